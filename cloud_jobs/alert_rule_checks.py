@@ -12,7 +12,7 @@ from geo.alerts import AlertRule, UnusableRule, usable_rule
 from geo.alerts.rule import matches_place
 from geo.reference.beginning import beginning
 from geo.reference.in_force import publication_order
-from settings import name_advice
+from waybill.settings import name_advice
 
 __all__ = ["CheckedRules", "check_rules"]
 

@@ -16,7 +16,7 @@ from cloud_jobs.errors import LakeError, OtherLake
 from cloud_jobs.lake.snapshots import commits_of_snapshots
 from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import counter_of, newest_number
-from runtime import create_durably, replace_durably
+from waybill.daemon.durable_file import create_durably, replace_durably
 
 _NOTE: Final = "of-lake.json"
 _TABLE_ID: Final = "table_id"

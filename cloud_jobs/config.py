@@ -28,11 +28,12 @@ from cloud_jobs.usage.config import UsageSettings
 from cloud_jobs.verdicts.config import VerdictSettings
 from geo.reference.trust import ANYBODY, ReferenceTrust
 from geo.spatial import TrackSettings
-from identity import SealingKeyError, Unsealer
-from identity.operator_files import read_operators
-from runtime.pulsar_address import AdminUrl, ServiceUrl
-from runtime.pulsar_client import PulsarAccess
-from settings import Settings, SettingsError
+from waybill.identity.errors import SealingKeyError
+from waybill.identity.operator_files import read_operators
+from waybill.identity.sealing import Unsealer
+from waybill.pulsar.pulsar_address import AdminUrl, ServiceUrl
+from waybill.pulsar.pulsar_client import PulsarAccess
+from waybill.settings import Settings, SettingsError
 
 TENANT: Final = "{tenant}"
 """In the name of a topic: each tenant has one."""

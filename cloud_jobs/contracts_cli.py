@@ -14,7 +14,7 @@ import typer
 
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.lake.location import Location
-from settings import printable, printable_json
+from waybill.settings import printable, printable_json
 
 if TYPE_CHECKING:
     from cloud_jobs.billing.contracts.what_if import BillChange, Bills, KnownBill

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import typer
 
 from cloud_jobs.errors import CloudError
-from settings import printable
+from waybill.settings import printable
 
 __all__ = ["cloud_errors_as_messages"]
 

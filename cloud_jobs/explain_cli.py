@@ -12,7 +12,7 @@ import typer
 from cloud_jobs.device_option import device_of
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.lake.coverage import TenantDevice
-from settings import printable_json
+from waybill.settings import printable_json
 
 if TYPE_CHECKING:
     from cloud_jobs.explain.issued_line import ExplainedLine

@@ -14,7 +14,7 @@ from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType,
 from rich.table import Table
 from rich.text import Text
 
-from settings import printable
+from waybill.settings import printable
 
 PIPE_WIDTH: Final = 160
 """Characters a line where the output is no terminal: a pipe or a file has no width of its own."""

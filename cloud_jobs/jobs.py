@@ -29,7 +29,7 @@ from cloud_jobs.spark import start_spark
 from cloud_jobs.still_computing import said_while_computing
 from cloud_jobs.usage import job as usage
 from cloud_jobs.usage.job import UsageRun
-from runtime.signals import stop_on_signals
+from waybill.daemon.signals import stop_on_signals
 
 _TRIED_AGAIN: Final = {NotPublished: "not published", StoreUnavailable: "store does not answer"}
 _Run = UsageRun | GeofenceRun | ProximityRun

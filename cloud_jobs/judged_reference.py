@@ -21,7 +21,7 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference_files import PlacedVersion, ReferenceVersion, near_equal_fault, read_placed
 from geo.reference.beginning import beginning, ending
 from geo.reference.in_force import publication_order
-from settings import as_read
+from waybill.settings import as_read
 
 MAX_SLIPS: Final = 100
 """So many ids that read as others are named."""

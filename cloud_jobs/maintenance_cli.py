@@ -65,7 +65,7 @@ def maintain(
     from cloud_jobs.lake.erasures import Erasure
     from cloud_jobs.maintenance.job import Maintenance
     from cloud_jobs.run_result import log_to_standard_error
-    from runtime.signals import stop_on_signals
+    from waybill.daemon.signals import stop_on_signals
 
     log_to_standard_error()
     if erasures:

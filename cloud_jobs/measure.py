@@ -36,7 +36,7 @@ from geo.spatial import (
     use_by_fence,
 )
 from geo.spatial.geojson import box_of, latitude_first
-from settings import one_line, open_file
+from waybill.settings import one_line, open_file
 
 HEADER: Final = ("device_id", "fence_id", "km", "seconds", "entries")
 WHOLE_TRACK: Final = "*"

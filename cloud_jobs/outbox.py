@@ -26,8 +26,8 @@ from cloud_jobs.lake.stored_files import StoredFiles, stored_rows
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import counter_of, newest_number
 from cloud_jobs.revisions import NOTE
-from runtime import replace_durably
-from runtime.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
+from waybill.daemon.durable_file import replace_durably
+from waybill.pulsar.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
 
 _TIMEOUT_S = 10
 _NOTED = "commit"

@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from runtime.durable_file import replace_durably
+from waybill.daemon.durable_file import replace_durably
 
-PROJECT_PACKAGES: Final = ("cloud_jobs", "geo", "identity", "runtime", "settings", "telemetry", "waybill")
+PROJECT_PACKAGES: Final = ("cloud_jobs", "geo", "waybill")
 """What the jobs import of the project, on the driver and on executors."""
 
 _LEFT_OUT: Final = ("__pycache__", ".pyc")

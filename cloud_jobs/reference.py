@@ -34,7 +34,7 @@ from geo.reference.messages import (
     read_messages,
 )
 from geo.reference.trust import ReferenceTrust
-from identity.publication_id import is_far_ahead
+from waybill.identity.publication_id import is_far_ahead
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,9 +19,9 @@ from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.fitted_table import Column, FittedTable, screen
 from cloud_jobs.lake.location import Location
 from geo.reference.beginning import beginning
-from identity.command_session import shows_progress
-from identity.device_files_cli import app as devices
-from settings import printable, printable_json
+from waybill.identity.command_session import shows_progress
+from waybill.identity.device_files_cli import app as devices
+from waybill.settings import printable, printable_json
 
 if TYPE_CHECKING:
     from cloud_jobs.config import CloudSettings
@@ -171,9 +171,9 @@ def _signing(settings: CloudSettings, path: Path | None, reason: str, judged: Ju
     from cloud_jobs.errors import ReferenceFileError, SigningRefused
     from cloud_jobs.reference_publisher import Signing
     from geo.reference.trust import scope_of
-    from identity.errors import OperatorKeyRefused, SignatureRefused
-    from identity.operator_files import read_operator_key
-    from identity.signatures import checked_reason
+    from waybill.identity.errors import OperatorKeyRefused, SignatureRefused
+    from waybill.identity.operator_files import read_operator_key
+    from waybill.identity.signatures import checked_reason
 
     # judged here by what the centre will judge by: what it would put into quarantine is not published
     keys = settings.reference.trust().keys

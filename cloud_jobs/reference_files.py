@@ -22,9 +22,9 @@ from geo.spatial import Fence, FenceError
 from geo.spatial.feature_notices import feature_notices
 from geo.spatial.features import Feature, read_features
 from geo.spatial.geojson import fence_of, kind_of
-from runtime import read_bounded
-from settings import as_read, file_fault, printable
-from telemetry import InvalidJson, parse_json
+from waybill.daemon.bounded_file import read_bounded
+from waybill.record import InvalidJson, parse_json
+from waybill.settings import as_read, file_fault, printable
 
 FENCES_FILE: Final = "fences.geojson"
 """What a folder of reference data has beside contracts in `*.toml`."""

@@ -12,8 +12,8 @@ from geo.reference.beginning import beginning
 from geo.reference.in_force import publication_order
 from geo.reference.messages import stated_version
 from geo.reference.trust import ReferenceTrust
-from identity.publication_id import PROPERTY, drawn_at
-from identity.signatures import REASON, SIGNATURE, SIGNER, Publication
+from waybill.identity.publication_id import PROPERTY, drawn_at
+from waybill.identity.signatures import REASON, SIGNATURE, SIGNER, Publication
 
 
 class HistoryEntry(NamedTuple):

@@ -13,12 +13,18 @@ import pulsar
 from cloud_jobs.errors import ReferenceNotPublished
 from cloud_jobs.reference_files import ReferenceVersion
 from geo.reference.messages import NAMESPACE, TOPICS
-from identity.publication_id import PROPERTY, RANDOM_BITS, is_far_ahead, is_publication_id, next_publication_id
-from identity.signatures import OperatorKey, Publication, sign_publication
-from identity.tokens import InvalidToken, read_claims
-from runtime import cluster_clock
-from runtime.bounded_closing import close_within
-from runtime.pulsar_client import (
+from waybill.daemon.bounded_closing import close_within
+from waybill.identity.publication_id import (
+    PROPERTY,
+    RANDOM_BITS,
+    is_far_ahead,
+    is_publication_id,
+    next_publication_id,
+)
+from waybill.identity.signatures import OperatorKey, Publication, sign_publication
+from waybill.identity.tokens import InvalidToken, read_claims
+from waybill.pulsar import cluster_clock
+from waybill.pulsar.pulsar_client import (
     PulsarAccess,
     PulsarAccessError,
     PulsarToken,

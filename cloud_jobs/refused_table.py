@@ -9,7 +9,7 @@ from rich.text import Text
 
 from geo.reference.in_force import RefusedVersion
 from geo.reference.messages import QuarantinedMessage
-from settings import printable
+from waybill.settings import printable
 
 
 def refused_table(refused: Iterable[RefusedVersion]) -> Table:

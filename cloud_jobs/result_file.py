@@ -11,7 +11,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Final, TextIO
 
-from runtime import writing_durably
+from waybill.daemon.durable_file import writing_durably
 
 # as many as Linux follows: a circle of links ends here
 _MAX_LINKS: Final = 40

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from cloud_jobs.fitted_table import screen
 from cloud_jobs.refused_table import quarantine_table, refused_table
-from settings import printable_json
+from waybill.settings import printable_json
 
 if TYPE_CHECKING:
     from cloud_jobs.reference import CollectedReference

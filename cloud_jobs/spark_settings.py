@@ -9,9 +9,9 @@ from typing import Final, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from runtime import read_secret
-from runtime.broker_settings import is_this_machine
-from settings import PathElsewhere, Settings, file_fault
+from waybill.daemon.bounded_file import read_secret
+from waybill.mqtt.broker_settings import is_this_machine
+from waybill.settings import PathElsewhere, Settings, file_fault
 
 _MASTER: Final = re.compile(
     r"local|local\[(?:\d+|\*)(?:,\d+)?\]|spark://[^\s,/:]+:\d+(?:,[^\s,/:]+:\d+)*|yarn|k8s://\S+", re.ASCII

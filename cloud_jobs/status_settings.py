@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from settings import Settings
+from waybill.settings import Settings
 
 
 class CentreLimits(Settings):

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
 from cloud_jobs.project_archive import write_project_archive
-from runtime.durable_file import replace_durably
+from waybill.daemon.durable_file import replace_durably
 
 MAIN_FILE: Final = '''"""The command `cloud-jobs`, for spark-submit: give it waybill.zip by --py-files."""
 

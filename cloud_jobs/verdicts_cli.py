@@ -12,7 +12,7 @@ from rich.table import Table
 
 from cloud_jobs.command_settings import load_settings, settings_refused
 from cloud_jobs.error_messages import cloud_errors_as_messages
-from settings import SettingsError
+from waybill.settings import SettingsError
 
 __all__ = ["verdicts"]
 

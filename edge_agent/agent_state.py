@@ -11,7 +11,7 @@ from edge_agent.holding import held_classes
 from edge_agent.intake.unreadable import UNHEALTHY
 from edge_agent.process import flash_bytes
 from edge_agent.vehicle_broker import KEEPS
-from runtime.memory import resident_bytes
+from waybill.daemon.memory import resident_bytes
 
 STALE_S = 60.0
 """A thread that was not seen for so long is stuck."""

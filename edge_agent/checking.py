@@ -12,8 +12,8 @@ from pathlib import Path
 from edge_agent.config import AgentSettings
 from edge_agent.enrolment.certificate_state import certificate_folder
 from edge_agent.vehicle_broker import broker_conf_faults
-from runtime.broker_settings import BrokerSettings, read_password, unusable_files
-from settings import file_fault
+from waybill.mqtt.broker_settings import BrokerSettings, read_password, unusable_files
+from waybill.settings import file_fault
 
 PULSAR_MISSING = 'kind "pulsar" needs the Pulsar client: install the extra edge-pulsar (docs/install.md)'
 

@@ -15,8 +15,8 @@ import typer
 
 from edge_agent.config import AgentSettings
 from edge_agent.errors import AgentError
-from runtime.version import add_version_option
-from settings import SettingsError, load
+from waybill.daemon.version import add_version_option
+from waybill.settings import SettingsError, load
 
 app = typer.Typer(
     rich_markup_mode=None,

@@ -8,12 +8,11 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
-from identity.names import device_name
-from runtime.broker_settings import BrokerSettings, Host, Port, Seconds, is_this_machine
-from runtime.logs import LogSettings
-from runtime.pulsar_address import ServiceUrl, host_names
-from settings import Settings
-from telemetry import (
+from waybill.daemon.logs import LogSettings
+from waybill.identity.names import device_name
+from waybill.mqtt.broker_settings import BrokerSettings, Host, Port, Seconds, is_this_machine
+from waybill.pulsar.pulsar_address import ServiceUrl, host_names
+from waybill.record import (
     DEVICE_PATTERN,
     MAX_RECORDS,
     MAX_UNCERTAINTY_MS,
@@ -24,6 +23,7 @@ from telemetry import (
     VEHICLE_SIGNAL,
     vehicle_filters,
 )
+from waybill.settings import Settings
 
 
 def _topic_filter(text: str) -> str:

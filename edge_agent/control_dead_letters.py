@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from runtime import replace_durably
+from waybill.daemon.durable_file import replace_durably
 
 log = structlog.get_logger("edge_agent")
 

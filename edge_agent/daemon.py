@@ -34,11 +34,11 @@ from edge_agent.pushable import PushRefused
 from edge_agent.pushed import NO_ACKNOWLEDGEMENT, EffectiveSettings, Trial, effective_settings
 from edge_agent.status import read_status
 from edge_agent.trial_evaluator import RetryTimes, TrialEvaluator
-from runtime.logs import LineLimit, start_logging
-from settings import SettingsError, load
+from waybill.daemon.logs import LineLimit, start_logging
+from waybill.settings import SettingsError, load
 
 if TYPE_CHECKING:
-    from runtime.status_server import StatusServer
+    from waybill.daemon.status_server import StatusServer
 
 log = structlog.get_logger("edge_agent")
 

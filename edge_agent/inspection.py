@@ -18,7 +18,7 @@ from edge_agent.config import AgentSettings
 from edge_agent.errors import StoreFailing
 from edge_agent.status import owner_of, reading
 from edge_agent.store.batch_rows import first_of, ordinal_of
-from telemetry import Batch, Raw, WireError, decode
+from waybill.record import Batch, Raw, WireError, decode
 
 SHOWN_BYTES = 32
 

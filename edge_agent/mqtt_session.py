@@ -17,9 +17,9 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from edge_agent.errors import LinkClosed, LinkError, LinkRefused
 from edge_agent.link_advice import named, refusal, turned_away
-from runtime.broker_settings import BrokerSettings
-from runtime.mqtt_client import LARGEST_PACKET, RECEIVE_MAXIMUM, MqttClient, MqttMessage, MqttSessionOptions
-from runtime.wakeup import WakeUp
+from waybill.daemon.wakeup import WakeUp
+from waybill.mqtt.broker_settings import BrokerSettings
+from waybill.mqtt.mqtt_client import LARGEST_PACKET, RECEIVE_MAXIMUM, MqttClient, MqttMessage, MqttSessionOptions
 
 SESSION_TAKEN_OVER = 0x8E
 """Of a DISCONNECT (3.14.2.1)."""

@@ -14,11 +14,12 @@ import typer
 from pydantic import ValidationError
 
 from edge_agent.pushable import PushRefused, check_pushable
-from identity.error_messages import error_text
-from identity.errors import IdentityError, NameRefused, SignatureRefused
-from identity.names import NAME_FORM, device_name
-from identity.nearest import did_you_mean
-from identity.operator_files import (
+from waybill.daemon.durable_file import replace_durably
+from waybill.identity.error_messages import error_text
+from waybill.identity.errors import IdentityError, NameRefused, SignatureRefused
+from waybill.identity.names import NAME_FORM, device_name
+from waybill.identity.nearest import did_you_mean
+from waybill.identity.operator_files import (
     NewOperator,
     read_operator_key,
     read_operators,
@@ -26,11 +27,10 @@ from identity.operator_files import (
     trusted_key,
     write_operator,
 )
-from identity.operator_keys import ANY, KINDS
-from identity.signatures import OperatorKey
-from identity.signed_push import read_signed_push, sign_push, verify_push
-from runtime.durable_file import replace_durably
-from settings import MAX_PUSHED_BYTES, SettingsError, one_line, open_file, printable
+from waybill.identity.operator_keys import ANY, KINDS
+from waybill.identity.signatures import OperatorKey
+from waybill.identity.signed_push import read_signed_push, sign_push, verify_push
+from waybill.settings import MAX_PUSHED_BYTES, SettingsError, one_line, open_file, printable
 
 __all__ = ["app"]
 

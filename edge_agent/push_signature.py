@@ -10,7 +10,7 @@ from typing import Final
 
 from edge_agent.config import AgentSettings
 from edge_agent.pushable import PushRefused
-from runtime import replace_durably
+from waybill.daemon.durable_file import replace_durably
 
 VERSION_FILE: Final = "pushed-version.json"
 """Beside the buffer: the newest version that was taken, and what it said. It goes on after a restart."""
@@ -34,9 +34,9 @@ class PushSignatures:
         if self._push.operators is None:
             raise PushRefused("this device trusts no operator's key: its own file names them, push.operators")
         # only a device that is pushed something needs the library that checks signatures
-        from identity.errors import SignatureRefused  # noqa: PLC0415
-        from identity.operator_files import read_operators  # noqa: PLC0415
-        from identity.signed_push import read_signed_push, verify_push  # noqa: PLC0415
+        from waybill.identity.errors import SignatureRefused  # noqa: PLC0415
+        from waybill.identity.operator_files import read_operators  # noqa: PLC0415
+        from waybill.identity.signed_push import read_signed_push, verify_push  # noqa: PLC0415
 
         try:
             push = read_signed_push(text)

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from edge_agent.config import AgentSettings
-from identity.nearest import nearest
-from settings import MAX_PUSHED_BYTES, SettingsError, one_line, parse_toml, renamed_to, validate
+from waybill.identity.nearest import nearest
+from waybill.settings import MAX_PUSHED_BYTES, SettingsError, one_line, parse_toml, renamed_to, validate
 
 ALLOW_DELETION = "allow_deletion"
 """The word, at the top of a push, without which nothing stored is deleted because of it."""

@@ -12,7 +12,15 @@ from typing import Any, Literal
 from edge_agent.config import AgentSettings, ClassSettings, UplinkSettings
 from edge_agent.pushable import ALLOW_DELETION, CREDENTIALS, PushRefused, check_bounds, merged, pushed_tables
 from edge_agent.pushed_files import AGAIN, ATTEMPTS, IN_FORCE, ON_TRIAL, REFUSED, PushedFiles
-from settings import MAX_PUSHED_BYTES, MAX_TOML_BYTES, SettingsError, load, parse_toml, read_file, validate
+from waybill.settings import (
+    MAX_PUSHED_BYTES,
+    MAX_TOML_BYTES,
+    SettingsError,
+    load,
+    parse_toml,
+    read_file,
+    validate,
+)
 
 NO_ACKNOWLEDGEMENT = "no region acknowledged with them"
 MAX_ATTEMPTS = 3

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from edge_agent.config import AgentSettings
 from edge_agent.process import machine_id
-from runtime import replace_durably, sync_folder
+from waybill.daemon.durable_file import replace_durably, sync_folder
 
 IN_FORCE, ON_TRIAL, AGAIN, REFUSED = "pushed.toml", "pushed-trial.toml", "pushed-again.toml", "pushed-refused.toml"
 ATTEMPTS, FOREIGN = "pushed-attempts.json", "pushed-foreign.toml"

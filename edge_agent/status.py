@@ -18,7 +18,7 @@ from edge_agent.store.batch_rows import ordinal_of
 from edge_agent.store.connection import DATABASE, has_tables
 from edge_agent.store.database import mapped_errors
 from edge_agent.store.gaps import gaps
-from identity import device_name
+from waybill.identity.names import device_name
 
 
 @contextmanager

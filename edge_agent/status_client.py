@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from edge_agent.config import AgentSettings
-from runtime.status_reader import StatusUnavailable, fetch_status
+from waybill.daemon.status_reader import StatusUnavailable, fetch_status
 
 LIVE_TIMEOUT_S = 2.0
 

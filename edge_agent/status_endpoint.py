@@ -10,7 +10,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from edge_agent.errors import AgentError
 from edge_agent.metrics import AgentCollector
-from runtime.status_server import HttpAnswer, StatusServer, json_answer, metrics_answer
+from waybill.daemon.status_server import HttpAnswer, StatusServer, json_answer, metrics_answer
 
 State = Callable[[], dict[str, Any]]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from runtime.backoff import Backoff
+from waybill.daemon.backoff import Backoff
 
 Verdict = Literal["running", "confirmed", "failed", "nothing to send", "holds back"]
 MAX_RETRY_S = 21_600.0

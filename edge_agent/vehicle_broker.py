@@ -14,8 +14,8 @@ import structlog
 
 from edge_agent.config import IntakeSettings
 from edge_agent.store.database import BufferCounters
-from runtime.broker_settings import is_this_machine
-from telemetry import BROKER_DROPPED_EVENT, MAX_RAW_BYTES, Event
+from waybill.mqtt.broker_settings import is_this_machine
+from waybill.record import BROKER_DROPPED_EVENT, MAX_RAW_BYTES, Event
 
 log = structlog.get_logger("edge_agent.intake")
 

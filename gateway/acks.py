@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gateway.validation import Sender
-from telemetry import Ack, IntervalSet
-from telemetry.ack import MAX_ACK_RANGES
+from waybill.record import Ack, IntervalSet
+from waybill.record.ack import MAX_ACK_RANGES
 
 MAX_PENDING_RANGES = 262_144
 """Ranges of all devices together. What would be more is forgotten: the device sends again."""

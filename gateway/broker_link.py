@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gateway.config import Mqtt
-from runtime.backoff import Backoff
-from runtime.takeovers import Takeovers
+from waybill.daemon.backoff import Backoff
+from waybill.mqtt.takeovers import Takeovers
 
 _TAKEN_OVER = "Session taken over"
 

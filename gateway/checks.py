@@ -11,15 +11,16 @@ from gateway.config import GatewaySettings
 from gateway.registry_settings import RegistrySettings, open_registry
 from gateway.share import share_group
 from gateway.source_checks import open_secrets
-from identity import IdentityError, SealingKeyError, read_certificates, read_public_key
-from identity.authority import common_name
-from identity.names import PrincipalKind, principal
-from runtime.broker_settings import is_this_machine, unusable_files
-from runtime.pulsar_address import host_names
-from runtime.pulsar_client import PulsarAccessError, PulsarToken
-from runtime.tls import unusable_tls_files
-from runtime.token_watch import token_faults, tokens_ending
-from settings import SettingsError, read_file
+from waybill.daemon.tls import unusable_tls_files
+from waybill.identity.authority import common_name, read_certificates
+from waybill.identity.errors import IdentityError, SealingKeyError
+from waybill.identity.names import PrincipalKind, principal
+from waybill.identity.sealing import read_public_key
+from waybill.mqtt.broker_settings import is_this_machine, unusable_files
+from waybill.pulsar.pulsar_address import host_names
+from waybill.pulsar.pulsar_client import PulsarAccessError, PulsarToken
+from waybill.pulsar.token_watch import token_faults, tokens_ending
+from waybill.settings import SettingsError, read_file
 
 
 def problems(settings: GatewaySettings) -> list[str]:

@@ -24,9 +24,9 @@ from gateway.errors import GatewayError, NoAnswer, last_line
 from gateway.service import Service
 from gateway.status import read_silent, read_status, silent_table, status_table
 from gateway.status_answer import check_answering
-from runtime.logs import start_logging
-from runtime.version import add_version_option
-from settings import SettingsError, load, printable_json
+from waybill.daemon.logs import start_logging
+from waybill.daemon.version import add_version_option
+from waybill.settings import SettingsError, load, printable_json
 
 _GC_OBJECTS = 50_000
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import typer
 
 from gateway.errors import GatewayError
-from identity import IdentityError
-from runtime.pulsar_client import PulsarAccessError
-from settings import SettingsError
+from waybill.identity.errors import IdentityError
+from waybill.pulsar.pulsar_client import PulsarAccessError
+from waybill.settings import SettingsError
 
 __all__ = ["alert_errors_as_messages"]
 

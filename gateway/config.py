@@ -11,12 +11,12 @@ from pydantic import Field, SecretStr, model_validator
 
 from gateway.registry_settings import RegistrySettings
 from gateway.source_settings import Word
-from runtime.broker_settings import BrokerSettings, Host, Port, Seconds
-from runtime.logs import LogSettings
-from runtime.pulsar_address import ServiceUrl
-from runtime.pulsar_client import PulsarAccess
-from runtime.tls import TlsSettings
-from settings import Settings
+from waybill.daemon.logs import LogSettings
+from waybill.daemon.tls import TlsSettings
+from waybill.mqtt.broker_settings import BrokerSettings, Host, Port, Seconds
+from waybill.pulsar.pulsar_address import ServiceUrl
+from waybill.pulsar.pulsar_client import PulsarAccess
+from waybill.settings import Settings
 
 MAX_TENANTS = 64
 """Each has a connection to Pulsar of its own."""

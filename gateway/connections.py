@@ -12,7 +12,7 @@ from gateway.errors import BrokerUnreachable, GatewayError
 from gateway.metrics import GatewayMetrics
 from gateway.mqtt_connection import MqttConnection
 from gateway.tenant_producers import TenantProducers
-from runtime.backoff import Backoff
+from waybill.daemon.backoff import Backoff
 
 _LOG = structlog.get_logger("gateway")
 

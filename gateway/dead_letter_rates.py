@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Collection
 
 from gateway.validation import Sender
-from runtime.token_bucket import TokenBucket
+from waybill.daemon.token_bucket import TokenBucket
 
 KEPT_PER_S = 10.0
 """So many a second are kept of each tenant in the long run ..."""

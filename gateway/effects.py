@@ -18,8 +18,8 @@ from gateway.pulsar_groups import TOO_BIG
 from gateway.pulsar_producer import Receipt
 from gateway.push import PushQueue, parse_config_result
 from gateway.validation import Refusal, Sender
-from runtime.mqtt_client import MqttMessage
-from telemetry import DeviceChannel, RefusalReason, device_topic, encode_ack, parse_device_topic
+from waybill.mqtt.mqtt_client import MqttMessage
+from waybill.record import DeviceChannel, RefusalReason, device_topic, encode_ack, parse_device_topic
 
 MAX_ATTEMPTS = 5
 """How often a dead letter is sent to Pulsar before it is given up: it must not hold up others."""

@@ -20,7 +20,7 @@ from gateway.drain import DrainControl
 from gateway.inflight import Delivery, InFlight
 from gateway.validation import UNKNOWN_SENDER, BatchRules, Refusal, Sender, own_header, sender_of, validate_batch
 from gateway.window_shares import WindowShares
-from telemetry import Ack, Header, RefusalReason
+from waybill.record import Ack, Header, RefusalReason
 
 KEPT_BYTES = 256 << 10
 """Of a refused message, so much is kept in its dead letter."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from telemetry import DeviceChannel, device_filter
+from waybill.record import DeviceChannel, device_filter
 
 STALLED_AFTER_S = 60.0
 """A batch that waits so long for Pulsar is not good use of the window."""

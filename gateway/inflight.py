@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from gateway.validation import Refusal, Sender
-from telemetry import IntervalSet
+from waybill.record import IntervalSet
 
 RANGE_BYTES = 128
 """What one range of a batch's header takes in memory."""

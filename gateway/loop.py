@@ -24,8 +24,8 @@ from gateway.push import PushQueue
 from gateway.registry_check import RegistryCheck
 from gateway.status_report import StatusReporter
 from gateway.tenant_producers import TenantProducers
-from runtime.mqtt_client import MqttMessage
-from runtime.wakeup import WakeUp
+from waybill.daemon.wakeup import WakeUp
+from waybill.mqtt.mqtt_client import MqttMessage
 
 _TICK_S = 1.0
 _TURN_S = 0.002

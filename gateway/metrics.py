@@ -14,8 +14,8 @@ from prometheus_client.registry import Collector
 from gateway.inflight import Delivery
 from gateway.push import OUTCOMES, UNKNOWN
 from gateway.status import GatewayStatus
-from runtime.mirrored_counter import MirroredCounter
-from telemetry import Ack, RefusalReason
+from waybill.daemon.mirrored_counter import MirroredCounter
+from waybill.record import Ack, RefusalReason
 
 _OUTCOMES = (*OUTCOMES, UNKNOWN)
 _LATENCY_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)

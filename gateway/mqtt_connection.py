@@ -13,7 +13,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from gateway.config import GatewaySettings
 from gateway.errors import BrokerUnreachable
 from gateway.share import share_group
-from runtime.mqtt_client import (
+from waybill.mqtt.mqtt_client import (
     LARGEST_PACKET,
     NO_MATCHING_SUBSCRIBERS,
     RECEIVE_MAXIMUM,
@@ -21,7 +21,7 @@ from runtime.mqtt_client import (
     MqttMessage,
     MqttSessionOptions,
 )
-from telemetry import DeviceChannel, device_filter, shared_filter
+from waybill.record import DeviceChannel, device_filter, shared_filter
 
 _CHANNELS = (DeviceChannel.BATCH, DeviceChannel.CONFIG_RESULT)
 _SUBSCRIPTIONS = ", ".join(device_filter(channel) for channel in _CHANNELS)

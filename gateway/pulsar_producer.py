@@ -15,7 +15,7 @@ from gateway.config import GatewaySettings
 from gateway.engine import Produce
 from gateway.errors import PulsarUnreachable
 from gateway.pulsar_groups import BACKSTOP_MS, OK, TOO_BIG, UNSENDABLE, GroupSender, SendResult
-from runtime.pulsar_client import close_quietly, open_pulsar_client
+from waybill.pulsar.pulsar_client import close_quietly, open_pulsar_client
 
 REFUSED_TOGETHER = "RefusedTogether"
 """Of several messages together Pulsar will never take one: each of them is sent again, alone."""

@@ -12,9 +12,12 @@ import structlog
 
 from gateway.config import PushFolder
 from gateway.validation import Sender
-from identity import OperatorKeys, SignatureRefused, read_operators, read_signed_push, verify_push
-from settings import MAX_PUSHED_BYTES, SettingsError, open_file, parse_toml
-from telemetry import DEVICE_PATTERN, InvalidJson, parse_json
+from waybill.identity.errors import SignatureRefused
+from waybill.identity.operator_files import read_operators
+from waybill.identity.operator_keys import OperatorKeys
+from waybill.identity.signed_push import read_signed_push, verify_push
+from waybill.record import DEVICE_PATTERN, InvalidJson, parse_json
+from waybill.settings import MAX_PUSHED_BYTES, SettingsError, open_file, parse_toml
 
 OUTCOMES = ("applied", "refused", "taken back")
 UNKNOWN = "unknown"

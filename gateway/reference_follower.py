@@ -17,9 +17,9 @@ from gateway.reference_publications import ReferencePublications
 from geo.reference.in_force import InForce, Made, RefusedVersion
 from geo.reference.messages import NAMESPACE, TOPICS
 from geo.reference.trust import ANYBODY, ReferenceTrust
-from identity.followed_operators import FollowedOperators
-from runtime.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
-from runtime.pulsar_client import PulsarAccess
+from waybill.identity.followed_operators import FollowedOperators
+from waybill.pulsar.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
+from waybill.pulsar.pulsar_client import PulsarAccess
 
 __all__ = ["MAX_NAMED", "SETTLE_S", "ReferenceFacts", "ReferenceFollower"]
 

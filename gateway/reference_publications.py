@@ -30,9 +30,9 @@ from geo.reference.messages import (
     read_messages,
 )
 from geo.reference.trust import ReferenceTrust
-from identity.errors import SignatureFault
-from identity.publication_id import is_far_ahead
-from runtime.compacted_topic import TopicMessage
+from waybill.identity.errors import SignatureFault
+from waybill.identity.publication_id import is_far_ahead
+from waybill.pulsar.compacted_topic import TopicMessage
 
 __all__ = ["KEPT_OF_A_VERSION", "ReferencePublications"]
 

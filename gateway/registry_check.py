@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from gateway.registry_settings import RegistrySettings
 from gateway.validation import Refusal, Sender
-from identity.registry import DeviceState
-from identity.registry_messages import DevicePublication
-from identity.registry_reader import DeviceRegistry, RegistryReader
-from runtime.compacted_topic import TopicMessage
-from telemetry import RefusalReason
+from waybill.identity.registry import DeviceState
+from waybill.identity.registry_messages import DevicePublication
+from waybill.identity.registry_reader import DeviceRegistry, RegistryReader
+from waybill.pulsar.compacted_topic import TopicMessage
+from waybill.record import RefusalReason
 
 _TAKEN = frozenset({DeviceState.EXPECTED, DeviceState.ACTIVE})
 

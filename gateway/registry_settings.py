@@ -9,9 +9,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from gateway.source_settings import Word
-from identity.registry_trust import RegistryTrust
-from runtime.pulsar_address import AdminUrl, ServiceUrl
-from runtime.pulsar_client import PulsarAccess
+from waybill.identity.registry_trust import RegistryTrust
+from waybill.pulsar.pulsar_address import AdminUrl, ServiceUrl
+from waybill.pulsar.pulsar_client import PulsarAccess
 
 
 class RegistrySettings(RegistryTrust):

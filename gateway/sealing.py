@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from gateway.config import GatewaySettings
 from gateway.engine import Produce
-from identity import Sealer, read_public_key
+from waybill.identity.sealing import Sealer, read_public_key
 
 
 class Sealing:

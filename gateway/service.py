@@ -12,8 +12,8 @@ from gateway.config import Drain, GatewaySettings
 from gateway.errors import ThreadEnded
 from gateway.loop import GatewayLoop
 from gateway.status_endpoint import serve_status
-from runtime.status_server import StatusServer
-from runtime.wakeup import WakeUp
+from waybill.daemon.status_server import StatusServer
+from waybill.daemon.wakeup import WakeUp
 
 _LOG = structlog.get_logger("gateway")
 

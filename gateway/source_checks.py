@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gateway.source_settings import ClusterSource, ReferenceSource
-from identity.operator_files import read_operators
-from runtime.broker_settings import is_this_machine
-from runtime.pulsar_address import host_names
-from runtime.token_watch import token_faults, tokens_ending
-from settings import SettingsError
+from waybill.identity.operator_files import read_operators
+from waybill.mqtt.broker_settings import is_this_machine
+from waybill.pulsar.pulsar_address import host_names
+from waybill.pulsar.token_watch import token_faults, tokens_ending
+from waybill.settings import SettingsError
 
 __all__ = [
     "OPEN_WORD",

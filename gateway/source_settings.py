@@ -7,9 +7,9 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from runtime.pulsar_address import ServiceUrl
-from runtime.pulsar_client import PulsarAccess
-from settings import Settings
+from waybill.pulsar.pulsar_address import ServiceUrl
+from waybill.pulsar.pulsar_client import PulsarAccess
+from waybill.settings import Settings
 
 __all__ = ["ClusterSource", "ReferenceSource", "Word", "Words"]
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from gateway.config import StatusEndpoint
 from gateway.devices import SilentDevice
 from gateway.status_answer import moment_text, read_answer
-from settings import printable
+from waybill.settings import printable
 
 
 class GatewayStatus(BaseModel):

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.errors import NoAnswer
-from runtime.status_reader import StatusUnavailable, fetch_status
-from settings import one_line
+from waybill.daemon.status_reader import StatusUnavailable, fetch_status
+from waybill.settings import one_line
 
 __all__ = ["AskedEndpoint", "check_answering", "facts_table", "moment_text", "read_answer"]
 

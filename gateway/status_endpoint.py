@@ -10,7 +10,7 @@ from prometheus_client.registry import CollectorRegistry
 from gateway.config import StatusEndpoint
 from gateway.errors import AddressTaken
 from gateway.status import GatewayStatus, SilentDevices
-from runtime.status_server import HttpAnswer, StatusServer, json_answer, metrics_answer
+from waybill.daemon.status_server import HttpAnswer, StatusServer, json_answer, metrics_answer
 
 STUCK_AFTER_S = 60.0
 """A loop that has not turned for so long is no longer alive."""

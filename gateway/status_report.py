@@ -16,7 +16,7 @@ from gateway.registry_check import RegistryCheck
 from gateway.status import GatewayStatus, SilentDevices
 from gateway.status_endpoint import StatusHolder
 from gateway.validation import UNKNOWN_SENDER, sender_of
-from runtime.token_watch import TokenWatch
+from waybill.pulsar.token_watch import TokenWatch
 
 _SILENT_S = 10.0
 """How often the list of silent devices is made, and the log says which lines it left out."""

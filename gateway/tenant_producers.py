@@ -14,7 +14,7 @@ from gateway.engine import Produce
 from gateway.errors import PulsarUnreachable
 from gateway.pulsar_producer import InBackground, NewClient, PulsarProducer, Receipt
 from gateway.sealing import Sealing
-from runtime.backoff import Backoff
+from waybill.daemon.backoff import Backoff
 
 _MAX_TEXT = 500
 

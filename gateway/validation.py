@@ -6,14 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from telemetry import (
-    Header,
-    RefusalReason,
-    WireError,
-    parse_device_topic,
-    read_header,
-    validate,
-)
+from waybill.record import Header, RefusalReason, WireError, parse_device_topic, read_header, validate
 
 
 class Sender(NamedTuple):

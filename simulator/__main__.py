@@ -12,7 +12,6 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from runtime.version import add_version_option
 from simulator import reports
 from simulator.drive import drive as drive_fleet
 from simulator.errors import SimulatorError
@@ -24,6 +23,7 @@ from simulator.publisher import PublishSettings, publish
 from simulator.replay import read_recording
 from simulator.scenario import Scenario
 from simulator.truth import Truth, TruthError
+from waybill.daemon.version import add_version_option
 
 app = typer.Typer(
     rich_markup_mode=None,

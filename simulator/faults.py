@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from simulator.messages import VehicleMessage
 from simulator.scenario import Scenario
 from simulator.vehicle import Clock
-from telemetry import VEHICLE_POSITION
+from waybill.record import VEHICLE_POSITION
 
 WRONG_UNTIL = 0.4
 CLOCK_ERRORS_MS = (-3 * 3_600_000 - 123_456, 26 * 3_600_000 + 7, -90_000)

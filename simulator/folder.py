@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from settings import one_line, read_file
 from simulator.drive import Track
 from simulator.errors import ScenarioError
 from simulator.fleet_contracts import contracts_toml
 from simulator.replay import RecordedFix
 from simulator.scenario import Scenario, ScenarioFence
+from waybill.settings import one_line, read_file
 
 SCENARIO_FILE = "scenario.json"
 FENCES_FILE = "fences.geojson"

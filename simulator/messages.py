@@ -5,7 +5,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from telemetry import VEHICLE_CANARY, VEHICLE_EVENT, VEHICLE_POSITION, VEHICLE_SIGNAL
+from waybill.record import VEHICLE_CANARY, VEHICLE_EVENT, VEHICLE_POSITION, VEHICLE_SIGNAL
 
 TOPIC_KINDS = {
     VEHICLE_POSITION: "position",

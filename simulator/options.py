@@ -6,10 +6,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from settings import read_file
 from simulator.errors import ScenarioError, SimulatorError
 from simulator.publisher import BrokerAddress
 from simulator.scenario import Faults, GpsNoise
+from waybill.settings import read_file
 
 
 def parse_address(text: str) -> BrokerAddress:

@@ -14,12 +14,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from settings import open_file
 from simulator import messages
 from simulator.errors import TrackError
 from simulator.messages import VehicleMessage
 from simulator.vehicle import Clock
-from telemetry import VEHICLE_CANARY, VEHICLE_EVENT, VEHICLE_POSITION
+from waybill.record import VEHICLE_CANARY, VEHICLE_EVENT, VEHICLE_POSITION
+from waybill.settings import open_file
 
 COLUMNS = ("vehicle_id", "trip_id", "timestamp", "latitude", "longitude", "bearing")
 CANARY_EVERY = 25

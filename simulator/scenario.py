@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 from pydantic import AwareDatetime, Field, model_validator
 
-from settings import Settings
+from waybill.settings import Settings
 
 
 class Strict(Settings):

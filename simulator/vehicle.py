@@ -12,7 +12,7 @@ from simulator.motion import Phase, State, states
 from simulator.plane import Plane, PlanePoint
 from simulator.roads import Roads
 from simulator.scenario import GpsNoise
-from telemetry import VEHICLE_CANARY, VEHICLE_EVENT, VEHICLE_POSITION, VEHICLE_SIGNAL, vehicle_topic
+from waybill.record import VEHICLE_CANARY, VEHICLE_EVENT, VEHICLE_POSITION, VEHICLE_SIGNAL, vehicle_topic
 
 PARKED_EVERY = 6
 PARKED_AT_MOST_S = 240

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from deploy.local import StackState, stack_access, stack_operator
 from edge_agent.intake.parse import parse_message
-from runtime.pulsar_client import PulsarAccess
 from simulator import drive, generated_scenario, write_folder
 from simulator.scenario import Scenario
-from telemetry import Batch, Record, encode
 from tests.pulsar_clients import open_client
+from waybill.pulsar.pulsar_client import PulsarAccess
+from waybill.record import Batch, Record, encode
 
 EPOCHS = {"eu-0001": 58830363821697206, "eu-0002": 58830363830750330}
 SEED = 7

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from telemetry import Batch, Canary, Event, IntervalSet, Position, Raw, Record, Signal, Tombstone
-from telemetry.record import MAX_DEVICE_TIME_US, MAX_UNCERTAINTY_MS, MIN_DEVICE_TIME_US
+from waybill.record import Batch, Canary, Event, IntervalSet, Position, Raw, Record, Signal, Tombstone
+from waybill.record.record import MAX_DEVICE_TIME_US, MAX_UNCERTAINTY_MS, MIN_DEVICE_TIME_US
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 ranges = st.tuples(st.integers(1, 400), st.integers(0, 30)).map(lambda pair: (pair[0], pair[0] + pair[1]))

@@ -62,7 +62,9 @@ SUBCOMMANDS = {
     "down": LazyCommand("deploy.local.cli:down", "local", "Stop the local stack."),
     "demo": LazyCommand("deploy.demo.cli:demo", "local", "From vehicles to a checked bill on real servers."),
     "topology": LazyCommand("geo.replication.cli:app", "gateway", "Plan, apply, verify and watch geo-replication."),
-    "device": LazyCommand("identity.device_cli:app", "gateway", "Expect, suspend, revoke, move and replace devices."),
+    "device": LazyCommand(
+        "waybill.identity.device_cli:app", "gateway", "Expect, suspend, revoke, move and replace devices."
+    ),
     "drill": LazyCommand("deploy.drill.cli:app", "local", "Lose a cluster or a link on purpose, and count."),
     "canary": LazyCommand(
         "deploy.canary.cli:app", "local", "A vehicle with known answers, watched at each hop up to the money."
@@ -73,7 +75,9 @@ SUBCOMMANDS = {
     "decisions": LazyCommand(
         "cloud_jobs.billing.certificates.cli:app", "cloud", "Decide on devices that hold up a bill."
     ),
-    "pki": LazyCommand("identity.pki_cli:app", "gateway", "Authorities, and certificates for devices and servers."),
+    "pki": LazyCommand(
+        "waybill.identity.pki_cli:app", "gateway", "Authorities, and certificates for devices and servers."
+    ),
     "reconcile": LazyCommand(
         "cloud_jobs.reconcile.cli:reconcile", "cloud", "Compare the counts of a period, from device to invoice."
     ),
@@ -112,7 +116,7 @@ def command_line(commands: Mapping[str, LazyCommand], arguments: Sequence[str], 
     # The agent blocks a signal before anything that takes long is imported.
     import typer  # noqa: PLC0415
 
-    from runtime.version import add_version_option  # noqa: PLC0415
+    from waybill.daemon.version import add_version_option  # noqa: PLC0415
 
     app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, add_completion=False, help=help_text)
     add_version_option(app, "waybill")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
-from runtime.signals import handle_signals
+from waybill.daemon.signals import handle_signals
 
 __all__ = ["says_interrupt"]
 

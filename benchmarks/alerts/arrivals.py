@@ -16,8 +16,8 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from benchmarks.alerts.servers import ALERTS, REGION, TENANT
 from deploy.local import LocalStack
 from geo.alerts import Alert, decode_alert
-from runtime.pulsar_client import open_pulsar_client
-from telemetry import DeviceChannel, device_topic, read_header
+from waybill.pulsar.pulsar_client import open_pulsar_client
+from waybill.record import DeviceChannel, device_topic, read_header
 
 _OPERATION_S = 30
 Fix = tuple[str, int]

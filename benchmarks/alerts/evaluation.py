@@ -21,8 +21,8 @@ from gateway.alerts.partition_evaluation import PartitionEvaluation, PartitionSe
 from gateway.alerts.rules import AlertRules
 from geo.spatial import Fence, FenceSet, GateSet, PublishedEventSettings
 from geo.spatial.ragged import Floats
-from identity import Unsealer
-from telemetry import Batch, Position, Record, encode
+from waybill.identity.sealing import Unsealer
+from waybill.record import Batch, Position, Record, encode
 
 DEVICES: Final = 100_000
 FENCES: Final = 100_000

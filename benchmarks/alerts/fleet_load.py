@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.alerts.streets import on_track
 from benchmarks.gateway.device_load import LoadFleet, LoadSettings, device_name, publish_packet
-from telemetry import Batch, DeviceChannel, Position, Record, device_topic, encode
+from waybill.record import Batch, DeviceChannel, Position, Record, device_topic, encode
 
 EPOCH = 7
 

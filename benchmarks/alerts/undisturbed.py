@@ -18,8 +18,8 @@ from gateway.alerts.evaluation_part import ReadBatch, parts_of
 from gateway.alerts.fix_columns import FixColumns
 from gateway.alerts.rules import AlertRules
 from geo.spatial import FenceSet, GateSet, PublishedEventSettings, fences_from_geojson
-from identity import Unsealer
-from runtime.pulsar_client import open_pulsar_client
+from waybill.identity.sealing import Unsealer
+from waybill.pulsar.pulsar_client import open_pulsar_client
 
 _OPERATION_S = 30
 _READ_MS = 10_000

@@ -17,7 +17,7 @@ from benchmarks.alerts.arrivals import Fix
 from benchmarks.alerts.servers import REGION, TENANT
 from benchmarks.alerts.streets import at_border
 from deploy.local import DaemonProcess, LocalStack, MosquittoBroker, MosquittoSettings, PortBook
-from telemetry import VEHICLE_POSITION
+from waybill.record import VEHICLE_POSITION
 
 PERIOD_S = 1.0
 _LISTENING_S = 60.0

@@ -34,11 +34,11 @@ from cloud_jobs.maintenance.config import MaintenanceSettings
 from cloud_jobs.maintenance.job import Maintenance
 from cloud_jobs.published_fences import fences_in
 from geo.spatial import TrackSettings
-from telemetry import IntervalSet
 from tests.cloud_jobs.billing.contracts.makers import account, kind_of, legal_entity, price, tariff
 from tests.cloud_jobs.billing.contracts.makers import device as assigned
 from tests.cloud_jobs.publications import row_of
 from tests.system.lake_of_fixes import cover, square
+from waybill.record import IntervalSet
 
 EXPLAINED: Final = TenantDevice(TENANT, "van-00000")
 FIRST_DAY: Final = datetime(2026, 3, 1, tzinfo=UTC)

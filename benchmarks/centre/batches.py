@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from telemetry import Batch, Position, Record, encode
 from tests.cloud_jobs.ingest.test_decoding import MESSAGES
+from waybill.record import Batch, Position, Record, encode
 
 TENANT = "acme"
 EPOCH = 7

@@ -23,7 +23,7 @@ from cloud_jobs.lake.data_files import write_data_files
 from cloud_jobs.lake.schemas import RECORDS
 from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import counter_of, next_number
-from telemetry import IntervalSet
+from waybill.record import IntervalSet
 
 DAY_US = 86_400_000_000
 

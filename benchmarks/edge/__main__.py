@@ -26,8 +26,8 @@ from edge_agent.store.arrivals import arrival_of
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.database import BufferOptions
 from edge_agent.store.packing import PendingRecord
-from settings import load
-from telemetry import VEHICLE_POSITION
+from waybill.record import VEHICLE_POSITION
+from waybill.settings import load
 
 MESSAGES = 100_000
 BACKLOG = 5_000_000

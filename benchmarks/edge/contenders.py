@@ -13,7 +13,7 @@ import psutil
 from benchmarks.edge import telegraf
 from deploy.local import MosquittoBroker
 from deploy.local.ports import PortBook
-from telemetry import VEHICLE_FILTER, VEHICLE_POSITION
+from waybill.record import VEHICLE_FILTER, VEHICLE_POSITION
 
 
 class Contender:

@@ -8,7 +8,7 @@ import socket
 import struct
 from collections.abc import Iterator
 
-from telemetry import VEHICLE_POSITION
+from waybill.record import VEHICLE_POSITION
 
 FIRST_MS = 1_767_603_422_000
 TOPIC = VEHICLE_POSITION.encode()

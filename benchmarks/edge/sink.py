@@ -17,8 +17,8 @@ from contextlib import suppress
 from itertools import pairwise
 
 from benchmarks.edge.load import FIRST_MS, packet, text
-from runtime.mqtt_client import MqttMessage, read_publish
-from telemetry import VEHICLE_FILTER, Ack, DeviceChannel, decode, device_filter, encode_ack, read_header
+from waybill.mqtt.mqtt_client import MqttMessage, read_publish
+from waybill.record import VEHICLE_FILTER, Ack, DeviceChannel, decode, device_filter, encode_ack, read_header
 
 LIVE_MS = FIRST_MS + 10**9
 """Live messages have times from here on; their place says when they were sent."""

@@ -13,8 +13,9 @@ from deploy.local.key_server import TokenKeyServer
 from deploy.local.mosquitto import TlsFiles
 from deploy.local.pulsar import PulsarSecurity
 from deploy.local.stack_operator import stack_operator
-from identity import PrincipalKind, TokenIssuer, principal
-from runtime.pulsar_client import PulsarAccess
+from waybill.identity.names import PrincipalKind, principal
+from waybill.identity.token_issuer import TokenIssuer
+from waybill.pulsar.pulsar_client import PulsarAccess
 
 _OPERATOR, _BROKERS = "operator", "brokers"
 _LIFE_S = 86_400.0

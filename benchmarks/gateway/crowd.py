@@ -13,7 +13,8 @@ from cryptography import x509
 
 from benchmarks.gateway.servers import REGION, MeasuredRegion
 from deploy.demo.guarding import open_session
-from identity import KeyPair, issue_device, make_request
+from waybill.identity.authority import issue_device
+from waybill.identity.requests import KeyPair, make_request
 
 TENANT = "acme"
 LIFE = timedelta(days=30)

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgpack
 
-from telemetry import Batch, DeviceChannel, Raw, Record, device_topic, encode
+from waybill.record import Batch, DeviceChannel, Raw, Record, device_topic, encode
 
 TENANT = "acme"
 RECORDS = 20

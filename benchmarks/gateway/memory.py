@@ -19,14 +19,16 @@ from gateway import Engine, GatewaySettings, Produce, Service
 from gateway.devices import DevicesHeard
 from gateway.metrics import GatewayMetrics
 from gateway.registry_check import kept_of_entry
-from identity import OperatorKey, OperatorKeys, trusted_key
-from identity.publication_id import PROPERTY, next_publication_id
-from identity.registry import Claim, DeviceChange, DeviceState, EnrolledCertificate, enrol, expect
-from identity.registry_messages import entry_body
-from identity.registry_reader import DeviceRegistry, Taken
-from identity.registry_signing import check_by, signed_by
-from runtime.compacted_topic import TopicMessage
-from telemetry import Batch, DeviceChannel, Position, Record, device_topic, encode, encode_ack
+from waybill.identity.operator_files import trusted_key
+from waybill.identity.operator_keys import OperatorKeys
+from waybill.identity.publication_id import PROPERTY, next_publication_id
+from waybill.identity.registry import Claim, DeviceChange, DeviceState, EnrolledCertificate, enrol, expect
+from waybill.identity.registry_messages import entry_body
+from waybill.identity.registry_reader import DeviceRegistry, Taken
+from waybill.identity.registry_signing import check_by, signed_by
+from waybill.identity.signatures import OperatorKey
+from waybill.pulsar.compacted_topic import TopicMessage
+from waybill.record import Batch, DeviceChannel, Position, Record, device_topic, encode, encode_ack
 
 DEVICES = 100_000
 _SIGNER = OperatorKey.generate()

@@ -7,7 +7,7 @@ import subprocess
 from tempfile import gettempdir
 
 from deploy.local.jvm import java, pulsar_home
-from runtime.pulsar_client import PulsarAccess
+from waybill.pulsar.pulsar_client import PulsarAccess
 
 
 def perf_rate(service_url: str, access: PulsarAccess, topic: str, size: int, seconds: int) -> float:

@@ -26,9 +26,9 @@ from benchmarks.gateway.crowd import TENANT, credentials_file, open_sessions
 from benchmarks.gateway.device_load import LoadSettings, device_name
 from benchmarks.gateway.servers import MeasuredRegion, changed_now, known_device, region
 from benchmarks.gateway.targets import Target, are_met
-from identity import KeyPair
-from identity.registry import revoke
 from tests.system.access_region import has_ended
+from waybill.identity.registry import revoke
+from waybill.identity.requests import KeyPair
 
 SINGLE, BURST = 200, 1000
 LOADED_RATE, LOADED_DEVICES, LOADED_S = 3000.0, 200, 40.0

@@ -31,13 +31,13 @@ from deploy.local import (
 )
 from deploy.local.ports import PortBook
 from deploy.local.region_access import RegionAccess
-from identity import PrincipalKind, principal
-from identity.broker_rules import broker_rules
-from identity.claims import TOKEN_LIFETIME, make_token
-from identity.registry import Claim, DeviceChange, DeviceEntry, EnrolledCertificate, enrol, expect
-from identity.registry_publisher import RegistryPublisher
-from identity.registry_signing import signed_by
 from tests.waiting import wait_until
+from waybill.identity.broker_rules import broker_rules
+from waybill.identity.claims import TOKEN_LIFETIME, make_token
+from waybill.identity.names import PrincipalKind, principal
+from waybill.identity.registry import Claim, DeviceChange, DeviceEntry, EnrolledCertificate, enrol, expect
+from waybill.identity.registry_publisher import RegistryPublisher
+from waybill.identity.registry_signing import signed_by
 
 PARTITIONS = 2
 REGION = "eu"

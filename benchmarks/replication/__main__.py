@@ -20,8 +20,8 @@ from cloud_jobs.lake.coverage import DeviceStream
 from deploy.drill.follower import Follower
 from deploy.drill.record_ids import SeenRange
 from deploy.local import LocalStack, PulsarSettings, StackSettings
-from runtime.pulsar_client import PulsarAccess, open_pulsar_client
-from telemetry import Batch, Position, Record, encode
+from waybill.pulsar.pulsar_client import PulsarAccess, open_pulsar_client
+from waybill.record import Batch, Position, Record, encode
 
 RECORDS_PER_S = 5_000
 RECORDS_PER_BATCH = 20

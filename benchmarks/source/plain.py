@@ -6,7 +6,7 @@ from typing import Any
 
 import pulsar
 
-from runtime.pulsar_client import PulsarAccess, open_pulsar_client
+from waybill.pulsar.pulsar_client import PulsarAccess, open_pulsar_client
 
 OPERATION_S = 30
 _barrier: Any = None

@@ -30,7 +30,7 @@ from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.proximity.job import compute_encounters
 from cloud_jobs.spark import SparkSettings, start_spark
 from geo.spatial import TrackSettings
-from identity.publication_id import next_publication_id
+from waybill.identity.publication_id import next_publication_id
 
 START_MS = 1_767_603_600_000  # 2026-01-05T09:00:00Z
 DEGREE_M = 111_195.0

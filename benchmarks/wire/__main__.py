@@ -8,12 +8,12 @@ import tracemalloc
 from collections.abc import Callable
 from functools import partial
 
-from telemetry import Batch, Canary, Event, Position, Record, Signal, decode, encode, read_header, validate
-from telemetry.columns import decode_columns
-from telemetry.errors import TelemetryError
 from tests.fuzz.__main__ import names, target
 from tests.fuzz.bounds import MAX_BYTES, MAX_MEMORY_BYTES, bounded, check_bounds, max_seconds
 from tests.fuzz.worst import PARSERS
+from waybill.record import Batch, Canary, Event, Position, Record, Signal, decode, encode, read_header, validate
+from waybill.record.columns import decode_columns
+from waybill.record.errors import TelemetryError
 
 NOON_US = 1_767_614_400_000_000
 

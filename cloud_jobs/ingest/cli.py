@@ -16,7 +16,7 @@ from cloud_jobs.metrics.ingest_metrics import IngestMetrics
 from cloud_jobs.metrics.serving import served_metrics
 from cloud_jobs.spark import start_spark
 from cloud_jobs.spark_python import SOURCE
-from runtime.signals import stop_on_signals
+from waybill.daemon.signals import stop_on_signals
 
 _log = structlog.get_logger("ingest", job="ingest")
 _POLL_S = 0.1

@@ -21,9 +21,10 @@ from cloud_jobs.lake.content_bytes import content_bytes
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, Statement
 from cloud_jobs.lake.encoding import encoded
 from cloud_jobs.lake.schemas import RECORDS, without
-from identity import Unsealable, Unsealer, is_sealed
-from telemetry import DEVICE_PATTERN, MAX_DEVICE_TIME_US, NO_FAULTS, Header, IntervalSet, Kind, WireError
-from telemetry.columns import RecordColumns, decode_columns
+from waybill.identity.errors import Unsealable
+from waybill.identity.sealing import Unsealer, is_sealed
+from waybill.record import DEVICE_PATTERN, MAX_DEVICE_TIME_US, NO_FAULTS, Header, IntervalSet, Kind, WireError
+from waybill.record.columns import RecordColumns, decode_columns
 
 RECORD_COLUMNS = without(RECORDS, "ingested_at", "ingest_number")
 """The records table without what the ingest adds: when and by which of its commits a record was let in."""
@@ -335,4 +336,4 @@ _TABLE_COLUMN_OF = {
     "monotonic_us": "monotonic_us",
     "boot": "boot",
 }
-"""The arrays of `telemetry.columns.RecordColumns`, and the columns of the table that they fill as they are."""
+"""The arrays of `waybill.record.columns.RecordColumns`, and the columns of the table that they fill as they are."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, Statement
-from telemetry import IntervalSet
+from waybill.record import IntervalSet
 
 
 class StreamPart(NamedTuple):

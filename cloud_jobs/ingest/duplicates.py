@@ -31,7 +31,7 @@ from cloud_jobs.lake.schemas import CONTENT, RECORDS
 from cloud_jobs.lake.stored_files import row_groups
 from cloud_jobs.lake.stream_order import in_order, stream_codes
 from cloud_jobs.lake.tables import Lake
-from telemetry import IntervalSet
+from waybill.record import IntervalSet
 
 _CONFLICTS_AT_ONCE: Final = 10_000
 """So many conflicts become rows of the quarantine, and a file of it, together."""

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.coverage_rows import from_rows
-from telemetry import IntervalSet
+from waybill.record import IntervalSet
 
 _Key = tuple[str, str, int]
 _ROWS_AT_ONCE: Final = 50_000

@@ -23,7 +23,7 @@ from cloud_jobs.lake.coverage import Coverage, DeviceStream, Statement
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import RECORDS
 from cloud_jobs.lake.tables import Lake
-from identity import Unsealer
+from waybill.identity.sealing import Unsealer
 
 PART_COLUMNS = pa.schema([pa.field("part", pa.binary(), nullable=False)])
 """A part on its way from an executor to the driver: one row each."""

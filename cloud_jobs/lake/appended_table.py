@@ -33,7 +33,7 @@ from cloud_jobs.lake.transactions import (
     reload,
     stated,
 )
-from runtime.durable_file import create_durably
+from waybill.daemon.durable_file import create_durably
 
 _CHECKPOINT_EVERY: Final = 50
 """A reader opens as many commits at most."""

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from telemetry import RESERVED_PREFIX
+from waybill.record import RESERVED_PREFIX
 
 RECORD_BYTES: Final = 16
 """What every record counts, whatever is in it: no record says nothing."""

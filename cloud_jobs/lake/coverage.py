@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from telemetry import IntervalSet, Tombstone
+from waybill.record import IntervalSet, Tombstone
 
 
 class TenantDevice(NamedTuple):

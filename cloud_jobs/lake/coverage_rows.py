@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.stream_order import stream_codes
-from telemetry import IntervalSet, Tombstone
+from waybill.record import IntervalSet, Tombstone
 
 Integers = NDArray[np.int64]
 

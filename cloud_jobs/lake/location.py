@@ -26,7 +26,7 @@ from pyarrow.fs import (
 
 from cloud_jobs.errors import CloudError, LocationError, StoreUnavailable
 from cloud_jobs.lake.s3_access import S3Access
-from settings import local_path
+from waybill.settings import local_path
 
 _SCHEME: Final = "s3://"
 # what needs no escape in either library

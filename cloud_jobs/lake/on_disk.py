@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
 
-from runtime.durable_file import sync_folder
+from waybill.daemon.durable_file import sync_folder
 
 
 def sync_files(files: FileSystem, paths: Iterable[str]) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 from pydantic import Field, SecretStr, model_validator
 
 from cloud_jobs.errors import LocationError
-from settings import Settings, read_file
+from waybill.settings import Settings, read_file
 
 _ENVIRONMENT: Final = {
     "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from telemetry import IntervalSet
+from waybill.record import IntervalSet
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import ClassVar, Final, Self
 from pydantic import Field, model_validator
 
 from cloud_jobs.lake.transactions import MAX_ATTEMPT_S
-from settings import Settings
+from waybill.settings import Settings
 
 RETENTIONS: Final = ("erase_positions_after_days", "erase_events_after_days", "erase_quarantine_after_days")
 """The settings that say how long personal data are kept."""

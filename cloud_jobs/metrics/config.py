@@ -7,8 +7,8 @@ from typing import Final, Self
 
 from pydantic import Field, model_validator
 
-from runtime.broker_settings import Host, Port
-from settings import Settings
+from waybill.mqtt.broker_settings import Host, Port
+from waybill.settings import Settings
 
 _ENDING: Final = "_port"
 

@@ -11,7 +11,7 @@ import structlog
 from prometheus_client.registry import CollectorRegistry
 
 from cloud_jobs.metrics.config import MetricsSettings
-from runtime.status_server import HttpAnswer, Routes, StatusServer, json_answer, metrics_answer
+from waybill.daemon.status_server import HttpAnswer, Routes, StatusServer, json_answer, metrics_answer
 
 Health = Callable[[], Mapping[str, Any]]
 """What `/health` says: 503 while its `healthy` is False; None, unknown, is 200."""

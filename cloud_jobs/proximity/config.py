@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from settings import Settings
+from waybill.settings import Settings
 
 
 class ProximitySettings(Settings):

@@ -14,8 +14,8 @@ from pydantic.alias_generators import to_camel
 from cloud_jobs.pulsar_source.errors import OptionError
 from cloud_jobs.pulsar_source.topics import TopicName
 from geo.replication.topic_naming import split_partition
-from runtime.pulsar_address import AdminUrl, ServiceUrl
-from runtime.pulsar_client import PulsarAccess
+from waybill.pulsar.pulsar_address import AdminUrl, ServiceUrl
+from waybill.pulsar.pulsar_client import PulsarAccess
 
 ALL_COLUMNS = (
     "value",

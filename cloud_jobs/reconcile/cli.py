@@ -24,7 +24,7 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reconcile.comparison import ComparisonOutcome
 from cloud_jobs.reconcile.reconciling import reconcile as compare
 from cloud_jobs.reconcile.terminal import reconciled_table
-from settings import printable_json
+from waybill.settings import printable_json
 
 DIFFERENT: Final = 3
 """The exit status where counts differ, or one is not known."""

@@ -10,7 +10,7 @@ from cloud_jobs.status.judging import problems
 from cloud_jobs.status.lake_facts import LakeReader
 from cloud_jobs.status.provisional import provisional_alerts
 from cloud_jobs.status.topic_lag import left_out_topics, topic_lags
-from runtime.token_watch import TokenWatch
+from waybill.pulsar.token_watch import TokenWatch
 
 __all__ = ["CentreReader"]
 

@@ -14,7 +14,7 @@ import typer
 from cloud_jobs.command_settings import load_settings
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.fitted_table import screen
-from settings import printable_json
+from waybill.settings import printable_json
 
 if TYPE_CHECKING:
     from cloud_jobs.config import CloudSettings
@@ -56,7 +56,7 @@ def status(
     from cloud_jobs.run_result import log_to_standard_error
     from cloud_jobs.status.centre_reader import CentreReader
     from cloud_jobs.status.tables import status_tables
-    from runtime.signals import stop_on_signals
+    from waybill.daemon.signals import stop_on_signals
 
     log_to_standard_error()
     if serve:
@@ -89,8 +89,8 @@ def _serve(settings: CloudSettings, every_s: float) -> None:
     from cloud_jobs.metrics.serving import metric_routes
     from cloud_jobs.status.centre_metrics import CentreCollector
     from cloud_jobs.status.centre_reader import CentreReader
-    from runtime.signals import stop_on_signals
-    from runtime.status_server import StatusServer
+    from waybill.daemon.signals import stop_on_signals
+    from waybill.daemon.status_server import StatusServer
 
     host, port = settings.metrics.host, settings.metrics.status_port
     if port is None:

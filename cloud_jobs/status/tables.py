@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cloud_jobs.status.facts import CentreStatus, ProvisionalStatus
-from settings import printable
+from waybill.settings import printable
 
 _UNKNOWN: Final = "unknown"
 _BATCH: Final = (

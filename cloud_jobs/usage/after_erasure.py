@@ -21,7 +21,7 @@ from cloud_jobs.usage.metering import QUARTER_MS, Metered
 from cloud_jobs.usage.reading import NOT_RAW, REASONS, Arrays
 from cloud_jobs.usage.touched_hours import HOUR_MS
 from geo.spatial.ragged import Ints
-from telemetry import IntervalSet
+from waybill.record import IntervalSet
 
 LATE_COLUMNS: Final = ("epoch", "seq", "content_bytes")
 """What is read of a late record beside its device, its kind and its time."""

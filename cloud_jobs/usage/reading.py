@@ -20,7 +20,7 @@ from cloud_jobs.lake.stored_files import Range, stored_rows
 from cloud_jobs.lake.vehicle_counters import ODOMETER, dropped_messages, odometer_m
 from cloud_jobs.usage.touched_hours import HOUR_MS, among, device_hours
 from geo.spatial.ragged import Bools, Ints, run_starts
-from telemetry import (
+from waybill.record import (
     BROKER_DROPPED_EVENT,
     NO_FAULTS,
     OTHER_REASON,

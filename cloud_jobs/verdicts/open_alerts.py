@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from cloud_jobs.lake.alert_schemas import ALERTS, VERDICTS
 from cloud_jobs.lake.transactions import counter_of
-from runtime import replace_durably
+from waybill.daemon.durable_file import replace_durably
 
 ASKED_ROWS: Final = pa.schema([ALERTS.field(name) for name in ("id", "tenant", "device", "day", "time")])
 """By what the rows of an id are found."""

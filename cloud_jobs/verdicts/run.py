@@ -24,7 +24,7 @@ from cloud_jobs.verdicts.subscription import AlertSubscription
 from geo.alerts import AlertVerdict, VerdictKind
 from geo.alerts.verdict import FinalEvent
 from geo.spatial import DayEvent
-from runtime.signals import stop_on_signals
+from waybill.daemon.signals import stop_on_signals
 
 Counts = dict[str, Any]
 _LOG = structlog.get_logger("verdicts", job="verdicts")

@@ -12,9 +12,9 @@ import pulsar
 import structlog
 
 from cloud_jobs.verdicts.collecting import TopicAlert
-from runtime.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
-from runtime.pulsar_positions import MessagePosition, position_of
-from runtime.silence import Silence
+from waybill.pulsar.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
+from waybill.pulsar.pulsar_positions import MessagePosition, position_of
+from waybill.pulsar.silence import Silence
 
 MAX_BYTES: Final = 64 << 20
 """One run takes no more than this, however many messages it may take."""

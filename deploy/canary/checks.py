@@ -15,8 +15,8 @@ from deploy.canary.config import CanarySettings
 from deploy.local.errors import ProgramMissing
 from deploy.local.mosquitto import mosquitto_program
 from edge_agent.checking import unusable_enrolment
-from runtime.broker_settings import is_this_machine, unusable_files
-from runtime.token_watch import token_faults, tokens_ending
+from waybill.mqtt.broker_settings import is_this_machine, unusable_files
+from waybill.pulsar.token_watch import token_faults, tokens_ending
 
 __all__ = ["problems", "warnings"]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import structlog
 import typer
 
-from settings import SettingsError, load
+from waybill.settings import SettingsError, load
 
 if TYPE_CHECKING:
     from deploy.canary.config import CanarySettings
@@ -44,8 +44,8 @@ def run(*, config: ConfigOption) -> None:
     settings = _checked(config)
     from deploy.canary.checks import warnings
     from deploy.canary.service import run_canary
-    from runtime.logs import start_logging
-    from runtime.signals import stop_on_signals
+    from waybill.daemon.logs import start_logging
+    from waybill.daemon.signals import stop_on_signals
 
     start_logging(settings.log)
     for problem in warnings(settings, time.time()):

@@ -16,13 +16,13 @@ from cloud_jobs.lake.tables import Lake
 from deploy.canary.hops import Hop
 from deploy.canary.script import CanaryScript, ScriptSettings
 from edge_agent.config import EnrolmentSettings, UplinkSettings
-from identity.names import device_name
-from runtime.broker_settings import Port
-from runtime.logs import LogSettings
-from runtime.pulsar_address import ServiceUrl
-from runtime.pulsar_client import PulsarAccess
-from settings import Settings
-from telemetry import DEVICE_PATTERN
+from waybill.daemon.logs import LogSettings
+from waybill.identity.names import device_name
+from waybill.mqtt.broker_settings import Port
+from waybill.pulsar.pulsar_address import ServiceUrl
+from waybill.pulsar.pulsar_client import PulsarAccess
+from waybill.record import DEVICE_PATTERN
+from waybill.settings import Settings
 
 __all__ = [
     "LAKE_HOPS",

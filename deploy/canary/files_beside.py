@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from cloud_jobs.config import CloudSettings
-from identity import IdentityError
-from identity.operator_settings import OPERATOR_SETTINGS, read_operator_settings
-from settings import SettingsError, load
+from waybill.identity.errors import IdentityError
+from waybill.identity.operator_settings import OPERATOR_SETTINGS, read_operator_settings
+from waybill.settings import SettingsError, load
 
 __all__ = ["Publishing", "publishing_beside"]
 

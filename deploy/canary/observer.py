@@ -12,7 +12,7 @@ import structlog
 
 from deploy.canary.hops import Hop
 from deploy.canary.watch import CanaryWatch
-from runtime import Backoff
+from waybill.daemon.backoff import Backoff
 
 __all__ = ["Observer", "ObserverThread"]
 

@@ -14,7 +14,7 @@ from geographiclib.geodesic import Geodesic
 from pydantic import Field
 
 from deploy.canary.hops import Hop, ProbeItem
-from settings import Settings
+from waybill.settings import Settings
 
 __all__ = ["QUARTER_MS", "CanaryFix", "CanaryScript", "ScriptSettings"]
 

@@ -10,7 +10,7 @@ from deploy.canary.errors import ProbeCut
 from deploy.canary.script import CanaryScript
 from simulator import BrokerAddress, PublishSettings, SimulatorError, VehicleMessage, publish
 from simulator.messages import canary, position
-from telemetry import VEHICLE_CANARY, VEHICLE_POSITION
+from waybill.record import VEHICLE_CANARY, VEHICLE_POSITION
 
 __all__ = ["canary_name", "messages_of", "publish_probe"]
 

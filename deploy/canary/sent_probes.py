@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from deploy.canary.errors import StateFileDamaged
-from runtime import read_bounded, replace_durably
+from waybill.daemon.bounded_file import read_bounded
+from waybill.daemon.durable_file import replace_durably
 
 __all__ = ["SentProbes"]
 

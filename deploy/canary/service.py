@@ -25,7 +25,7 @@ from deploy.canary.sent_probes import SentProbes
 from deploy.canary.topic_observers import AlertObserver, BatchObserver
 from deploy.canary.vehicle import CanaryVehicle
 from deploy.canary.watch import CanaryWatch
-from runtime.status_server import HttpAnswer, Routes, StatusServer, json_answer, metrics_answer
+from waybill.daemon.status_server import HttpAnswer, Routes, StatusServer, json_answer, metrics_answer
 
 __all__ = ["health", "run_canary"]
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from deploy.canary.hops import ProbeItem
 from deploy.canary.script import CANARY, POSITION, CanaryScript
 from deploy.canary.sensor import canary_name
-from telemetry import Canary, Position, decode
+from waybill.record import Canary, Position, decode
 
 __all__ = ["RecordBook", "RecordOfProbe", "Showing", "content_fault", "records_of_batch"]
 

@@ -17,8 +17,8 @@ from deploy.canary.expected_bill import amount_text, expected_minor
 from deploy.canary.hops import Hop
 from deploy.canary.ledger import CanaryLedger
 from deploy.canary.probe_at_hop import HopColour, HopState
-from runtime.status_reader import StatusUnavailable, fetch_status
-from settings import Settings
+from waybill.daemon.status_reader import StatusUnavailable, fetch_status
+from waybill.settings import Settings
 
 __all__ = [
     "HOUR_S",

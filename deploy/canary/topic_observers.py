@@ -17,8 +17,8 @@ from deploy.canary.shown_events import EventBook, EventOfProbe
 from deploy.canary.shown_records import RecordOfProbe, records_of_batch
 from deploy.canary.watch import CanaryWatch
 from geo.alerts import MalformedAlert, decode_alert
-from runtime.pulsar_client import open_pulsar_client
-from telemetry import WireError
+from waybill.pulsar.pulsar_client import open_pulsar_client
+from waybill.record import WireError
 
 __all__ = ["AlertObserver", "BatchObserver", "TopicReaders"]
 

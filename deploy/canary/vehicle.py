@@ -12,8 +12,9 @@ import structlog
 from deploy.canary.agent_file import agent_settings, settings_toml
 from deploy.canary.config import CanarySettings
 from deploy.local import DaemonProcess, MosquittoBroker, MosquittoSettings, PortBook, Server
-from runtime import Backoff, replace_durably
-from runtime.status_reader import StatusUnavailable, fetch_status
+from waybill.daemon.backoff import Backoff
+from waybill.daemon.durable_file import replace_durably
+from waybill.daemon.status_reader import StatusUnavailable, fetch_status
 
 __all__ = ["CanaryVehicle"]
 

@@ -20,7 +20,7 @@ from deploy.local import LocalStack
 from deploy.local.alert_process import alert_process
 from geo.alerts import Alert, MalformedAlert, VerdictKind, decode_alert
 from geo.spatial.revisions import Revision, in_force
-from runtime.pulsar_client import open_pulsar_client
+from waybill.pulsar.pulsar_client import open_pulsar_client
 
 __all__ = ["AlertFindings", "AlertWatch", "find_verdicts", "judge_alerts", "start_alert_processes"]
 

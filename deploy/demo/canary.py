@@ -23,7 +23,7 @@ from deploy.demo.guarding import ExpectedDevice, expect_devices
 from deploy.demo.shown_settings import show_settings
 from deploy.local import DaemonProcess, LocalStack, PortBook
 from deploy.local.canary_settings import CANARY_TENANT, StackCanary, canary_device, canary_settings
-from settings import load
+from waybill.settings import load
 
 __all__ = ["CanaryFindings", "DemoCanary"]
 

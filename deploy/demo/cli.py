@@ -24,11 +24,11 @@ from deploy.demo.report import alerts_table, as_json, completeness_table, record
 from deploy.demo.scenario import DemoScenario
 from deploy.local import LakePlace, LocalStack, LocalStackError, SparkClusterSettings, StackSettings, empty
 from geo.replication import ReplicationError
-from identity import IdentityError
-from runtime.logs import LogSettings, start_logging
-from runtime.signals import raise_on_signals
 from simulator import SimulatorError
 from simulator.truth import TruthError
+from waybill.daemon.logs import LogSettings, start_logging
+from waybill.daemon.signals import raise_on_signals
+from waybill.identity.errors import IdentityError
 
 # A pipe or a file has no width of its own; the tables need this much.
 _WIDTH = None if sys.stdout.isatty() else 120

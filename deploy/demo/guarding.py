@@ -16,12 +16,13 @@ from typing import NamedTuple
 
 from deploy.demo.errors import DemoError
 from deploy.local import LocalStack, TlsFiles
-from identity.claims import TOKEN_LIFETIME, make_token
-from identity.operator_settings import OPERATOR_SETTINGS, read_operator_settings
-from identity.registry import Claim, DeviceChange, DeviceState, expect, revoke
-from identity.registry_session import RegistrySession
-from runtime import create_durably, tls_context
 from simulator.scenario import ScenarioVehicle
+from waybill.daemon.durable_file import create_durably
+from waybill.daemon.tls import tls_context
+from waybill.identity.claims import TOKEN_LIFETIME, make_token
+from waybill.identity.operator_settings import OPERATOR_SETTINGS, read_operator_settings
+from waybill.identity.registry import Claim, DeviceChange, DeviceState, expect, revoke
+from waybill.identity.registry_session import RegistrySession
 
 __all__ = ["ExpectedDevice", "LockedOut", "enrolled", "expect_devices", "expect_vehicles", "lock_out"]
 

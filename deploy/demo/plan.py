@@ -11,7 +11,6 @@ from pydantic import Field
 from deploy.demo.errors import DemoError
 from deploy.local.stack import DEFAULT_TOPOLOGY
 from geo.replication import Topology
-from settings import Settings, load
 from simulator import (
     Faults,
     Scenario,
@@ -23,6 +22,7 @@ from simulator import (
 )
 from simulator.drive import Track
 from simulator.scenario import GpsNoise, ScenarioVehicle
+from waybill.settings import Settings, load
 
 REGIONS = ("eu", "us")
 FAULTS = Faults(dirty=0.1)

@@ -27,8 +27,8 @@ from edge_agent.config import AgentSettings
 from edge_agent.enrolment.certificate_state import certificate_folder
 from edge_agent.errors import StoreError
 from edge_agent.status import read_status
-from settings import load
 from simulator.scenario import ScenarioVehicle
+from waybill.settings import load
 
 _JOBS_AT_ONCE = 2
 """The ingest, which keeps its cores as long as it runs, and usage beside it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runtime.durable_file import replace_durably
+from waybill.daemon.durable_file import replace_durably
 
 __all__ = ["show_settings"]
 

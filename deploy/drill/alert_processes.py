@@ -22,7 +22,7 @@ from deploy.local import DaemonProcess, LocalStack, PulsarCluster, stack_operato
 from deploy.local.alert_process import alert_process
 from geo.alerts import decode_alert, decode_verdict
 from geo.spatial.revisions import Revision
-from runtime.pulsar_client import open_pulsar_client
+from waybill.pulsar.pulsar_client import open_pulsar_client
 
 Say = Callable[[str], None]
 _TENANT: Final = "fleet"

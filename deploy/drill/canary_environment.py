@@ -26,7 +26,7 @@ from deploy.local import DaemonProcess, LocalStack, PortBook, stack_operator
 from deploy.local.alert_process import alert_process
 from deploy.local.canary_settings import CANARY_TENANT, StackCanary, canary_settings
 from deploy.local.stack import DEFAULT_TOPOLOGY
-from settings import load
+from waybill.settings import load
 
 __all__ = ["REGION", "CanaryEnvironment", "canary_environment", "small_topology"]
 

@@ -14,7 +14,7 @@ from cloud_jobs.lake.coverage import DeviceStream
 from cloud_jobs.lake.tables import Lake
 from deploy.drill.findings import BatchCounts, Commit
 from deploy.drill.record_ids import RecordIds, union
-from telemetry import IntervalSet
+from waybill.record import IntervalSet
 
 _RECORD_ID = ["tenant", "device", "epoch", "seq"]
 

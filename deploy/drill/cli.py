@@ -27,9 +27,9 @@ from deploy.drill.settings import Drill, DrillSettings, FleetSettings, Moment
 from deploy.drill.sweep import MOMENTS, SNAPSHOTS_S, TRIGGERS_S, points, sweep, sweep_table
 from deploy.local import LakePlace, LocalStack, LocalStackError, PulsarSettings, StackSettings, empty
 from geo.replication import ReplicationError
-from runtime.logs import LogSettings, start_logging
-from runtime.signals import raise_on_signals
-from settings import SettingsError
+from waybill.daemon.logs import LogSettings, start_logging
+from waybill.daemon.signals import raise_on_signals
+from waybill.settings import SettingsError
 
 _WIDTH = None if sys.stdout.isatty() else 120
 console = Console(highlight=False, width=_WIDTH)

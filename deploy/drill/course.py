@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from telemetry import Position
+from waybill.record import Position
 
 _LATITUDE: Final = 53.44
 _LONGITUDE: Final = -2.93

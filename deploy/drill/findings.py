@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from cloud_jobs.lake.coverage import DeviceStream
 from deploy.drill.record_ids import RecordIds, SeenRange, common, count, minus, record_ids_of
-from telemetry import IntervalSet
+from waybill.record import IntervalSet
 
 FIRST_WITHIN_S = 15.0
 """How long after the loss the first record must be through."""

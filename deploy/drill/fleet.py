@@ -23,8 +23,8 @@ from cloud_jobs.lake.coverage import DeviceStream
 from deploy.drill.course import position_at
 from deploy.drill.record_ids import SeenRange
 from deploy.drill.settings import FleetSettings
-from runtime.pulsar_client import PulsarAccess, open_pulsar_client
-from telemetry import Batch, Record, encode
+from waybill.pulsar.pulsar_client import PulsarAccess, open_pulsar_client
+from waybill.record import Batch, Record, encode
 
 TENANT = "fleet"
 # devices send evenly, not in a burst a second

@@ -13,8 +13,8 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 
 from cloud_jobs.lake.coverage import DeviceStream
 from deploy.drill.record_ids import SeenRange
-from runtime.pulsar_client import PulsarAccess, open_pulsar_client
-from telemetry import WireError, read_header
+from waybill.pulsar.pulsar_client import PulsarAccess, open_pulsar_client
+from waybill.record import WireError, read_header
 
 _OPERATION_S = 15
 # after a loss topics are found again by the client's own retries

@@ -9,7 +9,7 @@ from pathlib import Path
 from cloud_jobs.config import CloudSettings
 from deploy.drill.errors import DrillError
 from deploy.local import DaemonProcess, LocalStack, stack_operator
-from settings import load
+from waybill.settings import load
 
 _LOOK_S = 0.1
 # a job that cannot run at all ends the drill, and not the other way round

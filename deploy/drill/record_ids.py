@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from cloud_jobs.lake.coverage import DeviceStream
-from telemetry import IntervalSet
+from waybill.record import IntervalSet
 
 RecordIds = Mapping[DeviceStream, IntervalSet]
 _NONE = IntervalSet()

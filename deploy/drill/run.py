@@ -15,7 +15,7 @@ from deploy.drill.findings import DrillObservations
 from deploy.drill.fleet import Fleet
 from deploy.drill.follower import Follower
 from deploy.drill.record_ids import RecordIds, SeenRange, common, count, minus, record_ids_of
-from telemetry import new_epoch
+from waybill.record import new_epoch
 
 # what has arrived at a cluster is with its followers by then
 _ON_THE_WAY_S = 2.0

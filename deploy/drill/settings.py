@@ -7,7 +7,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from deploy.local import LakePlace
-from settings import Settings
+from waybill.settings import Settings
 
 
 class Drill(StrEnum):

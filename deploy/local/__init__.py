@@ -28,7 +28,7 @@ from deploy.local.spark_cluster import SparkCluster, SparkClusterSettings, Spark
 from deploy.local.stack import LocalStack, StackSettings
 from deploy.local.stack_operator import StackOperator, stack_operator
 from deploy.local.stack_state import StackState
-from identity.broker_conf import MosquittoSettings
+from waybill.identity.broker_conf import MosquittoSettings
 
 __all__ = [
     "CuttableLink",

@@ -5,10 +5,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from deploy.local.mosquitto import TlsFiles
-from identity import AuthorityFolder, AuthorityMissing, IssuedCertificate, KeyPair, credentials_in, write_credentials
-from identity.authority_folder import certify
-from identity.pki_folder import PkiFolder
-from runtime import replace_durably
+from waybill.daemon.durable_file import replace_durably
+from waybill.identity.authority_folder import AuthorityFolder, IssuedCertificate, certify
+from waybill.identity.credentials import credentials_in, write_credentials
+from waybill.identity.errors import AuthorityMissing
+from waybill.identity.pki_folder import PkiFolder
+from waybill.identity.requests import KeyPair
 
 __all__ = ["LocalAuthority"]
 

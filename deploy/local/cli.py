@@ -24,8 +24,8 @@ from deploy.local.stack import DEFAULT_TOPOLOGY, LocalStack, StackSettings
 from deploy.local.stack_state import StackState
 from deploy.local.view import INSECURE, Announced, StackView, asked, links_table, servers_table, settings_line
 from geo.replication import ReplicationError, Topology
-from runtime.signals import raise_on_signals
-from settings import SettingsError, load
+from waybill.daemon.signals import raise_on_signals
+from waybill.settings import SettingsError, load
 
 __all__ = ["down", "link", "status", "up"]
 

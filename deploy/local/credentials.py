@@ -9,9 +9,10 @@ from deploy.local.ports import PortBook
 from deploy.local.pulsar import PulsarSecurity
 from geo.replication import Topology
 from geo.replication.model import BROKERS
-from identity import PrincipalKind, TokenIssuer, principal
-from runtime import replace_durably
-from runtime.pulsar_client import PulsarAccess
+from waybill.daemon.durable_file import replace_durably
+from waybill.identity.names import PrincipalKind, principal
+from waybill.identity.token_issuer import TokenIssuer
+from waybill.pulsar.pulsar_client import PulsarAccess
 
 __all__ = ["ACCESS_FILE", "OPERATOR", "StackCredentials", "stack_access"]
 

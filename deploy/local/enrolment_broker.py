@@ -15,8 +15,14 @@ from deploy.local.mosquitto import NO_RESUMPTION, mosquitto_program
 from deploy.local.ports import PortBook
 from deploy.local.server import Server
 from deploy.local.server_health import Health, MqttHealth
-from identity.broker_conf import ServerFiles, broker_command, broker_log_lines, conf_text, enrolment_broker_lines
-from settings import Settings
+from waybill.identity.broker_conf import (
+    ServerFiles,
+    broker_command,
+    broker_log_lines,
+    conf_text,
+    enrolment_broker_lines,
+)
+from waybill.settings import Settings
 
 __all__ = ["EnrolmentBroker", "EnrolmentBrokerFiles"]
 

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from deploy.local.errors import FolderDamaged, FolderNotOurs, FolderOfAnother, StackInUse
 from deploy.local.process import ProcessIdentity
-from runtime import sync_folder
+from waybill.daemon.durable_file import sync_folder
 
 __all__ = ["claim", "empty", "hold", "holder"]
 

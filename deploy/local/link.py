@@ -6,7 +6,7 @@ from pydantic import BaseModel, ValidationError
 
 from deploy.local.errors import LinkControlError
 from deploy.local.proxy import MAX_LINE_BYTES, LinkCommand, ProxyLinkState
-from settings import one_line
+from waybill.settings import one_line
 
 __all__ = ["CuttableLink", "answered_state"]
 

@@ -10,7 +10,7 @@ from deploy.local.ports import PortBook
 from deploy.local.proxy import LinkConfig, ProxyConfig
 from deploy.local.server import Server
 from deploy.local.server_health import Health, LinksHealth
-from runtime import replace_durably
+from waybill.daemon.durable_file import replace_durably
 
 __all__ = ["CuttableLinks"]
 

@@ -12,7 +12,9 @@ from deploy.local.errors import ProgramMissing
 from deploy.local.ports import PortBook
 from deploy.local.server import Server
 from deploy.local.server_health import Health, MqttHealth
-from identity.broker_conf import (
+from waybill.daemon.durable_file import replace_durably
+from waybill.daemon.tls import TlsSettings
+from waybill.identity.broker_conf import (
     MosquittoSettings,
     ServerFiles,
     broker_access_lines,
@@ -22,8 +24,7 @@ from identity.broker_conf import (
     conf_text,
     device_listener_lines,
 )
-from identity.broker_rules import rules_version
-from runtime import TlsSettings, replace_durably
+from waybill.identity.broker_rules import rules_version
 
 __all__ = [
     "NO_RESUMPTION",

@@ -12,7 +12,7 @@ from deploy.local.jvm import cache_folder
 from deploy.local.ports import PortBook
 from deploy.local.server import Server
 from deploy.local.server_health import Health, http_health
-from runtime import replace_durably
+from waybill.daemon.durable_file import replace_durably
 
 __all__ = ["LakePlace", "ObjectStore"]
 

@@ -17,7 +17,8 @@ from weakref import WeakValueDictionary
 from pydantic import Field, TypeAdapter
 
 from deploy.local.errors import FolderDamaged
-from runtime import read_bounded, replace_durably
+from waybill.daemon.bounded_file import read_bounded
+from waybill.daemon.durable_file import replace_durably
 
 __all__ = ["PortBook", "free_port", "is_free"]
 

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 from typing import Self
 
-from settings import Settings
+from waybill.settings import Settings
 
 __all__ = ["ProcessIdentity", "children", "cpu_seconds", "proportional_bytes"]
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from settings import Settings, one_line
+from waybill.settings import Settings, one_line
 
 __all__ = [
     "MAX_LINE_BYTES",

@@ -10,10 +10,10 @@ from deploy.local.mosquitto import TlsFiles
 from deploy.local.ports import PortBook
 from deploy.local.server import Server
 from deploy.local.server_health import Health, HttpHealth
-from identity.broker_conf import ServerFiles
-from identity.pulsar_conf import pulsar_security
-from runtime.pulsar_client import PulsarAccess
-from settings import Settings
+from waybill.identity.broker_conf import ServerFiles
+from waybill.identity.pulsar_conf import pulsar_security
+from waybill.pulsar.pulsar_client import PulsarAccess
+from waybill.settings import Settings
 
 __all__ = ["KEY_REFRESH_S", "PulsarCluster", "PulsarSecurity", "PulsarSettings"]
 
@@ -92,7 +92,7 @@ class PulsarSettings(Settings):
 class PulsarSecurity(Settings):
     """How a cluster knows who is who: TLS alone on its ports, a token from everybody, and rights for roles.
 
-    `issuer`: the URL of the server that has the keys of tokens (see `identity.tokens`), whose certificate is of the
+    `issuer`: the URL of the server with the keys of tokens (see `waybill.identity.tokens`), whose certificate is of the
     authority of `tls` too. `broker_token`: what the broker shows to others and to itself. `operator_token`: of one who
     may ask for its health.
     """

@@ -13,10 +13,10 @@ from deploy.local.mosquitto import MosquittoBroker
 from deploy.local.ports import PortBook
 from deploy.local.server_health import http_health
 from deploy.local.stack_operator import StackOperator, daemon_key
-from identity import PrincipalKind, principal
-from runtime import replace_durably
-from runtime.pulsar_client import PulsarAccess
-from settings import load
+from waybill.daemon.durable_file import replace_durably
+from waybill.identity.names import PrincipalKind, principal
+from waybill.pulsar.pulsar_client import PulsarAccess
+from waybill.settings import load
 
 __all__ = ["RegionAccess", "exchange_lists"]
 

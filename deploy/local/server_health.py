@@ -14,8 +14,8 @@ from pydantic import Field
 
 from deploy.local.errors import LinkControlError
 from deploy.local.link import CuttableLink
-from runtime import TlsSettings, tls_context
-from settings import Settings
+from waybill.daemon.tls import TlsSettings, tls_context
+from waybill.settings import Settings
 
 __all__ = ["ASK_S", "Health", "HttpHealth", "LinksHealth", "MqttHealth", "SparkHealth", "ask_all", "http_health"]
 

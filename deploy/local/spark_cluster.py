@@ -16,8 +16,8 @@ from deploy.local.jvm import java
 from deploy.local.ports import PortBook
 from deploy.local.server import Server
 from deploy.local.server_health import Health, SparkHealth
-from runtime import create_durably, replace_durably
-from settings import Settings
+from waybill.daemon.durable_file import create_durably, replace_durably
+from waybill.settings import Settings
 
 __all__ = ["SparkCluster", "SparkClusterSettings", "SparkMaster", "SparkWorker"]
 

@@ -34,13 +34,13 @@ from deploy.local.stack_operator import stack_operator
 from deploy.local.stack_settings import write_stack_settings
 from deploy.local.stack_state import LinkRecord, Phase, ServerRecord, StackState
 from geo.replication import ReplicationError, Topology, admins, apply
-from identity import PrincipalKind, principal
-from identity.broker_conf import MosquittoSettings
-from identity.broker_rules import broker_rules
-from identity.operator_settings import OPERATOR_SETTINGS
-from runtime import replace_durably
-from runtime.pulsar_client import PulsarAccess
-from settings import Settings, load
+from waybill.daemon.durable_file import replace_durably
+from waybill.identity.broker_conf import MosquittoSettings
+from waybill.identity.broker_rules import broker_rules
+from waybill.identity.names import PrincipalKind, principal
+from waybill.identity.operator_settings import OPERATOR_SETTINGS
+from waybill.pulsar.pulsar_client import PulsarAccess
+from waybill.settings import Settings, load
 
 __all__ = ["DEFAULT_TOPOLOGY", "LocalStack", "StackSettings", "with_addresses"]
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from deploy.local.canary_settings import CANARY_TENANT, StackCanary, canary_device, canary_settings
 from deploy.local.ports import PortBook
 from deploy.local.stack_operator import stack_operator
-from identity.operator_settings import OPERATOR_SETTINGS
-from runtime.durable_file import replace_durably
+from waybill.daemon.durable_file import replace_durably
+from waybill.identity.operator_settings import OPERATOR_SETTINGS
 
 if TYPE_CHECKING:
     from deploy.local.mosquitto import TlsFiles

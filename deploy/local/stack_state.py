@@ -12,8 +12,9 @@ from deploy.local.folder import holder
 from deploy.local.link import CuttableLink
 from deploy.local.process import ProcessIdentity, proportional_bytes
 from deploy.local.server_health import Health, ask_all
-from runtime import read_bounded, replace_durably
-from settings import Settings
+from waybill.daemon.bounded_file import read_bounded
+from waybill.daemon.durable_file import replace_durably
+from waybill.settings import Settings
 
 __all__ = ["LinkRecord", "Phase", "ServerRecord", "StackState", "running"]
 

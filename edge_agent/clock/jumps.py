@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from telemetry import MAX_DEVICE_TIME_US, MAX_UNCERTAINTY_MS, Batch, Record
+from waybill.record import MAX_DEVICE_TIME_US, MAX_UNCERTAINTY_MS, Batch, Record
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from edge_agent.drain.statements import Statements
 from edge_agent.errors import StoreDamaged
 from edge_agent.store.batch_rows import StoredBatch, merge_tombstones
 from edge_agent.uplink.protocol import OutgoingBatch
-from telemetry import Batch, IntervalSet, TooLarge, WireError, decode, encode, read_header
+from waybill.record import Batch, IntervalSet, TooLarge, WireError, decode, encode, read_header
 
 
 class BatchStore(BatchReader, Protocol):

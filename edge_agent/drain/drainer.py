@@ -30,7 +30,7 @@ from edge_agent.uplink.protocol import (
     Uplink,
     UplinkEvent,
 )
-from telemetry import Ack, IntervalSet, RefusalReason
+from waybill.record import Ack, IntervalSet, RefusalReason
 
 log = structlog.get_logger("edge_agent.drain")
 

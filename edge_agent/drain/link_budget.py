@@ -9,7 +9,7 @@ from pathlib import Path
 from edge_agent.config import MAX_CLASSES, AgentSettings, ClassSettings, LinkSettings
 from edge_agent.data_usage import DataUsage
 from edge_agent.store.database import BufferCounters
-from runtime.token_bucket import TokenBucket
+from waybill.daemon.token_bucket import TokenBucket
 
 LINK_CHECK_S = 1.0
 PACKET_OVERHEAD = 0.04

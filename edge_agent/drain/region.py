@@ -11,8 +11,8 @@ from edge_agent.config import AgentSettings, FailoverSettings, UplinkSettings
 from edge_agent.errors import LinkClosed, LinkError
 from edge_agent.uplink.protocol import Uplink
 from edge_agent.uplink.region_probe import RegionProbe
-from runtime.backoff import Backoff
-from runtime.takeovers import Takeovers
+from waybill.daemon.backoff import Backoff
+from waybill.mqtt.takeovers import Takeovers
 
 log = structlog.get_logger("edge_agent.drain")
 

@@ -16,8 +16,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from edge_agent.store.batch_rows import StoredBatch
-from runtime.backoff import Backoff
-from telemetry import IntervalSet
+from waybill.daemon.backoff import Backoff
+from waybill.record import IntervalSet
 
 MAX_RANGES = 4096
 """Of one region and epoch; beyond it the lowest are forgotten."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from edge_agent.clock.statement import HeadStatement
 from edge_agent.store.identity import RESTORED
 from edge_agent.store.rebuild import CORRUPT
-from telemetry import Batch, Header, TooLarge, encode, read_header, with_statement
+from waybill.record import Batch, Header, TooLarge, encode, read_header, with_statement
 
 
 class Statements:

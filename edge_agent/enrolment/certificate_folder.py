@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edge_agent.enrolment.validity import Validity, read_validity
-from runtime.durable_file import replace_durably, sync_folder
-from settings import open_file
+from waybill.daemon.durable_file import replace_durably, sync_folder
+from waybill.settings import open_file
 
 MAX_PEM_BYTES = 64 << 10
 _PRIVATE = 0o600

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 from edge_agent.config import DeviceSettings
 from edge_agent.enrolment.certificate_folder import CertificateFolder, HeldCertificate
 from edge_agent.errors import EnrolmentFailed
-from identity.enrolment import (
+from waybill.identity.enrolment import (
     EnrolmentGranted,
     EnrolmentRefused,
     EnrolmentRequest,
     decode_enrolment_answer,
     encode_enrolment_request,
 )
-from identity.errors import EnrolmentUnreadable, IdentityError
-from settings import read_file
+from waybill.identity.errors import EnrolmentUnreadable, IdentityError
+from waybill.settings import read_file
 
 if TYPE_CHECKING:
-    from identity import KeyPair
+    from waybill.identity.requests import KeyPair
 
 NONCE_BYTES = 16
 
@@ -36,7 +36,7 @@ class CertificateRequests:
 
     def make(self) -> bytes:
         """The message that asks; its key is on disk before it is sent. Raises EnrolmentFailed, OSError."""
-        from identity.requests import KeyPair, make_request  # noqa: PLC0415 - see the module
+        from waybill.identity.requests import KeyPair, make_request  # noqa: PLC0415 - see the module
 
         key = self._key()
         if key is None:
@@ -67,7 +67,7 @@ class CertificateRequests:
         return self._keep(answer)
 
     def _keep(self, answer: EnrolmentGranted) -> HeldCertificate:
-        from identity.authority import common_name, is_chain_to, read_certificates  # noqa: PLC0415 - see the module
+        from waybill.identity.authority import common_name, is_chain_to, read_certificates  # noqa: PLC0415 - see the module
 
         key = self._key()
         try:
@@ -93,7 +93,7 @@ class CertificateRequests:
         return held
 
     def _key(self) -> KeyPair | None:
-        from identity.requests import KeyPair  # noqa: PLC0415 - see the module
+        from waybill.identity.requests import KeyPair  # noqa: PLC0415 - see the module
 
         pem = self._folder.requested_key()
         try:

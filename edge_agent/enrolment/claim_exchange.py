@@ -10,13 +10,13 @@ from edge_agent.config import EnrolmentSettings
 from edge_agent.errors import EnrolmentFailed, LinkError
 from edge_agent.link_advice import claim_refusal
 from edge_agent.mqtt_session import MqttSession
-from identity.claims import token_user
-from identity.enrolment import MAX_ENROLMENT_BYTES
-from identity.errors import IdentityError
-from runtime.broker_settings import BrokerSettings, read_password
-from runtime.mqtt_client import MqttMessage, MqttSessionOptions
-from runtime.tls import TlsSettings
-from telemetry import EnrolmentChannel, enrolment_topic
+from waybill.daemon.tls import TlsSettings
+from waybill.identity.claims import token_user
+from waybill.identity.enrolment import MAX_ENROLMENT_BYTES
+from waybill.identity.errors import IdentityError
+from waybill.mqtt.broker_settings import BrokerSettings, read_password
+from waybill.mqtt.mqtt_client import MqttMessage, MqttSessionOptions
+from waybill.record import EnrolmentChannel, enrolment_topic
 
 PACKET_BYTES = MAX_ENROLMENT_BYTES + 512
 POLL_S = 1.0
@@ -95,6 +95,6 @@ def _broker(settings: EnrolmentSettings, user: str) -> BrokerSettings:
 
 
 def _factory_name(certificate: Path) -> str:
-    from identity.authority import common_name, read_certificates  # noqa: PLC0415 - only who enrols pays for it
+    from waybill.identity.authority import common_name, read_certificates  # noqa: PLC0415 - only who enrols pays for it
 
     return common_name(read_certificates(certificate.read_bytes())[0].subject)

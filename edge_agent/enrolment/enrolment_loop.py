@@ -17,7 +17,7 @@ from edge_agent.enrolment.certificate_request import CertificateRequests
 from edge_agent.enrolment.claim_exchange import exchange
 from edge_agent.errors import AgentError, EnrolmentFailed
 from edge_agent.link_advice import named
-from runtime.backoff import Backoff
+from waybill.daemon.backoff import Backoff
 
 log = structlog.get_logger("edge_agent.enrolment")
 

@@ -13,8 +13,8 @@ from edge_agent.errors import LinkError
 from edge_agent.intake.record_intake import Intake
 from edge_agent.mqtt_session import MqttSession
 from edge_agent.vehicle_broker import DROPPED_TOPIC, BrokerWatch
-from runtime.backoff import Backoff
-from runtime.mqtt_client import MqttMessage, MqttSessionOptions
+from waybill.daemon.backoff import Backoff
+from waybill.mqtt.mqtt_client import MqttMessage, MqttSessionOptions
 
 log = structlog.get_logger("edge_agent.intake")
 

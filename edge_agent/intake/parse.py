@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from telemetry import (
+from waybill.record import (
     MAX_RAW_BYTES,
     RESERVED_PREFIX,
     TOO_LARGE_EVENT,

@@ -23,8 +23,8 @@ from edge_agent.store.buffer import Buffer
 from edge_agent.store.database import BufferCounters
 from edge_agent.store.packing import PendingRecord
 from edge_agent.store.retention import BufferRetention
-from runtime.mqtt_client import MqttMessage
-from telemetry import MAX_DEVICE_TIME_US, Event, Raw
+from waybill.mqtt.mqtt_client import MqttMessage
+from waybill.record import MAX_DEVICE_TIME_US, Event, Raw
 
 log = structlog.get_logger("edge_agent.intake")
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import structlog
 
-from telemetry import NO_FAULTS, vehicle_contract_topic
+from waybill.record import NO_FAULTS, vehicle_contract_topic
 
 log = structlog.get_logger("edge_agent.intake")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runtime import sync_folder
+from waybill.daemon.durable_file import sync_folder
 
 _LOG_OF = "log-of-"
 """Before the name that a file is about to get: its log, until the file has that name."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from edge_agent.errors import StoreDamaged
 from edge_agent.store.arrivals import Arrival, unpack_arrivals
 from edge_agent.store.connection import Connection
-from telemetry import Batch, IntervalSet, Tombstone, WireError, decode, encode
+from waybill.record import Batch, IntervalSet, Tombstone, WireError, decode, encode
 
 # SQLite's row ids have 63 bits: 17 trillion records of a life, and 19 bits for the number of lives.
 SEQ_BITS = 44

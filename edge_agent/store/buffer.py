@@ -28,7 +28,7 @@ from edge_agent.store.buffer_file import BufferFile
 from edge_agent.store.connection import Connection
 from edge_agent.store.database import BufferCounters, BufferOptions, Depth, OpenDatabase, mapped_errors, transaction
 from edge_agent.store.packing import PendingRecord, add_dead_letters, packed
-from telemetry import IntervalSet
+from waybill.record import IntervalSet
 
 SPARE_BYTES = 64 << 10
 """Free pages that a commit may take for other things than what it stores."""

@@ -21,7 +21,7 @@ from edge_agent.store.batch_rows import TransactionTotals, read_batch, replace_b
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.connection import Connection
 from edge_agent.store.database import SENDING, SENT_THROUGH
-from telemetry import WireError
+from waybill.record import WireError
 
 log = structlog.get_logger("edge_agent.store")
 

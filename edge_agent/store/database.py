@@ -34,7 +34,7 @@ from edge_agent.store.connection import (
     is_sound,
     prepare,
 )
-from identity import device_name
+from waybill.identity.names import device_name
 
 CHECKED_BYTES = 16 << 20
 """A file up to this size is checked page by page when it is opened; a larger one would keep the start waiting."""

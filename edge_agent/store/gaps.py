@@ -8,7 +8,7 @@ from typing import Any
 from edge_agent.store.batch_rows import SEQ_MASK, batch_row_id
 from edge_agent.store.connection import Connection
 from edge_agent.store.database import UNCOUNTED
-from telemetry import WireError, read_header
+from waybill.record import WireError, read_header
 
 MAX_GAP_RANGES = 20
 

@@ -20,7 +20,7 @@ from edge_agent.store.lineage import (
     resume_lineage,
     write_high_water,
 )
-from telemetry import Batch, IntervalSet
+from waybill.record import Batch, IntervalSet
 
 log = structlog.get_logger("edge_agent.store")
 

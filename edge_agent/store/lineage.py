@@ -32,8 +32,9 @@ from struct import Struct
 
 from edge_agent.store.connection import Connection
 from edge_agent.store.database import transaction, without_checkpoints
-from runtime import read_bounded, replace_durably
-from telemetry import new_epoch
+from waybill.daemon.bounded_file import read_bounded
+from waybill.daemon.durable_file import replace_durably
+from waybill.record import new_epoch
 
 LINEAGE, HIGH_WATER = "lineage.json", "head"
 _MAX_BYTES = 16 << 10

@@ -19,7 +19,7 @@ import structlog
 from edge_agent.store.arrivals import Arrival
 from edge_agent.store.batch_rows import BatchOwner, StoredBatch, TransactionTotals, batch_row_id
 from edge_agent.store.connection import Connection
-from telemetry import MAX_CONTENT_BYTES, Batch, Body, Raw, Record, encode
+from waybill.record import MAX_CONTENT_BYTES, Batch, Body, Raw, Record, encode
 
 log = structlog.get_logger("edge_agent.store")
 

@@ -34,8 +34,8 @@ from edge_agent.store.database import UNCOUNTED, BufferOptions, mapped_errors, t
 from edge_agent.store.gaps import count_missing
 from edge_agent.store.lineage import Lineage, read_lineage
 from edge_agent.store.packing import MAX_DEAD_LETTERS
-from runtime import sync_folder
-from telemetry import Batch, IntervalSet, WireError, validate
+from waybill.daemon.durable_file import sync_folder
+from waybill.record import Batch, IntervalSet, WireError, validate
 
 CORRUPT = "corrupt"
 """The reason of tombstones for what cannot be read."""

@@ -28,7 +28,7 @@ from edge_agent.store.batch_rows import (
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.connection import Connection
 from edge_agent.store.eviction_policy import EvictionStep, StorageUsage, next_eviction_step
-from telemetry import (
+from waybill.record import (
     Batch,
     Body,
     Header,

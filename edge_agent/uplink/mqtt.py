@@ -18,8 +18,8 @@ from edge_agent.uplink.protocol import (
     RefusedBatch,
     UplinkEvent,
 )
-from runtime.mqtt_client import NO_MATCHING_SUBSCRIBERS, MqttMessage, MqttSessionOptions
-from telemetry import (
+from waybill.mqtt.mqtt_client import NO_MATCHING_SUBSCRIBERS, MqttMessage, MqttSessionOptions
+from waybill.record import (
     Ack,
     DeviceChannel,
     EnrolmentChannel,

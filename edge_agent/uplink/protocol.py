@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from telemetry import Ack, IntervalSet
+from waybill.record import Ack, IntervalSet
 
 
 @dataclass(frozen=True, slots=True)

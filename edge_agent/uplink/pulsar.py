@@ -11,9 +11,9 @@ import pulsar
 from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.errors import LinkError
 from edge_agent.uplink.protocol import HeartbeatAnswered, OutgoingBatch, RefusedBatch, UplinkEvent
-from runtime.pulsar_client import PulsarAccess, open_pulsar_client
-from runtime.tls import tls_context
-from telemetry import Ack, RefusalReason
+from waybill.daemon.tls import tls_context
+from waybill.pulsar.pulsar_client import PulsarAccess, open_pulsar_client
+from waybill.record import Ack, RefusalReason
 
 MAX_PENDING = 1024
 BYTES_A_MESSAGE = 200

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from gateway.registry_settings import RegistrySettings
-from identity.confirmations import sign_confirmation
-from identity.errors import SignatureFault, SignatureRefused
-from identity.followed_operators import FollowedOperators
-from identity.names import PrincipalKind, principal
-from identity.operator_files import read_operator_key
-from identity.operator_keys import OperatorKeys, Scope, TrustedKey
-from identity.publication_id import RANDOM_BITS, next_publication_id
-from identity.registry import DeviceEntry
-from identity.registry_publisher import SignEntry, unsigned
-from identity.registry_signing import ENROLMENT_KIND, check_right, signed_by
+from waybill.identity.confirmations import sign_confirmation
+from waybill.identity.errors import SignatureFault, SignatureRefused
+from waybill.identity.followed_operators import FollowedOperators
+from waybill.identity.names import PrincipalKind, principal
+from waybill.identity.operator_files import read_operator_key
+from waybill.identity.operator_keys import OperatorKeys, Scope, TrustedKey
+from waybill.identity.publication_id import RANDOM_BITS, next_publication_id
+from waybill.identity.registry import DeviceEntry
+from waybill.identity.registry_publisher import SignEntry, unsigned
+from waybill.identity.registry_signing import ENROLMENT_KIND, check_right, signed_by
 
 __all__ = ["AccessKey"]
 

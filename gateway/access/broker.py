@@ -9,10 +9,10 @@ from gateway.access.broker_process import BrokerProcess, reload_broker, running_
 from gateway.access.config import GuardedBroker
 from gateway.access.guard import SessionGuard
 from gateway.access.revocation import RevocationList, lists_in
-from identity.broker_rules import broker_rules, rules_version
-from identity.names import PrincipalKind, principal
-from runtime.durable_file import replace_durably
-from runtime.folder_lock import alone_in
+from waybill.daemon.durable_file import replace_durably
+from waybill.daemon.folder_lock import alone_in
+from waybill.identity.broker_rules import broker_rules, rules_version
+from waybill.identity.names import PrincipalKind, principal
 
 __all__ = ["BrokerFiles", "drawn_secret"]
 
@@ -53,7 +53,7 @@ class BrokerFiles:
 
     def write_password(self, secret: str) -> bool:
         """Make the guard's password this secret; whether it was another. Raises OSError."""
-        from identity.claims import broker_password, is_broker_password, password_file  # noqa: PLC0415 - seldom used
+        from waybill.identity.claims import broker_password, is_broker_password, password_file  # noqa: PLC0415 - seldom used
 
         path, begin = self._settings.password_file, f"{self.guard_name}:"
         lines = _read(path).decode(errors="replace").splitlines()

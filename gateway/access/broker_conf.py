@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gateway.access.config import AccessSettings, ClaimBroker, GuardedBroker
-from identity.broker_conf import (
+from waybill.daemon.durable_file import replace_durably
+from waybill.identity.broker_conf import (
     broker_access_lines,
     broker_lines,
     broker_log_lines,
@@ -14,7 +15,6 @@ from identity.broker_conf import (
     device_listener_lines,
     enrolment_broker_lines,
 )
-from runtime.durable_file import replace_durably
 
 __all__ = ["write_broker_conf"]
 

@@ -1,7 +1,7 @@
 """Whom a region's broker refused, counted from its log: Mosquitto has no other place for it.
 
 A connection that fails in its handshake, and a publication that the rules refuse, reach no topic; the broker writes a
-line and forgets them. `runtime.broker_log` writes the log.
+line and forgets them. `waybill.mqtt.broker_log` writes the log.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from telemetry import DeviceChannel
+from waybill.record import DeviceChannel
 
 __all__ = ["BrokerLog", "RefusedConnection", "RefusedPublication", "refused_connection", "refused_publication"]
 
@@ -39,7 +39,7 @@ class RefusedConnection(StrEnum):
     KEPT_SESSION = "kept-session"
     """A device left a session behind, and the daemon ended it."""
     SUBSCRIPTIONS = "subscriptions"
-    """Topics that a device asked for beyond `runtime.broker_log.MAX_SUBSCRIPTIONS`; the daemon ended its session."""
+    """Topics that a device asked for beyond `broker_log.MAX_SUBSCRIPTIONS`; the daemon ended its session."""
 
 
 _LINES = (

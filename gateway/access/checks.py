@@ -14,14 +14,15 @@ from pathlib import Path
 from gateway.access.access_key import AccessKey
 from gateway.access.config import AccessSettings, BrokerProcessPlace
 from gateway.registry_settings import open_registry
-from identity import AuthorityFolder, IdentityError, PrincipalKind, principal, regional_name
-from identity.authority import is_chain_to, read_certificates
-from identity.authority_folder import IssuedCertificate
-from runtime.broker_settings import unusable_files
-from runtime.pulsar_client import PulsarAccessError, PulsarToken
-from runtime.tls import TlsSettings, certificate_faults, unusable_tls_files
-from runtime.token_watch import token_faults, tokens_ending
-from settings import SettingsError, read_file
+from waybill.daemon.tls import TlsSettings, certificate_faults, unusable_tls_files
+from waybill.identity.authority import is_chain_to, read_certificates, regional_name
+from waybill.identity.authority_folder import AuthorityFolder, IssuedCertificate
+from waybill.identity.errors import IdentityError
+from waybill.identity.names import PrincipalKind, principal
+from waybill.mqtt.broker_settings import unusable_files
+from waybill.pulsar.pulsar_client import PulsarAccessError, PulsarToken
+from waybill.pulsar.token_watch import token_faults, tokens_ending
+from waybill.settings import SettingsError, read_file
 
 __all__ = ["broker_version", "ended_tokens", "problems", "warnings"]
 

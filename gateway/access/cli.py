@@ -16,8 +16,8 @@ import typer
 from gateway.access.checks import ended_tokens, problems, warnings
 from gateway.access.config import AccessSettings
 from gateway.errors import GatewayError
-from identity import IdentityError, OperatorKeyRefused
-from settings import SettingsError, load, printable, printable_json
+from waybill.identity.errors import IdentityError, OperatorKeyRefused
+from waybill.settings import SettingsError, load, printable, printable_json
 
 __all__ = ["app"]
 
@@ -34,8 +34,8 @@ def run(*, config: ConfigOption) -> None:
     Example: fleet-gateway access run --config access.toml
     """
     from gateway.access.daemon import AccessDaemon
-    from runtime.logs import start_logging
-    from runtime.signals import stop_on_signals
+    from waybill.daemon.logs import start_logging
+    from waybill.daemon.signals import stop_on_signals
 
     with _errors_as_messages(), stop_on_signals() as stop:
         settings = _checked_settings(config)

@@ -8,8 +8,8 @@ from typing import Final
 
 import structlog
 
-from runtime.cluster_clock import MAX_CLOCK_DIFFERENCE_S, ClockDiffers, ClockUnknown, check_clock
-from runtime.pulsar_client import PulsarAccess
+from waybill.pulsar.cluster_clock import MAX_CLOCK_DIFFERENCE_S, ClockDiffers, ClockUnknown, check_clock
+from waybill.pulsar.pulsar_client import PulsarAccess
 
 __all__ = ["ClockWatch"]
 

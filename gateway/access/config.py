@@ -11,11 +11,11 @@ from pydantic import Field, model_validator
 from gateway.access.enrolment_rates import EnrolmentRateSettings
 from gateway.registry_settings import RegistrySettings
 from gateway.source_settings import Word
-from identity.broker_conf import MosquittoSettings, ServerFiles
-from runtime.broker_settings import BrokerSettings, Port
-from runtime.logs import LogSettings
-from runtime.tls import TlsSettings
-from settings import Settings
+from waybill.daemon.logs import LogSettings
+from waybill.daemon.tls import TlsSettings
+from waybill.identity.broker_conf import MosquittoSettings, ServerFiles
+from waybill.mqtt.broker_settings import BrokerSettings, Port
+from waybill.settings import Settings
 
 
 class BrokerServer(Settings):

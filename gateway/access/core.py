@@ -19,10 +19,10 @@ from typing import Final, NamedTuple
 from cryptography.x509 import ReasonFlags
 
 from gateway.access.revocation import MAX_LISTS, RevocationList
-from identity import Revoked
-from identity.broker_rules import MAX_DENIED
-from identity.registry import DeviceState
-from identity.registry_messages import DevicePublication
+from waybill.identity.authority import Revoked
+from waybill.identity.broker_rules import MAX_DENIED
+from waybill.identity.registry import DeviceState
+from waybill.identity.registry_messages import DevicePublication
 
 __all__ = ["MAX_CONFIRMED", "AccessCore", "BrokerStep", "Confirmation", "KnownDevice"]
 

@@ -32,12 +32,12 @@ from gateway.access.report import AccessReport, ReportedParts
 from gateway.access.revocation import LISTS_TOPIC
 from gateway.access.seen_entries import SEEN_FILE, SeenEntries
 from gateway.errors import AddressTaken, ThreadEnded
-from identity.publication_id import PROPERTY
-from identity.registry_messages import CheckSigned, DevicePublication, EntryRefused, devices_topic
-from identity.registry_reader import BecameOfMessage, DeviceRegistry, RegistryReader, Taken
-from runtime.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
-from runtime.status_server import StatusServer, json_answer, metrics_answer
-from runtime.token_watch import TokenWatch
+from waybill.daemon.status_server import StatusServer, json_answer, metrics_answer
+from waybill.identity.publication_id import PROPERTY
+from waybill.identity.registry_messages import CheckSigned, DevicePublication, EntryRefused, devices_topic
+from waybill.identity.registry_reader import BecameOfMessage, DeviceRegistry, RegistryReader, Taken
+from waybill.pulsar.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
+from waybill.pulsar.token_watch import TokenWatch
 
 __all__ = ["AccessDaemon"]
 

@@ -12,7 +12,7 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from identity.registry_messages import ARGUABLE, tenant_of
+from waybill.identity.registry_messages import ARGUABLE, tenant_of
 
 __all__ = ["MISSING", "OUTRANKED", "Displaced"]
 

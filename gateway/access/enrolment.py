@@ -20,9 +20,9 @@ import structlog
 
 from gateway.access.enrolment_rates import EnrolmentRates
 from gateway.access.open_tokens import REPEAT_WITHIN
-from identity.authority import CLOCK_SKEW, Issued
-from identity.claims import is_token_id
-from identity.enrolment import (
+from waybill.identity.authority import CLOCK_SKEW, Issued
+from waybill.identity.claims import is_token_id
+from waybill.identity.enrolment import (
     EnrolmentAnswer,
     EnrolmentGranted,
     EnrolmentRefused,
@@ -31,11 +31,11 @@ from identity.enrolment import (
     decode_enrolment_request,
     encode_enrolment_answer,
 )
-from identity.errors import EnrolmentUnreadable, IdentityError, RequestFault, RequestRefused
-from identity.names import DeviceName, PrincipalKind, PrincipalName, parse_name, principal
-from identity.registry import DeviceChange, DeviceEntry, DeviceState, EnrolledCertificate, enrol, renew
-from identity.requests import CertificateRequest, read_request
-from telemetry import FACTORY_MOUNT
+from waybill.identity.errors import EnrolmentUnreadable, IdentityError, RequestFault, RequestRefused
+from waybill.identity.names import DeviceName, PrincipalKind, PrincipalName, parse_name, principal
+from waybill.identity.registry import DeviceChange, DeviceEntry, DeviceState, EnrolledCertificate, enrol, renew
+from waybill.identity.requests import CertificateRequest, read_request
+from waybill.record import FACTORY_MOUNT
 
 __all__ = [
     "CertificateSigner",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
-from identity.names import PrincipalKind, principal
-from telemetry import FACTORY_MOUNT, EnrolmentChannel, enrolment_filters, enrolment_rule
+from waybill.identity.names import PrincipalKind, principal
+from waybill.record import FACTORY_MOUNT, EnrolmentChannel, enrolment_filters, enrolment_rule
 
 __all__ = ["enrolment_rules", "name_at_enrolment"]
 

@@ -11,11 +11,11 @@ from paho.mqtt.client import Client
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from identity.enrolment import MAX_ENROLMENT_BYTES
-from runtime.backoff import Backoff
-from runtime.broker_settings import BrokerSettings
-from runtime.mqtt_client import MqttClient, MqttMessage, MqttSessionOptions
-from telemetry import FACTORY_MOUNT, EnrolmentChannel, enrolment_requester, enrolment_topic
+from waybill.daemon.backoff import Backoff
+from waybill.identity.enrolment import MAX_ENROLMENT_BYTES
+from waybill.mqtt.broker_settings import BrokerSettings
+from waybill.mqtt.mqtt_client import MqttClient, MqttMessage, MqttSessionOptions
+from waybill.record import FACTORY_MOUNT, EnrolmentChannel, enrolment_requester, enrolment_topic
 
 __all__ = ["EnrolmentDoor", "EnrolmentWay"]
 

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from gateway.access.entry_book import EntryBook
 from gateway.errors import EntryNotTaken
-from identity.registry import DeviceEntry
-from identity.registry_publisher import RegistryPublisher, RegistryRefused
+from waybill.identity.registry import DeviceEntry
+from waybill.identity.registry_publisher import RegistryPublisher, RegistryRefused
 
 __all__ = ["EnrolmentPublisher"]
 

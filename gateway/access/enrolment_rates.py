@@ -6,8 +6,8 @@ from collections import OrderedDict
 
 from pydantic import Field
 
-from runtime.token_bucket import TokenBucket
-from settings import Settings
+from waybill.daemon.token_bucket import TokenBucket
+from waybill.settings import Settings
 
 __all__ = ["EnrolmentRateSettings", "EnrolmentRates"]
 

@@ -16,10 +16,10 @@ import structlog
 from gateway.access.enrolment import EnrolmentDesk, EnrolmentEffect, PublishEntry
 from gateway.access.enrolment_door import EnrolmentDoor, EnrolmentWay
 from gateway.errors import EntryNotTaken
-from identity.registry import DeviceEntry
-from runtime.backoff import Backoff
-from runtime.broker_settings import BrokerSettings
-from telemetry import FACTORY_MOUNT, EnrolmentChannel, enrolment_filters
+from waybill.daemon.backoff import Backoff
+from waybill.identity.registry import DeviceEntry
+from waybill.mqtt.broker_settings import BrokerSettings
+from waybill.record import FACTORY_MOUNT, EnrolmentChannel, enrolment_filters
 
 __all__ = ["EnrolmentDoors", "EnrolmentService"]
 

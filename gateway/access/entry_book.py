@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import threading
 
-from identity.registry import DeviceEntry
-from identity.registry_messages import entry_body
+from waybill.identity.registry import DeviceEntry
+from waybill.identity.registry_messages import entry_body
 
 __all__ = ["EntryBook"]
 

@@ -10,8 +10,8 @@ from gateway.access.kept_entries import judge_kept
 from gateway.access.seen_entries import SEEN_FILE, SeenEntries, SeenUnreadable
 from gateway.access.status import read_access_status
 from gateway.errors import NoAnswer, NotForgotten
-from identity.registry_messages import CheckSigned, EntryRefused
-from runtime.compacted_topic import TopicMessage
+from waybill.identity.registry_messages import CheckSigned, EntryRefused
+from waybill.pulsar.compacted_topic import TopicMessage
 
 __all__ = ["KeptInDoubt", "doubtful_entries", "forget_entries"]
 

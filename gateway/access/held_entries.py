@@ -16,9 +16,15 @@ import structlog
 from gateway.access.displaced import MISSING, OUTRANKED, Displaced
 from gateway.access.kept_entries import IN_DOUBT, DoubtfulEntries, judge_kept, rank_of
 from gateway.access.seen_entries import SeenEntries, SeenUnreadable
-from identity.registry_messages import ENTRY_PROPERTIES, CheckSigned, DevicePublication, EntryRefused, tenant_of
-from identity.registry_reader import BecameOfMessage, DeviceRegistry, Outranked, Taken
-from runtime.compacted_topic import TopicMessage, TopicStanding
+from waybill.identity.registry_messages import (
+    ENTRY_PROPERTIES,
+    CheckSigned,
+    DevicePublication,
+    EntryRefused,
+    tenant_of,
+)
+from waybill.identity.registry_reader import BecameOfMessage, DeviceRegistry, Outranked, Taken
+from waybill.pulsar.compacted_topic import TopicMessage, TopicStanding
 
 __all__ = ["HeldEntries"]
 

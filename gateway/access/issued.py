@@ -14,7 +14,9 @@ from typing import Final, NamedTuple
 import structlog
 from cryptography import x509
 
-from identity import AuthorityFolder, DeviceName, common_name, parse_name
+from waybill.identity.authority import common_name
+from waybill.identity.authority_folder import AuthorityFolder
+from waybill.identity.names import DeviceName, parse_name
 
 __all__ = ["IssuedReader", "IssuedToDevice"]
 

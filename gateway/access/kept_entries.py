@@ -11,11 +11,11 @@ import math
 import threading
 from typing import Final, NamedTuple
 
-from identity.errors import SignatureFault
-from identity.precedence import Precedence
-from identity.registry import DeviceState
-from identity.registry_messages import CheckSigned, DevicePublication, EntryRefused, read_entry
-from runtime.compacted_topic import TopicMessage
+from waybill.identity.errors import SignatureFault
+from waybill.identity.precedence import Precedence
+from waybill.identity.registry import DeviceState
+from waybill.identity.registry_messages import CheckSigned, DevicePublication, EntryRefused, read_entry
+from waybill.pulsar.compacted_topic import TopicMessage
 
 __all__ = ["DoubtfulEntries", "KeptEntry", "judge_kept", "rank_of"]
 

@@ -13,8 +13,8 @@ from gateway.access.core import AccessCore
 from gateway.access.metrics import AccessMetrics
 from gateway.access.own_list import OwnList
 from gateway.access.revocation import ListRefused, RevocationList, read_list_message
-from runtime.cluster_clock import MAX_CLOCK_DIFFERENCE_S
-from runtime.compacted_topic import TopicMessage
+from waybill.pulsar.cluster_clock import MAX_CLOCK_DIFFERENCE_S
+from waybill.pulsar.compacted_topic import TopicMessage
 
 __all__ = ["ListIntake"]
 

@@ -23,8 +23,8 @@ from gateway.access.metrics import AccessMetrics
 from gateway.access.pacing import SessionLooks, Settling
 from gateway.access.region_enrolment import RegionEnrolment
 from gateway.errors import ClockSetBack, GatewayError, last_line
-from identity.registry_messages import DevicePublication
-from runtime.compacted_topic import TopicMessage, TopicStanding
+from waybill.identity.registry_messages import DevicePublication
+from waybill.pulsar.compacted_topic import TopicMessage, TopicStanding
 
 __all__ = ["AccessEvent", "AccessLoop"]
 

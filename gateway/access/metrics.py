@@ -9,8 +9,8 @@ from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.registry import CollectorRegistry
 
 from gateway.access.status import AccessStatus
-from runtime.mirrored_counter import MirroredCounter
-from telemetry import DeviceChannel
+from waybill.daemon.mirrored_counter import MirroredCounter
+from waybill.record import DeviceChannel
 
 __all__ = ["AccessMetrics"]
 

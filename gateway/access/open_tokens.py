@@ -6,8 +6,8 @@ import threading
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from identity.names import PrincipalKind, principal
-from identity.registry import DeviceEntry, DeviceState
+from waybill.identity.names import PrincipalKind, principal
+from waybill.identity.registry import DeviceEntry, DeviceState
 
 __all__ = ["REPEAT_WITHIN", "OpenTokens"]
 

@@ -13,7 +13,8 @@ from typing import Final
 
 from gateway.access.config import AuthorityPlace
 from gateway.access.revocation import RevocationList, next_list
-from identity import AuthorityFolder, Revoked
+from waybill.identity.authority import Revoked
+from waybill.identity.authority_folder import AuthorityFolder
 
 __all__ = ["OwnList"]
 

@@ -25,12 +25,12 @@ from gateway.access.refused_entries import RefusedEntries
 from gateway.access.revocation import LISTS_TOPIC, MAX_LIST_BYTES, RevocationList
 from gateway.access.seen_entries import SeenUnreadable
 from gateway.registry_settings import RegistrySettings
-from identity.confirmations import CONFIRMATIONS_TOPIC, encode_confirmation
-from identity.publication_id import is_publication_id
-from identity.registry_messages import devices_topic
-from runtime.backoff import Backoff
-from runtime.compacted_topic import TopicMessage
-from runtime.pulsar_client import (
+from waybill.daemon.backoff import Backoff
+from waybill.identity.confirmations import CONFIRMATIONS_TOPIC, encode_confirmation
+from waybill.identity.publication_id import is_publication_id
+from waybill.identity.registry_messages import devices_topic
+from waybill.pulsar.compacted_topic import TopicMessage
+from waybill.pulsar.pulsar_client import (
     AccessRefusal,
     PulsarAccessError,
     access_refusal,

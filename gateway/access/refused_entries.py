@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from identity.errors import SignatureFault
-from identity.registry_messages import AHEAD, NO_ROOM
+from waybill.identity.errors import SignatureFault
+from waybill.identity.registry_messages import AHEAD, NO_ROOM
 
 __all__ = ["RefusedEntries"]
 

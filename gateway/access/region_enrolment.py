@@ -20,13 +20,15 @@ from gateway.access.enrolment_service import EnrolmentDoors, EnrolmentService
 from gateway.access.entry_book import EntryBook
 from gateway.access.open_tokens import OpenTokens
 from gateway.errors import last_line
-from identity import AuthorityFolder, IdentityError, PrincipalKind, principal
-from identity.claims import broker_password, is_broker_password, password_file
-from identity.registry import DeviceEntry
-from identity.registry_messages import DevicePublication
-from identity.registry_publisher import RegistryPublisher
-from runtime.durable_file import replace_durably
-from settings import read_file
+from waybill.daemon.durable_file import replace_durably
+from waybill.identity.authority_folder import AuthorityFolder
+from waybill.identity.claims import broker_password, is_broker_password, password_file
+from waybill.identity.errors import IdentityError
+from waybill.identity.names import PrincipalKind, principal
+from waybill.identity.registry import DeviceEntry
+from waybill.identity.registry_messages import DevicePublication
+from waybill.identity.registry_publisher import RegistryPublisher
+from waybill.settings import read_file
 
 __all__ = ["RegionEnrolment"]
 

@@ -24,10 +24,10 @@ from gateway.access.publisher import AccessPublisher
 from gateway.access.region_enrolment import RegionEnrolment
 from gateway.access.seen_entries import SeenEntries
 from gateway.access.status import AccessStatus, RefusedEnrolment
-from identity.followed_operators import FollowedOperators
-from identity.registry_reader import RegistryReader
-from runtime.compacted_topic import CompactedTopicReader
-from runtime.token_watch import TokenWatch
+from waybill.identity.followed_operators import FollowedOperators
+from waybill.identity.registry_reader import RegistryReader
+from waybill.pulsar.compacted_topic import CompactedTopicReader
+from waybill.pulsar.token_watch import TokenWatch
 
 __all__ = ["AccessReport", "ReportedParts"]
 

@@ -14,8 +14,9 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
-from identity import Authority, IdentityError, NotAnAuthority, Revoked, common_name, read_certificates
-from identity import sign_revocation_list as sign
+from waybill.identity.authority import Authority, Revoked, common_name, read_certificates
+from waybill.identity.authority import sign_revocation_list as sign
+from waybill.identity.errors import IdentityError, NotAnAuthority
 
 __all__ = [
     "LISTS_TOPIC",

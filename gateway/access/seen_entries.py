@@ -25,7 +25,7 @@ from typing import Final, Self
 import structlog
 
 from gateway.access.kept_entries import rank_of
-from runtime.compacted_topic import TopicMessage
+from waybill.pulsar.compacted_topic import TopicMessage
 
 __all__ = ["SEEN_FILE", "SeenEntries", "SeenUnreadable"]
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from gateway.access.status import AccessStatus
 from gateway.status_answer import moment_text
-from settings import one_line
+from waybill.settings import one_line
 
 __all__ = ["status_table"]
 

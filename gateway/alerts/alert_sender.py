@@ -13,8 +13,8 @@ import structlog
 
 from gateway.alerts.ack_order import TakenMessages
 from geo.alerts import Alert, encode_alert
-from runtime.backoff import Backoff
-from runtime.pulsar_client import close_quietly
+from waybill.daemon.backoff import Backoff
+from waybill.pulsar.pulsar_client import close_quietly
 
 __all__ = ["MAX_IN_FLIGHT", "MAX_WAITING", "AlertSender", "Sent"]
 

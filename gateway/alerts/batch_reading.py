@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from identity import Unsealable, Unsealer, is_sealed
-from telemetry import DEVICE_PATTERN, WireError
-from telemetry.columns import RecordColumns, decode_columns
+from waybill.identity.errors import Unsealable
+from waybill.identity.sealing import Unsealer, is_sealed
+from waybill.record import DEVICE_PATTERN, WireError
+from waybill.record.columns import RecordColumns, decode_columns
 
 __all__ = ["UnusableBatch", "read_batch"]
 

@@ -16,7 +16,8 @@ from gateway.source_checks import (
     open_status,
     travels_in_plain_text,
 )
-from identity import SealingKeyError, Unsealer
+from waybill.identity.errors import SealingKeyError
+from waybill.identity.sealing import Unsealer
 
 __all__ = ["problems", "warnings"]
 

@@ -13,9 +13,9 @@ import typer
 
 from gateway.command_errors import alert_errors_as_messages
 from gateway.errors import GatewayError, last_line
-from identity import IdentityError
-from runtime.pulsar_client import PulsarAccessError
-from settings import SettingsError, load, printable_json
+from waybill.identity.errors import IdentityError
+from waybill.pulsar.pulsar_client import PulsarAccessError
+from waybill.settings import SettingsError, load, printable_json
 
 if TYPE_CHECKING:
     from gateway.alerts.config import AlertSettings
@@ -37,7 +37,7 @@ def run(*, config: ConfigOption) -> None:
     Example: fleet-gateway alerts run --config alerts.toml
     """
     from gateway.alerts.checks import warnings
-    from runtime.logs import start_logging
+    from waybill.daemon.logs import start_logging
 
     with alert_errors_as_messages("fleet-gateway alerts"):
         settings = _checked_settings(config)

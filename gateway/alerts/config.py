@@ -11,9 +11,9 @@ from pydantic import Field, model_validator
 from gateway.alerts.evaluation_settings import EvaluationSettings
 from gateway.source_settings import ClusterSource, ReferenceSource, Word, Words
 from geo.spatial import PublishedEventSettings, TrackSettings
-from runtime.broker_settings import Port
-from runtime.logs import LogSettings
-from settings import Settings
+from waybill.daemon.logs import LogSettings
+from waybill.mqtt.broker_settings import Port
+from waybill.settings import Settings
 
 __all__ = ["AlertEndpoint", "AlertSettings", "AlertSource"]
 

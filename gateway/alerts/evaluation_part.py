@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, cast
 from gateway.alerts.evaluation import FoundEvent
 from geo.alerts import Alert
 from geo.spatial import Kind
-from telemetry.columns import RecordColumns
+from waybill.record.columns import RecordColumns
 
 __all__ = ["MAX_CONTENT", "MAX_MESSAGES", "MAX_RECORDS", "EvaluationPart", "ReadBatch", "alert_of", "parts_of"]
 

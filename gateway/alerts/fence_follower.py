@@ -10,8 +10,8 @@ from gateway.reference_follower import ReferenceFollower
 from gateway.source_settings import ReferenceSource
 from geo.reference.in_force import RefusedVersion
 from geo.spatial import Fence, Gate
-from identity.followed_operators import FollowedOperators
-from runtime.pulsar_client import PulsarAccess
+from waybill.identity.followed_operators import FollowedOperators
+from waybill.pulsar.pulsar_client import PulsarAccess
 
 __all__ = ["FenceFacts", "FenceFollower"]
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from geo.spatial.ragged import Floats, Ints
-from telemetry.bodies import Kind
-from telemetry.columns import RecordColumns
+from waybill.record.bodies import Kind
+from waybill.record.columns import RecordColumns
 
 _US_PER_MS = 1000
 

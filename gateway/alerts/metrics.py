@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from gateway.alerts.passed_over import PassedOver
 from gateway.alerts.status import AlertsStatus
 from geo.spatial.event_ids import Kind
-from telemetry import RefusalReason
+from waybill.record import RefusalReason
 
 __all__ = ["AlertMetrics"]
 

@@ -26,10 +26,10 @@ from gateway.alerts.presence import Presence, PresenceMessage
 from gateway.alerts.presence_topic import PresenceTopic
 from gateway.alerts.rules import AlertRules
 from gateway.alerts.standby_partitions import StandbyPartitions
-from identity import Unsealer
-from runtime.backoff import Backoff
-from runtime.pulsar_client import PulsarAccessError, close_quietly, open_pulsar_client
-from runtime.pulsar_positions import EntryPosition
+from waybill.daemon.backoff import Backoff
+from waybill.identity.sealing import Unsealer
+from waybill.pulsar.pulsar_client import PulsarAccessError, close_quietly, open_pulsar_client
+from waybill.pulsar.pulsar_positions import EntryPosition
 
 __all__ = ["MAX_PARTITIONS", "PartitionOwner"]
 

@@ -26,9 +26,9 @@ from gateway.alerts.partition_evaluation import PartitionEvaluation
 from gateway.alerts.rewinding import RewindEnd, rewound
 from gateway.alerts.standby import PreparedState
 from gateway.errors import PulsarUnreachable
-from runtime.pulsar_client import close_quietly
-from runtime.pulsar_positions import EntryPosition, MessagePosition, position_of
-from runtime.silence import WITHHELD, Silence
+from waybill.pulsar.pulsar_client import close_quietly
+from waybill.pulsar.pulsar_positions import EntryPosition, MessagePosition, position_of
+from waybill.pulsar.silence import WITHHELD, Silence
 
 __all__ = ["OwnedPartition"]
 

@@ -16,7 +16,7 @@ from gateway.alerts.fix_columns import FixColumns
 from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.rules import AlertRules
 from gateway.errors import last_line
-from identity import Unsealer
+from waybill.identity.sealing import Unsealer
 
 __all__ = ["PartitionEvaluation", "PartitionSettings"]
 

@@ -11,8 +11,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from runtime.pulsar_positions import EntryPosition
-from telemetry import InvalidJson, parse_json
+from waybill.pulsar.pulsar_positions import EntryPosition
+from waybill.record import InvalidJson, parse_json
 
 __all__ = ["PRESENT_S", "Presence", "PresenceMessage", "decode_presence", "encode_presence"]
 

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import pulsar
 
 from gateway.errors import PulsarUnreachable
-from runtime.pulsar_positions import MessagePosition, position_of
+from waybill.pulsar.pulsar_positions import MessagePosition, position_of
 
 __all__ = ["RewindEnd", "rewound"]
 

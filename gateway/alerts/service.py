@@ -24,9 +24,9 @@ from gateway.alerts.rules import AlertRules
 from gateway.alerts.status import AlertsStatus
 from gateway.errors import AddressTaken, ThreadEnded
 from geo.spatial import Fence, FenceSet, Gate, GateSet
-from runtime.signals import handle_signals
-from runtime.status_server import HttpAnswer, StatusServer, json_answer, metrics_answer
-from runtime.token_watch import TokenWatch
+from waybill.daemon.signals import handle_signals
+from waybill.daemon.status_server import HttpAnswer, StatusServer, json_answer, metrics_answer
+from waybill.pulsar.token_watch import TokenWatch
 
 __all__ = ["AlertService"]
 

@@ -17,8 +17,8 @@ import structlog
 from gateway.alerts.evaluation_part import MAX_MESSAGES
 from gateway.alerts.partition_evaluation import PartitionEvaluation
 from gateway.alerts.rewinding import RewindEnd
-from runtime.pulsar_client import close_quietly
-from runtime.pulsar_positions import EntryPosition, MessagePosition, position_of
+from waybill.pulsar.pulsar_client import close_quietly
+from waybill.pulsar.pulsar_positions import EntryPosition, MessagePosition, position_of
 
 __all__ = ["PartitionStandby", "PreparedState"]
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gateway.webhooks.config import RetrySettings
 from gateway.webhooks.http_outcome import HttpOutcome
-from runtime.backoff import Backoff
+from waybill.daemon.backoff import Backoff
 
 __all__ = ["RetryStep", "next_step"]
 

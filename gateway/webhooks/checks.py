@@ -20,8 +20,8 @@ from gateway.webhooks.config import NotifierSettings
 from gateway.webhooks.errors import SecretUnusable
 from gateway.webhooks.secret_file import SecretFile
 from gateway.webhooks.signed_post import context_of
-from runtime.broker_settings import is_this_machine
-from settings import file_fault
+from waybill.mqtt.broker_settings import is_this_machine
+from waybill.settings import file_fault
 
 __all__ = ["problems", "warnings"]
 

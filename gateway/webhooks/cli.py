@@ -17,10 +17,10 @@ import typer
 from gateway.command_errors import alert_errors_as_messages
 from gateway.errors import GatewayError, last_line
 from gateway.webhooks.undelivered_cli import app as undelivered
-from identity import IdentityError
-from identity.nearest import did_you_mean
-from runtime.pulsar_client import PulsarAccessError, open_pulsar_client
-from settings import SettingsError, load, printable_json
+from waybill.identity.errors import IdentityError
+from waybill.identity.nearest import did_you_mean
+from waybill.pulsar.pulsar_client import PulsarAccessError, open_pulsar_client
+from waybill.settings import SettingsError, load, printable_json
 
 if TYPE_CHECKING:
     from gateway.webhooks.config import AlertReaderSettings, NotifierSettings
@@ -41,7 +41,7 @@ def deliver(*, config: ConfigOption) -> None:
     Example: waybill alerts deliver --config notifier.toml
     """
     from gateway.webhooks.checks import warnings
-    from runtime.logs import start_logging
+    from waybill.daemon.logs import start_logging
 
     with alert_errors_as_messages("waybill alerts"):
         settings = _checked_settings(config)
@@ -145,7 +145,7 @@ def tail(
     from gateway.webhooks.tail import tail as come
     from gateway.webhooks.tail_lines import HEADER, json_line, table_line
     from geo.alerts.rule import KINDS
-    from runtime.signals import stop_on_signals
+    from waybill.daemon.signals import stop_on_signals
 
     for name in kind or ():
         if name not in KINDS:

@@ -12,9 +12,9 @@ from pydantic import AfterValidator, Field, IPvAnyNetwork, StringConstraints, mo
 from gateway.source_settings import ClusterSource, ReferenceSource, Word, Words
 from gateway.webhooks.reachable import is_address, is_reachable
 from geo.alerts.rule import WebhookName
-from runtime.broker_settings import Port
-from runtime.logs import LogSettings
-from settings import Settings
+from waybill.daemon.logs import LogSettings
+from waybill.mqtt.broker_settings import Port
+from waybill.settings import Settings
 
 __all__ = [
     "AlertReaderSettings",

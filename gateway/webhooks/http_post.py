@@ -23,7 +23,7 @@ from gateway.webhooks.errors import AddressForbidden
 from gateway.webhooks.http_outcome import HttpOutcome, outcome_of_status
 from gateway.webhooks.name_lookup import addresses_of
 from gateway.webhooks.reachable import Network, is_reachable
-from settings import one_line
+from waybill.settings import one_line
 
 __all__ = ["MAX_ANSWER_BYTES", "post"]
 

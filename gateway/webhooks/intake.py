@@ -17,10 +17,10 @@ import pulsar
 import structlog
 
 from gateway.webhooks.unread_topics import UnreadTopics
-from runtime.backoff import Backoff
-from runtime.pulsar_client import PulsarAccessError, close_quietly
-from runtime.pulsar_positions import position_of
-from runtime.silence import Silence
+from waybill.daemon.backoff import Backoff
+from waybill.pulsar.pulsar_client import PulsarAccessError, close_quietly
+from waybill.pulsar.pulsar_positions import position_of
+from waybill.pulsar.silence import Silence
 
 __all__ = ["AlertIntake", "AlertTopic", "TakenMessage"]
 

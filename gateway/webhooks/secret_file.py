@@ -9,8 +9,8 @@ import structlog
 
 from gateway.webhooks.errors import SecretUnusable
 from gateway.webhooks.signature import secrets_of
-from runtime import read_secret
-from settings import file_fault
+from waybill.daemon.bounded_file import read_secret
+from waybill.settings import file_fault
 
 __all__ = ["SecretFile"]
 

@@ -31,11 +31,11 @@ from gateway.webhooks.status import NotifierStatus, WebhookStatus
 from gateway.webhooks.undelivered_writer import UndeliveredWriter
 from gateway.webhooks.webhook_queue import WebhookQueue
 from geo.alerts import UnusableRule, usable_rule
-from identity.followed_operators import FollowedOperators
-from runtime.pulsar_client import open_pulsar_client
-from runtime.signals import handle_signals
-from runtime.status_server import HttpAnswer, StatusServer, json_answer, metrics_answer
-from runtime.token_watch import TokenWatch
+from waybill.daemon.signals import handle_signals
+from waybill.daemon.status_server import HttpAnswer, StatusServer, json_answer, metrics_answer
+from waybill.identity.followed_operators import FollowedOperators
+from waybill.pulsar.pulsar_client import open_pulsar_client
+from waybill.pulsar.token_watch import TokenWatch
 
 __all__ = ["NotifierService", "alert_topics"]
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from gateway.webhooks.exact_json import with_exact_ids
 from gateway.webhooks.tail import SeenAlert
 from geo.alerts import Alert
-from settings import one_line, printable_json
+from waybill.settings import one_line, printable_json
 
 __all__ = ["HEADER", "json_line", "table_line"]
 

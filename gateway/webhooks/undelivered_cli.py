@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from gateway.command_errors import alert_errors_as_messages
-from identity.nearest import did_you_mean
-from settings import load, one_line, printable_json
+from waybill.identity.nearest import did_you_mean
+from waybill.settings import load, one_line, printable_json
 
 if TYPE_CHECKING:
     from gateway.webhooks.config import NotifierSettings, WebhookSettings
@@ -184,7 +184,7 @@ def _entries(
     """Of each tenant what there is, as long as its subscription is open."""
     from gateway.cluster_faults import cluster_fault
     from gateway.webhooks.undelivered_queue import open_undelivered, undelivered_entries
-    from runtime.pulsar_client import open_pulsar_client
+    from waybill.pulsar.pulsar_client import open_pulsar_client
 
     source = settings.pulsar
     opening = partial(open_pulsar_client, source.service_url, source.access, timeout_s=source.operation_timeout_s)

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gateway.webhooks.delivery import EndedDelivery, WebhookDelivery
 from gateway.webhooks.errors import UndeliveredUnfit
 from geo.alerts import MalformedAlert
-from settings import one_line
-from telemetry import InvalidJson, parse_json
+from waybill.record import InvalidJson, parse_json
+from waybill.settings import one_line
 
 __all__ = ["UndeliveredMessage", "decode_undelivered", "encode_undelivered"]
 

@@ -16,8 +16,8 @@ from gateway.webhooks.delivery import EndedDelivery
 from gateway.webhooks.errors import UndeliveredUnfit
 from gateway.webhooks.undelivered_message import encode_undelivered
 from gateway.webhooks.undelivered_queue import ensure_subscription
-from runtime.backoff import Backoff
-from runtime.pulsar_client import PulsarAccessError, close_quietly
+from waybill.daemon.backoff import Backoff
+from waybill.pulsar.pulsar_client import PulsarAccessError, close_quietly
 
 __all__ = ["UndeliveredTopic"]
 

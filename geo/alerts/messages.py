@@ -7,8 +7,8 @@ from typing import Annotated, Final, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from geo.alerts.errors import MalformedAlert
-from settings import one_line
-from telemetry import DEVICE_PATTERN, InvalidJson, parse_json
+from waybill.record import DEVICE_PATTERN, InvalidJson, parse_json
+from waybill.settings import one_line
 
 # forty times a real one
 MAX_BYTES: Final = 16 << 10

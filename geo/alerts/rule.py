@@ -13,7 +13,7 @@ from geo.reference.moments import Moment
 from geo.spatial.event_ids import Kind
 from geo.spatial.ids import id_fault
 from geo.spatial.weekly import Weekly
-from settings import Settings
+from waybill.settings import Settings
 
 __all__ = ["AlertRule", "RuleMessages", "matches_place", "usable_rule"]
 

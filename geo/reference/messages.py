@@ -15,10 +15,10 @@ from typing import Any, Final, Literal, NamedTuple
 from geo.reference.beginning import instant_text
 from geo.reference.trust import Provenance, ReferenceTrust
 from geo.spatial.feature_names import named
-from identity.errors import SignatureRefused
-from identity.publication_id import PROPERTY, is_far_ahead, is_publication_id
-from identity.signatures import SIGNATURE, SIGNER, Publication
-from telemetry import InvalidJson, parse_json
+from waybill.identity.errors import SignatureRefused
+from waybill.identity.publication_id import PROPERTY, is_far_ahead, is_publication_id
+from waybill.identity.signatures import SIGNATURE, SIGNER, Publication
+from waybill.record import InvalidJson, parse_json
 
 Kind = Literal["fence", "tariff", "account", "legal_entity", "exchange_rate", "alert_rule"]
 TOPICS: Final[dict[Kind, str]] = {

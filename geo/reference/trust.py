@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from identity.errors import SignatureFault, SignatureRefused
-from identity.operator_keys import OperatorKeys, Scope
-from identity.signatures import REASON, SIGNATURE, SIGNER, Publication, verify_publication
+from waybill.identity.errors import SignatureFault, SignatureRefused
+from waybill.identity.operator_keys import OperatorKeys, Scope
+from waybill.identity.signatures import REASON, SIGNATURE, SIGNER, Publication, verify_publication
 
 _MAX_SHOWN_REASON: Final = 500
 

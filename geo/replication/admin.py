@@ -18,7 +18,7 @@ from geo.replication.rest_response import (
 )
 from geo.replication.rest_types import BROKER, CONFIGURATION, BrokerConfiguration, BrokerLookup
 from geo.replication.transport import AdminTransport, Query
-from runtime.pulsar_client import PulsarAccess
+from waybill.pulsar.pulsar_client import PulsarAccess
 
 __all__ = ["AdminClient"]
 

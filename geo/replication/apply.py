@@ -23,8 +23,8 @@ from geo.replication.plan import Change, plan
 from geo.replication.protection import unprotected
 from geo.replication.rest_types import CLUSTER
 from geo.replication.topic_naming import topic_path
-from runtime.pulsar_client import PulsarAccess
-from settings import Settings
+from waybill.pulsar.pulsar_client import PulsarAccess
+from waybill.settings import Settings
 
 __all__ = ["Applied", "Inspection", "admins", "apply", "cluster_data", "inspect_clusters"]
 

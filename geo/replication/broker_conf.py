@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 from geo.replication.errors import NoAddress, UnusableAccess
 from geo.replication.model import Topology
-from identity.broker_conf import ServerFiles
-from identity.pulsar_conf import pulsar_security
-from runtime.pulsar_address import each_host
+from waybill.identity.broker_conf import ServerFiles
+from waybill.identity.pulsar_conf import pulsar_security
+from waybill.pulsar.pulsar_address import each_host
 
 __all__ = ["broker_conf_lines"]
 

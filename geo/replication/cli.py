@@ -27,9 +27,9 @@ from geo.replication.plan import Change, stale_addresses
 from geo.replication.reconnect import reconnect
 from geo.replication.terminal import compared, links_table, summary
 from geo.replication.watch import ReplicationCollector
-from runtime.pulsar_client import PulsarAccess
-from runtime.status_server import StatusServer, metrics_answer
-from settings import SettingsError, load
+from waybill.daemon.status_server import StatusServer, metrics_answer
+from waybill.pulsar.pulsar_client import PulsarAccess
+from waybill.settings import SettingsError, load
 
 __all__ = ["app"]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from settings import Settings
+from waybill.settings import Settings
 
 __all__ = ["BrokerDefaults", "ClusterState", "NamespaceState", "Registration", "TenantState", "TopicState"]
 

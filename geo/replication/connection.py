@@ -11,7 +11,7 @@ from geo.replication.admin import AdminClient
 from geo.replication.desired import address
 from geo.replication.model import Topology
 from geo.replication.rest_types import STATS
-from runtime.pulsar_client import open_pulsar_client
+from waybill.pulsar.pulsar_client import open_pulsar_client
 
 __all__ = ["AddressCheck", "ServiceAddress", "check_addresses", "connect"]
 

@@ -16,8 +16,8 @@ from geo.replication.desired import address
 from geo.replication.errors import AdminRefused, ReplicationError
 from geo.replication.model import Topology
 from geo.replication.topic_naming import topic_path
-from runtime.pulsar_client import PulsarAccess
-from settings import Settings
+from waybill.pulsar.pulsar_client import PulsarAccess
+from waybill.settings import Settings
 
 __all__ = ["NOBODY", "TriedRight", "try_rights", "untried_roles"]
 

@@ -20,7 +20,7 @@ from geo.replication.left_over import left_over
 from geo.replication.model import PROBE_TOPIC, Topology
 from geo.replication.observe import LinkState, UnknownSubscription, observe
 from geo.replication.protection import unprotected
-from settings import Settings
+from waybill.settings import Settings
 
 __all__ = ["VerifyResult", "verify"]
 

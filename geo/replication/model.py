@@ -6,8 +6,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from geo.replication.roles import REGION, TENANT, Role, expanded_roles, namespace_of, role_name
-from runtime.pulsar_address import AdminUrl, ServiceUrl
-from settings import PathElsewhere, Settings
+from waybill.pulsar.pulsar_address import AdminUrl, ServiceUrl
+from waybill.settings import PathElsewhere, Settings
 
 __all__ = [
     "BROKERS",

@@ -8,7 +8,7 @@ from geo.replication.errors import ReplicationError
 from geo.replication.model import Topology
 from geo.replication.rest_types import CLUSTERS, SubscriptionStats, TopicStats
 from geo.replication.topic_naming import is_brokers_own, split_partition
-from settings import Settings
+from waybill.settings import Settings
 
 __all__ = [
     "CursorState",

@@ -12,7 +12,7 @@ from geo.replication.cluster_state import (
     TopicState,
 )
 from geo.replication.topic_naming import partition_name
-from settings import Settings
+from waybill.settings import Settings
 
 __all__ = ["Change", "new_namespace_state", "plan", "stale_addresses"]
 

@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from geo.replication.errors import AdminRefused, ClusterUnreachable, ReplicationError
-from settings import one_line
-from telemetry import InvalidJson, parse_json
+from waybill.record import InvalidJson, parse_json
+from waybill.settings import one_line
 
 __all__ = ["MAX_BYTES", "MESSAGE_ID_HEADER", "RestRequest", "RestResponse", "parse_entry_response", "parse_response"]
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from settings import Settings
+from waybill.settings import Settings
 
 __all__ = ["REGION", "TENANT", "Action", "Grants", "Role", "expanded_roles", "namespace_of", "role_name"]
 

@@ -13,9 +13,9 @@ import httpx
 
 from geo.replication.errors import ClusterUnreachable, NoConnection, UnusableAccess
 from geo.replication.rest_response import MAX_BYTES, RestResponse
-from runtime.pulsar_address import each_host
-from runtime.pulsar_client import PulsarAccess, PulsarAccessError, PulsarToken
-from runtime.pulsar_tls import access_tls_context
+from waybill.pulsar.pulsar_address import each_host
+from waybill.pulsar.pulsar_client import PulsarAccess, PulsarAccessError, PulsarToken
+from waybill.pulsar.pulsar_tls import access_tls_context
 
 __all__ = ["AdminTransport", "Query"]
 

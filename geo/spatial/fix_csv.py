@@ -18,7 +18,7 @@ from geo.spatial.errors import FixError
 from geo.spatial.fixes import Fixes, valid_positions
 from geo.spatial.ids import MAX_ID_CHARS, id_fault, unshown_in
 from geo.spatial.ragged import Floats
-from settings import near_equal
+from waybill.settings import near_equal
 
 REQUIRED: Final = ("device_id", "t_ms", "lat", "lon")
 OPTIONAL: Final = ("speed_mps", "accuracy_m")

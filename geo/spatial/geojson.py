@@ -27,7 +27,7 @@ from geo.spatial.rings import Shape, world_polygon
 from geo.spatial.shapes import circle, corridor
 from geo.spatial.versions import effective_ms
 from geo.spatial.weekly import weekly_faults, weekly_of
-from settings import as_read
+from waybill.settings import as_read
 
 
 @dataclass(frozen=True, slots=True)

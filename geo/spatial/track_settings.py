@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field
 
-from settings import Settings
+from waybill.settings import Settings
 
 CLEANING_REACH_MS: Final = 720_000
 """How far a cleaned place depends on others, apart from gaps: see `geo.spatial.standstill`."""

@@ -23,7 +23,7 @@ from geo.spatial.measure import FenceRuns, runs_by_fence
 from geo.spatial.ragged import Bools, Floats, Ints, Points, blocks, distinct_pairs, expand, run_starts
 from geo.spatial.stays import Stays, joined_stays
 from geo.spatial.tracks import Tracks
-from settings import Settings
+from waybill.settings import Settings
 
 _TIMES_AT_ONCE: Final = 1 << 20
 _BESIDE_MS: Final = 1e-3  # what a time of a switch that was computed may be off

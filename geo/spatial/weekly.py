@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
 from geo.spatial.event_ids import DAY_MS
-from settings import Settings
+from waybill.settings import Settings
 
 if TYPE_CHECKING:
     from geo.spatial.activity import Activity

@@ -6,7 +6,7 @@ from random import Random
 from typing import NamedTuple
 
 from simulator.month.drives import LAST_DAY, MadeRecord, MonthVehicle, trips_of
-from telemetry import Batch, Record, Tombstone, encode, new_epoch
+from waybill.record import Batch, Record, Tombstone, encode, new_epoch
 
 GRACE = timedelta(seconds=60)
 """A statement is that much behind the clock of its device."""

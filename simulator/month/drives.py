@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from simulator.fleet import CITIES
 from simulator.plane import Plane, PlanePoint
-from telemetry import Body, Event, Position, Signal
+from waybill.record import Body, Event, Position, Signal
 
 FIRST_DAY = datetime(2026, 2, 28, tzinfo=UTC)
 LAST_DAY = datetime(2026, 4, 1, tzinfo=UTC)

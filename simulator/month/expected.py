@@ -23,7 +23,7 @@ from simulator.truth import (
     quarters_of,
     quarters_used,
 )
-from telemetry import Event, Position, Record, Signal
+from waybill.record import Event, Position, Record, Signal
 
 
 class ExpectedBilling(NamedTuple):

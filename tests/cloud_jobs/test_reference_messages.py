@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from cloud_jobs.reference_files import make_version
 from geo.reference.messages import MAX_BYTES, Kind, named_message, read_messages
 from geo.reference.trust import ANYBODY
-from identity.publication_id import PROPERTY
 from tests.cloud_jobs.publications import AT, message_of, publication_id
+from waybill.identity.publication_id import PROPERTY
 
 GOOD = message_of("fence", {"type": "Feature", "id": "fence-1"})
 

@@ -24,11 +24,11 @@ from cloud_jobs.reference_cli import app
 from cloud_jobs.reference_files import ReferenceVersion, make_version
 from cloud_jobs.reference_publisher import publish
 from geo.reference.trust import ANYBODY
-from identity.publication_id import PROPERTY
-from identity.tokens import TokenKey
-from runtime.pulsar_client import PulsarAccess
 from tests.cloud_jobs.billing.contracts.makers import account, tariff
 from tests.cloud_jobs.publications import AT, message_of, publication_id, row_of
+from waybill.identity.publication_id import PROPERTY
+from waybill.identity.tokens import TokenKey
+from waybill.pulsar.pulsar_client import PulsarAccess
 
 ACCOUNT = account("acme", tariff="t")
 TARIFF = tariff(id="t")

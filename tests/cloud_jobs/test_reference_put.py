@@ -14,15 +14,15 @@ from cloud_jobs import reference_publisher
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference_cli import _who_goes_by, app
 from cloud_jobs.reference_files import read_placed
-from identity.operator_files import NewOperator
-from runtime import cluster_clock
-from runtime.cluster_clock import ClockDiffers
 from simulator.toml_text import toml_text
 from tests.cloud_jobs.billing.contracts.makers import account, device, kind_of, legal_entity, price, rows, tariff
 from tests.cloud_jobs.publications import row_of
 from tests.identity.operators import operator, operators_file
 from tests.system.lake_of_fixes import square
 from tests.tokens import token_file
+from waybill.identity.operator_files import NewOperator
+from waybill.pulsar import cluster_clock
+from waybill.pulsar.cluster_clock import ClockDiffers
 
 
 class Published:

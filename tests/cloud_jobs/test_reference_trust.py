@@ -13,10 +13,11 @@ from cloud_jobs.reference import publications_in, quarantined_messages, store
 from cloud_jobs.reference_history import history
 from geo.reference.messages import Kind, stated_version
 from geo.reference.trust import ReferenceTrust
-from identity import NewOperator, Publication, sign_publication
 from tests.cloud_jobs.billing.contracts.makers import account, device, tariff
 from tests.cloud_jobs.publications import message_of, publication_id
 from tests.identity.operators import operator, trusting
+from waybill.identity.operator_files import NewOperator
+from waybill.identity.signatures import Publication, sign_publication
 
 ANNA = operator("anna")
 ACME = operator("acme clerk", tenants=("acme",), accounts=("acme", "acme-*"))

@@ -10,9 +10,9 @@ from deploy.local.authority import LocalAuthority
 from deploy.local.credentials import StackCredentials
 from deploy.local.stack import DEFAULT_TOPOLOGY
 from geo.replication import Topology
-from identity.tokens import read_claims
-from runtime.pulsar_client import PulsarAccess
-from settings import load
+from waybill.identity.tokens import read_claims
+from waybill.pulsar.pulsar_client import PulsarAccess
+from waybill.settings import load
 
 
 def credentials(folder: Path, topology: Topology, life_s: float = 600) -> StackCredentials:

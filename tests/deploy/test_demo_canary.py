@@ -21,11 +21,11 @@ from deploy.demo.canary import CanaryFindings
 from deploy.demo.plan import DemoSettings, plan_demo
 from deploy.demo.report import as_json, verdict_table
 from deploy.local.canary_settings import CANARY_TENANT
-from telemetry import IntervalSet
 from tests.cloud_jobs.billing.register.billed_lake import LONG_AGO, NOW, BilledLake
 from tests.deploy.canary.test_canary_status import status
 from tests.deploy.test_demo_faults import HAPPENED
 from tests.system.lake_of_fixes import commit_ingest, records_table
+from waybill.record import IntervalSet
 
 GREEN, RED, UNKNOWN = HopColour.GREEN, HopColour.RED, HopColour.UNKNOWN
 NOT_WATCHED = HopColour.NOT_WATCHED

@@ -7,7 +7,7 @@ from pathlib import Path
 from deploy.demo.processes import has_buffer
 from edge_agent.agent import Agent
 from edge_agent.config import AgentSettings
-from settings import load
+from waybill.settings import load
 
 
 def test_an_agent_whose_process_runs_is_not_ready_before_its_buffer_is_there(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from deploy.drill.findings import compute_findings
 from deploy.drill.report import as_json, drill_table
 from deploy.drill.settings import Drill, DrillSettings, Moment
 from deploy.drill.sweep import MOMENTS, SNAPSHOTS_S, TRIGGERS_S, SweepPoint, SweepResult, points, sweep, sweep_table
-from telemetry import IntervalSet
 from tests.deploy.test_drill_findings import TIMELINE
+from waybill.record import IntervalSet
 
 NEVER = compute_findings(replace(TIMELINE, commits=TIMELINE.commits[:2]))
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from cloud_jobs.lake.coverage import DeviceStream
 from deploy.drill.findings import BatchCounts, Commit, DrillObservations, compute_findings
 from deploy.drill.record_ids import SeenRange, common, count, minus, record_ids_of, union
-from telemetry import IntervalSet
+from waybill.record import IntervalSet
 
 DEVICE = DeviceStream("fleet", "eu-0001", 7)
 OTHER = DeviceStream("fleet", "us-0001", 7)

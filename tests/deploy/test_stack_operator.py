@@ -9,8 +9,8 @@ import pytest
 from deploy.demo.plan import DemoSettings, plan_demo, write_topology
 from deploy.local import stack_operator
 from geo.replication import Topology
-from identity import read_operators
-from settings import SettingsError, load
+from waybill.identity.operator_files import read_operators
+from waybill.settings import SettingsError, load
 
 
 def test_the_operator_stays_and_is_trusted_again_where_the_file_was_taken_away(tmp_path: Path) -> None:

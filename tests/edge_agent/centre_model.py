@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from telemetry import IntervalSet, Record, decode
+from waybill.record import IntervalSet, Record, decode
 
 Name = tuple[int, int]
 

@@ -21,13 +21,13 @@ from edge_agent.store.batch_rows import StoredBatch
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.clock_correction import ClockCorrector
 from edge_agent.store.lineage import next_epoch
-from runtime.mqtt_client import MqttMessage
-from settings import load
-from telemetry import IntervalSet, Raw, Record, Signal, decode, read_header
 from tests.edge_agent.centre_model import CentreModel, Name
 from tests.edge_agent.intake_parts import RING, IntakeHarness, correction_rules
 from tests.edge_agent.makers import DEVICE, missing_in, options, stored_bytes
 from tests.edge_agent.world import SteadyClocks
+from waybill.mqtt.mqtt_client import MqttMessage
+from waybill.record import IntervalSet, Raw, Record, Signal, decode, read_header
+from waybill.settings import load
 
 ELEVEN_YEARS_US = 11 * 365 * 86_400 * 1_000_000
 BOUNDLESS = 1 << 40

@@ -12,10 +12,10 @@ from edge_agent.intake.record_intake import Intake, IntakeParts
 from edge_agent.store.batch_rows import StoredBatch
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.retention import BufferRetention
-from runtime.mqtt_client import MqttMessage
-from telemetry import Record, decode
 from tests.edge_agent.makers import open_buffer, stored_bytes
 from tests.edge_agent.world import SteadyClocks, settings
+from waybill.mqtt.mqtt_client import MqttMessage
+from waybill.record import Record, decode
 
 RING = 5_000
 

@@ -14,7 +14,7 @@ from edge_agent.store.buffer import Buffer
 from edge_agent.store.database import BufferOptions
 from edge_agent.store.gaps import count_missing
 from edge_agent.store.packing import PendingRecord
-from telemetry import Event, Position, Signal
+from waybill.record import Event, Position, Signal
 
 DEVICE = "eu-0001"
 WALL_MS = 1_767_603_422_000

@@ -15,8 +15,8 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from edge_agent.config import AgentSettings
 from edge_agent.status import read_status
-from settings import load
 from tests.waiting import PATIENCE
+from waybill.settings import load
 
 TENANT, DEVICE = "acme", "eu-0001"
 FIRST_MS = 1_767_603_422_000

@@ -11,8 +11,8 @@ from paho.mqtt import client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from deploy.local import TlsFiles
-from telemetry import Ack, IntervalSet, Record, decode, encode_ack
 from tests.waiting import PATIENCE, deadline_s
+from waybill.record import Ack, IntervalSet, Record, decode, encode_ack
 
 Name = tuple[str, int, int]
 

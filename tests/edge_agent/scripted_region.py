@@ -18,8 +18,8 @@ from edge_agent.uplink.protocol import (
     OutgoingBatch,
     UplinkEvent,
 )
-from telemetry import Ack
 from tests.edge_agent.makers import DEVICE
+from waybill.record import Ack
 
 Script = Callable[[float, str, list[OutgoingBatch]], list[UplinkEvent]]
 

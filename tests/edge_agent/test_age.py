@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from edge_agent.clock.age import MAX_PACE, AgeClock
 from edge_agent.config import BufferSettings
 from edge_agent.store.retention import BufferRetention
-from telemetry import IntervalSet
 from tests.edge_agent.makers import WALL_MS, fill, open_buffer
 from tests.edge_agent.test_bounds import CLASSES, ROOM, sent_and_declared
+from waybill.record import IntervalSet
 
 YEARS_11_MS = 11 * 365 * 86_400_000
 DAY_MS = 86_400_000

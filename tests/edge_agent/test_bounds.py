@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from edge_agent.config import BufferSettings, ClassSettings
 from edge_agent.store.eviction_policy import StorageUsage, next_eviction_step
 from edge_agent.store.retention import BufferRetention, downsampled
-from telemetry import Batch, Event, IntervalSet, Record, Signal, decode
 from tests.edge_agent.makers import WALL_MS, fill, open_buffer
 from tests.strategies import batches
+from waybill.record import Batch, Event, IntervalSet, Record, Signal, decode
 
 CLASSES = (
     ClassSettings(name="urgent", topics=("e",), urgent=True),

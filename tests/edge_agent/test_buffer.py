@@ -10,9 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.retention import downsample_batch, drop_batch, oldest_rows
-from telemetry import IntervalSet, decode
 from tests.edge_agent.makers import WALL_MS, fill, open_buffer, pending_record, stored_bytes
 from tests.examples import examples
+from waybill.record import IntervalSet, decode
 
 
 def stored(buffer: Buffer) -> tuple[IntervalSet, IntervalSet]:

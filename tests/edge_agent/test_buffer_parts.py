@@ -12,8 +12,8 @@ from edge_agent.store.batch_rows import AckedSeqs, StoredBatch, TransactionTotal
 from edge_agent.store.buffer_file import BufferFile
 from edge_agent.store.connection import connect_sqlite, create_tables
 from edge_agent.store.database import BufferCounters
-from telemetry import IntervalSet
 from tests.edge_agent.makers import fill, missing_in, open_buffer, options
+from waybill.record import IntervalSet
 
 NAMES = st.sampled_from(["acknowledged", "duplicates", "refused"])
 

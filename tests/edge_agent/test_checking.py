@@ -16,9 +16,9 @@ from edge_agent.config import AgentSettings, DeviceSettings, UplinkSettings
 from edge_agent.errors import LinkError
 from edge_agent.uplink.mqtt import MqttUplink
 from edge_agent.uplink.pulsar import PulsarUplink
-from runtime import TlsSettings
-from settings import SettingsError, parse
 from tests.runtime.test_tls import with_passphrase
+from waybill.daemon.tls import TlsSettings
+from waybill.settings import SettingsError, parse
 
 NO_HOST = '[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\n'
 MINIMAL = NO_HOST + 'host = "127.0.0.1"\n'

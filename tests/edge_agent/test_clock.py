@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from edge_agent.clock.jumps import ClockJump, ClockMonitor, CorrectionRules
 from edge_agent.config import TimeSettings
 from edge_agent.store.clock_correction import ClockCorrector
-from runtime.mqtt_client import MqttMessage
-from settings import SettingsError, parse, validate
-from telemetry import MAX_DEVICE_TIME_US, MAX_UNCERTAINTY_MS, TooLarge, decode, encode
 from tests.edge_agent.intake_parts import IntakeHarness
 from tests.edge_agent.makers import WALL_MS, open_buffer, pending_record
+from waybill.mqtt.mqtt_client import MqttMessage
+from waybill.record import MAX_DEVICE_TIME_US, MAX_UNCERTAINTY_MS, TooLarge, decode, encode
+from waybill.settings import SettingsError, parse, validate
 
 SECOND = 1_000_000
 RULES = CorrectionRules(same_clock_us=300 * SECOND, drift_ppm=100, jump_us=2 * SECOND)

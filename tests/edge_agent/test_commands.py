@@ -17,8 +17,8 @@ from edge_agent.agent_state import add_counters
 from edge_agent.cli import app
 from edge_agent.config import AgentSettings
 from edge_agent.status import is_running
-from settings import load
 from tests.edge_agent.makers import DEVICE, fill, open_buffer
+from waybill.settings import load
 
 
 def command(folder: Path, *words: str, device: str = DEVICE) -> Result:

@@ -33,10 +33,10 @@ from edge_agent.uplink.protocol import (
     UplinkEvent,
 )
 from edge_agent.uplink.region_probe import RegionProbe
-from telemetry import Ack, IntervalSet, RefusalReason, encode_ack
 from tests.edge_agent.makers import DEVICE, WALL_MS, fill, missing_in, open_buffer, pending_record
 from tests.edge_agent.scripted_region import Road, ScriptedUplink, acks, drive, waiting
 from tests.waiting import deadline_s
+from waybill.record import Ack, IntervalSet, RefusalReason, encode_ack
 
 
 def test_a_forged_acknowledgement_takes_only_what_was_sent(tmp_path: Path) -> None:

@@ -23,10 +23,10 @@ from edge_agent.status import read_status
 from edge_agent.store.connection import connect_sqlite
 from edge_agent.store.database import BufferCounters
 from edge_agent.store.retention import drop_batch, oldest_rows
-from telemetry import IntervalSet
 from tests.edge_agent.makers import DEVICE, fill, missing_in, open_buffer
 from tests.edge_agent.process import AgentProcess
 from tests.waiting import deadline_s
+from waybill.record import IntervalSet
 
 UNIT = Path(__file__).parents[2] / "deploy/systemd/edge-agent.service"
 
@@ -297,6 +297,6 @@ def test_a_reload_that_is_asked_for_during_the_start_is_done_after_it(tmp_path, 
 def test_reloads_are_held_back_before_anything_that_takes_long_is_loaded():
     program = "import sys, edge_agent.__main__; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    ours = {name for name in done.stdout.split() if name.startswith(("edge_agent", "settings", "telemetry", "typer"))}
+    ours = {name for name in done.stdout.split() if name.startswith(("edge_agent", "waybill", "typer"))}
     assert ours == {"edge_agent", "edge_agent.__main__"}
     assert not {"pydantic", "structlog", "paho", "sqlite3"} & set(done.stdout.split())

@@ -12,9 +12,9 @@ from edge_agent.drain.queues import QUEUE_BATCHES, FairShare, LiveQueue
 from edge_agent.drain.sent_batches import InFlightBatch, SendWindow
 from edge_agent.store.batch_rows import StoredBatch, batch_row_id, merge_tombstones
 from edge_agent.store.buffer import Buffer
-from telemetry import Batch, IntervalSet, Tombstone, decode, encode
 from tests.edge_agent.makers import WALL_MS, fill, open_buffer, pending_record
 from tests.examples import examples
+from waybill.record import Batch, IntervalSet, Tombstone, decode, encode
 
 SETTINGS = DrainSettings(batch_records=100, merge_below_records=50, window=8, live_s=10, ack_timeout_s=5)
 

@@ -17,9 +17,9 @@ from edge_agent.store.buffer import Buffer
 from edge_agent.store.buffer_file import RESERVE_BYTES, Reserve
 from edge_agent.store.connection import DATABASE
 from edge_agent.store.database import BufferOptions
-from settings import load
-from telemetry import IntervalSet, Raw, decode
 from tests.edge_agent.makers import WALL_MS, missing_in, options, pending_record, stored_bytes
+from waybill.record import IntervalSet, Raw, decode
+from waybill.settings import load
 
 
 @pytest.fixture

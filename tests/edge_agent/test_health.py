@@ -8,8 +8,8 @@ from edge_agent.agent import Agent
 from edge_agent.agent_state import buffer_state, health_state
 from edge_agent.config import AgentSettings
 from edge_agent.errors import StoreFull
-from runtime.mqtt_client import MqttMessage
 from tests.edge_agent.makers import DEVICE
+from waybill.mqtt.mqtt_client import MqttMessage
 
 
 def agent(folder: Path, floor_bytes: int = 0) -> Agent:

@@ -13,8 +13,8 @@ from edge_agent.store import lineage
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.connection import DATABASE
 from edge_agent.store.lineage import HEAD_STEP, HIGH_WATER, LINEAGE, next_epoch
-from telemetry import IntervalSet, decode
 from tests.edge_agent.makers import WALL_MS, fill, missing_in, open_buffer, options, pending_record, stored_bytes
+from waybill.record import IntervalSet, decode
 
 LOG_HEADER_BYTES, LOG_FRAME_BYTES = 32, 24 + 4096
 """Of SQLite's write-ahead log with pages of 4 KiB."""

@@ -12,7 +12,7 @@ from edge_agent.intake.classes import Classifier
 from edge_agent.intake.group_commit import GATHER_S, CommitBudget, GroupCommit
 from edge_agent.intake.parse import Parsed, parse_message
 from edge_agent.store.arrivals import Arrival, RecentArrivals, arrival_of, pack_arrivals, unpack_arrivals
-from telemetry import TOO_LARGE_EVENT, Canary, Event, Position, Raw, Signal
+from waybill.record import TOO_LARGE_EVENT, Canary, Event, Position, Raw, Signal
 
 BUDGET = CommitBudget(delay_s=0.2, records=100, size=10_000)
 

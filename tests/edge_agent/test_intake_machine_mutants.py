@@ -18,8 +18,8 @@ from edge_agent.store import batch_rows, buffer, identity, retention
 from edge_agent.store.arrivals import RedeliveryMatcher
 from edge_agent.store.clock_correction import ClockCorrector
 from edge_agent.store.lineage import resume_lineage
-from telemetry import IntervalSet
 from tests.edge_agent.intake_machine import ELEVEN_YEARS_US, MAY_DELETE, WOULD_DELETE, IntakeMachine
+from waybill.record import IntervalSet
 
 Step = tuple[str, dict[str, Any]]
 Change = Callable[[pytest.MonkeyPatch], None]

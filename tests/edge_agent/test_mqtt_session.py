@@ -20,11 +20,11 @@ from edge_agent.errors import LinkError, LinkRefused
 from edge_agent.mqtt_session import MqttSession
 from edge_agent.uplink.mqtt import MqttUplink
 from edge_agent.uplink.protocol import NoGateway, OutgoingBatch, PushedSettings, UplinkEvent
-from runtime.broker_settings import BrokerSettings
-from runtime.mqtt_client import RECEIVE_BYTES, TRUNCATED_BYTES, MqttMessage, MqttSessionOptions
-from telemetry import IntervalSet
 from tests.examples import examples
 from tests.waiting import deadline_s
+from waybill.mqtt.broker_settings import BrokerSettings
+from waybill.mqtt.mqtt_client import RECEIVE_BYTES, TRUNCATED_BYTES, MqttMessage, MqttSessionOptions
+from waybill.record import IntervalSet
 
 CONNACK = b"\x20\x03\x00\x00\x00"
 

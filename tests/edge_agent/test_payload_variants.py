@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_agent.intake.parse import MAX_ELEMENTS, parse_message
-from telemetry import Body, Event, Position, Raw, Signal
 from tests.examples import examples
+from waybill.record import Body, Event, Position, Raw, Signal
 
 T = 1_795_359_064_626
 FIX = Position(latitude=53.55, longitude=9.99)

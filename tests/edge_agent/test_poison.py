@@ -13,13 +13,13 @@ from edge_agent.status import read_status
 from edge_agent.store import packing as bounds
 from edge_agent.store.batch_rows import BatchOwner
 from edge_agent.store.packing import BATCH_CONTENT_BYTES, MAX_DEAD_LETTERS, DeadLetter, add_dead_letters, packed
-from runtime.mqtt_client import MqttMessage
-from telemetry import Raw, Signal, decode
 from tests.edge_agent.intake_parts import IntakeHarness
 from tests.edge_agent.makers import fill, missing_in, open_buffer, pending_record
 from tests.edge_agent.test_daemon import settings as agent_settings
 from tests.edge_agent.test_intake import FIELDS, json_values
 from tests.examples import examples
+from waybill.mqtt.mqtt_client import MqttMessage
+from waybill.record import Raw, Signal, decode
 
 GOOD = b'{"time": 1767603422000, "path": "Vehicle.Speed", "value": 3}'
 NASTY = [

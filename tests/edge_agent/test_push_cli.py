@@ -12,13 +12,12 @@ from typer.testing import CliRunner
 
 from edge_agent.push_cli import app
 from geo.reference.messages import TOPICS, Kind
-from identity import ANY, read_signed_push
-from identity.operator_files import read_operator_key
-from identity.operator_keys import KINDS
-from identity.registry_messages import KIND
-from identity.registry_signing import ENROLMENT_KIND
-from identity.signed_push import SETTINGS_KIND, sign_push
-from settings import MAX_PUSHED_BYTES
+from waybill.identity.operator_files import read_operator_key
+from waybill.identity.operator_keys import ANY, KINDS
+from waybill.identity.registry_messages import KIND
+from waybill.identity.registry_signing import ENROLMENT_KIND
+from waybill.identity.signed_push import SETTINGS_KIND, read_signed_push, sign_push
+from waybill.settings import MAX_PUSHED_BYTES
 
 TEXT = "[drain]\nwindow = 7\n"
 

@@ -12,10 +12,10 @@ from edge_agent.config import AgentSettings
 from edge_agent.daemon import Daemon
 from edge_agent.push_signature import VERSION_FILE, PushSignatures
 from edge_agent.pushable import PushRefused
-from identity import sign_push
-from settings import SettingsError, load
 from tests.edge_agent.test_pushed_daemon import FILE
 from tests.identity.operators import operator, operators_file
+from waybill.identity.signed_push import sign_push
+from waybill.settings import SettingsError, load
 
 NOW = datetime.now(UTC)
 ANNA, ACME = operator("anna"), operator("acme clerk", tenants=("acme",))

@@ -14,9 +14,9 @@ from edge_agent.daemon import Daemon
 from edge_agent.pushable import PushRefused
 from edge_agent.pushed import Trial, effective_settings
 from edge_agent.pushed_files import AGAIN, IN_FORCE, ON_TRIAL, REFUSED
-from settings import SettingsError, load, parse, parse_toml
 from tests.edge_agent.makers import MINIMAL_FILE
 from tests.examples import examples
+from waybill.settings import SettingsError, load, parse, parse_toml
 
 SECURE = """
 insecure = true

@@ -17,8 +17,8 @@ from edge_agent.daemon import Daemon
 from edge_agent.pushable import PushRefused
 from edge_agent.pushed import Trial, effective_settings
 from edge_agent.pushed_files import AGAIN, FOREIGN, IN_FORCE, ON_TRIAL, REFUSED, PushedFiles
-from runtime.logs import BURST, LineLimit
-from settings import load
+from waybill.daemon.logs import BURST, LineLimit
+from waybill.settings import load
 
 FILE = """
 [device]

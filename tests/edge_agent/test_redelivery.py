@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.mqtt_client import MqttMessage
-from telemetry import Raw
 from tests.edge_agent.intake_parts import IntakeHarness
 from tests.examples import examples
+from waybill.mqtt.mqtt_client import MqttMessage
+from waybill.record import Raw
 
 SET_MS = 1_767_603_422_000
 

@@ -21,8 +21,8 @@ from edge_agent.store.buffer import Buffer
 from edge_agent.store.connection import Connection
 from edge_agent.store.retention import downsample_batch, drop_batch, oldest_rows
 from edge_agent.uplink.protocol import OutgoingBatch
-from telemetry import IntervalSet, decode
 from tests.edge_agent.makers import DEVICE, fill, missing_in, open_buffer, stored_bytes
+from waybill.record import IntervalSet, decode
 
 SETTINGS = DrainSettings(
     batch_records=100, merge_below_records=50, window=8, ack_timeout_s=5, max_refusals=3, refusal_backoff_s=10

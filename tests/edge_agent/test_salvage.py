@@ -14,8 +14,8 @@ from edge_agent.store import rebuild as rebuild_module
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.connection import DATABASE
 from edge_agent.store.lineage import HEAD_STEP
-from telemetry import IntervalSet, decode
 from tests.edge_agent.makers import fill, missing_in, open_buffer, stored_bytes
+from waybill.record import IntervalSet, decode
 
 BLOCKS, RECORDS = 40, 25
 HEAD = BLOCKS * RECORDS

@@ -14,7 +14,7 @@ from edge_agent.config import AgentSettings
 from edge_agent.pushable import PushRefused
 from edge_agent.pushed import Trial, effective_settings
 from edge_agent.pushed_files import IN_FORCE, ON_TRIAL
-from settings import SettingsError, load, parse
+from waybill.settings import SettingsError, load, parse
 
 DOCS = Path(__file__).parents[2] / "docs/edge-agent.md"
 MINIMAL = 'insecure = true\n[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\nhost = "mqtt.example"\n'

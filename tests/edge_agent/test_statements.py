@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from edge_agent.clock.statement import QUIET_US, HeadStatement, HeardThrough
 from edge_agent.drain.statements import Statements
 from edge_agent.uplink.protocol import HeartbeatAnswered, OutgoingBatch, UplinkEvent
-from runtime.mqtt_client import MqttMessage
-from telemetry import Batch, Canary, Record, Tombstone, decode, encode, read_header
 from tests.edge_agent.intake_parts import IntakeHarness, stored_records
 from tests.edge_agent.makers import DEVICE, fill, open_buffer
 from tests.edge_agent.scripted_region import Road, acks, drive
 from tests.edge_agent.world import SteadyClocks, settings
+from waybill.mqtt.mqtt_client import MqttMessage
+from waybill.record import Batch, Canary, Record, Tombstone, decode, encode, read_header
 
 SECOND = 1_000_000
 GRACE_US = 300 * SECOND

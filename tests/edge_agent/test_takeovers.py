@@ -15,10 +15,10 @@ from edge_agent.config import AgentSettings
 from edge_agent.errors import LinkClosed, LinkError, LinkRefused
 from edge_agent.mqtt_session import MqttSession
 from edge_agent.uplink.protocol import OutgoingBatch, UplinkEvent
-from runtime.takeovers import MANY
 from tests.edge_agent.makers import DEVICE, fill, open_buffer
 from tests.edge_agent.scripted_region import Road, acks, drive
 from tests.edge_agent.test_mqtt_session import CONNACK, broker, session
+from waybill.mqtt.takeovers import MANY
 
 
 class Shared(Road):

@@ -8,8 +8,8 @@ from edge_agent.config import AgentSettings
 from edge_agent.data_usage import DataUsage
 from edge_agent.holding import held_classes, newly_held
 from edge_agent.trial_evaluator import MAX_RETRY_S, RetryTimes, TrialEvaluator
-from settings import parse
 from tests.edge_agent.makers import MINIMAL_FILE
+from waybill.settings import parse
 
 
 def settings_with(*classes: str, link: str = "") -> AgentSettings:

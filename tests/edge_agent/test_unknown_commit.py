@@ -12,11 +12,11 @@ import pytest
 
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.database import BufferOptions
-from runtime.mqtt_client import MqttMessage
 from tests.edge_agent.intake_parts import IntakeHarness
 from tests.edge_agent.makers import DEVICE
 from tests.edge_agent.power import Computer, Disk
 from tests.edge_agent.world import SimulatedWorld
+from waybill.mqtt.mqtt_client import MqttMessage
 
 SIZE = 100
 MIDS = range(1, 41)

@@ -23,12 +23,12 @@ from edge_agent.intake.unreadable import (
 )
 from edge_agent.status import read_status
 from edge_agent.text_tables import print_status
-from runtime.mqtt_client import MqttMessage
-from telemetry import RAW_REASONS
 from tests.edge_agent.intake_parts import IntakeHarness
 from tests.edge_agent.makers import open_buffer
 from tests.edge_agent.test_daemon import settings as agent_settings
 from tests.examples import examples
+from waybill.mqtt.mqtt_client import MqttMessage
+from waybill.record import RAW_REASONS
 
 OWNTRACKS = b'{"_type":"location","tid":"x","lat":53.55,"lon":9.99,"tst":1795359064,"acc":12}'
 FIX = b'{"time":1795359064626,"latitude":53.55,"longitude":9.99}'

@@ -21,9 +21,9 @@ from edge_agent.vehicle_broker import (
     broker_conf,
     broker_conf_faults,
 )
-from telemetry import Event
 from tests.edge_agent.intake_parts import IntakeHarness
 from tests.edge_agent.makers import MINIMAL_FILE, WALL_MS
+from waybill.record import Event
 
 RIGHT = [*broker_conf(IntakeSettings())]
 

@@ -12,8 +12,8 @@ import pytest
 
 from edge_agent.errors import LinkError
 from edge_agent.uplink.protocol import HeartbeatAnswered, OutgoingBatch, RefusedBatch, Uplink, UplinkEvent
-from telemetry import Ack, Batch, Canary, IntervalSet, Raw, Record, encode
 from tests.waiting import PATIENCE, deadline_s
+from waybill.record import Ack, Batch, Canary, IntervalSet, Raw, Record, encode
 
 EPOCH = 77
 

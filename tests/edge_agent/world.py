@@ -21,10 +21,10 @@ from edge_agent.intake.record_intake import Intake, IntakeParts
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.database import BufferOptions
 from edge_agent.store.retention import BufferRetention
-from runtime.mqtt_client import MqttMessage
-from telemetry import IntervalSet, Record, decode
 from tests.edge_agent.makers import missing_in
 from tests.edge_agent.power import Computer, Disk, PowerCut
+from waybill.mqtt.mqtt_client import MqttMessage
+from waybill.record import IntervalSet, Record, decode
 
 DEVICE = "eu-0001"
 TOPICS = ("vehicle/position", "vehicle/position", "vehicle/signal", "vehicle/event", "vehicle/odd")

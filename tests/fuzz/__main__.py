@@ -29,11 +29,8 @@ OURS = (
     "edge_agent",
     "gateway",
     "geo",
-    "identity",
-    "runtime",
-    "settings",
     "simulator",
-    "telemetry",
+    "waybill",
 )
 """Packages whose branches are counted."""
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgpack
 
-from telemetry import MAX_CONTENT_BYTES, MAX_RECORDS, decode_ack, parse_json, validate
-from telemetry.ack import MAX_ACK_RANGES
-from telemetry.columns import decode_columns
 from tests.fuzz.bounds import MAX_BYTES
 from tests.telemetry.test_wire import framed
+from waybill.record import MAX_CONTENT_BYTES, MAX_RECORDS, decode_ack, parse_json, validate
+from waybill.record.ack import MAX_ACK_RANGES
+from waybill.record.columns import decode_columns
 
 FULL = ["d", 1, 1 << 40, 0, [1, MAX_RECORDS - 1], []]
 

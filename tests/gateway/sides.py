@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import pulsar
 
 from gateway.loop import GatewayLoop
-from runtime.wakeup import WakeUp
-from telemetry import Ack, IntervalSet, decode_ack, parse_device_topic, read_header
 from tests.gateway.strategies import settings
 from tests.waiting import deadline_s
+from waybill.daemon.wakeup import WakeUp
+from waybill.record import Ack, IntervalSet, decode_ack, parse_device_topic, read_header
 
 CONNECT, PUBLISH, PUBACK, SUBSCRIBE, UNSUBSCRIBE, PINGREQ = 1, 3, 4, 8, 10, 12
 SUCCESS, NO_SUBSCRIBER, NOT_AUTHORIZED = 0x00, 0x10, 0x87

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gateway import Engine, GatewaySettings
-from runtime.mqtt_client import MqttMessage
-from telemetry import Batch, Canary, Record, Tombstone, encode
+from waybill.mqtt.mqtt_client import MqttMessage
+from waybill.record import Batch, Canary, Record, Tombstone, encode
 
 
 def settings(**changes: Any) -> GatewaySettings:

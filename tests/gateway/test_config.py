@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import gateway
 import gateway.cli
-import runtime
+import waybill
 from deploy.local import LocalAuthority, free_port
 from gateway import GatewaySettings
 from gateway.cli import _reloading, app
@@ -27,10 +27,10 @@ from gateway.metrics import GatewayMetrics
 from gateway.push import PushedFile, PushQueue
 from gateway.status import GatewayStatus
 from gateway.validation import Sender
-from runtime.logs import BURST
-from settings import MAX_PUSHED_BYTES, SettingsError, load
 from tests.gateway.strategies import settings
 from tests.tokens import token_file
+from waybill.daemon.logs import BURST
+from waybill.settings import MAX_PUSHED_BYTES, SettingsError, load
 
 SERVICE = {"service_url": "pulsar://127.0.0.1:6650"}
 MINIMAL = """
@@ -312,7 +312,7 @@ def test_a_reload_keeps_what_was_in_force_and_names_what_waits_for_a_start(tmp_p
 
 @pytest.mark.parametrize("key", [key.rpartition(".")[2] for key in keys(GatewaySettings)])
 def test_every_setting_is_read_somewhere(key: str) -> None:
-    folders = [Path(str(package.__file__)).parent for package in (gateway, runtime)]
+    folders = [Path(str(package.__file__)).parent for package in (gateway, waybill)]
     code = [file.read_text(encoding="utf-8") for folder in folders for file in folder.glob("*.py")]
     uses = sum(len(re.findall(rf"\.{key}\b", text)) for text in code)
     assert uses, f"{key} has no effect"

@@ -8,9 +8,9 @@ from itertools import pairwise
 import pytest
 from structlog.testing import capture_logs
 
-from runtime.takeovers import MANY
 from tests.gateway.sides import FakeBroker, Region
 from tests.gateway.strategies import batch, topic
+from waybill.mqtt.takeovers import MANY
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from gateway.health import PublicationResults
 from gateway.metrics import GatewayMetrics
 from gateway.mqtt_connection import PublishResult
 from gateway.push import PushQueue
-from telemetry import DeviceChannel, device_topic
 from tests.gateway.strategies import batch, engine, topic
+from waybill.record import DeviceChannel, device_topic
 
 
 class Taking:

@@ -7,9 +7,9 @@ from gateway.acks import MAX_PENDING_RANGES, AckCoalescer
 from gateway.dead_letter_rates import KEPT_AT_ONCE
 from gateway.engine import KEPT_BYTES
 from gateway.validation import Refusal, Sender
-from telemetry import Ack, Batch, IntervalSet, RefusalReason, decode_ack, encode, encode_ack
-from telemetry.ack import MAX_ACK_RANGES
 from tests.gateway.strategies import batch, engine, settings, topic
+from waybill.record import Ack, Batch, IntervalSet, RefusalReason, decode_ack, encode, encode_ack
+from waybill.record.ack import MAX_ACK_RANGES
 
 D1 = Sender("fleet", "d1")
 

@@ -10,9 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gateway import Produce
 from gateway.inflight import RANGE_BYTES
-from telemetry import IntervalSet
 from tests.examples import examples
 from tests.gateway.strategies import batch, engine, topic
+from waybill.record import IntervalSet
 
 DEVICES = ("d1", "d2", "d3")
 

@@ -14,8 +14,8 @@ from gateway.inflight import Delivery
 from gateway.metrics import GatewayMetrics
 from gateway.pulsar_groups import TOO_BIG, UNSENDABLE
 from gateway.pulsar_producer import Receipt
-from telemetry import DeviceChannel, device_topic
 from tests.gateway.strategies import batch, message, settings, topic
+from waybill.record import DeviceChannel, device_topic
 
 
 class Recorded:

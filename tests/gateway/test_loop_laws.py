@@ -8,10 +8,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from telemetry import IntervalSet, read_header
 from tests.examples import examples
 from tests.gateway.sides import FakeBroker, Published, Region
 from tests.gateway.strategies import batch, topic
+from waybill.record import IntervalSet, read_header
 
 WINDOW = 4
 DEVICES = ("d1", "d2", "d3")

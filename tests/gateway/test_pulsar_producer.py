@@ -12,10 +12,10 @@ import pytest
 
 from gateway import Produce, PulsarUnreachable
 from gateway.pulsar_producer import PulsarProducer, Receipt
-from runtime.pulsar_client import PulsarAccess, PulsarToken
 from tests.gateway.sides import FakePulsar
 from tests.gateway.strategies import settings
 from tests.waiting import wait_until
+from waybill.pulsar.pulsar_client import PulsarAccess, PulsarToken
 
 
 def produce(token: int, *, refused: bool = False, device: str = "d1") -> Produce:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from gateway.config import PushFolder
 from gateway.push import MAX_RESULT_BYTES, OUTCOMES, UNKNOWN, ConfigResult, PushQueue, parse_config_result
-from identity import NewOperator, sign_push
 from tests.identity.operators import operator, operators_file
+from waybill.identity.operator_files import NewOperator
+from waybill.identity.signed_push import sign_push
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)

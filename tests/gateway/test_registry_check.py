@@ -10,14 +10,14 @@ import pytest
 from gateway.registry_check import RegistryCheck, judge
 from gateway.registry_settings import RegistrySettings
 from gateway.validation import BatchRules, Refusal, Sender, validate_batch
-from identity.publication_id import PROPERTY, next_publication_id
-from identity.registry import DeviceEntry, DeviceState, revoke
-from identity.registry_messages import entry_body
-from runtime import compacted_topic
-from telemetry import Header, RefusalReason
 from tests.gateway.strategies import batch
 from tests.identity.registry_strategies import MOMENT, active, change
 from tests.waiting import wait_until
+from waybill.identity.publication_id import PROPERTY, next_publication_id
+from waybill.identity.registry import DeviceEntry, DeviceState, revoke
+from waybill.identity.registry_messages import entry_body
+from waybill.pulsar import compacted_topic
+from waybill.record import Header, RefusalReason
 
 BUS = Sender("acme", "bus-1")
 ALL = {f"acme/{state.value}": state for state in DeviceState}

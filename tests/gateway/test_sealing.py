@@ -9,8 +9,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from gateway import Produce
 from gateway.checks import problems
 from gateway.sealing import Sealing
-from identity import SealingKeyError, Unsealable, Unsealer
 from tests.gateway.strategies import settings
+from waybill.identity.errors import SealingKeyError, Unsealable
+from waybill.identity.sealing import Unsealer
 
 KEY = X25519PrivateKey.from_private_bytes(bytes(range(32)))
 

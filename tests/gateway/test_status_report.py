@@ -14,9 +14,9 @@ from gateway import Engine, Produce
 from gateway.health import STALLED_AFTER_S, PublicationResults
 from gateway.metrics import GatewayMetrics
 from gateway.status_report import StatusReporter
-from telemetry import DeviceChannel, device_topic
 from tests.gateway.strategies import batch, engine, settings, topic
 from tests.tokens import token_file
+from waybill.record import DeviceChannel, device_topic
 
 AFTER_S = settings().status.silent_after_s
 

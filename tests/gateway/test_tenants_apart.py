@@ -12,9 +12,9 @@ from gateway import Engine, NotSent, Produce
 from gateway.dead_letter_rates import DEVICE_PART, KEPT_AT_ONCE
 from gateway.validation import Refusal
 from gateway.window_shares import STUCK_S
-from telemetry import RefusalReason
 from tests.gateway.sides import FakePulsar, Region
 from tests.gateway.strategies import batch, engine, settings, topic
+from waybill.record import RefusalReason
 
 SERVICE = {"service_url": "pulsar://127.0.0.1:6650"}
 TWO: dict[str, Any] = {"tenants": {"acme": {}, "kaze": {}}, "pulsar": SERVICE}

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from gateway.access.config import AccessSettings
 from gateway.cli import app
 from gateway.config import GatewaySettings
-from identity.pki_folder import RenewalList
-from settings import parse
+from waybill.identity.pki_folder import RenewalList
+from waybill.settings import parse
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy/systemd"

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.validation import UNKNOWN_SENDER, BatchRules, Refusal, Sender, sender_of, validate_batch
-from telemetry import DeviceChannel, Header, device_topic, encode
 from tests.gateway.strategies import batch
 from tests.strategies import batches
+from waybill.record import DeviceChannel, Header, device_topic, encode
 
 RULES = BatchRules(max_batch_bytes=1 << 20)
 D1 = Sender("fleet", "d1")

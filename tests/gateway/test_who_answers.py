@@ -24,10 +24,10 @@ from gateway.cli import app as gateway
 from gateway.status import GatewayStatus, status_table
 from gateway.webhooks.cli import app as notifier
 from gateway.webhooks.status import NotifierStatus
-from runtime.status_server import StatusServer, json_answer
 from tests.gateway.alerts.test_alert_checks import TEXT as ALERTS
 from tests.gateway.test_config import MINIMAL as GATEWAY
 from tests.gateway.webhooks.test_config import TEXT as NOTIFIER
+from waybill.daemon.status_server import StatusServer, json_answer
 
 COMMON: dict[str, Any] = {"pid": 1, "started_at": "2026-11-28T06:00:00+00:00", "healthy": True}
 FOUND = GatewayStatus(gateway="gateway-eu-1", region="eu", **COMMON)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from identity.device_file import StatedDevice
-from identity.errors import SignatureRefused
-from identity.operator_settings import OperatorSettings
-from identity.registry import DeviceEntry
+from waybill.identity.device_file import StatedDevice
+from waybill.identity.errors import SignatureRefused
+from waybill.identity.operator_settings import OperatorSettings
+from waybill.identity.registry import DeviceEntry
 
 OPERATOR = OperatorSettings(
     service_url="pulsar://nowhere",

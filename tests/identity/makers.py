@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from identity import Authority, KeyPair, make_regional, make_root
+from waybill.identity.authority import Authority, make_regional, make_root
+from waybill.identity.requests import KeyPair
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LOOPBACK = "localhost", "127.0.0.1"

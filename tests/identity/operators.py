@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from identity.operator_files import NewOperator, trust_operator, trusted_key
-from identity.operator_keys import OperatorKeys
-from identity.signatures import OperatorKey
+from waybill.identity.operator_files import NewOperator, trust_operator, trusted_key
+from waybill.identity.operator_keys import OperatorKeys
+from waybill.identity.signatures import OperatorKey
 
 
 def operator(

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Self
 
-from identity.errors import SignatureRefused
-from identity.operator_keys import OperatorKeys
-from identity.registry import DeviceEntry
-from identity.registry_messages import DevicePublication, read_entry
-from identity.registry_session import RegistrySession
-from identity.registry_signing import check_by
 from tests.identity.registry_strategies import active
 from tests.identity.test_registry_signing import ANNA, BOTH, KEYS, signed
+from waybill.identity.errors import SignatureRefused
+from waybill.identity.operator_keys import OperatorKeys
+from waybill.identity.registry import DeviceEntry
+from waybill.identity.registry_messages import DevicePublication, read_entry
+from waybill.identity.registry_session import RegistrySession
+from waybill.identity.registry_signing import check_by
 
 # The entries say that anna changed them.
 MESSAGES = [signed(active(device="bus-1"), ANNA), signed(active(device="bus-2"), BOTH)]

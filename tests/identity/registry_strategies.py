@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import strategies as st
 
-from identity.claims import token_id
-from identity.publication_id import RANDOM_BITS, next_publication_id
-from identity.registry import Claim, DeviceChange, DeviceEntry, EnrolledCertificate, expect
-from identity.registry_messages import DevicePublication
+from waybill.identity.claims import token_id
+from waybill.identity.publication_id import RANDOM_BITS, next_publication_id
+from waybill.identity.registry import Claim, DeviceChange, DeviceEntry, EnrolledCertificate, expect
+from waybill.identity.registry_messages import DevicePublication
 
 MOMENT = datetime(2026, 11, 23, 12, tzinfo=UTC)
 _HASHES = [f"$7$101$c2FsdA==${letter * 86}==" for letter in "AB"]

@@ -11,12 +11,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cloud_jobs.reference_cli import app as reference_app
-from identity import registry_session
-from identity.confirmations import encode_confirmation
-from identity.device_cli import app as device_app
-from identity.registry import DeviceEntry
-from runtime.compacted_topic import TopicMessage, TopicStanding
 from tests.identity.test_registry_session import Reader, Topic
+from waybill.identity import registry_session
+from waybill.identity.confirmations import encode_confirmation
+from waybill.identity.device_cli import app as device_app
+from waybill.identity.registry import DeviceEntry
+from waybill.pulsar.compacted_topic import TopicMessage, TopicStanding
 
 
 class World(Topic):

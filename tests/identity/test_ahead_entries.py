@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from identity import ahead_entries
-from identity.ahead_entries import AheadEntries
-from identity.precedence import Precedence
+from waybill.identity import ahead_entries
+from waybill.identity.ahead_entries import AheadEntries
+from waybill.identity.precedence import Precedence
 
 DUE_MS = 10_000.0
 

@@ -13,29 +13,25 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from identity import (
+from tests.identity.makers import MONTH, NOW, YEAR, regional_authority, root_authority
+from waybill.identity.authority import (
     CLOCK_SKEW,
     Authority,
-    AuthorityExpired,
     Issued,
-    KeyPair,
-    NameRefused,
-    NotAnAuthority,
-    RequestFault,
-    RequestRefused,
     Revoked,
     common_name,
+    is_chain_to,
     issue_client,
     issue_device,
     issue_server,
     make_regional,
-    make_request,
+    make_root,
     read_certificates,
     regional_name,
     sign_revocation_list,
 )
-from identity.authority import is_chain_to, make_root
-from tests.identity.makers import MONTH, NOW, YEAR, regional_authority, root_authority
+from waybill.identity.errors import AuthorityExpired, NameRefused, NotAnAuthority, RequestFault, RequestRefused
+from waybill.identity.requests import KeyPair, make_request
 
 ROOT = root_authority()
 REGIONAL = regional_authority(ROOT)

@@ -11,21 +11,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from identity import (
-    AuthorityDamaged,
-    AuthorityExists,
-    AuthorityFolder,
-    AuthorityMissing,
-    KeyPair,
-    credentials_in,
-    issued_in,
-    make_request,
-    read_certificates,
-    write_credentials,
-)
-from identity.pki_cli import app
-from runtime import check_key_pair
 from tests.identity.makers import MONTH, NOW, YEAR
+from waybill.daemon.tls import check_key_pair
+from waybill.identity.authority import read_certificates
+from waybill.identity.authority_folder import AuthorityFolder, issued_in
+from waybill.identity.credentials import credentials_in, write_credentials
+from waybill.identity.errors import AuthorityDamaged, AuthorityExists, AuthorityMissing
+from waybill.identity.pki_cli import app
+from waybill.identity.requests import KeyPair, make_request
 
 
 @pytest.fixture

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from identity import registry_session
-from identity.publication_id import PROPERTY, next_publication_id
-from identity.registry import DeviceEntry, DeviceState, enrol, renew, resume, revoke, suspend
-from identity.registry_messages import entry_body
-from identity.registry_publisher import PublicationUnknown, RegistryRefused, RegistryUnreachable
-from runtime.compacted_topic import TopicMessage
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, MOMENT, active, change, expected
 from tests.identity.registry_world import Command, World, command, outcomes, put, world  # noqa: F401 - fixtures
 from tests.identity.test_device_files_cli import table
 from tests.identity.test_registry_session import Reader
+from waybill.identity import registry_session
+from waybill.identity.publication_id import PROPERTY, next_publication_id
+from waybill.identity.registry import DeviceEntry, DeviceState, enrol, renew, resume, revoke, suspend
+from waybill.identity.registry_messages import entry_body
+from waybill.identity.registry_publisher import PublicationUnknown, RegistryRefused, RegistryUnreachable
+from waybill.pulsar.compacted_topic import TopicMessage
 
 LATER = CERTIFICATE.model_copy(update={"serial": "abc2", "not_after": MOMENT.replace(year=2030)})
 

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from identity.claims import read_token
-from identity.device_cli import app
-from identity.errors import SignatureFault, SignatureRefused
-from identity.registry import DeviceEntry, enrol, resume, revoke, suspend
-from identity.registry_session import RegistrySession
-from runtime.cluster_clock import ClockDiffers
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, active, change, expected
 from tests.identity.registry_world import Command, World, command, outcomes, put, world  # noqa: F401 - fixtures
 from tests.identity.test_device_files_cli import table
+from waybill.identity.claims import read_token
+from waybill.identity.device_cli import app
+from waybill.identity.errors import SignatureFault, SignatureRefused
+from waybill.identity.registry import DeviceEntry, enrol, resume, revoke, suspend
+from waybill.identity.registry_session import RegistrySession
+from waybill.pulsar.cluster_clock import ClockDiffers
 
 
 def test_who_is_enrolled_while_others_are_published_is_as_the_file_says(world: World, put: Command) -> None:
@@ -113,7 +113,7 @@ def test_a_token_that_another_put_published_stays_though_this_one_ends_without_a
             assert command("put", file, "--wait", "0", "--tokens", tokens).exit_code == 0
             world.put(revoke(active("acme", "y"), change()))
 
-    monkeypatch.setattr("identity.registry_session.check_clock", meanwhile)
+    monkeypatch.setattr("waybill.identity.registry_session.check_clock", meanwhile)
     done = put(table("y", "suspended") + new, "--tokens", tokens, "--json")
     assert (done.exit_code, outcomes(done)["y"]) == (3, "refused"), done.output
     assert [one.name for one in tmp_path.rglob("*.token")] == ["new.token"]
@@ -132,7 +132,7 @@ def test_a_put_whose_clock_is_refused_leaves_a_token_that_another_put_has_publis
             assert command("put", file, "--wait", "0", "--tokens", tokens).exit_code == 0
             raise ClockDiffers("http://nowhere", -3600)
 
-    monkeypatch.setattr("identity.registry_session.check_clock", clock_of_the_first_is_wrong)
+    monkeypatch.setattr("waybill.identity.registry_session.check_clock", clock_of_the_first_is_wrong)
     done = put(new, "--tokens", tokens)
     assert (done.exit_code, "3600 s behind" in done.stderr) == (3, True), done.output
     (token,) = tmp_path.rglob("*.token")
@@ -142,7 +142,9 @@ def test_a_put_whose_clock_is_refused_leaves_a_token_that_another_put_has_publis
     # and without another one nothing stays
     world.messages.clear()
     token.unlink()
-    monkeypatch.setattr("identity.registry_session.check_clock", refused_by(ClockDiffers("http://nowhere", 3600)))
+    monkeypatch.setattr(
+        "waybill.identity.registry_session.check_clock", refused_by(ClockDiffers("http://nowhere", 3600))
+    )
     assert (put(new, "--tokens", tokens).exit_code, [*tmp_path.rglob("*.token")]) == (3, [])
 
 

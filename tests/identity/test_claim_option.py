@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from identity.claim_option import claim_option
-from identity.claims import token_user
-from identity.registry import Claim
+from waybill.identity.claim_option import claim_option
+from waybill.identity.claims import token_user
+from waybill.identity.registry import Claim
 
 
 def claim_of(file: Path | None, factory: str | None, *, by_hand: bool = False, days: float = 7) -> Claim | None:

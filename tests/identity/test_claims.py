@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from identity import NameRefused
-from identity.claims import (
+from tests.examples import examples
+from waybill.identity.claims import (
     broker_password,
     check_factory_serial,
     is_broker_password,
@@ -20,7 +20,7 @@ from identity.claims import (
     token_id,
     token_user,
 )
-from tests.examples import examples
+from waybill.identity.errors import NameRefused
 
 _PASSWD = shutil.which("mosquitto_passwd")
 

@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import identity.registry_session
-from identity.change_outcome import Became, ChangeOutcome, DeviceOutcome
-from identity.command_session import shows_progress
-from identity.device_cli import app
-from identity.registry import Beginning, DeviceEntry, move, resume, revoke, suspend
-from identity.registry_messages import DevicePublication, read_entry
+import waybill.identity.registry_session as registry_session_module
 from tests.identity.registry_in_memory import MESSAGES, InMemory
 from tests.identity.registry_strategies import CHANGE, CLAIM, active, expected
 from tests.tokens import token_file
+from waybill.identity.change_outcome import Became, ChangeOutcome, DeviceOutcome
+from waybill.identity.command_session import shows_progress
+from waybill.identity.device_cli import app
+from waybill.identity.registry import Beginning, DeviceEntry, move, resume, revoke, suspend
+from waybill.identity.registry_messages import DevicePublication, read_entry
 
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(identity.registry_session, "RegistrySession", InMemory)
+    monkeypatch.setattr(registry_session_module, "RegistrySession", InMemory)
     file = tmp_path / "operator.toml"
     file.write_text(
         'admin_url = "http://nowhere"\nservice_url = "pulsar://127.0.0.1:1"\nregions = ["eu"]\nunsigned = true\n'

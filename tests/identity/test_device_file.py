@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from identity.device_file import (
+from tests.identity.held_devices import OPERATOR, HeldDevices, on_lines
+from tests.identity.registry_strategies import CERTIFICATE, CHANGE, CLAIM, active, change, expected
+from waybill.identity.device_file import (
     MAX_DEVICES,
     MAX_FILE_FAULTS,
     FileFault,
@@ -19,9 +21,9 @@ from identity.device_file import (
     devices_of_toml,
     given_twice,
 )
-from identity.device_file_changes import FileChangeRefused, PlannedChange, made_entry, planned
-from identity.judged_devices import Beginnings, entries_of, judged
-from identity.registry import (
+from waybill.identity.device_file_changes import FileChangeRefused, PlannedChange, made_entry, planned
+from waybill.identity.judged_devices import Beginnings, entries_of, judged
+from waybill.identity.registry import (
     ENDED,
     Beginning,
     ChangeRefused,
@@ -36,8 +38,6 @@ from identity.registry import (
     revoke,
     suspend,
 )
-from tests.identity.held_devices import OPERATOR, HeldDevices, on_lines
-from tests.identity.registry_strategies import CERTIFICATE, CHANGE, CLAIM, active, change, expected
 
 CHANGES: list[Callable[[DeviceEntry], DeviceEntry]] = [
     lambda entry: enrol(entry, CERTIFICATE, CHANGE),

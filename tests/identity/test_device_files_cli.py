@@ -11,16 +11,16 @@ from typing import cast
 import pytest
 from typer.testing import CliRunner, Result
 
-import identity.registry_session
+import waybill.identity.registry_session as registry_session_module
 from cloud_jobs.reference_cli import app
-from identity.change_outcome import Became, ChangeCutShort, ChangeOutcome, DeviceOutcome
-from identity.claims import make_token, read_token
-from identity.device_file import MAX_DEVICES_FILE_BYTES
-from identity.errors import SignatureFault, SignatureRefused
-from identity.registry import Claim, DeviceEntry, DeviceState, expect, revoke, suspend
-from identity.registry_messages import DevicePublication
 from tests.identity.registry_in_memory import InMemory
 from tests.identity.registry_strategies import CHANGE, active
+from waybill.identity.change_outcome import Became, ChangeCutShort, ChangeOutcome, DeviceOutcome
+from waybill.identity.claims import make_token, read_token
+from waybill.identity.device_file import MAX_DEVICES_FILE_BYTES
+from waybill.identity.errors import SignatureFault, SignatureRefused
+from waybill.identity.registry import Claim, DeviceEntry, DeviceState, expect, revoke, suspend
+from waybill.identity.registry_messages import DevicePublication
 
 HELD = [
     active(device="active"),
@@ -51,7 +51,7 @@ class Registry(InMemory):
 def held(monkeypatch: pytest.MonkeyPatch) -> dict[str, DeviceEntry]:
     made = {one.name: one for one in HELD}
     monkeypatch.setattr(Registry, "held", made, raising=False)
-    monkeypatch.setattr(identity.registry_session, "RegistrySession", Registry)
+    monkeypatch.setattr(registry_session_module, "RegistrySession", Registry)
     return made
 
 
@@ -271,7 +271,7 @@ def test_one_factory_serial_is_not_given_to_several_devices(
 def test_a_list_that_no_command_takes_as_a_file_says_so(
     config: Path, held: dict[str, DeviceEntry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("identity.device_file.MAX_DEVICES", len(held) - 1)
+    monkeypatch.setattr("waybill.identity.device_file.MAX_DEVICES", len(held) - 1)
     done = run("list", "devices", "--toml", "-c", config)
     assert (done.exit_code, "3 devices, and a command takes 2" in done.stderr) == (0, True), done.output
 

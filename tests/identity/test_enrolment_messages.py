@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from identity.enrolment import (
+from waybill.identity.enrolment import (
     MAX_ENROLMENT_BYTES,
     EnrolmentGranted,
     EnrolmentRefused,
@@ -20,8 +20,14 @@ from identity.enrolment import (
     encode_enrolment_answer,
     encode_enrolment_request,
 )
-from identity.errors import EnrolmentUnreadable
-from telemetry import EnrolmentChannel, enrolment_filters, enrolment_requester, enrolment_rule, enrolment_topic
+from waybill.identity.errors import EnrolmentUnreadable
+from waybill.record import (
+    EnrolmentChannel,
+    enrolment_filters,
+    enrolment_requester,
+    enrolment_rule,
+    enrolment_topic,
+)
 
 NONCE = "0123456789abcdef" * 2
 nonces = st.text("0123456789abcdef", min_size=32, max_size=32)

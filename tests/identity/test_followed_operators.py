@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from identity.errors import SignatureFault
-from identity.followed_operators import FollowedOperators
-from identity.operator_files import NewOperator
-from identity.publication_id import PROPERTY
-from identity.registry_messages import DevicePublication, EntryRefused, entry_body
-from identity.registry_reader import DeviceRegistry, Taken
-from identity.registry_signing import signed_by
-from runtime.compacted_topic import TopicMessage
-from settings import SettingsError
 from tests.identity.operators import operator, operators_file
 from tests.identity.registry_strategies import MOMENT, active, published
+from waybill.identity.errors import SignatureFault
+from waybill.identity.followed_operators import FollowedOperators
+from waybill.identity.operator_files import NewOperator
+from waybill.identity.publication_id import PROPERTY
+from waybill.identity.registry_messages import DevicePublication, EntryRefused, entry_body
+from waybill.identity.registry_reader import DeviceRegistry, Taken
+from waybill.identity.registry_signing import signed_by
+from waybill.pulsar.compacted_topic import TopicMessage
+from waybill.settings import SettingsError
 
 ANNA, CARL = operator("anna", kinds=("device",)), operator("carl", kinds=("device",))
 

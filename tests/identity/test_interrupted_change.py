@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from identity import registry_session
-from identity.change_outcome import Interrupted
-from identity.change_turns import published_in_turn
-from identity.registry_session import RegistrySession
 from tests.identity.registry_strategies import active
 from tests.identity.registry_world import Command, World, command, outcomes, put, world  # noqa: F401 - fixtures
 from tests.identity.test_device_files_cli import table
+from waybill.identity import registry_session
+from waybill.identity.change_outcome import Interrupted
+from waybill.identity.change_turns import published_in_turn
+from waybill.identity.registry_session import RegistrySession
 
 TEXT = "".join(table(name, "revoked") for name in "abc")
 

@@ -13,11 +13,11 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from typer.testing import CliRunner, Result
 
 from geo.replication import Topology
-from identity import Sealer, Unsealer, read_public_key
-from identity.pki_cli import app
-from identity.tokens import TokenKey, read_claims
-from identity.topology_roles import topology_roles
-from settings import load
+from waybill.identity.pki_cli import app
+from waybill.identity.sealing import Sealer, Unsealer, read_public_key
+from waybill.identity.tokens import TokenKey, read_claims
+from waybill.identity.topology_roles import topology_roles
+from waybill.settings import load
 
 ISSUER = "https://keys.example:8443"
 

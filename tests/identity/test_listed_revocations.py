@@ -11,11 +11,11 @@ import pytest
 from cryptography.x509 import ReasonFlags
 from typer.testing import CliRunner
 
-from identity import Revoked, read_certificates, sign_revocation_list
-from identity.listed_revocations import read_revocations
-from identity.pki_cli import app
-from identity.pki_folder import PkiFolder
 from tests.identity.makers import NOW, regional_authority, root_authority
+from waybill.identity.authority import Revoked, read_certificates, sign_revocation_list
+from waybill.identity.listed_revocations import read_revocations
+from waybill.identity.pki_cli import app
+from waybill.identity.pki_folder import PkiFolder
 
 EU = regional_authority(root_authority())
 DAY = timedelta(days=1)

@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from identity import DeviceName, NameRefused, PrincipalKind, PrincipalName, device_name, parse_name, principal
-from identity.names import MAX_NAME_CHARACTERS
+from waybill.identity.errors import NameRefused
+from waybill.identity.names import (
+    MAX_NAME_CHARACTERS,
+    DeviceName,
+    PrincipalKind,
+    PrincipalName,
+    device_name,
+    parse_name,
+    principal,
+)
 
 PARTS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}", fullmatch=True)
 

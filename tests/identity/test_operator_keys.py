@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from identity.errors import OperatorKeyRefused, SignatureFault, SignatureRefused
-from identity.operator_files import (
+from tests.identity.operators import operator, trusting
+from waybill.identity.errors import OperatorKeyRefused, SignatureFault, SignatureRefused
+from waybill.identity.operator_files import (
     NewOperator,
     operators_toml,
     read_operator_key,
@@ -18,9 +19,8 @@ from identity.operator_files import (
     trust_operator,
     write_operator,
 )
-from identity.operator_keys import OperatorKeys, Scope
-from settings import SettingsError, parse
-from tests.identity.operators import operator, trusting
+from waybill.identity.operator_keys import OperatorKeys, Scope
+from waybill.settings import SettingsError, parse
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 SETTINGS = Scope("settings", frozenset({"acme"}))

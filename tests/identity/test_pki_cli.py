@@ -11,9 +11,11 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from identity import KeyPair, certificate_table, common_name, make_request, pki_folder, read_certificates
-from identity.pki_cli import app
-from runtime import check_key_pair
+from waybill.daemon.tls import check_key_pair
+from waybill.identity import certificate_table, pki_folder
+from waybill.identity.authority import common_name, read_certificates
+from waybill.identity.pki_cli import app
+from waybill.identity.requests import KeyPair, make_request
 
 SAFE = "safe.key"
 

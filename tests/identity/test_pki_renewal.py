@@ -13,24 +13,22 @@ import pytest
 from cryptography.x509 import ReasonFlags
 from typer.testing import CliRunner, Result
 
-from identity import (
+from waybill.identity.authority import (
     Authority,
-    AuthorityFolder,
     Issued,
-    KeyPair,
     Revoked,
     common_name,
     issue_client,
     issue_device,
     issue_server,
-    issued_in,
-    make_request,
     make_root,
     read_certificates,
     sign_revocation_list,
 )
-from identity.pki_cli import app
-from identity.pki_folder import PkiFolder
+from waybill.identity.authority_folder import AuthorityFolder, issued_in
+from waybill.identity.pki_cli import app
+from waybill.identity.pki_folder import PkiFolder
+from waybill.identity.requests import KeyPair, make_request
 
 DAY = timedelta(days=1)
 NOW = datetime.now(UTC)

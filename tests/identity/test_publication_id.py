@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from identity.publication_id import RANDOM_BITS, is_publication_id, next_publication_id
+from waybill.identity.publication_id import RANDOM_BITS, is_publication_id, next_publication_id
 
 clocks = st.integers(0, 2**47)
 random_bits = st.integers(0, 2**RANDOM_BITS - 1)

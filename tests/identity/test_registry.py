@@ -12,9 +12,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from pydantic import ValidationError
 
-from identity import NameRefused
-from identity.precedence import precedence
-from identity.registry import (
+from tests.examples import examples
+from tests.identity.registry_strategies import (
+    CERTIFICATE,
+    CHANGE,
+    CLAIM,
+    OTHER_CLAIM,
+    active,
+    change,
+    changes,
+    expected,
+    published,
+)
+from waybill.identity.errors import NameRefused
+from waybill.identity.precedence import precedence
+from waybill.identity.registry import (
     ENDED,
     Beginning,
     ChangeRefused,
@@ -31,19 +43,7 @@ from identity.registry import (
     revoke,
     suspend,
 )
-from identity.ways_out import ended_claims
-from tests.examples import examples
-from tests.identity.registry_strategies import (
-    CERTIFICATE,
-    CHANGE,
-    CLAIM,
-    OTHER_CLAIM,
-    active,
-    change,
-    changes,
-    expected,
-    published,
-)
+from waybill.identity.ways_out import ended_claims
 
 AGAIN = "--again gives it another claim"
 REFUSED = pytest.raises(ChangeRefused)

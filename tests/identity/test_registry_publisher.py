@@ -7,11 +7,16 @@ from typing import Any
 import pulsar
 import pytest
 
-from identity import registry_publisher
-from identity.registry_messages import devices_topic
-from identity.registry_publisher import PublicationUnknown, RegistryPublisher, RegistryRefused, RegistryUnreachable
-from runtime.pulsar_client import PulsarAccess
 from tests.identity.registry_strategies import active
+from waybill.identity import registry_publisher
+from waybill.identity.registry_messages import devices_topic
+from waybill.identity.registry_publisher import (
+    PublicationUnknown,
+    RegistryPublisher,
+    RegistryRefused,
+    RegistryUnreachable,
+)
+from waybill.pulsar.pulsar_client import PulsarAccess
 
 
 class Client:

@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 
 from gateway.registry_check import judge
 from gateway.validation import Sender
-from identity import IdentityError
-from identity.precedence import Precedence
-from identity.publication_id import PROPERTY
-from identity.registry import DeviceEntry, DeviceState, enrol, revoke, suspend
-from identity.registry_messages import (
+from tests.identity.registry_strategies import CERTIFICATE, CHANGE, MOMENT, active, expected, published
+from tests.waiting import wait_until
+from waybill.identity.errors import IdentityError
+from waybill.identity.precedence import Precedence
+from waybill.identity.publication_id import PROPERTY
+from waybill.identity.registry import DeviceEntry, DeviceState, enrol, revoke, suspend
+from waybill.identity.registry_messages import (
     MAX_ENTRY_BYTES,
     DevicePublication,
     EntryRefused,
@@ -29,13 +31,11 @@ from identity.registry_messages import (
     entry_body,
     read_entry,
 )
-from identity.registry_reader import DeviceRegistry, Outranked, RegistryReader, Repeated, Taken
-from runtime import compacted_topic
-from runtime.compacted_topic import TopicMessage
-from runtime.pulsar_client import PulsarAccess
-from telemetry import RefusalReason
-from tests.identity.registry_strategies import CERTIFICATE, CHANGE, MOMENT, active, expected, published
-from tests.waiting import wait_until
+from waybill.identity.registry_reader import DeviceRegistry, Outranked, RegistryReader, Repeated, Taken
+from waybill.pulsar import compacted_topic
+from waybill.pulsar.compacted_topic import TopicMessage
+from waybill.pulsar.pulsar_client import PulsarAccess
+from waybill.record import RefusalReason
 
 NOW_MS = int(MOMENT.timestamp() * 1000)
 
@@ -165,7 +165,7 @@ def test_whatever_a_message_raises_it_is_refused_and_counted(monkeypatch: pytest
     def raises(*_: Any) -> None:
         raise OverflowError("date value out of range")
 
-    monkeypatch.setattr("identity.registry_reader.read_entry", raises)
+    monkeypatch.setattr("waybill.identity.registry_reader.read_entry", raises)
     held = registry()
     refused = held.take(message(active()), None)
     assert isinstance(refused, EntryRefused)

@@ -11,23 +11,23 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import SecretStr
 
-from identity import registry_session
-from identity.change_outcome import ChangeCutShort
-from identity.confirmations import encode_confirmation
-from identity.operator_settings import NotInSettings, OperatorSettings
-from identity.publication_id import PROPERTY, next_publication_id
-from identity.registry import DeviceEntry, DeviceState, enrol, revoke
-from identity.registry_messages import devices_topic, entry_body, tenant_of
-from identity.registry_publisher import PublicationUnknown, RegistryRefused, RegistryUnreachable
-from identity.registry_reader import DeviceRegistry, RegistryReader
-from identity.registry_session import ClockRefused, RegistrySession
-from identity.tokens import TokenKey
-from runtime.cluster_clock import ClockDiffers, ClockUnknown, NotLetIn
-from runtime.compacted_topic import TopicMessage, TopicStanding
-from runtime.pulsar_client import AccessRefusal, PulsarAccess
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, MOMENT, active, change, expected
 from tests.tokens import token_file
 from tests.waiting import PATIENCE
+from waybill.identity import registry_session
+from waybill.identity.change_outcome import ChangeCutShort
+from waybill.identity.confirmations import encode_confirmation
+from waybill.identity.operator_settings import NotInSettings, OperatorSettings
+from waybill.identity.publication_id import PROPERTY, next_publication_id
+from waybill.identity.registry import DeviceEntry, DeviceState, enrol, revoke
+from waybill.identity.registry_messages import devices_topic, entry_body, tenant_of
+from waybill.identity.registry_publisher import PublicationUnknown, RegistryRefused, RegistryUnreachable
+from waybill.identity.registry_reader import DeviceRegistry, RegistryReader
+from waybill.identity.registry_session import ClockRefused, RegistrySession
+from waybill.identity.tokens import TokenKey
+from waybill.pulsar.cluster_clock import ClockDiffers, ClockUnknown, NotLetIn
+from waybill.pulsar.compacted_topic import TopicMessage, TopicStanding
+from waybill.pulsar.pulsar_client import AccessRefusal, PulsarAccess
 
 SETTINGS = OperatorSettings(
     service_url="pulsar://nowhere",
@@ -299,7 +299,7 @@ def test_what_cannot_be_read_to_its_end_confirms_nothing(
     topic: Topic, regions: list[TopicMessage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = TopicStanding(problem="no way")
-    monkeypatch.setattr("identity.registry_session.CompactedTopicReader.standing", lost)
+    monkeypatch.setattr("waybill.identity.registry_session.CompactedTopicReader.standing", lost)
     entry, ids = active(), [next_publication_id(None, round(time.time() * 1000), 1)]
     regions += [said(region, entry, ids[0]) for region in ("eu", "us")]
     topic.ids = iter(ids)

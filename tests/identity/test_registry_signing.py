@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from identity.errors import SignatureFault, SignatureRefused
-from identity.operator_files import NewOperator
-from identity.operator_keys import OperatorKeys
-from identity.publication_id import PROPERTY, next_publication_id
-from identity.registry import (
+from tests.identity.operators import operator, operators_file, trusting
+from tests.identity.registry_strategies import CERTIFICATE, CHANGE, CLAIM, MOMENT, active, change, expected
+from waybill.identity.errors import SignatureFault, SignatureRefused
+from waybill.identity.operator_files import NewOperator
+from waybill.identity.operator_keys import OperatorKeys
+from waybill.identity.publication_id import PROPERTY, next_publication_id
+from waybill.identity.registry import (
     Beginning,
     Claim,
     DeviceEntry,
@@ -27,15 +29,13 @@ from identity.registry import (
     revoke,
     suspend,
 )
-from identity.registry_messages import WARRANT, EntryRefused, entry_body
-from identity.registry_reader import DeviceRegistry, Outranked, Taken
-from identity.registry_signing import MAX_WARRANTED_CHANGES, check_by, check_right, signed_by
-from identity.registry_trust import RegistryTrust
-from identity.signatures import SIGNATURE, SIGNER
-from runtime.compacted_topic import TopicMessage
-from settings import SettingsError
-from tests.identity.operators import operator, operators_file, trusting
-from tests.identity.registry_strategies import CERTIFICATE, CHANGE, CLAIM, MOMENT, active, change, expected
+from waybill.identity.registry_messages import WARRANT, EntryRefused, entry_body
+from waybill.identity.registry_reader import DeviceRegistry, Outranked, Taken
+from waybill.identity.registry_signing import MAX_WARRANTED_CHANGES, check_by, check_right, signed_by
+from waybill.identity.registry_trust import RegistryTrust
+from waybill.identity.signatures import SIGNATURE, SIGNER
+from waybill.pulsar.compacted_topic import TopicMessage
+from waybill.settings import SettingsError
 
 NOW_MS = int(MOMENT.timestamp() * 1000)
 ANNA = operator("anna", tenants=("acme",), kinds=("device",))

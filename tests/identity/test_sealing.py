@@ -10,15 +10,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from identity import (
-    Sealer,
-    SealingKeyError,
-    Unsealable,
-    Unsealer,
-    is_sealed,
-    read_public_key,
-)
-from identity.sealing import OVERHEAD_BYTES
+from waybill.identity.errors import SealingKeyError, Unsealable
+from waybill.identity.sealing import OVERHEAD_BYTES, Sealer, Unsealer, is_sealed, read_public_key
 
 ACME, OTHER, EPHEMERAL = (X25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in (1, 2, 3))
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789.-", min_size=1, max_size=63)

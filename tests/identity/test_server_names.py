@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from identity import Authority, KeyPair, issue_server, make_regional, read_certificates
-from identity.errors import NameRefused
-from identity.pki_cli import app
-from identity.server_names import permitted_servers
 from tests.identity.makers import MONTH, NOW, YEAR, root_authority
+from waybill.identity.authority import Authority, issue_server, make_regional, read_certificates
+from waybill.identity.errors import NameRefused
+from waybill.identity.pki_cli import app
+from waybill.identity.requests import KeyPair
+from waybill.identity.server_names import permitted_servers
 
 ROOT, KEY = root_authority(), KeyPair.generate()
 

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import identity.registry_session
-from identity.change_outcome import ChangeOutcome
-from identity.device_cli import app
-from identity.errors import SignatureFault, SignatureRefused
-from identity.registry import DeviceEntry
-from identity.registry_messages import DevicePublication
+import waybill.identity.registry_session as registry_session_module
 from tests.identity.registry_in_memory import InMemory
 from tests.identity.test_device_cli import publishing
+from waybill.identity.change_outcome import ChangeOutcome
+from waybill.identity.device_cli import app
+from waybill.identity.errors import SignatureFault, SignatureRefused
+from waybill.identity.registry import DeviceEntry
+from waybill.identity.registry_messages import DevicePublication
 
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(identity.registry_session, "RegistrySession", InMemory)
+    monkeypatch.setattr(registry_session_module, "RegistrySession", InMemory)
     file = tmp_path / "operator.toml"
     file.write_text(
         'admin_url = "http://nowhere"\nservice_url = "pulsar://127.0.0.1:1"\nregions = ["eu"]\nunsigned = true\n'

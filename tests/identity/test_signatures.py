@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from identity.errors import SignatureFault, SignatureRefused
-from identity.operator_keys import Scope
-from identity.publication_id import PROPERTY, drawn_at, next_publication_id
-from identity.signatures import (
+from tests.identity.operators import operator, trusting
+from waybill.identity.errors import SignatureFault, SignatureRefused
+from waybill.identity.operator_keys import Scope
+from waybill.identity.publication_id import PROPERTY, drawn_at, next_publication_id
+from waybill.identity.signatures import (
     REASON,
     SIGNATURE,
     SIGNER,
@@ -18,7 +19,6 @@ from identity.signatures import (
     sign_publication,
     verify_publication,
 )
-from tests.identity.operators import operator, trusting
 
 ANNA = operator()
 KEYS = trusting(ANNA)

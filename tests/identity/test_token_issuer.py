@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from identity.token_folder import KeyStep, KeyStepRefused, KeyUse
-from identity.token_issuer import TokenIssuer
-from identity.tokens import InvalidToken, read_claims
+from waybill.identity.token_folder import KeyStep, KeyStepRefused, KeyUse
+from waybill.identity.token_issuer import TokenIssuer
+from waybill.identity.tokens import InvalidToken, read_claims
 
 ISSUER = "https://127.0.0.1:1"
 

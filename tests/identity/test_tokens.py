@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 from hypothesis import given
 from hypothesis import strategies as st
 
-from identity.tokens import InvalidToken, TokenKey, check_keys, discovery, read_claims
+from waybill.identity.tokens import InvalidToken, TokenKey, check_keys, discovery, read_claims
 
 KEY = TokenKey(ec.derive_private_key(7, ec.SECP256R1()))
 OTHER = TokenKey(ec.derive_private_key(8, ec.SECP256R1()))

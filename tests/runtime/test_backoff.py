@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime import Backoff
+from waybill.daemon.backoff import Backoff
 
 
 @given(st.integers(0, 1000))

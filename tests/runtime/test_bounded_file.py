@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime import read_bounded
+from waybill.daemon.bounded_file import read_bounded
 
 
 def test_a_file_of_as_many_bytes_as_are_allowed_is_read_and_a_longer_one_refused(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.access.broker_log import refused_publication
-from runtime.broker_log import MAX_COUNTED, MAX_SUBSCRIPTIONS, LogFilter
 from tests.waiting import PATIENCE
+from waybill.mqtt.broker_log import MAX_COUNTED, MAX_SUBSCRIPTIONS, LogFilter
 
 MESSAGES = b"""Received PUBLISH from acme/a (d0, q1, r0, m1, 'waybill/1/acme/a/batch', ... (8 bytes))
 Sending PUBACK to acme/a (m1, rc0)
@@ -105,7 +105,7 @@ def test_a_line_without_an_end_is_not_kept_in_memory() -> None:
 def test_a_program_is_who_was_started_and_its_last_lines_are_written(tmp_path: Path) -> None:
     log = tmp_path / "log"
     program = "import os, sys; print(os.getpid()); print('Sending x'); sys.exit(3)"
-    command = [sys.executable, "-m", "runtime.broker_log", str(log), sys.executable, "-c", program]
+    command = [sys.executable, "-m", "waybill.mqtt.broker_log", str(log), sys.executable, "-c", program]
     started = subprocess.Popen(command, stderr=subprocess.PIPE)
     _, _ = started.communicate(timeout=30 * PATIENCE)
     assert started.returncode == 3

@@ -9,9 +9,10 @@ import pytest
 from edge_agent.config import AgentSettings, IntakeSettings, UplinkSettings
 from gateway import GatewaySettings
 from gateway.config import Mqtt, Pulsar
-from runtime import BrokerSettings, LogSettings, TlsSettings
-from runtime.broker_settings import is_this_machine, read_password, unusable_files
-from settings import SettingsError, validate
+from waybill.daemon.logs import LogSettings
+from waybill.daemon.tls import TlsSettings
+from waybill.mqtt.broker_settings import BrokerSettings, is_this_machine, read_password, unusable_files
+from waybill.settings import SettingsError, validate
 
 
 @pytest.mark.parametrize("model", [IntakeSettings, UplinkSettings, Mqtt])

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime import cluster_clock
-from runtime.cluster_clock import ClockDiffers, ClockUnknown, NotLetIn, check_clock, stated_moment_s
-from runtime.pulsar_client import PulsarAccess
 from tests.tokens import token_file
+from waybill.pulsar import cluster_clock
+from waybill.pulsar.cluster_clock import ClockDiffers, ClockUnknown, NotLetIn, check_clock, stated_moment_s
+from waybill.pulsar.pulsar_client import PulsarAccess
 
 NOBODY = PulsarAccess()
 

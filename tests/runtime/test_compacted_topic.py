@@ -9,11 +9,11 @@ from typing import Any
 import pulsar
 import pytest
 
-from runtime import compacted_topic
-from runtime.compacted_topic import CompactedTopicReader, TopicMessage
-from runtime.pulsar_client import AccessRefusal, PulsarAccess
 from tests.tokens import token_file
 from tests.waiting import wait_until
+from waybill.pulsar import compacted_topic
+from waybill.pulsar.compacted_topic import CompactedTopicReader, TopicMessage
+from waybill.pulsar.pulsar_client import AccessRefusal, PulsarAccess
 
 
 class Message:

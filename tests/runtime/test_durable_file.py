@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime import create_durably, replace_durably
+from waybill.daemon.durable_file import create_durably, replace_durably
 
 
 def test_a_file_has_the_new_content_and_no_neighbour(tmp_path: Path) -> None:

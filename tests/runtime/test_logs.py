@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from runtime.logs import BURST, MAX_CHARACTERS, LineLimit
+from waybill.daemon.logs import BURST, MAX_CHARACTERS, LineLimit
 
 
 class LogClock:

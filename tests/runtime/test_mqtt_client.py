@@ -21,9 +21,9 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from deploy.local import LocalAuthority
-from runtime.broker_settings import BrokerSettings
-from runtime.mqtt_client import MqttClient, MqttMessage, MqttSessionOptions, read_publish
-from runtime.tls import TlsSettings
+from waybill.daemon.tls import TlsSettings
+from waybill.mqtt.broker_settings import BrokerSettings
+from waybill.mqtt.mqtt_client import MqttClient, MqttMessage, MqttSessionOptions, read_publish
 
 QOS_1 = 0x32
 

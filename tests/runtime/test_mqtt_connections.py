@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from runtime import BrokerSettings, MqttClient, MqttMessage, MqttSessionOptions, mqtt_client
-from runtime.mqtt_client import MAX_PACKETS
+from waybill.mqtt import mqtt_client
+from waybill.mqtt.broker_settings import BrokerSettings
+from waybill.mqtt.mqtt_client import MAX_PACKETS, MqttClient, MqttMessage, MqttSessionOptions
 
 CONNACK = b"\x20\x03\x00\x00\x00"
 MESSAGE = b"\x32\x08\x00\x01t\x00\x07\x00ab"

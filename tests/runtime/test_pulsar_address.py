@@ -15,11 +15,11 @@ from gateway.config import Pulsar
 from gateway.registry_settings import RegistrySettings
 from gateway.source_settings import ClusterSource
 from geo.replication.model import ClusterAddress
-from identity.operator_settings import OperatorSettings
-from runtime.pulsar_address import AdminUrl, ServiceUrl, each_host
-from runtime.pulsar_client import PulsarAccess, close_quietly, open_pulsar_client
-from settings import Settings
 from tests.examples import examples
+from waybill.identity.operator_settings import OperatorSettings
+from waybill.pulsar.pulsar_address import AdminUrl, ServiceUrl, each_host
+from waybill.pulsar.pulsar_client import PulsarAccess, close_quietly, open_pulsar_client
+from waybill.settings import Settings
 
 ADMIN = "http://a:8080"
 TWO = "pulsar://a:6650,b:6650"

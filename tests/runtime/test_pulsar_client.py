@@ -8,7 +8,7 @@ import pulsar
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from runtime.pulsar_client import PulsarAccess, PulsarAccessError, PulsarToken, open_pulsar_client
+from waybill.pulsar.pulsar_client import PulsarAccess, PulsarAccessError, PulsarToken, open_pulsar_client
 
 
 @pytest.mark.parametrize("content", [b"", b" \n", b"\xff\xfe", b"two words", b"line\r\nX-Header: 1", None])
@@ -60,5 +60,5 @@ def test_a_client_is_opened_with_no_broker_there_and_says_nothing(capfd: pytest.
 
 
 def test_only_who_opens_a_client_needs_its_library() -> None:
-    program = "import sys, runtime, runtime.pulsar_client; sys.exit('pulsar' in sys.modules)"
+    program = "import sys, runtime, waybill.pulsar.pulsar_client; sys.exit('pulsar' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0

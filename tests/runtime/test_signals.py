@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime import handle_signals, raise_on_signals, stop_on_signals
 from tests.waiting import PATIENCE
+from waybill.daemon.signals import handle_signals, raise_on_signals, stop_on_signals
 
 ROOT = Path(__file__).resolve().parents[2]
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -128,4 +128,4 @@ def test_no_other_module_sets_a_handler() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute) and ast.unparse(node) == "signal.signal"
     }
-    assert setting == {"runtime/signals.py"}
+    assert setting == {"waybill/daemon/signals.py"}

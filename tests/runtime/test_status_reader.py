@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from runtime.status_reader import MAX_ANSWER_BYTES, StatusUnavailable, fetch_status
-from runtime.status_server import StatusServer, json_answer
+from waybill.daemon.status_reader import MAX_ANSWER_BYTES, StatusUnavailable, fetch_status
+from waybill.daemon.status_server import StatusServer, json_answer
 
 OK = b"HTTP/1.0 200 OK\r\n\r\n"
 

@@ -13,8 +13,9 @@ import pytest
 from prometheus_client.registry import CollectorRegistry
 from structlog.testing import capture_logs
 
-from runtime import status_server
-from runtime.status_server import (
+from tests.waiting import deadline_s
+from waybill.daemon import status_server
+from waybill.daemon.status_server import (
     MAX_CONNECTIONS,
     MAX_HEAD_BYTES,
     MAX_REQUEST_S,
@@ -22,7 +23,6 @@ from runtime.status_server import (
     json_answer,
     metrics_answer,
 )
-from tests.waiting import deadline_s
 
 
 @pytest.fixture

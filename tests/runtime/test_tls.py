@@ -11,8 +11,8 @@ from cloud_jobs.pulsar_source.cluster.clients import shared_client
 from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
 from cloud_jobs.pulsar_source.topics import TopicName
 from deploy.local import LocalAuthority
-from runtime import TlsSettings, check_key_pair, tls_context
-from runtime.pulsar_client import PulsarAccess
+from waybill.daemon.tls import TlsSettings, check_key_pair, tls_context
+from waybill.pulsar.pulsar_client import PulsarAccess
 
 
 def with_passphrase(own):

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from runtime.pulsar_client import PulsarAccess, TokenNotGood
-from runtime.token_life import TokenLife, token_life
-from runtime.token_watch import TokenWatch, token_faults, tokens_ending
 from tests.tokens import token_file, token_text
+from waybill.daemon.token_life import TokenLife, token_life
+from waybill.pulsar.pulsar_client import PulsarAccess, TokenNotGood
+from waybill.pulsar.token_watch import TokenWatch, token_faults, tokens_ending
 
 DAY_S = 86_400.0
 

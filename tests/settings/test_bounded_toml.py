@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from settings import parse_toml
+from waybill.settings import parse_toml
 
 SIZE = 65_000
 UNITS = (

@@ -7,7 +7,7 @@ from typing import Self
 import pytest
 from pydantic import Field, model_validator
 
-from settings import Settings, SettingsError, parse
+from waybill.settings import Settings, SettingsError, parse
 
 
 class Wait(Settings):

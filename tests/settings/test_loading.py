@@ -10,8 +10,8 @@ from typing import ClassVar
 import pytest
 from pydantic import Field
 
-from settings import Settings, SettingsError, load, parse
-from settings.loading import MAX_PROBLEMS
+from waybill.settings import Settings, SettingsError, load, parse
+from waybill.settings.loading import MAX_PROBLEMS
 
 
 class Inner(Settings):

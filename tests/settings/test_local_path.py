@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from settings import PathElsewhere, Settings, local_path
 from tests.examples import examples
+from waybill.settings import PathElsewhere, Settings, local_path
 
 REFUSED = {
     "dbfs:/lake": "begins with dbfs:",

@@ -13,19 +13,19 @@ import pytest
 
 from cloud_jobs.reference_files import read_reference
 from edge_agent.push_cli import _read as read_settings_to_push
-from identity.authority_folder import AuthorityFolder
-from identity.judged_devices import read_device_files
-from identity.operator_files import read_operator_key
-from identity.operator_settings import read_operator_settings
-from identity.sealing import read_public_key
-from identity.token_folder import TokenFolder
-from runtime import read_bounded
-from runtime.broker_settings import read_password
-from runtime.pulsar_client import PulsarAccess
-from runtime.tls import certificate_faults
-from settings import NotAFile, open_file, read_file
 from simulator.options import parse_brokers
 from simulator.replay import read_recording
+from waybill.daemon.bounded_file import read_bounded
+from waybill.daemon.tls import certificate_faults
+from waybill.identity.authority_folder import AuthorityFolder
+from waybill.identity.judged_devices import read_device_files
+from waybill.identity.operator_files import read_operator_key
+from waybill.identity.operator_settings import read_operator_settings
+from waybill.identity.sealing import read_public_key
+from waybill.identity.token_folder import TokenFolder
+from waybill.mqtt.broker_settings import read_password
+from waybill.pulsar.pulsar_client import PulsarAccess
+from waybill.settings import NotAFile, open_file, read_file
 
 
 def make(kind: str, path: Path) -> Path:

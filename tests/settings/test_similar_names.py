@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from settings import as_read, name_advice, near_equal
 from tests.examples import examples
+from waybill.settings import as_read, name_advice, near_equal
 
 ALIKE = [
     ("K\u00f6ln", "Ko\u0308ln"),

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from simulator import Faults, Scenario, VehicleMessage, drive, generated_scenario
 from simulator.messages import TOPIC_KINDS, journal_line
 from simulator.truth.track import metres
-from telemetry import VEHICLE_POSITION
 from tests.examples import examples
 from tests.simulator.runs import write_journal
+from waybill.record import VEHICLE_POSITION
 
 
 def fleet(seed: int = 7, faults: Faults | None = None) -> Scenario:

@@ -26,7 +26,7 @@ from simulator.month import (
     expected_billing,
     hard_month,
 )
-from telemetry import decode
+from waybill.record import decode
 
 MODELS: dict[str, type[BaseModel]] = {
     "legal_entity": LegalEntity,

@@ -8,8 +8,8 @@ import pytest
 from edge_agent.intake.parse import parse_message
 from simulator import Faults, VehicleMessage, drive, generated_scenario, read_recording, recorded_scenario
 from simulator.truth import Made, made_canary, made_event, made_position, made_raw, made_signal
-from telemetry import Batch, Canary, Event, Position, Raw, Record, Signal, decode, encode
 from tests.simulator.runs import RECORDING, run_in
+from waybill.record import Batch, Canary, Event, Position, Raw, Record, Signal, decode, encode
 
 
 def made(record: Record) -> Made:

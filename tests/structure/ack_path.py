@@ -26,11 +26,11 @@ from edge_agent.store.buffer import Buffer
 from edge_agent.store.clock_correction import ClockCorrector
 from edge_agent.uplink.mqtt import MqttUplink
 from edge_agent.uplink.protocol import UplinkEvent
-from telemetry import DeviceChannel, device_topic
 from tests.edge_agent.makers import DEVICE, fill, open_buffer
 from tests.gateway.sides import FakeBroker, Published, Region
 from tests.gateway.strategies import batch
 from tests.structure.test_vocabulary import PACKAGES
+from waybill.record import DeviceChannel, device_topic
 
 Calls = dict[CodeType, set[str]]
 # Over a second of the vehicle's time: what an agent looks at each second is not because of an acknowledgement.

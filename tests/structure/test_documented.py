@@ -19,11 +19,11 @@ from gateway.access.config import AccessSettings
 from gateway.alerts.config import AlertSettings
 from gateway.config import GatewaySettings
 from gateway.webhooks.config import NotifierSettings
-from identity.operator_settings import OperatorSettings
-from telemetry import RefusalReason
 from tests.structure.metric_registries import REGISTRIES, every_metric
 from tests.structure.test_help import APPS, commands
 from tests.structure.test_structure import PACKAGES
+from waybill.identity.operator_settings import OperatorSettings
+from waybill.record import RefusalReason
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}

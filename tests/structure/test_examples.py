@@ -12,7 +12,7 @@ from cloud_jobs.__main__ import app
 from cloud_jobs.config import CloudSettings
 from edge_agent.config import AgentSettings
 from gateway.config import GatewaySettings
-from settings import Settings, parse
+from waybill.settings import Settings, parse
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

@@ -12,9 +12,9 @@ from gateway.alerts.config import AlertSettings
 from gateway.config import GatewaySettings
 from gateway.webhooks.config import NotifierSettings, TailSettings
 from geo.replication import Topology
-from identity.operator_settings import OperatorSettings
-from settings import Settings, SettingsError, parse
-from settings.known_files import KNOWN_FILES, command_of
+from waybill.identity.operator_settings import OperatorSettings
+from waybill.settings import Settings, SettingsError, parse
+from waybill.settings.known_files import KNOWN_FILES, command_of
 
 MODELS: list[type[Settings]] = [
     AccessSettings, AgentSettings, AlertSettings, CanarySettings, CloudSettings, GatewaySettings, NotifierSettings,

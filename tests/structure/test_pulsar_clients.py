@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.structure.test_vocabulary import MODULES, ROOT
 
-OPENER = Path("runtime/pulsar_client.py")
+OPENER = Path("waybill/pulsar/pulsar_client.py")
 TRIED_OUT = {
     path.relative_to(ROOT): ast.parse(text)
     for folder in ("benchmarks", "tests")

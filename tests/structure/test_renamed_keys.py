@@ -12,7 +12,7 @@ from edge_agent.config import AgentSettings
 from gateway.access import AccessSettings
 from gateway.alerts.config import AlertSettings
 from gateway.config import GatewaySettings
-from settings import Settings, SettingsError, validate
+from waybill.settings import Settings, SettingsError, validate
 
 RENAMED: list[tuple[type[Settings], str, str]] = [
     (GatewaySettings, "mqtt.reconnect_max_s", "mqtt.backoff_max_s"),

@@ -18,11 +18,8 @@ PACKAGES = (
     "edge_agent",
     "gateway",
     "geo",
-    "identity",
-    "runtime",
-    "settings",
     "simulator",
-    "telemetry",
+    "waybill",
 )
 HEAVY = {"pyspark", "pyarrow", "numpy", "pandas", "pulsar", "shapely", "pyproj", "deltalake"}
 
@@ -66,7 +63,7 @@ def test_the_agent_imports_nothing_heavy() -> None:
 
 
 def test_a_durable_write_needs_no_mqtt_client_and_no_metrics() -> None:
-    program = "import sys; from runtime import replace_durably; print(*sys.modules)"
+    program = "import sys; from waybill.daemon.durable_file import replace_durably; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     extras = {"paho", "prometheus_client", "pydantic", "structlog", "tenacity"}
     assert not {module.partition(".")[0] for module in done.stdout.split()} & extras
@@ -76,10 +73,8 @@ def test_a_durable_write_needs_no_mqtt_client_and_no_metrics() -> None:
     "package",
     [
         "edge_agent",
-        "identity",
-        "runtime",
-        "settings",
-        "telemetry",
+        "waybill.record",
+        "waybill.settings",
         "geo.spatial",
         "geo.replication",
         "simulator",

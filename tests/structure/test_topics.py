@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from telemetry import DeviceChannel, EnrolmentChannel, device_topic, enrolment_rule, shared_filter
 from tests.structure.test_vocabulary import MODULES, ROOT
+from waybill.record import DeviceChannel, EnrolmentChannel, device_topic, enrolment_rule, shared_filter
 
-HOME = Path("telemetry/mqtt_topics.py")
+HOME = Path("waybill/record/mqtt_topics.py")
 TOPIC = re.compile(r"\bwaybill/|\bvehicle/|\$share\b|^/(batch|ack|config|config-result)$")
 BENCHMARKS = {
     path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "benchmarks").rglob("*.py")

@@ -19,8 +19,9 @@ from deploy.local import free_port
 from gateway.access.config import AccessEndpoint
 from gateway.access.status import AccessStatus, read_access_status
 from gateway.errors import NoAnswer
-from identity import AuthorityFolder, KeyPair, make_request, write_credentials
-from identity.broker_conf import (
+from tests.waiting import PATIENCE, wait_until
+from waybill.identity.authority_folder import AuthorityFolder
+from waybill.identity.broker_conf import (
     MosquittoSettings,
     ServerFiles,
     broker_access_lines,
@@ -30,7 +31,8 @@ from identity.broker_conf import (
     conf_text,
     device_listener_lines,
 )
-from tests.waiting import PATIENCE, wait_until
+from waybill.identity.credentials import write_credentials
+from waybill.identity.requests import KeyPair, make_request
 
 LIFE = timedelta(days=30)
 

@@ -34,8 +34,8 @@ from geo.spatial import (
     find_events,
     identified,
 )
-from telemetry import Batch, Position, Record, encode
 from tests.pulsar_clients import open_client
+from waybill.record import Batch, Position, Record, encode
 
 TENANT = "fleet"
 BATCHES = f"persistent://{TENANT}/telemetry-eu/batches"

@@ -14,12 +14,13 @@ from gateway.access.enrolment_rates import EnrolmentRates, EnrolmentRateSettings
 from gateway.access.enrolment_service import EnrolmentDoors, EnrolmentService
 from gateway.access.entry_book import EntryBook
 from gateway.access.open_tokens import OpenTokens
-from identity import AuthorityFolder, KeyPair
-from identity.broker_rules import broker_rules
-from identity.claims import broker_password, make_token, password_file
-from identity.registry import Claim, DeviceChange, DeviceEntry, expect
-from runtime.broker_settings import BrokerSettings
-from runtime.tls import TlsSettings
+from waybill.daemon.tls import TlsSettings
+from waybill.identity.authority_folder import AuthorityFolder
+from waybill.identity.broker_rules import broker_rules
+from waybill.identity.claims import broker_password, make_token, password_file
+from waybill.identity.registry import Claim, DeviceChange, DeviceEntry, expect
+from waybill.identity.requests import KeyPair
+from waybill.mqtt.broker_settings import BrokerSettings
 
 YEAR = timedelta(days=365)
 

@@ -23,9 +23,9 @@ from deploy.local import (
 )
 from gateway import GatewayStatus, read_status
 from gateway.config import StatusEndpoint
-from telemetry import Ack, Batch, Canary, IntervalSet, Record, decode_ack, encode, read_header
 from tests.pulsar_clients import open_client
 from tests.waiting import wait_until
+from waybill.record import Ack, Batch, Canary, IntervalSet, Record, decode_ack, encode, read_header
 
 NAMESPACE = "fleet/telemetry-eu"
 RECORDS = 20

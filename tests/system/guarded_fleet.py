@@ -13,8 +13,12 @@ import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
 from deploy.local import TlsFiles
-from runtime import load_key_pair, tls_context
-from telemetry import (
+from tests.cloud_jobs.ingest.centre import new_ingest, new_lake, seqs_in_table, take_in
+from tests.system.gateway_region import RECORDS, assert_safe
+from tests.system.guarded_region import TENANT, GuardedRegion
+from tests.waiting import wait_until
+from waybill.daemon.tls import load_key_pair, tls_context
+from waybill.record import (
     Ack,
     Batch,
     Canary,
@@ -26,10 +30,6 @@ from telemetry import (
     encode,
     read_header,
 )
-from tests.cloud_jobs.ingest.centre import new_ingest, new_lake, seqs_in_table, take_in
-from tests.system.gateway_region import RECORDS, assert_safe
-from tests.system.guarded_region import TENANT, GuardedRegion
-from tests.waiting import wait_until
 
 EPOCH = 7
 _EVERY_S, _AGAIN_S, _KEEPALIVE_S = 0.02, 2.0, 3

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from deploy.local import CuttableLinks, LocalStack, PulsarSettings, StackSettings, TlsFiles, free_port, stack_operator
 from deploy.local.stack import DEFAULT_TOPOLOGY
-from identity.operator_settings import OPERATOR_SETTINGS, read_operator_settings
-from identity.registry import DeviceChange, expect
-from identity.registry_session import RegistrySession
 from tests.system.gateway_region import GatewayProcess, PulsarRegion
 from tests.system.regional_broker import ending
 from tests.waiting import wait_until
+from waybill.identity.operator_settings import OPERATOR_SETTINGS, read_operator_settings
+from waybill.identity.registry import DeviceChange, expect
+from waybill.identity.registry_session import RegistrySession
 
 TENANT = "fleet"
 RECEIVE_MAXIMUM = 16

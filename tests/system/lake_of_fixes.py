@@ -19,8 +19,8 @@ from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.schemas import RECORDS, TABLES
 from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
-from telemetry import IntervalSet
 from tests.cloud_jobs.publications import rows_of
+from waybill.record import IntervalSet
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 NIGHT = datetime(2026, 1, 5, 23, 40, tzinfo=UTC)

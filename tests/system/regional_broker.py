@@ -6,9 +6,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from deploy.local import LocalAuthority, MosquittoBroker, MosquittoSecurity, TlsFiles
-from identity import KeyPair, write_credentials
-from identity.authority_folder import certify
-from identity.broker_rules import broker_rules
+from waybill.identity.authority_folder import certify
+from waybill.identity.broker_rules import broker_rules
+from waybill.identity.credentials import write_credentials
+from waybill.identity.requests import KeyPair
 
 
 class RegionalBroker:

@@ -16,20 +16,20 @@ from typer.testing import CliRunner
 
 from cloud_jobs.reference_cli import app as reference_app
 from deploy.local import PulsarCluster
-from identity import AuthorityFolder
-from identity.device_cli import app
-from identity.operator_files import operators_toml, read_operator_key, trust_operator, write_operator
-from identity.registry import DeviceEntry, resume, revoke, suspend
-from identity.registry_messages import devices_topic
-from identity.registry_publisher import RegistryPublisher
-from identity.registry_signing import signed_by
-from runtime.compacted_topic import CompactedTopicReader
-from runtime.pulsar_client import PulsarAccess
 from tests.identity.operators import operator, operators_file
 from tests.identity.registry_strategies import active, change
 from tests.identity.test_device_files_cli import table
 from tests.system.access_region import AccessRegion, has_ended, new_root
 from tests.waiting import PATIENCE, wait_until
+from waybill.identity.authority_folder import AuthorityFolder
+from waybill.identity.device_cli import app
+from waybill.identity.operator_files import operators_toml, read_operator_key, trust_operator, write_operator
+from waybill.identity.registry import DeviceEntry, resume, revoke, suspend
+from waybill.identity.registry_messages import devices_topic
+from waybill.identity.registry_publisher import RegistryPublisher
+from waybill.identity.registry_signing import signed_by
+from waybill.pulsar.compacted_topic import CompactedTopicReader
+from waybill.pulsar.pulsar_client import PulsarAccess
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 

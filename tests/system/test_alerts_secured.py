@@ -15,10 +15,10 @@ from deploy.local.alert_process import alert_process, alert_settings
 from gateway.alerts.config import AlertSettings
 from gateway.alerts.status import read_alerts_status
 from geo.alerts import Alert, decode_alert
-from settings import load
 from tests.pulsar_clients import open_client
 from tests.system.alert_region import FEATURES, Drive
 from tests.waiting import wait_until
+from waybill.settings import load
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 

@@ -19,11 +19,11 @@ from gateway.access.broker_log import RefusedConnection
 from gateway.access.broker_logs import BrokerLogs
 from gateway.access.checks import warnings
 from gateway.access.config import AccessSettings
-from runtime.broker_log import MAX_SUBSCRIPTIONS
-from settings import load
-from telemetry import DeviceChannel, device_topic
 from tests.system.access_region import AccessRegion, has_ended, new_root
 from tests.waiting import wait_until
+from waybill.mqtt.broker_log import MAX_SUBSCRIPTIONS
+from waybill.record import DeviceChannel, device_topic
+from waybill.settings import load
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 

@@ -19,13 +19,15 @@ from pydantic import SecretStr
 
 from geo.replication.admin import AdminClient
 from geo.replication.errors import ReplicationError
-from identity import Authority, KeyPair, credentials_in, issue_server, write_credentials
-from identity.pki_folder import PkiFolder
-from runtime.broker_settings import BrokerSettings
-from runtime.mqtt_client import MqttClient, MqttSessionOptions
-from runtime.pulsar_client import PulsarAccess, close_quietly, open_pulsar_client
-from runtime.tls import TlsSettings
 from tests.page_commands import run_line
+from waybill.daemon.tls import TlsSettings
+from waybill.identity.authority import Authority, issue_server
+from waybill.identity.credentials import credentials_in, write_credentials
+from waybill.identity.pki_folder import PkiFolder
+from waybill.identity.requests import KeyPair
+from waybill.mqtt.broker_settings import BrokerSettings
+from waybill.mqtt.mqtt_client import MqttClient, MqttSessionOptions
+from waybill.pulsar.pulsar_client import PulsarAccess, close_quietly, open_pulsar_client
 
 pytestmark = pytest.mark.system
 

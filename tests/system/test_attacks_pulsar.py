@@ -16,11 +16,11 @@ from pydantic import SecretStr
 from deploy.local import LocalStack
 from geo.replication import AdminClient, admins, apply, inspect_clusters
 from geo.replication.grant_probe import TriedRight, try_rights
-from runtime.pulsar_client import PulsarAccess
 from tests.page_commands import run_line
 from tests.pulsar_clients import http_access, open_client
 from tests.system.topology_parts import known, look
 from tests.waiting import wait_until
+from waybill.pulsar.pulsar_client import PulsarAccess
 
 pytestmark = pytest.mark.system
 

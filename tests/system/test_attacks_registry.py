@@ -18,12 +18,12 @@ import pytest
 from typer.testing import CliRunner
 
 from deploy.local import LocalStack
-from identity.device_cli import app
-from identity.registry_messages import devices_topic
-from runtime.pulsar_client import open_pulsar_client
 from tests.system.access_region import is_refused_at
 from tests.system.test_stack_access import agent_file, certificate_of, ended, start_enrol
 from tests.waiting import PATIENCE, wait_until
+from waybill.identity.device_cli import app
+from waybill.identity.registry_messages import devices_topic
+from waybill.pulsar.pulsar_client import open_pulsar_client
 
 pytestmark = pytest.mark.system
 HOSTILE, OTHER = "canary", "fleet"

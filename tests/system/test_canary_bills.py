@@ -17,10 +17,10 @@ from deploy.canary.reference_texts import contracts_text, fence_text
 from deploy.canary.script import CanaryScript
 from deploy.canary.sensor import canary_name
 from simulator.month import ArrivedBatch, Deliver, Month, Publish, hard_month
-from telemetry import Batch, Body, Canary, Position, Record, encode
 from tests.deploy.canary.canaries import canary_settings
 from tests.system.billed_month import MARCH, Centre, billed
 from tests.system.test_month_bytes import bill
+from waybill.record import Batch, Body, Canary, Position, Record, encode
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers, pytest.mark.timeout(900)]
 

@@ -17,11 +17,11 @@ from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.frames import run_on_executors
 from cloud_jobs.usage.job import compute_usage
 from geo.spatial import TrackSettings
-from telemetry import IntervalSet
 from tests.cloud_jobs.billing.contracts.makers import account, device, kind_of, legal_entity, price, tariff
 from tests.cloud_jobs.billing.register.billed_lake import BilledLake, hours, used
 from tests.cloud_jobs.publications import row_of
 from tests.system.lake_of_fixes import LakeFix, cover, ingest, lake_of, square
+from waybill.record import IntervalSet
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 

@@ -17,7 +17,6 @@ import pytest
 
 from cloud_jobs.lake.tables import Lake
 from deploy.local import ObjectStore
-from telemetry import Tombstone
 from tests.cloud_jobs.ingest.centre import batch, new_ingest, take_in
 from tests.cloud_jobs.ingest.test_decoding import Message
 from tests.cloud_jobs.maintenance.test_all_at_once import SQUARE, driven
@@ -27,6 +26,7 @@ from tests.cloud_jobs.usage.test_any_order import compute, in_force, publish, sm
 from tests.system.dying_store import DyingStore
 from tests.system.lake_in_store import copy_lake, place
 from tests.system.lake_of_fixes import square
+from waybill.record import Tombstone
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers, pytest.mark.timeout(600)]
 __all__ = ["small_groups"]  # a fixture for all tests here

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from deploy.local import MosquittoBroker
-from telemetry import IntervalSet
 from tests.edge_agent.process import DEVICE, AgentProcess, VehicleSensors, number_of
 from tests.edge_agent.region import MqttRegion
 from tests.waiting import deadline_s
+from waybill.record import IntervalSet
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 MESSAGES_A_SECOND = 800

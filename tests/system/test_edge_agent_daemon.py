@@ -13,13 +13,13 @@ import msgpack
 import pytest
 
 from deploy.local import LocalAuthority, MosquittoBroker, MosquittoSecurity, MosquittoSettings, TlsFiles, free_port
-from identity import sign_push
-from identity.broker_rules import broker_rules
-from telemetry import Event
 from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors
 from tests.edge_agent.region import MqttRegion
 from tests.identity.operators import operator, operators_file
 from tests.waiting import wait_until
+from waybill.identity.broker_rules import broker_rules
+from waybill.identity.signed_push import sign_push
+from waybill.record import Event
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 

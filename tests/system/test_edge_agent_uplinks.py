@@ -12,10 +12,10 @@ from deploy.local import LocalStack, MosquittoBroker, MosquittoSettings
 from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.uplink.mqtt import MqttUplink
 from edge_agent.uplink.pulsar import PulsarUplink
-from runtime.tls import TlsSettings
 from tests.edge_agent.region import MqttRegion
 from tests.edge_agent.uplink_conformance import FarSide, UplinkConformance
 from tests.pulsar_clients import open_client
+from waybill.daemon.tls import TlsSettings
 
 pytestmark = pytest.mark.system
 DEVICE = DeviceSettings(id="eu-0001", tenant="acme")

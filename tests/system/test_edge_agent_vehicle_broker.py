@@ -18,11 +18,11 @@ from deploy.local.mosquitto import mosquitto_program
 from edge_agent.config import AgentSettings
 from edge_agent.inspection import exported_lines
 from edge_agent.vehicle_broker import DROPPED_TOPIC
-from settings import load
 from tests.edge_agent.process import AgentProcess, VehicleSensors
 from tests.edge_agent.test_payload_variants import VARIANTS
 from tests.system.vehicle_agent import running
 from tests.waiting import wait_until
+from waybill.settings import load
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 EVENT = b'{"time": 1795359064626, "name": "delivery"}'

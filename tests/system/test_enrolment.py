@@ -17,13 +17,13 @@ from deploy.local import MosquittoBroker, free_port
 from edge_agent.config import AgentSettings
 from edge_agent.enrolment.certificate_folder import CertificateFolder
 from edge_agent.enrolment.certificate_state import certificate_folder
-from identity.claims import token_user
-from identity.registry import DeviceState
-from settings import parse
 from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors
 from tests.edge_agent.region import MqttRegion
 from tests.system.enrolment_region import EnrolmentRegion
 from tests.waiting import PATIENCE, wait_until
+from waybill.identity.claims import token_user
+from waybill.identity.registry import DeviceState
+from waybill.settings import parse
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 

@@ -19,11 +19,6 @@ from paho.mqtt.properties import Properties
 from deploy.local import (
     free_port,
 )
-from identity import sign_push
-from identity.registry import suspend
-from identity.registry_publisher import RegistryPublisher
-from identity.registry_signing import signed_by
-from telemetry import Batch, Canary, IntervalSet, Record, encode
 from tests.edge_agent.process import DEVICE, AgentProcess, VehicleSensors
 from tests.identity.operators import operator, operators_file
 from tests.identity.registry_strategies import active, change
@@ -31,6 +26,11 @@ from tests.system.gateway_region import RECORDS, Devices, GatewayProcess, Pulsar
 from tests.system.gateway_servers import devices, region  # noqa: F401 - fixtures
 from tests.system.vehicle_agent import running, stored, vehicle  # noqa: F401 - a fixture
 from tests.waiting import PATIENCE, wait_until
+from waybill.identity.registry import suspend
+from waybill.identity.registry_publisher import RegistryPublisher
+from waybill.identity.registry_signing import signed_by
+from waybill.identity.signed_push import sign_push
+from waybill.record import Batch, Canary, IntervalSet, Record, encode
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 

@@ -15,9 +15,9 @@ from paho.mqtt.properties import Properties
 
 from deploy.local import MosquittoBroker, MosquittoSettings
 from gateway.mqtt_connection import MqttConnection, PublishResult
-from runtime.mqtt_client import MqttMessage
 from tests.gateway.strategies import settings
 from tests.waiting import PATIENCE, deadline_s
+from waybill.mqtt.mqtt_client import MqttMessage
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 

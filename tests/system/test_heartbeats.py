@@ -10,12 +10,12 @@ import pytest
 
 from edge_agent.agent import Agent
 from edge_agent.config import AgentSettings
-from telemetry import Header, read_header
 from tests.edge_agent.process import DEVICE, VehicleSensors
 from tests.system.gateway_region import PulsarRegion
 from tests.system.gateway_servers import region  # noqa: F401 - a fixture
 from tests.system.vehicle_agent import vehicle  # noqa: F401 - a fixture
 from tests.waiting import wait_until
+from waybill.record import Header, read_header
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 

@@ -18,9 +18,9 @@ from cloud_jobs.ingest.job import MicroBatchHandler, start_ingest
 from cloud_jobs.lake.coverage import DeviceStream
 from cloud_jobs.status.topic_lag import topic_lags
 from deploy.local import LocalStack
-from telemetry import Batch, Canary, IntervalSet, Position, Record, Tombstone, encode
 from tests.pulsar_clients import open_client
 from tests.telemetry.test_wire import framed
+from waybill.record import Batch, Canary, IntervalSet, Position, Record, Tombstone, encode
 
 MARKERS = 10
 """More of them than Pulsar writes while a few messages are sent."""

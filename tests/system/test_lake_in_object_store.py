@@ -12,9 +12,9 @@ from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.s3_access import S3Access
 from cloud_jobs.lake.tables import Lake
 from deploy.local import ObjectStore
-from telemetry import IntervalSet, Tombstone
 from tests.cloud_jobs.ingest.centre import batch, check, coverage, new_ingest, take_in
 from tests.system.lake_in_store import place
+from waybill.record import IntervalSet, Tombstone
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers, pytest.mark.timeout(300)]
 

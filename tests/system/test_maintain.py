@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 from cloud_jobs.ingest.job import start_ingest
 from cloud_jobs.lake.coverage import DeviceStream
 from deploy.local import LocalStack
-from telemetry import IntervalSet
 from tests.cloud_jobs.pulsar_source.world import eventually
 from tests.system.test_ingest import EPOCH, IngestCentre, batch
 from tests.waiting import PATIENCE
+from waybill.record import IntervalSet
 
 STREAM = DeviceStream("acme", "eu-0001", EPOCH)
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]

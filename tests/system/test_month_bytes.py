@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from cloud_jobs.lake.tables import Lake
 from deploy.local import ObjectStore
 from simulator.month import Adjust, ArrivedBatch, Close, Decide, Deliver, Issue, Month, Publish, hard_month
-from telemetry import Batch, decode, encode
 from tests.system.billed_month import Centre, billed, owed, posted
 from tests.system.lake_in_store import place
+from waybill.record import Batch, decode, encode
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 

@@ -22,15 +22,15 @@ from edge_agent.uplink.mqtt import MqttUplink
 from gateway.access.broker_log import BrokerLog
 from gateway.access.enrolment_door import EnrolmentDoor
 from gateway.mqtt_connection import MqttConnection
-from identity import read_certificates
-from runtime.broker_settings import BrokerSettings
-from runtime.mqtt_client import MqttMessage
-from telemetry import DeviceChannel, device_filter, device_topic, shared_filter
 from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors
 from tests.edge_agent.region import MqttRegion
 from tests.gateway.strategies import settings as gateway_settings
 from tests.system.regional_broker import RegionalBroker
 from tests.waiting import deadline_s, wait_until
+from waybill.identity.authority import read_certificates
+from waybill.mqtt.broker_settings import BrokerSettings
+from waybill.mqtt.mqtt_client import MqttMessage
+from waybill.record import DeviceChannel, device_filter, device_topic, shared_filter
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 

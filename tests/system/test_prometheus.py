@@ -19,11 +19,11 @@ from cloud_jobs.status.centre_metrics import CentreCollector
 from deploy.local.jvm import cache_folder
 from deploy.local.ports import free_port
 from gateway.metrics import GatewayMetrics
-from runtime.status_server import StatusServer, metrics_answer
 from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, take_in
 from tests.cloud_jobs.status.watched import looked
 from tests.deploy.alerting_rules import RULES, rules
 from tests.waiting import PATIENCE, wait_until
+from waybill.daemon.status_server import StatusServer, metrics_answer
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 

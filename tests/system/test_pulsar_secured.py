@@ -12,11 +12,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import SecretStr
 
 from deploy.local import LocalStack
-from identity import TokenKey
-from runtime.pulsar_client import PulsarAccess, open_pulsar_client
-from runtime.pulsar_tls import access_tls_context
 from tests.pulsar_clients import http_access
 from tests.waiting import wait_until
+from waybill.identity.tokens import TokenKey
+from waybill.pulsar.pulsar_client import PulsarAccess, open_pulsar_client
+from waybill.pulsar.pulsar_tls import access_tls_context
 
 pytestmark = pytest.mark.system
 

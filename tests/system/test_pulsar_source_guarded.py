@@ -21,10 +21,10 @@ from cloud_jobs.pulsar_source.reading.entry_store import open_entry_store
 from cloud_jobs.reference_publisher import publish
 from geo.replication import AdminRefused, ClusterUnreachable, Topology, admins, inspect_clusters
 from geo.replication.connection import check_addresses
-from runtime.pulsar_client import PulsarAccess
 from tests.cloud_jobs.pulsar_source.guarded import GuardedCluster
 from tests.cloud_jobs.pulsar_source.held import guarded_options, halves, held_over
 from tests.cloud_jobs.pulsar_source.world import DeliveredBatches, read_available, stream
+from waybill.pulsar.pulsar_client import PulsarAccess
 
 pytestmark = pytest.mark.system
 TOPIC = "persistent://public/default/guarded"

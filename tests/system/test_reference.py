@@ -24,10 +24,10 @@ from cloud_jobs.reference_files import make_version
 from cloud_jobs.reference_publisher import Signing, publish
 from deploy.local import LocalStack, PulsarCluster, stack_operator
 from geo.reference.trust import ReferenceTrust
-from identity import OperatorKey, Publication, sign_publication, trusted_key
-from identity.operator_files import read_operators
-from identity.publication_id import next_publication_id
 from tests.pulsar_clients import open_client, source_access
+from waybill.identity.operator_files import read_operators, trusted_key
+from waybill.identity.publication_id import next_publication_id
+from waybill.identity.signatures import OperatorKey, Publication, sign_publication
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 

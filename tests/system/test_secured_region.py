@@ -18,13 +18,13 @@ from deploy.local import PortBook
 from deploy.local.mosquitto import mosquitto_program
 from geo.replication import Topology
 from geo.replication.cli import TopologyAccess
-from identity import credentials_in
-from identity.broker_conf import broker_command
-from runtime import TlsSettings, tls_context
-from runtime.pulsar_tls import access_tls_context
-from settings import load
 from tests.page_commands import run_line
 from tests.waiting import PATIENCE, wait_until
+from waybill.daemon.tls import TlsSettings, tls_context
+from waybill.identity.broker_conf import broker_command
+from waybill.identity.credentials import credentials_in
+from waybill.pulsar.pulsar_tls import access_tls_context
+from waybill.settings import load
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 

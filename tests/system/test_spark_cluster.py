@@ -40,10 +40,10 @@ from cloud_jobs.submit_bundle import write_bundle
 from cloud_jobs.usage.job import compute_usage
 from deploy.local import ObjectStore, PortBook, PulsarCluster, Server, SparkCluster, SparkClusterSettings, wait_all
 from geo.spatial import TrackSettings
-from telemetry import Batch, IntervalSet, Position, Record, Tombstone, encode
 from tests.cloud_jobs.pulsar_source.world import LiveCluster
 from tests.structure.test_spark_submit import COMMANDS, IDS
 from tests.system.lake_of_fixes import lake_of, square
+from waybill.record import Batch, IntervalSet, Position, Record, Tombstone, encode
 
 # A cluster with its own Spark takes minutes to be ready: what runs at each change has local[2], which gives these rows.
 pytestmark = [pytest.mark.system, pytest.mark.own_servers, pytest.mark.nightly, pytest.mark.timeout(300)]

@@ -31,9 +31,9 @@ from deploy.local import (
     StackNotRunning,
     StackState,
 )
-from settings import load
 from tests.pulsar_clients import open_client
 from tests.waiting import PATIENCE, wait_until
+from waybill.settings import load
 
 pytestmark = pytest.mark.system
 own_servers = pytest.mark.own_servers

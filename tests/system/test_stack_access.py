@@ -30,12 +30,12 @@ from gateway.checks import problems
 from gateway.config import GatewaySettings
 from gateway.webhooks.checks import problems as notifier_problems
 from gateway.webhooks.config import NotifierSettings
-from identity.device_cli import app
-from identity.operator_settings import OPERATOR_SETTINGS, read_operator_settings
-from identity.registry_session import RegistrySession
-from settings import load
 from tests.system.access_region import has_ended, is_refused_at
 from tests.waiting import PATIENCE, wait_until
+from waybill.identity.device_cli import app
+from waybill.identity.operator_settings import OPERATOR_SETTINGS, read_operator_settings
+from waybill.identity.registry_session import RegistrySession
+from waybill.settings import load
 
 pytestmark = pytest.mark.system
 TENANT = "fleet"

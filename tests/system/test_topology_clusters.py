@@ -23,12 +23,12 @@ from geo.replication import (
 from geo.replication.cli import app
 from geo.replication.model import Tenant
 from geo.replication.reconnect import reconnect
-from runtime.pulsar_client import open_pulsar_client
-from settings import load
 from tests.geo.replication.plan_model import read_plan
 from tests.pulsar_clients import open_client
 from tests.system.topology_parts import BATCHES, known, look
 from tests.waiting import wait_until
+from waybill.pulsar.pulsar_client import open_pulsar_client
+from waybill.settings import load
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 

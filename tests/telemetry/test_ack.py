@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry import Ack, IntervalSet, Malformed, decode_ack, encode_ack, split_ack
-from telemetry.ack import MAX_ACK_BYTES, MAX_ACK_RANGES, MAX_PAUSE_S
 from tests.strategies import interval_sets
+from waybill.record import Ack, IntervalSet, Malformed, decode_ack, encode_ack, split_ack
+from waybill.record.ack import MAX_ACK_BYTES, MAX_ACK_RANGES, MAX_PAUSE_S
 
 EDGES = [0, 1, -1, 1 << 31, 1 << 53, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, -(1 << 63)]
 junk = st.recursive(

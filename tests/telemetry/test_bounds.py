@@ -13,7 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from telemetry import (
+from tests.examples import examples
+from tests.fuzz.bounds import MAX_BYTES, check_bounds
+from tests.fuzz.worst import PARSERS
+from tests.telemetry.test_wire import framed
+from waybill.record import (
     MAX_RECORDS,
     Batch,
     Body,
@@ -32,12 +36,8 @@ from telemetry import (
     encode,
     validate,
 )
-from telemetry.columns import decode_columns
-from telemetry.content import pack_records
-from tests.examples import examples
-from tests.fuzz.bounds import MAX_BYTES, check_bounds
-from tests.fuzz.worst import PARSERS
-from tests.telemetry.test_wire import framed
+from waybill.record.columns import decode_columns
+from waybill.record.content import pack_records
 
 READERS = (validate, decode, decode_columns)
 HEADER = ["d", 1, 9, 0, [1, 1], []]

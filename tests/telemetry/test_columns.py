@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry import Batch, Canary, Event, Position, Raw, Record, Signal, WireError, decode, encode
-from telemetry.columns import RecordColumns, decode_columns
-from telemetry.content import pack_records
 from tests.strategies import batches
 from tests.telemetry.test_wire import framed
+from waybill.record import Batch, Canary, Event, Position, Raw, Record, Signal, WireError, decode, encode
+from waybill.record.columns import RecordColumns, decode_columns
+from waybill.record.content import pack_records
 
 POSITION_FIELDS = ("latitude", "longitude", "altitude_m", "speed_mps", "heading_deg", "accuracy_m")
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry import IntervalSet
 from tests.strategies import interval_sets
+from waybill.record import IntervalSet
 
 
 @given(interval_sets, interval_sets, interval_sets)

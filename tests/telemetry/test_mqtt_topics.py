@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry import (
+from waybill.record import (
     DEVICE_PATTERN,
     VEHICLE_CANARY,
     VEHICLE_EVENT,

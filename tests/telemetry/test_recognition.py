@@ -9,13 +9,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from telemetry import Batch, Canary, Event, Position, Raw, Record, Signal
-from telemetry.bodies import Body
-from telemetry.content import pack_records
-from telemetry.errors import WireError
-from telemetry.layout import read_content
-from telemetry.recognition import SHORT_BYTES, is_surely_readable
 from tests.strategies import batches
+from waybill.record import Batch, Canary, Event, Position, Raw, Record, Signal
+from waybill.record.bodies import Body
+from waybill.record.content import pack_records
+from waybill.record.errors import WireError
+from waybill.record.layout import read_content
+from waybill.record.recognition import SHORT_BYTES, is_surely_readable
 
 ODD: list[Any] = [
     None,

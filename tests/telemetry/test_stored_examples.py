@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from telemetry import (
+from waybill.record import (
     Batch,
     Canary,
     Event,
@@ -21,7 +21,7 @@ from telemetry import (
     read_header,
     validate,
 )
-from telemetry.columns import decode_columns
+from waybill.record.columns import decode_columns
 
 EXAMPLES = Path(__file__).parent / "examples"
 NOON_US = 1_767_614_400_000_000

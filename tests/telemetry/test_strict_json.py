@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry.errors import InvalidJson
-from telemetry.strict_json import MAX_DEPTH, MAX_INTEGER, MIN_INTEGER, PLAIN_BYTES, parse_json
+from waybill.record.errors import InvalidJson
+from waybill.record.strict_json import MAX_DEPTH, MAX_INTEGER, MIN_INTEGER, PLAIN_BYTES, parse_json
 
 KIB_64 = 64 << 10
 scalars = (

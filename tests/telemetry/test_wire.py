@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry import (
+from tests.strategies import batches
+from waybill.record import (
     MAX_CONTENT_BYTES,
     MAX_DEVICE_TIME_US,
     Batch,
@@ -36,8 +37,7 @@ from telemetry import (
     validate,
     with_statement,
 )
-from telemetry.columns import decode_columns
-from tests.strategies import batches
+from waybill.record.columns import decode_columns
 
 ONE = Batch("eu-0001", 7, 12, (Record(3, 1_000, Canary(id="a")), Record(5, 2_000, Canary(id="b"))))
 

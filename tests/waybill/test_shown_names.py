@@ -14,11 +14,11 @@ from cloud_jobs.fitted_table import Column, FittedTable
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference_cli import app as reference
 from edge_agent.push_cli import app as push
-from identity.error_messages import print_error
-from identity.pki_cli import app as pki
-from settings import printable
 from tests.cloud_jobs.test_reference_publisher import CONTRACTS
 from tests.identity.test_device_files_cli import table
+from waybill.identity.error_messages import print_error
+from waybill.identity.pki_cli import app as pki
+from waybill.settings import printable
 
 NAMES = {
     "escape": b"a\x1b[31m\r\nb.toml",

@@ -26,7 +26,7 @@ from cloud_jobs.lake.snapshots import newest_state
 from cloud_jobs.lake.store_clock import checked_time
 from cloud_jobs.lake.tables import Lake
 from geo.reference.moments import stamp
-from settings import read_file
+from waybill.settings import read_file
 
 MAX_DEVICES: Final = 1000
 """So many devices are decided on at once."""

@@ -34,7 +34,7 @@ from cloud_jobs.lake.vehicle_counters import OdometerWay
 from cloud_jobs.published_fences import parsed
 from geo.reference.fences import published_fences
 from geo.reference.moments import stamp
-from telemetry import IntervalSet
+from waybill.record import IntervalSet
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _HOUR: Final = timedelta(hours=1)

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from cloud_jobs.billing.contracts import DoubtBounds
 from cloud_jobs.lake.vehicle_counters import OdometerWay
-from telemetry import NO_FAULTS
+from waybill.record import NO_FAULTS
 
 USUAL_BOUNDS: Final = DoubtBounds()
 """Of a payer who agreed on nothing else."""

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Final
 
 from cloud_jobs.lake.coverage import Coverage
-from telemetry.record import EPOCH_RANDOM_BITS
+from waybill.record.record import EPOCH_RANDOM_BITS
 
 _US_PER_MS: Final = 1000
 DRAWN_BY_CHANCE_US: Final = ((1 << 35 >> EPOCH_RANDOM_BITS) + 1) * _US_PER_MS

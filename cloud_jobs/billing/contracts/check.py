@@ -25,8 +25,8 @@ from cloud_jobs.billing.contracts.what_if import BillChange, Bills, BothContract
 from cloud_jobs.billing.contracts.zones_of_prices import faults_of_zones
 from cloud_jobs.billing.errors import BadPeriod
 from geo.reference.beginning import ending
-from identity.publication_id import next_publication_id
-from settings import name_advice
+from waybill.identity.publication_id import next_publication_id
+from waybill.settings import name_advice
 
 MAX_MONTHS: Final = 24
 """So many months in which a stated version begins or ends are looked at, the earliest ones."""

@@ -20,7 +20,7 @@ from cloud_jobs.billing.currency import exponent
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.printable import unprintable
 from geo.spatial.ids import id_fault
-from telemetry import DEVICE_PATTERN
+from waybill.record import DEVICE_PATTERN
 
 _CHECKSUM: Final = 97
 

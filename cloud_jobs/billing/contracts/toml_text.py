@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from cloud_jobs.billing.contracts.published import MODEL_OF, VALUE_ERROR
 from geo.alerts import AlertRule
-from settings import (
+from waybill.settings import (
     TextFault,
     TomlLines,
     TomlPath,
@@ -22,7 +22,7 @@ from settings import (
     toml_fault,
     without_consequences,
 )
-from settings.text_fault import MAX_REASON_CHARACTERS
+from waybill.settings.text_fault import MAX_REASON_CHARACTERS
 
 TABLES: Final[dict[str, type[BaseModel]]] = {**MODEL_OF, "alert_rule": AlertRule}
 """What a table of each name makes."""

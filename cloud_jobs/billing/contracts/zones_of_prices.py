@@ -16,7 +16,7 @@ from cloud_jobs.billing.contracts.tariff import Tariff
 from cloud_jobs.billing.meters import Meter
 from cloud_jobs.in_force import in_force
 from geo.reference.fences import usable_fence
-from settings import as_read, name_advice
+from waybill.settings import as_read, name_advice
 
 MAX_FAULTS: Final = 100
 Row = dict[str, Any]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from cloud_jobs.billing.documents.errors import NotWritten
-from runtime import create_durably, sync_folder
+from waybill.daemon.durable_file import create_durably, sync_folder
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """Of what a file's name consists: nothing in it is a folder, and none is hidden."""

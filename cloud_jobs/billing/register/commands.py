@@ -41,7 +41,7 @@ from cloud_jobs.lake.store_clock import checked_time
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference_note import reference_taken_at
 from geo.reference.moments import stamp
-from settings import printable_json
+from waybill.settings import printable_json
 
 NOT_ALL: Final = 3
 """The exit status of a command that did what could be done, and something that was asked for could not."""

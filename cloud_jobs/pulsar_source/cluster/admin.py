@@ -33,7 +33,7 @@ from geo.replication.rest_types import (
     topics_of,
 )
 from geo.replication.topic_naming import partition_name
-from runtime.pulsar_client import PulsarAccess
+from waybill.pulsar.pulsar_client import PulsarAccess
 
 _NOT_FOUND, _CONFLICT, _PRECONDITION, _SERVER_ERROR = 404, 409, 412, 500
 _BUSY = "Busy"

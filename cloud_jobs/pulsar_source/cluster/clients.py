@@ -19,7 +19,7 @@ from cloud_jobs.pulsar_source.errors import (
     SubscriptionBusy,
 )
 from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
-from runtime.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
+from waybill.pulsar.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
 
 _lock = threading.Lock()
 _clients: dict[tuple[int, SourceCluster, PulsarAccess, int], Any] = {}

@@ -21,7 +21,8 @@ import structlog
 from cloud_jobs.pulsar_source.errors import FailoverFileError
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.position import Offset
-from runtime import create_durably, read_bounded, replace_durably
+from waybill.daemon.bounded_file import read_bounded
+from waybill.daemon.durable_file import create_durably, replace_durably
 
 _log = structlog.get_logger(__name__)
 _MAX_ABANDONED = 16

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import structlog
 
-from runtime import read_bounded, replace_durably
+from waybill.daemon.bounded_file import read_bounded
+from waybill.daemon.durable_file import replace_durably
 
 _log = structlog.get_logger(__name__)
 _VERSION = 1

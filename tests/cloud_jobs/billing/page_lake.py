@@ -21,11 +21,11 @@ from geo.reference.fences import published_fences
 from geo.spatial import TrackSettings
 from simulator import drive, write_folder
 from simulator.messages import VehicleMessage, journal_entry
-from telemetry import IntervalSet
 from tests.cloud_jobs.publications import row_of
 from tests.example_fleet import EPOCHS, TENANT, example_scenario
 from tests.system.lake_of_fixes import commit_ingest, derive, records_table
 from tests.usage_rows import metered_rows
+from waybill.record import IntervalSet
 
 DOCS: Final = Path(__file__).resolve().parents[3] / "docs"
 NOW: Final = datetime(2026, 1, 6, 9, 30, tzinfo=UTC)

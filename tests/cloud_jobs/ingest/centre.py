@@ -12,8 +12,8 @@ from cloud_jobs.ingest.parts import write_part
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.coverage_log import CoverageFile
 from cloud_jobs.lake.tables import Lake
-from telemetry import Batch, Canary, IntervalSet, Record, Tombstone, encode
 from tests.cloud_jobs.ingest.test_decoding import Message, messages
+from waybill.record import Batch, Canary, IntervalSet, Record, Tombstone, encode
 
 DAY_US = 86_400_000_000
 NOON_US = 1_767_614_400_000_000

@@ -20,9 +20,9 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.merge_plan import FileLimits
 from cloud_jobs.maintenance.rewriting import Rewriter
 from cloud_jobs.maintenance.table_files import table_files
-from telemetry import IntervalSet
 from tests.cloud_jobs.ingest.centre import batch, check, new_ingest, new_lake, take_in
 from tests.cloud_jobs.maintenance.upkeep import parquet_files, positions, raw, run
+from waybill.record import IntervalSet
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from cloud_jobs.lake.content_bytes import RECORD_BYTES
 from cloud_jobs.lake.schemas import CONTENT
 from simulator.truth import content_bytes, made_canary, made_event, made_position, made_raw, made_signal
 from simulator.truth.made import Made
-from telemetry import Batch, Canary, Event, Position, Raw, Record, Signal, encode
 from tests.cloud_jobs.ingest.test_decoding import decoded, rows_of
 from tests.strategies import batches
+from waybill.record import Batch, Canary, Event, Position, Raw, Record, Signal, encode
 
 
 def made(record: Record) -> Made:

@@ -17,10 +17,10 @@ from cloud_jobs.ingest.decoding import RECORD_COLUMNS, Decoded, decode_messages
 from cloud_jobs.ingest.sensible_time import SensibleTime
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.schemas import RECORDS
-from identity import Sealer, Unsealer
-from telemetry import Batch, Canary, IntervalSet, Position, Raw, Record, Tombstone, encode
 from tests.strategies import batches
 from tests.telemetry.test_wire import framed
+from waybill.identity.sealing import Sealer, Unsealer
+from waybill.record import Batch, Canary, IntervalSet, Position, Raw, Record, Tombstone, encode
 
 MESSAGES = pa.schema(
     [

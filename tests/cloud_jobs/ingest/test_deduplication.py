@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from cloud_jobs.ingest.deduplication import StreamPart, deduplicate
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
-from telemetry import Header, IntervalSet, Tombstone
 from tests.strategies import interval_sets
+from waybill.record import Header, IntervalSet, Tombstone
 
 
 @st.composite

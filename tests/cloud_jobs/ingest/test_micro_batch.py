@@ -23,11 +23,11 @@ from cloud_jobs.lake.coverage import DeviceStream
 from cloud_jobs.lake.schemas import RECORDS
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import commit_files
-from runtime.durable_file import create_durably
-from telemetry import IntervalSet, Tombstone
 from tests.cloud_jobs.ingest.centre import batch, check, coverage, new_ingest, new_lake, seqs_in_table, take_in
 from tests.cloud_jobs.ingest.test_decoding import messages
 from tests.cloud_jobs.lake.test_data_files import row
+from waybill.daemon.durable_file import create_durably
+from waybill.record import IntervalSet, Tombstone
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from cloud_jobs.ingest.decoding import Decoded, Disbelieved, decode_messages
 from cloud_jobs.ingest.deduplication import StreamPart, deduplicate
 from cloud_jobs.ingest.parts import write_part
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
-from telemetry import Batch, Canary, IntervalSet, Record, Tombstone, encode
 from tests.cloud_jobs.ingest.centre import STREAM, coverage, new_ingest, new_lake, take_in
 from tests.cloud_jobs.ingest.test_decoding import RECEIVED, messages
+from waybill.record import Batch, Canary, IntervalSet, Record, Tombstone, encode
 
 RECEIVED_US = round(RECEIVED.timestamp() * 1_000_000)
 SECOND = 1_000_000

@@ -13,9 +13,9 @@ import pytest
 from cloud_jobs.errors import CloudError, Fenced
 from cloud_jobs.ingest.micro_batch import CrashPoint, MicroBatchWriter
 from cloud_jobs.lake.tables import Lake
-from telemetry import IntervalSet, Tombstone
 from tests.cloud_jobs.ingest.centre import batch, check, coverage, new_ingest, new_lake, seqs_in_table, take_in
 from tests.cloud_jobs.ingest.test_decoding import Message
+from waybill.record import IntervalSet, Tombstone
 
 
 class Killed(BaseException):

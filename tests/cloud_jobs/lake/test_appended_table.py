@@ -20,9 +20,9 @@ from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import COMMITTED, next_number, stated
 from cloud_jobs.maintenance.config import MaintenanceSettings
 from cloud_jobs.maintenance.job import Maintenance
-from runtime.durable_file import create_durably
 from tests.cloud_jobs.ingest.centre import new_lake
 from tests.cloud_jobs.lake.test_data_files import row
+from waybill.daemon.durable_file import create_durably
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

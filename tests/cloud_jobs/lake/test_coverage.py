@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_jobs.lake.coverage import Coverage, Statement
-from telemetry import IntervalSet, Tombstone
 from tests.strategies import interval_sets
+from waybill.record import IntervalSet, Tombstone
 
 
 @st.composite

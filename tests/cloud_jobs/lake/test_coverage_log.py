@@ -26,7 +26,7 @@ from cloud_jobs.lake.coverage_log import (
     due_merge,
 )
 from cloud_jobs.lake.transactions import MAX_ATTEMPT_S, next_number
-from telemetry import IntervalSet
+from waybill.record import IntervalSet
 
 STREAM = DeviceStream("acme", "d", 7)
 

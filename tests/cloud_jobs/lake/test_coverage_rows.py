@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.coverage_rows import COVERAGE_ROWS, from_rows, to_rows, unite
-from telemetry import IntervalSet
 from tests.cloud_jobs.lake.test_coverage import coverages
+from waybill.record import IntervalSet
 
 streams = st.builds(
     DeviceStream, st.sampled_from(["x", "y"]), st.sampled_from(["a", "b", "a.b"]), st.sampled_from([7, 1 << 62])

@@ -9,8 +9,8 @@ import pytest
 from pyarrow.fs import LocalFileSystem, S3FileSystem, SubTreeFileSystem
 
 from cloud_jobs.lake.on_disk import sync_files
-from runtime.durable_file import create_durably
 from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, take_in
+from waybill.daemon.durable_file import create_durably
 
 
 @pytest.fixture

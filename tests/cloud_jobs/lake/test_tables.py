@@ -17,9 +17,9 @@ from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
 from cloud_jobs.lake.schemas import REFERENCE, TABLES, USAGE, without
 from cloud_jobs.lake.tables import Condition, Lake
-from telemetry import IntervalSet, Tombstone
 from tests.system.lake_of_fixes import cover
 from tests.usage_rows import usage_row
+from waybill.record import IntervalSet, Tombstone
 
 MOMENT = datetime(2026, 3, 1, tzinfo=UTC)
 WITHOUT_PLACES = pa.schema([field for field in REFERENCE if field.name != "place"])

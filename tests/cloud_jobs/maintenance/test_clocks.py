@@ -18,10 +18,10 @@ from cloud_jobs.lake.transactions import MAX_ATTEMPT_S
 from cloud_jobs.maintenance.config import MaintenanceSettings
 from cloud_jobs.maintenance.job import Maintenance
 from cloud_jobs.maintenance.rewriting import MaintenancePoint
-from telemetry import IntervalSet
 from tests.cloud_jobs.ingest.centre import batch, check, new_ingest, new_lake, seqs_in_table, take_in
 from tests.cloud_jobs.ingest.test_decoding import messages
 from tests.cloud_jobs.maintenance.upkeep import folder_of, parquet_files, positions, run
+from waybill.record import IntervalSet
 
 
 @pytest.fixture

@@ -25,10 +25,10 @@ from cloud_jobs.maintenance.key_ranges import RowSource
 from cloud_jobs.maintenance.merge_plan import FileLimits
 from cloud_jobs.maintenance.rewriting import MaintenancePoint, Rewriter
 from cloud_jobs.maintenance.table_files import table_files
-from telemetry import IntervalSet
 from tests.cloud_jobs.ingest.centre import batch, check, new_ingest, new_lake, take_in
 from tests.cloud_jobs.maintenance.upkeep import keys_of, positions, raw, run
 from tests.examples import examples
+from waybill.record import IntervalSet
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from cloud_jobs.lake.erasures import Erasure, read_erasures
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.rewriting import MaintenancePoint
 from cloud_jobs.maintenance.table_files import TableFile
-from telemetry import IntervalSet
 from tests.cloud_jobs.ingest.centre import NOON_US, batch, coverage, new_ingest, new_lake, seqs_in_table, take_in
 from tests.cloud_jobs.maintenance.upkeep import parquet_files, positions, run
+from waybill.record import IntervalSet
 
 NOON = datetime.fromtimestamp(NOON_US / 1e6, UTC)
 NEXT_DAY = NOON.replace(hour=0)

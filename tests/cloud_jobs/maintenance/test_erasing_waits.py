@@ -11,10 +11,10 @@ from cloud_jobs.incremental import commit_written, next_increment
 from cloud_jobs.lake.erasures import Erasure, read_erasures
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.job import MaintenanceRun
-from telemetry import Batch, IntervalSet, Position, Record, encode
 from tests.cloud_jobs.ingest.centre import DAY_US, NOON_US, coverage, new_ingest, new_lake, seqs_in_table, take_in
 from tests.cloud_jobs.maintenance.test_erasing import ERASURE, NEXT_DAY
 from tests.cloud_jobs.maintenance.upkeep import keys_of, parquet_files, positions, run
+from waybill.record import Batch, IntervalSet, Position, Record, encode
 
 
 @pytest.fixture

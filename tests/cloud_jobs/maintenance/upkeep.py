@@ -14,8 +14,8 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.config import MaintenanceSettings
 from cloud_jobs.maintenance.job import Maintenance, MaintenanceRun
 from cloud_jobs.maintenance.rewriting import MaintenancePoint
-from telemetry import Batch, Position, Raw, Record, encode
 from tests.cloud_jobs.ingest.centre import DAY_US, NOON_US
+from waybill.record import Batch, Position, Raw, Record, encode
 
 
 def run(

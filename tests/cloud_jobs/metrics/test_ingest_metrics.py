@@ -6,8 +6,8 @@ from pathlib import Path
 
 from cloud_jobs.ingest.micro_batch import MicroBatchWriter
 from cloud_jobs.metrics.ingest_metrics import IngestMetrics
-from telemetry import Batch, Event, Raw, Record, encode
 from tests.cloud_jobs.ingest.centre import NOON_US, at_once, batch, new_lake, take_in
+from waybill.record import Batch, Event, Raw, Record, encode
 
 
 def test_the_counts_are_those_of_the_table(tmp_path: Path) -> None:

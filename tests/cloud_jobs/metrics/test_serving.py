@@ -17,7 +17,7 @@ from cloud_jobs.metrics.config import MetricsSettings
 from cloud_jobs.metrics.run_metrics import RunMetrics
 from cloud_jobs.metrics.serving import served_metrics
 from deploy.local.ports import free_port
-from settings import SettingsError, validate
+from waybill.settings import SettingsError, validate
 
 
 def fetched(port: int, path: str) -> tuple[int, str]:

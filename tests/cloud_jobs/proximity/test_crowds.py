@@ -27,9 +27,9 @@ from cloud_jobs.proximity.meeting import COLUMNS, PIECES, parts_of
 from cloud_jobs.proximity.slices import MINUTE_MS, SLICE_MINUTES
 from geo.spatial import TrackSettings
 from geo.spatial.geodesic import distance_m
-from telemetry.record import DEVICE_PATTERN
 from tests.cloud_jobs.proximity.centre import ProximityCentre, ProximityFix, in_crowds
 from tests.examples import examples
+from waybill.record.record import DEVICE_PATTERN
 
 NIGHT = 20_000 * 86_400_000
 YARD = [(50.0 + at / 1e5, 8.0) for at in range(6)]

@@ -17,9 +17,9 @@ from cryptography.x509.oid import NameOID
 from pydantic import SecretStr
 
 from deploy.local import PulsarCluster, PulsarSettings, free_port
-from runtime.pulsar_client import PulsarAccess
 from tests.cloud_jobs.pulsar_source.world import eventually
 from tests.pulsar_clients import open_client
+from waybill.pulsar.pulsar_client import PulsarAccess
 
 
 class GuardedCluster(PulsarCluster):

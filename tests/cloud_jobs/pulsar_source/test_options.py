@@ -7,7 +7,7 @@ import pytest
 from cloud_jobs.pulsar_source import OptionError
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.source import PulsarBatchReader, PulsarStreamReader
-from runtime.pulsar_client import PulsarToken
+from waybill.pulsar.pulsar_client import PulsarToken
 
 ONE = {"clusters": "hq=pulsar://h:6650|http://h:8080", "topics": "t"}
 TWO = ONE | {"clusters": "hq=pulsar://h:6650|http://h:8080, dr=pulsar://d:6650|http://d:8080/"}

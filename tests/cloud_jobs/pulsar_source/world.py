@@ -20,9 +20,9 @@ from pyspark.sql.streaming import StreamingQuery
 from cloud_jobs.pulsar_source import PulsarDataSource
 from cloud_jobs.spark import SparkSettings, start_spark
 from deploy.local import PulsarCluster
-from runtime.pulsar_client import PulsarAccess
 from tests.pulsar_clients import NOBODY, http_access, open_client, source_access
 from tests.waiting import deadline_s
+from waybill.pulsar.pulsar_client import PulsarAccess
 
 _numbers = itertools.count(1)
 _TRIES_WHILE_BUSY = 20

@@ -21,12 +21,12 @@ from cloud_jobs.published_fences import fences_in
 from cloud_jobs.status.facts import CoverageStatus, ReferenceStatus
 from cloud_jobs.status.judging import problems
 from cloud_jobs.status.lake_facts import LakeReader, coverage_status
-from telemetry import IntervalSet, Tombstone
 from tests.cloud_jobs.ingest.centre import STREAM, batch, new_ingest, new_lake, take_in
 from tests.cloud_jobs.maintenance.upkeep import folder_of, parquet_files, positions, run
 from tests.cloud_jobs.publications import rows_of
 from tests.cloud_jobs.status.watched import LIMITS, after, looked, note_maintenance, note_runs, wrong
 from tests.system.lake_of_fixes import NOON, derive, square
+from waybill.record import IntervalSet, Tombstone
 
 
 @pytest.fixture

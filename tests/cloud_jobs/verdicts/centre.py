@@ -20,9 +20,9 @@ from cloud_jobs.verdicts.collecting import CollectedAlerts, TopicAlert, collect_
 from cloud_jobs.verdicts.config import VerdictSettings
 from cloud_jobs.verdicts.job import VerdictRun, give_verdicts, open_alerts_file
 from geo.alerts import Alert, encode_alert
-from telemetry import Batch, Position, Record, Tombstone, encode
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, GeofenceFix, latest
 from tests.cloud_jobs.ingest.centre import new_ingest, new_lake, take_in
+from waybill.record import Batch, Position, Record, Tombstone, encode
 
 TOPIC = "persistent://acme/alerts-eu/alerts"
 BEGAN = datetime(2024, 10, 4, 13, tzinfo=UTC)

@@ -12,8 +12,8 @@ import pytest
 
 from cloud_jobs.verdicts import subscription
 from cloud_jobs.verdicts.subscription import AlertSubscription, ReceivedAlerts
-from runtime import silence
-from runtime.pulsar_client import PulsarAccess
+from waybill.pulsar import silence
+from waybill.pulsar.pulsar_client import PulsarAccess
 
 TOPIC = "persistent://acme/alerts-eu/alerts"
 

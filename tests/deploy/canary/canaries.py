@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.canary.config import CanarySettings
-from settings import validate
+from waybill.settings import validate
 
 __all__ = ["CANARY_FILE", "canary_settings"]
 

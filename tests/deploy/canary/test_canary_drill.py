@@ -28,8 +28,8 @@ from deploy.drill.cli import app
 from deploy.drill.errors import DrillError
 from deploy.local import LocalStackError
 from geo.replication import Topology
-from settings import load
 from tests.deploy.canary.test_canary_status import status
+from waybill.settings import load
 
 
 def outcome(red_s: float | None, *others: Hop, green_s: float | None = 40.0) -> FaultOutcome:

@@ -21,9 +21,9 @@ from deploy.canary.hops import Hop
 from deploy.canary.reference_texts import contracts_text, fence_text, write_reference
 from deploy.canary.topic_observers import TopicReaders
 from edge_agent.config import AgentSettings
-from settings import SettingsError, validate
 from tests.deploy.canary.canaries import canary_settings
 from tests.tokens import token_file
+from waybill.settings import SettingsError, validate
 
 
 def test_a_hop_can_be_watched_where_it_can_be_looked_at(tmp_path: Path) -> None:

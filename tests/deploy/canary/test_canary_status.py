@@ -22,8 +22,8 @@ from deploy.canary.service import _drive, health
 from deploy.canary.status import CanaryStatus, HopStatus, exit_status, regions_table, status_table
 from deploy.canary.watch import CanaryWatch
 from deploy.local import free_port
-from runtime.status_server import StatusServer, json_answer
 from tests.deploy.canary.canaries import CANARY_FILE, canary_settings
+from waybill.daemon.status_server import StatusServer, json_answer
 
 
 def status(*colours: HopColour, reason: str = "") -> CanaryStatus:

@@ -19,10 +19,11 @@ from deploy.canary.config import CanarySettings
 from deploy.canary.reference_texts import contracts_text, fence_text, write_reference
 from deploy.local.stack import DEFAULT_TOPOLOGY
 from geo.reference.trust import scope_of
-from identity import SignatureRefused, read_operators
-from identity.operator_keys import Scope
-from settings import validate
 from waybill.commands import SUBCOMMANDS, command_line
+from waybill.identity.errors import SignatureRefused
+from waybill.identity.operator_files import read_operators
+from waybill.identity.operator_keys import Scope
+from waybill.settings import validate
 
 PAGE = (Path(__file__).parents[3] / "docs" / "canaries.md").read_text(encoding="utf-8")
 SETUP = PAGE.partition("## Setting one up")[2].partition("\n## ")[0]

@@ -11,7 +11,7 @@ from deploy.canary.hops import ProbeItem
 from deploy.canary.script import CANARY, POSITION, CanaryScript, ScriptSettings
 from deploy.canary.sensor import canary_name
 from deploy.canary.shown_records import RecordBook, RecordOfProbe, content_fault, records_of_batch
-from telemetry import Batch, Body, Canary, Position, Record, encode
+from waybill.record import Batch, Body, Canary, Position, Record, encode
 
 SCRIPT = CanaryScript(ScriptSettings(latitude=54.6, longitude=4.2))
 DEVICE, NUMBER, EPOCH = "canary-eu", 7, 3

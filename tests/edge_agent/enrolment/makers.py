@@ -9,15 +9,16 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from edge_agent.config import DeviceSettings, EnrolmentSettings
-from identity import Authority, Issued, KeyPair, issue_device, make_root
-from identity.claims import make_token
-from identity.enrolment import (
+from waybill.identity.authority import Authority, Issued, issue_device, make_root
+from waybill.identity.claims import make_token
+from waybill.identity.enrolment import (
     EnrolmentGranted,
     EnrolmentRefused,
     RefusedBecause,
     decode_enrolment_request,
     encode_enrolment_answer,
 )
+from waybill.identity.requests import KeyPair
 
 DEVICE = DeviceSettings(id="bus-1", tenant="acme")
 ROOT_KEY = KeyPair.generate()

@@ -10,15 +10,15 @@ import pytest
 from edge_agent.enrolment.certificate_folder import CertificateFolder
 from edge_agent.enrolment.certificate_request import CertificateRequests
 from edge_agent.errors import EnrolmentFailed
-from identity import KeyPair, make_request, read_request
-from identity.enrolment import (
+from tests.edge_agent.enrolment.makers import DEVICE, Issuer, root_file
+from waybill.daemon.tls import check_key_pair
+from waybill.identity.enrolment import (
     EnrolmentGranted,
     RefusedBecause,
     decode_enrolment_request,
     encode_enrolment_answer,
 )
-from runtime import check_key_pair
-from tests.edge_agent.enrolment.makers import DEVICE, Issuer, root_file
+from waybill.identity.requests import KeyPair, make_request, read_request
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from edge_agent.enrolment.certificate_folder import CertificateFolder
 from edge_agent.enrolment.enrolment_loop import JITTER_SHARE, EnrolmentLoop, EnrolmentParts
 from edge_agent.enrolment.uplink_certificates import MAX_REFUSALS, UplinkCertificates
 from edge_agent.errors import EnrolmentFailed, NoCertificate
-from runtime.tls import TlsSettings
 from tests.edge_agent.enrolment.makers import DEVICE, Issuer, enrolment_settings
+from waybill.daemon.tls import TlsSettings
 
 DAY_S = 86_400.0
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_agent.enrolment.validity import read_validity
-from identity import KeyPair, make_request
 from tests.edge_agent.enrolment.makers import Issuer
 from tests.examples import examples
+from waybill.identity.requests import KeyPair, make_request
 
 KEY = KeyPair.generate()
 

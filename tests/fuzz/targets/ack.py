@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 
-from telemetry import Ack, IntervalSet, Malformed, decode_ack, encode_ack
+from waybill.record import Ack, IntervalSet, Malformed, decode_ack, encode_ack
 
 
 def seeds() -> Iterable[bytes]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from edge_agent.drain.region import Pause
 from edge_agent.drain.sent_batches import SentSeqs
 from edge_agent.uplink.mqtt import control_events
-from telemetry import Ack, IntervalSet, encode_ack
+from waybill.record import Ack, IntervalSet, encode_ack
 
 SENT = IntervalSet([(1, 1000), (2000, 2010)])
 

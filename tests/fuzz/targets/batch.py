@@ -12,13 +12,13 @@ from collections.abc import Iterable
 import msgpack
 
 from cloud_jobs.ingest.decoding import RECORD_COLUMNS, decode_messages
-from telemetry import Batch, Header, WireError, decode, encode, validate
-from telemetry.columns import decode_columns
-from telemetry.content import pack_records
 from tests.cloud_jobs.ingest.test_decoding import messages
 from tests.telemetry.test_columns import assert_same
 from tests.telemetry.test_stored_examples import BURIED, EVERY_KIND, HEARTBEAT, ONE_MINUTE
 from tests.telemetry.test_wire import framed
+from waybill.record import Batch, Header, WireError, decode, encode, validate
+from waybill.record.columns import decode_columns
+from waybill.record.content import pack_records
 
 MAX_COMPARED = 300
 """Records of a batch that is compared row by row."""

@@ -12,10 +12,11 @@ from datetime import UTC, datetime, timedelta
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from identity import IdentityError, KeyPair, RequestRefused, make_request, read_request
-from identity.authority import common_name, issue_device, make_root, read_certificates
-from identity.names import parse_name
 from tests.fuzz.bounds import check_refusal
+from waybill.identity.authority import common_name, issue_device, make_root, read_certificates
+from waybill.identity.errors import IdentityError, RequestRefused
+from waybill.identity.names import parse_name
+from waybill.identity.requests import KeyPair, make_request, read_request
 
 NOW, LIFETIME = datetime(2026, 1, 5, tzinfo=UTC), timedelta(days=30)
 KEY = KeyPair.generate()

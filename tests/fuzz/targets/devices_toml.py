@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 
-from identity.device_file import (
+from tests.identity.held_devices import OPERATOR, HeldDevices, on_lines
+from tests.identity.registry_strategies import CHANGE, active, expected
+from waybill.identity.device_file import (
     MAX_FILE_FAULTS,
     PlacedDevice,
     StatedDevice,
@@ -13,11 +15,9 @@ from identity.device_file import (
     devices_of_toml,
     given_twice,
 )
-from identity.device_file_changes import PlannedChange
-from identity.judged_devices import Beginnings, entries_of, judged
-from identity.registry import DeviceEntry, DeviceState
-from tests.identity.held_devices import OPERATOR, HeldDevices, on_lines
-from tests.identity.registry_strategies import CHANGE, active, expected
+from waybill.identity.device_file_changes import PlannedChange
+from waybill.identity.judged_devices import Beginnings, entries_of, judged
+from waybill.identity.registry import DeviceEntry, DeviceState
 
 MAX_SECONDS = 0.15
 FUZZED_BYTES = 4096

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from identity.claims import is_broker_password, make_token, token_user
-from identity.enrolment import (
+from tests.fuzz.bounds import check_refusal
+from waybill.identity.claims import is_broker_password, make_token, token_user
+from waybill.identity.enrolment import (
     EnrolmentGranted,
     EnrolmentRefused,
     EnrolmentRequest,
@@ -15,8 +16,7 @@ from identity.enrolment import (
     encode_enrolment_answer,
     encode_enrolment_request,
 )
-from identity.errors import EnrolmentUnreadable, NameRefused
-from tests.fuzz.bounds import check_refusal
+from waybill.identity.errors import EnrolmentUnreadable, NameRefused
 
 NONCE = "0123456789abcdef" * 2
 TOKEN = make_token(bytes)

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from gateway import Produce
 from gateway.push import OUTCOMES, UNKNOWN, parse_config_result
 from gateway.validation import UNKNOWN_SENDER, sender_of
-from runtime.mqtt_client import read_publish
-from telemetry import decode, decode_ack, encode_ack
 from tests.gateway.strategies import batch, engine, topic
+from waybill.mqtt.mqtt_client import read_publish
+from waybill.record import decode, decode_ack, encode_ack
 
 _PACKET, _ANSWER, _BATCH = 0, 1, 2
 _KINDS = 3

@@ -8,8 +8,8 @@ from typing import Any
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from runtime.broker_settings import BrokerSettings
-from runtime.mqtt_client import MAX_PACKETS, MqttClient, MqttSessionOptions
+from waybill.mqtt.broker_settings import BrokerSettings
+from waybill.mqtt.mqtt_client import MAX_PACKETS, MqttClient, MqttSessionOptions
 
 MOST_READS = 64
 """Calls of `receive` for one input: each reads MAX_PACKETS."""

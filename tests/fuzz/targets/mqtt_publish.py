@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from runtime.mqtt_client import read_publish
+from waybill.mqtt.mqtt_client import read_publish
 
 
 def seeds() -> Iterable[bytes]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
-from identity.operator_files import operators_toml
-from identity.operator_keys import OperatorKeys
-from settings import SettingsError, parse
-from settings.loading import MAX_PROBLEM_CHARACTERS, MAX_PROBLEMS
 from tests.fuzz.bounds import check_refusal
 from tests.identity.operators import operator, trusting
+from waybill.identity.operator_files import operators_toml
+from waybill.identity.operator_keys import OperatorKeys
+from waybill.settings import SettingsError, parse
+from waybill.settings.loading import MAX_PROBLEM_CHARACTERS, MAX_PROBLEMS
 
 MAX_SECONDS = 0.15
 FUZZED_BYTES = 4096

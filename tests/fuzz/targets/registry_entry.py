@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from identity.bounded_values import MAX_VERSION
-from identity.publication_id import PROPERTY
-from identity.registry import Claim, DeviceChange, DeviceEntry, expect, resume, revoke, suspend
-from identity.registry_messages import EntryRefused, entry_body, read_entry
 from tests.cloud_jobs.publications import AT, publication_id
 from tests.fuzz.bounds import check_refusal
+from waybill.identity.bounded_values import MAX_VERSION
+from waybill.identity.publication_id import PROPERTY
+from waybill.identity.registry import Claim, DeviceChange, DeviceEntry, expect, resume, revoke, suspend
+from waybill.identity.registry_messages import EntryRefused, entry_body, read_entry
 
 CHANGE = DeviceChange(AT, "anna", "why")
 PROPERTIES = {PROPERTY: publication_id(5)}

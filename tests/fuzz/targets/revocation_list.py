@@ -9,9 +9,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from gateway.access.revocation import ListRefused, lists_in, next_list, read_list_message
-from identity import Revoked
 from tests.fuzz.bounds import check_refusal
 from tests.identity.makers import MONTH, NOW, regional_authority, root_authority
+from waybill.identity.authority import Revoked
 
 ROOT = root_authority()
 REGIONAL = regional_authority(ROOT)

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from identity.errors import Unsealable
-from identity.sealing import OVERHEAD_BYTES, Sealer, Unsealer
 from tests.fuzz.bounds import check_refusal
+from waybill.identity.errors import Unsealable
+from waybill.identity.sealing import OVERHEAD_BYTES, Sealer, Unsealer
 
 THEIRS, OURS = (X25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in (1, 2))
 BATCH = b"WB" * 50

@@ -8,9 +8,9 @@ from typing import Any
 from edge_agent.config import AgentSettings
 from gateway import GatewaySettings
 from geo.replication import Topology
-from settings import SettingsError, parse
-from settings.loading import MAX_PROBLEM_CHARACTERS, MAX_PROBLEMS
 from tests.fuzz.bounds import check_refusal
+from waybill.settings import SettingsError, parse
+from waybill.settings.loading import MAX_PROBLEM_CHARACTERS, MAX_PROBLEMS
 
 MAX_SECONDS = 0.15
 FUZZED_BYTES = 4096

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from runtime.status_reader import StatusUnavailable, answered_value
 from tests.fuzz.bounds import check_refusal
+from waybill.daemon.status_reader import StatusUnavailable, answered_value
 
 
 def answer(body: bytes, head: bytes = b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n") -> bytes:

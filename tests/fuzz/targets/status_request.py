@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
 
-from runtime.status_server import MAX_HEAD_BYTES, _handler, json_answer
+from waybill.daemon.status_server import MAX_HEAD_BYTES, _handler, json_answer
 
 HANDLER = _handler({"/status": lambda: json_answer("{}")})
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import msgpack
 
-from telemetry import InvalidJson, parse_json
+from waybill.record import InvalidJson, parse_json
 
 
 def seeds() -> Iterable[bytes]:

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from identity.errors import OperatorKeyRefused
-from identity.signatures import OperatorKey
-from identity.tokens import InvalidToken, TokenKey, read_claims
 from tests.fuzz.bounds import check_refusal
+from waybill.identity.errors import OperatorKeyRefused
+from waybill.identity.signatures import OperatorKey
+from waybill.identity.tokens import InvalidToken, TokenKey, read_claims
 
 KEY = TokenKey(ec.generate_private_key(ec.SECP256R1()))
 TOKEN = KEY.token("gateway-eu", issuer="https://keys.example", now_s=1_764_000_000, life_s=3600)

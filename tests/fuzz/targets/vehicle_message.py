@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from edge_agent.intake.parse import LATEST_US, parse_message
-from telemetry import (
+from waybill.record import (
     VEHICLE_CANARY,
     VEHICLE_EVENT,
     VEHICLE_POSITION,

@@ -12,16 +12,16 @@ import pytest
 from gateway.access.access_key import AccessKey
 from gateway.access.config import AccessSettings
 from gateway.registry_settings import RegistrySettings
-from identity.confirmations import decode_confirmation, encode_confirmation, is_of_its_region
-from identity.errors import SignatureRefused
-from identity.operator_files import NewOperator, write_operator
-from identity.publication_id import next_publication_id
-from identity.registry import enrol
-from identity.registry_messages import WARRANT as WARRANT_PROPERTY
-from identity.registry_messages import entry_body
-from identity.registry_signing import signed_by
 from tests.identity.operators import operator, operators_file, trusting
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, expected
+from waybill.identity.confirmations import decode_confirmation, encode_confirmation, is_of_its_region
+from waybill.identity.errors import SignatureRefused
+from waybill.identity.operator_files import NewOperator, write_operator
+from waybill.identity.publication_id import next_publication_id
+from waybill.identity.registry import enrol
+from waybill.identity.registry_messages import WARRANT as WARRANT_PROPERTY
+from waybill.identity.registry_messages import entry_body
+from waybill.identity.registry_signing import signed_by
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 ENTRY = enrol(expected(), CERTIFICATE, CHANGE)

@@ -14,16 +14,25 @@ from gateway.access.core import AccessCore
 from gateway.access.entry_book import EntryBook
 from gateway.access.open_tokens import OpenTokens
 from gateway.access.revocation import next_list
-from identity import Authority, Revoked
-from identity.bounded_values import MAX_VERSION
-from identity.device_answers import device_line
-from identity.publication_id import PROPERTY, next_publication_id
-from identity.registry import ChangeRefused, DeviceChange, DeviceEntry, enrol, expect_again, resume, revoke, suspend
-from identity.registry_messages import DevicePublication, EntryRefused, entry_body, read_entry
-from identity.registry_signing import signed_by
-from identity.signatures import OperatorKey
 from tests.identity.makers import regional_authority, root_authority
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, CLAIM, MOMENT, expected
+from waybill.identity.authority import Authority, Revoked
+from waybill.identity.bounded_values import MAX_VERSION
+from waybill.identity.device_answers import device_line
+from waybill.identity.publication_id import PROPERTY, next_publication_id
+from waybill.identity.registry import (
+    ChangeRefused,
+    DeviceChange,
+    DeviceEntry,
+    enrol,
+    expect_again,
+    resume,
+    revoke,
+    suspend,
+)
+from waybill.identity.registry_messages import DevicePublication, EntryRefused, entry_body, read_entry
+from waybill.identity.registry_signing import signed_by
+from waybill.identity.signatures import OperatorKey
 
 NOW_S = MOMENT.timestamp()
 PUBLICATION_ID = next_publication_id(None, int(NOW_S * 1000), 7)

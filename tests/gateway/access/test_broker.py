@@ -13,7 +13,7 @@ import pytest
 from gateway.access.broker import BrokerFiles, drawn_secret
 from gateway.access.config import GuardedBroker
 from gateway.errors import BrokerUnreachable
-from identity.claims import is_broker_password
+from waybill.identity.claims import is_broker_password
 
 _IGNORES_NOTHING = "import sys; print(flush=True); sys.stdin.read()"
 _HANDLES = "import signal, sys; signal.signal(signal.SIGHUP, lambda *_: None); " + _IGNORES_NOTHING

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.access.broker_conf import write_broker_conf
 from gateway.access.config import AccessSettings
-from settings import SettingsError, parse
+from waybill.settings import SettingsError, parse
 
 SETTINGS = """
 region = "eu"

@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.access.cli import app
-from identity.operator_files import trust_operator, write_operator
-from identity.pki_folder import PkiFolder
 from tests.identity.operators import operator
 from tests.tokens import token_file
+from waybill.identity.operator_files import trust_operator, write_operator
+from waybill.identity.pki_folder import PkiFolder
 
 LASTS = timedelta(days=1)
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gateway.access.enrolment_rates import EnrolmentRates, EnrolmentRateSettings
-from identity.enrolment import RefusedBecause
-from identity.registry import Beginning, Claim, DeviceChange, DeviceEntry, expect, move, revoke
 from tests.gateway.access.test_enrolment_desk import CLAIM, NOW, World, expected, granted, refusal
+from waybill.identity.enrolment import RefusedBecause
+from waybill.identity.registry import Beginning, Claim, DeviceChange, DeviceEntry, expect, move, revoke
 
 
 def with_serial(tenant: str, device: str, *, at: datetime = NOW) -> DeviceEntry:

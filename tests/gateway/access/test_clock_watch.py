@@ -10,14 +10,14 @@ import pytest
 from gateway.access.clock_watch import ClockWatch
 from gateway.access.config import AccessSettings
 from gateway.access.daemon import AccessDaemon
-from identity import IdentityError
-from runtime.cluster_clock import ClockDiffers, ClockUnknown
-from runtime.pulsar_client import PulsarAccess
-from settings import load
 from tests.gateway.access.test_checks import made as _made
 from tests.gateway.access.test_checks import settings
 from tests.identity.registry_strategies import active
 from tests.waiting import wait_until
+from waybill.identity.errors import IdentityError
+from waybill.pulsar.cluster_clock import ClockDiffers, ClockUnknown
+from waybill.pulsar.pulsar_client import PulsarAccess
+from waybill.settings import load
 
 made = _made
 URL = "https://pulsar.eu:8443"

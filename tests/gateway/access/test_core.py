@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from gateway.access.core import MAX_CONFIRMED, MAX_ENDED, MAX_UNCONFIRMED, AccessCore, BrokerStep
 from gateway.access.revocation import RevocationList
-from identity.broker_rules import MAX_DENIED
-from identity.registry import DeviceEntry, EnrolledCertificate, resume, revoke, suspend
-from identity.registry_messages import DevicePublication
 from tests.identity.registry_strategies import MOMENT, active, change, expected, published
+from waybill.identity.broker_rules import MAX_DENIED
+from waybill.identity.registry import DeviceEntry, EnrolledCertificate, resume, revoke, suspend
+from waybill.identity.registry_messages import DevicePublication
 
 NOW_S = MOMENT.timestamp() + 10
 LATER_S = NOW_S + 1

@@ -6,8 +6,8 @@ import re
 
 from gateway.access.enrolment_broker import enrolment_rules, name_at_enrolment
 from gateway.access.entry_book import EntryBook
-from identity.registry import Claim, DeviceChange, revoke
 from tests.gateway.access.test_enrolment_desk import NOW, expected
+from waybill.identity.registry import Claim, DeviceChange, revoke
 
 
 def test_nobody_who_signs_names_guesses_what_the_daemon_is_called_at_the_enrolment_broker() -> None:

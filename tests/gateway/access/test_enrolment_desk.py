@@ -22,10 +22,18 @@ from gateway.access.enrolment import (
 )
 from gateway.access.enrolment_rates import EnrolmentRates, EnrolmentRateSettings
 from gateway.access.open_tokens import REPEAT_WITHIN
-from identity import Authority, Issued, KeyPair, issue_device, make_regional, make_request, make_root
-from identity.authority import read_certificates, with_chain
-from identity.claims import token_id
-from identity.enrolment import (
+from tests.examples import examples
+from waybill.identity.authority import (
+    Authority,
+    Issued,
+    issue_device,
+    make_regional,
+    make_root,
+    read_certificates,
+    with_chain,
+)
+from waybill.identity.claims import token_id
+from waybill.identity.enrolment import (
     EnrolmentAnswer,
     EnrolmentGranted,
     EnrolmentRefused,
@@ -34,17 +42,9 @@ from identity.enrolment import (
     decode_enrolment_answer,
     encode_enrolment_request,
 )
-from identity.errors import SignatureFault, SignatureRefused
-from identity.registry import (
-    Claim,
-    DeviceChange,
-    DeviceEntry,
-    DeviceState,
-    expect,
-    revoke,
-    suspend,
-)
-from tests.examples import examples
+from waybill.identity.errors import SignatureFault, SignatureRefused
+from waybill.identity.registry import Claim, DeviceChange, DeviceEntry, DeviceState, expect, revoke, suspend
+from waybill.identity.requests import KeyPair, make_request
 
 NOW = datetime(2027, 1, 5, 9, tzinfo=UTC)
 HASH = "$7$101$c2FsdA==$" + "A" * 86 + "=="

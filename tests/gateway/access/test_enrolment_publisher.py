@@ -14,11 +14,11 @@ from gateway.access.enrolment_publisher import READ_BACK_S, EnrolmentPublisher
 from gateway.access.enrolment_service import EnrolmentDoors, EnrolmentService
 from gateway.access.entry_book import EntryBook
 from gateway.errors import EntryNotTaken
-from identity.registry import DeviceEntry, enrol
-from identity.registry_publisher import RegistryPublisher, RegistryRefused
-from runtime.broker_settings import BrokerSettings
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, expected
 from tests.waiting import wait_until
+from waybill.identity.registry import DeviceEntry, enrol
+from waybill.identity.registry_publisher import RegistryPublisher, RegistryRefused
+from waybill.mqtt.broker_settings import BrokerSettings
 
 ENTRY = enrol(expected(), CERTIFICATE, CHANGE)
 

@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 from gateway.access.cli import app
 from gateway.access.seen_entries import SEEN_FILE, SeenEntries
 from gateway.access.status import AccessStatus
-from identity.operator_files import trust_operator
-from identity.registry import revoke
-from runtime.status_server import StatusServer, json_answer
 from tests.gateway.access.test_checks import made as _made
 from tests.gateway.access.test_checks import settings
 from tests.identity.operators import operator
 from tests.identity.registry_strategies import active, change
 from tests.identity.test_registry_signing import ANNA, signed
+from waybill.daemon.status_server import StatusServer, json_answer
+from waybill.identity.operator_files import trust_operator
+from waybill.identity.registry import revoke
 
 made = _made
 STRANGER = operator("stranger", kinds=("device",))

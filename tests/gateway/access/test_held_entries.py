@@ -15,17 +15,17 @@ from gateway.access.held_entries import HeldEntries
 from gateway.access.publisher import AccessPublisher
 from gateway.access.seen_entries import SeenEntries
 from gateway.registry_settings import RegistrySettings
-from identity.ahead_entries import AheadEntries
-from identity.operator_keys import OperatorKeys
-from identity.registry import DeviceEntry, enrol, renew, resume, revoke, suspend
-from identity.registry_messages import WARRANT
-from identity.registry_reader import DeviceRegistry
-from identity.registry_signing import check_by
-from identity.signatures import SIGNATURE
-from runtime.compacted_topic import TopicMessage, TopicStanding
 from tests.identity.operators import trusting
 from tests.identity.registry_strategies import CERTIFICATE, MOMENT, active, change, expected
 from tests.identity.test_registry_signing import ACCESS, ANNA, BOTH, KEYS, signed
+from waybill.identity.ahead_entries import AheadEntries
+from waybill.identity.operator_keys import OperatorKeys
+from waybill.identity.registry import DeviceEntry, enrol, renew, resume, revoke, suspend
+from waybill.identity.registry_messages import WARRANT
+from waybill.identity.registry_reader import DeviceRegistry
+from waybill.identity.registry_signing import check_by
+from waybill.identity.signatures import SIGNATURE
+from waybill.pulsar.compacted_topic import TopicMessage, TopicStanding
 
 NAME = "acme/bus-1"
 HOUR_S = 3600

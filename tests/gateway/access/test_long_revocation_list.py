@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gateway.access.core import AccessCore
 from gateway.access.revocation import lists_in, next_list, read_list_message
-from identity import AuthorityFolder, Revoked
-from identity.authority import MAX_PEM_BYTES
+from waybill.identity.authority import MAX_PEM_BYTES, Revoked
+from waybill.identity.authority_folder import AuthorityFolder
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 LIFE = timedelta(days=30)

@@ -17,10 +17,10 @@ from gateway.access.metrics import AccessMetrics
 from gateway.access.pacing import SessionLooks, Settling
 from gateway.access.region_enrolment import RegionEnrolment
 from gateway.errors import BrokerUnreachable, ClockSetBack
-from identity.registry import EnrolledCertificate, revoke
-from identity.registry_messages import DevicePublication
-from runtime.compacted_topic import TopicStanding
 from tests.identity.registry_strategies import MOMENT, active, change, published
+from waybill.identity.registry import EnrolledCertificate, revoke
+from waybill.identity.registry_messages import DevicePublication
+from waybill.pulsar.compacted_topic import TopicStanding
 
 READ = TopicStanding(is_current=True, was_current=True)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from gateway.access.open_tokens import REPEAT_WITHIN, OpenTokens
-from identity.registry import Claim, DeviceChange, DeviceEntry, EnrolledCertificate, renew, revoke
 from tests.gateway.access.test_enrolment_desk import CLAIM, HASH, NOW, World, expected
+from waybill.identity.registry import Claim, DeviceChange, DeviceEntry, EnrolledCertificate, renew, revoke
 
 CHANGE = DeviceChange(NOW, "ana", "stolen")
 OPEN = {CLAIM: HASH}

@@ -13,10 +13,11 @@ from gateway.access.list_intake import MAX_PAUSE_TICKS, TWIN_S, ListIntake
 from gateway.access.metrics import AccessMetrics
 from gateway.access.own_list import OwnList
 from gateway.access.revocation import RevocationList, lists_in
-from identity import AuthorityFolder, Revoked
-from identity.registry import EnrolledCertificate, enrol, resume, revoke, suspend
-from runtime.compacted_topic import TopicMessage
 from tests.identity.registry_strategies import MOMENT, active, change, expected, published
+from waybill.identity.authority import Revoked
+from waybill.identity.authority_folder import AuthorityFolder
+from waybill.identity.registry import EnrolledCertificate, enrol, resume, revoke, suspend
+from waybill.pulsar.compacted_topic import TopicMessage
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -15,10 +15,10 @@ from gateway.access.displaced import OUTRANKED, Displaced
 from gateway.access.publisher import AGAIN_AT_ONCE, AccessPublisher
 from gateway.access.revocation import LISTS_TOPIC, MAX_LIST_BYTES, RevocationList
 from gateway.registry_settings import RegistrySettings
-from identity.confirmations import CONFIRMATIONS_TOPIC
-from identity.registry_messages import devices_topic
-from runtime.compacted_topic import TopicMessage
 from tests.waiting import wait_until
+from waybill.identity.confirmations import CONFIRMATIONS_TOPIC
+from waybill.identity.registry_messages import devices_topic
+from waybill.pulsar.compacted_topic import TopicMessage
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.access.refused_entries import MAX_OF_A_RANK, RefusedEntries
-from identity.confirmations import decode_confirmation, encode_confirmation
+from waybill.identity.confirmations import decode_confirmation, encode_confirmation
 
 
 def test_a_flood_takes_no_room_from_what_a_key_signed_and_what_found_none_is_counted() -> None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.access.revocation import ListRefused, lists_in, next_list, read_list_message
-from identity import AuthorityFolder, Revoked
+from waybill.identity.authority import Revoked
+from waybill.identity.authority_folder import AuthorityFolder
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 LIFE = timedelta(days=30)

@@ -13,14 +13,23 @@ from gateway.access.displaced import Displaced
 from gateway.access.entry_book import EntryBook
 from gateway.access.held_entries import HeldEntries
 from gateway.access.seen_entries import SeenEntries
-from identity.operator_keys import OperatorKeys
-from identity.registry import DeviceEntry, DeviceState, enrol, expect_again, renew, resume, revoke, suspend
-from identity.registry_reader import DeviceRegistry, Outranked, Taken
-from identity.registry_signing import check_by
-from runtime.compacted_topic import TopicMessage
 from tests.identity.operators import trusting
 from tests.identity.registry_strategies import CERTIFICATE, OTHER_CLAIM, active, change, expected
 from tests.identity.test_registry_signing import ANNA, BOTH, KEYS, signed
+from waybill.identity.operator_keys import OperatorKeys
+from waybill.identity.registry import (
+    DeviceEntry,
+    DeviceState,
+    enrol,
+    expect_again,
+    renew,
+    resume,
+    revoke,
+    suspend,
+)
+from waybill.identity.registry_reader import DeviceRegistry, Outranked, Taken
+from waybill.identity.registry_signing import check_by
+from waybill.pulsar.compacted_topic import TopicMessage
 
 ENROLLED = enrol(expected(), CERTIFICATE, change())
 RENEWED = renew(ENROLLED, CERTIFICATE.model_copy(update={"serial": "abc2"}), change())

@@ -12,8 +12,8 @@ from gateway import status_answer
 from gateway.access.config import AccessEndpoint
 from gateway.access.status import AccessStatus, read_access_status
 from gateway.errors import NoAnswer
-from runtime.status_server import StatusServer, json_answer
 from tests.waiting import PATIENCE
+from waybill.daemon.status_server import StatusServer, json_answer
 
 
 def test_what_a_daemon_serves_is_read() -> None:

@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.access.kept_entries import rank_of
-from identity.precedence import Precedence
-from identity.registry import DeviceState, enrol, resume, revoke, suspend
-from identity.registry_messages import DevicePublication
-from identity.signatures import SIGNATURE
-from runtime.compacted_topic import TopicMessage
 from tests.examples import examples
 from tests.gateway.access.test_held_entries import HOUR_S, NAME, Region, Topic, without
 from tests.identity.operators import trusting
 from tests.identity.registry_strategies import CERTIFICATE, active, change, expected
 from tests.identity.test_registry_signing import ACCESS, ANNA, BOTH, KEYS, signed
+from waybill.identity.precedence import Precedence
+from waybill.identity.registry import DeviceState, enrol, resume, revoke, suspend
+from waybill.identity.registry_messages import DevicePublication
+from waybill.identity.signatures import SIGNATURE
+from waybill.pulsar.compacted_topic import TopicMessage
 
 MINUTES_MS = 60_000
 ACTIVE = signed(active(), BOTH)

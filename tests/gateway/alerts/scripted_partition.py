@@ -19,11 +19,11 @@ from gateway.alerts.partition_evaluation import PartitionEvaluation, PartitionSe
 from gateway.alerts.rules import AlertRules
 from gateway.alerts.standby import PartitionStandby, PreparedState
 from geo.alerts import Alert, decode_alert
-from identity import Unsealer
-from runtime.backoff import Backoff
-from runtime.pulsar_positions import EntryPosition
-from telemetry import Batch, Position, Record, encode
 from tests.gateway.alerts.fixes_as_they_come import NOON, LiveFix, live_rules
+from waybill.daemon.backoff import Backoff
+from waybill.identity.sealing import Unsealer
+from waybill.pulsar.pulsar_positions import EntryPosition
+from waybill.record import Batch, Position, Record, encode
 
 NAME = "persistent://acme/telemetry-eu/batches-partition-0"
 REWIND_MS = 100 * 365 * 86_400_000

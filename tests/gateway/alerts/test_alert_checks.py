@@ -10,8 +10,8 @@ import pytest
 from gateway.alerts.checks import warnings
 from gateway.alerts.config import AlertSettings
 from gateway.alerts.service import AlertService
-from settings import SettingsError, parse
 from tests.tokens import token_file
+from waybill.settings import SettingsError, parse
 
 TEXT = """
 name = "eu-1"

@@ -14,7 +14,7 @@ from gateway.alerts import alert_sender as module
 from gateway.alerts.ack_order import AckOrder
 from gateway.alerts.alert_sender import MAX_IN_FLIGHT, AlertSender
 from geo.alerts import Alert, decode_alert
-from runtime.backoff import Backoff
+from waybill.daemon.backoff import Backoff
 
 
 def alert(number: int) -> Alert:

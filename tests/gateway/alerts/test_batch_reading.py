@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.alerts.batch_reading import UnusableBatch, read_batch
-from identity import Sealer, Unsealer
-from telemetry import Batch, Canary, Position, Record, encode
-from telemetry.columns import RecordColumns
+from waybill.identity.sealing import Sealer, Unsealer
+from waybill.record import Batch, Canary, Position, Record, encode
+from waybill.record.columns import RecordColumns
 
 NOW_MS = 1_767_603_422_000
 ACME = frozenset({"acme"})

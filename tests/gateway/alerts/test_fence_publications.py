@@ -16,10 +16,10 @@ from geo.reference.fences import published_fences
 from geo.reference.messages import read_messages
 from geo.reference.trust import ANYBODY, ReferenceTrust
 from geo.spatial import Gate
-from identity import Publication, sign_publication
-from identity.publication_id import PROPERTY, next_publication_id
-from runtime.compacted_topic import TopicMessage
 from tests.identity.operators import operator, trusting
+from waybill.identity.publication_id import PROPERTY, next_publication_id
+from waybill.identity.signatures import Publication, sign_publication
+from waybill.pulsar.compacted_topic import TopicMessage
 
 NOW_MS = 1_767_603_422_000
 RING = [[8.0, 50.0], [8.1, 50.0], [8.1, 50.1], [8.0, 50.0]]

@@ -13,10 +13,10 @@ from gateway.alerts.fence_follower import FenceFacts, FenceFollower
 from gateway.alerts.lag import CLOCKS_APART_S, age_s, lag_of
 from gateway.alerts.service import AlertService
 from gateway.alerts.status import AlertsStatus
-from settings import SettingsError, parse
 from tests.gateway.alerts.fixes_as_they_come import LiveFix
 from tests.gateway.alerts.scripted_partition import NAME, RULES, ScriptedTopic, ServedPartition, messages_of, served
 from tests.gateway.alerts.test_alert_checks import TEXT, settings
+from waybill.settings import SettingsError, parse
 
 
 @pytest.mark.parametrize(

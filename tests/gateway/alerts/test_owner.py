@@ -16,9 +16,9 @@ from gateway.alerts.config import AlertSettings
 from gateway.alerts.evaluation import LiveEvents
 from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.owner import PartitionOwner
-from settings import validate
 from tests.gateway.alerts.scripted_partition import RULES
 from tests.waiting import wait_until
+from waybill.settings import validate
 
 
 def alert_settings(port: int) -> AlertSettings:

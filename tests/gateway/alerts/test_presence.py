@@ -18,8 +18,8 @@ from gateway.alerts.presence import (
     encode_presence,
 )
 from gateway.alerts.presence_topic import PresenceTopic
-from runtime.pulsar_positions import EntryPosition
 from tests.waiting import wait_until
+from waybill.pulsar.pulsar_positions import EntryPosition
 
 NAMES = tuple(f"p{number}" for number in range(8))
 AT = EntryPosition(3, 9)

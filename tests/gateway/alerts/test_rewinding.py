@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.alerts.rewinding import RewindEnd
-from runtime.pulsar_positions import MessagePosition
+from waybill.pulsar.pulsar_positions import MessagePosition
 
 POSITIONS = st.builds(MessagePosition, st.integers(-1, 3), st.integers(-1, 3), st.integers(-1, 3))
 

@@ -14,7 +14,6 @@ from gateway.alerts.evaluation_part import MAX_MESSAGES
 from gateway.alerts.presence import Presence
 from gateway.alerts.standby import MAX_BEHIND_S, PAUSE_S, PartitionStandby
 from gateway.alerts.standby_partitions import StandbyPartitions
-from runtime.pulsar_positions import EntryPosition
 from tests.examples import examples
 from tests.gateway.alerts.fixes_as_they_come import NOON, LiveFix, cut, drives
 from tests.gateway.alerts.scripted_partition import (
@@ -27,6 +26,7 @@ from tests.gateway.alerts.scripted_partition import (
     served,
     standby_of,
 )
+from waybill.pulsar.pulsar_positions import EntryPosition
 
 
 def interleaved(one: Sequence[Sequence[LiveFix]], other: Sequence[Sequence[LiveFix]]) -> list[Sequence[LiveFix]]:

@@ -8,10 +8,10 @@ import pytest
 
 from gateway.alerts.presence import PRESENT_S, Presence, PresenceMessage
 from gateway.alerts.standby_partitions import KEEP_S, TURN_S, StandbyPartitions
-from runtime.pulsar_positions import EntryPosition
 from tests.gateway.alerts.fixes_as_they_come import NOON, LiveFix
 from tests.gateway.alerts.scripted_partition import NAME, ScriptedTopic, messages_of, partition_state
 from tests.waiting import wait_until
+from waybill.pulsar.pulsar_positions import EntryPosition
 
 FIXES = [LiveFix("bus-1", NOON + 5000 * at, at + 1, 0.0015, 0.0004 * at) for at in range(8)]
 

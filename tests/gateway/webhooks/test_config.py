@@ -18,10 +18,10 @@ from gateway.webhooks.rule_book import RuleBook
 from gateway.webhooks.service import NotifierService, alert_topics
 from gateway.webhooks.status import NotifierStatus, WebhookStatus, notifier_table
 from gateway.webhooks.unread_topics import READ_BY_NOBODY
-from runtime.pulsar_client import PulsarAccess
-from settings import SettingsError, parse
 from tests.gateway.webhooks.hook_server import write_secret
 from tests.tokens import token_file
+from waybill.pulsar.pulsar_client import PulsarAccess
+from waybill.settings import SettingsError, parse
 
 OPS = WebhookStatus(name="ops")
 TEXT = """

@@ -11,8 +11,8 @@ import pytest
 
 from gateway.webhooks import intake
 from gateway.webhooks.intake import AlertIntake, AlertTopic
-from runtime import silence
 from tests.waiting import PATIENCE, wait_until
+from waybill.pulsar import silence
 
 FIRST = AlertTopic("persistent://acme/events/verdicts", "acme", is_verdicts=True)
 OTHER = AlertTopic("persistent://acme/alerts-eu/alerts", "acme", is_verdicts=False)

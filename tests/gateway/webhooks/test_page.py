@@ -17,7 +17,7 @@ from gateway.webhooks.digest import HeldBack, digests_of
 from gateway.webhooks.http_outcome import RESULTS
 from geo.alerts import AlertRule
 from geo.replication import Topology
-from settings import parse
+from waybill.settings import parse
 
 PAGE = (Path(__file__).parents[3] / "docs/alerts.md").read_text(encoding="utf-8")
 RULES, DELIVERY = PAGE.split("\n## Rules\n")[1].split("\n## Delivery\n")

@@ -37,9 +37,9 @@ from geo.replication.rest_types import (
     STATS,
     TENANT,
 )
-from runtime.pulsar_client import PulsarAccess
 from tests.geo.replication.brokers import RUNTIME, Answer, FakeBroker
 from tests.tokens import token_file
+from waybill.pulsar.pulsar_client import PulsarAccess
 
 
 @pytest.mark.parametrize(

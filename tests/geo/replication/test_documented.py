@@ -9,8 +9,8 @@ import pytest
 from geo.replication import model
 from geo.replication.cli import app
 from geo.replication.watch import METRICS
-from settings import Settings
 from waybill.commands import SUBCOMMANDS
+from waybill.settings import Settings
 
 DOCS = Path(__file__).parents[3] / "docs"
 TEXT = (DOCS / "replication.md").read_text() + (DOCS.parent / "deploy/local/topology.toml").read_text()

@@ -14,9 +14,9 @@ from geo.replication.admin import AdminClient
 from geo.replication.connection import ServiceAddress
 from geo.replication.grant_probe import NOBODY, try_rights
 from geo.replication.link_probe import VerifyResult
-from runtime.pulsar_client import PulsarAccess
 from tests.geo.replication.brokers import RUNTIME, FakeBroker
 from tests.geo.replication.test_roles import topology
+from waybill.pulsar.pulsar_client import PulsarAccess
 
 _SAID = b'{"clusterName": "eu", "authorizationEnabled": "true"}'
 

@@ -10,7 +10,7 @@ import pytest
 import deploy.local
 import geo.replication
 from geo.replication import NoAddress, Topology, desired
-from settings import SettingsError, load, parse
+from waybill.settings import SettingsError, load, parse
 
 LOCAL = Path(deploy.local.__file__).parent
 TEXT = (LOCAL / "topology.toml").read_text()

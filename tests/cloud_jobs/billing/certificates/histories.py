@@ -11,7 +11,7 @@ from random import Random
 from hypothesis import strategies as st
 
 from cloud_jobs.lake.coverage import Coverage
-from telemetry import IntervalSet, Tombstone, new_epoch
+from waybill.record import IntervalSet, Tombstone, new_epoch
 
 HOUR_US = 3_600_000_000
 DAY_US = 24 * HOUR_US

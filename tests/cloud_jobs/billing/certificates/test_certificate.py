@@ -17,8 +17,8 @@ from cloud_jobs.billing.certificates import CertificateState, ClosedState, Decis
 from cloud_jobs.billing.certificates.certificate import DeviceCertificate, HeardRecords
 from cloud_jobs.billing.usage import Reach
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
-from telemetry import IntervalSet, Tombstone, new_epoch
 from tests.cloud_jobs.billing.certificates.histories import BEGIN_US, DAY_US, DAYS, Buffer, buffers, ingested
+from waybill.record import IntervalSet, Tombstone, new_epoch
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DEVICE = TenantDevice("acme", "d")

@@ -17,10 +17,10 @@ from cloud_jobs.billing.certificates.decisions import decide_each
 from cloud_jobs.lake import store_clock
 from cloud_jobs.lake.snapshots import snapshots
 from cloud_jobs.lake.tables import Lake
-from telemetry import Batch, encode
 from tests.cloud_jobs.billing.contracts.makers import account, device, payer, rows
 from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, take_in
 from tests.cloud_jobs.publications import row_of
+from waybill.record import Batch, encode
 
 NAMED = ["--tenant", "fleet", "--device", "d", "--by", "A. Clerk", "--reason", "it was [sold]"]
 OF_PERIOD = ["--payer", "acme", "--period", "2026-09"]

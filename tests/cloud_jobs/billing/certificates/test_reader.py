@@ -27,12 +27,12 @@ from cloud_jobs.lake.snapshots import LakeState, take_snapshot
 from cloud_jobs.lake.stored_files import stored_rows
 from cloud_jobs.lake.tables import Lake
 from geo.reference.moments import stamp
-from telemetry import Batch, decode, encode
 from tests.cloud_jobs.ingest.centre import DAY_US, NOON_US, batch, new_ingest, new_lake, take_in
 from tests.cloud_jobs.lake.metered import HOUR, meter
 from tests.cloud_jobs.maintenance.test_snapshots_kept import grow_old
 from tests.cloud_jobs.maintenance.upkeep import positions, run
 from tests.cloud_jobs.publications import row_of
+from waybill.record import Batch, decode, encode
 
 NOW = datetime(2026, 2, 3, tzinfo=UTC)
 DAY, MINUTE, SECOND = timedelta(days=1), timedelta(minutes=1), timedelta(seconds=1)

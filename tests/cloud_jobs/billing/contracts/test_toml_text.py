@@ -18,9 +18,9 @@ from cloud_jobs.billing.contracts.toml_text import MAX_TEXT_FAULTS, MAX_TOML_CON
 from cloud_jobs.billing.currency import EXPONENT_OF
 from cloud_jobs.billing.meters import MEASURE_OF, Meter, MeterZones
 from cloud_jobs.billing.printable import unprintable
-from settings import TomlLines
 from simulator.toml_text import toml_text
 from tests.cloud_jobs.billing.contracts.makers import ADDRESS
+from waybill.settings import TomlLines
 
 EXAMPLE = """\
 # what a clerk writes

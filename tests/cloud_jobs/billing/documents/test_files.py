@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_jobs.billing.documents import NotWritten, write_documents
-from runtime import create_durably
+from waybill.daemon.durable_file import create_durably
 
 FILES = {"WB-1.json": b"{}", "WB-1.html": b"<p>", "WB-1.csv": b""}
 

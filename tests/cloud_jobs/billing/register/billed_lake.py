@@ -21,9 +21,9 @@ from cloud_jobs.lake.schemas import QUANTITIES
 from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import counter_of
-from telemetry import IntervalSet
 from tests.cloud_jobs.billing.contracts.makers import rows
 from tests.system.lake_of_fixes import commit_ingest, derive, records_table
+from waybill.record import IntervalSet
 
 NOW = datetime(2026, 6, 1, 9, 30, tzinfo=UTC)
 DAYS = (date(2026, 3, 1), date(2026, 3, 31))

@@ -14,11 +14,11 @@ from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.usage.job import compute_usage
 from geo.reference.messages import Kind
 from geo.spatial import TrackSettings
-from telemetry import IntervalSet
 from tests.cloud_jobs.billing.contracts.makers import account, device, kind_of, legal_entity, price, tariff
 from tests.cloud_jobs.billing.register.billed_lake import BilledLake
 from tests.cloud_jobs.publications import row_of
 from tests.system.lake_of_fixes import LakeFix, cover, ingest, lake_of, square
+from waybill.record import IntervalSet
 
 TEN = datetime(2026, 1, 5, 10, tzinfo=UTC)
 JANUARY = (date(2026, 1, 1), date(2026, 1, 31))

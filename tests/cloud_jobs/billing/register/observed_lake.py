@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 from typer.testing import CliRunner, Result
 
 from edge_agent.intake.parse import Parsed, parse_message
-from telemetry import Batch, Event, Record, encode
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
 from tests.cloud_jobs.billing.register.billed_lake import BilledLake
 from tests.cloud_jobs.billing.register.metered_lake import meter, publish, state
 from tests.cloud_jobs.ingest.centre import new_ingest, take_in
 from tests.system.lake_of_fixes import lake_of, square
 from waybill.commands import SUBCOMMANDS, command_line
+from waybill.record import Batch, Event, Record, encode
 
 TEN = datetime(2026, 1, 5, 10, tzinfo=UTC)
 EAST = 1 / 500

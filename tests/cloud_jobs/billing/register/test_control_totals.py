@@ -17,10 +17,10 @@ from cloud_jobs.billing.register.metered_records import seq_counts
 from cloud_jobs.billing.register.parties import Parties
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.seq_ranges import SeqRanges
-from telemetry import IntervalSet
 from tests.cloud_jobs.billing.register.billed_lake import NOW, BilledLake
 from tests.cloud_jobs.billing.register.metered_lake import FIXES, JANUARY, TEN, meter, metered_lake, publish, state
 from tests.system.lake_of_fixes import LakeFix, ingest, square
+from waybill.record import IntervalSet
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.lake.vehicle_counters import counters_texts
 from cloud_jobs.usage.reading import REASONS
-from telemetry import NO_FAULTS, Event
 from tests.cloud_jobs.billing.register.billed_lake import NOW, BilledLake
 from tests.cloud_jobs.billing.register.observed_lake import (
     TEN,
@@ -35,6 +34,7 @@ from tests.cloud_jobs.billing.register.observed_lake import (
     run,
     take,
 )
+from waybill.record import NO_FAULTS, Event
 
 
 def certificate(billed: BilledLake, period: str = "2026-01", name: str = "van") -> dict[str, Any]:

@@ -27,7 +27,6 @@ from cloud_jobs.pulsar_source.topics import TopicName
 from geo.replication.errors import AdminRefused, ClusterUnreachable
 from geo.replication.rest_response import RestRequest, RestResponse, parse_response
 from geo.replication.rest_types import CLUSTERS, INTERNAL_STATS, PARTITIONED_INTERNAL_STATS, PARTITIONS
-from runtime.pulsar_client import PulsarAccess
 from tests.cloud_jobs.pulsar_source.addresses import (
     JSON,
     STATS,
@@ -38,6 +37,7 @@ from tests.cloud_jobs.pulsar_source.addresses import (
     document,
     page,
 )
+from waybill.pulsar.pulsar_client import PulsarAccess
 
 TOPIC = TopicName("t", "n", "x")
 

@@ -13,8 +13,8 @@ from cloud_jobs.pulsar_source.errors import AccessRefused, SourceClusterUnreacha
 from cloud_jobs.pulsar_source.options import SourceCluster
 from cloud_jobs.pulsar_source.position import LedgerPosition
 from cloud_jobs.pulsar_source.reading.entries import Chunk, LeftS, StoredEntry, ask
-from runtime.pulsar_client import PulsarAccess
 from tests.cloud_jobs.pulsar_source.addresses import Reply, address
+from waybill.pulsar.pulsar_client import PulsarAccess
 
 _TIMEOUT_S = 60
 SILENT = SourceClusterUnreachable("hq", "asking", "nothing came")

@@ -1,0 +1,1 @@
+"""What a daemon needs: logs, signals, files written durably, status, TLS."""

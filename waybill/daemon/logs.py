@@ -1,0 +1,113 @@
+"""The log on standard error: bounded in the length of a line, and in the lines of one kind."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import structlog
+
+from waybill.daemon.token_bucket import TokenBucket
+from waybill.settings import Settings
+
+__all__ = ["BURST", "MAX_CHARACTERS", "LineLimit", "LogSettings", "start_logging"]
+
+PER_S = 1.0
+"""So many lines of one kind (level and event) a second in the long run ..."""
+BURST = 20.0
+"""... and so many at once. Those above are counted: the next line of the kind has the number as `suppressed`."""
+MAX_CHARACTERS = 500
+"""Of each value."""
+_MAX_KINDS = 1000
+_TOO_MANY = "other kinds"
+
+
+class LogSettings(Settings):
+    """What is logged, on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least important lines that are written."""
+    format: Literal["json", "console"] = "json"
+    """One JSON object a line, or text for a terminal."""
+
+
+@dataclass(slots=True)
+class _Kind:
+    bucket: TokenBucket
+    suppressed: int = 0
+
+
+class LineLimit:
+    """A processor for structlog that lets a bounded number of lines of each kind pass. Any thread may log."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        # Re-entrant: what the garbage collector ends in the middle of a line may log as well.
+        self._lock = threading.RLock()
+        self._kinds: dict[str, _Kind] = {}
+
+    def __call__(self, _: Any, level: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        """The line, its values cut; or DropEvent, and it is counted."""
+        now_s = self._clock()
+        name = f"{level} {str(line.get('event'))[:MAX_CHARACTERS]}"
+        with self._lock:
+            kind = self._ensure_kind(name)
+            if not kind.bucket.try_take(now_s):
+                kind.suppressed += 1
+                raise structlog.DropEvent
+            if kind.suppressed:
+                line["suppressed"], kind.suppressed = kind.suppressed, 0
+        return {key: _cut(value) for key, value in line.items()}
+
+    def take_suppressed(self) -> dict[str, int]:
+        """How many lines of each kind were suppressed since a line of it was written; they count as said now."""
+        with self._lock:
+            counts = {name: kind.suppressed for name, kind in self._kinds.items() if kind.suppressed}
+            for name in counts:
+                self._kinds[name].suppressed = 0
+        return counts
+
+    def log_suppressed(self, log: Any) -> None:
+        """Say in the log which lines it left out; to be called now and then, and at the end."""
+        if kinds := self.take_suppressed():
+            log.warning("log lines suppressed", kinds=kinds)
+
+    def _ensure_kind(self, name: str) -> _Kind:
+        if name not in self._kinds and len(self._kinds) >= _MAX_KINDS:
+            name = _TOO_MANY
+        return self._kinds.setdefault(name, _Kind(TokenBucket(PER_S, BURST)))
+
+
+def start_logging(settings: LogSettings, limit: LineLimit | None = None) -> LineLimit:
+    """Log to standard error as these settings say; the limit that the lines pass through.
+
+    `limit`: the one so far, where the settings are loaded anew: what it has counted is still to be said.
+    """
+    limit = limit or LineLimit()
+    # After the limit, which cuts values: a traceback stays whole.
+    as_json = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    structlog.configure(
+        processors=[
+            limit,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *(as_json if settings.format == "json" else [structlog.dev.ConsoleRenderer()]),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[settings.level.upper()]),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+    )
+    return limit
+
+
+def _cut(value: Any) -> Any:
+    if isinstance(value, int | float | bool | None):
+        return value
+    if isinstance(value, str):
+        return value if len(value) <= MAX_CHARACTERS else f"{value[:MAX_CHARACTERS]}… ({len(value)} characters)"
+    text = repr(value)
+    return value if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}… ({len(text)} characters)"

@@ -1,0 +1,383 @@
+"""The authority: who signs certificates and revocation lists. A pure core: time, serials and keys are handed in.
+
+A root signs regional authorities, and its key is not needed again until one of them is renewed. A regional authority
+signs devices, clients, and servers of the names that the root permits it, and can make no further authority. Every
+broker trusts the root alone, so a device of one region may fail over to another. Servers of Pulsar have a root of
+their own: no regional authority can make one that Pulsar's clients accept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from waybill.identity.errors import AuthorityExpired, NameRefused, NotAnAuthority, RequestFault, RequestRefused
+from waybill.identity.names import MAX_NAME_CHARACTERS, DeviceName, PrincipalName, device_name, parse_name
+from waybill.identity.pem_keys import pem_fault
+from waybill.identity.requests import KeyPair, PublicKey, read_request
+from waybill.identity.server_names import check_permitted, name_constraints, server_name, server_names
+
+__all__ = [
+    "CLOCK_SKEW",
+    "Authority",
+    "Issued",
+    "Revoked",
+    "common_name",
+    "issue_client",
+    "issue_device",
+    "issue_server",
+    "kind_of",
+    "make_regional",
+    "make_root",
+    "read_certificates",
+    "regional_name",
+    "sign_revocation_list",
+    "with_chain",
+]
+
+CLOCK_SKEW = timedelta(minutes=5)
+"""A certificate is valid from this long before it was signed: whoever checks it may have a slow clock."""
+MAX_PEM_BYTES = 64 << 10
+"""Of certificates that are read together: a chain has one of 2 kB for each authority."""
+SERIAL_BITS = 159
+"""Of a random serial: positive, and at most 20 bytes (RFC 5280, 4.1.2.2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """A certificate that signs others, with its key. `issuers`: who signed it, up to the root and without it.
+
+    Raises NotAnAuthority where certificate and key do not belong together or the certificate may not sign.
+    """
+
+    certificate: x509.Certificate
+    key: KeyPair
+    issuers: tuple[x509.Certificate, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.certificate.public_key() != self.key.public:
+            raise NotAnAuthority(f"the key is not that of the certificate of {self.name!r}")
+        if not _constraints(self.certificate).ca:
+            raise NotAnAuthority(f"the certificate of {self.name!r} may not sign others")
+
+    @property
+    def name(self) -> str:
+        """Its common name."""
+        return common_name(self.certificate.subject)
+
+    @property
+    def is_root(self) -> bool:
+        """Whether it signed itself."""
+        return self.certificate.issuer == self.certificate.subject
+
+    @property
+    def chain(self) -> tuple[x509.Certificate, ...]:
+        """What whoever trusts the root needs beside a certificate of this authority: nothing for the root itself."""
+        return () if self.is_root else (self.certificate, *self.issuers)
+
+
+class Issued(NamedTuple):
+    """A certificate that was signed. `chain_pem`: it and the authorities between it and the root, in this order."""
+
+    certificate: x509.Certificate
+    chain_pem: bytes
+    serial: int
+    not_after: datetime
+
+
+class Revoked(NamedTuple):
+    """An entry of a revocation list."""
+
+    serial: int
+    at: datetime
+    reason: x509.ReasonFlags = x509.ReasonFlags.unspecified
+
+
+def make_root(
+    name: str, key: KeyPair, *, now: datetime, serial: int, lifetime: timedelta, path_length: int = 1
+) -> Authority:
+    """A root authority, which signs itself and regional authorities; with a `path_length` of 0 no authority."""
+    subject = _name(name)
+    builder = _begin(subject, subject, key.public, now=now, serial=serial, end=now + lifetime)
+    return Authority(_sign_authority(builder, key, path_length=path_length), key)
+
+
+def regional_name(region: str) -> str:
+    """The name of the authority of a region."""
+    return f"Waybill regional authority {region}"
+
+
+def make_regional(
+    root: Authority,
+    region: str,
+    key: PublicKey,
+    *,
+    servers: Sequence[str] = (),
+    now: datetime,
+    serial: int,
+    lifetime: timedelta,
+) -> Issued:
+    """The certificate of a region's authority, for its key: it signs devices, clients and servers, and no authority.
+
+    `servers`: DNS names, each with all below it, and IP addresses or networks that its servers may have; no others are
+    believed, by whoever checks the chain.
+    Raises NotAnAuthority where `root` is none, AuthorityExpired, NameRefused.
+    """
+    if not root.is_root:
+        raise NotAnAuthority(f"{root.name!r} is no root: only a root signs a region's authority")
+    # What a region signed stays good over a renewal of its authority: issuer name and key are the same.
+    end = _end(root, now, lifetime)
+    builder = _begin(root.certificate.subject, _name(regional_name(region)), key, now=now, serial=serial, end=end)
+    builder = builder.add_extension(name_constraints(servers), critical=True)
+    return with_chain(_sign_authority(builder, root.key, path_length=0), root)
+
+
+def issue_device(
+    authority: Authority,
+    request: bytes,
+    tenant: str,
+    device: str,
+    *,
+    now: datetime,
+    serial: int,
+    lifetime: timedelta,
+) -> Issued:
+    """The operational certificate of a device, for the key of its request (PEM). Raises RequestRefused, NameRefused.
+
+    The request must name the device that it is for: a certificate is never handed to who calls itself otherwise.
+    """
+    cn, asked = device_name(tenant, device), read_request(request)
+    if asked.common_name != cn:
+        raise RequestRefused(RequestFault.WRONG_NAME, f"it is for {asked.common_name[:80]!r}, not for {cn!r}")
+    # For whoever reads a certificate in other tools; rights follow from the common name alone.
+    subject = _name(cn, organization=tenant)
+    return _issue(authority, subject, asked.public_key, now=now, serial=serial, lifetime=lifetime)
+
+
+def issue_client(
+    authority: Authority, key: PublicKey, principal: str, *, now: datetime, serial: int, lifetime: timedelta
+) -> Issued:
+    """The certificate of a client that is no device, such as `gateway@eu-1`. Raises NameRefused.
+
+    `claim@SERIAL` is a factory certificate: with it a device may be enrolled, and nothing else.
+    """
+    if "@" not in principal or parse_name(principal) is None:
+        raise NameRefused(f"{principal!r} is not the name of a client, such as gateway@eu-1")
+    return _issue(authority, _name(principal), key, now=now, serial=serial, lifetime=lifetime)
+
+
+def issue_server(
+    authority: Authority,
+    key: PublicKey,
+    cn: str,
+    names: Sequence[str],
+    *,
+    now: datetime,
+    serial: int,
+    lifetime: timedelta,
+) -> Issued:
+    """The certificate of a server that is reached by these DNS names and IP addresses. Raises NameRefused."""
+    if not names:
+        raise NameRefused(f"a server's certificate names where it is reached: give {cn} at least one name")
+    check_permitted(authority.certificate, names)
+    return _issue(authority, _name(cn), key, now=now, serial=serial, lifetime=lifetime, servers=names)
+
+
+def sign_revocation_list(
+    authority: Authority, revoked: Iterable[Revoked], *, number: int, this_update: datetime, next_update: datetime
+) -> bytes:
+    """The revocation list of this authority (PEM). A newer one needs a higher number and a later `this_update`.
+
+    OpenSSL takes, of two lists of one issuer, the one with the later `this_update`, in whole seconds.
+    """
+    # Not by the builder's own method: it copies the whole list for each entry.
+    builder = x509.CertificateRevocationListBuilder(revoked_certificates=[_entry(one) for one in revoked])
+    signed = (
+        builder.issuer_name(authority.certificate.subject)
+        .last_update(this_update)
+        .next_update(next_update)
+        .add_extension(x509.CRLNumber(number), critical=False)
+        .add_extension(_key_identifier(authority.key.public), critical=False)
+        .sign(authority.key.private, hashes.SHA256())
+    )
+    return signed.public_bytes(serialization.Encoding.PEM)
+
+
+def common_name(name: x509.Name) -> str:
+    """Whom a certificate's subject or issuer names; "" where it names nobody."""
+    found = name.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(found[0].value) if found else ""
+
+
+def is_chain_to(certificates: Sequence[x509.Certificate], roots: Iterable[x509.Certificate]) -> bool:
+    """Whether each of these is signed by the authority that follows it, and the last one by a root, or is one.
+
+    Times are not looked at: a clock may be wrong, and TLS looks at them.
+    """
+    chain, known = [*certificates], [*roots]
+    while chain:
+        signed = chain.pop(0)
+        if signed in known or any(_is_signed_by(signed, root) for root in known):
+            return True
+        if not chain or not _is_signed_by(signed, chain[0]):
+            return False
+    return False
+
+
+def _is_signed_by(signed: x509.Certificate, issuer: x509.Certificate) -> bool:
+    try:
+        # A device has a certificate and a key, too: it is no authority.
+        if not issuer.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
+            return False
+        signed.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.ExtensionNotFound):
+        return False
+    return True
+
+
+def read_certificates(pem: bytes) -> list[x509.Certificate]:
+    """The certificates of a PEM file, in its order. Raises NotAnAuthority where there is none that can be read.
+
+    Each is read as a whole: the library looks at a name or a key only when it is asked for, and would refuse it there.
+    """
+    if len(pem) > MAX_PEM_BYTES:
+        raise NotAnAuthority(f"certificates of {len(pem)} bytes, and at most {MAX_PEM_BYTES} are read")
+    try:
+        found = x509.load_pem_x509_certificates(pem)
+        for one in found:
+            _ = one.subject, one.issuer, one.public_key(), one.extensions, one.not_valid_before_utc, one.serial_number
+    except Exception as error:  # of half a dozen kinds
+        raise NotAnAuthority(f"no certificates in PEM: {pem_fault(error)}") from error
+    return found
+
+
+def kind_of(certificate: x509.Certificate) -> str:
+    """What a certificate is for: `root`, `authority`, `server`, `device`, the kind of a client, or `unknown`."""
+    if _constraints(certificate).ca:
+        return "root" if certificate.issuer == certificate.subject else "authority"
+    if server_names(certificate):
+        return "server"
+    match parse_name(common_name(certificate.subject)):
+        case DeviceName():
+            return "device"
+        case PrincipalName(kind=kind):
+            return kind
+    return "unknown"
+
+
+def _issue(
+    authority: Authority,
+    subject: x509.Name,
+    key: PublicKey,
+    *,
+    now: datetime,
+    serial: int,
+    lifetime: timedelta,
+    servers: Sequence[str] = (),
+) -> Issued:
+    # One purpose each: a device that was stolen must not pass for a broker, nor a broker for a client.
+    purpose = ExtendedKeyUsageOID.SERVER_AUTH if servers else ExtendedKeyUsageOID.CLIENT_AUTH
+    named: list[x509.GeneralName] = [server_name(name) for name in servers]
+    # The profile by which chains are verified wants a name here; brokers look at the common name.
+    named = named or [x509.UniformResourceIdentifier(f"urn:waybill:{common_name(subject)}")]
+    builder = _begin(
+        authority.certificate.subject, subject, key, now=now, serial=serial, end=_end(authority, now, lifetime)
+    )
+    certificate = (
+        builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(authority=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(named), critical=False)
+        .add_extension(_key_identifier(authority.key.public), critical=False)
+        .sign(authority.key.private, hashes.SHA256())
+    )
+    return with_chain(certificate, authority)
+
+
+def _sign_authority(builder: x509.CertificateBuilder, signer: KeyPair, *, path_length: int) -> x509.Certificate:
+    return (
+        # Critical: who does not understand these must not believe the certificate.
+        builder.add_extension(x509.BasicConstraints(ca=True, path_length=path_length), critical=True)
+        .add_extension(_usage(authority=True), critical=True)
+        .add_extension(_key_identifier(signer.public), critical=False)
+        .sign(signer.private, hashes.SHA256())
+    )
+
+
+def _begin(
+    issuer: x509.Name, subject: x509.Name, key: PublicKey, *, now: datetime, serial: int, end: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(serial)
+        # A device whose clock is behind would refuse its own broker.
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(end)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _end(authority: Authority, now: datetime, lifetime: timedelta) -> datetime:
+    """When a certificate signed now ends: never after its authority's, since nobody would believe it then."""
+    certificate = authority.certificate
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if not begins <= now < ends:
+        raise AuthorityExpired(authority.name, begins=begins, ends=ends, now=now)
+    return min(now + lifetime, ends)
+
+
+def with_chain(certificate: x509.Certificate, authority: Authority) -> Issued:
+    """A certificate of this authority, as whoever trusts the root needs it."""
+    chain = (certificate, *authority.chain)
+    pem = b"".join(one.public_bytes(serialization.Encoding.PEM) for one in chain)
+    return Issued(certificate, pem, certificate.serial_number, certificate.not_valid_after_utc)
+
+
+def _entry(revoked: Revoked) -> x509.RevokedCertificate:
+    builder = x509.RevokedCertificateBuilder().serial_number(revoked.serial).revocation_date(revoked.at)
+    if revoked.reason is not x509.ReasonFlags.unspecified:  # RFC 5280, 5.3.1: absent rather than unspecified
+        builder = builder.add_extension(x509.CRLReason(revoked.reason), critical=False)
+    return builder.build()
+
+
+def _name(cn: str, *, organization: str = "") -> x509.Name:
+    if not 0 < len(cn) <= MAX_NAME_CHARACTERS:
+        raise NameRefused(f"{cn!r} has {len(cn)} characters; a certificate's name has 1 to {MAX_NAME_CHARACTERS}")
+    attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization)] if organization else []
+    return x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, cn)])
+
+
+def _key_identifier(issuer: PublicKey) -> x509.AuthorityKeyIdentifier:
+    return x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer)
+
+
+def _constraints(certificate: x509.Certificate) -> x509.BasicConstraints:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+    except x509.ExtensionNotFound:
+        return x509.BasicConstraints(ca=False, path_length=None)
+
+
+def _usage(*, authority: bool) -> x509.KeyUsage:
+    # No key encipherment: TLS with forward secrecy signs, and never encrypts to a certificate.
+    return x509.KeyUsage(
+        digital_signature=not authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        encipher_only=False,
+        decipher_only=False,
+    )

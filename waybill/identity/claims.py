@@ -1,0 +1,134 @@
+"""One-time tokens: what a device without a certificate shows to be enrolled, once.
+
+    token-Zm9v...                     the token's text, for the device: a secret
+    claim@token-0123456789abcdef      who shows it to the enrolment broker; the password is the text
+    $7$101$...                        its hash, all that the registry has: in the format of Mosquitto's password files
+
+The name is made from the hash, and the hash from the text alone: nobody can give a token's name to a text of his own.
+
+A factory certificate is the other kind of claim. It names `claim@SERIAL`, and has no hash.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from hmac import compare_digest
+from typing import NamedTuple
+
+from pydantic import SecretStr
+
+from waybill.identity.errors import NameRefused
+from waybill.identity.names import PrincipalKind, principal
+
+__all__ = [
+    "PASSWORD_HASH",
+    "TOKEN_LIFETIME",
+    "EnrolmentToken",
+    "broker_password",
+    "check_factory_serial",
+    "is_broker_password",
+    "is_token_id",
+    "make_token",
+    "password_file",
+    "read_token",
+    "token_id",
+    "token_user",
+]
+
+TOKEN_LIFETIME = timedelta(days=7)
+"""How long a token waits for its device, where nothing else is said."""
+_ITERATIONS = 101
+"""As mosquitto_passwd has it. A token is 256 random bits: more would slow down the broker, and no attacker."""
+_SALT_BYTES, _HASH_BYTES = 12, 64
+_TOKEN_ID = re.compile(r"token-[0-9a-f]{16}")
+_TOKEN = re.compile(r"token-[A-Za-z0-9_-]{43}")
+PASSWORD_HASH = re.compile(
+    r"\$7\$([1-9][0-9]{0,3})\$((?:[A-Za-z0-9+/]{4}){0,15}(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=))"
+    r"\$([A-Za-z0-9+/]{86}==)"
+)
+"""A hash in the format of Mosquitto 2, of at most 9,999 iterations: whoever made it up must not have us, or a broker at
+each connection, compute for seconds."""
+
+
+class EnrolmentToken(NamedTuple):
+    """A token that was made. `text` goes to the device and is kept nowhere else; the registry gets the other two."""
+
+    text: SecretStr
+    id: str
+    password_hash: str
+
+
+def make_token(random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> EnrolmentToken:
+    """A new one-time token; `random_bytes` must be fit for secrets."""
+    return _token(f"token-{base64.urlsafe_b64encode(random_bytes(32)).rstrip(b'=').decode()}")
+
+
+def read_token(text: str) -> EnrolmentToken:
+    """A token by its text. Raises NameRefused for what is none."""
+    token_user(text)
+    return _token(text)
+
+
+def _token(text: str) -> EnrolmentToken:
+    password_hash = _hash_of(text)
+    return EnrolmentToken(SecretStr(text), token_id(password_hash), password_hash)
+
+
+def token_id(password_hash: str) -> str:
+    """What a token with this hash is called."""
+    return f"token-{hashlib.sha256(password_hash.encode()).hexdigest()[:16]}"
+
+
+def is_token_id(claim_id: str) -> bool:
+    """Whether a claim is called as a token is."""
+    return _TOKEN_ID.fullmatch(claim_id) is not None
+
+
+def check_factory_serial(serial: str) -> None:
+    """Raises NameRefused for what no factory certificate may be called: nothing that could be a token's name."""
+    principal(PrincipalKind.CLAIM, serial)
+    if is_token_id(serial):
+        raise NameRefused(f"{serial!r} is what a token is called: a factory certificate cannot have this name")
+
+
+def token_user(text: str) -> str:
+    """The user name that goes with a token's text. Raises NameRefused for what is no token."""
+    if _TOKEN.fullmatch(text) is None:
+        what = "one is a single line that begins with token-, as in the file that waybill device expect wrote"
+        raise NameRefused(f"this is no enrolment token: {what}")
+    return principal(PrincipalKind.CLAIM, token_id(_hash_of(text)))
+
+
+def broker_password(text: str, salt: bytes) -> str:
+    """The hash of a password in the format of Mosquitto 2: `$7$`, PBKDF2 with SHA-512."""
+    encoded = (base64.b64encode(part).decode() for part in (salt, _pbkdf2(text, salt, _ITERATIONS)))
+    return f"$7${_ITERATIONS}${'$'.join(encoded)}"
+
+
+def is_broker_password(text: str, password_hash: str) -> bool:
+    """Whether a hash of this format is that of the text."""
+    matched = PASSWORD_HASH.fullmatch(password_hash)
+    if matched is None:
+        return False
+    # The number of rounds is the hash's own: a file may have some that were made by another version.
+    salt, wanted = base64.b64decode(matched[2]), base64.b64decode(matched[3])
+    return compare_digest(_pbkdf2(text, salt, int(matched[1])), wanted)
+
+
+def password_file(hashes: Mapping[str, str]) -> bytes:
+    """A broker's password file of these hashes by user name; the same hashes give the same bytes."""
+    return "".join(f"{user}:{hashes[user]}\n" for user in sorted(hashes)).encode()
+
+
+def _hash_of(text: str) -> str:
+    # The salt of a text that is never used twice may be its own: so the device knows by which name it goes.
+    return broker_password(text, hashlib.sha256(text.encode()).digest()[:_SALT_BYTES])
+
+
+def _pbkdf2(text: str, salt: bytes, iterations: int) -> bytes:
+    return hashlib.pbkdf2_hmac("sha512", text.encode(), salt, iterations, _HASH_BYTES)

@@ -1,0 +1,89 @@
+"""Options that several of the commands here have."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = [
+    "AsJson",
+    "ByHand",
+    "Config",
+    "Device",
+    "Devices",
+    "Factory",
+    "Key",
+    "LockWait",
+    "Reason",
+    "Successor",
+    "Token",
+    "TokenDays",
+    "Wait",
+]
+
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", help="The operator's settings, a TOML file.", show_default="operator.toml of the local stack"
+    ),
+]
+
+
+def _device(text: str) -> str:
+    from waybill.identity.names import device_name
+
+    tenant, _, device = text.partition("/")
+    return _argument(lambda: device_name(tenant, device))
+
+
+def _devices(texts: list[str]) -> list[str]:
+    return [_device(text) for text in texts]
+
+
+def _reason(text: str) -> str:
+    from waybill.identity.signatures import checked_reason
+
+    return _argument(lambda: checked_reason(text))
+
+
+def _argument(check: Callable[[], str]) -> str:
+    try:
+        return check()
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _successor(text: str) -> str:
+    from waybill.identity.names import device_name
+
+    if "/" in text:
+        raise typer.BadParameter(f"{text!r:.80}: write the name alone, without its tenant, which stays the same")
+    # Beside the shortest tenant: with its own it may still be too long, which is seen where the entry is made.
+    _argument(lambda: device_name("t", text))
+    return text
+
+
+Device = Annotated[str, typer.Argument(help="The device, TENANT/DEVICE.", callback=_device)]
+Devices = Annotated[list[str], typer.Argument(help="The devices, TENANT/DEVICE.", callback=_devices)]
+Successor = Annotated[
+    str,
+    typer.Argument(help="The name of the new device in this vehicle, of the same tenant.", callback=_successor),
+]
+Reason = Annotated[str, typer.Option("--reason", "-m", help="Why, in one line; it is recorded.", callback=_reason)]
+Wait = Annotated[float, typer.Option("--wait", help="Wait so many seconds for each region to confirm.", min=0)]
+LockWait = Annotated[
+    float, typer.Option("--wait", help="Wait so many seconds for each region to confirm; 0: do not wait.", min=0)
+]
+Key = Annotated[
+    Path | None,
+    typer.Option("--key", help="Your private key, which signs the change.", exists=True, dir_okay=False),
+]
+Token = Annotated[Path | None, typer.Option("--token-file", help="Make a one-time token, and write it to this file.")]
+TokenDays = Annotated[float, typer.Option("--days", help="How long the token is good for.", min=0.01, max=365)]
+Factory = Annotated[str | None, typer.Option("--factory", help="The serial in the device's factory certificate.")]
+ByHand = Annotated[
+    bool,
+    typer.Option("--by-hand", help="No claim: it may connect at once, with a certificate of `waybill pki device`."),
+]

@@ -1,0 +1,97 @@
+"""Confirmations of the regions: which publications of devices are in force at a region's broker. Pure.
+
+The region's access daemon signs them: an operator's command believes no region for which somebody else speaks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from waybill.identity.errors import SignatureRefused
+from waybill.identity.names import PrincipalKind, PrincipalName, parse_name, principal
+from waybill.identity.operator_keys import OperatorKeys, Scope
+from waybill.identity.registry_signing import ENROLMENT_KIND
+from waybill.identity.signatures import OperatorKey, Publication, sign_publication, verify_publication
+from waybill.record import InvalidJson, parse_json
+
+__all__ = [
+    "CONFIRMATIONS_KEPT",
+    "CONFIRMATIONS_TOPIC",
+    "RegionConfirmation",
+    "confirming_regions",
+    "decode_confirmation",
+    "encode_confirmation",
+    "is_of_its_region",
+    "sign_confirmation",
+]
+
+CONFIRMATIONS_TOPIC: Final = "persistent://fleet/access/confirmations"
+CONFIRMATIONS_KEPT: Final = timedelta(days=1)
+"""So long the topologies keep confirmations."""
+# the confirmations of a burst of revocations
+_MAX_BYTES: Final = 1 << 20
+_MAX_VALUES: Final = 10_000
+_KIND: Final = "confirmation"
+
+
+class RegionConfirmation(NamedTuple):
+    """At `at_s` (seconds since 1970) these publications, by device, were in force in a region.
+
+    `refused`: publications that it does not take, by their ids, and the reason of each.
+    """
+
+    region: str
+    confirmed: dict[str, str]
+    at_s: float
+    refused: dict[str, str]
+
+
+def encode_confirmation(
+    region: str, confirmed: Iterable[tuple[str, str]], at_s: float, refused: Iterable[tuple[str, str]] = ()
+) -> bytes:
+    """The message."""
+    facts = {"region": region, "at_s": at_s, "confirmed": dict(confirmed), "refused": dict(refused)}
+    return json.dumps(facts, separators=(",", ":")).encode()
+
+
+def decode_confirmation(body: bytes) -> RegionConfirmation | None:
+    """What a message says; None: it is no confirmation."""
+    try:
+        facts = parse_json(body, max_bytes=_MAX_BYTES, max_depth=3, max_values=_MAX_VALUES)
+        region, at_s, confirmed, refused = facts["region"], facts["at_s"], facts["confirmed"], facts["refused"]
+    except (InvalidJson, KeyError, TypeError):
+        return None
+    # A region that says nonsense has confirmed nothing.
+    if not (isinstance(confirmed, dict) and isinstance(refused, dict) and isinstance(at_s, int | float)):
+        return None
+    texts = [region, *confirmed, *confirmed.values(), *refused, *refused.values()]
+    return RegionConfirmation(region, confirmed, float(at_s), refused) if _are_texts(texts) else None
+
+
+def _are_texts(values: Iterable[object]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def sign_confirmation(key: OperatorKey, region: str, body: bytes, publication_id: str) -> Mapping[str, str]:
+    """The properties by which a region's confirmation is signed."""
+    return sign_publication(key, Publication(_KIND, region, body), publication_id, "in force")
+
+
+def is_of_its_region(found: RegionConfirmation, body: bytes, properties: Mapping[str, str], keys: OperatorKeys) -> bool:
+    """Whether the access daemon of the region that a confirmation names signed it, with a key that is trusted."""
+    publication = Publication(_KIND, found.region, body)
+    try:
+        by = verify_publication(keys, publication, properties, Scope(ENROLMENT_KIND))
+    except SignatureRefused:
+        return False
+    return by.name == principal(PrincipalKind.ACCESS, found.region)
+
+
+def confirming_regions(keys: OperatorKeys, moment: datetime) -> frozenset[str]:
+    """The regions for whose access daemons a key is trusted that is valid at a moment: each is to confirm."""
+    valid = (key for key in keys.keys.values() if ENROLMENT_KIND in key.kinds and key.is_valid_at(moment))
+    names = (parse_name(key.name) for key in valid)
+    return frozenset(one.name for one in names if isinstance(one, PrincipalName) and one.kind is PrincipalKind.ACCESS)

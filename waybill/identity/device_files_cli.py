@@ -1,0 +1,263 @@
+"""`waybill reference devices`: files of devices, checked, published, compared; the registry listed, and its history.
+
+Exit status: 0; 1 a file has a fault, or `diff` shows a change; 2 wrong arguments; 3 refused by the cluster or the
+settings: nothing was changed; 4 published, and of a device another change of the same moment holds instead, or it did
+not come back; 5 a region refuses a state of the file or has not confirmed it in time; 6 some changed meanwhile and were
+refused, and the others are done; 75 the registry is not reachable, or was lost on the way; 78 wrong settings; 130
+interrupted, and what is published by then is said.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from waybill.identity.command_options import AsJson, Config, Device, Key, LockWait, Reason, TokenDays
+from waybill.identity.command_session import command_session, outcome_of
+from waybill.identity.command_views import show_device, show_devices, show_file
+from waybill.identity.device_answers import EXIT_REFUSED, Speaker, say_outcome
+from waybill.settings import printable_json
+
+if TYPE_CHECKING:
+    from waybill.identity.device_file import DeviceFileFault, PlacedDevice
+    from waybill.identity.device_file_changes import FileChange
+    from waybill.identity.judged_devices import JudgedDevice
+
+__all__ = ["app"]
+
+EXIT_FAULT: Final = 1
+_SPEAKER: Final = Speaker("waybill reference", os.EX_TEMPFAIL)
+_WAIT_S: Final = 10.0
+_NOT_PUBLISHED: Final = (EXIT_FAULT, 2, EXIT_REFUSED, os.EX_CONFIG)
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Check, publish and show files of devices. `reference check devices FILE` is the same.",
+)
+Registry = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", help="Hold the files against the registry of these operator's settings."),
+]
+Files = Annotated[list[Path], typer.Argument(help="TOML with [[device]].")]
+
+
+@app.command()
+def check(files: Files, *, config: Registry = None, as_json: AsJson = False) -> None:
+    """Say what is wrong with files of devices, each fault with its file, line and reason.
+
+    With --config they are held against the registry: what the state of a device does not allow is a fault, too.
+
+    Exit status: 0 if the files can be published, 1 when they have a fault, 75 when the registry is not reachable.
+
+    Example: waybill reference devices check devices.toml --config operator.toml
+    """
+    # Whoever writes a file need not have a way to the registry.
+    if config is None:
+        from waybill.identity.device_file import serials_given_twice
+
+        placed = _read(files, as_json=as_json)
+        _end_of_faults([*serials_given_twice(placed, {}).values()], as_json=as_json)
+        _say([], [f"right by themselves, not held against the registry: {_count(len(placed))}"], as_json=as_json)
+        return
+    changes = _against_registry(files, config, as_json=as_json)
+    _say([], [f"right: {_count(len(changes))}; {_summary(changes)}"], as_json=as_json)
+
+
+@app.command()
+def diff(files: Files, *, config: Config = None, as_json: AsJson = False) -> None:
+    """Show what publishing files would change of each device, beside what the registry has.
+
+    Exit status: 0 if nothing would change, 1 if something would, or the files have a fault; 75 when the registry is not
+    reachable.
+
+    Example: waybill reference devices diff devices.toml --config operator.toml
+    """
+    changes = _against_registry(files, config, as_json=as_json)
+    if as_json:
+        _say([], [], as_json=True, devices=[_change_facts(*one) for one in changes])
+    else:
+        for place, change in changes:
+            typer.echo(f"{place}: {_change_text(change)}")
+    if any(_is_change(one.change) for one in changes):
+        raise typer.Exit(EXIT_FAULT)
+
+
+@app.command()
+def put(
+    files: Files,
+    *,
+    config: Config = None,
+    reason: Reason,
+    key: Key = None,
+    tokens: Annotated[
+        Path | None, typer.Option("--tokens", help="The folder for one-time tokens: FOLDER/TENANT/DEVICE.token.")
+    ] = None,
+    days: TokenDays = 7,
+    wait: LockWait = _WAIT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Check files of devices, and publish each change; if one has a fault, all faults are named and none is published.
+
+    Devices that no file names stay as they are. A command that was killed may be given again: what is done is done, and
+    of what is as the file says the regions are asked, too, whether they have it in force.
+
+    Exit status: 0; 1 when the files have a fault; 3 when the cluster or a key refuses it, 4 when another change of the
+    same moment holds, 5 when a region has not confirmed it, 6 when some changed meanwhile, 75 when the registry is not
+    reachable.
+
+    Example: waybill reference devices put devices.toml --tokens tokens --reason "fleet of 2027" --config operator.toml
+    """
+    from waybill.identity.judged_devices import Beginnings, Turns, entries_of, judged
+    from waybill.identity.registry import DeviceChange
+    from waybill.identity.token_files import TokenFiles
+
+    placed = _read(files, as_json=as_json)
+    token_files = None if tokens is None else TokenFiles(tokens)
+    try:
+        with command_session(config, key, names=_names(placed), as_json=as_json, speaker=_SPEAKER) as (session, known):
+            changes, faults = judged(placed, session, known)
+            _end_of_faults(faults, as_json=as_json)
+            same = [one.change.stated.name for one in changes if not _is_change(one.change)]
+            asked = [one for one in changes if _is_change(one.change)]
+            if token_files is not None:
+                token_files.note(one.change.held for one in changes if one.change.held is not None)
+            change = DeviceChange(datetime.now(UTC), session.operator, reason)
+            entries, faults = entries_of(asked, session, change, Beginnings(token_files, timedelta(days=days)))
+            _end_of_faults(faults, as_json=as_json)
+            anew = Turns(changes, change, entries)
+            outcome = outcome_of(lambda: session.publish(entries, wait, anew=anew, beside=same))
+            if token_files is not None:
+                # What another one made known a moment before has another token, or this one: by a put beside this.
+                others = outcome.names("refused", "outranked")
+                token_files.forget(name for name in others if not token_files.opens(session.get(name)))
+                # What is left now opens something, whatever the exit status will be.
+                token_files = None
+        if not as_json:
+            typer.echo(_summary(changes))
+        say_outcome(outcome, wait, as_json=as_json, more={"same": same}, speaker=_SPEAKER)
+    except typer.Exit as ended:
+        # Of what could not be reached nobody knows whether it was published: those tokens stay.
+        if token_files is not None and ended.exit_code in _NOT_PUBLISHED:
+            token_files.forget()
+        raise
+
+
+@app.command("list")
+def list_(
+    *,
+    config: Config = None,
+    tenant: Annotated[str, typer.Option("--tenant", help="Of this tenant only.")] = "",
+    as_file: Annotated[bool, typer.Option("--toml", help="As a file that changes nothing, to be edited.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List every device of the registry, as `waybill device list` does, or as a file.
+
+    Example: waybill reference devices list --tenant acme --toml --config operator.toml
+    """
+    if as_file and as_json:
+        raise typer.BadParameter("say one of --toml and --json")
+    if as_file:
+        show_file(config, tenant, speaker=_SPEAKER)
+    else:
+        show_devices(config, tenant, as_json=as_json, speaker=_SPEAKER)
+
+
+@app.command()
+def history(device: Device, *, config: Config = None, as_json: AsJson = False) -> None:
+    """Show a device, and each publication of it that the topic still has: when, by whom, why.
+
+    Example: waybill reference devices history acme/bus-1 --config operator.toml
+    """
+    show_device(device, config, as_json=as_json, speaker=_SPEAKER)
+
+
+def _read(files: Sequence[Path], *, as_json: bool) -> list[PlacedDevice]:
+    """The devices of files; of their faults the command ends."""
+    from waybill.identity.judged_devices import read_device_files
+
+    placed, faults = read_device_files(files)
+    _end_of_faults(faults, as_json=as_json)
+    return placed
+
+
+def _names(placed: Collection[PlacedDevice]) -> set[str]:
+    return {one.stated.name for one in placed}
+
+
+def _against_registry(files: Sequence[Path], config: Path | None, *, as_json: bool) -> list[JudgedDevice]:
+    """What is to be done with each device; of faults the command ends."""
+    from waybill.identity.judged_devices import judged
+
+    placed = _read(files, as_json=as_json)
+    with command_session(config, names=_names(placed), signs=False, as_json=as_json, speaker=_SPEAKER) as opened:
+        changes, faults = judged(placed, *opened)
+    _end_of_faults(faults, as_json=as_json)
+    return changes
+
+
+def _end_of_faults(faults: Sequence[DeviceFileFault], *, as_json: bool) -> None:
+    if not faults:
+        return
+    _say(faults, [], as_json=as_json)
+    raise typer.Exit(EXIT_FAULT)
+
+
+def _say(faults: Sequence[DeviceFileFault], lines: Sequence[str], *, as_json: bool, **facts: object) -> None:
+    from waybill.identity.device_file import MAX_FILE_FAULTS
+
+    if as_json:
+        named = [one._asdict() for one in faults]
+        result = {"result": "fault" if faults else "right", "faults": named}
+        typer.echo(printable_json(result | facts, indent=2))
+        return
+    for fault in faults[:MAX_FILE_FAULTS]:
+        typer.echo(str(fault), err=True)
+    if faults:
+        more = " or more" if len(faults) >= MAX_FILE_FAULTS else ""
+        typer.echo(f"{len(faults)}{more} fault{'' if len(faults) == 1 else 's'}; nothing can be published", err=True)
+    for line in lines:
+        typer.echo(line)
+
+
+def _is_change(change: FileChange) -> bool:
+    return change.what != "nothing"
+
+
+def _summary(changes: Iterable[JudgedDevice]) -> str:
+    counts = Counter(str(one.change.what) for one in changes)
+    same = counts.pop("nothing", 0)
+    done = ", ".join(f"{counts[what]} {what}" for what in sorted(counts))
+    return f"changes: {done or 'none'}; {same} as they are"
+
+
+def _count(count: int) -> str:
+    return f"{count} device{'' if count == 1 else 's'}"
+
+
+def _change_text(change: FileChange) -> str:
+    stated, held = change.stated, change.held
+    if held is None:
+        return f"{stated.name}: new, {stated.state}, region {stated.region} ({change.what})"
+    by = f"version {held.version} by {held.changed_by}"
+    if not _is_change(change):
+        return f"{stated.name}: same, {held.state} ({by})"
+    return f"{stated.name}: {held.state} -> {stated.state} ({by})"
+
+
+def _change_facts(place: str, change: FileChange) -> dict[str, Any]:
+    held = change.held
+    return {
+        "place": place,
+        "device": change.stated.name,
+        "change": str(change.what),
+        "before": None if held is None else str(held.state),
+        "version": None if held is None else held.version,
+        "after": str(held.state if held is not None and not _is_change(change) else change.stated.state),
+    }

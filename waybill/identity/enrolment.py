@@ -1,0 +1,168 @@
+"""The messages of enrolment and renewal: a request for a certificate, and its answer.
+
+    {"version": 1, "nonce": "...", "request": "-----BEGIN CERTIFICATE REQUEST-----..."}
+    {"version": 1, "nonce": "...", "chain": "-----BEGIN CERTIFICATE-----..."}
+    {"version": 1, "nonce": "...", "refusal": "claim-used", "detail": "..."}
+
+JSON, bounded, and read strictly. Who asks is not in the message: it is whom the broker knows, by password or
+certificate. The nonce is drawn by who asks, and comes back: an answer to an earlier question is not taken for this one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from waybill.identity.errors import EnrolmentUnreadable
+from waybill.record import InvalidJson, parse_json
+
+__all__ = [
+    "MAX_ENROLMENT_BYTES",
+    "EnrolmentAnswer",
+    "EnrolmentGranted",
+    "EnrolmentRefused",
+    "EnrolmentRequest",
+    "RefusedBecause",
+    "decode_enrolment_answer",
+    "decode_enrolment_request",
+    "encode_enrolment_answer",
+    "encode_enrolment_request",
+]
+
+MAX_ENROLMENT_BYTES = 15 << 10
+"""Of a message of either kind: with its topic it fits into the 16 kB that an enrolment broker takes."""
+MAX_DETAIL_CHARACTERS = 300
+VERSION = 1
+_NONCE = re.compile(r"[0-9a-f]{32}")
+_MAX_VALUES = 16
+
+
+class RefusedBecause(StrEnum):
+    """Why no certificate is given: the word in an answer, in metrics and in logs."""
+
+    UNREADABLE = "unreadable"
+    """The message is none of these, or of another version."""
+    BAD_REQUEST = "bad-request"
+    """The certificate request in it is none, is not signed by its own key, or its key is too weak."""
+    OTHER_NAME = "other-name"
+    """The certificate request names another device than the one that asks, or that the claim is for."""
+    UNKNOWN_CLAIM = "unknown-claim"
+    """No device is expected with this token or factory certificate."""
+    CLAIM_EXPIRED = "claim-expired"
+    """The claim was not used in time."""
+    CLAIM_USED = "claim-used"
+    """A device was enrolled with it already; with another key, or longer ago than an answer may be lost for."""
+    NOT_ACTIVE = "not-active"
+    """The device is unknown, suspended, revoked, moved or replaced."""
+    OTHER_REGION = "other-region"
+    """Another region enrols and renews this device."""
+    OLD_KEY = "old-key"
+    """The key is one that the device had a certificate for before: a request that was sent once, sent again."""
+    TOO_MANY = "too-many"
+    """The device has as many valid certificates as a device may have."""
+    UNAVAILABLE = "unavailable"
+    """The region's authority cannot sign now; ask again later."""
+    TOO_OFTEN = "too-often"
+    """Too many requests came, from this sender or from all; ask again later."""
+
+    @property
+    def takes_another_key(self) -> bool:
+        """Whether asking again with the same key cannot end otherwise."""
+        return self in {RefusedBecause.BAD_REQUEST, RefusedBecause.OLD_KEY}
+
+
+class EnrolmentRequest(NamedTuple):
+    """A certificate request (PEM), and the nonce that its answer has to carry."""
+
+    nonce: str
+    csr: bytes
+
+
+class EnrolmentGranted(NamedTuple):
+    """The certificate, and the authorities between it and the root (PEM)."""
+
+    nonce: str
+    chain_pem: bytes
+
+
+class EnrolmentRefused(NamedTuple):
+    """No certificate is given. `nonce` is "" where the request's could not be read."""
+
+    nonce: str
+    reason: RefusedBecause
+    detail: str
+
+
+EnrolmentAnswer = EnrolmentGranted | EnrolmentRefused
+
+
+def encode_enrolment_request(request: EnrolmentRequest) -> bytes:
+    """The bytes of a request."""
+    return _encode({"version": VERSION, "nonce": request.nonce, "request": request.csr.decode("ascii")})
+
+
+def decode_enrolment_request(data: bytes) -> EnrolmentRequest:
+    """The request in these bytes. Raises EnrolmentUnreadable, and nothing else for any bytes."""
+    members = _decode(data)
+    if members.keys() != {"version", "nonce", "request"}:
+        raise EnrolmentUnreadable("it has not just the members version, nonce and request", members["nonce"])
+    return EnrolmentRequest(members["nonce"], _ascii(members, "request"))
+
+
+def encode_enrolment_answer(answer: EnrolmentAnswer) -> bytes:
+    """The bytes of an answer."""
+    if isinstance(answer, EnrolmentGranted):
+        return _encode({"version": VERSION, "nonce": answer.nonce, "chain": answer.chain_pem.decode("ascii")})
+    # Cut here: what is refused because of its length would reach nobody.
+    detail = answer.detail[:MAX_DETAIL_CHARACTERS]
+    return _encode({"version": VERSION, "nonce": answer.nonce, "refusal": answer.reason, "detail": detail})
+
+
+def decode_enrolment_answer(data: bytes) -> EnrolmentAnswer:
+    """The answer in these bytes. Raises EnrolmentUnreadable, and nothing else for any bytes."""
+    # Who could not read the request answers all the same: a device that hears nothing would ask again and again.
+    members = _decode(data, may_lack_nonce=True)
+    nonce = members["nonce"]
+    if members.keys() == {"version", "nonce", "chain"} and nonce:
+        return EnrolmentGranted(nonce, _ascii(members, "chain"))
+    if members.keys() != {"version", "nonce", "refusal", "detail"}:
+        raise EnrolmentUnreadable("it is neither a certificate nor a refusal", nonce)
+    detail = members["detail"]
+    if not isinstance(detail, str) or len(detail) > MAX_DETAIL_CHARACTERS:
+        raise EnrolmentUnreadable("its detail is no text of a bounded length", nonce)
+    try:
+        return EnrolmentRefused(nonce, RefusedBecause(members["refusal"]), detail)
+    except ValueError as error:
+        raise EnrolmentUnreadable(f"its refusal is no known word: {members['refusal']!r:.80}", nonce) from error
+
+
+def _encode(members: dict[str, Any]) -> bytes:
+    data = json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode()
+    assert len(data) <= MAX_ENROLMENT_BYTES, "what is sent is what the other side reads"
+    return data
+
+
+def _decode(data: bytes, *, may_lack_nonce: bool = False) -> dict[str, Any]:
+    try:
+        members = parse_json(data, max_bytes=MAX_ENROLMENT_BYTES, max_depth=1, max_values=_MAX_VALUES)
+    except InvalidJson as error:
+        raise EnrolmentUnreadable(str(error)) from error
+    if not isinstance(members, dict):
+        raise EnrolmentUnreadable("it is no object")
+    nonce = members.get("nonce")
+    if not isinstance(nonce, str) or not (_NONCE.fullmatch(nonce) or (may_lack_nonce and not nonce)):
+        raise EnrolmentUnreadable("its nonce is not 32 hexadecimal digits")
+    version = members.get("version")
+    # Not by `isinstance`: `true` would be version 1.
+    if type(version) is not int or version != VERSION:
+        raise EnrolmentUnreadable(f"its version is {version!r:.40}, and {VERSION} is read here", nonce)
+    return members
+
+
+def _ascii(members: dict[str, Any], name: str) -> bytes:
+    text = members[name]
+    if not isinstance(text, str) or not text.isascii():
+        raise EnrolmentUnreadable(f"its {name} is no PEM", members["nonce"])
+    return text.encode("ascii")

@@ -1,0 +1,178 @@
+"""The keys of operators that are trusted here, and what each may speak for.
+
+[keys.4be1c87c8f0ee1a2]
+name = "anna"
+public = "8v0mJ1c…"                      # 32 bytes in base64
+tenants = ["acme"]                       # or ["*"]
+accounts = ["acme", "acme-*"]            # of billing; only needed where tenants are named
+kinds = ["settings", "device"]           # or ["*"]
+valid_until = 2027-01-01T00:00:00Z
+
+Several keys hold at once, so that one can take over from another. A key that was lost is taken out of the file.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Collection
+from datetime import datetime
+from typing import Annotated, NamedTuple, Self
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from waybill.identity.bounded_values import Moment
+from waybill.identity.errors import SignatureFault, SignatureRefused
+from waybill.record.record import DEVICE_PATTERN
+from waybill.settings import Settings
+
+__all__ = ["ANY", "KEY_BYTES", "KINDS", "MAX_KEYS", "OperatorKeys", "Scope", "TrustedKey", "key_id_of"]
+
+ANY = "*"
+KINDS = (
+    "settings",
+    "device",
+    "enrolment",
+    "account",
+    "alert_rule",
+    "exchange_rate",
+    "fence",
+    "legal_entity",
+    "tariff",
+)
+"""What a key may be for. A file of keys may name others: those of a later version."""
+MAX_KEYS = 100
+KEY_BYTES = 32
+"""Of a raw public key."""
+_ID_DIGITS = 16
+_NAME = rf"^(\*|{DEVICE_PATTERN.pattern})$"
+
+
+def key_id_of(public: bytes) -> str:
+    """What a signature names its key by: the first 16 hexadecimal digits of the SHA-256 of the raw public key."""
+    return hashlib.sha256(public).hexdigest()[:_ID_DIGITS]
+
+
+class Scope(NamedTuple):
+    """What a signed thing is about: its key must be allowed to speak for all of it.
+
+    `tenants` and `accounts`: those that it names. `is_shared`: it concerns every tenant, so only a key for all may.
+    """
+
+    kind: str
+    tenants: frozenset[str] = frozenset()
+    accounts: frozenset[str] = frozenset()
+    is_shared: bool = False
+
+
+def _raw(text: str) -> str:
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"it is no base64: {error}") from error
+    if len(raw) != KEY_BYTES:
+        raise ValueError(f"an Ed25519 key has {KEY_BYTES} bytes, this one {len(raw)}")
+    return text
+
+
+_Tenant = Annotated[str, StringConstraints(pattern=_NAME)]
+_Account = Annotated[str, StringConstraints(pattern=r"^[a-z0-9._-]{0,63}\*?$", min_length=1)]
+_Kind = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z_]{0,30})$")]
+
+
+class TrustedKey(Settings):
+    """One public key. `accounts`: ids, or beginnings of ids and a `*`, which it may publish or make a parent."""
+
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._@-]{0,62}$")]
+    public: Annotated[str, StringConstraints(max_length=64), AfterValidator(_raw)]
+    tenants: Annotated[tuple[_Tenant, ...], Field(min_length=1, max_length=1000)]
+    kinds: Annotated[tuple[_Kind, ...], Field(min_length=1, max_length=50)] = (ANY,)
+    accounts: Annotated[tuple[_Account, ...], Field(max_length=1000)] = ()
+    valid_from: Moment | None = None
+    valid_until: Moment | None = None
+
+    @property
+    def raw(self) -> bytes:
+        """The public key."""
+        return base64.b64decode(self.public)
+
+    @property
+    def speaks_for_all(self) -> bool:
+        """Whether it speaks for every tenant."""
+        return ANY in self.tenants
+
+    def is_valid_at(self, moment: datetime) -> bool:
+        """Whether it is valid at a moment."""
+        begins, ends = self.valid_from, self.valid_until
+        return (begins is None or begins <= moment) and (ends is None or moment < ends)
+
+    def check_right(self, scope: Scope) -> None:
+        """Raises SignatureRefused if the key may not speak for all of this."""
+        if ANY not in self.kinds and scope.kind not in self.kinds:
+            raise self._no_right(f"{scope.kind!r}; it may for {', '.join(self.kinds)}")
+        # the kind first: a key for all tenants may still be for settings alone
+        if self.speaks_for_all:
+            return
+        if scope.is_shared:
+            raise self._no_right(f"what concerns every tenant, as each {scope.kind} does: that needs tenants = ['*']")
+        if others := sorted(scope.tenants - {*self.tenants}):
+            raise self._no_right(f"tenant {others[0]!r}")
+        if others := sorted(one for one in scope.accounts if not self._may_account(one)):
+            raise self._no_right(f"account {others[0]!r}; list it under `accounts` of the key")
+
+    def _may_account(self, account: str) -> bool:
+        return any(account.startswith(one[:-1]) if one.endswith(ANY) else account == one for one in self.accounts)
+
+    def _no_right(self, what: str) -> SignatureRefused:
+        return SignatureRefused(SignatureFault.NO_RIGHT, f"the key of {self.name} may not speak for {what}")
+
+
+class OperatorKeys(Settings):
+    """The keys that are trusted, by their ids. Read it with `settings.load`."""
+
+    keys: Annotated[dict[str, TrustedKey], Field(min_length=1, max_length=MAX_KEYS)]
+
+    @model_validator(mode="after")
+    def _each_under_its_id(self) -> Self:
+        for name, key in self.keys.items():
+            if (right := key_id_of(key.raw)) != name:
+                raise ValueError(f"keys.{name}: the id of this public key is {right}")
+        return self
+
+    def verify(
+        self, signer: str, signature: bytes, what: str, parts: Collection[bytes], *, scope: Scope, moment: datetime
+    ) -> TrustedKey:
+        """The key that signed parts as `what`, if it was valid at a moment and may speak for it all.
+
+        Raises SignatureRefused.
+        """
+        from waybill.identity.signatures import is_signature  # noqa: PLC0415 - who is pushed nothing needs no cryptography
+
+        key = self._known(signer)
+        if not is_signature(key.raw, what, [*parts], signature):
+            raise SignatureRefused(SignatureFault.ALTERED, f"the key of {key.name} did not sign this content")
+        # only of a signature that is right: what another wrote says nothing of this key's time and rights
+        return self.check(signer, scope=scope, moment=moment)
+
+    def check(self, signer: str, *, scope: Scope, moment: datetime) -> TrustedKey:
+        """The key of that id, if it is valid at a moment and may speak for all of this. Raises SignatureRefused."""
+        key = self._known(signer)
+        if not key.is_valid_at(moment):
+            raise SignatureRefused(
+                SignatureFault.NOT_VALID_THEN,
+                f"the key of {key.name} is valid {_span(key)}, and this is of {moment:%Y-%m-%d %H:%M} UTC",
+            )
+        key.check_right(scope)
+        return key
+
+    def _known(self, signer: str) -> TrustedKey:
+        key = self.keys.get(signer)
+        if key is None:
+            raise SignatureRefused(SignatureFault.UNKNOWN_KEY, f"no key {signer[:64]!r} is trusted here")
+        return key
+
+
+def _span(key: TrustedKey) -> str:
+    begins = f"from {key.valid_from:%Y-%m-%d %H:%M} " if key.valid_from else ""
+    return begins + (f"until {key.valid_until:%Y-%m-%d %H:%M}" if key.valid_until else "for good")

@@ -1,0 +1,38 @@
+"""Keys from PEM: whatever OpenSSL says of bytes that are none is one error."""
+
+from __future__ import annotations
+
+import re
+
+from cryptography.exceptions import InternalError, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
+
+from waybill.settings import one_line
+
+__all__ = ["pem_fault", "private_key_of", "public_key_of"]
+
+_PAGE = re.compile(r" ?See https?://\S+ for more details\.")
+# A key of the wrong length for its kind is an internal error of the library.
+_FAULTS = (ValueError, TypeError, UnsupportedAlgorithm, InternalError)
+
+
+def private_key_of(pem: bytes) -> PrivateKeyTypes:
+    """A private key without a passphrase. Raises ValueError."""
+    try:
+        return load_pem_private_key(pem, None)
+    except _FAULTS as error:
+        raise ValueError(f"no private key in PEM without a passphrase: {pem_fault(error)}") from error
+
+
+def public_key_of(pem: bytes) -> PublicKeyTypes:
+    """A public key. Raises ValueError."""
+    try:
+        return load_pem_public_key(pem)
+    except _FAULTS as error:
+        raise ValueError(f"no public key in PEM: {pem_fault(error)}") from error
+
+
+def pem_fault(error: Exception) -> str:
+    """What the library says of bytes in PEM, in one line and without the page that is for its own callers."""
+    return one_line(_PAGE.sub("", str(error)))

@@ -1,0 +1,334 @@
+"""The device registry as it holds now, read from one compacted topic of each tenant: for gateways, daemons, commands.
+
+Memory is bounded: of each device what `keep` makes of its entry, and of each tenant at most `max_devices`, and as many
+more that may not connect: a registry that is full still locks out. What finds no room is refused and counted.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Generic, NamedTuple, TypeVar
+
+import structlog
+
+from waybill.daemon.bounded_closing import close_within
+from waybill.identity.ahead_entries import AheadEntries
+from waybill.identity.precedence import Precedence
+from waybill.identity.publication_id import MAX_AHEAD_MS, drawn_ms
+from waybill.identity.registry_messages import (
+    AHEAD,
+    ARGUABLE,
+    NO_ROOM,
+    OTHER_TENANT,
+    CheckSigned,
+    DevicePublication,
+    EntryRefused,
+    devices_topic,
+    read_entry,
+    tenant_of,
+)
+from waybill.pulsar.compacted_topic import (
+    RECEIVER_QUEUE,
+    CompactedTopicReader,
+    SharedClient,
+    TopicMessage,
+    TopicStanding,
+)
+from waybill.pulsar.pulsar_client import PulsarAccess
+
+__all__ = ["MAX_DEVICES", "BecameOfMessage", "DeviceRegistry", "Outranked", "RegistryReader", "Repeated", "Taken"]
+
+MAX_DEVICES: Final = 1_000_000
+# entries that nobody may have published are shown, and do not fill the memory
+_MAX_OTHERS: Final = 20_000
+_LOG = structlog.get_logger("registry")
+_NOT_TAKEN = "it is not known here, and may be elsewhere: {}; compare your `operators` and your clock with the regions'"
+_LEAST_QUEUE: Final = 10
+T = TypeVar("T")
+T_ = TypeVar("T_")
+
+
+class _Held(NamedTuple, Generic[T]):
+    precedence: Precedence
+    kept: T
+
+
+class Taken(NamedTuple):
+    """A publication that holds now; `is_new`: nothing was known of its device."""
+
+    publication: DevicePublication
+    is_new: bool
+
+
+class Outranked(NamedTuple):
+    """A publication that came after one of its device that holds against it.
+
+    Compaction keeps what came last: the one that holds has to be published again.
+    """
+
+    publication: DevicePublication
+
+
+class Repeated(NamedTuple):
+    """The publication that holds, once more: to who connects again, or to everybody after another one came last."""
+
+    publication: DevicePublication
+
+
+BecameOfMessage = Taken | Outranked | Repeated | EntryRefused
+"""What became of a message of the registry."""
+
+
+@dataclass(slots=True)
+class RegistryCounts:
+    """What became of the messages. `refused_by`: no entries, by reason. `outranked`: another publication holds."""
+
+    taken: int = 0
+    refused_by: Counter[str] = field(default_factory=Counter[str])
+    outranked: int = 0
+
+    @property
+    def refused(self) -> int:
+        """Messages that are no entries."""
+        return self.refused_by.total()
+
+
+class DeviceRegistry(Generic[T]):
+    """What holds of each device, as `keep` has it. One at a time takes, any may look. `clock`: seconds since 1970.
+
+    `max_devices`: of each tenant.
+
+    `ahead`: entries that are dated ahead of that clock, and signed by who may: they are read again when they are not.
+    """
+
+    def __init__(
+        self,
+        keep: Callable[[DevicePublication, TopicMessage], T],
+        max_devices: int = MAX_DEVICES,
+        clock: Callable[[], float] = time.time,
+        ahead: AheadEntries | None = None,
+    ) -> None:
+        self._keep, self.max_devices, self._clock = keep, max_devices, clock
+        self._held: defaultdict[str, dict[str, _Held[T]]] = defaultdict(dict)
+        self._barred: dict[str, Precedence] = {}
+        self.ahead = AheadEntries() if ahead is None else ahead
+        self.counts = RegistryCounts()
+        self.last_refused = ""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._held.copy().values()))
+
+    @property
+    def problem(self) -> str:
+        """That entries found no room, which lasts until a start with more of it, or wait; empty while all are known."""
+        refused = self.counts.refused_by[NO_ROOM]
+        if refused:
+            return f"{refused} entries found no room: registry.max_devices is {self.max_devices}"
+        return self.ahead.problem
+
+    def get(self, name: str) -> T | None:
+        """What is kept of a device; None: it is not known."""
+        held = self._held.get(tenant_of(name), {}).get(name)
+        return None if held is None else held.kept
+
+    def precedence(self, name: str) -> Precedence | None:
+        """The rank of what holds of a device; None: it is not known."""
+        held = self._held.get(tenant_of(name), {}).get(name)
+        return None if held is None else held.precedence
+
+    def names(self, tenant: str) -> set[str]:
+        """Every device of a tenant that is known."""
+        return set(self._held.get(tenant, {}))
+
+    def all(self) -> dict[str, T]:
+        """What is kept of every device, by name."""
+        return {name: held.kept for known in self._held.copy().values() for name, held in known.copy().items()}
+
+    def take(self, message: TopicMessage, check_signed: CheckSigned | None, tenant: str = "") -> BecameOfMessage:
+        """What became of a message. `tenant`: in whose topic it stands; "": in a topic of all."""
+        key = message.key or ""
+        if tenant not in ("", tenant_of(key)):
+            return self._refuse(EntryRefused(key, f"it stands in the topic of the tenant {tenant}", OTHER_TENANT))
+        try:
+            made = read_entry(message.key, message.body, message.properties, self._clock() * 1000, check_signed)
+        except Exception as error:  # noqa: BLE001 - whatever a message does to who reads it, it is none that counts
+            refused = error if isinstance(error, EntryRefused) else EntryRefused(key, repr(error)[:200])
+            if refused.reason == AHEAD:
+                self._note_ahead(message, check_signed)
+            return self._refuse(refused)
+        return self.hold(made, message)
+
+    def bar(self, name: str, rank: Precedence) -> None:
+        """From here on nothing of lower rank is taken of a device, though what has this rank is not held."""
+        self._barred[name] = rank
+
+    def take_due(self) -> bool:
+        """Whether our clock has come so far that something is ahead of it no more; asked by who reads the topic."""
+        return self.ahead.take_due(self._clock() * 1000)
+
+    def hold(self, made: DevicePublication, message: TopicMessage) -> BecameOfMessage:
+        """What became of a publication that is right, and its message: whichever holds is decided by rank alone."""
+        name, rank = made.entry.name, made.precedence
+        known = self._held[made.entry.tenant]
+        held, barred = known.get(name), self._barred.get(name)
+        if barred is not None and rank < barred:
+            self.counts.outranked += 1
+            return Outranked(made)
+        if held is not None and rank <= held.precedence:
+            if rank == held.precedence:
+                return Repeated(made)
+            self.counts.outranked += 1
+            return Outranked(made)
+        # A device that is known keeps its place, and who is locked out has a reserve: no flood of names hides them.
+        room = self.max_devices if made.entry.may_connect else 2 * self.max_devices
+        if held is None and len(known) >= room:
+            return self._refuse(EntryRefused(name, f"{len(known)} devices are remembered already", NO_ROOM))
+        known[name] = _Held(rank, self._keep(made, message))
+        self._barred.pop(name, None)
+        self.ahead.settle(name, rank)
+        self.counts.taken += 1
+        return Taken(made, held is None)
+
+    def _note_ahead(self, message: TopicMessage, check_signed: CheckSigned | None) -> None:
+        try:
+            made = read_entry(message.key, message.body, message.properties, math.inf, check_signed)
+        except Exception:  # noqa: BLE001 - it is wrong in another point too, or its own dates contradict each other
+            return
+        held, dated_ms = self.precedence(made.entry.name), drawn_ms(made.publication_id)
+        if held is None or held < made.precedence:
+            self.ahead.note(made.entry.name, made.precedence, dated_ms, dated_ms - MAX_AHEAD_MS)
+
+    def _refuse(self, refused: EntryRefused) -> EntryRefused:
+        self.counts.refused_by[refused.reason] += 1
+        self.last_refused = str(refused)
+        return refused
+
+
+class RegistryReader(Generic[T]):
+    """Follows the topics of tenants into a registry, in a thread for each; one of them calls at a time.
+
+    `on_message` hears of what holds, and of what does not. An entry in the topic of another tenant is refused and
+    counted, and `on_message` does not hear of it. `on_standing` and `on_begin` get the tenant first.
+    """
+
+    def __init__(
+        self,
+        service_url: str,
+        access: PulsarAccess,
+        registry: DeviceRegistry[T],
+        *,
+        tenants: Collection[str],
+        check_signed: CheckSigned | None = None,
+        on_message: Callable[[TopicMessage, BecameOfMessage], object] = lambda _, __: None,
+        on_standing: Callable[[str, TopicStanding], object] = lambda _, __: None,
+        is_compacted: bool = True,
+        on_begin: Callable[[str], object] = lambda _: None,
+        starts_anew: Callable[[], bool] = lambda: False,
+        loss_look_s: float = math.inf,
+        names: frozenset[str] | None = None,
+    ) -> None:
+        """`names`: of which devices alone messages are taken; None: of all.
+
+        It reads all topics again when `starts_anew` says so, and when what was ahead of our clock is not any more.
+        """
+        self.registry, self._names = registry, names
+        self.others: dict[str, None] = {}
+        """Devices of which messages came that were not taken, the first so many: what somebody may have meant."""
+        self.not_taken: dict[str, str] = {}
+        """Of the devices that are asked about those of which an entry came that another reader may take, and why."""
+        self._check_signed, self._on_message, self._starts_anew = check_signed, on_message, starts_anew
+        self._lock = threading.RLock()
+        self._to_read_again: set[str] = set()
+        client = SharedClient(service_url, access)
+        self._readers = {
+            tenant: CompactedTopicReader(
+                service_url,
+                access,
+                devices_topic(tenant),
+                partial(self._locked, self._take, tenant),
+                partial(self._locked, on_standing, tenant),
+                is_compacted=is_compacted,
+                on_begin=partial(self._locked, on_begin, tenant),
+                starts_anew=partial(self._locked, self._is_to_be_read_again, tenant),
+                loss_look_s=loss_look_s,
+                client=client,
+                # Together they hold no more than one reader of one topic.
+                receiver_queue=max(RECEIVER_QUEUE // len(tenants), _LEAST_QUEUE),
+            )
+            for tenant in tenants
+        }
+
+    @property
+    def standing(self) -> TopicStanding:
+        """How far it has read: current if every topic is; a topic that is not is named."""
+        each = [one.standing for one in self._readers.values()]
+        away = [one for one in each if not one.is_current]
+        if not each:
+            return TopicStanding(is_current=True, was_current=True)
+        first = next((one for one in away if one.refusal is not None), (away or each)[0])
+        more = f", and {len(away) - 1} more topics" if len(away) > 1 else ""
+        return first._replace(
+            is_current=not away,
+            was_current=all(one.was_current for one in each),
+            unreachable_since_s=min((one.unreachable_since_s for one in each if one.unreachable_since_s), default=None),
+            messages=sum(one.messages for one in each),
+            problem=first.problem and f"{first.topic}: {first.problem}{more}",
+            unhandled=sum(one.unhandled for one in each),
+            last_unhandled=next((one.last_unhandled for one in each if one.last_unhandled), ""),
+        )
+
+    @property
+    def is_running(self) -> bool:
+        """Whether all of its threads run."""
+        return all(one.is_running for one in self._readers.values())
+
+    def is_current(self, tenant: str) -> bool:
+        """Whether the topic of a tenant is read to its end now."""
+        return tenant in self._readers and self._readers[tenant].standing.is_current
+
+    def was_read(self, tenant: str) -> bool:
+        """Whether all of a tenant's devices were known once; of a tenant without a topic, whether all others' were."""
+        found = self._readers.get(tenant)
+        return (self if found is None else found).standing.was_current
+
+    def start(self) -> None:
+        """Begin to read."""
+        for one in self._readers.values():
+            one.start()
+
+    def close(self) -> None:
+        """Stop reading."""
+        close_within([one.close for one in self._readers.values()])
+
+    def _locked(self, call: Callable[..., T_], *arguments: object) -> T_:
+        with self._lock:
+            return call(*arguments)
+
+    def _is_to_be_read_again(self, tenant: str) -> bool:
+        # Both are asked: each may have something to do. Whoever hears it first hears it for all topics.
+        if any([self._starts_anew(), self.registry.take_due()]):
+            self._to_read_again.update(self._readers)
+        is_due = tenant in self._to_read_again
+        self._to_read_again.discard(tenant)
+        return is_due
+
+    def _take(self, tenant: str, message: TopicMessage) -> None:
+        # To judge a message costs more than to read it: a command for one device skips those of all others.
+        if self._names is not None and message.key not in self._names:
+            if message.key and len(self.others) < _MAX_OTHERS:
+                self.others[message.key] = None
+            return
+        became = self.registry.take(message, self._check_signed, tenant)
+        if isinstance(became, EntryRefused):
+            _LOG.warning("registry entry refused", problem=str(became))
+            if became.reason == OTHER_TENANT:
+                return
+            if self._names is not None and became.key in self._names and became.reason in ARGUABLE:
+                self.not_taken[became.key] = _NOT_TAKEN.format(became)
+        self._on_message(message, became)

@@ -1,0 +1,260 @@
+"""`waybill pki token-key`: a change of the key of tokens in three steps, and how far it is."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from waybill.daemon.token_life import soon_before_end_s
+from waybill.identity.command_options import AsJson
+from waybill.identity.error_messages import errors_as_messages
+from waybill.identity.token_folder import CLUSTERS_READ_S, KeyStep, TokenFolder, TokenKeyState
+from waybill.identity.token_issuer import OtherIssuer, TokenIssuer, as_owner_of, check_issuer
+from waybill.identity.tokens import TokenClaims
+from waybill.identity.topology_roles import TopologyOption, topology_roles
+
+__all__ = ["DAY_S", "NewIssuer", "TokenFolderOption", "app", "moment_text"]
+
+DAY_S = 86_400
+_LIFE_S = 7 * DAY_S
+"""Of a token that cannot be read: nobody knows how long the one before was good for."""
+_GOOD = "good"
+_STATES = {_GOOD: "", "missing": "", "ends soon": ": it ENDS SOON", "ended": ": it HAS ENDED"}
+_TOKENS = Path("tokens")
+
+TokenFolderOption = Annotated[
+    Path, typer.Option("--folder", envvar="WAYBILL_TOKENS", help="Where tokens and their keys are.")
+]
+NewIssuer = Annotated[bool, typer.Option("--new-issuer", help="The folder's tokens were of another issuer.")]
+_Issuer = Annotated[
+    str | None,
+    typer.Option(
+        "--issuer",
+        envvar="WAYBILL_TOKEN_ISSUER",
+        help="The URL that serves FOLDER/published.",
+        show_default="the folder's",
+    ),
+]
+_Early = Annotated[
+    bool, typer.Option("--early", help="The wait before the step is over: everybody was seen to have the former one.")
+]
+_Days = Annotated[
+    float | None,
+    typer.Option(min=0.01, max=365, help="How long each token is good for.", show_default="as the one before it"),
+]
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    add_completion=False,
+    help="Change the key of tokens while everybody runs: publish, sign, retire; `status` says which step is next.",
+)
+
+
+@app.command()
+def publish(
+    *,
+    issuer: _Issuer = None,
+    folder: TokenFolderOption = _TOKENS,
+    new_issuer: NewIssuer = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a new key and let brokers know it; tokens are signed with the former one still.
+
+    Example: waybill pki token-key publish --folder tokens
+    """
+    with errors_as_messages(), as_owner_of(folder):
+        done = [_issuer_of(folder, issuer, new_issuer).publish_new_key()]
+        _say(folder, KeyStep.PUBLISH, done, f"published the key {done[0]}", as_json=as_json)
+
+
+@app.command()
+def sign(
+    *,
+    issuer: _Issuer = None,
+    folder: TokenFolderOption = _TOKENS,
+    days: _Days = None,
+    new_issuer: NewIssuer = False,
+    early: _Early = False,
+    as_json: AsJson = False,
+) -> None:
+    """Sign with the new key from now on, and write the token of each role anew, for as long as it was good before.
+
+    Refused for ten minutes after `publish`, unless --early is said.
+
+    Example: waybill pki token-key sign --folder tokens
+    """
+    with errors_as_messages(), as_owner_of(folder):
+        keys, now_s = _issuer_of(folder, issuer, new_issuer), time.time()
+        if not early:
+            keys.check_wait(KeyStep.SIGN, now_s)
+        lives_s = {role: days * DAY_S if days else _life_s(keys.folder, role) for role in keys.folder.roles}
+        done = keys.sign_with_newest(lives_s, now_s=now_s)
+        tokens = [_token_facts(role, keys.folder.claims(role), now_s, 0) for role in done]
+        lines = [f"written anew: {_token_text(one)}" for one in tokens]
+        text = "\n".join(
+            lines or ["no token is written anew: each is of the newest key and in the first half of its life"]
+        )
+        _say(folder, KeyStep.SIGN, done, text, as_json=as_json, tokens=tokens)
+
+
+@app.command()
+def retire(
+    *,
+    issuer: _Issuer = None,
+    folder: TokenFolderOption = _TOKENS,
+    new_issuer: NewIssuer = False,
+    early: _Early = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete the former keys: their tokens are refused as soon as brokers have read the keys again.
+
+    Refused until the last token that they signed has ended, unless --early is said; and where no former key is left.
+
+    Example: waybill pki token-key retire --folder tokens
+    """
+    with errors_as_messages(), as_owner_of(folder):
+        keys = _issuer_of(folder, issuer, new_issuer)
+        if not early:
+            keys.check_wait(KeyStep.RETIRE, time.time())
+        done = keys.retire_former_keys()
+        text = (
+            f"retired: {', '.join(done)}; a broker takes its tokens until it has read the keys again, a minute by "
+            "`waybill topology broker-conf`, and an open connection stays until its token ends"
+        )
+        _say(folder, KeyStep.RETIRE, done, text, as_json=as_json)
+
+
+@app.command()
+def status(
+    *,
+    folder: TokenFolderOption = _TOKENS,
+    within: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=365,
+            help="Exit status 1 if a role's token ends within so many days.",
+            show_default="a fifth of its life, at most 2",
+        ),
+    ] = None,
+    topology: TopologyOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the keys, until when the tokens of each are good, the token of each role, and which step is next.
+
+    Exit status: 0, or 1 when a role's token ends within so many days, has ended or cannot be read; with --topology also
+    when a role that it has has none.
+
+    Example: waybill pki token-key status --folder tokens --within 2 --topology topology.toml
+    """
+    with errors_as_messages():
+        found = TokenFolder(folder)
+        keys, following = found.key_states(), _next(folder)
+        roles = found.roles if topology is None else sorted({*found.roles, *topology_roles(topology)})
+    soon_s = None if within is None else within * DAY_S
+    tokens = [_token_facts(role, found.claims(role), time.time(), soon_s) for role in roles]
+    _show_status(found, keys, tokens, following, as_json=as_json)
+    raise typer.Exit(1 if any(one["state"] != _GOOD for one in tokens) else 0)
+
+
+def _show_status(
+    found: TokenFolder,
+    keys: Sequence[TokenKeyState],
+    tokens: Sequence[Mapping[str, object]],
+    following: Mapping[str, str | None],
+    *,
+    as_json: bool,
+) -> None:
+    if as_json:
+        facts = {"issuer": found.issuer, "keys": [_key_facts(one) for one in keys], "tokens": tokens}
+        typer.echo(json.dumps(facts | {"next": following}, indent=2))
+        return
+    typer.echo(f"issuer  {found.issuer or 'not published'}")
+    for key in keys:
+        typer.echo(f"key     {key.key_id}  {key.use}  made {moment_text(key.made_s)}  {_until_text(key)}")
+    for token in tokens:
+        of_key = f", of the key {token['key']}" if "key" in token else ""
+        typer.echo(f"token   {_token_text(token)}{of_key}{_STATES[str(token['state'])]}")
+    typer.echo(f"next    {_next_text(following)}")
+
+
+def moment_text(moment_s: float) -> str:
+    """A moment for people and programs, in UTC."""
+    return f"{datetime.fromtimestamp(moment_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _issuer_of(folder: Path, issuer: str | None, new_issuer: bool) -> TokenIssuer:
+    issuer = issuer or TokenFolder(folder).issuer
+    if issuer is None:
+        raise OtherIssuer(f"{folder} has no tokens yet: waybill pki token ROLE makes the first, or say --folder")
+    check_issuer(folder, issuer, may_change=new_issuer)
+    return TokenIssuer(folder, issuer)
+
+
+def _life_s(folder: TokenFolder, role: str) -> float:
+    claims = folder.claims(role)
+    return claims.life_s if claims is not None and claims.life_s > 0 else _LIFE_S
+
+
+def _token_facts(role: str, claims: TokenClaims | None, now_s: float, soon_s: float | None) -> dict[str, object]:
+    """What is known of a role's token; without one that can be read only that. `soon_s` None: by its life."""
+    if claims is None:
+        return {"role": role, "state": "missing"}
+    left_s, soon_s = claims.expires_s - now_s, soon_before_end_s(claims.life_s) if soon_s is None else soon_s
+    state = "ended" if left_s <= 0 else "ends soon" if left_s <= soon_s else _GOOD
+    days, until = round(claims.life_s / DAY_S, 2), moment_text(claims.expires_s)
+    return {"role": role, "key": claims.key_id, "days": days, "until": until, "state": state}
+
+
+def _token_text(token: Mapping[str, object]) -> str:
+    if "days" not in token:
+        return f"{token['role']}: no token, or none that can be read"
+    return f"{token['role']}, good for {token['days']:g} days, until {token['until']}"
+
+
+def _key_facts(key: TokenKeyState) -> dict[str, object]:
+    until_s = key.tokens_until_s
+    until = moment_text(until_s) if until_s else None
+    facts = {"id": key.key_id, "use": key.use, "made": moment_text(key.made_s), "tokens_until": until}
+    return facts | {"tokens_known": until_s is not None}
+
+
+def _until_text(key: TokenKeyState) -> str:
+    if key.tokens_until_s is None:
+        return "nobody recorded until when its tokens are good"
+    return f"its tokens end by {moment_text(key.tokens_until_s)}" if key.tokens_until_s else "it signed no token"
+
+
+def _next(folder: Path) -> dict[str, str | None]:
+    wanted = TokenFolder(folder).next_step()
+    command = f"waybill pki token-key {wanted.step}" + ("" if folder == _TOKENS else f" --folder {folder}")
+    from_text = None if wanted.from_s is None else moment_text(wanted.from_s)
+    return {"step": wanted.step, "from": from_text, "why": wanted.why, "command": command}
+
+
+def _next_text(following: Mapping[str, str | None]) -> str:
+    command = following["command"]
+    if following["step"] == KeyStep.PUBLISH:
+        return f"{command}, whenever the key is to be changed"
+    if following["from"] is None:
+        return f"{command} --early, where you saw that everybody has a token of the new key: {following['why']}"
+    return f"from {following['from']} on: {command}"
+
+
+def _say(
+    folder: Path, step: KeyStep, done: Sequence[str], text: str, *, as_json: bool, tokens: Sequence[object] = ()
+) -> None:
+    following = _next(folder)
+    if as_json:
+        typer.echo(json.dumps({"step": step, "done": [*done], "tokens": [*tokens], "next": following}))
+        return
+    typer.echo(text)
+    if step is KeyStep.PUBLISH:
+        typer.echo(f"every cluster has read it after {CLUSTERS_READ_S / 60:g} minutes")
+    if step is not KeyStep.RETIRE:
+        typer.echo(_next_text(following))

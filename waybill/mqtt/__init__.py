@@ -1,0 +1,1 @@
+"""MQTT: the client, its session, and the broker's process."""

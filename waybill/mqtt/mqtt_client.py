@@ -1,0 +1,389 @@
+"""One MQTT 5 session over paho, driven by the thread that owns it: the only place that replaces paho's private parts.
+
+paho reads a packet in three system calls, makes some twenty objects of it, writes each acknowledgement by itself, and
+ends the connection over properties that it does not like, at a cost that grows with their square: one message of one
+device would stop a gateway, at every redelivery. So there is a buffer on both sides here, and what comes by the
+thousand (PUBLISH and PUBACK, both ways) passes paho by. What is left to it comes once a connection, or twice a minute.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from paho.mqtt.client import Client
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+from waybill.daemon.tls import load_key_pair, tls_context
+from waybill.mqtt.broker_settings import BrokerSettings, read_password
+from waybill.mqtt.mqtt_packets import (
+    LARGEST_PACKET,
+    MqttMessage,
+    Publications,
+    publish_fault,
+    read_puback,
+    read_publish,
+    remaining_length,
+)
+from waybill.mqtt.mqtt_session_options import (
+    RECEIVE_BYTES,
+    TRUNCATED_BYTES,
+    TRUNCATED_PAYLOAD_BYTES,
+    MqttSessionOptions,
+)
+
+__all__ = [
+    "LARGEST_PACKET",
+    "NO_MATCHING_SUBSCRIBERS",
+    "RECEIVE_BYTES",
+    "RECEIVE_MAXIMUM",
+    "TRUNCATED_BYTES",
+    "TRUNCATED_PAYLOAD_BYTES",
+    "MqttClient",
+    "MqttMessage",
+    "MqttSessionOptions",
+    "read_publish",
+]
+
+_RECORD_BYTES = 1 << 15
+"""More than a TLS record holds (16 KiB): nothing stays decrypted in OpenSSL, where no poll would show it."""
+MAX_PACKETS = 100
+MAX_PACKETS_BYTES = 4 << 20
+"""Packets, and bytes of them, read by one `receive`: its caller looks at the time, and at its memory, in between."""
+MAX_OTHER_BYTES = 8 << 10
+"""Of a packet that is no PUBLISH. paho copies its properties once for each of them: 300 kB would take 6 s."""
+NEVER_EXPIRES = 0xFFFFFFFF
+RECEIVE_MAXIMUM = 65_535
+"""Of a broker that names none (3.2.2.3.3)."""
+_CODES_OF_3 = bytes.maketrans(bytes((2, 3, 4, 5)), bytes((0x85, 0x88, 0x86, 0x87)))  # a CONNACK's, as MQTT 5 has them
+NO_MATCHING_SUBSCRIBERS = 0x10
+"""Of a PUBACK (3.4.2.1): a success that reached nobody."""
+SHORT_BYTES = 128 << 10
+"""Packets up to this size are read from the buffer, longer ones by paho, piece by piece."""
+_LENGTH = struct.Struct(">H")
+_PUBACK = PacketTypes.PUBACK
+_SHORT = (PacketTypes.PUBLISH, _PUBACK)
+_PUBACK_BEGIN = bytes((_PUBACK << 4, 2))
+
+
+class MqttClient(Client):
+    """paho's client with a buffer between it and the socket, and a short way for messages: they wait in `messages`.
+
+    `on_connect` and its like are the owner's, and are called by `start`, `receive`, `flush` and `loop_misc`; so is
+    `on_answer`, to publications. A connection ends by `on_disconnect`, never by an exception; `failure` says why this
+    side ended it. A message is acknowledged by `acknowledge` alone, and published by `publish_qos_1`. A PUBLISH larger
+    than `max_packet_bytes` ends the connection, since the broker knows the limit, or is truncated (`truncates_larger`);
+    any other packet larger than MAX_OTHER_BYTES ends it.
+    """
+
+    def __init__(self, broker: BrokerSettings, options: MqttSessionOptions) -> None:
+        """Raises OSError and ValueError for certificates and password files that cannot be used."""
+        super().__init__(
+            CallbackAPIVersion.VERSION2,
+            client_id=options.client_id,
+            protocol=MQTTProtocolVersion.MQTTv5,
+            manual_ack=True,
+            reconnect_on_failure=False,
+        )
+        self._broker, self._options = broker, options
+        self._is_truncating = False
+        self.messages: list[MqttMessage] = []
+        self.on_answer: Callable[[int, ReasonCode], None] = lambda _, __: None
+        self._publications = Publications()
+        self._has_repeated = False
+        self._is_partial = False
+        self._longest_short = min(SHORT_BYTES, options.max_packet_bytes)
+        self._unread = b""
+        self._at = 0
+        self._outgoing = bytearray()
+        self._taken_bytes = 0
+        self.is_closed_by_broker = False
+        self.failure = ""
+        self.connect_timeout = broker.connect_timeout_s
+        self.max_inflight_messages_set(0)  # the owner counts: paho's own bound never looks at the broker's
+        if broker.username is not None:
+            password = read_password(broker.password_file) if broker.password_file is not None else None
+            self.username_pw_set(broker.username, password)
+        self._tls = None if broker.tls is None else tls_context(broker.tls)
+        if self._tls is not None:
+            self.tls_set_context(self._tls)
+        # So paho queues its packets, and reports each.
+        self.on_socket_register_write = self._fetch_packet
+        self.on_socket_unregister_write = lambda *_: None
+
+    def start(self) -> None:
+        """Opens a connection and sends CONNECT; the answer comes by `receive`. Raises OSError, ValueError.
+
+        The certificate and its key are read again, so that a renewed one needs no restart; the authorities are not.
+        Publications that an earlier connection left unanswered are sent again.
+        """
+        # Broker and paho both send again what has no PUBACK, so bytes of the old connection are only in the way.
+        self._unread, self._at, self._is_partial, self._is_truncating = b"", 0, False, False
+        self._outgoing.clear()
+        self.messages.clear()
+        self.is_closed_by_broker, self.failure, self._has_repeated = False, "", False
+        if self._tls is not None and self._broker.tls is not None and self._broker.tls.certificate is not None:
+            # Into the context that paho has: it takes one only once.
+            load_key_pair(self._tls, self._broker.tls.certificate, self._broker.tls.key)
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.SessionExpiryInterval = NEVER_EXPIRES if self._options.keeps_session else 0
+        properties.ReceiveMaximum = self._options.receive_maximum
+        if not self._options.truncates_larger:
+            properties.MaximumPacketSize = self._options.max_packet_bytes
+        self.connect(
+            self._broker.host,
+            self._broker.port,
+            keepalive=self._broker.keepalive_s,
+            clean_start=not self._options.keeps_session,
+            properties=properties,
+        )
+        sock = self.socket()
+        # Packets are gathered here already: Nagle would hold back the last of them for a round trip.
+        if isinstance(sock, socket.socket):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def receive(
+        self,
+        on_message: Callable[[MqttMessage], None] | None = None,
+        *,
+        has_room: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Reads what has arrived while there is room, at most MAX_PACKETS.
+
+        Without `on_message` messages wait in `messages`. `has_unread` says whether there is more.
+        """
+        enough = self._taken_bytes + MAX_PACKETS_BYTES
+        # Not by paho's loop_read: it reads as many packets as publications are unanswered, thousands at one call.
+        for _ in range(MAX_PACKETS):
+            if not self._try_read_short(on_message):
+                self._read_packet()
+            if self.messages and on_message is not None:
+                self.deliver(on_message)
+            if not has_room() or self._taken_bytes >= enough or not self.has_unread:
+                break
+
+    def deliver(self, on_message: Callable[[MqttMessage], None]) -> None:
+        """Hands on the messages that wait."""
+        messages, self.messages = self.messages, []
+        for message in messages:
+            on_message(message)
+
+    def acknowledge(self, mid: int) -> None:
+        """Queues the PUBACK of a message. A message of QoS 0 has the id 0, and none."""
+        if mid and self.socket() is not None:
+            self._outgoing += _PUBACK_BEGIN + _LENGTH.pack(mid)
+
+    def publish_qos_1(self, topic: str, payload: bytes, *, retain: bool = False) -> int:
+        """Queues a publication; its id, under which `on_answer` is called. Without a connection it waits for one."""
+        mid = self._publications.take_id()
+        packet = self._publications.add(mid, topic, payload, retain=retain)
+        if self._has_repeated:
+            self._outgoing += packet
+        return mid
+
+    def publish(self, *_: Any, **__: Any) -> NoReturn:
+        """Not to be used: paho never sees the PUBACK, and would keep the message for ever."""
+        raise NotImplementedError("publish by publish_qos_1")
+
+    def flush(self) -> None:
+        """Sends what the socket takes now."""
+        try:
+            if self.socket() is not None:
+                self._send_outgoing()
+        except OSError as error:
+            self.is_closed_by_broker = isinstance(error, ConnectionError)
+            self._fail(f"connection lost while sending: {error}")
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether bytes wait that were received and not yet read: no poll would show them."""
+        return self._at < len(self._unread) and not self._is_partial and self.socket() is not None
+
+    @property
+    def has_outgoing(self) -> bool:
+        """Whether bytes wait to be sent."""
+        return bool(self._outgoing)
+
+    @property
+    def unanswered(self) -> int:
+        """Publications that were sent, by this connection or an earlier one, and have no PUBACK."""
+        return len(self._publications)
+
+    def _fetch_packet(self, *_: Any) -> None:
+        # At once: later it would come after what passes paho by, a SUBSCRIBE after the PUBLISH whose answer it is for.
+        self.loop_write()
+
+    def _mid_generate(self) -> int:
+        # Packets of paho's, and those that pass it by, have ids of one row (2.2.1).
+        return self._publications.take_id()
+
+    def _try_read_short(self, on_message: Callable[[MqttMessage], None] | None) -> bool:
+        """Reads a PUBLISH or PUBACK from the buffer, or more bytes of it. False: what comes next is paho's to read."""
+        if self._in_packet["command"] or self.socket() is None:
+            return False
+        packet = self._next_short()
+        if packet is True or packet is False:
+            return packet
+        first, content = packet
+        try:
+            if first >> 4 == _PUBACK:
+                self._handle_answer(*read_puback(content))
+                return True
+            message = read_publish(first, content)
+        except ValueError as error:
+            self._fail(f"the broker sent {error}")
+            return True
+        if fault := publish_fault(message):
+            self._fail(fault)
+        elif on_message is None or self.messages:
+            self.messages.append(message)
+        else:
+            on_message(message)
+        return True
+
+    def _next_short(self) -> tuple[int, bytes] | bool:
+        """First byte and content of the next packet. False: it is paho's to read; True: it has not come as a whole."""
+        while True:
+            if (self._is_partial or self._at >= len(self._unread)) and not self._try_fill():
+                return True
+            data, at = self._unread, self._at
+            kind = data[at] >> 4
+            begin, length = remaining_length(data, at + 1)
+            if kind not in _SHORT or length > (self._longest_short if kind != _PUBACK else MAX_OTHER_BYTES):
+                return False
+            end = begin + length
+            if begin and end <= len(data):
+                self._at = end
+                self._taken_bytes += end - at
+                return data[at], data[begin:end]
+            self._is_partial = True
+
+    def _try_fill(self) -> bool:
+        """Puts what has arrived behind what is not read yet; whether there was anything."""
+        try:
+            received = self._receive_bytes()
+        except BlockingIOError:
+            return False
+        except OSError:
+            received = b""
+        if not received:
+            self._loop_rc_handle(MQTTErrorCode.MQTT_ERR_CONN_LOST)
+            return False
+        self._unread, self._at, self._is_partial = self._unread[self._at :] + received, 0, False
+        return True
+
+    def _read_packet(self) -> None:
+        if self.socket() is None:
+            return
+        try:
+            code = self._packet_read()
+        except Exception as error:  # noqa: BLE001 - paho raises a dozen kinds for packets that are not as they should be
+            self._fail(f"unreadable packet: {error!r}")
+            return
+        if code == MQTTErrorCode.MQTT_ERR_PROTOCOL:
+            is_length = len(self._in_packet["remaining_count"]) > 4  # empty again after any packet that was read
+            self._note(f"the broker sent {'a length of more than four bytes' if is_length else 'a malformed packet'}")
+        if code > MQTTErrorCode.MQTT_ERR_SUCCESS:
+            self._loop_rc_handle(code)
+
+    def _note(self, why: str) -> MQTTErrorCode:
+        # The first reason is the cause; what paho answers to it follows from it.
+        self.failure = self.failure or why
+        return MQTTErrorCode.MQTT_ERR_PROTOCOL
+
+    def _fail(self, why: str) -> None:
+        self._note(why)
+        self._loop_rc_handle(MQTTErrorCode.MQTT_ERR_CONN_LOST)
+
+    def _sock_recv(self, bufsize: int) -> bytes:
+        # paho asks for the whole rest of a packet, so its size is known before a byte of it is kept.
+        is_publish = self._in_packet["command"] & 0xF0 == PacketTypes.PUBLISH << 4
+        most = self._options.max_packet_bytes if is_publish else MAX_OTHER_BYTES
+        if bufsize > most:
+            if not self._options.truncates_larger or not is_publish:
+                self._note(f"the broker sent a packet of {bufsize} bytes, and at most {most} are read")
+                raise OSError(errno.EMSGSIZE, self.failure)
+            self._is_truncating = True
+        if self._is_truncating:
+            del self._in_packet["packet"][TRUNCATED_BYTES:]
+        if self._at >= len(self._unread):
+            self._unread, self._at = self._receive_bytes(), 0
+            if not self._unread:
+                return b""
+        chunk = self._unread[self._at : self._at + bufsize]
+        self._at += len(chunk)
+        self._taken_bytes += len(chunk)
+        return chunk
+
+    def _receive_bytes(self) -> bytes:
+        """What has arrived, `receive_bytes` or a little more; nothing at the end of the connection."""
+        chunks: list[bytes] = []
+        size, most = 0, self._options.receive_bytes
+        at_once = most if self._broker.tls is None else _RECORD_BYTES
+        while size < most:
+            try:
+                chunk = super()._sock_recv(at_once)
+            except BlockingIOError:
+                if chunks:
+                    break
+                raise
+            except OSError as error:
+                self.is_closed_by_broker = isinstance(error, ConnectionError)
+                self._note(f"connection lost while receiving: {error}")
+                raise
+            if not chunk:
+                # Said again by the next call, which has nothing before it.
+                self.is_closed_by_broker = not chunks
+                break
+            chunks.append(chunk)
+            size += len(chunk)
+            if self._broker.tls is None:
+                break
+        # A TLS record holds as little as one packet: a turn of the loop for each would cost more than the packet.
+        return b"".join(chunks)
+
+    def _sock_send(self, buf: bytes | bytearray) -> int:
+        self._outgoing += buf
+        if buf[0] == PacketTypes.DISCONNECT << 4:  # paho closes the socket as soon as it has handed this over
+            self._send_outgoing()
+        return len(buf)
+
+    def _send_outgoing(self) -> None:
+        while self._outgoing:
+            try:
+                sent = super()._sock_send(memoryview(self._outgoing)[:RECEIVE_BYTES].tobytes())
+            except BlockingIOError:
+                return
+            del self._outgoing[:sent]
+
+    def _handle_publish(self) -> MQTTErrorCode:
+        packet = self._in_packet
+        try:
+            message = read_publish(packet["command"], bytes(packet["packet"]), packet["remaining_length"])
+        except ValueError as error:
+            return self._note(f"the broker sent {error}")
+        if self._is_truncating:
+            self._is_truncating = False
+            begin = message.payload[:TRUNCATED_PAYLOAD_BYTES]
+            message = message._replace(payload=begin, missing=message.missing + len(message.payload) - len(begin))
+        if fault := publish_fault(message):
+            return self._note(fault)
+        self.messages.append(message)
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    def _handle_connack(self) -> MQTTErrorCode:
+        self._in_packet["packet"][1:2] = self._in_packet["packet"][1:2].translate(_CODES_OF_3)
+        if (code := super()._handle_connack()) == MQTTErrorCode.MQTT_ERR_SUCCESS and not self._has_repeated:
+            self._has_repeated = True
+            self._outgoing += b"".join(self._publications.again())
+        return code
+
+    def _handle_answer(self, mid: int, reason: ReasonCode) -> None:
+        if self._publications.try_answer(mid):
+            self.on_answer(mid, reason)

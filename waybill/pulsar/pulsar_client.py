@@ -1,0 +1,287 @@
+"""How to reach a Pulsar cluster: who we are, how we know who they are, and the one way to open a client of its brokers.
+
+Only who opens a client needs the package `pulsar-client`; it is imported there and nowhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import string
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import structlog
+from pydantic import Field, SecretStr, model_validator
+
+from waybill.daemon.tls import TlsSettings, certificate_faults, check_key_pair
+from waybill.daemon.token_life import TokenLife, token_life
+from waybill.settings import Settings, file_fault, open_file
+
+if TYPE_CHECKING:
+    import pulsar
+
+__all__ = [
+    "AccessRefusal",
+    "PulsarAccess",
+    "PulsarAccessError",
+    "PulsarToken",
+    "TokenNotGood",
+    "access_refusal",
+    "close_quietly",
+    "connected_producer",
+    "open_pulsar_client",
+]
+
+_log = structlog.get_logger(__name__)
+_MAX_TOKEN_BYTES = 64 << 10
+_TOKEN_CHARACTERS = frozenset(string.ascii_letters + string.digits + string.punctuation)
+
+
+class PulsarAccessError(ValueError):
+    """A token or a file of an access cannot be used; the message names the field and the file."""
+
+
+class TokenNotGood(PulsarAccessError):
+    """A token has ended, or is not good yet: no cluster takes it. The message names the role, the file and the end."""
+
+
+class AccessRefusal(StrEnum):
+    """Why a cluster does not let us in: where waiting does not help."""
+
+    UNUSABLE = "unusable"
+    """Our token, or a file of ours, cannot be used."""
+    UNKNOWN = "unknown"
+    """The cluster does not take who we say that we are."""
+    NO_RIGHT = "no-right"
+    """It knows us, and we may not do this."""
+    HELD = "held"
+    """Another producer has the topic for itself alone (access mode Exclusive or ExclusiveWithFencing)."""
+
+
+def close_quietly(opened: Any) -> None:
+    """Closes a client, or what one opened, of a cluster that may not answer; nothing for None."""
+    import pulsar  # noqa: PLC0415 - as in `open_pulsar_client`
+
+    if opened is not None:
+        with contextlib.suppress(pulsar.PulsarException):
+            opened.close()
+
+
+def access_refusal(error: Exception) -> AccessRefusal | None:
+    """Whether an error of a client is such a refusal, and which; None: it may pass by itself."""
+    import pulsar  # noqa: PLC0415
+
+    if isinstance(error, PulsarAccessError):
+        return AccessRefusal.UNUSABLE
+    if isinstance(error, pulsar.AuthorizationError):
+        return AccessRefusal.NO_RIGHT
+    if isinstance(error, pulsar.ProducerBusy | pulsar.ProducerFenced):
+        return AccessRefusal.HELD
+    return AccessRefusal.UNKNOWN if isinstance(error, pulsar.AuthenticationError) else None
+
+
+def connected_producer(client: Any, topic: str, producer: Any, timeout_s: float) -> Any:
+    """A producer of a topic that was opened before, or a new one where there is none that is connected.
+
+    One that lost its topic to another would keep what it sends until its time is over; a new one is refused at once.
+    """
+    if producer is not None and producer.is_connected():
+        return producer
+    close_quietly(producer)
+    return client.create_producer(topic, send_timeout_millis=round(timeout_s * 1000))
+
+
+class PulsarAccess(Settings):
+    """How to show who we are, and how to know who they are. The same for brokers and admin REST, and every cluster."""
+
+    RENAMED_KEYS: ClassVar[Mapping[str, str]] = {
+        "tls_trust_certs_file": "tls_ca",
+        "tls_certificate_file": "tls_certificate",
+        "tls_key_file": "tls_key",
+    }
+
+    token: SecretStr | None = Field(None, description="token (JWT) of our role")
+    token_file: Path | None = Field(None, description="file that holds the token; read again at each use")
+    tls_ca: Path | None = Field(None, description="PEM of the authorities that signed the brokers")
+    tls_certificate: Path | None = Field(None, description="PEM of our own certificate (mutual TLS)")
+    tls_key: Path | None = Field(None, description="PEM of our own private key (mutual TLS)")
+    tls_validate_hostname: bool = Field(True, description="whether a broker's certificate must name its host")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.token and self.token_file:
+            raise ValueError(f"give {self._named('token')} or {self._named('token_file')}, not both")
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ValueError(f"{self._named('tls_certificate')} and {self._named('tls_key')} belong together")
+        return self
+
+    @classmethod
+    def of_tls(cls, tls: TlsSettings | None, token: SecretStr | None = None, token_file: Path | None = None) -> Self:
+        """The access of a daemon whose settings have TLS in the form of all its connections."""
+        if tls is None:
+            return cls(token=token, token_file=token_file)
+        return cls(
+            token=token,
+            token_file=token_file,
+            tls_ca=tls.ca,
+            tls_certificate=tls.certificate,
+            tls_key=tls.key,
+        )
+
+    def token_problem(self, now_s: float) -> str:
+        """That our token has ended or is not good yet: role, file and end; "": nothing is known against it."""
+        return self._said_of_token(lambda life: life.problem(now_s))
+
+    def token_ends_soon(self, now_s: float) -> str:
+        """That our token ends soon: role, file and end; "": it does not, or it has ended."""
+        return self._said_of_token(lambda life: life.ends_soon(now_s))
+
+    def check_token(self, now_s: float) -> None:
+        """Raises TokenNotGood for a token that no cluster takes now, for who would ask in vain until time is over.
+
+        A daemon asks all the same, and says `token_problem`: its file is read again, and its own clock may be wrong.
+        """
+        if problem := self.token_problem(now_s):
+            raise TokenNotGood(problem)
+
+    def _said_of_token(self, said_of: Callable[[TokenLife], str]) -> str:
+        try:
+            token = PulsarToken(self)
+        except PulsarAccessError:
+            return ""  # what cannot be read ends at no moment: `file_faults` names it
+        life = token_life(token()) if token else None
+        if life is None or not (said := said_of(life)):
+            return ""
+        whose = f"of {life.role}" if life.role else "of a role that it does not name"
+        return f"token {whose}{f' in {self.token_file}' if self.token_file else ''} {said}"
+
+    def as_toml(self) -> str:
+        """Its fields as lines of a TOML table, for who writes the settings of others; a token in clear is left out."""
+        given = self.model_dump(exclude_none=True, exclude={"token"}, exclude_defaults=True)
+        return "".join(
+            f"{name} = {json.dumps(value if isinstance(value, bool) else str(value))}\n"
+            for name, value in given.items()
+        )
+
+    def key_pair(self) -> tuple[Path, Path] | None:
+        """Our own certificate and key; None without mutual TLS."""
+        if self.tls_certificate is None or self.tls_key is None:
+            return None
+        return self.tls_certificate, self.tls_key
+
+    def file_faults(self) -> Iterator[tuple[str, str]]:
+        """What is wrong with the token and the files, before the first connection: the field ("": all), and why."""
+        try:
+            PulsarToken(self)
+        except PulsarAccessError as error:
+            yield ("token_file" if self.token_file else "token"), str(error)
+        for name, fault in certificate_faults(self.tls_ca, self.tls_certificate, self.tls_key):
+            yield (name and f"tls_{name}"), fault
+
+    @classmethod
+    def _named(cls, field: str) -> str:
+        return cls.model_fields[field].alias or field
+
+
+class PulsarToken:
+    """The token of an access; from a file it is read anew at each use, so that a rotated one counts at once.
+
+    A file that cannot be read, is empty or half written leaves the token that it held before. It is a callable, as the
+    Pulsar client wants it for each connection; once built it raises nothing.
+    """
+
+    def __init__(self, access: PulsarAccess) -> None:
+        """Raises PulsarAccessError when there is to be a token, and there is none to begin with."""
+        self._file = access.token_file
+        self._warned = False
+        self._last = access.token.get_secret_value() if access.token else None
+        if self._file:
+            self._last = _read_token(self._file)
+        elif self._last is not None and not _is_token(self._last):
+            raise PulsarAccessError("token: is not a valid token")
+
+    def __bool__(self) -> bool:
+        return self._last is not None
+
+    def __call__(self) -> str:
+        """The token in clear."""
+        if self._file:
+            try:
+                self._last = _read_token(self._file)
+                self._warned = False
+            except PulsarAccessError as error:
+                if not self._warned:
+                    _log.warning("former token kept", error=str(error))
+                self._warned = True
+        assert self._last is not None  # callers look first whether there is one
+        return self._last
+
+
+def open_pulsar_client(
+    service_url: str,
+    access: PulsarAccess,
+    *,
+    timeout_s: int,
+    connect_timeout_s: float | None = None,
+    listener: str | None = None,
+) -> pulsar.Client:
+    """A client of a cluster's brokers. It connects when it is first used; its log is silent.
+
+    `timeout_s` bounds each operation, `connect_timeout_s` each connection (None: as an operation). A token file is read
+    at each new connection. Raises PulsarAccessError; ValueError and RuntimeError for an address that is none.
+    """
+    import pulsar  # noqa: PLC0415 - an agent is installed without it
+
+    authentication = None
+    if pair := access.key_pair():
+        _refuse_passphrase(*pair)
+        authentication = pulsar.AuthenticationTLS(*map(str, pair))
+    if token := PulsarToken(access):
+        authentication = pulsar.AuthenticationToken(token)
+    return pulsar.Client(
+        service_url,
+        authentication=authentication,
+        operation_timeout_seconds=timeout_s,
+        connection_timeout_ms=int((timeout_s if connect_timeout_s is None else connect_timeout_s) * 1000),
+        listener_name=listener,
+        tls_trust_certs_file_path=_text(access.tls_ca),
+        tls_validate_hostname=access.tls_validate_hostname,
+        tls_certificate_file_path=_text(access.tls_certificate),
+        tls_private_key_file_path=_text(access.tls_key),
+        # What matters comes as an exception or a receipt. The client's own log repeats it for each attempt to connect,
+        # and its console form writes to standard output, where the answers of commands belong.
+        logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
+    )
+
+
+def _refuse_passphrase(certificate: Path, key: Path) -> None:
+    """Raises for a key that the client would ask a terminal for; of other files it says itself."""
+    try:
+        check_key_pair(certificate, key)
+    except OSError:
+        return  # half rotated, for instance: the client reads them again with each connection
+    except ValueError as error:
+        raise PulsarAccessError(f"tls_key: {key}: {error}") from error
+
+
+def _read_token(path: Path) -> str:
+    try:
+        with open_file(path) as file:
+            text = file.read(_MAX_TOKEN_BYTES).decode("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PulsarAccessError(f"token file {path} cannot be read: {file_fault(error)}") from error
+    if not _is_token(text):
+        raise PulsarAccessError(f"token file {path} holds no token")
+    return text
+
+
+def _is_token(text: str) -> bool:
+    return bool(text) and _TOKEN_CHARACTERS.issuperset(text)
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

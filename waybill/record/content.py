@@ -1,0 +1,237 @@
+"""The records of a batch as columns, and back. `waybill.record.layout` reads and judges them.
+
+The content of a batch is one msgpack map:
+
+    "t" device time, µs · "m" monotonic time, µs · "u" uncertainty, ms · "k" kind     integers, one for each record
+    "b" [boot names, integers: index of each record's boot]
+    "p" positions: [latitude e7, longitude e7, altitude mm, speed mm/s, heading 0.01°, accuracy mm]
+    "s" signals:   [paths, index of path, type (0 number, 1 text, 2 bool), floats, texts]
+    "e" events:    [names, index of name, attributes]
+    "c" canaries:  [ids]
+    "r" raw:       [topics, index of topic, payloads, reasons, index of reason]
+
+Rows of a kind stand in the order of their records, but for signals: types and values are grouped by path, and keep
+the order of their records within a path, so that like stands beside like. A kind that no record has is left out.
+The members stand in this order, and there are no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from waybill.record.bodies import KIND_OF, Body, Canary, Event, Kind, Position, Raw, Signal
+from waybill.record.layout import (
+    ACCURACY,
+    ALTITUDE,
+    BOOL,
+    BOOT,
+    CENTI,
+    DEGREE_E7,
+    DEVICE_TIME,
+    HEADING,
+    LATITUDE,
+    LONGITUDE,
+    MILLI,
+    MONOTONIC,
+    NAME,
+    NUMBER,
+    PAYLOAD,
+    RAW_REASON,
+    SECTION,
+    SPEED,
+    TEXT,
+    TEXT_LENGTH,
+    TOPIC,
+    UNCERTAINTY,
+    Canaries,
+    Content,
+    DictionaryColumn,
+    Events,
+    FloatColumn,
+    OptionalColumn,
+    Positions,
+    Raws,
+    Signals,
+    characters,
+    check_list,
+)
+from waybill.record.packing import joined_planes, pack_floats, pack_integers, pack_optional, pack_within
+from waybill.record.record import Record
+
+
+def pack_records(records: Sequence[Record]) -> dict[str, Any]:
+    """The content map of records, at least one, ascending by `seq`. Raises WireError if no reader took it."""
+    kinds = [KIND_OF[type(record.body)] for record in records]
+    boots, _, boot_index = _dictionary([record.boot for record in records], *BOOT)
+    content: dict[str, Any] = {
+        "t": pack_within([record.device_time_us for record in records], *DEVICE_TIME),
+        "m": pack_within([record.monotonic_us for record in records], *MONOTONIC),
+        "u": pack_within([record.uncertainty_ms for record in records], *UNCERTAINTY),
+        "k": pack_integers(kinds),
+        "b": [boots, boot_index],
+    }
+    rows: dict[Kind, list[Body]] = {kind: [] for kind in sorted(set(kinds))}
+    for record, kind in zip(records, kinds, strict=True):
+        rows[kind].append(record.body)
+    for kind, bodies in rows.items():
+        content[SECTION[kind]] = _PACK[kind](bodies)
+    return content
+
+
+def unpack_records(content: Content, seqs: Iterable[int]) -> tuple[Record, ...]:
+    """The records of a content that was read for so many."""
+    following = {int(kind): iter(_UNPACK[kind](rows)).__next__ for kind, rows in content.rows.items()}
+    records = tuple(
+        map(
+            Record,
+            seqs,
+            content.device_time_us.values(),
+            [following[kind]() for kind in content.kind.values()],
+            content.monotonic_us.values(),
+            _texts_of(content.boot),
+            content.uncertainty_ms.values(),
+        )
+    )
+    assert len(records) == content.kind.count
+    return records
+
+
+def _dictionary(rows: Sequence[str], shortest: int, longest: int) -> tuple[list[str], list[int], list[Any]]:
+    """The names of a dictionary, each row's place in them, and the column of it."""
+    index_of: dict[str, int] = {}
+    indices = [index_of.setdefault(name, len(index_of)) for name in rows]
+    names = list(index_of)
+    check_list(names, str, shortest, longest)
+    packed = pack_integers(indices)
+    characters(names, len(indices), lambda: indices)
+    return names, indices, packed
+
+
+def _checked(values: list[Any], kind: type, shortest: int, longest: int) -> list[Any]:
+    check_list(values, kind, shortest, longest)
+    return values
+
+
+def _texts_of(dictionary: DictionaryColumn) -> list[str]:
+    return [dictionary.names[index] for index in dictionary.index.values()]
+
+
+def _unscaled(column: OptionalColumn | None, count: int, factor: int) -> list[float | None]:
+    if column is None:
+        return [None] * count
+    # A quotient is the double nearest to the decimal; times 1e-7 is often its neighbour.
+    values = [value / factor for value in column.integers.values()]
+    if column.presence is None:
+        return list(values)
+    present = iter(values)
+    return [next(present) if there else None for there in column.presence]
+
+
+def _floats_of(column: FloatColumn) -> list[float]:
+    if column.integers is None:
+        return list(joined_planes(column.planes, "d", 8))
+    return [whole / 10**column.scale for whole in column.integers.values()]
+
+
+def _pack_positions(rows: Sequence[Position]) -> list[Any]:
+    return [
+        pack_within([round(row.latitude * DEGREE_E7) for row in rows], *LATITUDE),
+        pack_within([round(row.longitude * DEGREE_E7) for row in rows], *LONGITUDE),
+        pack_optional([row.altitude_m for row in rows], MILLI, *ALTITUDE),
+        pack_optional([row.speed_mps for row in rows], MILLI, *SPEED),
+        pack_optional([row.heading_deg for row in rows], CENTI, *HEADING),
+        pack_optional([row.accuracy_m for row in rows], MILLI, *ACCURACY),
+    ]
+
+
+def _unpack_positions(rows: Positions) -> Iterator[Position]:
+    count = rows.latitude.count
+    columns = zip(
+        rows.latitude.values(),
+        rows.longitude.values(),
+        _unscaled(rows.altitude, count, MILLI),
+        _unscaled(rows.speed, count, MILLI),
+        _unscaled(rows.heading, count, CENTI),
+        _unscaled(rows.accuracy, count, MILLI),
+        strict=True,
+    )
+    for latitude, longitude, altitude, speed, heading, accuracy in columns:
+        yield Position(
+            latitude=latitude / DEGREE_E7,
+            longitude=longitude / DEGREE_E7,
+            altitude_m=altitude,
+            speed_mps=speed,
+            heading_deg=heading,
+            accuracy_m=accuracy,
+        )
+
+
+def _pack_signals(rows: Sequence[Signal]) -> list[Any]:
+    paths, indices, index_column = _dictionary([row.path for row in rows], *NAME)
+    # By path: neighbouring values of one signal differ little, and so take few bytes.
+    order = sorted(range(len(rows)), key=indices.__getitem__)
+    values = [rows[row].value for row in order]
+    # bool first: it would be a number to float().
+    types = [BOOL if isinstance(value, bool) else TEXT if isinstance(value, str) else NUMBER for value in values]
+    numbers = [float(value) for value in values if not isinstance(value, str)]
+    texts = [value for value in values if isinstance(value, str)]
+    check_list(texts, str, *TEXT_LENGTH)
+    return [paths, index_column, pack_integers(types), pack_floats(numbers), texts]
+
+
+def _unpack_signals(rows: Signals) -> list[Signal]:
+    paths, index_of = rows.path.names, rows.path.index.values()
+    numbers, words = iter(_floats_of(rows.numbers)), iter(rows.texts)
+    # `sorted` is stable, so this is the order in which the writer grouped them.
+    order = sorted(range(len(index_of)), key=index_of.__getitem__)
+    signals: dict[int, Signal] = {}
+    for row, kind in zip(order, rows.types.values(), strict=True):
+        value: bool | float | str = next(words) if kind == TEXT else next(numbers)
+        signals[row] = Signal(path=paths[index_of[row]], value=bool(value) if kind == BOOL else value)
+    return [signals[row] for row in range(len(order))]
+
+
+def _pack_events(rows: Sequence[Event]) -> list[Any]:
+    names, _, index = _dictionary([row.name for row in rows], *NAME)
+    return [names, index, _checked([row.attributes for row in rows], str, *TEXT_LENGTH)]
+
+
+def _unpack_events(rows: Events) -> Iterator[Event]:
+    for name, attributes in zip(_texts_of(rows.name), rows.attributes, strict=True):
+        yield Event(name=name, attributes=attributes)
+
+
+def _pack_canaries(rows: Sequence[Canary]) -> list[Any]:
+    return [_checked([row.id for row in rows], str, *NAME)]
+
+
+def _unpack_canaries(rows: Canaries) -> Iterator[Canary]:
+    return (Canary(id=identity) for identity in rows.ids)
+
+
+def _pack_raw(rows: Sequence[Raw]) -> list[Any]:
+    topics, _, index = _dictionary([row.topic for row in rows], *TOPIC)
+    reasons, _, reason_index = _dictionary([row.reason for row in rows], *RAW_REASON)
+    return [topics, index, _checked([row.payload for row in rows], bytes, *PAYLOAD), reasons, reason_index]
+
+
+def _unpack_raw(rows: Raws) -> Iterator[Raw]:
+    for topic, payload, reason in zip(_texts_of(rows.topic), rows.payloads, _texts_of(rows.reason), strict=True):
+        yield Raw(topic=topic, payload=payload, reason=reason)
+
+
+_PACK: dict[Kind, Callable[[Any], list[Any]]] = {
+    Kind.POSITION: _pack_positions,
+    Kind.SIGNAL: _pack_signals,
+    Kind.EVENT: _pack_events,
+    Kind.CANARY: _pack_canaries,
+    Kind.RAW: _pack_raw,
+}
+_UNPACK: dict[Kind, Callable[[Any], Iterable[Body]]] = {
+    Kind.POSITION: _unpack_positions,
+    Kind.SIGNAL: _unpack_signals,
+    Kind.EVENT: _unpack_events,
+    Kind.CANARY: _unpack_canaries,
+    Kind.RAW: _unpack_raw,
+}

@@ -1,0 +1,137 @@
+"""JSON from outside, judged before anything is made of it.
+
+Accepted is RFC 8259 in UTF-8, and less: every value can also be held by msgpack, an Arrow table and a database. Names
+of an object are unique, whole numbers fit a signed 64-bit integer, other numbers a finite double, and text is Unicode
+without lone surrogates. Time and memory are proportional to `max_bytes` and `max_values`, never to what is nested.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from waybill.record.errors import InvalidJson
+
+MAX_DEPTH = 100
+"""The deepest nesting that a caller may allow: far below the interpreter's limit of recursion."""
+PLAIN_BYTES = 4096
+"""What is longer is looked at closer before it is read."""
+MIN_INTEGER, MAX_INTEGER = -(1 << 63), (1 << 63) - 1
+
+# Possessive: nothing is given back, so no text is read twice.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_BRACKET = re.compile(rb"[\[\]{}]")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def parse_json(
+    data: bytes, *, max_bytes: int, max_depth: int = 16, max_values: int = 10_000, nan_is_null: bool = False
+) -> Any:
+    """The value of a JSON text. Raises InvalidJson, and nothing else for any bytes.
+
+    `max_bytes`: length of `data`. `max_depth`: arrays and objects inside each other, at most MAX_DEPTH.
+    `max_values`: elements of arrays and members of objects, in all. `nan_is_null`: NaN and Infinity, which are no JSON
+    but which many a library writes for *unknown*, are read as null.
+    """
+    assert 0 <= max_depth <= MAX_DEPTH
+    if len(data) > max_bytes:
+        raise InvalidJson("too-large", f"{len(data)} bytes, {max_bytes} are allowed", max_bytes)
+    plain = _plain_object(data, max_values) if max_depth and len(data) <= PLAIN_BYTES else None
+    if plain is not None:
+        return plain
+    _check_shape(data, max_depth, max_values)
+    try:
+        value = (_NULLING_DECODER if nan_is_null else _DECODER).decode(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise InvalidJson("not-utf-8", error.reason, error.start) from error
+    except json.JSONDecodeError as error:
+        raise InvalidJson("not-json", error.msg, len(error.doc[: error.pos].encode())) from error
+    if _SURROGATE.search(data):
+        _check_text(value)
+    return value
+
+
+def _plain_object(data: bytes, max_values: int) -> dict[str, Any] | None:
+    """What most messages are: an object of texts and numbers, without escapes. None: it has to be looked at closer."""
+    # An escape may be half of a surrogate pair; a second brace may be nested, or stand in a text.
+    if b"\\" in data or b"[" in data or data.count(b"{") != 1:
+        return None
+    try:
+        text = data.decode("utf-8")
+        value, end = _PLAIN.raw_decode(text)
+    except ValueError:
+        return None
+    # No more members than colons: if there are as many names, no name stands twice.
+    if end != len(text) or type(value) is not dict or not max_values > len(value) == data.count(b":"):
+        return None
+    for one in value.values():
+        if type(one) is float:
+            # Infinity and NaN minus themselves are NaN, which is not 0.
+            if one - one != 0:
+                return None
+        elif type(one) is int and not MIN_INTEGER <= one <= MAX_INTEGER:
+            return None
+    return value
+
+
+def _check_shape(data: bytes, max_depth: int, max_values: int) -> None:
+    """Counts brackets and commas, those inside of strings too, and looks closer only if these were too many."""
+    opened = data.count(b"[") + data.count(b"{")
+    if opened <= max_depth and opened + data.count(b",") <= max_values:
+        return
+    bare = _STRING.sub(lambda found: b'"' * (len(found[0])), data)  # every byte keeps its place
+    values = bare.count(b"[") + bare.count(b"{") + bare.count(b",")
+    if values > max_values:
+        raise InvalidJson("too-many-values", f"more than {max_values} values")
+    depth = 0
+    for bracket in _BRACKET.finditer(bare):
+        depth += 1 if bracket[0] in b"[{" else -1
+        if depth > max_depth:
+            raise InvalidJson("too-deep", f"nested more than {max_depth} deep", bracket.start())
+        if depth < 0:
+            raise InvalidJson("not-json", "a bracket closes what was not opened", bracket.start())
+
+
+def _object(members: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(members)
+    # Of a name that stands twice a dict keeps the last value, in silence.
+    if len(made) != len(members):
+        twice, _ = Counter(name for name, _ in members).most_common(1)[0]
+        raise InvalidJson("duplicate-name", f"the name {twice[:80]!r} stands twice in one object")
+    return made
+
+
+def _integer(text: str) -> int:
+    # int() of a long text takes the square of its length.
+    if len(text) <= 20 and MIN_INTEGER <= (value := int(text)) <= MAX_INTEGER:
+        return value
+    raise InvalidJson("number-out-of-range", f"{text[:40]} is outside of 64 bits, signed")
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if value - value != 0:  # infinite
+        raise InvalidJson("number-out-of-range", f"{text[:40]} is outside of the range of a double")
+    return value
+
+
+def _constant(text: str) -> NoReturn:
+    raise InvalidJson("not-json", f"{text} is not a valid JSON number")
+
+
+def _check_text(value: Any) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        before = error.object[max(0, error.start - 20) : error.start]
+        raise InvalidJson("lone-surrogate", f"half of a surrogate pair after {before!r}") from error
+
+
+_PLAIN = json.JSONDecoder()
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_int=_integer, parse_float=_float, parse_constant=_constant)
+_NULLING_DECODER = json.JSONDecoder(
+    object_pairs_hook=_object, parse_int=_integer, parse_float=_float, parse_constant=lambda _: None
+)

@@ -1,0 +1,175 @@
+"""From TOML to settings, with an answer to every mistake: where it is, what is wrong, and the nearest right word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from waybill.settings.bounded_toml import MAX_TOML_BYTES, parse_toml
+from waybill.settings.file_fault import file_fault
+from waybill.settings.judgeable import faults_between
+from waybill.settings.known_files import KNOWN_FILES, command_of
+from waybill.settings.model import Settings, SettingsError
+from waybill.settings.one_line import one_line
+from waybill.settings.regular_file import open_file
+
+Made = TypeVar("Made", bound=Settings)
+
+MAX_PROBLEMS = 50
+MAX_PROBLEM_CHARACTERS = 300
+SIMILAR = 0.7
+"""How near a key must be to be suggested: one wrong or missing letter in four."""
+
+
+def load(model: type[Made], path: Path) -> Made:
+    """The settings in a TOML file. Raises SettingsError."""
+    return parse(model, read_text(path), str(path))
+
+
+def read_text(path: Path) -> str:
+    """The text of a TOML file, for `parse`; one that is too long is cut where that notices it. Raises SettingsError."""
+    try:
+        with open_file(path) as file:
+            # One byte more than is allowed shows that there are too many.
+            return file.read(MAX_TOML_BYTES + 1).decode("utf-8")
+    except OSError as error:
+        raise SettingsError(str(path), [f"cannot be read: {file_fault(error)}"]) from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(str(path), [f"cannot be read: {error}"]) from error
+
+
+def parse(model: type[Made], text: str, source: str) -> Made:
+    """The settings in a TOML text; `source` names it in errors. Raises SettingsError."""
+    try:
+        tables = parse_toml(text)
+    except ValueError as error:
+        raise SettingsError(source, [f"is not valid TOML: {error}"[:MAX_PROBLEM_CHARACTERS]]) from error
+    return validate(model, tables, source)
+
+
+def validate(model: type[Made], tables: dict[str, Any], source: str) -> Made:
+    """The settings in tables that were read; `source` names them in errors. Raises SettingsError."""
+    try:
+        return model.model_validate(tables)
+    except ValidationError as error:
+        if fault := _of_another_command(model, tables):
+            raise SettingsError(source, [fault]) from error
+        details = without_consequences(error.errors(include_url=False))[:MAX_PROBLEMS]
+        problems = [problem_text(model, detail) for detail in details]
+        problems += [f"{where}: {fault}" if where else fault for where, fault in faults_between(model, tables)]
+        problems = [one[:MAX_PROBLEM_CHARACTERS] for one in problems[:MAX_PROBLEMS]]
+        raise SettingsError(source, problems) from error
+
+
+def _of_another_command(model: type[Settings], tables: dict[str, Any]) -> str | None:
+    """What is said of a file whose keys are those of another command; None: they are not."""
+    command, own = command_of(tables), KNOWN_FILES.get(model.__name__)
+    if command is None or (own is not None and own.command == command):
+        return None
+    wanted = f", and those of `{own.command}` are needed" if own else ""
+    return f"has the settings of `{command}`{wanted}"
+
+
+def without_consequences(details: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Without what is wrong only because something else is: a list that is too short because one of its items is wrong,
+    and a key that is missing because it is misspelled, of which the misspelled one says what it may be."""
+    around = {detail["loc"][:length] for detail in details for length in range(len(detail["loc"]))}
+    missing: dict[Any, list[str]] = {}
+    for detail in details:
+        if detail["type"] == "missing":
+            missing.setdefault(detail["loc"][:-1], []).append(str(detail["loc"][-1]))
+    misspelled = {
+        (*here, near[0])
+        for here, wrong in _unknown_keys(details)
+        if (near := get_close_matches(wrong, missing.get(here, ()), 1, SIMILAR))
+    }
+    return [
+        detail
+        for detail in details
+        if not (detail["type"] == "too_short" and detail["loc"] in around)
+        and not (detail["type"] == "missing" and detail["loc"] in misspelled)
+    ]
+
+
+def _unknown_keys(details: list[ErrorDetails]) -> Iterator[tuple[Any, str]]:
+    """The place and name of each key that no table has, of so many as are named."""
+    unknown = (detail["loc"] for detail in details if detail["type"] == "extra_forbidden")
+    yield from ((location[:-1], str(location[-1])) for location in islice(unknown, MAX_PROBLEMS))
+
+
+def problem_text(model: type[BaseModel], detail: ErrorDetails, called: str = "setting") -> str:
+    """What is wrong at one place of a model, and the nearest right key; `called`: what a key of it is called."""
+    where = one_line(".".join(str(part) for part in detail["loc"]))
+    if detail["type"] != "extra_forbidden":
+        fault = _fault_of_value(where, detail)
+        return f"{where}: {fault}" if where else fault
+    here, wrong = _model_at(model, detail["loc"][:-1]), str(detail["loc"][-1])
+    if now := renamed_to(model, detail["loc"]):
+        return f"{where}: was renamed; it is now {now}"
+    if issubclass(here, Settings) and (instead := here.REMOVED_KEYS.get(wrong)):
+        return f"{where}: is gone; {instead}"
+    nearest = _nearest(model, here, wrong, detail["input"])
+    advice = f"did you mean {nearest!r}?" if nearest else f"known are {', '.join(sorted(here.model_fields))}"
+    return f"{where}: no such {called}; {advice}"
+
+
+def _fault_of_value(where: str, detail: ErrorDetails) -> str:
+    """What is wrong with what stands at a key that is known."""
+    given = detail["input"]
+    if detail["type"] in {"tuple_type", "list_type"}:
+        if isinstance(given, dict):
+            return f"is one table, and a list of them is needed: write [[{where}]]"
+        return f"is a {type(given).__name__}, and a list is needed"
+    if detail["type"] in {"model_type", "dict_type"}:
+        return f"is a {type(given).__name__}, and a table is needed"
+    return detail["msg"].removeprefix("Value error, ")
+
+
+def _nearest(model: type[BaseModel], here: type[BaseModel], wrong: str, given: Any) -> str | None:
+    """A key of this table; else one of a table below; else the one key or table elsewhere that it can only be."""
+    known = list(here.model_fields)
+    if near := get_close_matches(wrong, known, 1, SIMILAR):
+        return near[0]
+    words = set(wrong.split("_"))
+    same_words = [key for key in known if words <= set(key.split("_")) or set(key.split("_")) <= words]
+    if len(same_words) == 1:
+        return same_words[0]
+    if near := get_close_matches(wrong, _keys_below(here), 1, SIMILAR):
+        return near[0]
+    tables = {name: inner for name, field in model.model_fields.items() if (inner := _model_inside(field.annotation))}
+    if isinstance(given, dict) and given:
+        elsewhere = [name for name, table in tables.items() if given.keys() <= table.model_fields.keys()]
+    else:
+        elsewhere = [f"{name}.{wrong}" for name, table in tables.items() if wrong in table.model_fields]
+    return elsewhere[0] if len(elsewhere) == 1 else None
+
+
+def renamed_to(model: type[BaseModel], location: tuple[int | str, ...]) -> str | None:
+    """Where a setting is now that was at this place under a former name; None where there was none."""
+    here = _model_at(model, location[:-1])
+    now = here.RENAMED_KEYS.get(str(location[-1])) if issubclass(here, Settings) else None
+    return now and ".".join([*map(str, location[:-1]), now])
+
+
+def _model_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
+    for part in location:
+        if isinstance(part, str) and part in model.model_fields:
+            model = _model_inside(model.model_fields[part].annotation) or model
+    return model
+
+
+def _keys_below(model: type[BaseModel]) -> list[str]:
+    tables = ((name, _model_inside(field.annotation)) for name, field in model.model_fields.items())
+    return [f"{name}.{key}" for name, table in tables if table is not None for key in table.model_fields]
+
+
+def _model_inside(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((inner for part in get_args(annotation) if (inner := _model_inside(part))), None)
