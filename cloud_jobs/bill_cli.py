@@ -1,8 +1,121 @@
 """`waybill bill`: the clerk's commands of the register, and beside them what is made of several packages."""
 
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
 from cloud_jobs.billing.register.commands import app
-from cloud_jobs.explain_cli import explain
+from cloud_jobs.device_option import device_of
+from cloud_jobs.error_messages import cloud_errors_as_messages
+from cloud_jobs.lake.coverage import TenantDevice
+from waybill.settings import printable_json
+
+if TYPE_CHECKING:
+    from cloud_jobs.explain.issued_line import ExplainedLine
+
+
+# `waybill bill explain`: a line of a document, down to its hours and records, computed again.
 
 __all__ = ["app"]
+
+NOT_AGREED: Final = 3
+"""The exit status where something does not come out once more, or is unknown."""
+
+
+@cloud_errors_as_messages("bill")
+def explain(
+    number: Annotated[str, typer.Argument(help="The number of the invoice or note.")],
+    line: Annotated[int, typer.Argument(help="The number of the line.", min=1)],
+    *,
+    lake: Annotated[str, typer.Option(help="A folder, or s3://BUCKET/PREFIX reached as AWS's variables say.")],
+    device: Annotated[
+        str | None, typer.Option("--device", metavar="TENANT/DEVICE", help="Which device, if the line is of several.")
+    ] = None,
+    hour: Annotated[str | None, typer.Option(help="Show the records of this hour, too (2026-03-05T06).")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="The most hours and records to show.")] = 24,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", help="Write the track and the zone's border into this SVG file.")
+    ] = None,
+    seller: Annotated[str | None, typer.Option(help="The legal entity, if two have this number.")] = None,
+    access_log: Annotated[
+        Path | None,
+        typer.Option(envvar="WAYBILL_ACCESS_LOG", help="Where this reading is logged; else beside the lake."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Take a line apart: the hours that were rated, and whether records, fences and prices give them again.
+
+    Each reading is logged with the user and the device; if that fails nothing is shown.
+    Exit status: 0 everything agrees, 3 something does not or is unknown.
+
+    Example: waybill bill explain WB-EU-00000001 3 --lake lake --device acme/eu-0001 --picture line3.svg
+    """
+    from cloud_jobs.billing.register.tables import Register
+    from cloud_jobs.explain.drawing import drawing_of
+    from cloud_jobs.explain.issued_line import explain_line
+    from cloud_jobs.explain.records_of import records_of_hour
+    from cloud_jobs.lake.location import Location
+    from cloud_jobs.lake.tables import Lake
+    from cloud_jobs.maintenance.personal import log_access
+    from cloud_jobs.result_file import writing_result
+
+    opened, wanted = Lake(Location.of(lake)), None if device is None else device_of(device)
+    asked = None if hour is None else _hour(hour)
+    if picture is not None and picture.exists():
+        raise typer.BadParameter(f"{picture} is there already, and is not written over")
+    found = explain_line(Register(opened), number, line, wanted, legal_entity=seller)
+    key = found.explanation.charge.key
+    hours = [one for one in found.explanation.hours if one.hour == asked]
+    if asked is not None and not hours:
+        raise typer.BadParameter(f"the line counts nothing of the hour {hour}; without --hour all its hours are listed")
+    of_device = TenantDevice(key.tenant, key.device)
+    what = {"document": number, "line": line, "hour": asked}
+    log_access(opened.location, access_log, "waybill bill explain", of_device, **what)
+    records = [row for one in hours for row in records_of_hour(opened, of_device, one, limit)]
+    count = sum(one.seq_ranges.count for one in hours)
+    if picture is not None:
+        with writing_result(picture) as file:
+            file.write(drawing_of(found))
+    _show(found, asked, records, count, limit=limit, as_json=as_json)
+    if found.explanation.agrees is not True:
+        raise typer.Exit(NOT_AGREED)
+
+
+def _show(
+    found: ExplainedLine,
+    asked: datetime | None,
+    records: list[dict[str, Any]],
+    count: int,
+    *,
+    limit: int,
+    as_json: bool,
+) -> None:
+    from cloud_jobs.explain.terminal import line_tables, line_values, record_values, records_table
+    from cloud_jobs.fitted_table import screen
+
+    if as_json:
+        of_hour = {} if asked is None else {"records": record_values(records), "records_in_all": count}
+        values = line_values(found, limit) | of_hour
+        sys.stdout.write(printable_json(values, indent=2, sort_keys=True) + "\n")
+        return
+    console = screen()
+    console.print(line_tables(found, limit))
+    if asked is not None:
+        console.print(records_table(asked, records, count))
+
+
+def _hour(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise typer.BadParameter(f"{text!r} is no hour: write it like 2026-03-05T06") from error
+    return moment.replace(minute=0, second=0, microsecond=0)
+
 
 app.command()(explain)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import structlog
 
@@ -29,16 +30,133 @@ from edge_agent.config import AgentSettings
 from edge_agent.errors import AgentError, StoreError, StoreVersion
 from edge_agent.holding import newly_held
 from edge_agent.notify import notify, watchdog_interval_s
-from edge_agent.push_signature import PushSignatures
 from edge_agent.pushable import PushRefused
 from edge_agent.pushed import NO_ACKNOWLEDGEMENT, EffectiveSettings, Trial, effective_settings
 from edge_agent.status import read_status
-from edge_agent.trial_evaluator import RetryTimes, TrialEvaluator
+from waybill.daemon.backoff import Backoff
+from waybill.daemon.durable_file import replace_durably
 from waybill.daemon.logs import LineLimit, start_logging
 from waybill.settings import SettingsError, load
 
 if TYPE_CHECKING:
     from waybill.daemon.status_server import StatusServer
+
+
+# Which pushes a device looks at: those that a trusted operator signed for it, none older than the newest one.
+
+VERSION_FILE: Final = "pushed-version.json"
+"""Beside the buffer: the newest version that was taken, and what it said. It goes on after a restart."""
+
+
+class PushSignatures:
+    """Opens what is pushed to one device. The settings are those of its own file, which no push can change."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._push = settings.push
+        self._device = f"{settings.device.tenant}/{settings.device.id}"
+        self._file: Path = settings.buffer.path / VERSION_FILE
+
+    def open(self, text: bytes, now: datetime) -> bytes:
+        """The settings of a push that may be tried. Raises PushRefused, which says why; SettingsError; OSError.
+
+        The newest version is noted before its settings are looked at: whatever becomes of them, no older ones follow.
+        """
+        if self._push.unsigned:
+            return text
+        if self._push.operators is None:
+            raise PushRefused("this device trusts no operator's key: its own file names them, push.operators")
+        # only a device that is pushed something needs the library that checks signatures
+        from waybill.identity.errors import SignatureRefused  # noqa: PLC0415
+        from waybill.identity.operator_files import read_operators  # noqa: PLC0415
+        from waybill.identity.signed_push import read_signed_push, verify_push  # noqa: PLC0415
+
+        try:
+            push = read_signed_push(text)
+            verify_push(read_operators(self._push.operators), push, self._device, now)
+        except SignatureRefused as refused:
+            raise PushRefused(str(refused)) from refused
+        # only of what an operator signed: nobody else can make a device look at its disk
+        newest, digest = self._newest()
+        mine = hashlib.sha256(push.settings).hexdigest()
+        if push.version < newest:
+            raise PushRefused(f"older: version {push.version}, and version {newest} was taken already")
+        if push.version == newest and digest != mine:
+            raise PushRefused(f"older: version {newest} was taken already, and said something else")
+        # a push that is known writes nothing: it comes again with every connection
+        if push.version > newest:
+            noted = {"device": self._device, "version": push.version, "sha256": mine}
+            replace_durably(self._file, json.dumps(noted).encode())
+        return push.settings
+
+    def _newest(self) -> tuple[int, str]:
+        """Of this device. What is damaged is an error: to forget the newest version would let an older one in."""
+        try:
+            found = json.loads(self._file.read_bytes())
+            if found["device"] != self._device:
+                return 0, ""
+            return int(found["version"]), str(found["sha256"])
+        except FileNotFoundError:
+            return 0, ""
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise PushRefused(
+                f"{self._file} is damaged, so it is not known which version is the newest: remove it on the device"
+            ) from error
+
+
+# When pushed settings have proven themselves, when not, and when to try again. Pure: handed the time.
+
+Verdict = Literal["running", "confirmed", "failed", "nothing to send", "holds back"]
+MAX_RETRY_S = 21_600.0
+
+
+class TrialEvaluator:
+    """One trial: confirmed by an acknowledgement and a quarter of `confirm_s` without an error, else failed."""
+
+    def __init__(self, now_s: float, confirm_s: float) -> None:
+        self._until_s = now_s + confirm_s
+        self._steady_s = confirm_s / 4
+        self._good_since_s: float | None = None
+        self._was_connected = False
+
+    def evaluate(
+        self, now_s: float, *, is_connected: bool, is_acked: bool, is_well: bool, batches: int, holds_back: bool = False
+    ) -> Verdict:
+        """The verdict now. `is_acked`: the present connection brought an acknowledgement of `batches` that were sent.
+
+        A trial in which nothing was there to send says nothing about the settings. One that `holds_back` what flowed
+        before ends at once: what it takes in may have to wait for another link.
+        """
+        if holds_back:
+            return "holds back"
+        self._was_connected = self._was_connected or is_connected
+        if not (is_acked and is_well):
+            self._good_since_s = None
+        elif self._good_since_s is None:
+            self._good_since_s = now_s
+        if self._good_since_s is not None and now_s - self._good_since_s >= self._steady_s:
+            return "confirmed"
+        if now_s < self._until_s:
+            return "running"
+        return "nothing to send" if self._was_connected and batches == 0 else "failed"
+
+
+class RetryTimes:
+    """When a proposal that was taken back is tried again: `first_s` later, then twice as long each time."""
+
+    def __init__(self, first_s: float) -> None:
+        # Without jitter: a trial is one device's own, and a fleet was not refused at one moment.
+        self._backoff = Backoff(first_s, MAX_RETRY_S, lambda: 1.0)
+        self.due_s = 0.0
+
+    def schedule_next(self, now_s: float) -> None:
+        """A trial ended without a confirmation."""
+        self.due_s = now_s + self._backoff.take_delay_s()
+
+    def reset(self) -> None:
+        """A new proposal."""
+        self._backoff.reset()
+        self.due_s = 0.0
+
 
 log = structlog.get_logger("edge_agent")
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from edge_agent.config import AgentSettings, ClassSettings, UplinkSettings
+from edge_agent.process import machine_id
 from edge_agent.pushable import ALLOW_DELETION, CREDENTIALS, PushRefused, check_bounds, merged, pushed_tables
-from edge_agent.pushed_files import AGAIN, ATTEMPTS, IN_FORCE, ON_TRIAL, REFUSED, PushedFiles
+from waybill.daemon.durable_file import replace_durably, sync_folder
 from waybill.settings import (
     MAX_PUSHED_BYTES,
     MAX_TOML_BYTES,
@@ -21,6 +22,61 @@ from waybill.settings import (
     read_file,
     validate,
 )
+
+# The files of pushed settings beside the buffer, each replaced or moved in one synced rename.
+
+IN_FORCE, ON_TRIAL, AGAIN, REFUSED = "pushed.toml", "pushed-trial.toml", "pushed-again.toml", "pushed-refused.toml"
+ATTEMPTS, FOREIGN = "pushed-attempts.json", "pushed-foreign.toml"
+_BEGIN = b"# pushed to "
+
+
+class PushedFiles:
+    """The files of one device on this machine; for it those of another are not there."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        device = settings.device
+        self._folder = settings.buffer.path
+        self._head = _BEGIN + f"{device.tenant}/{device.id} on machine {machine_id() or 'unknown'}".encode()
+
+    def read(self, name: str) -> bytes | None:
+        """The text of a file; None if there is none. Raises OSError."""
+        head, text = self._parts(name)
+        return text if head == self._head else None
+
+    def archive_foreign(self) -> str:
+        """Keeps what was in force for another device as FOREIGN and removes its proposals; whose they were, or ""."""
+        whose = ""
+        for name in (IN_FORCE, ON_TRIAL, AGAIN, REFUSED, ATTEMPTS):
+            head, _ = self._parts(name)
+            if head in {b"", self._head}:
+                continue
+            whose = whose or head.removeprefix(_BEGIN).decode("utf-8", "replace")[:200]
+            if name == IN_FORCE:
+                self.move(name, FOREIGN)
+            else:
+                self.remove(name)
+        return whose
+
+    def replace(self, name: str, text: bytes) -> None:
+        """Raises OSError."""
+        replace_durably(self._folder / name, self._head + b"\n" + text)
+
+    def move(self, name: str, to: str) -> None:
+        """Gives a file another meaning, which takes no room on the disk. Raises OSError."""
+        (self._folder / name).replace(self._folder / to)
+        sync_folder(self._folder)
+
+    def remove(self, name: str) -> None:
+        """Raises OSError."""
+        (self._folder / name).unlink(missing_ok=True)
+
+    def _parts(self, name: str) -> tuple[bytes, bytes]:
+        try:
+            head, _, text = (self._folder / name).read_bytes().partition(b"\n")
+        except FileNotFoundError:
+            return b"", b""
+        return head or b"?", text
+
 
 NO_ACKNOWLEDGEMENT = "no region acknowledged with them"
 MAX_ATTEMPTS = 3

@@ -3,14 +3,215 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from prometheus_client.registry import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from edge_agent.errors import AgentError
-from edge_agent.metrics import AgentCollector
 from waybill.daemon.status_server import HttpAnswer, StatusServer, json_answer, metrics_answer
+
+# The metrics of the agent. Every name is in `docs/edge-agent.md`; a test looks.
+
+COUNTERS = {
+    "messages": ("waybill_agent_messages_total", "Messages taken in since the start"),
+    "payload_bytes": ("waybill_agent_payload_bytes_total", "Their payloads"),
+    "commits": ("waybill_agent_commits_total", "Group commits"),
+    "vehicle_sessions_lost": (
+        "waybill_agent_vehicle_sessions_lost_total",
+        "Connections at which the vehicle's broker had forgotten the session, and what it kept for the agent",
+    ),
+    "batches_sent": ("waybill_agent_batches_sent_total", "Batches handed to an uplink"),
+    "batches_again": ("waybill_agent_batches_again_total", "Batches that will be sent once more"),
+    "heartbeats_sent": ("waybill_agent_heartbeats_sent_total", "Heartbeats handed to an uplink"),
+    "records_sent": ("waybill_agent_records_sent_total", "Records in the batches sent"),
+    "wire_bytes_sent": ("waybill_agent_wire_sent_bytes_total", "Bytes sent on the wire, with headers and repetitions"),
+    "wire_bytes_received": ("waybill_agent_wire_received_bytes_total", "Bytes received on the wire"),
+    "acks_ignored": ("waybill_agent_acks_ignored_total", "Acknowledgements of nothing that was sent"),
+    "control_dead_letters": (
+        "waybill_agent_control_dead_letters_total",
+        "Messages of the gateway that could not be read or handled",
+    ),
+    "flash_bytes": (
+        "waybill_agent_flash_written_bytes_total",
+        "Bytes that the process caused to be written to storage",
+    ),
+}
+GAUGES = {
+    "head": ("waybill_agent_head_seq", "Highest sequence number of the present epoch"),
+    "local_broker": ("waybill_agent_local_broker_up", "1 when connected to the vehicle's broker"),
+    "messages_readable": (
+        "waybill_agent_messages_readable",
+        "0 when no message of the vehicle can be read, or none is on a topic of the contract",
+    ),
+    "vehicle_broker_dropped": (
+        "waybill_agent_vehicle_broker_dropped_messages",
+        "Messages that the vehicle's broker dropped since its start, for the agent or another client",
+    ),
+    "uplink_healthy": (
+        "waybill_agent_uplink_healthy",
+        "1 when the uplink is connected and nothing waits too long for its acknowledgement",
+    ),
+    "retrying": ("waybill_agent_retrying_batches", "Batches that were refused and will be tried again"),
+    "dead_letter_batches": (
+        "waybill_agent_dead_letter_batches",
+        "Batches, of one record each, that were refused too often: kept, not sent",
+    ),
+    "dead_letter_records": ("waybill_agent_dead_letter_records", "Records in them"),
+    "gaps": (
+        "waybill_agent_missing_records",
+        "Record ids that are neither waiting nor acknowledged nor declared lost; should be 0",
+    ),
+    "stated_until_s": (
+        "waybill_agent_stated_until_timestamp_seconds",
+        "Up to which moment since 1970 the head can be stated; 0 while the agent does not know",
+    ),
+    "in_flight": ("waybill_agent_in_flight_batches", "Batches sent and not acknowledged"),
+    "oldest_age_s": ("waybill_agent_oldest_age_seconds", "Age of the oldest record that waits; 0 when none does"),
+    "paused_for_s": ("waybill_agent_paused_seconds", "How much longer the gateway wants silence"),
+    "wire_bytes_today": ("waybill_agent_wire_today_bytes", "Metered bytes of this UTC day"),
+    "wire_bytes_this_month": ("waybill_agent_wire_this_month_bytes", "Metered bytes of this UTC month"),
+    "certificate_ends_s": (
+        "waybill_agent_certificate_ends_timestamp_seconds",
+        "When the certificate that the uplinks show ends, since 1970; 0 without one",
+    ),
+    "rss_bytes": ("waybill_agent_resident_bytes", "Resident memory"),
+}
+DEPTH = ("waybill_agent_depth_records", "Records that wait, by class")
+DEPTH_BYTES = ("waybill_agent_depth_bytes", "Bytes of the batches that wait, by class")
+LABELLED_COUNTERS = {
+    "malformed": ("reason", "waybill_agent_malformed_messages_total", "Messages that became raw records, by reason"),
+    "not_recorded": (
+        "reason",
+        "waybill_agent_not_recorded_messages_total",
+        "Messages that are no record, by reason: retained by the vehicle's broker, or empty",
+    ),
+    "unknown_members": (
+        "member",
+        "waybill_agent_unknown_members_total",
+        "Members of messages that the contract does not have, by name: they are ignored",
+    ),
+    "unusable_members": (
+        "member",
+        "waybill_agent_unusable_members_total",
+        "Optional members whose value cannot be used, by name: the record is without them",
+    ),
+    "enrolment": (
+        "outcome",
+        "waybill_agent_enrolment_attempts_total",
+        "Attempts to get a certificate, by outcome: enrolled, renewed or failed",
+    ),
+}
+STORED_COUNTERS = {
+    "acknowledged": ("waybill_agent_acknowledged_records_total", "Record ids that a region acknowledged"),
+    "duplicates": ("waybill_agent_duplicate_messages_total", "Messages that were delivered again, and stored once"),
+    "possible_duplicates": (
+        "waybill_agent_possible_duplicate_messages_total",
+        "Messages like a stored one, and not proven to be it: stored again",
+    ),
+    "late": (
+        "waybill_agent_late_messages_total",
+        "Messages with a time before what was stated already: older than `time.grace_s`",
+    ),
+    "unencodable": ("waybill_agent_unencodable_records_total", "Records that no batch can hold, carried raw"),
+    "refused": ("waybill_agent_refused_batches_total", "Batches that a gateway refused"),
+    "too_large_to_send": (
+        "waybill_agent_too_large_to_send_batches_total",
+        "Batches larger than the region's broker or cluster takes, which no gateway saw",
+    ),
+    "batches_dead_lettered": (
+        "waybill_agent_batches_dead_lettered_total",
+        "Batches, of one record each, that were refused too often",
+    ),
+    "messages_dead_lettered": (
+        "waybill_agent_messages_dead_lettered_total",
+        "Messages that not even a raw record can hold",
+    ),
+    "dead_letter_messages_dropped": (
+        "waybill_agent_dead_letter_messages_dropped_total",
+        "Of these, those that are not kept any more",
+    ),
+    "corrected": (
+        "waybill_agent_corrected_records_total",
+        "Records whose time was corrected after a jump of the clock",
+    ),
+    "uncorrected": (
+        "waybill_agent_uncorrected_records_total",
+        "Records that cannot be written with their corrected time",
+    ),
+    "rebuilt": ("waybill_agent_rebuilt_buffers_total", "Damaged buffers that were rebuilt"),
+    "foreign_archived": ("waybill_agent_foreign_buffers_total", "Buffers of other devices that were archived"),
+}
+STORED_BY_REASON = {
+    "lost_": ("waybill_agent_lost_records_total", "Records that were declared lost, by reason"),
+    "failed_commits_": ("waybill_agent_failed_commits_total", "Commits that failed, by reason"),
+    "epochs_": (
+        "waybill_agent_new_epochs_total",
+        "Epochs begun because the buffer is another one than was left, by reason",
+    ),
+}
+"""By the beginning of the stored names; the reason follows it."""
+STORED_GAUGES = {
+    "flash_bytes_today": ("waybill_agent_flash_written_today_bytes", "Bytes written to storage on this UTC day"),
+    "uncounted": ("waybill_agent_uncounted_records", "Record ids that a rebuilt buffer cannot count any more"),
+    "age_clock_s": ("waybill_agent_age_clock_timestamp_seconds", "The time by which age is judged, since 1970"),
+}
+
+
+class AgentCollector(Collector):
+    """Reads the state when Prometheus asks, so that nothing is counted twice."""
+
+    def __init__(self, state: Callable[[], dict[str, Any]]) -> None:
+        self._state = state
+
+    def describe(self) -> Iterator[Metric]:
+        """Each metric without its values: the state is not ready when this is registered."""
+        counters, gauges = COUNTERS.values(), GAUGES.values()
+        yield from (CounterMetricFamily(*one) for one in (*counters, *STORED_COUNTERS.values()))
+        yield from (GaugeMetricFamily(*one) for one in (*gauges, *STORED_GAUGES.values()))
+        yield from (GaugeMetricFamily(*one, labels=["class"]) for one in (DEPTH, DEPTH_BYTES))
+        yield from (CounterMetricFamily(*one, labels=["reason"]) for one in STORED_BY_REASON.values())
+        labelled = LABELLED_COUNTERS.values()
+        yield from (CounterMetricFamily(name, text, labels=[label]) for label, name, text in labelled)
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics, now."""
+        state = self._state()
+        for key, (name, text) in COUNTERS.items():
+            yield CounterMetricFamily(name, text, value=float(state[key]))
+        for key, (name, text) in GAUGES.items():
+            yield GaugeMetricFamily(name, text, value=float(state[key] or 0))
+        yield from self._by_class(state)
+        for key, (label, name, text) in LABELLED_COUNTERS.items():
+            yield _labelled(CounterMetricFamily(name, text, labels=[label]), state[key])
+        yield from self._stored(state["counters"])
+
+    @staticmethod
+    def _stored(values: dict[str, int]) -> Iterator[Metric]:
+        for key, (name, text) in STORED_COUNTERS.items():
+            yield CounterMetricFamily(name, text, value=float(values.get(key, 0)))
+        for key, (name, text) in STORED_GAUGES.items():
+            yield GaugeMetricFamily(name, text, value=float(values.get(key, 0)))
+        for prefix, (name, text) in STORED_BY_REASON.items():
+            by_reason = {key.removeprefix(prefix): value for key, value in values.items() if key.startswith(prefix)}
+            yield _labelled(CounterMetricFamily(name, text, labels=["reason"]), by_reason)
+
+    @staticmethod
+    def _by_class(state: dict[str, Any]) -> Iterator[Metric]:
+        classes = state["classes"]
+        records = {name: one["records"] for name, one in classes.items()}
+        yield _labelled(GaugeMetricFamily(*DEPTH, labels=["class"]), records)
+        sizes = {name: one["bytes"] for name, one in classes.items()}
+        yield _labelled(GaugeMetricFamily(*DEPTH_BYTES, labels=["class"]), sizes)
+
+
+def _labelled(family: Any, values: dict[str, int]) -> Metric:
+    for label, value in values.items():
+        family.add_metric([label], float(value))
+    metric: Metric = family
+    return metric
+
 
 State = Callable[[], dict[str, Any]]
 

@@ -8,19 +8,275 @@ same way, to the dead letters instead of the batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
 
-from gateway.acks import AckCoalescer
-from gateway.config import GatewaySettings
-from gateway.dead_letter_rates import DeadLetterRates
-from gateway.drain import DrainControl
+from gateway.config import Drain, GatewaySettings, TenantSettings
 from gateway.inflight import Delivery, InFlight
+from gateway.pacing import Pacing
 from gateway.validation import UNKNOWN_SENDER, BatchRules, Refusal, Sender, own_header, sender_of, validate_batch
-from gateway.window_shares import WindowShares
-from waybill.record import Ack, Header, RefusalReason
+from waybill.daemon.token_bucket import TokenBucket
+from waybill.record import Ack, Header, IntervalSet, RefusalReason
+from waybill.record.ack import MAX_ACK_RANGES
+
+# What devices are answered: pending acknowledgements, united.
+
+MAX_PENDING_RANGES = 262_144
+"""Ranges of all devices together. What would be more is forgotten: the device sends again."""
+
+
+@dataclass(slots=True)
+class PendingAcks:
+    """One acknowledgement that waits since `since_s`; with `refusal` (why) its records are not taken."""
+
+    sender: Sender
+    epoch: int
+    refusal: str
+    since_s: float
+    seqs: IntervalSet = field(default_factory=IntervalSet)
+    pause_s: float = 0.0
+    tokens: list[int] = field(default_factory=list)
+
+    @property
+    def ack(self) -> Ack:
+        """The message that says it."""
+        return Ack(self.epoch, self.seqs, self.pause_s, self.refusal)
+
+
+class AckCoalescer:
+    """Pending acknowledgements by device, epoch and reason of refusal.
+
+    One is due after `interval_s`, or as soon as nothing more of its device is on its way, or when it is full.
+    """
+
+    def __init__(self, interval_s: float) -> None:
+        self.forgotten = 0
+        self._interval_s = interval_s
+        self._pending: dict[tuple[Sender, int, str], PendingAcks] = {}
+        self._full: deque[PendingAcks] = deque()
+        self._ranges = 0
+
+    def __len__(self) -> int:
+        return len(self._pending) + len(self._full)
+
+    def add(
+        self, sender: Sender, epoch: int, seqs: IntervalSet, *, refusal: str = "", token: int, now_s: float
+    ) -> bool:
+        """These seqs are safe, or refused (then they may be none). False: no room, no acknowledgement."""
+        if self._ranges + len(seqs.ranges) > MAX_PENDING_RANGES:
+            self.forgotten += 1
+            return False
+        key = sender, epoch, refusal
+        for chunk in _chunks(seqs):
+            pending = self._make_room(key, len(chunk.ranges), now_s)
+            self._ranges -= len(pending.seqs.ranges)
+            pending.seqs |= chunk
+            self._ranges += len(pending.seqs.ranges)
+        pending.tokens.append(token)  # with the last chunk: its PUBACK leaves when all of them were sent
+        return True
+
+    def request_pause(self, sender: Sender, epoch: int, pause_s: float, *, refusal: str = "") -> None:
+        """Ask for a pause with the pending acknowledgement; the longest of several counts."""
+        pending = self._pending.get((sender, epoch, refusal))
+        if pending is not None:
+            pending.pause_s = max(pending.pause_s, pause_s)
+
+    def take_due(self, now_s: float, in_flight_of: Callable[[Sender], int], limit: int) -> list[PendingAcks]:
+        """Take at most `limit` acknowledgements that are due, those that wait longest first."""
+        taken = [self._full.popleft() for _ in range(min(limit, len(self._full)))]
+        ready: list[tuple[Sender, int, str]] = []
+        for key, pending in self._pending.items():
+            if len(taken) + len(ready) >= limit:
+                break
+            if now_s - pending.since_s >= self._interval_s or not in_flight_of(pending.sender):
+                ready.append(key)
+        taken += [self._pending.pop(key) for key in ready]
+        self._ranges -= sum(len(pending.seqs.ranges) for pending in taken)
+        return taken
+
+    @property
+    def next_s(self) -> float | None:
+        """When the next acknowledgement is due at the latest."""
+        if self._full:
+            return self._full[0].since_s
+        # A dict keeps the order of insertion: the first one waits longest.
+        return next((pending.since_s + self._interval_s for pending in self._pending.values()), None)
+
+    def _make_room(self, key: tuple[Sender, int, str], ranges: int, now_s: float) -> PendingAcks:
+        """The acknowledgement that so many ranges join: the pending one, or a fresh one where that is full."""
+        pending = self._pending.get(key)
+        if pending is not None and len(pending.seqs.ranges) + ranges <= MAX_ACK_RANGES:
+            return pending
+        if pending is not None:
+            # The full one is sent before the fresh one: `take_due` empties this queue first.
+            self._full.append(self._pending.pop(key))
+        self._pending[key] = fresh = PendingAcks(*key, now_s)
+        return fresh
+
+
+def _chunks(seqs: IntervalSet) -> Sequence[IntervalSet]:
+    """The set in chunks of as many ranges as an acknowledgement holds; one chunk for the empty set."""
+    ranges = seqs.ranges
+    if len(ranges) <= MAX_ACK_RANGES:
+        return (seqs,)
+    starts = range(0, len(ranges), MAX_ACK_RANGES)
+    return [IntervalSet(ranges[start : start + MAX_ACK_RANGES]) for start in starts]
+
+
+# How many dead letters are kept: of each tenant a number a second, and of each of its devices a part of that. Pure.
+
+KEPT_PER_S = 10.0
+"""So many a second are kept of each tenant in the long run ..."""
+KEPT_AT_ONCE = 200.0
+"""... and so many at once. Those above are refused and counted without a copy: anybody can send garbage."""
+DEVICE_PART = 0.1
+"""So much of both one device may have: what it sends leaves room for copies of what the others send."""
+MAX_DEVICES = 10_000
+"""Devices whose part is known; of more, the one that was refused longest ago is forgotten."""
+
+
+class DeadLetterRates:
+    """What is kept of refused messages. No `tenants`: all share one number; else strangers have none."""
+
+    def __init__(self, tenants: Collection[str]) -> None:
+        self._tenants = {name: TokenBucket(KEPT_PER_S, KEPT_AT_ONCE) for name in tenants or ("",)}
+        self._devices: OrderedDict[Sender, TokenBucket] = OrderedDict()
+
+    def try_take(self, sender: Sender, now_s: float) -> bool:
+        """Whether one more is kept of a sender."""
+        tenant = self._tenants.get(sender.tenant) or self._tenants.get("")
+        if tenant is None:
+            return False
+        device = self._device(sender)
+        if device.tokens(now_s) < 1 or not tenant.try_take(now_s):
+            return False
+        device.take(1, now_s)
+        return True
+
+    def _device(self, sender: Sender) -> TokenBucket:
+        if sender not in self._devices:
+            self._devices[sender] = TokenBucket(DEVICE_PART * KEPT_PER_S, DEVICE_PART * KEPT_AT_ONCE)
+        self._devices.move_to_end(sender)
+        if len(self._devices) > MAX_DEVICES:
+            self._devices.popitem(last=False)
+        return self._devices[sender]
+
+
+# Who is asked to pause, for how long, and whose batches are not taken before they have.
+
+
+class DrainControl:
+    """The pause that a device is asked for, from the operator's wish, the rates and the load.
+
+    `jitter` gives numbers between 0 and 1.
+    """
+
+    def __init__(self, settings: Drain, tenants: Mapping[str, TenantSettings], jitter: Callable[[], float]) -> None:
+        self._settings, self._jitter = settings, jitter
+        self._pacing = Pacing(tenants, settings)
+
+    def reconfigure(self, settings: Drain) -> None:
+        """Go by other settings from now on."""
+        self._settings = settings
+        self._pacing.reconfigure(settings)
+
+    def refusal_s(self, sender: Sender, size: int, now_s: float) -> float:
+        """0 where the rates let a batch of so many bytes in; else the pause after which to send it again."""
+        wait_s = self._pacing.refusal_s(sender, size, now_s)
+        return self._spread(wait_s) if wait_s else 0.0
+
+    def overload_s(self) -> float:
+        """The pause that an overload asks for. Spread: devices that pause equally long come back together."""
+        return self._spread(self._settings.overload_pause_s)
+
+    def charge(self, sender: Sender, size: int, records: int, now_s: float) -> None:
+        """A batch is taken: it counts for the rates of its device, its tenant and the region."""
+        self._pacing.charge(sender, size, records, now_s)
+
+    def pause_s(self, sender: Sender, *, load: float, waited_s: float, now_s: float) -> float:
+        """How long the sender of a batch that is safe should pause, at most `max_pause_s`.
+
+        `load`: how full the window is, 0 to 1. `waited_s`: how long the batch waited for Pulsar. A full window alone is
+        good use of it; a full window that moves slowly is an overload.
+        """
+        settings = self._settings
+        wanted = max(settings.pause_s, self._pacing.pause_s(sender, now_s))
+        if load >= settings.overload_share and waited_s >= settings.overload_after_s:
+            wanted = max(wanted, self.overload_s())
+        return round(min(wanted, settings.max_pause_s), 3) if wanted else 0.0
+
+    def _spread(self, pause_s: float) -> float:
+        return round(min(pause_s * (0.5 + self._jitter()), self._settings.max_pause_s), 3)
+
+
+# What part of the window a tenant may keep: those of which Pulsar takes nothing leave room for the others. Pure.
+
+STUCK_S = 0.5
+"""A tenant whose oldest batch waits so long for Pulsar, while another tenant is served, is stuck."""
+_HALF = 0.5
+RESERVED = 0.5
+"""Of one window, so much is kept for reserves, the same for each tenant ..."""
+COMMON = 1.5
+"""... and so many windows at most are in use by what is beyond them."""
+
+
+class WindowShares:
+    """Which tenants are stuck, and how much each may have in flight then; without a list of tenants none is.
+
+    A tenant that is served may fill the window: its batches leave it as fast as those of others. Of the bytes no tenant
+    ever has more than its part, stuck or not: they take memory.
+    """
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        default = _HALF if len(settings.tenants) > 1 else 1.0
+        self._shares = {name: one.window_share or default for name, one in settings.tenants.items()}
+        self._pulsar_tenant_of = settings.pulsar_tenant_of
+        # After a new connection there may be twice as many batches as the broker sends unacknowledged.
+        self._max_batches, self._max_bytes = 2 * settings.mqtt.receive_maximum, settings.mqtt.max_in_flight_bytes
+        self._listed = max(1, len(settings.tenants))
+        self._reserved_batches = max(1.0, RESERVED * self._max_batches / self._listed)
+        self._reserved_bytes = RESERVED * self._max_bytes / self._listed
+
+    def has_room(self, in_flight: InFlight) -> bool:
+        """Whether those that flow have room for more."""
+        batches, size = len(in_flight), in_flight.bytes
+        if not in_flight.stuck:
+            return size < self._max_bytes and batches < self._max_batches
+        stuck, flowing = in_flight.stuck_use, self._listed - len(in_flight.stuck)
+        max_batches = max((COMMON * self._max_batches - stuck.batches) / 2, flowing * self._reserved_batches)
+        max_bytes = max((COMMON * self._max_bytes - stuck.bytes) / 2, flowing * self._reserved_bytes)
+        return size - stuck.bytes < max_bytes and batches - stuck.batches < max_batches
+
+    def is_spent(self, tenant: str, size: int, in_flight: InFlight) -> bool:
+        """Whether no batch of `size` bytes of a tenant is taken for now."""
+        share = self._shares.get(tenant, 1.0)
+        if not in_flight.stuck:
+            return share < 1 and in_flight.use_of(tenant).bytes >= share * self._max_bytes
+        use = in_flight.use_of(tenant)
+        # One always: it may be larger than any reserve.
+        if not use.batches:
+            return False
+        is_stuck = tenant in in_flight.stuck
+        max_bytes = share * self._max_bytes / (len(in_flight.stuck) if is_stuck else 1)
+        max_batches = share * self._max_batches / (2 * len(in_flight.stuck)) if is_stuck else self._max_batches
+        if in_flight.bytes + size > COMMON * self._max_bytes:
+            max_bytes = 0
+        if len(in_flight) >= COMMON * self._max_batches:
+            max_batches = 0
+        is_over = use.bytes + size > max(max_bytes, self._reserved_bytes)
+        return is_over or use.batches >= max(max_batches, self._reserved_batches)
+
+    def find_stuck(self, in_flight: InFlight, now_s: float, connected: Collection[str]) -> None:
+        """Look again which tenants are stuck. While Pulsar takes nothing of anybody, nobody is."""
+        waiting = in_flight.waiting_since(now_s - STUCK_S) & self._shares.keys()
+        is_served = any(
+            tenant not in waiting and self._pulsar_tenant_of(tenant) in connected for tenant in self._shares
+        )
+        in_flight.set_stuck(frozenset(waiting) if is_served else frozenset())
+
 
 KEPT_BYTES = 256 << 10
 """Of a refused message, so much is kept in its dead letter."""

@@ -2,20 +2,529 @@
 
 from __future__ import annotations
 
+import math
+import os
+import random
+import select
 import signal
 import threading
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
 
 import structlog
 
-from gateway.config import Drain, GatewaySettings
-from gateway.errors import ThreadEnded
-from gateway.loop import GatewayLoop
-from gateway.status_endpoint import serve_status
+from gateway.config import Drain, GatewaySettings, Mqtt
+from gateway.devices import DevicesHeard, ListeningClock
+from gateway.effects import DevicePublisher, Forwarder, log_refusal
+from gateway.engine import Engine
+from gateway.errors import BrokerUnreachable, GatewayError, ThreadEnded
+from gateway.health import PublicationResults, stall_problem
+from gateway.metrics import GatewayMetrics
+from gateway.mqtt_connection import MqttConnection, PublishResult
+from gateway.pulsar_producer import InBackground, NewClient, in_thread, new_client
+from gateway.push import PushQueue
+from gateway.registry_check import RegistryCheck
+from gateway.status import GatewayStatus, SilentDevices
+from gateway.status_endpoint import StatusHolder, serve_status
+from gateway.tenant_producers import TenantProducers
+from gateway.validation import UNKNOWN_SENDER, sender_of
+from waybill.daemon.backoff import Backoff
 from waybill.daemon.status_server import StatusServer
 from waybill.daemon.wakeup import WakeUp
+from waybill.mqtt.mqtt_client import MqttMessage
+from waybill.mqtt.takeovers import Takeovers
+from waybill.pulsar.token_watch import TokenWatch
+
+# When to connect to the broker, and what it means when connections do not last.
+
+_TAKEN_OVER = "Session taken over"
+
+
+class BrokerLink:
+    """The attempts and the connections of one session, without its socket. `jitter` gives numbers between 0 and 1.
+
+    A connection counts as good when it has lasted twice `backoff_max_s`. One that ends sooner counts as a failed
+    attempt, so that two gateways of one name, which take the session from each other, slow down, and are recognised.
+    """
+
+    def __init__(self, name: str, settings: Mqtt, jitter: Callable[[], float], now_s: float) -> None:
+        self.is_up = False
+        self._advice = f"each gateway needs a name of its own, and this one is {name!r}"
+        cause = f"another client of the same name takes the session over: {self._advice}"
+        self._takeovers = Takeovers(cause, 2 * settings.backoff_max_s)
+        self._timeout_s = settings.connect_timeout_s
+        self._backoff = Backoff(settings.backoff_first_s, settings.backoff_max_s, jitter)
+        self._connect_at_s = now_s
+        self._answer_by_s: float | None = None
+        self._was_taken_over = False
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether there is a connection, or an attempt at one."""
+        return self.is_up or self._answer_by_s is not None
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether to connect now."""
+        return not self.is_in_use and now_s >= self._connect_at_s
+
+    def on_attempt(self, now_s: float) -> None:
+        """CONNECT was sent: the answer must come in time."""
+        self._answer_by_s = now_s + self._timeout_s
+
+    def is_overdue(self, now_s: float) -> bool:
+        """Whether the answer did not come in time."""
+        return self._answer_by_s is not None and now_s > self._answer_by_s
+
+    def on_connected(self, now_s: float) -> None:
+        """The subscriptions stand."""
+        self.is_up, self._answer_by_s = True, None
+        self._takeovers.on_connected(now_s)
+
+    def on_alive(self, now_s: float) -> None:
+        """To be called now and then while it is up: it may have become a good one."""
+        self._takeovers.on_alive(now_s)
+        if self._takeovers.has_lasted(now_s):
+            self._backoff.reset()
+            self._was_taken_over = False
+
+    def on_ended(self, reason: str, now_s: float, *, is_unexplained: bool = True) -> None:
+        """An attempt failed, or the connection ended; `is_unexplained`: the broker closed it without a word."""
+        # It may have become a good one since the last look: then this is no failed attempt.
+        self.on_alive(now_s)
+        self._was_taken_over |= self.is_up and _TAKEN_OVER in reason
+        self._takeovers.on_ended(now_s, is_unexplained=is_unexplained)
+        self.is_up, self._answer_by_s = False, None
+        self._connect_at_s = now_s + self._backoff.take_delay_s()
+
+    @property
+    def problem(self) -> str:
+        """Why connections do not last; empty while they do, as far as is known."""
+        if self._was_taken_over:
+            return f"another client of the same name took the session over: {self._advice}"
+        return self._takeovers.problem
+
+
+# Both connections of a gateway: opened when they are due, watched, and why they are not there.
 
 _LOG = structlog.get_logger("gateway")
+
+
+class Connections:
+    """The broker's and Pulsar's. `clock` is asked again after what takes time; `random` gives numbers from 0 to 1.
+
+    `before_connect` is called before a new connection to the broker: message ids of the old one mean nothing then.
+    """
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        mqtt: MqttConnection,
+        pulsar: TenantProducers,
+        metrics: GatewayMetrics,
+        *,
+        clock: Callable[[], float],
+        random: Callable[[], float],
+        before_connect: Callable[[], None],
+    ) -> None:
+        self._settings, self._mqtt, self._pulsar, self._metrics = settings, mqtt, pulsar, metrics
+        self._clock, self._before_connect = clock, before_connect
+        self._link = BrokerLink(settings.name, settings.mqtt, random, clock())
+        self._pulsar_backoff = Backoff(settings.pulsar.backoff_first_s, settings.pulsar.backoff_max_s, random)
+        self.last_error = f"opening Pulsar at {settings.pulsar.service_url}"
+        """Why not both are up, or what is waited for; empty once they were."""
+
+    @property
+    def is_mqtt_up(self) -> bool:
+        """Whether messages come from the broker."""
+        return self._mqtt.is_subscribed
+
+    @property
+    def is_pulsar_up(self) -> bool:
+        """Whether the producer of any tenant's batches is connected at this moment."""
+        return self._pulsar.is_connected
+
+    @property
+    def are_up(self) -> bool:
+        """Whether both are."""
+        return self.is_mqtt_up and self.is_pulsar_up
+
+    @property
+    def problem(self) -> str:
+        """Why connections to the broker do not last, or whom Pulsar does not serve; empty while all is well."""
+        return self._link.problem or self._pulsar.problem
+
+    def retry_delay_s(self, attempts: int) -> float:
+        """How long to wait before a message is sent to Pulsar again."""
+        return self._pulsar_backoff.delay_s(attempts)
+
+    def open_due(self, now_s: float, *, has_room: bool) -> None:
+        """Open what is not open and due. Pulsar first: without a producer nothing may be taken."""
+        self._pulsar.open_due(now_s)
+        self.finish_opening()
+        if self._pulsar.is_open and has_room and self._link.is_due(now_s):
+            self._connect_mqtt()
+
+    def finish_opening(self) -> None:
+        """Take over the producers of attempts at Pulsar that have ended, or say why there are none."""
+        for opened in self._pulsar.finish_opening(self._clock):
+            if opened.error is not None:
+                self._log_error(opened.error)
+                continue
+            mqtt = self._settings.mqtt
+            self.last_error = "" if self.is_mqtt_up else f"connecting to the MQTT broker at {mqtt.host}:{mqtt.port}"
+            _LOG.info("pulsar is open", topic=self._settings.topic(opened.tenant, self._settings.pulsar.batches))
+
+    def watch(self, now_s: float) -> None:
+        """Notice that the subscription stands, or that the connection ended or does not come up."""
+        if self._mqtt.is_subscribed:
+            if not self._link.is_up:
+                self._link.on_connected(now_s)
+                self.last_error = ""
+                _LOG.info("subscribed", host=self._settings.mqtt.host, port=self._settings.mqtt.port)
+            return
+        # A refused subscription leaves the socket open, and nothing comes on it.
+        lost = self._mqtt.socket is None or bool(self._mqtt.last_error)
+        if self._link.is_in_use and (lost or self._link.is_overdue(now_s)):
+            why = self._mqtt.last_error or "the MQTT broker does not answer in time"
+            self._metrics.on_connection_failed()
+            is_unexplained = self._mqtt.is_closed_by_broker
+            self._link.on_ended(why, now_s, is_unexplained=is_unexplained)
+            self._log_error(BrokerUnreachable((is_unexplained and self._link.problem) or why))
+
+    def keep_alive(self, now_s: float) -> None:
+        """Once a second or so: pings, and whether the connection has become a good one."""
+        if self._mqtt.socket is not None:
+            self._mqtt.keep_alive()
+        self._link.on_alive(now_s)
+
+    def on_send_failed(self, why: str) -> None:
+        """Pulsar did not take a message; it is sent again."""
+        self.last_error = why
+
+    def _connect_mqtt(self) -> None:
+        # Before CONNECT: a new session begins with the ids of the former one.
+        self._before_connect()
+        try:
+            self._mqtt.connect()
+        except BrokerUnreachable as error:
+            self._log_error(error)
+            self._link.on_ended(str(error), self._clock())
+        else:
+            self._link.on_attempt(self._clock())
+
+    def _log_error(self, error: GatewayError) -> None:
+        self.last_error = str(error)
+        _LOG.warning("not connected", error=self.last_error)
+
+
+# What a gateway says of itself while it runs: its status, its gauges, and which devices are silent.
+
+_SILENT_S = 10.0
+"""How often the list of silent devices is made, and the log says which lines it left out."""
+
+
+class StatusReporter:
+    """Sets the newest status in `holder`. `log_suppressed` says which lines the log left out."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        engine: Engine,
+        connections: Connections,
+        metrics: GatewayMetrics,
+        *,
+        results: PublicationResults,
+        log_suppressed: Callable[[], object],
+        registry: RegistryCheck | None = None,
+    ) -> None:
+        self._engine, self._connections, self._metrics, self._results = engine, connections, metrics, results
+        self._log_suppressed, self._registry = log_suppressed, registry
+        self._tokens = TokenWatch(settings.pulsar_accesses.values())
+        self._silent_after_s = settings.status.silent_after_s
+        self._devices = DevicesHeard(settings.status.max_devices)
+        self._listening = ListeningClock()
+        self._silent_at_s: float | None = None
+        self._first = GatewayStatus(
+            gateway=settings.name,
+            region=settings.region,
+            pid=os.getpid(),
+            started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            last_error="starting",
+        )
+        self.holder = StatusHolder(self._first)
+
+    def on_message(self, topic: str) -> None:
+        """Something came on this topic. Whatever becomes of it, its device is not silent."""
+        if (sender := sender_of(topic)) != UNKNOWN_SENDER:
+            self._devices.on_heard(sender, self._listening.total_s)
+
+    def update(self, now_s: float, *, is_stopping: bool) -> None:
+        """Make the status anew; to be called once a second or so."""
+        self._listening.update(now_s, listens=self._connections.are_up and self._engine.has_room)
+        # Less often than the status: it goes through all silent devices.
+        if self._silent_at_s is None or now_s >= self._silent_at_s:
+            self._silent_at_s = now_s + _SILENT_S
+            self.holder.silent = self._silent_devices()
+            self._log_suppressed()
+        status = self._status(now_s, is_stopping=is_stopping)
+        self._metrics.set_gauges(status)
+        self.holder.set(status)
+
+    def _status(self, now_s: float, *, is_stopping: bool) -> GatewayStatus:
+        in_flight = self._engine.in_flight
+        oldest_s = round(now_s - in_flight.oldest_s, 3) if in_flight.oldest_s is not None else 0.0
+        problem = self._connections.problem or self._results.problem(now_s) or stall_problem(oldest_s)
+        if self._registry is not None:
+            # Last: what was read before holds, so it matters less than what keeps batches from moving.
+            problem = problem or self._registry.problem
+        if not self._connections.are_up:
+            problem = self._connections.last_error or problem or "not connected yet"
+        # First: whoever shows such a token hears of nothing but time-outs, and what else is wrong follows from it.
+        problem = self._tokens.ended or problem or self._tokens.ending
+        now: dict[str, object] = {
+            "state": "stopping" if is_stopping else "running",
+            "healthy": not problem and not is_stopping,
+            "mqtt_connected": self._connections.is_mqtt_up,
+            "pulsar_connected": self._connections.is_pulsar_up,
+            "last_error": problem,
+            "in_flight": len(in_flight),
+            "in_flight_bytes": in_flight.bytes,
+            "oldest_in_flight_s": oldest_s,
+            "tenants_stuck": tuple(sorted(self._engine.stuck)),
+            "pending_acks": len(self._engine.acks),
+            "acks_forgotten": self._engine.acks.forgotten,
+            "devices_known": len(self._devices),
+            "devices_silent": self.holder.silent.count,
+            "devices_forgotten": self._devices.forgotten,
+        }
+        return self._first.model_copy(
+            update={**self._metrics.counts, **now, **(self._registry.facts if self._registry else {})}
+        )
+
+    def _silent_devices(self) -> SilentDevices:
+        after_s, listened_s = self._silent_after_s, self._listening.total_s
+        is_connected = self._connections.are_up
+        is_known = is_connected and listened_s >= after_s
+        count, listed = self._devices.list_silent(listened_s, after_s) if is_known else (None, ())
+        return SilentDevices(
+            after_s=after_s,
+            since=self._first.started_at,
+            listening_s=round(listened_s, 1) if is_connected else None,
+            known=len(self._devices),
+            count=count,
+            forgotten=self._devices.forgotten,
+            listed=listed,
+        )
+
+
+# The gateway's loop: one thread that turns between the broker, Pulsar's receipts and the clock.
+
+_TICK_S = 1.0
+_TURN_S = 0.002
+"""A turn begins so long after the last one began at the earliest: one batch by itself costs twice what it costs among
+ten."""
+_QUIET_S = 0.2
+"""When a gateway that leaves has heard nothing for so long, the broker has nothing more for it."""
+_CLOSE_S = 0.5
+"""So long closing the client, and an attempt to open one, may keep a gateway that has finished."""
+
+Select = Callable[[list[Any], list[Any], list[Any], float], tuple[list[Any], list[Any], list[Any]]]
+
+
+class Shutdown:
+    """When a gateway that was asked to stop has finished. It has `timeout_s` for it."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._end_s: float | None = None
+        self._heard_s = 0.0
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether it was asked to stop."""
+        return self._end_s is not None
+
+    def begin(self, now_s: float) -> None:
+        """It is asked to stop."""
+        self._heard_s, self._end_s = now_s, now_s + self._timeout_s
+
+    def try_take_message(self, now_s: float) -> bool:
+        """A message came; whether it is still taken. The second half of the time is for what was taken before."""
+        self._heard_s = now_s
+        return self._end_s is None or self._end_s - now_s >= self._timeout_s / 2
+
+    def is_over(self, now_s: float, *, is_drained: bool, is_connected: bool) -> bool:
+        """Whether to end now: all is finished, or nothing more can be."""
+        if self._end_s is None:
+            return False
+        is_quiet = now_s - self._heard_s >= _QUIET_S
+        return (is_quiet and is_drained) or not is_connected or now_s >= self._end_s
+
+
+class GatewayLoop:
+    """What a gateway does, step by step. `wake` interrupts its waiting. The rest is injected by tests.
+
+    `log_suppressed` says in the log which lines it left out.
+    """
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        wake: WakeUp,
+        *,
+        log_suppressed: Callable[[], object] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = random.random,
+        select: Select = select.select,
+        client: NewClient = new_client,
+        in_background: InBackground = in_thread,
+    ) -> None:
+        self._wake, self._clock, self._select = wake, clock, select
+        self.metrics = GatewayMetrics()
+        results = PublicationResults()
+        self._registry_check = RegistryCheck(settings.registry) if settings.registry is not None else None
+        self._engine = Engine(
+            settings,
+            jitter=jitter,
+            on_refused=partial(log_refusal, self.metrics),
+            refusal_of=self._registry_check.refusal_of if self._registry_check is not None else None,
+        )
+        if self._registry_check is not None:
+            self._registry_check.reader.start()
+        self._mqtt = MqttConnection(settings, self._on_message, self._on_publish_result)
+        self._pulsar = TenantProducers(settings, wake.wake, client, in_background, random=jitter, now_s=clock())
+        self._pushes = PushQueue(settings.push, self.metrics.on_push_refused)
+        self._connections = Connections(
+            settings,
+            self._mqtt,
+            self._pulsar,
+            self.metrics,
+            clock=clock,
+            random=jitter,
+            before_connect=self._engine.in_flight.on_reconnect,
+        )
+        self._forwarder = Forwarder(
+            self._engine,
+            self._pulsar,
+            self.metrics,
+            delay_s=self._connections.retry_delay_s,
+            on_send_failed=self._connections.on_send_failed,
+        )
+        self._publisher = DevicePublisher(self._engine, self._mqtt, self._pushes, self.metrics, results)
+        self._reporter = StatusReporter(
+            settings,
+            self._engine,
+            self._connections,
+            self.metrics,
+            results=results,
+            log_suppressed=log_suppressed,
+            registry=self._registry_check,
+        )
+        self.status_holder = self._reporter.holder
+        self._shutdown = Shutdown(settings.stop_timeout_s)
+        self._tick_at_s = clock()
+        self._turned_s = -math.inf
+
+    def run_once(self) -> None:
+        """Wait for the broker, a receipt or the clock, and do what is due."""
+        now_s = self._clock()
+        if (early_s := self._turned_s + _TURN_S - now_s) > 0:
+            self._select([], [], [], early_s)
+            now_s = self._clock()
+        if not self._shutdown.is_begun:
+            self._connections.open_due(now_s, has_room=self._engine.has_room)
+        readable, writable = self._wait(now_s)
+        if self._wake.socket in readable:
+            self._wake.clear()
+        # The wait took time: what is due is judged by the clock after it.
+        self._turned_s = now_s = self._clock()
+        if self._mqtt.socket is not None and self._mqtt.socket in readable:
+            self._mqtt.read(lambda: self._engine.has_room)
+        self._connections.finish_opening()
+        # In this order a receipt that is there now leaves as an acknowledgement and a PUBACK in the same turn.
+        self._forwarder.handle_receipts(now_s)
+        self._forwarder.retry_due(now_s)
+        self._pulsar.flush_due(now_s)
+        self._publisher.publish_due(now_s)
+        if self._mqtt.socket is not None and (writable or self._mqtt.wants_write):
+            self._mqtt.write()
+        self._connections.watch(now_s)
+        if now_s >= self._tick_at_s:
+            self._tick_at_s = now_s + _TICK_S
+            self._connections.keep_alive(now_s)
+            self._engine.find_stuck(now_s, self._pulsar.connected)
+            self._reporter.update(now_s, is_stopping=self._shutdown.is_begun)
+
+    def reload(self, drain: Drain) -> None:
+        """Go by these drain settings, and push all settings for devices again."""
+        self._engine.drain.reconfigure(drain)
+        self._pushes.load()
+
+    def stop(self) -> None:
+        """Take nothing new, and finish what was taken."""
+        if not self._shutdown.is_begun:
+            self._shutdown.begin(self._clock())
+            # From here on the broker gives the messages of the shared subscription to other gateways.
+            self._mqtt.unsubscribe()
+            _LOG.info("stopping", in_flight=len(self._engine.in_flight))
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it was asked to stop, and need not turn again."""
+        return self._shutdown.is_over(self._clock(), is_drained=self._is_drained, is_connected=self._mqtt.is_subscribed)
+
+    def disconnect(self) -> None:
+        """Leave the broker; what was taken and is not acknowledged is sent again by its devices."""
+        self._mqtt.disconnect()
+
+    def close(self) -> int:
+        """Close Pulsar's client; how many batches are still in flight."""
+        if self._registry_check is not None:
+            self._registry_check.reader.close()
+        self._pulsar.close(_CLOSE_S)
+        return len(self._engine.in_flight)
+
+    @property
+    def _is_drained(self) -> bool:
+        # A PUBACK that is not written yet counts: without it the broker sends that batch again.
+        return self._engine.is_idle and self._mqtt.is_unsubscribed and not self._mqtt.wants_write
+
+    def _wait(self, now_s: float) -> tuple[list[Any], list[Any]]:
+        due = (
+            self._publisher.next_due_s(now_s),
+            self._forwarder.next_retry_s,
+            self._pulsar.next_due_s,
+            self._tick_at_s,
+        )
+        # The end of a quiet time shows on no socket: it is looked for twice in each.
+        longest_s = _QUIET_S / 2 if self._shutdown.is_begun else _TICK_S
+        timeout_s = max(0.0, min(min(at_s for at_s in due if at_s is not None) - now_s, longest_s))
+        readers: list[Any] = [self._wake.socket]
+        writers: list[Any] = []
+        socket = self._mqtt.socket
+        reads_buffer = False
+        if socket is not None:
+            if self._engine.has_room:  # else nothing is read: the broker keeps what does not fit
+                readers.append(socket)
+                reads_buffer = self._mqtt.has_buffered
+            if self._mqtt.wants_write:
+                writers.append(socket)
+        readable, writable, _ = self._select(readers, writers, [], 0.0 if reads_buffer else timeout_s)
+        if reads_buffer:  # what is buffered, no select shows
+            readable.append(socket)
+        return readable, writable
+
+    def _on_message(self, message: MqttMessage) -> None:
+        now_s = self._clock()
+        self._reporter.on_message(message.topic)
+        if self._shutdown.try_take_message(now_s):
+            self._forwarder.on_message(message, now_s)
+
+    def _on_publish_result(self, answer: PublishResult) -> None:
+        self._publisher.on_publish_result(answer, self._clock())
 
 
 class Service:

@@ -7,14 +7,37 @@ topics are missing, or full, is tried again by itself; the others are served mea
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from gateway.config import GatewaySettings
 from gateway.engine import Produce
 from gateway.errors import PulsarUnreachable
 from gateway.pulsar_producer import InBackground, NewClient, PulsarProducer, Receipt
-from gateway.sealing import Sealing
 from waybill.daemon.backoff import Backoff
+from waybill.identity.sealing import Sealer, read_public_key
+
+# Batches of tenants that asked for it leave sealed: Pulsar and its operators hold what they cannot read.
+
+
+class Sealing:
+    """One sealer for each tenant that has a `sealing_key`. Raises SealingKeyError."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._of = {
+            # Kept nowhere else: after this process only the tenant can open what it sealed.
+            tenant: Sealer(read_public_key(one.sealing_key), X25519PrivateKey.generate(), tenant, settings.region)
+            for tenant, one in settings.tenants.items()
+            if one.sealing_key is not None
+        }
+
+    def sealed(self, effect: Produce) -> Produce:
+        """The message as it is to leave: a batch or a dead letter of such a tenant is sealed, all else is as it was."""
+        sealer = self._of.get(effect.properties["tenant"])
+        return effect if sealer is None else replace(effect, payload=sealer.seal(effect.payload))
+
 
 _MAX_TEXT = 500
 

@@ -1,16 +1,102 @@
 """The whole fleet as one stream of messages: pure, the same for the same scenario, in the order of the wall clock."""
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
+from typing import Any, NamedTuple
 
-from simulator.faults import clock_of, faulty_devices, with_faults
 from simulator.messages import VehicleMessage
 from simulator.plane import Plane
 from simulator.replay import RecordedFix, replay_vehicle
 from simulator.roads import Roads, build_roads
 from simulator.scenario import Scenario, ScenarioRegion, ScenarioVehicle
-from simulator.vehicle import DriveSettings, drive_vehicle
+from simulator.vehicle import Clock, DriveSettings, drive_vehicle
+from waybill.record import VEHICLE_POSITION
+
+# What goes wrong in the vehicles, decided by the seed: messages sent twice, wrong clocks, vehicles that are late.
+
+WRONG_UNTIL = 0.4
+CLOCK_ERRORS_MS = (-3 * 3_600_000 - 123_456, 26 * 3_600_000 + 7, -90_000)
+
+
+class Faulty(NamedTuple):
+    """The devices with a fault that lasts: whose clock is wrong, and who is late."""
+
+    wrong_clocks: tuple[str, ...]
+    late: tuple[str, ...]
+
+
+def faulty_devices(scenario: Scenario) -> Faulty:
+    """Who is struck, drawn by the seed alone: one vehicle may be both late and wrong."""
+    devices = [vehicle.device for vehicle in scenario.vehicles]
+    rng = Random(f"{scenario.seed}/faults")
+    wrong = rng.sample(devices, min(scenario.faults.wrong_clocks, len(devices)))
+    # Drawn second: to ask for late vehicles does not change whose clock is wrong.
+    late = rng.sample(devices, min(scenario.faults.late, len(devices)))
+    return Faulty(tuple(wrong), tuple(late))
+
+
+def clock_of(scenario: Scenario, device: str) -> Clock:
+    """True milliseconds to what the device's clock shows: wrong for the first 40 % of the run where it is struck."""
+    wrong = faulty_devices(scenario).wrong_clocks
+    if device not in wrong:
+        return lambda time_ms: time_ms
+    error_ms = CLOCK_ERRORS_MS[wrong.index(device) % len(CLOCK_ERRORS_MS)]
+    right_from_ms = scenario.start_ms + round(scenario.duration_s * 1000 * WRONG_UNTIL)
+    return lambda time_ms: time_ms if time_ms >= right_from_ms else time_ms + error_ms
+
+
+def with_faults(
+    scenario: Scenario, device: str, stream: Iterator[VehicleMessage], faulty: Faulty
+) -> Iterator[VehicleMessage]:
+    """The stream of one device with its duplicates and its lateness. A message sent twice makes two records."""
+    if scenario.faults.dirty:
+        stream = _dirty(stream, Random(f"{scenario.seed}/{device}/dirty"), scenario.faults.dirty)
+    if scenario.faults.duplicates:
+        stream = _twice(stream, Random(f"{scenario.seed}/{device}/twice"), scenario.faults.duplicates)
+    if device in faulty.late:
+        # Held back, not moved: the order is kept, and offsets that never fall, which the merge of the fleet needs.
+        stream = (message._replace(offset_s=max(message.offset_s, scenario.duration_s + 2.0)) for message in stream)
+    return stream
+
+
+def _unknown(members: dict[str, Any]) -> dict[str, Any]:
+    sentinels = {"altitude_m": None, "speed_mps": -1, "heading_deg": -1, "accuracy_m": 0}
+    return {**{name: value for name, value in sentinels.items() if name not in members}, **members}
+
+
+_FORMS: tuple[Callable[[dict[str, Any]], bytes], ...] = (
+    lambda members: json.dumps({**members, "satellites": 9, "hdop": 0.8}).encode(),
+    lambda members: json.dumps(_unknown(members)).encode(),
+    lambda members: json.dumps({**members, "altitude": float("nan")}).encode(),
+    lambda members: b"\xef\xbb\xbf" + json.dumps(members, indent=1).encode() + b"\r\n\0",
+    lambda members: json.dumps({name: str(value) for name, value in members.items()}).encode(),
+    lambda members: json.dumps([{**members, "time": float(members["time"])}]).encode(),
+)
+"""Ways in which devices write a fix: each says the same as the payload that it is made of."""
+
+
+def _dirty(stream: Iterator[VehicleMessage], rng: Random, share: float) -> Iterator[VehicleMessage]:
+    for message in stream:
+        if message.topic == VEHICLE_POSITION and rng.random() < share:
+            write = rng.choice(_FORMS)
+            try:
+                members = json.loads(message.payload)
+            except (ValueError, RecursionError):
+                yield message
+                continue
+            yield message._replace(written=write(members)) if isinstance(members, dict) else message
+        else:
+            yield message
+
+
+def _twice(stream: Iterator[VehicleMessage], rng: Random, share: float) -> Iterator[VehicleMessage]:
+    for message in stream:
+        yield message
+        if rng.random() < share:
+            yield message
+
 
 Track = Mapping[str, Sequence[RecordedFix]]
 

@@ -4,31 +4,63 @@ A command is imported when it is used: `waybill status` must not wait for Spark'
 alone the other commands say what to install. So importing this module imports the standard library only.
 """
 
+from __future__ import annotations
+
+import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.abc import MetaPathFinder
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from waybill.interrupts import says_interrupt
+from waybill.daemon.signals import handle_signals
 
 if TYPE_CHECKING:
     import typer
 
-__all__ = [
-    "EXIT_MISSING_EXTRA",
-    "PROGRAMS",
-    "SUBCOMMANDS",
-    "LazyCommand",
-    "cloud_jobs",
-    "command_line",
-    "edge_agent",
-    "extra_installed",
-    "fleet_gateway",
-    "fleet_simulator",
-    "waybill",
-]
+
+# Ctrl-C at a command: it says at once that it is ending, and ends though a connection does not close.
+
+
+@contextmanager
+def says_interrupt(command: str) -> Iterator[None]:
+    """While inside, the first SIGINT is answered on stderr, and raises KeyboardInterrupt as each one does.
+
+    Whoever handles the signal otherwise inside, or was started with it ignored, is left alone. After an interrupt the
+    process does not wait for threads that hang in a connection: with them Python's own end would be a crash.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    is_interrupted = False
+
+    def interrupt(_: int) -> NoReturn:
+        nonlocal is_interrupted
+        if not is_interrupted:
+            is_interrupted = True
+            # Not through `sys.stderr`, which the interrupted code may be in the midst of writing to.
+            os.write(2, f"\n{command}: interrupted, ending: what is open is closed, which may take seconds\n".encode())
+        raise KeyboardInterrupt
+
+    before = frozenset(threading.enumerate())
+    with handle_signals([signal.SIGINT], interrupt):
+        try:
+            yield
+        except SystemExit as ended:
+            if is_interrupted and any(one.daemon for one in threading.enumerate() if one not in before):
+                _end_at_once(ended)
+            raise
+
+
+def _end_at_once(ended: SystemExit) -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(ended.code if isinstance(ended.code, int) else 1)
+
 
 EXIT_MISSING_EXTRA = 69
 """EX_UNAVAILABLE of sysexits.h: a package that the command needs is not installed."""
@@ -111,7 +143,7 @@ def extra_installed(command: str, extra: str) -> Iterator[None]:
         raise SystemExit(EXIT_MISSING_EXTRA) from error
 
 
-def command_line(commands: Mapping[str, LazyCommand], arguments: Sequence[str], help_text: str) -> "typer.Typer":
+def command_line(commands: Mapping[str, LazyCommand], arguments: Sequence[str], help_text: str) -> typer.Typer:
     """The app for these arguments: the command they name is real, of the others only the line of help."""
     # The agent blocks a signal before anything that takes long is imported.
     import typer  # noqa: PLC0415

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,10 +11,61 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.edge import telegraf
 from deploy.local import MosquittoBroker
+from deploy.local.jvm import cache_folder
 from deploy.local.ports import PortBook
 from waybill.record import VEHICLE_FILTER, VEHICLE_POSITION
+
+# Telegraf, built with the plugins that the comparison needs and no others.
+
+VERSION = "1.39.3"
+PACKAGE = f"github.com/influxdata/telegraf/cmd/telegraf@v{VERSION}"
+TAGS = "custom,inputs.mqtt_consumer,outputs.mqtt,parsers.value,serializers.template"
+BUILD_TIMEOUT_S = 1800
+
+
+def find_telegraf() -> Path | None:
+    """The program, built once if Go is there; None where there is neither. Raises CalledProcessError."""
+    folder = cache_folder() / f"telegraf-{VERSION}"
+    program = folder / "telegraf"
+    if not program.exists() and shutil.which("go"):
+        environment = {**os.environ, "GOBIN": str(folder), "CGO_ENABLED": "0"}
+        command = ["go", "install", "-trimpath", "-ldflags", "-s -w", "-tags", TAGS, PACKAGE]
+        subprocess.run(command, env=environment, check=True, timeout=BUILD_TIMEOUT_S)
+    return program if program.exists() else None
+
+
+CONFIG = """
+[agent]
+  interval = "1s"
+  flush_interval = "200ms"
+  metric_batch_size = 1000
+  metric_buffer_limit = 1000000
+  buffer_strategy = "disk"
+  buffer_directory = "{folder}/buffer"
+  omit_hostname = true
+
+[[inputs.mqtt_consumer]]
+  servers = ["tcp://127.0.0.1:{intake_port}"]
+  topics = ["{topics}"]
+  qos = 1
+  client_id = "telegraf-in"
+  persistent_session = true
+  max_undelivered_messages = 100000
+  max_reconnect_interval = "1s"
+  data_format = "value"
+  data_type = "string"
+
+[[outputs.mqtt]]
+  startup_error_behavior = "retry"
+  servers = ["127.0.0.1:{region_port}"]
+  client_id = "telegraf-out"
+  topic = "{topic}"
+  qos = 1
+  data_format = "template"
+  template = '{{{{ .Field "value" }}}}'
+"""
+"""The sizes of its defaults, but a flush as often as our commit, so that its live data do not wait ten seconds."""
 
 
 class Contender:
@@ -111,25 +163,25 @@ class EdgeAgent(BehindBroker):
 class Telegraf(BehindBroker):
     """Telegraf with its buffer on disk, synced; a message goes out as it came."""
 
-    name = f"Telegraf {telegraf.VERSION}"
+    name = f"Telegraf {VERSION}"
 
     def __init__(self, folder: Path, region_port: int) -> None:
         super().__init__(folder, region_port)
-        filled = telegraf.CONFIG.format(
+        filled = CONFIG.format(
             folder=folder,
             intake_port=self.intake_port,
             region_port=region_port,
             topics=VEHICLE_FILTER,
             topic=VEHICLE_POSITION,
         )
-        (folder / "telegraf.conf").write_text(filled)
+        (folder / "conf").write_text(filled)
 
     @classmethod
     def absent(cls) -> str:
-        return "" if telegraf.find_telegraf() else "Go is not installed, so it could not be built"
+        return "" if find_telegraf() else "Go is not installed, so it could not be built"
 
     def command(self) -> list[str]:
-        return [str(telegraf.find_telegraf()), "--config", str(self.folder / "telegraf.conf")]
+        return [str(find_telegraf()), "--config", str(self.folder / "conf")]
 
 
 class MosquittoBridge(Contender):

@@ -28,7 +28,8 @@ from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import commit_files, next_number
 from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.proximity.job import compute_encounters
-from cloud_jobs.spark import SparkSettings, start_spark
+from cloud_jobs.spark import start_spark
+from cloud_jobs.spark_settings import SparkSettings
 from geo.spatial import TrackSettings
 from waybill.identity.publication_id import next_publication_id
 

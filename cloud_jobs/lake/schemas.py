@@ -151,7 +151,7 @@ of LATE_POSITIONS count nothing. Rows of WHOLE_DEVICE alone have OBSERVED, `coun
 `unreadable`: `messages` that could be read (positions, signals, events; `positions` of them, of which tracks take those
 `kept`), and JSON `{"kind/reason": [of each quarter, …]}` of raw records, the kind by topic, or "". `driven_ms`: of
 segments that were driven. What is not known of the way: `refused` positions, `unknown_ms`, `unknown_mm`, and entries
-that are inferred, which rows of zones have too: see `cloud_jobs.usage.gaps`. `seq_ranges`: JSON `{"epoch": [[first,
+that are inferred, which rows of zones have too: see `cloud_jobs.usage.metering`. `seq_ranges`: JSON `{"epoch": [[first,
 last], …]}`. `fence_version`: which versions of the zone's fence had a say, `""` where there is none; `engine_version`:
 by which version of the engine; `digest`: of all of it: see `cloud_jobs.usage.basis`. `day`: the UTC day of the hour,
 the partition. `commit_number`: which commit of this table brought the row, from 1. `computed_at`: by the run's clock.

@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from cloud_jobs.billing.certificates import CertificateState, DeviceCertificate, Observed, certify, listed
+from cloud_jobs.billing.certificates.decisions import by_device, decisions
 from cloud_jobs.billing.contracts import Contracts, PayerContract
 from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.rating import rating_contract
 from cloud_jobs.billing.register.close import contracts_of
 from cloud_jobs.billing.register.closer import ClosedPayer, ClosingRun
 from cloud_jobs.billing.register.closing import ClosingState, Days
-from cloud_jobs.billing.register.metered_records import whole_hours
+from cloud_jobs.billing.register.metered_records import WITH_REGION, whole_hours
 from cloud_jobs.billing.register.tables import Register
-from cloud_jobs.lake.coverage import TenantDevice
-from cloud_jobs.lake.snapshot_reads import reference_rows
-from cloud_jobs.lake.snapshots import Snapshot
+from cloud_jobs.billing.usage import reach_at
+from cloud_jobs.lake.coverage import Coverage, TenantDevice
+from cloud_jobs.lake.coverage_rows import from_rows
+from cloud_jobs.lake.record_counts import (
+    count_all,
+    count_by_device,
+    received_by_device,
+    received_counts,
+    rows_within,
+    stored_at,
+)
+from cloud_jobs.lake.snapshot_reads import conflicts, coverage, erasures, erasures_since, reference_rows
+from cloud_jobs.lake.snapshots import LakeState, Snapshot
+from cloud_jobs.lake.stored_files import StoredFiles
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reconcile.charged import compare_charges, compare_documents, compare_numbers
 from cloud_jobs.reconcile.comparison import (
@@ -31,11 +50,319 @@ from cloud_jobs.reconcile.comparison import (
     quantity_name,
     summed,
 )
-from cloud_jobs.reconcile.heads import Hours, compare_heads
-from cloud_jobs.reconcile.metered import compare_usage
-from cloud_jobs.reconcile.odometers import compare_odometers
-from cloud_jobs.reconcile.stored_records import compare_centre, compare_regions
 from cloud_jobs.reconcile.used import CountedUsage, DevicePart, count_part
+
+# Station device: what the devices' heads say was made, held against what was received or declared lost.
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_AT_ONCE: Final = 10_000
+_MAX_NAMED: Final = 5
+_STATE: Final = {CertificateState.OPEN: "open", CertificateState.SILENT: "silent"}
+_Integers = NDArray[np.int64]
+
+
+Hours = tuple[datetime, datetime]
+"""The first moment of a period, and the first one after it."""
+
+
+class Heads(NamedTuple):
+    """What the coverage says of all streams. `received`: by device, in order; `devices`: all that were heard of."""
+
+    comparisons: list[Comparison]
+    received: dict[TenantDevice, int]
+
+
+def compare_heads(
+    lake: Lake,
+    snapshot: LakeState,
+    devices: Collection[TenantDevice] | None,
+    hours: Hours,
+    hours_of: Mapping[TenantDevice, Collection[Hours]],
+) -> Heads:
+    """Every record below a stated head was received or declared lost, of each stream that may hold some of the period.
+
+    `devices`: those of some payers, also those that nobody heard of; None: all of the coverage. `hours_of`: what is
+    certified of a device that somebody pays for, by the clocks of each who does; `hours`: that of the others, which
+    holds all these. Raises LakeError.
+    """
+    rows = lake.coverage_rows(lake.coverage_manifest(snapshot.ingest_commit), devices)
+    made = np.maximum(rows["head"].to_numpy(), rows["stated_head"].to_numpy())
+    received, lost = received_counts(rows), _lost(rows)
+    missing = made - received - lost
+    # whose streams do not all reach the end: a few, whose certificates say why
+    settled_at = hours[1] + reach_at(snapshot).after
+    late = rows["complete_until_us"].to_numpy() < (settled_at - _EPOCH) // timedelta(microseconds=1)
+    asked = {*_devices(rows.filter(pa.array(late)))}
+    by = received_by_device(rows, received)
+    if devices is not None:
+        asked |= {*devices} - by.keys()
+    wrong = [*_not_closed(lake, snapshot, {device: hours_of.get(device, [hours]) for device in asked})]
+    of_wrong, found = sum(one.missing.count for one in wrong), int(received.sum())
+    # a vehicle that was taken out of service is silent for good
+    retired = [one for one in wrong if _is_silent(one) and one.of_device not in hours_of]
+    known = [*_wrong_ones([one for one in wrong if not _is_silent(one) or one.of_device in hours_of])]
+    note = f"{int(lost.sum()):,} declared lost"
+    if (other := int(missing.sum()) - of_wrong) > 0:
+        note += f"; {other:,} missing that are of no stream of the period, or closed by decision"
+    name = "records made, less declared lost, of any period"
+    whole = Comparison(Station.DEVICE, name, "all devices", found + of_wrong, found, note)
+    return Heads([whole, *named(known), *_counted(retired)], by)
+
+
+def _lost(rows: pa.Table) -> _Integers:
+    found = np.zeros(rows.num_rows, np.int64)
+    having = np.flatnonzero(pc.list_value_length(rows["lost"]).to_numpy())
+    for at, (_, known) in zip(having.tolist(), from_rows(rows.take(pa.array(having))), strict=True):
+        found[at] = known.declared_lost.count
+    return found
+
+
+def _devices(rows: pa.Table) -> Iterator[TenantDevice]:
+    pairs = rows.group_by(["tenant", "device"]).aggregate([])
+    return map(TenantDevice, pairs["tenant"].to_pylist(), pairs["device"].to_pylist())
+
+
+def _not_closed(
+    lake: Lake, snapshot: LakeState, hours_of: Mapping[TenantDevice, Collection[Hours]]
+) -> Iterator[DeviceCertificate]:
+    """Of each device that is open or silent one certificate, the worst for those who pay for it."""
+    reach = reach_at(snapshot)
+    for asked in parts(sorted(hours_of), _AT_ONCE):
+        streams: dict[TenantDevice, dict[int, Coverage]] = defaultdict(dict)
+        for stream, known in coverage(lake, snapshot, asked).items():
+            streams[stream.of_device][stream.epoch] = known
+        decided = by_device(decisions(lake, snapshot, asked))
+        for device in asked:
+            its, of = streams[device], decided.get(device, ())
+            made = [certify(device, *hours, its, reach=reach, decisions=of) for hours in sorted(hours_of[device])]
+            yield from sorted((one for one in made if one.state in _STATE), key=_is_silent)[:1]
+
+
+def _is_silent(certificate: DeviceCertificate) -> bool:
+    return certificate.state is CertificateState.SILENT
+
+
+def _counted(retired: Sequence[DeviceCertificate]) -> Iterator[Comparison]:
+    if retired:
+        first = ", ".join(f"{one.tenant}/{one.device}" for one in retired[:_MAX_NAMED])
+        name = "silent devices that no account has in the period"
+        yield Comparison(Station.DEVICE, name, "all devices", None, len(retired), first)
+
+
+def _wrong_ones(certificates: list[DeviceCertificate]) -> Iterator[Comparison]:
+    """Open ones first: of silent ones there is only more to come."""
+    for one in sorted(certificates, key=lambda one: (_is_silent(one), one.of_device)):
+        is_open = not _is_silent(one)
+        expected, found = (one.received + one.missing.count, one.received) if is_open else (one.received, None)
+        name = f"records of a device that is {_STATE[one.state]}"
+        yield Comparison(Station.DEVICE, name, f"{one.tenant}/{one.device}", expected, found, "; ".join(one.reasons))
+
+
+# Station usage: the records of a period beside those that usage covers, and these beside the rows that count them.
+
+_RUN_USAGE: Final = "run `cloud-jobs usage`"
+_IN_NO_SUM: Final[tuple[tuple[str, Callable[[Observed], int], Callable[[Observed], str]], ...]] = (
+    ("messages that could not be read", attrgetter("faults"), attrgetter("reasons")),
+    (
+        "messages without a position, value or known topic",
+        lambda one: sum(one.no_faults.values()),
+        lambda one: listed(one.no_faults.items()),
+    ),
+    ("unknown ways, beeline in mm", attrgetter("unknown_mm"), attrgetter("unknown")),
+    ("messages that vehicles' brokers dropped", attrgetter("dropped"), lambda _: "before the agent"),
+)
+
+
+def compare_usage(
+    lake: Lake, snapshot: LakeState, used: CountedUsage, records: int, *, everyone: bool
+) -> Iterator[Comparison]:
+    """The records of the period beside those that usage covers, and these beside what its rows count.
+
+    `records`: how many there are in all regions, read before `used`. `everyone`: of all devices. Raises LakeError.
+    """
+    place = "all devices" if everyone else "these payers' devices"
+    yield from _covered(lake, snapshot, used, records, place)
+    for name, (recorded, metered) in used.counted.items():
+        yield Comparison(Station.USAGE, f"{name} metered", place, recorded, metered)
+    yield from named(
+        [
+            Comparison(
+                Station.USAGE,
+                f"{one.name} metered",
+                f"{one.device.tenant}/{one.device.device} on {one.day}",
+                one.recorded,
+                one.metered,
+            )
+            for one in used.differences
+            # of the region there is a station of its own
+            if one.name != WITH_REGION
+        ]
+    )
+    if snapshot.covers < snapshot.ingest_number:
+        # merely counted: what they hold of the period is compared above
+        note = f"of {snapshot.ingest_number:,}; run `cloud-jobs usage`"
+        yield Comparison(Station.USAGE, "commits of the ingest that usage covers", "", None, snapshot.covers, note)
+    if used.late_positions:
+        note = "their way is not metered; their bytes are"
+        yield Comparison(Station.USAGE, "positions that came after an erasure", place, None, used.late_positions, note)
+    yield from _in_no_sum(used, place)
+    note = "; ".join(used.damaged[:3])
+    yield Comparison(
+        Station.USAGE, "rows that are what their digest says", place, used.rows, used.rows - len(used.damaged), note
+    )
+    for meter, quantity in sorted(used.meters.items()):
+        yield Comparison(Station.USAGE, f"used: {quantity_name(meter)}", place, None, quantity, "in all zones")
+
+
+def _in_no_sum(used: CountedUsage, place: str) -> Iterator[Comparison]:
+    """What could not be read, and ways that nobody knows; whether a bill can bear them, its closing says."""
+    for name, amount_of, note_of in _IN_NO_SUM:
+        found = {device: amount for device, one in used.observed.items() if (amount := amount_of(one))}
+        if found:
+            note = f"of {len(found):,} devices; in no sum"
+            yield Comparison(Station.USAGE, name, place, None, sum(found.values()), note)
+        yield from named(
+            [
+                Comparison(Station.USAGE, name, f"{one.tenant}/{one.device}", None, amount, note_of(used.observed[one]))
+                for one, amount in sorted(found.items(), key=lambda item: (-item[1], item[0]))
+            ]
+        )
+
+
+def _covered(lake: Lake, snapshot: LakeState, used: CountedUsage, records: int, place: str) -> Iterator[Comparison]:
+    """What was received and is not metered is unknown, and so is what may have been erased before it was."""
+    found, note = used.covered, ""
+    if unmetered := used.not_metered.total():
+        note = f"{unmetered:,} records are not metered yet; {_RUN_USAGE}"
+    elif used.may_be_more:
+        note = f"of {len(used.may_be_more):,} devices records that were not metered may be erased since; {_RUN_USAGE}"
+    elif found != records and any((erasures(lake, snapshot), erasures_since(lake, snapshot))):
+        note = "positions were erased, perhaps in this moment; reconcile again"
+    name = "records of the period that usage covers"
+    yield Comparison(Station.USAGE, name, place, records, None if note else found, note)
+    yield from named(
+        [
+            Comparison(Station.USAGE, "records that are not metered yet", f"{one.tenant}/{one.device}", count, None)
+            for one, count in sorted(used.not_metered.items())
+        ]
+    )
+
+
+# The metered way beside that of the vehicles' own odometers: a device whose two differ by much is named. Pure.
+
+MOST_PER_CENT: Final = 10
+
+
+def compare_odometers(observed: Mapping[TenantDevice, Observed]) -> Iterator[Comparison]:
+    """What is metered of devices with an odometer from its first reading to its last one.
+
+    Usage is of whole quarters of an hour: the way of the two at both ends may be in it or not. Merely counted: an
+    odometer may be wrong, too.
+    """
+    ways = [(device, one.odometer) for device, one in sorted(observed.items()) if one.odometer is not None]
+    if not ways:
+        return
+    wrong = []
+    for device, way in ways:
+        driven_mm = 1000 * way.driven_m
+        is_less = 100 * way.most_mm < (100 - MOST_PER_CENT) * driven_mm
+        if is_less or 100 * way.least_mm > (100 + MOST_PER_CENT) * driven_mm:
+            note = f"its odometer says {way.driven_m / 1000:,.1f} km of the same time"
+            place = f"{device.tenant}/{device.device}"
+            wrong.append(Comparison(Station.USAGE, "way unlike its odometer's, mm", place, None, way.most_mm, note))
+    note = f"the ways of {len(wrong):,} differ by more than {MOST_PER_CENT} %"
+    yield Comparison(Station.USAGE, "devices with an odometer", "", None, len(ways), note)
+    yield from named(wrong)
+
+
+# Stations region and centre: records in the table by the region that they came through, and beside the coverage.
+
+
+class RecordsByRegion(NamedTuple):
+    """`records`: how many there are of the period, in whichever region."""
+
+    comparisons: list[Comparison]
+    records: int
+
+
+def compare_regions(
+    lake: Lake,
+    snapshot: LakeState,
+    devices: Collection[TenantDevice] | None,
+    heard_of: Collection[TenantDevice],
+    hours: tuple[datetime, datetime],
+) -> RecordsByRegion:
+    """Records of [start, end) by the region that brought them, and what of it is in quarantine.
+
+    Of each file only the columns are read of which the log does not say all. Raises LakeError.
+    """
+    start, last = hours[0], hours[1] - timedelta.resolution
+    by_region: Counter[str | None] = Counter()
+    stored = stored_at(lake, snapshot).of_days(start.date(), last.date())
+    bounds = {"device_time": (start, last), "ingest_number": (None, snapshot.ingest_number)}
+    for rows in rows_within(lake, stored, ("region",), bounds, devices):
+        for row in rows.group_by(["region"]).aggregate([([], "count_all")]).to_pylist():
+            by_region[row["region"]] += row["count_all"]
+    found = [
+        Comparison(Station.REGION, "records brought", region, None, count)
+        for region, count in sorted(by_region.items(), key=lambda one: one[0] or "")
+        if region is not None
+    ]
+    whole = Comparison(
+        Station.REGION,
+        "records of the period with a region",
+        "all regions",
+        by_region.total(),
+        by_region.total() - by_region[None],
+    )
+    again = conflicts(lake, snapshot, heard_of).total()
+    quarantined = [Comparison(Station.REGION, "records in quarantine: conflict, of any period", "", None, again)]
+    if devices is None:
+        malformed = lake.rows(
+            "quarantine",
+            ["cause"],
+            where=[("cause", "=", "malformed"), ("commit_number", "<=", snapshot.quarantine_commit)],
+        ).num_rows
+        quarantined.append(
+            Comparison(Station.REGION, "messages in quarantine: malformed, of any period", "", None, malformed)
+        )
+    return RecordsByRegion([whole, *found, *quarantined], by_region.total())
+
+
+def compare_centre(
+    lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice] | None, received: Mapping[TenantDevice, int]
+) -> list[Comparison]:
+    """What the coverage has received, of any period, is in the table of records, each once.
+
+    The log's counts suffice where they are equal; else, and of some devices, the records are counted by device.
+    """
+    stored, expected = stored_at(lake, snapshot), sum(received.values())
+    declared = [one for one in (erasures(lake, snapshot), erasures_since(lake, snapshot)) if one]
+    name = "received records in the table, of any period"
+    if devices is None:
+        found = count_all(lake, snapshot, stored)
+        if found == expected:
+            return [Comparison(Station.CENTRE, name, "all devices", expected, found), *_without_day(stored)]
+    counted = count_by_device(lake, snapshot, stored, devices)
+    erased, wrong = 0, []
+    for device in sorted({*received, *counted}):
+        there, should = counted[device], received.get(device, 0)
+        if there < should and any(one.before(*device) is not None for one in declared):
+            erased += should - there
+        elif there != should:
+            wrong.append(Comparison(Station.CENTRE, name, f"{device.tenant}/{device.device}", should, there))
+    note = f"{erased:,} of devices with erased positions are gone" if erased else ""
+    whole = Comparison(Station.CENTRE, name, "all devices", expected - erased, counted.total(), note)
+    return [whole, *named(wrong), *(_without_day(stored) if devices is None else ())]
+
+
+def _without_day(stored: StoredFiles) -> list[Comparison]:
+    far_off = sum(stored.without_day().row_counts)
+    if not far_off:
+        return []
+    note = "their clock was far off: they are in no period"
+    return [Comparison(Station.CENTRE, "records without a day", "all devices", None, far_off, note)]
+
 
 _DEVICES_AT_ONCE: Final = 250
 _NAME: Final = "reconcile"

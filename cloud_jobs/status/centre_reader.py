@@ -2,17 +2,453 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
-from cloud_jobs.config import CloudSettings
-from cloud_jobs.status.facts import CentreStatus
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from cloud_jobs.applied_fences import COMPUTED_WITH_FENCES, fences_number
+from cloud_jobs.config import CloudSettings, ClusterSettings
+from cloud_jobs.errors import CloudError, LakeError, StoreUnavailable
+from cloud_jobs.in_force import in_force
+from cloud_jobs.lake.coverage_rows import from_rows
+from cloud_jobs.lake.derived import Covering, covering
+from cloud_jobs.lake.location import error_text
+from cloud_jobs.lake.schemas import TABLES
+from cloud_jobs.lake.store_clock import store_time
+from cloud_jobs.lake.stored_files import StoredFiles, read_stored
+from cloud_jobs.lake.tables import FENCES, INGEST, Lake
+from cloud_jobs.lake.transactions import COMMITTED, counter_of, newest_number, stated
+from cloud_jobs.maintenance.erasing import searched
+from cloud_jobs.maintenance.last_run import read_last_run
+from cloud_jobs.maintenance.sweeping import listed_data
+from cloud_jobs.maintenance.table_files import table_files
+from cloud_jobs.outbox import unpublished_since
+from cloud_jobs.published_fences import fences_in
+from cloud_jobs.pulsar_source.driver.left_out_note import read_left_out
+from cloud_jobs.reference_files import usable
+from cloud_jobs.reference_note import reference_taken_at
+from cloud_jobs.status.facts import (
+    CentreStatus,
+    CoverageStatus,
+    DerivedStatus,
+    MaintenanceStatus,
+    ProvisionalStatus,
+    ReferenceStatus,
+    TableStatus,
+    TopicLag,
+    TopicLeftOut,
+)
 from cloud_jobs.status.judging import problems
-from cloud_jobs.status.lake_facts import LakeReader
-from cloud_jobs.status.provisional import provisional_alerts
-from cloud_jobs.status.topic_lag import left_out_topics, topic_lags
+from cloud_jobs.verdicts.job import provisional_since
+from geo.replication.admin import AdminClient
+from geo.replication.errors import ReplicationError
+from geo.replication.rest_types import PARTITIONS, STATS
+from geo.replication.topic_naming import PERSISTENT, partition_name, topic_path
 from waybill.pulsar.token_watch import TokenWatch
 
-__all__ = ["CentreReader"]
+# What the lake says of itself: logs, folders, coverage and small tables are read, never the records.
+
+DERIVED: Final = ("usage", "geofence_events", "encounters")
+_PUBLISHED: Final = ("geofence_events", "encounters")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FAILURES: Final = (LakeError, DeltaError, OSError, ValueError)
+_COUNTS: Final = (
+    "messages",
+    "records",
+    "accepted",
+    "duplicates",
+    "conflicts",
+    "malformed",
+    "far_off",
+    "disbelieved",
+    "unreadable",
+    "unreadable_devices",
+)
+_BATCH: Final = ("ingest_number", "committed_at", *_COUNTS, "clocks_ahead", "unreadable_of", "seconds")
+
+_Made = TypeVar("_Made")
+
+
+class LakeReader:
+    """Reads a lake again and again; coverage and reference data only when they changed.
+
+    `checkpoints`: of the jobs on this machine. Raises LakeError if there is no lake, StoreUnavailable; what else cannot
+    be read is named in the result.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        checkpoints: Path | None = None,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._lake = lake
+        self._checkpoints = checkpoints
+        self._now = now
+        self._coverage: tuple[object, CoverageStatus] | None = None
+        self._reference: tuple[tuple[object, int], ReferenceStatus] | None = None
+
+    def read(self) -> CentreStatus:
+        """The status without the lag."""
+        lake, errors = self._lake, dict[str, str]()
+
+        def tried(name: str, read: Callable[[], _Made]) -> _Made | None:
+            try:
+                with lake.location.errors_named():
+                    return read()
+            except StoreUnavailable:
+                raise
+            except _FAILURES as error:
+                errors[name] = error_text(error)
+                return None
+
+        lake.check("records")
+        ahead = tried("the clock of the lake's store", self._clock_ahead_s)
+        # derived tables before the records: what comes meanwhile they do not cover
+        derived = {name: self._opened(name) for name in DERIVED}
+        records = lake.open("records")
+        number = newest_number(records, INGEST)
+        coverage = tried("coverage", lambda: self._read_coverage(number))
+        erased = tried("erasures", lambda: _erasures(lake, records))
+        last = read_last_run(lake)
+        return CentreStatus(
+            now=self._now(),
+            clock_ahead_s=ahead,
+            ingest_number=counter_of(number),
+            fence=number,
+            tables=tuple(self._table(name, records if name == "records" else derived.get(name)) for name in TABLES),
+            derived=tuple(self._derived(name, opened, records) for name, opened in derived.items()),
+            coverage=coverage,
+            newest_batch=tried("ingest_batches", lambda: _newest_batch(lake)),
+            quarantine=tried("quarantine", lambda: _quarantined(lake)),
+            reference=tried("reference", self._read_reference),
+            erasures=None if erased is None else erased[0],
+            erasures_pending=None if erased is None else erased[1],
+            maintenance=MaintenanceStatus() if last is None else MaintenanceStatus(*last[:3]),
+            errors=errors,
+        )
+
+    def _clock_ahead_s(self) -> float:
+        return (self._now() - store_time(self._lake)).total_seconds()
+
+    def _opened(self, table: str) -> DeltaTable | None:
+        # the reason is found where the tables are looked at
+        with suppress(LakeError):
+            return self._lake.open(table)
+        return None
+
+    def _table(self, table: str, opened: DeltaTable | None) -> TableStatus:
+        try:
+            with self._lake.location.errors_named():
+                return _table_status(self._lake, table, opened or self._lake.open(table))
+        except StoreUnavailable:
+            raise
+        except _FAILURES as error:
+            return TableStatus(table, error=error_text(error))
+
+    def _derived(self, table: str, opened: DeltaTable | None, records: DeltaTable) -> DerivedStatus:
+        if opened is None:
+            return DerivedStatus(table, error="it cannot be opened")
+        try:
+            with self._lake.location.errors_named():
+                found = covering(opened, table, records)
+                status = behind(StoredFiles.of(records, "records"), table, found)
+                if table in COMPUTED_WITH_FENCES:
+                    status = replace(status, fences_since=_other_fences(self._lake, opened))
+                if table in _PUBLISHED and self._checkpoints is not None:
+                    since = unpublished_since(self._lake, table, self._checkpoints)
+                    status = replace(status, unpublished_since=since)
+                if not status.commits_behind:
+                    return status
+                return replace(status, waiting_since=_committed(self._lake, found, records))
+        except StoreUnavailable:
+            raise
+        except _FAILURES as error:
+            return DerivedStatus(table, error=error_text(error))
+
+    def _read_coverage(self, number: int | None) -> CoverageStatus:
+        manifest = self._lake.coverage_manifest(number)
+        # a file that is gone is said at once, although what was read of it is known
+        seen = manifest, self._lake.coverage_log.sizes(manifest)
+        if self._coverage is None or self._coverage[0] != seen:
+            self._coverage = seen, coverage_status(self._lake.coverage_rows(manifest))
+        return self._coverage[1]
+
+    def _read_reference(self) -> ReferenceStatus:
+        opened = self._lake.open("reference")
+        seen = opened.metadata().id, opened.version()
+        quarantined = sum(file.rows for file in table_files(self._lake.open("reference_quarantine"), "reference"))
+        if self._reference is None or self._reference[0] != seen:
+            found = in_force(self._lake.rows("reference").to_pylist(), usable)
+            self._reference = seen, ReferenceStatus(len(found.held), len(found.refused), quarantined)
+        return replace(self._reference[1], quarantined=quarantined, taken_at=reference_taken_at(self._lake))
+
+
+def _other_fences(lake: Lake, opened: DeltaTable) -> datetime | None:
+    """Since when other fences are in force than those that a table was computed with; None: they are the same."""
+    number = stated(opened, FENCES)
+    # what never stated any was computed without
+    if (fences_number(()) if number is None else number) == fences_number(fences_in(lake).features):
+        return None
+    committed = _newest_commit(opened) or _EPOCH
+    taken = lake.rows("reference", ["collected_at"], where=[("kind", "=", "fence")])["collected_at"].to_pylist()
+    return min((moment for moment in taken if moment > committed), default=committed)
+
+
+def behind(records: StoredFiles, table: str, found: Covering) -> DerivedStatus:
+    """How far a table is behind, by the bounds of the files of the records."""
+    since = found.since or 0
+    bounds = zip(records.bounds("ingest_number"), records.row_counts, strict=True) if len(records) else ()
+    # without bounds, or with both old and new rows: at most all of them are new
+    may_be = [(low, rows) for (low, high), rows in bounds if high is None or high > since]
+    at_most = sum(rows for _, rows in may_be)
+    exact = all(low is not None and low > since for low, _ in may_be)
+    commits = found.until - since
+    return DerivedStatus(table, found.since is not None, commits, at_most if exact else None, at_most if commits else 0)
+
+
+def coverage_status(rows: pa.Table) -> CoverageStatus:
+    """What rows of coverage, one for each device stream, come to."""
+    with_tombstones = pc.greater(pc.list_value_length(rows["lost"]), 0)
+    simple = rows.filter(pc.invert(with_tombstones))
+    received = _counts(simple)
+    missing = simple["head"].to_numpy() - received
+    others = [coverage for _, coverage in from_rows(rows.filter(with_tombstones))]
+    gaps = [one.missing.count for one in others]
+    return CoverageStatus(
+        streams=rows.num_rows,
+        open_streams=int(np.count_nonzero(missing > 0)) + sum(gap > 0 for gap in gaps),
+        received=int(received.sum()) + sum(one.received.count for one in others),
+        declared_lost=sum(one.declared_lost.count for one in others),
+        missing=int(missing.sum()) + sum(gaps),
+    )
+
+
+def _counts(rows: pa.Table) -> Any:
+    """How many seqs each row has received."""
+    lists = rows["received"].combine_chunks()
+    lists = lists.chunk(0) if isinstance(lists, pa.ChunkedArray) else lists
+    bounds = lists.flatten().to_numpy()
+    until = np.r_[0, np.cumsum(bounds[1::2] - bounds[::2] + 1)]
+    ranges = np.r_[0, np.cumsum(lists.value_lengths().to_numpy() // 2)]
+    return until[ranges[1:]] - until[ranges[:-1]]
+
+
+def _table_status(lake: Lake, table: str, opened: DeltaTable) -> TableStatus:
+    files = table_files(opened, table)
+    listed = _sizes(lake, table)
+    missing = {file.path for file in files if listed.get(file.path) != file.size}
+    if missing:
+        # unless a maintenance has just replaced and deleted them
+        missing &= {file.path for file in table_files(lake.open(table), table)}
+    return TableStatus(
+        table,
+        rows=None if any(file.rows < 0 for file in files) else sum(file.rows for file in files),
+        files=len(files),
+        bytes=sum(file.size for file in files),
+        committed_at=_newest_commit(opened),
+        missing_files=len(missing),
+    )
+
+
+def _sizes(lake: Lake, table: str) -> dict[str, int]:
+    return {info.path: info.size for info in listed_data(lake.files(table))}
+
+
+def _newest_commit(opened: DeltaTable) -> datetime | None:
+    """As its writer stated it, else by the clock of who made the newest commit."""
+    if (committed_us := stated(opened, COMMITTED)) is not None:
+        return _EPOCH + timedelta(microseconds=committed_us)
+    newest = next(iter(opened.history(1)), {})
+    return _EPOCH + timedelta(milliseconds=newest["timestamp"]) if "timestamp" in newest else None
+
+
+def _committed(lake: Lake, found: Covering, records: DeltaTable) -> datetime | None:
+    """When the first commit was made that a table does not cover: of those that are known, as a crash of the ingest
+    may lose the row of one."""
+    first = (found.since or 0) + 1
+    if first == found.until:
+        return _newest_commit(records)
+    rows = _batches(lake, first, first) or _batches(lake, first + 1, None)
+    moments = (row["committed_at"] for row in rows)
+    return min(moments, default=_newest_commit(records))
+
+
+def _newest_batch(lake: Lake) -> dict[str, Any] | None:
+    bounds = StoredFiles.of(lake.open("ingest_batches"), "ingest_batches")
+    numbers = [high for _, high in bounds.bounds("ingest_number")] if len(bounds) else []
+    rows = _batches(lake, max(numbers), None) if numbers else []
+    return {name: rows[-1][name] for name in _BATCH} if rows else None
+
+
+def _batches(lake: Lake, first: int, last: int | None) -> list[dict[str, Any]]:
+    table, wanted = "ingest_batches", {"ingest_number": (first, last)}
+    stored = StoredFiles.of(lake.open(table), table).between("ingest_number", first, last)
+    names = TABLES[table].schema.names
+    return [
+        row for path in stored.paths for row in read_stored(lake.files(table), table, path, names, wanted).to_pylist()
+    ]
+
+
+def _quarantined(lake: Lake) -> dict[str, int]:
+    """Rows by cause; of a file that has one cause alone the log says it."""
+    stored = StoredFiles.of(lake.open("quarantine"), "quarantine")
+    counts = Counter[str]()
+    if not len(stored):
+        return {}
+    for path, rows, (low, high) in zip(stored.paths, stored.row_counts, stored.bounds("cause"), strict=True):
+        if low is not None and low == high:
+            counts[low] += rows
+        else:
+            found = read_stored(lake.files("quarantine"), "quarantine", path, ["cause"], {})
+            counts.update(found["cause"].to_pylist())
+    return dict(counts)
+
+
+def _erasures(lake: Lake, records: DeltaTable) -> tuple[int, int]:
+    """How many were declared, and how many of them not every file was searched for."""
+    numbers = lake.rows("erasures", ["number"])["number"].to_pylist()
+    return len(numbers), sum(number > searched(records).erasure for number in numbers)
+
+
+# What waits in Pulsar: the backlog of a subscription, by topic partition, from the admin address.
+
+_TIMEOUT_S: Final = 5.0
+
+
+def topic_lags(settings: CloudSettings) -> tuple[TopicLag, ...]:
+    """For each topic of the ingest what waits in its partitions; unknown, with the reason, where nobody says."""
+    cluster, subscription = _cluster_read(settings), settings.ingest.subscription
+    return subscription_lags(settings, cluster, settings.batch_topics, subscription)
+
+
+def subscription_lags(
+    settings: CloudSettings, cluster: ClusterSettings, topics: Iterable[str], subscription: str
+) -> tuple[TopicLag, ...]:
+    """The same of a subscription to topics of a cluster."""
+    try:
+        client = AdminClient(
+            cluster.name,
+            cluster.admin_url,
+            access=settings.access,
+            timeout_s=_TIMEOUT_S,
+            unavailable_s=0,
+            # only an administrator may ask for the name
+            check_name=False,
+        )
+    except ReplicationError as error:
+        return tuple(TopicLag(topic, cluster.name, error=str(error), answered=False) for topic in topics)
+    with client:
+        return tuple(lag for topic in topics for lag in _lags(client, topic, subscription))
+
+
+def left_out_topics(settings: CloudSettings) -> tuple[TopicLeftOut, ...]:
+    """The topics that the ingest reads without, as it noted them. Raises ValueError for a note that says nothing."""
+    noted = read_left_out(settings.left_out_file)
+    return tuple(TopicLeftOut(one.topic, one.cluster, one.reason, datetime.fromisoformat(one.since)) for one in noted)
+
+
+def _cluster_read(settings: CloudSettings) -> ClusterSettings:
+    """The cluster that the ingest noted, else the first."""
+    try:
+        active = json.loads(Path(settings.source_options["failoverFile"]).read_bytes())["active"]
+    except (KeyError, OSError, ValueError, TypeError, RecursionError):
+        active = None
+    return next((one for one in settings.clusters if one.name == active), settings.clusters[0])
+
+
+def _lags(client: AdminClient, topic: str, subscription: str) -> Iterator[TopicLag]:
+    name = topic.removeprefix(PERSISTENT)
+    try:
+        found = client.get(f"{topic_path(name)}/partitions", PARTITIONS)
+        count = 0 if found is None else found.partitions
+        for partition in [partition_name(name, number) for number in range(count)] or [name]:
+            yield _lag(client, partition, subscription)
+    except ReplicationError as error:
+        yield TopicLag(topic, client.cluster, error=str(error), answered=False)
+
+
+def _lag(client: AdminClient, partition: str, subscription: str) -> TopicLag:
+    topic = PERSISTENT + partition
+    # the estimate that Pulsar gives otherwise may be wrong for ever
+    asked = {"getEarliestTimeInBacklog": True, "getPreciseBacklog": True}
+    stats = client.get(f"{topic_path(partition)}/stats", STATS, **asked)
+    if stats is None:
+        return TopicLag(topic, client.cluster, error="the cluster does not have it")
+    waiting = stats.subscriptions.get(subscription)
+    if waiting is None:
+        return TopicLag(topic, client.cluster, error=f"it has no subscription {subscription!r}")
+    oldest = _EPOCH + timedelta(milliseconds=waiting.earliest_ms) if waiting.earliest_ms > 0 else None
+    return TopicLag(topic, client.cluster, waiting.backlog, oldest if waiting.backlog else None)
+
+
+# Since when an alert waits for its verdict: asked of the tables and the topics, not of the job that gives verdicts.
+
+
+def provisional_alerts(settings: CloudSettings) -> ProvisionalStatus:
+    """The oldest alert whose verdict is not published, if any was ever collected. Raises nothing."""
+    lake, given = settings.tables, settings.verdicts
+    try:
+        with settings.location.errors_named():
+            if newest_number(lake.open("alerts"), "alerts") is None:
+                return ProvisionalStatus(given.max_provisional_s, was_collected=False)
+            waiting = [*_in_tables(lake, settings)]
+        waiting += _in_topics(settings)
+    except (CloudError, OSError, ValueError) as error:
+        return ProvisionalStatus(given.max_provisional_s, error=str(error))
+    return ProvisionalStatus(given.max_provisional_s, min(waiting, default=None))
+
+
+def _in_tables(lake: Lake, settings: CloudSettings) -> Iterator[datetime]:
+    found = provisional_since(lake), unpublished_since(lake, "verdicts", settings.checkpoints)
+    yield from (one for one in found if one is not None)
+
+
+def _in_topics(settings: CloudSettings) -> Iterator[datetime]:
+    """When the oldest alert of each topic was published that is not collected. Raises ValueError if nobody knows.
+
+    The subscription is replicated: what was taken in one cluster is done, although another one may not know yet. So
+    each has to be asked: where one does not answer, it may have taken what waits elsewhere, or have what no other has.
+    """
+    for topic in settings.alert_topics:
+        lags = [
+            lag
+            for cluster in settings.clusters
+            for lag in subscription_lags(settings, cluster, [topic], settings.verdicts.subscription)
+        ]
+        if silent := [lag for lag in lags if not lag.answered]:
+            raise ValueError(f"what waits in {topic} is unknown: {_errors(silent)}")
+        # what is taken of one partition says nothing of another
+        for partition in sorted({lag.topic for lag in lags} - {topic}) or [topic]:
+            if (oldest := _oldest_in(partition, lags)) is not None:
+                yield oldest
+
+
+def _oldest_in(partition: str, lags: Sequence[TopicLag]) -> datetime | None:
+    mine = [lag for lag in lags if lag.topic == partition]
+    known = [lag for lag in mine if lag.backlog is not None]
+    if not known:
+        raise ValueError(f"what waits in {partition} is unknown: {_errors(mine)}")
+    best = min(known, key=lambda lag: lag.backlog or 0)
+    if best.backlog and best.oldest is None:
+        raise ValueError(f"since when {best.backlog:,} alerts of {partition} wait is unknown")
+    return best.oldest if best.backlog else None
+
+
+def _errors(lags: Sequence[TopicLag]) -> str:
+    return "; ".join(f"{lag.cluster}: {lag.error or 'nobody said'}" for lag in lags)
 
 
 class CentreReader:

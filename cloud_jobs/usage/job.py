@@ -6,12 +6,15 @@ writes the files of its result. What is little is computed by the driver.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
+from pyarrow.fs import FileSystem
 from pyspark.sql import SparkSession
 
 from cloud_jobs.applied_fences import changes_since, note_fences
@@ -20,16 +23,48 @@ from cloud_jobs.incremental import Increment, commit_written, next_increment, re
 from cloud_jobs.lake.applied_tracks import note_tracks
 from cloud_jobs.lake.erasures import Erasures, read_erasures
 from cloud_jobs.lake.frames import run_on_executors
-from cloud_jobs.lake.stored_files import StoredFiles
+from cloud_jobs.lake.schemas import USAGE
+from cloud_jobs.lake.stored_files import StoredFiles, read_stored
 from cloud_jobs.lake.tables import FENCES, TRACKS, Lake
 from cloud_jobs.lake.transactions import stated
 from cloud_jobs.published_fences import fences_in
 from cloud_jobs.usage.device_group import DeviceGroup, GroupResult, Rules, compute_group
-from cloud_jobs.usage.erased_hours import count_erased_hours
 from cloud_jobs.usage.following import Stamp
 from cloud_jobs.usage.groups import Wanted, counted, days_of, device_groups, total, wanted_files
 from geo.reference.in_force import RefusedVersion
 from geo.spatial import ENGINE_VERSION, TrackSettings
+
+# The hours that a change of fences would have computed anew, were their positions not erased.
+
+_KEY = ("tenant", "device", "hour")
+
+
+def count_erased_hours(files: FileSystem, stored: StoredFiles, erasures: Erasures, margin_ms: int) -> int:
+    """How many device hours of some files of usage keep what was computed, whatever changes.
+
+    Near which fences they lie, nobody knows any more: all are counted in which an erased position may have a say.
+    """
+    if not erasures:
+        return 0
+    margin, by_day = timedelta(milliseconds=margin_ms), dict[str, list[str]]()
+    for path in stored.paths:
+        by_day.setdefault(path.partition("/")[0], []).append(path)
+    # a day at once: rows of an hour are all of one
+    return sum(_count(files, paths, erasures, margin) for paths in by_day.values())
+
+
+def _count(files: FileSystem, paths: Collection[str], erasures: Erasures, margin: timedelta) -> int:
+    rows = pa.concat_tables(read_stored(files, "usage", path, _KEY, {}) for path in paths)
+    erased = pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
+    for tenant, device, before, _ in erasures:
+        mine = pc.less(rows["hour"], pa.scalar(before + margin, USAGE.field("hour").type))
+        if device is not None:
+            mine = pc.and_(mine, pc.equal(rows["device"], device))
+        if tenant is not None:
+            mine = pc.and_(mine, pc.equal(rows["tenant"], tenant))
+        erased = pc.or_(erased, mine)
+    return int(rows.filter(erased).group_by([*_KEY]).aggregate([]).num_rows)
+
 
 TABLE = "usage"
 _log = structlog.get_logger(__name__)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import random
 import threading
-from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
+import pulsar
 import structlog
 
-from deploy.canary.agent_observer import AgentObserver
-from deploy.canary.config import LAKE_HOPS, CanarySettings
-from deploy.canary.driver import ProbeDriver
-from deploy.canary.errors import CanaryError
+from deploy.canary.agent_file import agent_settings, settings_toml
+from deploy.canary.config import LAKE_HOPS, CanarySettings, WatchedCluster
+from deploy.canary.errors import CanaryError, NotLookedAt, ProbeCut
 from deploy.canary.hops import Hop
 from deploy.canary.lake_observers import EventObserver, RecordsObserver
 from deploy.canary.money_observer import MoneyObserver
@@ -22,18 +25,343 @@ from deploy.canary.observer import Observer, ObserverThread
 from deploy.canary.probe_at_hop import HopColour
 from deploy.canary.sensor import publish_probe
 from deploy.canary.sent_probes import SentProbes
-from deploy.canary.topic_observers import AlertObserver, BatchObserver
-from deploy.canary.vehicle import CanaryVehicle
+from deploy.canary.shown_events import EventBook, EventOfProbe
+from deploy.canary.shown_records import RecordOfProbe, records_of_batch
 from deploy.canary.watch import CanaryWatch
+from deploy.local import DaemonProcess, MosquittoBroker, MosquittoSettings, PortBook, Server
+from edge_agent.config import AgentSettings
+from edge_agent.status import read_status
+from geo.alerts import MalformedAlert, decode_alert
+from waybill.daemon.backoff import Backoff
+from waybill.daemon.durable_file import replace_durably
+from waybill.daemon.status_reader import StatusUnavailable, fetch_status
 from waybill.daemon.status_server import HttpAnswer, Routes, StatusServer, json_answer, metrics_answer
+from waybill.pulsar.pulsar_client import open_pulsar_client
+from waybill.record import WireError
 
-__all__ = ["health", "run_canary"]
+# The observer of the vehicle's own agent: which records it has the acknowledgement of.
+
+
+class AgentObserver(Observer):
+    """Looks into the agent's buffer, from which a record goes when the region has acknowledged it."""
+
+    hops = (Hop.ACKNOWLEDGED,)
+    every_s = 0.5
+
+    def __init__(self, watch: CanaryWatch, agent: AgentSettings) -> None:
+        self._watch, self._agent = watch, agent
+
+    def look(self) -> None:
+        """See Observer. Raises StoreError."""
+        waiting = self._watch.waiting(Hop.ACKNOWLEDGED)
+        # nobody asks the agent for nothing, twice a second
+        if not waiting:
+            return
+        status = read_status(self._agent)
+        # Each probe is followed by a pause, in which nothing waits: then all up to the head is acknowledged.
+        if status["depth_records"]:
+            return
+        for number in waiting:
+            ids = self._watch.record_ids(number)
+            held = [item for item, (epoch, seq) in ids.items() if epoch == status["epoch"] and seq <= status["head"]]
+            self._watch.show(number, Hop.ACKNOWLEDGED, held)
+
+
+# The driver: sends a probe at the beginning of each period, and keeps what it sent.
+
+_LATE_MS: Final = 500
+"""A period that began so long ago is passed over: its fixes would be published late."""
+_PERIODS: Final = 2
+"""The next probe but one begins sooner than in so many."""
+_LOG = structlog.get_logger("canary")
+
+
+class ProbeDriver:
+    """Sends probes until `stop` is set. `publish` takes the number of a probe, and raises ProbeCut."""
+
+    def __init__(
+        self, watch: CanaryWatch, sent: SentProbes, publish: Callable[[int], None], stop: threading.Event
+    ) -> None:
+        self._watch, self._sent, self._publish, self._stop = watch, sent, publish, stop
+
+    def run(self) -> None:
+        """Sends one probe after the other."""
+        period_s = self._watch.script.settings.period_s
+        while not self._stop.is_set():
+            number = self._next()
+            left_s = self._watch.script.begins_ms(number) / 1000 - self._watch.clock()
+            # behind what was sent by a clock that was set back since, which may be set right meanwhile
+            if left_s > _PERIODS * period_s:
+                self._stop.wait(period_s)
+            elif left_s <= 0 or not self._stop.wait(left_s):
+                self.send(number)
+
+    def send(self, number: int) -> None:
+        """Sends one probe: on disk before it begins, and when it has ended."""
+        try:
+            # in this order: what is killed in between was cut, and is known to be
+            self._sent.begin(number, self._watch.script.quarter_of(number))
+            self._watch.send(number)
+            self._publish(number)
+            self._sent.end()
+        except (ProbeCut, OSError) as error:
+            self._watch.drop(number, str(error))
+            self._watch.metrics.on_probe(self._watch.clock(), is_whole=False)
+            _LOG.warning("a probe was cut", number=number, error=str(error))
+            # of a full disk: in memory it was cut, and what is on disk says nothing else
+            with suppress(OSError):
+                self._sent.cut()
+        else:
+            self._watch.metrics.on_probe(self._watch.clock(), is_whole=True)
+
+    def _next(self) -> int:
+        """The next probe that is still to begin, where the last one ended, and that was not begun before."""
+        # not the next one that is planned: after a pause the ones between are passed over
+        script, now_ms = self._watch.script, round(self._watch.clock() * 1000)
+        number = self._sent.first_not_begun(script.number_at(now_ms - _LATE_MS) + 1)
+        while not self._sent.may_follow(number):
+            number = self._sent.first_not_begun(number + 1)
+        return number
+
+
+# Observers of Pulsar's topics: batches in the region and at the centre, and alerts.
+
+_TIMEOUT_S: Final = 10
+_WAIT_MS: Final = 50
+LOOK_S: Final = 5.0
+"""So often is looked whether a topic got more partitions: what is read late there is in time after all."""
+_AT_ONCE: Final = 1_000
+"""So many messages of a partition are taken by one look."""
+
+
+class TopicReaders:
+    """Readers of each partition of a topic, from its end on; they leave no trace on the broker.
+
+    After a failure they begin again behind the message that was read last. A partition that comes later is read from
+    its beginning. `clock`: of a clock that only goes forward.
+    """
+
+    def __init__(self, cluster: WatchedCluster, topic: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cluster, self._topic, self._clock = cluster, topic, clock
+        self._looked_s, self._has_looked = 0.0, False
+        self._client: pulsar.Client | None = None
+        self._readers: dict[str, Any] = {}
+        self._last: dict[str, Any] = {}
+
+    def read(self) -> Iterator[bytes]:
+        """The messages that are there now. Raises NotLookedAt."""
+        try:
+            self._open()
+            for partition, reader in self._readers.items():
+                # one that is not reads nothing, for ever, and raises nothing
+                if not reader.is_connected():
+                    raise NotLookedAt(f"{self._cluster.service_url} is not connected")
+                yield from self._read(partition, reader)
+        except (pulsar.PulsarException, ValueError, RuntimeError) as error:
+            self.close()
+            # a token that ended shows as a time-out
+            why = self._cluster.access.token_problem(time.time()) or f"{error}"
+            raise NotLookedAt(f"{self._topic} at {self._cluster.service_url}: {why}") from error
+
+    def close(self) -> None:
+        """Closes the connection."""
+        client, self._client, self._readers = self._client, None, {}
+        if client is not None:
+            with suppress(pulsar.PulsarException, RuntimeError):
+                client.close()
+
+    def _open(self) -> None:
+        if self._client is not None and self._clock() - self._looked_s < LOOK_S:
+            return
+        if self._client is None:
+            self._client = open_pulsar_client(self._cluster.service_url, self._cluster.access, timeout_s=_TIMEOUT_S)
+        self._looked_s = self._clock()
+        # all of one that was not there by the first look came since
+        begin = pulsar.MessageId.earliest if self._has_looked else pulsar.MessageId.latest
+        for partition in self._partitions(self._client):
+            start = self._last.get(partition, begin)
+            self._readers[partition] = self._client.create_reader(partition, start)
+            # what comes while it is not connected is behind this, too
+            self._last.setdefault(partition, start)
+        self._has_looked = True
+
+    def _partitions(self, client: pulsar.Client) -> list[str]:
+        """Those that are not read yet. Raises PulsarException."""
+        try:
+            return [one for one in client.get_topic_partitions(self._topic) if one not in self._readers]
+        except pulsar.PulsarException:
+            # those that are read go on; a cluster that is lost shows by them
+            if self._readers:
+                return []
+            raise
+
+    def _read(self, partition: str, reader: Any) -> Iterator[bytes]:
+        for _ in range(_AT_ONCE):
+            try:
+                message = reader.read_next(_WAIT_MS)
+            except pulsar.Timeout:
+                return
+            self._last[partition] = message.message_id()
+            yield message.data()
+
+
+class BatchObserver(Observer):
+    """The canary's batches on the topic of its region, in one cluster."""
+
+    every_s = 0.02
+
+    def __init__(self, watch: CanaryWatch, hop: Hop, cluster: WatchedCluster) -> None:
+        self.hops = (hop,)
+        self._watch, self._hop, self._device = watch, hop, watch.settings.device
+        self._readers = TopicReaders(cluster, watch.settings.batches_topic)
+
+    def look(self) -> None:
+        """See Observer."""
+        for data in self._readers.read():
+            self._watch.show_records(self._hop, self._records(data))
+
+    def close(self) -> None:
+        """See Observer."""
+        self._readers.close()
+
+    def _records(self, data: bytes) -> list[RecordOfProbe]:
+        try:
+            return records_of_batch(data, self._device)
+        except WireError:
+            return []  # not a batch of ours: the ingest puts it in quarantine
+
+
+class AlertObserver(Observer):
+    """Alerts at the canary's fence, as they are readable at the centre."""
+
+    hops = (Hop.ALERT,)
+    every_s = 0.02
+
+    def __init__(self, watch: CanaryWatch, cluster: WatchedCluster) -> None:
+        settings = watch.settings
+        self._watch, self._sender, self._place = watch, (settings.tenant, settings.device), settings.name
+        self._book = EventBook(watch.script, *self._sender)
+        self._readers = TopicReaders(cluster, settings.alerts_topic)
+
+    def look(self) -> None:
+        """See Observer."""
+        for data in self._readers.read():
+            try:
+                alert = decode_alert(data)
+            except MalformedAlert:
+                continue
+            # the topic has everybody's; another device at this fence is no probe
+            if (alert.tenant, alert.device) == self._sender and alert.place == self._place:
+                self._show(EventOfProbe(alert.id, alert.event))
+
+    def close(self) -> None:
+        """See Observer."""
+        self._readers.close()
+
+    def _show(self, shown: EventOfProbe) -> None:
+        number = self._watch.script.number_at(shown.event.t_ms)
+        is_known = self._book.knows(number, shown)
+        item, fault = self._book.note(number, shown)
+        if is_known:
+            self._watch.note_repeat(number, Hop.ALERT)
+        elif item is not None:
+            self._watch.show(number, Hop.ALERT, [item])
+        if fault:
+            self._watch.judge(number, Hop.ALERT, fault)
+
+
+# The canary's vehicle: a real Mosquitto and a real agent, started here, and started again when they end.
+
+_FIRST_S: Final = 1.0
+_MAX_S: Final = 30.0
+_ASK_S: Final = 2.0
+
+
+class _Supervised:
+    """A child process that is started again when it ended by itself, later and later."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self._backoff = Backoff(_FIRST_S, _MAX_S, random.random)
+        self._again_s: float | None = None
+
+    def supervise(self) -> None:
+        """Starts it again if that is due."""
+        # a child that runs is left alone, however it fares: its hop says so
+        if self.server.pid is not None:
+            return
+        now_s = time.monotonic()
+        if self._again_s is None:
+            self._again_s = now_s + self._backoff.take_delay_s()
+            _LOG.warning("ended", process=self.server.name, last=self.server.last_lines(3))
+        elif now_s >= self._again_s:
+            self._again_s = None
+            self.server.stop()
+            self.server.start()
+
+
+class CanaryVehicle:
+    """Broker and agent in the canary's folder. `settings`: those of the agent."""
+
+    def __init__(self, settings: CanarySettings) -> None:
+        folder = settings.folder.absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        ports = PortBook(folder / "ports.json")
+        self._broker: MosquittoBroker | None = None
+        if settings.broker.port is None:
+            self._broker = MosquittoBroker(
+                settings.device, folder / "broker", settings=MosquittoSettings(), ports=ports
+            )
+        self.broker_port = settings.broker.port or (self._broker.port if self._broker else 0)
+        self._status_port = ports.port("edge-agent")
+        self.settings = agent_settings(settings, broker_port=self.broker_port, status_port=self._status_port)
+        self._agent = DaemonProcess.python(
+            "edge-agent", "edge_agent", ["run", "--config", str(folder / "agent.toml")], folder / "agent"
+        )
+        self._file = folder / "agent.toml"
+        self._supervised = [_Supervised(one) for one in (self._broker, self._agent) if one is not None]
+
+    @property
+    def has_sent_before(self) -> bool:
+        """Whether there is a buffer of an earlier run."""
+        return any(self._buffer.glob("buffer.db*"))
+
+    def start(self) -> None:
+        """Starts the broker, waits for it, and starts the agent. Raises LocalStackError, OSError."""
+        replace_durably(self._file, settings_toml(self.settings).encode(), mode=0o600)
+        if self._broker is not None:
+            self._broker.start()
+            # an agent without its broker would wait by its own back-off
+            self._broker.wait()
+        self._agent.start()
+
+    def is_listening(self) -> bool:
+        """Whether the agent is connected to the vehicle's broker: from then on nothing that is published is lost."""
+        try:
+            answer = fetch_status("127.0.0.1", self._status_port, "status", timeout_s=_ASK_S)
+        except StatusUnavailable:
+            return False
+        return answer.get("local_broker") is True
+
+    def supervise(self) -> None:
+        """Starts again what has ended; to be called once a second or so."""
+        for one in self._supervised:
+            one.supervise()
+
+    def stop(self) -> None:
+        """Stops both, the agent first: it commits what it has taken."""
+        for one in reversed(self._supervised):
+            one.server.stop()
+
+    @property
+    def _buffer(self) -> Path:
+        return self.settings.buffer.path
+
 
 _TICK_S: Final = 1.0
 _READY_S: Final = 60.0
 """So long the first probe waits for the vehicle and the readers of topics; then it is sent all the same."""
 _STOP_S: Final = 10.0
-_LOG = structlog.get_logger("canary")
 
 
 def run_canary(settings: CanarySettings, stop: threading.Event) -> None:

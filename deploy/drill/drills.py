@@ -2,15 +2,475 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import contextlib
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import cycle
+from random import randrange
+from typing import Any
+from urllib.parse import unquote
+
+import pulsar
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from cloud_jobs.lake.coverage import DeviceStream
+from cloud_jobs.lake.tables import Lake
 from deploy.drill.alert_audit import AlertAudit
+from deploy.drill.course import position_at
 from deploy.drill.environment import DrillEnvironment
-from deploy.drill.findings import Findings, compute_findings
-from deploy.drill.run import DrillRun, drill_run
-from deploy.drill.settings import Drill
+from deploy.drill.findings import BatchCounts, Commit, DrillObservations, Findings, compute_findings
+from deploy.drill.follower import Follower
+from deploy.drill.record_ids import RecordIds, SeenRange, common, count, minus, record_ids_of, union
+from deploy.drill.settings import Drill, FleetSettings
+from waybill.pulsar.pulsar_client import PulsarAccess, open_pulsar_client
+from waybill.record import Batch, IntervalSet, Record, encode, new_epoch
+
+# What came into the central table, and when: read from the table's own log, not asked of the ingest.
+
+_RECORD_ID = ["tenant", "device", "epoch", "seq"]
+
+
+class CentralTable:
+    """The records table and the ingest's account, for the names of some epochs.
+
+    `commits` reads only what is new since the last call: it may be asked several times a second. The table is only
+    ever appended to while a drill runs.
+    """
+
+    def __init__(self, lake: Lake, epoch: int) -> None:
+        self._lake = lake
+        self._epoch = epoch
+        self._files = lake.files("records")
+        self._version = 0
+        self._commits: list[Commit] = []
+        self._known: dict[DeviceStream, IntervalSet] = {}
+
+    def commits(self) -> list[Commit]:
+        """Every commit so far that brought names of this epoch, in order."""
+        while (actions := self._actions(self._version)) is not None:
+            seqs = self._record_ids(actions)
+            if seqs:
+                self._commits.append(Commit(_committed_s(actions), seqs))
+                self._known = union(self._known, seqs)
+            self._version += 1
+        return list(self._commits)
+
+    def record_ids(self) -> RecordIds:
+        """Every name of this epoch that is in the table now."""
+        self.commits()
+        return self._known
+
+    def batches(self, since_s: float) -> list[BatchCounts]:
+        """The ingest's account of each micro-batch that was completed since a moment, in order."""
+        rows = self._lake.rows("ingest_batches", ["committed_at", "records", "duplicates"]).to_pylist()
+        found = [BatchCounts(row["committed_at"].timestamp(), row["records"], row["duplicates"]) for row in rows]
+        return sorted(one for one in found if one.at_s >= since_s)
+
+    def rows(self) -> int:
+        """How many rows of the table carry this epoch, counted in the table itself."""
+        # A set of record ids cannot hold one twice: only rows show a duplicate.
+        dataset = self._lake.dataset("records", self._lake.open("records"))
+        return int(dataset.count_rows(filter=pc.field("epoch") == self._epoch))
+
+    def _actions(self, version: int) -> list[dict[str, Any]] | None:
+        """What a commit did, as Delta's log has it; None for one that was not made yet."""
+        try:
+            with self._files.open_input_file(f"_delta_log/{version:020}.json") as file:
+                return [json.loads(line) for line in file.read().splitlines()]
+        except FileNotFoundError:
+            return None
+
+    def _record_ids(self, actions: list[dict[str, Any]]) -> dict[DeviceStream, IntervalSet]:
+        seqs_of: dict[DeviceStream, list[int]] = {}
+        # Delta's log has the paths of files percent-encoded.
+        for path in (unquote(action["add"]["path"]) for action in actions if "add" in action):
+            for stream, seqs in self._record_ids_in(path):
+                seqs_of.setdefault(stream, []).extend(seqs)
+        return {stream: IntervalSet.of(seqs) for stream, seqs in seqs_of.items()}
+
+    def _record_ids_in(self, path: str) -> Iterator[tuple[DeviceStream, list[int]]]:
+        of_epoch = pc.field("epoch") == self._epoch
+        seqs = pq.read_table(path, filesystem=self._files, columns=_RECORD_ID, partitioning=None, filters=of_epoch)
+        for row in seqs.group_by(["tenant", "device"]).aggregate([("seq", "list")]).to_pylist():
+            yield DeviceStream(row["tenant"], row["device"], self._epoch), row["seq_list"]
+
+
+def _committed_s(actions: list[dict[str, Any]]) -> float:
+    """When a commit was made, in seconds since 1970."""
+    return max(float(action["commitInfo"]["timestamp"]) for action in actions if "commitInfo" in action) / 1000
+
+
+# The devices of one region as the drill simulates them: a steady stream of batches, and what was acknowledged.
+
+TENANT = "fleet"
+# devices send evenly, not in a burst a second
+_TICK_S = 0.02
+_CLIENT_S = 5
+_CRAWL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """One batch of consecutive records."""
+
+    stream: DeviceStream
+    first: int
+    last: int
+    payload: bytes
+
+
+class Fleet:
+    """The devices of one region. `regions`: its name and Pulsar address, then those of the regions to go to next.
+
+    `start`, `speed_up`, then `pause` to stop making records, then `stop`. `receipts` may be read at any time.
+    """
+
+    def __init__(
+        self, regions: Sequence[tuple[str, str]], epoch: int, settings: FleetSettings, access: PulsarAccess
+    ) -> None:
+        self._regions = list(regions)
+        self._access = access
+        self._at = 0
+        self._settings = settings
+        home = regions[0][0]
+        self.streams = [
+            DeviceStream(TENANT, f"{home}-{number:04d}", epoch) for number in range(1, settings.devices + 1)
+        ]
+        self.receipts: list[SeenRange] = []
+        self.resent = 0
+        self._lock = threading.Lock()
+        self._unanswered: dict[int, _Sent] = {}
+        self._again: deque[_Sent] = deque()
+        self._making, self._stopping, self._slow = threading.Event(), threading.Event(), threading.Event()
+        self._heard_s = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name=f"fleet-{home}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to make and send records, at a crawl: `speed_up` when there is somebody to read them."""
+        self._slow.set()
+        self._making.set()
+        self._thread.start()
+
+    def speed_up(self) -> None:
+        """From now on at the rate of the settings."""
+        self._slow.clear()
+
+    def pause(self) -> None:
+        """Make no more records; what is unanswered is still sent until it is answered."""
+        self._making.clear()
+
+    @property
+    def idle(self) -> bool:
+        """Whether every record that was made has been acknowledged."""
+        with self._lock:
+            return not self._making.is_set() and not self._unanswered and not self._again
+
+    def stop(self) -> None:
+        """Send nothing more."""
+        self._making.clear()
+        self._stopping.set()
+        # join() of a thread that was never started raises.
+        if self._thread.is_alive():
+            self._thread.join(3 * _CLIENT_S)
+
+    def _run(self) -> None:
+        made = self._batches()
+        while not self._stopping.is_set():
+            # A region that gives no producer is silent too, and the next one is tried.
+            with contextlib.suppress(pulsar.PulsarException), self._producer() as producer:
+                self._heard_s = time.monotonic()
+                self._send_while_answered(producer, made)
+            self._give_up_waiting()
+
+    def _send_while_answered(self, producer: Any, made: Iterator[_Sent]) -> None:
+        """Sends at the pace of the settings until nothing is answered any more."""
+        period_s = self._settings.records_per_batch / self._settings.records_per_s
+        due_s = time.monotonic()
+        while not self._stopping.wait(_TICK_S):
+            while self._again and self._has_room():
+                self._send(producer, self._again.popleft())
+            # A device does not make up for time in which it could not send: what it measures comes at its own pace.
+            due_s = max(due_s, time.monotonic() - 10 * period_s)
+            while self._making.is_set() and due_s <= time.monotonic() and self._has_room():
+                due_s += max(period_s, _CRAWL_S) if self._slow.is_set() else period_s
+                self._send(producer, next(made))
+            if self._unanswered_s() > self._settings.silence_s:
+                return
+
+    def _unanswered_s(self) -> float:
+        with self._lock:
+            return time.monotonic() - self._heard_s if self._unanswered else 0.0
+
+    def _has_room(self) -> bool:
+        with self._lock:
+            return len(self._unanswered) < self._settings.unanswered_batches
+
+    def _send(self, producer: Any, sent: _Sent) -> None:
+        token = id(sent)
+        with self._lock:
+            # Silence counts from the first batch that is not answered, not from the last answer before a pause.
+            if not self._unanswered:
+                self._heard_s = time.monotonic()
+            self._unanswered[token] = sent
+        properties = {
+            "tenant": sent.stream.tenant,
+            "device": sent.stream.device,
+            "epoch": str(sent.stream.epoch),
+            "region": self._regions[self._at][0],
+        }
+        producer.send_async(
+            sent.payload, partial(self._on_receipt, token), properties=properties, partition_key=sent.stream.device
+        )
+
+    def _on_receipt(self, token: int, result: Any, _: Any) -> None:
+        with self._lock:
+            sent = self._unanswered.get(token)
+            if sent is None or result != pulsar.Result.Ok:
+                return  # a failure: silence decides when it is sent again
+            del self._unanswered[token]
+            self._heard_s = time.monotonic()
+            self.receipts.append(SeenRange(time.time(), sent.stream, sent.first, sent.last))
+
+    def _give_up_waiting(self) -> None:
+        """Whatever is unanswered goes to the next region."""
+        with self._lock:
+            left = list(self._unanswered.values())
+            self._again.extend(left)
+            self.resent += sum(one.last - one.first + 1 for one in left)
+            self._unanswered.clear()
+        self._at = (self._at + 1) % len(self._regions)
+
+    @contextlib.contextmanager
+    def _producer(self) -> Iterator[Any]:
+        region, service_url = self._regions[self._at]
+        client = open_pulsar_client(service_url, self._access, timeout_s=_CLIENT_S)
+        try:
+            yield client.create_producer(
+                f"persistent://{TENANT}/telemetry-{region}/batches",
+                send_timeout_millis=30_000,
+                # More than may be unanswered: the client's own queue never refuses a batch.
+                max_pending_messages=2 * self._settings.unanswered_batches,
+                batching_enabled=True,
+                batching_max_publish_delay_ms=5,
+            )
+        finally:
+            # A region that burnt cannot be said good-bye to; the devices do not wait for it.
+            closing = threading.Thread(target=_close_quietly, args=(client,), daemon=True)
+            closing.start()
+            closing.join(0.2 if not self._stopping.is_set() else _CLIENT_S)
+
+    def _batches(self) -> Iterator[_Sent]:
+        size = self._settings.records_per_batch
+        spacing_us = round(1e6 * self._settings.devices / self._settings.records_per_s)
+        made = dict.fromkeys(self.streams, 0)
+        for number, stream in cycle(enumerate(self.streams)):
+            first = made[stream] + 1
+            made[stream] += size
+            yield _Sent(stream, first, made[stream], _payload(stream, first, made[stream], spacing_us, number))
+
+
+def _payload(stream: DeviceStream, first: int, last: int, spacing_us: int, phase: float) -> bytes:
+    """One fix a record, the last one measured now."""
+    now_us = time.time_ns() // 1000
+    times_us = [now_us + spacing_us * (seq - last) for seq in range(first, last + 1)]
+    records = tuple(
+        Record(seq, time_us, position_at(time_us, phase)) for seq, time_us in enumerate(times_us, start=first)
+    )
+    return encode(Batch(stream.device, stream.epoch, last, records))
+
+
+def _close_quietly(client: Any) -> None:
+    with contextlib.suppress(pulsar.PulsarException):
+        client.close()
+
+
+# One drill's own devices and clocks, from the first record to the account.
+
+# what has arrived at a cluster is with its followers by then
+_ON_THE_WAY_S = 2.0
+_STEADY_COMMITS = 3
+# two commits are alike: what is taken in is what comes, and no backlog any more
+_ALIKE = 1.5
+_DEVICES_GO_ON_S = 2.0
+
+
+@dataclass(slots=True)
+class _Times:
+    """As in `DrillObservations`, seconds since 1970."""
+
+    steady_from_s: float = 0.0
+    lost_at_s: float = 0.0
+    counted_at_s: float = 0.0
+    replicated_until_s: float = 0.0
+
+
+@dataclass(slots=True)
+class DrillRun:
+    """Devices of every region, their receipts, what arrived in the cluster that survives, and the table."""
+
+    environment: DrillEnvironment
+    table: CentralTable
+    fleets: dict[str, Fleet]
+    follower: Follower
+    started_s: float
+    starts: int
+    affected: Collection[DeviceStream] = ()
+    times: _Times = field(default_factory=_Times)
+
+    @property
+    def receipts(self) -> list[SeenRange]:
+        """Everything that was acknowledged to devices, in the order of time."""
+        # Of a copy: the client's thread appends meanwhile.
+        return sorted(one for fleet in self.fleets.values() for one in list(fleet.receipts))
+
+    @property
+    def restarts(self) -> int:
+        """How often the ingest had to be started again."""
+        return self.environment.ingest.starts - self.starts
+
+    def wait_until_steady(self, cursor_in: str | None, read: str = "") -> None:
+        """Until the ingest keeps up and, if asked, the cursor in another cluster follows `read`.
+
+        A slow beginning, so that Spark's first micro-batch is not all that came while it started.
+        """
+        environment = self.environment
+        environment.wait_for("the first record comes through", lambda: bool(self.table.commits()))
+        for fleet in self.fleets.values():
+            fleet.speed_up()
+        first_s = time.time()
+        environment.wait_for("the ingest keeps up", lambda: self._keeps_up(first_s))
+        environment.say(f"records come through, {self.behind_s():.1f} s after they were acknowledged")
+        if cursor_in is not None:
+            environment.wait_for(
+                f"the cursor in {cursor_in} follows",
+                lambda: environment.cursor_follows(cursor_in, read, self._batch_s()),
+                every_s=0.5,
+            )
+            environment.say(f"the ingest's cursor has travelled to {cursor_in}")
+        self.times.steady_from_s = time.time()
+        self.let_traffic_flow(environment.settings.steady_s)
+
+    def behind_s(self) -> float:
+        """How long ago the newest record that is in the table was acknowledged."""
+        known = self.table.record_ids()
+        through = (one for one in reversed(self.receipts) if one.last in known.get(one.stream, ()))
+        return time.time() - next((one.at_s for one in through), 0.0)
+
+    def _batch_s(self) -> float:
+        """From one micro-batch to the next: the trigger's interval, or longer where the machine needs longer."""
+        before, last = self.table.commits()[-2:]
+        return max(self.environment.settings.trigger_s, last.at_s - before.at_s)
+
+    def _keeps_up(self, since_s: float) -> bool:
+        """Whether the last two micro-batches are about equal, so that what came while Spark started is worked off."""
+        sizes = [count(commit.record_ids) for commit in self.table.commits() if commit.at_s > since_s]
+        return len(sizes) >= _STEADY_COMMITS and max(sizes[-2:]) <= _ALIKE * min(sizes[-2:])
+
+    def let_traffic_flow(self, seconds: float) -> None:
+        """Nothing happens for a while but traffic."""
+        ends = time.monotonic() + seconds
+        self.environment.wait_for("time passes", lambda: time.monotonic() >= ends)
+
+    def mark_loss(self, affected: Collection[DeviceStream]) -> None:
+        """Now it is lost."""
+        self.affected = affected
+        self.times.lost_at_s = time.time()
+        self.mark_count()
+
+    def mark_count(self) -> None:
+        """What is acknowledged now is under way; what has not arrived now is not replicated."""
+        self.times.counted_at_s = self.times.replicated_until_s = time.time()
+
+    def wait_until_through(self, *, only_arrived: bool = False) -> None:
+        """Until records come through again, then some traffic, then until all is in the table (or what arrived)."""
+        environment = self.environment
+        if environment.wait_for_or_timeout("a record is through again", self._first_through):
+            environment.say(f"the first record is through after {time.time() - self.times.counted_at_s:.1f} s")
+        self.let_traffic_flow(environment.settings.after_s)
+        for fleet in self.fleets.values():
+            fleet.pause()
+        environment.wait_for_or_timeout(
+            "every batch is answered", lambda: all(one.idle for one in self.fleets.values())
+        )
+        if only_arrived:
+            # What arrived at the survivor may still be on its way to the follower, and counts as replicated.
+            self.let_traffic_flow(_ON_THE_WAY_S)
+            self.times.replicated_until_s = time.time()
+        if environment.wait_for_or_timeout("all is in the table", lambda: not self._missing(only_arrived=only_arrived)):
+            environment.say(
+                f"{count(record_ids_of(self.receipts)):,} records were acknowledged, and what is expected is there"
+            )
+
+    def lost(self) -> int:
+        """How many acknowledged records are not in the table now."""
+        return count(self._missing(only_arrived=False))
+
+    def observations(self) -> DrillObservations:
+        """All that was seen."""
+        times = self.times
+        return DrillObservations(
+            receipts=self.receipts,
+            arrivals=list(self.follower.arrivals),
+            commits=self.table.commits(),
+            batches=self.table.batches(self.started_s),
+            rows=self.table.rows(),
+            steady_from_s=times.steady_from_s,
+            lost_at_s=times.lost_at_s,
+            counted_at_s=times.counted_at_s,
+            replicated_until_s=times.replicated_until_s,
+            snapshot_period_s=self.environment.settings.snapshot_period_s,
+            affected=frozenset(self.affected),
+            resent=sum(fleet.resent for fleet in self.fleets.values()),
+        )
+
+    def _first_through(self) -> bool:
+        since_s = self.times.counted_at_s
+        fresh = record_ids_of(one for one in self.receipts if one.at_s > since_s and one.stream in self.affected)
+        return any(commit.at_s > since_s and common(fresh, commit.record_ids) for commit in self.table.commits())
+
+    def _missing(self, *, only_arrived: bool) -> RecordIds:
+        wanted: RecordIds = record_ids_of(self.receipts)
+        if only_arrived:
+            wanted = common(wanted, record_ids_of(self.follower.arrivals))
+        return minus(wanted, self.table.record_ids())
+
+
+@contextmanager
+def drill_run(environment: DrillEnvironment, survivor: str, *, moving: bool = False) -> Iterator[DrillRun]:
+    """A run whose devices send; `moving`: those of a silent region go to the next one. Stopped on leaving."""
+    # An epoch of its own distinguishes this drill's records from those of others in the same table.
+    epoch = new_epoch(time.time_ns() // 1_000_000, randrange(1 << 15))
+    pace = environment.settings.fleet
+    if moving:
+        pace = pace.model_copy(update={"silence_s": _DEVICES_GO_ON_S})
+    # Opened before the devices send: it notes only what arrives from then on.
+    survivor_cluster = environment.stack.pulsar[survivor]
+    with Follower(survivor_cluster.service_url, environment.topics, survivor_cluster.access) as follower:
+        fleets = {
+            region: Fleet(_service_urls(environment, region, moving=moving), epoch, pace, environment.stack.access())
+            for region in environment.topology.regions
+        }
+        table = CentralTable(environment.ingest.settings.tables, epoch)
+        run = DrillRun(environment, table, fleets, follower, time.time(), environment.ingest.starts)
+        try:
+            for fleet in fleets.values():
+                fleet.start()
+            yield run
+        finally:
+            for fleet in fleets.values():
+                fleet.stop()
+
+
+def _service_urls(environment: DrillEnvironment, home: str, *, moving: bool) -> list[tuple[str, str]]:
+    others = [region for region in environment.topology.regions if region != home] if moving else []
+    return [(region, environment.region_cluster(region).service_url) for region in (home, *others)]
 
 
 @dataclass(frozen=True, slots=True)

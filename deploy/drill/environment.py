@@ -3,26 +3,286 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Final, TypeVar
 
+import pulsar
 from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem, SubTreeFileSystem
 
-from deploy.drill.alert_audit import AlertAudit
-from deploy.drill.alert_processes import DrillAlerts
+from cloud_jobs.config import CloudSettings
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.reference_files import make_version
+from cloud_jobs.reference_publisher import Signing, publish
+from deploy.drill.alert_audit import AlertAudit, VerdictRow, audit_alerts
+from deploy.drill.course import FEATURES
 from deploy.drill.errors import DrillError
-from deploy.drill.ingest_process import IngestProcess
 from deploy.drill.settings import DrillSettings, Moment
-from deploy.local import LocalStack, PulsarCluster, PulsarSettings, StackSettings
+from deploy.local import DaemonProcess, LocalStack, PulsarCluster, PulsarSettings, StackSettings, stack_operator
+from deploy.local.alert_process import alert_process
+from geo.alerts import decode_alert, decode_verdict
 from geo.replication import AdminClient, Topology, admins
 from geo.replication.observe import Observation, observe
 from geo.replication.topic_naming import split_partition
+from geo.spatial.revisions import Revision
+from waybill.pulsar.pulsar_client import open_pulsar_client
+from waybill.settings import load
+
+# The ingest as an operator runs it: the real command, clusters in order, started again if it ends.
+
+_LOOK_S = 0.1
+# a job that cannot run at all ends the drill, and not the other way round
+_MAX_STARTS = 20
+
+
+class IngestProcess:
+    """One lake, one checkpoint, one ingest process that reads the centre first and its standby when the centre is lost.
+
+    A supervisor starts the process again when it ends by itself, at most `_MAX_STARTS` times, as systemd or
+    Kubernetes would.
+    """
+
+    def __init__(self, stack: LocalStack, folder: Path, *, trigger_s: float) -> None:
+        self._stack = stack
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.settings = load(CloudSettings, _written(stack, folder, trigger_s))
+        self.settings.tables.create()
+        command = ["ingest", "--config", str(folder / "cloud.toml")]
+        self._process = DaemonProcess.python(f"cloud-jobs-{folder.name}", "cloud_jobs", command, folder)
+        self.starts = 0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._supervise, name="ingest", daemon=True)
+
+    @property
+    def checkpoint(self) -> Path:
+        """The checkpoint of the query: `offsets/N` is written when batch N is planned, `commits/N` when it is done."""
+        return self.settings.checkpoints / "ingest"
+
+    @property
+    def reading_from(self) -> Path:
+        """Where the source keeps which cluster it reads; with `.switchover` appended, where an operator names
+        another."""
+        return self.settings.checkpoints / "reading-from"
+
+    def start(self) -> None:
+        """Start it and its supervisor."""
+        self._stack.add(self._process, wait=False)
+        self.starts = 1
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop it for good."""
+        # The supervisor ends first: it would start again what is stopped.
+        self._stopping.set()
+        self._thread.join(10)
+        self._stack.remove(self._process.name)
+
+    def check(self) -> None:
+        """Raises DrillError when it was started too often."""
+        if self.starts > _MAX_STARTS:
+            raise DrillError("\n".join(["the ingest ended again and again", *self._process.last_lines()]))
+
+    def request_switchover(self, cluster: str) -> None:
+        """Requests a switchover to a cluster. Atomic: the ingest sees all of it or nothing."""
+        draft = self._request_file.with_name(self._request_file.name + ".draft")
+        draft.write_text(cluster)
+        draft.replace(self._request_file)
+
+    @property
+    def _request_file(self) -> Path:
+        return self.reading_from.with_name(self.reading_from.name + ".switchover")
+
+    def _supervise(self) -> None:
+        while not self._stopping.wait(_LOOK_S):
+            if self._process.pid is None and self.starts <= _MAX_STARTS:
+                self.starts += 1
+                self._process.start()
+                time.sleep(_LOOK_S)
+
+
+def _written(stack: LocalStack, folder: Path, trigger_s: float) -> Path:
+    topology = stack.topology
+    path, store = folder / "cloud.toml", stack.object_store
+    topics = [f"persistent://fleet/telemetry-{region}/batches" for region in topology.regions]
+    lines = [
+        f'lake = "{store.lake(folder.name) if store else folder / "lake"}"',
+        f'checkpoints = "{folder / "checkpoints"}"',
+        'tenants = ["fleet"]',
+        *(line for name in topology.centres for line in _cluster(stack, name)),
+        stack_operator(stack.folder).reference_settings(),
+        "[access]",
+        stack.access("jobs").as_toml(),
+        "[ingest]",
+        f"topics = {topics!r}",
+        f"trigger_interval_s = {trigger_s}",
+        "[verdicts]",
+        f"alerts = {[f'persistent://fleet/alerts-{region}/alerts' for region in topology.regions]!r}",
+        *([store.job_settings()] if store else []),
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def _cluster(stack: LocalStack, name: str) -> list[str]:
+    server = stack.pulsar[name]
+    return [
+        "[[clusters]]",
+        f'name = "{name}"',
+        f'service_url = "{server.service_url}"',
+        f'admin_url = "{server.admin_url}"',
+    ]
+
+
+# Alerts in a drill: a process in each region, the verdicts' job at the centre, and their audit at the end.
 
 Say = Callable[[str], None]
+_TENANT: Final = "fleet"
+_OPERATION_S: Final = 10
+# the last message is known to be there
+_READ_MS: Final = 5_000
+_POLL_S: Final = 1.0
+# it starts a Spark of its own, beside the whole stack
+_GEOFENCE_S: Final = 300.0
+# as RestartSec of its unit
+_AGAIN_S: Final = 10.0
+# it starts without Spark, and waits for the first message of each topic
+_VERDICTS_S: Final = 180.0
+_Decoded = TypeVar("_Decoded")
+
+
+class DrillAlerts:
+    """The processes of alerts of one environment; each is started again if it ends."""
+
+    def __init__(self, stack: LocalStack, ingest: IngestProcess, say: Say) -> None:
+        self._stack, self._say, self._ingest = stack, say, ingest
+        self._jobs = 0
+        self._regional = [alert_process(stack, region) for region in stack.topology.regions]
+        self._verdicts = self._job("verdicts", "--follow")
+        self._starting = threading.Lock()
+        self._again: threading.Timer | None = None
+
+    def start(self) -> None:
+        """Publishes the fences and starts what looks at them; returned from when all turn."""
+        signing = Signing(stack_operator(self._stack.folder).key, "fences of the drill")
+        versions = [make_version("fence", feature) for feature in FEATURES]
+        publish(self._settings.service_urls, versions, self._stack.access("publisher"), signing=signing)
+        for process in (*self._regional, self._verdicts):
+            self._stack.add(process, wait=False)
+        for process in self._regional:
+            process.wait()
+        self._say("an alert process in each region, and the job of the verdicts at the centre, are up")
+
+    def stop(self) -> None:
+        """Ends all of them."""
+        if self._again is not None:
+            self._again.cancel()
+            self._again.join()
+        for process in (*self._regional, self._verdicts):
+            self._stack.remove(process.name)
+
+    def kill_verdicts(self) -> None:
+        """What a centre loses with its machine; a supervisor starts it again elsewhere, after a while."""
+        self._verdicts.kill()
+        self._say("killed the job of the verdicts, too")
+        self._again = threading.Timer(_AGAIN_S, self._start_again, [self._verdicts])
+        self._again.start()
+
+    def audit(self) -> AlertAudit:
+        """Computes the events of all that is in the table, and waits until each alert has its verdict, or in vain."""
+        self._compute_events()
+        ends = time.monotonic() + _VERDICTS_S
+        while not (found := self._found()).holds and time.monotonic() < ends:
+            self._keep_alive()
+            time.sleep(_POLL_S)
+        kinds = ", ".join(f"{count} {kind}" for kind, count in found.in_force.items())
+        self._say(found.unknown or f"{found.announced:,} alerts, {found.without} without a verdict: {kinds}")
+        return found
+
+    @property
+    def _settings(self) -> CloudSettings:
+        return self._ingest.settings
+
+    def _job(self, name: str, *options: str) -> DaemonProcess:
+        self._jobs += 1
+        folder = self._ingest.folder / f"{name}-{self._jobs}"
+        command = [name, "--config", str(self._ingest.folder / "cloud.toml"), *options]
+        return DaemonProcess.python(f"cloud-jobs-{name}-{self._ingest.folder.name}", "cloud_jobs", command, folder)
+
+    def _keep_alive(self) -> None:
+        for process in (*self._regional, self._verdicts):
+            self._start_again(process)
+
+    def _start_again(self, process: DaemonProcess) -> None:
+        with self._starting:
+            if process.pid is None:
+                self._say(f"{process.name} had ended, and is started again")
+                process.start()
+
+    def _compute_events(self) -> None:
+        job = self._job("geofence")
+        job.start()
+        ends = time.monotonic() + _GEOFENCE_S
+        try:
+            while job.pid is not None and time.monotonic() < ends:
+                time.sleep(_POLL_S)
+            if job.exit_status != 0:
+                raise DrillError("\n".join(["the events at fences were not computed", *job.last_lines()]))
+        finally:
+            job.kill()
+
+    def _found(self) -> AlertAudit:
+        """As it is now; unknown where something cannot be read."""
+        topology, clusters = self._stack.topology, self._stack.pulsar
+        try:
+            announced = [
+                alert.id
+                for region in topology.regions
+                for name in (topology.regions[region].cluster, *self._centres())
+                for alert in _read(clusters[name], f"persistent://{_TENANT}/alerts-{region}/alerts", decode_alert)
+            ]
+            topic = f"persistent://{_TENANT}/events/verdicts"
+            published = [one for name in self._centres() for one in _read(clusters[name], topic, decode_verdict)]
+        except pulsar.PulsarException as error:
+            return AlertAudit(unknown=f"a topic cannot be read: {error}")
+        return audit_alerts(announced, *_tables(self._settings.tables), published)
+
+    def _centres(self) -> Sequence[str]:
+        """The centres that are not lost; what one of them has the regions have as well, but verdicts."""
+        return [name for name in self._stack.topology.centres if self._stack.pulsar[name].pid is not None]
+
+
+def _tables(lake: Lake) -> tuple[list[Revision[str]], list[VerdictRow]]:
+    events = lake.rows("geofence_events", ["id", "revision", "retracted"]).to_pylist()
+    verdicts = lake.rows("verdicts", [*VerdictRow._fields]).to_pylist()
+    return (
+        [Revision(row["id"], row["revision"], row["id"], row["retracted"]) for row in events],
+        [VerdictRow(**row) for row in verdicts],
+    )
+
+
+def _read(cluster: PulsarCluster, topic: str, decode: Callable[[bytes], _Decoded]) -> Iterable[_Decoded]:
+    """All that a cluster has of a topic. Raises PulsarException."""
+    with _client(cluster) as client:
+        reader = client.create_reader(topic, pulsar.MessageId.earliest)
+        while reader.has_message_available():
+            yield decode(reader.read_next(_READ_MS).data())
+
+
+@contextmanager
+def _client(cluster: PulsarCluster) -> Iterator[Any]:
+    client = open_pulsar_client(cluster.service_url, cluster.access, timeout_s=_OPERATION_S)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
 TOPOLOGY = Path(__file__).parents[1] / "local" / "topology-dr.toml"
-_POLL_S = 0.25
+_WAIT_POLL_S = 0.25
 # Short against the steps of a micro-batch, between two of which the kill is to happen.
 _MOMENT_POLL_S = 0.002
 
@@ -92,12 +352,12 @@ class DrillEnvironment:
         self.stack.pulsar[name].wait(self.settings.timeout_s)
         self.say(f"{name} is back")
 
-    def wait_for(self, what: str, true: Callable[[], bool], every_s: float = _POLL_S) -> None:
+    def wait_for(self, what: str, true: Callable[[], bool], every_s: float = _WAIT_POLL_S) -> None:
         """Returns when it is true. Raises DrillError after its timeout, or the ingest ended too often."""
         if not self.wait_for_or_timeout(what, true, every_s):
             raise DrillError(f"not within {self.settings.timeout_s:.0f} s: {what}")
 
-    def wait_for_or_timeout(self, what: str, true: Callable[[], bool], every_s: float = _POLL_S) -> bool:
+    def wait_for_or_timeout(self, what: str, true: Callable[[], bool], every_s: float = _WAIT_POLL_S) -> bool:
         """Whether it became true in time: for what a drill counts even when it does not happen."""
         ends = time.monotonic() + self.settings.timeout_s
         while not true():

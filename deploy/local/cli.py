@@ -3,31 +3,246 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
 
-from deploy.local.background import DETACHED_LOG, start_in_background, stop_running
-from deploy.local.errors import LocalStackError, StackNotRunning
-from deploy.local.folder import empty
+from deploy.local.errors import (
+    FolderDamaged,
+    LinkControlError,
+    LocalStackError,
+    ServerFailed,
+    StackInUse,
+    StackNotRunning,
+)
+from deploy.local.folder import claim, empty, holder
 from deploy.local.object_store import LakePlace
+from deploy.local.process import ProcessIdentity
 from deploy.local.server import Server
 from deploy.local.spark_cluster import SparkClusterSettings
 from deploy.local.stack import DEFAULT_TOPOLOGY, LocalStack, StackSettings
-from deploy.local.stack_state import StackState
-from deploy.local.view import INSECURE, Announced, StackView, asked, links_table, servers_table, settings_line
+from deploy.local.stack_settings import settings_files
+from deploy.local.stack_state import ServerRecord, StackState, running
 from geo.replication import ReplicationError, Topology
 from waybill.daemon.signals import raise_on_signals
 from waybill.settings import SettingsError, load
 
-__all__ = ["down", "link", "status", "up"]
+# A stack that outlives the command that started it, and the command that ends it.
+
+DETACHED_LOG = "up.log"
+_POLL_S = 0.2
+_STOP_S = 60.0
+
+
+def start_in_background(
+    folder: Path, arguments: Sequence[str], *, timeout_s: float, on_state: Callable[[StackState], None]
+) -> StackState:
+    """Run `waybill up` with these arguments in a session of its own; return when its stack is ready.
+
+    Raises ServerFailed with the last lines of its output when it ends before, or is late; FolderNotOurs, StackInUse.
+    """
+    # Claimed first: the log of the supervisor must not be written into a folder that is somebody else's.
+    claim(folder)
+    if holder(folder) is not None:
+        raise StackInUse(folder)
+    log = folder / DETACHED_LOG
+    with log.open("wb") as output:
+        supervisor = subprocess.Popen(
+            [sys.executable, "-m", "waybill", "up", "--folder", str(folder), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            # In a session of its own the terminal's Ctrl-C and hang-up do not reach it.
+            start_new_session=True,
+        )
+    try:
+        state = _when_ready(supervisor, folder, timeout_s, on_state)
+    except BaseException:  # an interrupted start leaves nothing running
+        _end(supervisor)
+        raise
+    if state is not None:
+        return state
+    # Asked before `_end`, after which every supervisor has ended.
+    ended = supervisor.poll() is not None
+    reason = "ended before the stack was ready" if ended else f"was not ready after {timeout_s} s"
+    _end(supervisor)
+    raise ServerFailed("waybill up", reason, log, log.read_text(errors="replace").splitlines()[-40:])
+
+
+def _when_ready(
+    supervisor: subprocess.Popen[bytes], folder: Path, timeout_s: float, on_state: Callable[[StackState], None]
+) -> StackState | None:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline and supervisor.poll() is None:
+        state = _state(folder)
+        # Another stack may have taken the folder since it was looked at: its state says nothing of ours.
+        if state is not None and state.supervisor.pid == supervisor.pid:
+            on_state(state)
+            if state.phase == "ready":
+                return state
+        time.sleep(_POLL_S)
+    return None
+
+
+def _end(supervisor: subprocess.Popen[bytes]) -> None:
+    supervisor.terminate()
+    try:
+        supervisor.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        supervisor.kill()  # its servers are tied to it by the kernel and end with it
+        supervisor.wait(_STOP_S)
+
+
+def stop_running(folder: Path, *, timeout_s: float = _STOP_S) -> bool:
+    """Stop the stack of this folder; False when it had to be killed. Raises StackNotRunning, PermissionError."""
+    supervisor = running(folder)
+    if not supervisor.send(signal.SIGTERM):
+        raise StackNotRunning(folder)
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if not _runs(folder, supervisor):
+            return True
+        time.sleep(_POLL_S)
+    supervisor.send(signal.SIGKILL)  # its servers are tied to it by the kernel and end with it
+    return False
+
+
+def _runs(folder: Path, supervisor: ProcessIdentity) -> bool:
+    try:
+        return running(folder) == supervisor
+    except StackNotRunning:
+        return False
+
+
+def _state(folder: Path) -> StackState | None:
+    try:
+        return StackState.load(folder)
+    except (StackNotRunning, FolderDamaged):
+        return None
+
+
+# How a stack looks on a terminal.
+
+_STYLES = {"healthy": "green", "starting": "yellow", "unknown": "yellow", "stopped": "dim"}
+_MB = 1024 * 1024
+
+INSECURE = (
+    "INSECURE: plain text, and nobody is asked who they are; everybody on this machine reads and writes all of it"
+)
+"""What is said of a stack that was started with `--insecure`, wherever it is shown."""
+
+
+class StackView:
+    """The servers of a stack as they are at the moment of drawing."""
+
+    def __init__(self, stack: LocalStack) -> None:
+        self._stack = stack
+        self._busy = Spinner("dots")
+
+    def __rich__(self) -> RenderableType:
+        records = self._stack.records()
+        words = {
+            "starting": "starting servers",
+            "connecting": "applying the topology",
+            "ready": f"{asked(records, self._stack.asked_s)}; Ctrl-C stops everything",
+            "stopping": "stopping",
+            "stopped": "stopped",
+            "failed": "failed",
+        }[self._stack.phase]
+        if self._stack.phase in ("ready", "failed"):
+            insecure = [Text(INSECURE, style="bold red")] if self._stack.settings.insecure else []
+            written = Text(settings_line(self._stack.folder), style="dim")
+            ended = [Text(line, style="bold red") for line in self._stack.ended]
+            return Group(servers_table(records), *insecure, *ended, written, Text(words, style="bold"))
+        self._busy.update(text=words)
+        return Group(servers_table(records), self._busy)
+
+
+class Announced:
+    """What is said of servers while a stack starts: each state once, and nothing of one that was not started yet."""
+
+    def __init__(self) -> None:
+        self._started: set[str] = set()
+        self._said: set[tuple[str, str]] = set()
+
+    def lines(self, records: Iterable[ServerRecord]) -> list[str]:
+        """The lines for what is new."""
+        found = list[str]()
+        for record in records:
+            if record.state != "stopped":
+                self._started.add(record.name)
+            is_new = (record.name, record.state) not in self._said and record.name in self._started
+            if is_new and record.state != "starting":
+                self._said.add((record.name, record.state))
+                found.append(f"{record.name}: {record.state}")
+        return found
+
+
+def settings_line(folder: Path) -> str:
+    """Which settings are in the folder of a stack for whoever works on it; "": none."""
+    daemons = sorted(folder.glob("access-*/access.toml"))
+    names = [str(file.relative_to(folder)) for file in (*settings_files(folder), *daemons)]
+    return f"settings in {folder}: {', '.join(names)}" if names else ""
+
+
+def asked(records: Sequence[ServerRecord], asked_s: float) -> str:
+    """How many servers were healthy when they were asked, and when that was."""
+    healthy = sum(record.state == "healthy" for record in records)
+    when = datetime.fromtimestamp(asked_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return f"{healthy} of {len(records)} servers healthy when asked at {when} UTC"
+
+
+def servers_table(records: Iterable[ServerRecord]) -> Table:
+    """One row for each server: state, process, memory, addresses; the sum of the memory below."""
+    table = Table(box=None, pad_edge=False, header_style="bold", show_footer=True)
+    total = 0
+    rows = []
+    for record in records:
+        total += record.memory_bytes
+        where = "  ".join(record.addresses.values()) if record.kind != "links" else f"{len(record.addresses)} links"
+        state = Text(record.state, style=_STYLES.get(record.state, "bold red"))
+        memory = f"{record.memory_bytes // _MB} MB" if record.pid else ""
+        rows.append((record.name, state, str(record.pid or ""), memory, where))
+    table.add_column("server", footer="all")
+    table.add_column("state")
+    table.add_column("pid", justify="right")
+    table.add_column("memory", justify="right", footer=f"{total // _MB} MB")
+    table.add_column("address", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def links_table(state: StackState) -> Table:
+    """One row for each link: whether it is cut, its delay, and what it carried."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("link", "state", "delay", "connections", "bytes there", "bytes back"):
+        table.add_column(column, justify="left" if column in ("link", "state") else "right")
+    for name in sorted(state.links):
+        try:
+            link = state.link(name).state()
+        except LinkControlError:
+            table.add_row(name, Text("no answer", style="bold red"))
+            continue
+        how = ("cut, silent" if link.silent else "cut") if link.cut else "open"
+        delay = f"{link.delay_s * 1000:.0f} ms"
+        carried = f"{link.bytes_forward:,}", f"{link.bytes_back:,}"
+        table.add_row(name, Text(how, style="red" if link.cut else "green"), delay, str(link.connections), *carried)
+    return table
+
 
 Folder = Annotated[Path, typer.Option(envvar="WAYBILL_STACK", help="The stack's own folder.")]
 DEFAULT_FOLDER = Path("var/local")

@@ -2,13 +2,14 @@
 
 import contextlib
 import json
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from itertools import permutations
 from pathlib import Path
 from threading import Lock
-from typing import Self
+from typing import NamedTuple, Self
 
 from pydantic import Field
 
@@ -16,9 +17,8 @@ from deploy.local.authority import LocalAuthority
 from deploy.local.credentials import ACCESS_FILE, OPERATOR, StackCredentials
 from deploy.local.daemon import DaemonProcess
 from deploy.local.enrolment_broker import EnrolmentBroker
-from deploy.local.errors import LocalStackError, TopologyHasAddresses
+from deploy.local.errors import DiskFull, LocalStackError, TopologyHasAddresses
 from deploy.local.folder import hold
-from deploy.local.free_space import require_free_space
 from deploy.local.link import CuttableLink
 from deploy.local.link_server import CuttableLinks
 from deploy.local.mosquitto import MosquittoBroker, MosquittoSecurity, TlsFiles
@@ -42,7 +42,28 @@ from waybill.identity.operator_settings import OPERATOR_SETTINGS
 from waybill.pulsar.pulsar_client import PulsarAccess
 from waybill.settings import Settings, load
 
-__all__ = ["DEFAULT_TOPOLOGY", "LocalStack", "StackSettings", "with_addresses"]
+# Whether the disk of a stack has room: looked at first, because bookies that find none only say so in a log.
+
+_FULL_SHARE = 0.99
+"""From here on a bookie takes nothing any more: `diskUsageThreshold` in Pulsar's standalone.conf."""
+_LEAST_BYTES = 100_000_000
+"""Of a small disk: a stack that has just started took 30 MB, and its servers' logs grow."""
+_MB = 1_000_000
+
+
+class _Disk(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+def require_free_space(folder: Path, usage: Callable[[Path], tuple[int, int, int]] = shutil.disk_usage) -> None:
+    """Raises DiskFull where Pulsar would take nothing. `usage`: bytes in all, used, and free for this user."""
+    disk = _Disk(*usage(folder))
+    needed = max(_LEAST_BYTES, disk.total - int(disk.total * _FULL_SHARE))
+    if disk.free <= needed:
+        raise DiskFull(folder, disk.free // _MB, -(-needed // _MB), disk.total // _MB)
+
 
 DEFAULT_TOPOLOGY = Path(__file__).with_name("topology.toml")
 

@@ -2,22 +2,209 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 import structlog
 
 from edge_agent.config import DeviceSettings, EnrolmentSettings
 from edge_agent.enrolment.certificate_folder import CertificateFolder, HeldCertificate
-from edge_agent.enrolment.certificate_request import CertificateRequests
-from edge_agent.enrolment.claim_exchange import exchange
-from edge_agent.errors import AgentError, EnrolmentFailed
-from edge_agent.link_advice import named
+from edge_agent.errors import AgentError, EnrolmentFailed, LinkError
+from edge_agent.link_advice import claim_refusal, named
+from edge_agent.mqtt_session import MqttSession
 from waybill.daemon.backoff import Backoff
+from waybill.daemon.tls import TlsSettings
+from waybill.identity.claims import token_user
+from waybill.identity.enrolment import (
+    MAX_ENROLMENT_BYTES,
+    EnrolmentGranted,
+    EnrolmentRefused,
+    EnrolmentRequest,
+    decode_enrolment_answer,
+    encode_enrolment_request,
+)
+from waybill.identity.errors import EnrolmentUnreadable, IdentityError
+from waybill.mqtt.broker_settings import BrokerSettings, read_password
+from waybill.mqtt.mqtt_client import MqttMessage, MqttSessionOptions
+from waybill.record import EnrolmentChannel, enrolment_topic
+from waybill.settings import read_file
+
+if TYPE_CHECKING:
+    from waybill.identity.requests import KeyPair
+
+
+# Asking for a certificate, and what is done with the answer. The library for certificates is loaded here alone.
+
+NONCE_BYTES = 16
+
+
+class CertificateRequests:
+    """The requests of one device. Until one is answered with a certificate, each has the same key."""
+
+    def __init__(self, device: DeviceSettings, folder: CertificateFolder, ca: Path) -> None:
+        """`ca`: the authorities that are trusted; no other's certificate is kept."""
+        self._name = f"{device.tenant}/{device.id}"
+        self._folder, self._ca = folder, ca
+        self._nonce = ""
+
+    def make(self) -> bytes:
+        """The message that asks; its key is on disk before it is sent. Raises EnrolmentFailed, OSError."""
+        from waybill.identity.requests import KeyPair, make_request  # noqa: PLC0415 - see the module
+
+        key = self._key()
+        if key is None:
+            key = KeyPair.generate()
+            self._folder.keep_requested_key(key.private_pem())
+        self._nonce = secrets.token_hex(NONCE_BYTES)
+        return encode_enrolment_request(EnrolmentRequest(self._nonce, make_request(key, self._name)))
+
+    def is_answered_by(self, payload: bytes) -> bool:
+        """Whether this is the answer to the last request, and not to an earlier one, nor anything else."""
+        try:
+            return self._nonce != "" and decode_enrolment_answer(payload).nonce == self._nonce
+        except EnrolmentUnreadable as error:
+            return self._nonce != "" and error.nonce == self._nonce
+
+    def take(self, payload: bytes) -> HeldCertificate:
+        """The certificate in the answer, which is on disk now. Raises EnrolmentFailed, OSError."""
+        try:
+            answer = decode_enrolment_answer(payload)
+        except EnrolmentUnreadable as error:
+            raise EnrolmentFailed(f"the answer cannot be read: {error}") from error
+        self._nonce = ""
+        if isinstance(answer, EnrolmentRefused):
+            # For any other reason the key is kept: the answer to an earlier question may have been a certificate.
+            if answer.reason.takes_another_key:
+                self._folder.forget_requested_key()
+            raise EnrolmentFailed(f"refused ({answer.reason}): {answer.detail}")
+        return self._keep(answer)
+
+    def _keep(self, answer: EnrolmentGranted) -> HeldCertificate:
+        from waybill.identity.authority import common_name, is_chain_to, read_certificates  # noqa: PLC0415 - see the module
+
+        key = self._key()
+        try:
+            certificate, *issuers = read_certificates(answer.chain_pem)
+            named = common_name(certificate.subject)
+        except (IdentityError, ValueError) as error:
+            raise EnrolmentFailed(f"the answer holds no certificate: {error}") from error
+        if named != self._name:
+            raise EnrolmentFailed(f"the certificate is for {named!r:.80}, and this is {self._name}")
+        if key is None or certificate.public_key() != key.public:
+            raise EnrolmentFailed("the certificate is for another key than the one that was asked for")
+        try:
+            trusted = read_certificates(read_file(self._ca))
+        except IdentityError as error:
+            raise EnrolmentFailed(f"{self._ca}: {error}") from error
+        # Whoever gets between may answer: with a certificate that no broker takes it would never ask again.
+        if not is_chain_to([certificate, *issuers], trusted):
+            raise EnrolmentFailed(f"the certificate is of no authority in {self._ca}")
+        self._folder.keep_next(key.private_pem(), answer.chain_pem)
+        held = self._folder.next()
+        if held is None:
+            raise EnrolmentFailed("the certificate's times cannot be read")
+        return held
+
+    def _key(self) -> KeyPair | None:
+        from waybill.identity.requests import KeyPair  # noqa: PLC0415 - see the module
+
+        pem = self._folder.requested_key()
+        try:
+            return None if pem is None else KeyPair.from_pem(pem)
+        except IdentityError:
+            return None  # a damaged key is as good as none: nobody has a certificate for it
+
+
+# One conversation with a region's enrolment broker: a claim is shown, a request sent, and its answer waited for.
+
+PACKET_BYTES = MAX_ENROLMENT_BYTES + 512
+POLL_S = 1.0
+
+
+def claim_user(settings: EnrolmentSettings) -> str:
+    """Who this device is at the enrolment broker, `claim@...`. Raises EnrolmentFailed."""
+    try:
+        if settings.token_file is not None:
+            return token_user(read_password(settings.token_file))
+        assert settings.certificate is not None  # the settings' own check: there is a token or a certificate
+        return _factory_name(settings.certificate)
+    except (OSError, ValueError, IdentityError) as error:
+        raise EnrolmentFailed(f"no claim to show: {settings.token_file or settings.certificate}: {error}") from error
+
+
+def exchange(
+    settings: EnrolmentSettings,
+    request: bytes,
+    is_answer: Callable[[bytes], bool],
+    *,
+    is_stopping: Callable[[], bool] = lambda: False,
+) -> bytes:
+    """The answer to a request. Raises EnrolmentFailed where there is no claim, or no answer in time, and LinkError."""
+    user = claim_user(settings)
+    answers: list[bytes] = []
+    session = MqttSession(_broker(settings, user), _options(user), _keeping(answers, is_answer))
+    try:
+        session.open()
+        session.subscribe(enrolment_topic(user, EnrolmentChannel.ANSWER))
+        deadline_s = time.monotonic() + settings.answer_timeout_s
+        is_sent = False
+        # Asked only when the answer would come: a request before that may be answered to nobody.
+        while not answers:
+            if session.is_subscribed and not is_sent:
+                session.publish(enrolment_topic(user, EnrolmentChannel.REQUEST), request)
+                is_sent = True
+            remaining_s = deadline_s - time.monotonic()
+            if remaining_s <= 0 or is_stopping():
+                raise EnrolmentFailed(f"{settings.host}:{settings.port}: no answer from the region's access daemon")
+            session.poll(min(POLL_S, remaining_s))
+            for _, reason in session.take_publish_results():
+                if reason.is_failure:
+                    raise EnrolmentFailed(f"{settings.host}:{settings.port}: the broker takes no request: {reason}")
+        return answers[0]
+    except LinkError as error:
+        raise EnrolmentFailed("; ".join(filter(None, (str(error), claim_refusal(str(error)))))) from error
+    finally:
+        session.close()
+
+
+def _keeping(answers: list[bytes], is_answer: Callable[[bytes], bool]) -> Callable[[MqttMessage], None]:
+    def keep(message: MqttMessage) -> None:
+        if is_answer(message.payload):
+            answers.append(message.payload)
+
+    return keep
+
+
+def _options(user: str) -> MqttSessionOptions:
+    # No session outlives the connection: an answer that is lost is asked for again, with the same key.
+    return MqttSessionOptions(client_id=user, max_packet_bytes=PACKET_BYTES)
+
+
+def _broker(settings: EnrolmentSettings, user: str) -> BrokerSettings:
+    tls = TlsSettings(ca=settings.ca, certificate=settings.certificate, key=settings.key)
+    is_token = settings.token_file is not None
+    return BrokerSettings(
+        host=settings.host,
+        port=settings.port,
+        tls=tls,
+        username=user if is_token else None,
+        password_file=settings.token_file,
+        connect_timeout_s=settings.connect_timeout_s,
+    )
+
+
+def _factory_name(certificate: Path) -> str:
+    from waybill.identity.authority import common_name, read_certificates  # noqa: PLC0415 - only who enrols pays for it
+
+    return common_name(read_certificates(certificate.read_bytes())[0].subject)
+
 
 log = structlog.get_logger("edge_agent.enrolment")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -14,7 +15,6 @@ from edge_agent.clock.statement import HeadStatement, HeardThrough
 from edge_agent.config import AgentSettings
 from edge_agent.errors import StoreDamaged, StoreError, StoreFull
 from edge_agent.intake.classes import Classifier
-from edge_agent.intake.group_commit import CommitBudget, GroupCommit
 from edge_agent.intake.parse import Parsed, parse_message
 from edge_agent.intake.unreadable import UnreadableMessages
 from edge_agent.store.arrivals import Arrival, RedeliveryMatcher, arrival_of
@@ -25,6 +25,99 @@ from edge_agent.store.packing import PendingRecord
 from edge_agent.store.retention import BufferRetention
 from waybill.mqtt.mqtt_client import MqttMessage
 from waybill.record import MAX_DEVICE_TIME_US, Event, Raw
+
+# When to commit: the balance between latency and flash wear, as a pure state machine that is handed the time.
+
+GATHER_S = 0.02
+"""What a vehicle reports together comes within this time, and is one commit also after a silence."""
+SMALLEST_WINDOW = 8
+RECHECK_EVERY = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitBudget:
+    """What a commit may cost: at most `delay_s` of latency, at most so many `records` and bytes at once.
+
+    Commits that nothing but time makes due are `delay_s` apart at least.
+    """
+
+    delay_s: float
+    records: int
+    size: int
+
+
+class GroupCommit:
+    """The messages that wait for a commit, counted."""
+
+    def __init__(self, budget: CommitBudget) -> None:
+        self._budget = budget
+        self._window: int | None = None
+        self._candidate: int | None = None
+        self._commits = 0
+        self._committed_s = -math.inf
+        self.waiting = 0
+        self._records = self._size = 0
+        self._urgent = False
+        self._oldest_s = self._latest_s = 0.0
+
+    def add(self, now_s: float, size: int, *, urgent: bool, records: int = 1) -> None:
+        """A message of so many records arrived."""
+        if not self.waiting:
+            self._oldest_s = now_s
+        self._latest_s = now_s
+        self.waiting += 1
+        self._records += records
+        self._size += size
+        self._urgent = self._urgent or urgent
+        # The broker sent more than the window that was learned, so it is larger.
+        if self._window is not None and self.waiting > self._window:
+            self._window = self._candidate = None
+
+    def due_in(self, now_s: float) -> float | None:
+        """Seconds until the commit is due; 0 when it is; None when nothing waits."""
+        if not self.waiting:
+            return None
+        budget = self._budget
+        if self._urgent or self._records >= budget.records or self._size >= budget.size or self._window_is_full():
+            return 0.0
+        return max(0.0, self._due_s - now_s)
+
+    def on_committed(self, now_s: float) -> None:
+        """What waited is committed."""
+        self._learn(now_s)
+        if self.waiting:
+            self._committed_s = now_s
+        self._commits += 1
+        self._reset()
+
+    @property
+    def _due_s(self) -> float:
+        """When what waits is due by time alone."""
+        delay_s = self._budget.delay_s
+        gathered_s = self._oldest_s + min(GATHER_S, delay_s)
+        return min(max(gathered_s, self._committed_s + delay_s), self._oldest_s + delay_s)
+
+    def _window_is_full(self) -> bool:
+        return self.waiting == self._window and self._commits % RECHECK_EVERY != 0
+
+    def _learn(self, now_s: float) -> None:
+        by_time = self._due_s <= now_s
+        half_s = self._budget.delay_s / 2
+        silent = self._latest_s - self._oldest_s < half_s <= now_s - self._latest_s
+        # A few messages and then silence are a slow vehicle, not a full window.
+        if by_time and silent and self.waiting >= SMALLEST_WINDOW:
+            if self.waiting == self._candidate:
+                self._window = self.waiting
+            self._candidate = self.waiting
+        elif by_time:
+            self._window = self._candidate = None
+
+    def _reset(self) -> None:
+        self.waiting = 0
+        self._records = self._size = 0
+        self._urgent = False
+        self._oldest_s = self._latest_s = 0.0
+
 
 log = structlog.get_logger("edge_agent.intake")
 

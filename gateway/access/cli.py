@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,13 +17,186 @@ from typing import Annotated
 import structlog
 import typer
 
-from gateway.access.checks import ended_tokens, problems, warnings
-from gateway.access.config import AccessSettings
+from gateway.access.access_key import AccessKey
+from gateway.access.config import AccessSettings, BrokerProcessPlace
 from gateway.errors import GatewayError
+from gateway.registry_settings import open_registry
+from waybill.daemon.tls import TlsSettings, certificate_faults, unusable_tls_files
+from waybill.identity.authority import is_chain_to, read_certificates, regional_name
+from waybill.identity.authority_folder import AuthorityFolder, IssuedCertificate
 from waybill.identity.errors import IdentityError, OperatorKeyRefused
-from waybill.settings import SettingsError, load, printable, printable_json
+from waybill.identity.names import PrincipalKind, principal
+from waybill.mqtt.broker_settings import unusable_files
+from waybill.pulsar.pulsar_client import PulsarAccessError, PulsarToken
+from waybill.pulsar.token_watch import token_faults, tokens_ending
+from waybill.settings import SettingsError, load, printable, printable_json, read_file
 
-__all__ = ["app"]
+# What an access daemon's configuration needs from its machine, looked at before it writes anything.
+
+_CRASHES_UNTIL = (2, 0, 22)
+_PROGRAM_S = 5.0
+_WORD = "or say insecure = true at the top"
+
+
+def problems(settings: AccessSettings) -> list[str]:
+    """Why the daemon cannot run with these settings here: each names the setting and the file."""
+    return [
+        *([] if settings.insecure else _open(settings)),
+        *_authority_problems(settings),
+        *_registry_problems(settings),
+        *_folder_problems(settings),
+        *_certificate_problems(settings),
+    ]
+
+
+def warnings(settings: AccessSettings, now: datetime) -> list[str]:
+    """What runs, and is probably not meant: keys are followed, so one that is not trusted now may be soon."""
+    found = []
+    if settings.registry.admin_url is None:
+        found.append("registry.admin_url: it is not set, so this machine's clock is compared with nobody's")
+    # What cannot be read is a problem.
+    with contextlib.suppress(IdentityError, SettingsError):
+        key = AccessKey(settings.registry, settings.region, settings.registry.followed())
+        if problem := key.problem(now):
+            found.append(f"registry.key: {problem}")
+    if (version := broker_version(settings.broker.program)) is not None and version <= _CRASHES_UNTIL:
+        found.append(
+            f"broker.program: Mosquitto {'.'.join(map(str, version))} crashes when it reads its files while a device's"
+            " session waits for its return; the daemon ends such sessions, and a release after 2.0.22 has the repair"
+        )
+    return [*found, *tokens_ending({"registry.access": settings.registry.access}, now.timestamp())]
+
+
+def broker_version(program: str) -> tuple[int, ...] | None:
+    """The version of the broker's program on this machine; None where that is not known."""
+    found = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+    if found is None:
+        return None
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        said = subprocess.run([found, "-h"], capture_output=True, check=False, timeout=_PROGRAM_S).stdout
+        if (number := re.match(rb"mosquitto version (\d+)\.(\d+)\.(\d+)", said)) is not None:
+            return tuple(map(int, number.groups()))
+    return None
+
+
+def ended_tokens(settings: AccessSettings, now: datetime) -> list[str]:
+    """Tokens that no cluster takes now. The daemon runs all the same: it reads their file again."""
+    return token_faults({"registry.access": settings.registry.access}, now.timestamp())
+
+
+def _open(settings: AccessSettings) -> Iterator[str]:
+    for key, fault in open_registry(settings.registry):
+        yield f"registry.{key}: {fault}, {_WORD}"
+    if (enrolment := settings.enrolment) is not None:
+        if enrolment.claims.tls is None:
+            yield f"enrolment.claims.tls: our password travels in plain text: set ca, {_WORD}"
+        if enrolment.devices.tls is None:
+            yield f"enrolment.devices.tls: certificates are given in plain text: set ca, certificate and key, {_WORD}"
+
+
+def _authority_problems(settings: AccessSettings) -> Iterator[str]:
+    try:
+        folder = AuthorityFolder.open(settings.authority.folder, settings.authority.key)
+    except IdentityError as error:
+        yield f"authority.folder: {error}"
+        return
+    if (expected := regional_name(settings.region)) != folder.authority.name:
+        found = f"authority.folder {folder.folder} is that of {folder.authority.name!r}"
+        yield f"region: {settings.region!r} has the authority {expected!r}, and {found}"
+    tls = settings.enrolment and settings.enrolment.devices.tls
+    # What cannot be read is named with the certificates.
+    with contextlib.suppress(IdentityError, OSError):
+        own = read_certificates(read_file(tls.certificate)) if tls and tls.certificate else []
+        if own and not is_chain_to(own[:1], [folder.authority.certificate]):
+            yield (
+                f"authority.folder: {folder.folder} did not sign {tls and tls.certificate} (enrolment.devices.tls): "
+                "one of the two is of a former authority"
+            )
+
+
+def _registry_problems(settings: AccessSettings) -> Iterator[str]:
+    registry = settings.registry
+    try:
+        registry.check_signed()
+    except SettingsError as error:
+        yield f"registry.operators: {'; '.join(error.lines)}"
+    try:
+        AccessKey(registry, settings.region, None)
+    except IdentityError as error:
+        yield f"registry.key: {error}"
+    access = registry.access
+    for name, fault in certificate_faults(access.tls_ca, access.tls_certificate, access.tls_key):
+        yield f"registry.access{name and f'.tls_{name}'}: {fault}"
+    try:
+        PulsarToken(access)
+    except PulsarAccessError as error:
+        yield f"registry.access: {error}"
+
+
+def _folder_problems(settings: AccessSettings) -> Iterator[str]:
+    broker, enrolment = settings.broker, settings.enrolment
+    places: list[tuple[str, BrokerProcessPlace]] = [("broker", broker)]
+    written = [
+        ("broker.revocation_file", broker.revocation_file),
+        ("broker.guard_secret_file", broker.guard_secret_file),
+    ]
+    if enrolment is not None:
+        places.append(("enrolment.broker", enrolment.broker))
+        written.append(("enrolment.secret_file", enrolment.secret_file))
+    for table, place in places:
+        written += [(f"{table}.rules_file", place.rules_file), (f"{table}.password_file", place.password_file)]
+        if place.server is not None:
+            written.append((f"{table}.server.conf_file", place.server.conf_file))
+    for name, file in written:
+        if not (file.parent.is_dir() and os.access(file.parent, os.W_OK | os.X_OK)):
+            yield f"{name}: {file.parent} is no folder that can be written"
+    # The broker makes the socket, and nobody makes its folder.
+    if not broker.guard_socket.parent.is_dir():
+        yield f"broker.guard_socket: {broker.guard_socket.parent} is no folder"
+
+
+def _certificate_problems(settings: AccessSettings) -> Iterator[str]:
+    if settings.broker.server is not None:
+        yield from _server_problems("broker.server.tls", settings.broker.server.tls)
+    enrolment = settings.enrolment
+    if enrolment is None:
+        return
+    if enrolment.broker.server is not None:
+        yield from _server_problems("enrolment.broker.server.tls", enrolment.broker.server.tls)
+    yield from unusable_files("enrolment.claims", enrolment.claims)
+    yield from unusable_files("enrolment.devices", enrolment.devices)
+    own = enrolment.devices.tls.certificate if enrolment.devices.tls is not None else None
+    if own is not None and own.is_file():
+        name = principal(PrincipalKind.ACCESS, settings.region)
+        yield from _other_certificate("enrolment.devices.tls.certificate", own, PrincipalKind.ACCESS, name)
+
+
+def _server_problems(table: str, tls: TlsSettings) -> Iterator[str]:
+    """Only the broker reads these files: what the daemon may not read it does not look at."""
+    for name, file in (("ca", tls.ca), ("certificate", tls.certificate), ("key", tls.key)):
+        assert file is not None
+        try:
+            file.stat()
+        except PermissionError:
+            continue
+        except OSError as error:
+            yield f"{table}.{name}: {error}"
+    if tls.certificate is not None and os.access(tls.certificate, os.R_OK):
+        yield from _other_certificate(f"{table}.certificate", tls.certificate, "server", None)
+        if tls.key is not None and os.access(tls.key, os.R_OK):
+            yield from unusable_tls_files(table, tls)
+
+
+def _other_certificate(setting: str, file: Path, what: str, name: str | None) -> Iterator[str]:
+    try:
+        found = IssuedCertificate.read(file)
+    except (IdentityError, OSError) as error:
+        yield f"{setting}: {error}"
+        return
+    if found.what != what or name not in (None, found.name):
+        wanted = f"one of kind {what}" if name is None else f"that of {name}"
+        yield f"{setting}: {file} is the certificate of {found.name} (kind {found.what}), and should be {wanted}"
+
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Who may have a session on a region's broker, by the registry."

@@ -21,14 +21,14 @@ import structlog
 from gateway.access.access_key import AccessKey
 from gateway.access.core import Confirmation
 from gateway.access.displaced import Displaced
-from gateway.access.refused_entries import RefusedEntries
 from gateway.access.revocation import LISTS_TOPIC, MAX_LIST_BYTES, RevocationList
 from gateway.access.seen_entries import SeenUnreadable
 from gateway.registry_settings import RegistrySettings
 from waybill.daemon.backoff import Backoff
 from waybill.identity.confirmations import CONFIRMATIONS_TOPIC, encode_confirmation
+from waybill.identity.errors import SignatureFault
 from waybill.identity.publication_id import is_publication_id
-from waybill.identity.registry_messages import devices_topic
+from waybill.identity.registry_messages import AHEAD, NO_ROOM, devices_topic
 from waybill.pulsar.compacted_topic import TopicMessage
 from waybill.pulsar.pulsar_client import (
     AccessRefusal,
@@ -38,7 +38,48 @@ from waybill.pulsar.pulsar_client import (
     open_pulsar_client,
 )
 
-__all__ = ["AccessPublisher"]
+# Publications of the registry that a region does not take, until it has said so to whoever waits for it.
+
+# whoever may write to the topic could name any number
+MAX_OF_A_RANK: Final = 1000
+# Nobody can forge these: the signature was found to be right, by a key that is trusted here.
+_SIGNED: Final = frozenset({SignatureFault.NO_RIGHT, SignatureFault.NOT_VALID_THEN, NO_ROOM})
+# What a command hears whose key is not known here yet, or whose clock is wrong; a stranger may make it too.
+_ARGUABLE: Final = frozenset({SignatureFault.UNKNOWN_KEY, AHEAD})
+
+
+class RefusedEntries:
+    """By their ids, with the reason; any thread may call.
+
+    A flood of messages that anybody can make takes no room from one that a trusted key signed. What finds none is
+    counted: `dropped`.
+    """
+
+    def __init__(self) -> None:
+        self._ranks: tuple[dict[str, str], ...] = ({}, {}, {})
+        self._lock = threading.Lock()
+        self.dropped = 0
+
+    def __bool__(self) -> bool:
+        return any(self._ranks)
+
+    def add(self, publication_id: str, reason: str) -> None:
+        """One more."""
+        with self._lock:
+            rank = self._ranks[0 if reason in _SIGNED else 1 if reason in _ARGUABLE else 2]
+            if publication_id in rank or len(rank) < MAX_OF_A_RANK:
+                rank[publication_id] = reason
+            else:
+                self.dropped += 1
+
+    def take(self) -> dict[str, str]:
+        """All of them, and none is left; of two reasons for one id the one that is harder to forge."""
+        with self._lock:
+            found = {key: reason for rank in reversed(self._ranks) for key, reason in rank.items()}
+            for rank in self._ranks:
+                rank.clear()
+            return found
+
 
 MAX_WAITING: Final = 1000
 AGAIN_AT_ONCE: Final = 100

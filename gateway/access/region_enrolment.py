@@ -2,35 +2,434 @@
 
 from __future__ import annotations
 
+import hashlib
+import random
 import secrets
+import select
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+import structlog
+from paho.mqtt.client import Client
+from paho.mqtt.reasoncodes import ReasonCode
+from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from gateway.access.access_key import AccessKey
 from gateway.access.broker import drawn_secret
 from gateway.access.broker_process import BrokerProcess, reload_broker, running_broker
 from gateway.access.config import AccessSettings
-from gateway.access.enrolment import EnrolmentDesk, EnrolmentRules, RefusedRequest
-from gateway.access.enrolment_broker import enrolment_rules, name_at_enrolment
-from gateway.access.enrolment_publisher import EnrolmentPublisher
+from gateway.access.enrolment import EnrolmentDesk, EnrolmentEffect, EnrolmentRules, PublishEntry, RefusedRequest
 from gateway.access.enrolment_rates import EnrolmentRates
-from gateway.access.enrolment_service import EnrolmentDoors, EnrolmentService
 from gateway.access.entry_book import EntryBook
 from gateway.access.open_tokens import OpenTokens
-from gateway.errors import last_line
+from gateway.errors import EntryNotTaken, last_line
+from waybill.daemon.backoff import Backoff
 from waybill.daemon.durable_file import replace_durably
 from waybill.identity.authority_folder import AuthorityFolder
 from waybill.identity.claims import broker_password, is_broker_password, password_file
+from waybill.identity.enrolment import MAX_ENROLMENT_BYTES
 from waybill.identity.errors import IdentityError
 from waybill.identity.names import PrincipalKind, principal
 from waybill.identity.registry import DeviceEntry
 from waybill.identity.registry_messages import DevicePublication
-from waybill.identity.registry_publisher import RegistryPublisher
+from waybill.identity.registry_publisher import RegistryPublisher, RegistryRefused
+from waybill.mqtt.broker_settings import BrokerSettings
+from waybill.mqtt.mqtt_client import MqttClient, MqttMessage, MqttSessionOptions
+from waybill.record import (
+    FACTORY_MOUNT,
+    EnrolmentChannel,
+    enrolment_filters,
+    enrolment_requester,
+    enrolment_rule,
+    enrolment_topic,
+)
 from waybill.settings import read_file
 
-__all__ = ["RegionEnrolment"]
+# What the enrolment broker of a region lets whom do: rules that never change. Pure.
+
+_NAME_DIGITS = 16
+
+
+def name_at_enrolment(region: str, secret: str) -> str:
+    """Who the access daemon is at the enrolment broker: a name that nobody can guess who has not its secret.
+
+    The authority of a factory signs whatever name it likes, and who has the daemon's would be the daemon there.
+    """
+    drawn = hashlib.sha256(b"name at the enrolment broker:" + secret.encode()).hexdigest()
+    return principal(PrincipalKind.ACCESS, f"{region}-{drawn[:_NAME_DIGITS]}")
+
+
+def enrolment_rules(name: str) -> str:
+    """The rules file: who shows a claim writes its own requests and reads their answers; `name` is the daemon's."""
+    requests, _ = enrolment_filters(EnrolmentChannel.REQUEST)
+    answers, _ = enrolment_filters(EnrolmentChannel.ANSWER)
+    lines = [f"user {name}"]
+    for mount in ("", FACTORY_MOUNT):
+        lines += [f"topic read {mount}{requests}", f"topic write {mount}{answers}"]
+    for mount in ("", FACTORY_MOUNT):
+        lines += [f"pattern write {mount}{enrolment_rule(EnrolmentChannel.REQUEST)}"]
+        lines += [f"pattern read {mount}{enrolment_rule(EnrolmentChannel.ANSWER)}"]
+    return "\n".join(lines) + "\n"
+
+
+# Publishing what is enrolled: behind all that was seen, and read back before anybody gets a certificate by it.
+
+READ_BACK_S: Final = 10.0
+
+
+class _Sent(NamedTuple):
+    id: str
+    until_s: float
+
+
+class EnrolmentPublisher:
+    """`saw` and `refuse` are called by the registry's reader, the rest by the thread that enrols.
+
+    `book`: what the reader has taken. `monotonic`: by which an entry that is not read back is given up.
+    """
+
+    def __init__(
+        self, publisher: RegistryPublisher, book: EntryBook, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._publisher, self._book, self._monotonic = publisher, book, monotonic
+        self._newest = ""
+        self._lock = threading.Lock()
+        self._sent: dict[str, _Sent] = {}
+        self._refused: dict[str, str] = {}
+
+    def saw(self, publication_id: str) -> None:
+        """The reader took a publication."""
+        self._newest = max(self._newest, publication_id)
+
+    def refuse(self, publication_id: str, why: str) -> None:
+        """The reader does not take a publication: whom it is for need not wait for it."""
+        with self._lock:
+            # `newest` is drawn before it is sent: the reader may be faster than the receipt.
+            if publication_id == self._publisher.newest or any(one.id == publication_id for one in self._sent.values()):
+                self._refused[publication_id] = why
+
+    def publish(self, entry: DeviceEntry) -> None:
+        """Publish an entry beside the operator's word for its device.
+
+        Raises RegistryUnreachable where the cluster is away, EntryNotTaken where waiting for its topic does not help.
+        """
+        # Behind all that was seen, whatever this clock says.
+        self._publisher.newest = max(self._publisher.newest or "", self._newest) or None
+        try:
+            publication_id = self._publisher.publish(entry, self._book.warrant(entry.name))
+        except RegistryRefused as error:
+            # The device asks again. Devices of other tenants do not wait for it.
+            raise EntryNotTaken(str(error)) from error
+        with self._lock:
+            self._sent[entry.name] = _Sent(publication_id, self._monotonic() + READ_BACK_S)
+
+    def is_taken(self, entry: DeviceEntry) -> bool:
+        """Whether what was published was read back, or what holds instead. Raises EntryNotTaken if it never will be."""
+        held = self._book.device(entry.name)
+        is_taken = held is not None and held.version >= entry.version
+        with self._lock:
+            sent = self._sent[entry.name]
+            why = self._refused.get(sent.id, "")
+            if not (is_taken or why) and self._monotonic() < sent.until_s:
+                return False
+            del self._sent[entry.name]
+            self._refused.pop(sent.id, None)
+        if not is_taken:
+            why = why or f"nobody read it back within {READ_BACK_S:g} s"
+            raise EntryNotTaken(f"{entry.name} was published, and this daemon does not take its registry entry: {why}")
+        return True
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._publisher.close()
+
+
+# One of the two ways on which requests for certificates come: the enrolment broker, or the devices' own broker.
+
+_PACKET_BYTES = MAX_ENROLMENT_BYTES + 1024
+_RECEIVE_MAXIMUM = 100
+_LOG = structlog.get_logger("access")
+
+
+class EnrolmentWay(NamedTuple):
+    """How a request came, and how its answer goes. `mount`: what the broker has put before the sender's topics."""
+
+    door: EnrolmentDoor
+    mount: str = ""
+
+    @property
+    def is_factory(self) -> bool:
+        """Whether the sender has shown a factory certificate."""
+        return self.mount == FACTORY_MOUNT
+
+    def answer(self, sender: str, payload: bytes) -> None:
+        """Publishes an answer; lost where there is no connection: who asks, asks again."""
+        self.door.publish(f"{self.mount}{enrolment_topic(sender, EnrolmentChannel.ANSWER)}", payload)
+
+
+class EnrolmentDoor:
+    """A connection that is made again and again. Driven by one thread: `socket` is what to select on.
+
+    Requests that come while it is away are asked again by who sent them, so no session is kept.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerSettings,
+        name: str,
+        topics: tuple[str, ...],
+        on_request: Callable[[EnrolmentWay, str, bytes], None],
+    ) -> None:
+        self._broker, self._name, self._topics, self._on_request = broker, name, topics, on_request
+        self._backoff = Backoff(broker.backoff_first_s, broker.backoff_max_s, random.random)
+        self._client: MqttClient | None = None
+        self._next_s = 0.0
+        self.is_open = False
+        self.problem = "not connected yet"
+
+    @property
+    def socket(self) -> Any:
+        """What to select on; None without a connection."""
+        return None if self._client is None else self._client.socket()
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether packets wait to be sent."""
+        return self._client is not None and self._client.has_outgoing
+
+    def turn(self, now_s: float) -> None:
+        """Connects when it is time, reads what came, and sends what waits."""
+        if self.socket is None:
+            self._lost(now_s)
+            self._connect_due(now_s)
+            return
+        assert self._client is not None
+        self._client.receive(self._receive)
+        self._client.loop_misc()
+        self._client.flush()
+
+    def publish(self, topic: str, payload: bytes) -> None:
+        """Publishes an answer; lost where there is no connection."""
+        # Not kept for later: by then the device asks with another nonce.
+        if self._client is not None and self.is_open:
+            self._client.publish_qos_1(topic, payload)
+
+    def close(self) -> None:
+        """Ends the connection."""
+        if self._client is not None:
+            self._client.disconnect()
+            self._client.flush()
+            self._client = None
+
+    def _lost(self, now_s: float) -> None:
+        if self._client is None:
+            return
+        self.problem = self._client.failure or self.problem or "connection lost"
+        _LOG.warning("the way to who asks for certificates is lost", broker=self._where, problem=self.problem)
+        self._client, self.is_open = None, False
+        self._next_s = now_s + self._backoff.take_delay_s()
+
+    def _connect_due(self, now_s: float) -> None:
+        if now_s < self._next_s:
+            return
+        try:
+            client = MqttClient(self._broker, self._options)
+            client.on_connect, client.on_subscribe = self._on_connect, self._on_subscribe
+            client.start()
+            self._client = client
+        except (OSError, ValueError) as error:
+            self.problem = f"{self._where}: {error}"
+            self._next_s = now_s + self._backoff.take_delay_s()
+
+    @property
+    def _where(self) -> str:
+        return f"{self._broker.host}:{self._broker.port}"
+
+    @property
+    def _options(self) -> MqttSessionOptions:
+        return MqttSessionOptions(
+            client_id=self._name,
+            receive_maximum=_RECEIVE_MAXIMUM,
+            max_packet_bytes=_PACKET_BYTES,
+        )
+
+    def _on_connect(self, client: Client, _data: Any, _flags: Any, reason: ReasonCode, _properties: Any) -> None:
+        if reason.is_failure:
+            self.problem = f"{self._where} refuses the connection: {reason}"
+            return
+        client.subscribe([(topic, SubscribeOptions(qos=1)) for topic in self._topics])
+
+    def _on_subscribe(self, _c: Client, _data: Any, _mid: int, reasons: list[ReasonCode], _properties: Any) -> None:
+        self.is_open = not any(reason.is_failure for reason in reasons)
+        if self.is_open:
+            self.problem = ""
+            self._backoff.reset()
+            _LOG.info("requests for certificates are taken", broker=self._where)
+
+    def _receive(self, message: MqttMessage) -> None:
+        assert self._client is not None
+        # First: what cannot be handled must not come again.
+        self._client.acknowledge(message.mid)
+        mount = FACTORY_MOUNT if message.topic.startswith(FACTORY_MOUNT) else ""
+        sender = enrolment_requester(message.topic.removeprefix(mount))
+        if sender is not None:
+            self._on_request(EnrolmentWay(self, mount), sender, message.payload)
+
+
+# The thread that enrols and renews: requests from two brokers to the desk, and what the desk wants done, in order.
+
+_TURN_S = 0.2
+_READ_BACK_TURN_S = 0.005
+"""While something waits to be read back, which takes some milliseconds."""
+_CLOSE_S = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnrolmentDoors:
+    """Where requests come: `claims`, the enrolment broker, as the user of these settings; `devices`, as `name`."""
+
+    name: str
+    claims: BrokerSettings
+    devices: BrokerSettings
+
+
+class _Published(NamedTuple):
+    way: EnrolmentWay
+    entry: DeviceEntry
+
+
+class EnrolmentService:
+    """Handles requests as they come; who waits for the registry to be read back keeps nobody else waiting.
+
+    `publish` returns when Pulsar has the entry, or raises; then it is tried again until `close`. `is_taken` says
+    whether the registry was read back with it. Where either raises EntryNotTaken the request is refused.
+    """
+
+    def __init__(
+        self,
+        desk: EnrolmentDesk,
+        doors: EnrolmentDoors,
+        publish: Callable[[DeviceEntry], None],
+        is_taken: Callable[[DeviceEntry], bool] = lambda _: True,
+    ) -> None:
+        self._desk, self._publish, self._is_taken = desk, publish, is_taken
+        # As many as the desk lets be under way.
+        self._published: list[_Published] = []
+        claims, devices = enrolment_filters(EnrolmentChannel.REQUEST)
+        self._doors = (
+            EnrolmentDoor(
+                doors.claims,
+                doors.claims.username or doors.name,
+                (claims, f"{FACTORY_MOUNT}{claims}"),
+                self._on_request,
+            ),
+            EnrolmentDoor(doors.devices, doors.name, (devices,), self._on_request),
+        )
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="enrolment", daemon=True)
+        self.problem = ""
+        """Why the registry does not take what was enrolled; "" while it does."""
+
+    def start(self) -> None:
+        """Begin. The registry must have been read to its end: what was enrolled before has to be known."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End; who waits for an answer asks again."""
+        self._stop.set()
+        self._thread.join(_CLOSE_S)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong now."""
+        return [problem for problem in (self.problem, *(door.problem for door in self._doors)) if problem]
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            sockets = [door.socket for door in self._doors if door.socket is not None]
+            writers = [door.socket for door in self._doors if door.socket is not None and door.wants_write]
+            # Both at once: neither broker has to wait for the other one's silence.
+            wait_s = _READ_BACK_TURN_S if self._published else _TURN_S
+            if sockets:
+                select.select(sockets, writers, [], wait_s)
+            else:
+                self._stop.wait(wait_s)
+            for door in self._doors:
+                door.turn(time.monotonic())
+            self._answer_taken()
+        for door in self._doors:
+            door.close()
+
+    def _on_request(self, way: EnrolmentWay, sender: str, payload: bytes) -> None:
+        try:
+            now, now_s = datetime.now(UTC), time.monotonic()
+            effects = self._desk.on_request(sender, payload, now=now, now_s=now_s, is_factory=way.is_factory)
+            self._perform(way, effects)
+        except Exception as error:  # noqa: BLE001 - one request must not end the enrolment of all others
+            _LOG.error("a request for a certificate cannot be handled", sender=sender, problem=repr(error))
+
+    def _perform(self, way: EnrolmentWay, effects: Sequence[EnrolmentEffect]) -> None:
+        for effect in effects:
+            if not isinstance(effect, PublishEntry):
+                way.answer(effect.sender, effect.payload)
+                continue
+            try:
+                if self._is_published(effect.entry):
+                    self._published.append(_Published(way, effect.entry))
+            except EntryNotTaken as error:
+                self._perform(way, self._not_taken(effect.entry, error))
+
+    def _answer_taken(self) -> None:
+        waiting, self._published = self._published, []
+        for one in waiting:
+            try:
+                self._perform(one.way, self._read_back(one))
+            except Exception as error:  # noqa: BLE001 - see `_on_request`
+                _LOG.error("an enrolment cannot be answered", device=one.entry.name, problem=repr(error))
+
+    def _read_back(self, one: _Published) -> list[EnrolmentEffect]:
+        entry, now = one.entry, datetime.now(UTC)
+        try:
+            if not self._is_taken(entry):
+                self._published.append(one)
+                return []
+        except EntryNotTaken as error:
+            return self._not_taken(entry, error)
+        self.problem = ""
+        _LOG.info("certificate given", device=entry.name, by=entry.reason, version=entry.version)
+        return self._desk.on_persisted(entry.name, now=now)
+
+    def _not_taken(self, entry: DeviceEntry, error: EntryNotTaken) -> list[EnrolmentEffect]:
+        self.problem = str(error)
+        _LOG.error("no certificate is given", device=entry.name, problem=self.problem)
+        return self._desk.on_not_taken(entry.name, self.problem, now=datetime.now(UTC))
+
+    def _is_published(self, entry: DeviceEntry) -> bool:
+        backoff = Backoff(0.2, 10.0, random.random)
+        while not self._stop.is_set():
+            try:
+                self._publish(entry)
+            except EntryNotTaken:
+                raise
+            except Exception as error:  # noqa: BLE001 - Pulsar's client raises many kinds; none of them is final
+                self.problem = f"the registry does not take {entry.name}: {error}"
+                _LOG.warning("an enrolment waits for the registry", device=entry.name, problem=str(error))
+                self._stop.wait(backoff.take_delay_s())
+            else:
+                self.problem = ""
+                return True
+        return False
+
 
 PASSWORDS_EVERY_S = 60.0
 """Tokens end by the clock, without a change of the registry."""

@@ -6,7 +6,9 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -14,7 +16,6 @@ import pulsar
 import structlog
 
 from gateway.alerts.alert_sender import BATCHING_DELAY_MS, MAX_IN_FLIGHT, AlertSender
-from gateway.alerts.asked_partitions import AskedPartitions
 from gateway.alerts.claims import Claims, ClaimState
 from gateway.alerts.config import AlertSettings
 from gateway.alerts.evaluation import LiveEvents
@@ -22,16 +23,214 @@ from gateway.alerts.evaluation_part import MAX_MESSAGES
 from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.partition import MAX_BYTES, RECEIVER_QUEUE, OwnedPartition
 from gateway.alerts.partition_evaluation import PartitionEvaluation, PartitionSettings
-from gateway.alerts.presence import Presence, PresenceMessage
-from gateway.alerts.presence_topic import PresenceTopic
+from gateway.alerts.presence import Presence, PresenceMessage, decode_presence, encode_presence
 from gateway.alerts.rules import AlertRules
-from gateway.alerts.standby_partitions import StandbyPartitions
+from gateway.alerts.standby import PartitionStandby, PreparedState
 from waybill.daemon.backoff import Backoff
 from waybill.identity.sealing import Unsealer
 from waybill.pulsar.pulsar_client import PulsarAccessError, close_quietly, open_pulsar_client
 from waybill.pulsar.pulsar_positions import EntryPosition
 
-__all__ = ["MAX_PARTITIONS", "PartitionOwner"]
+# Partitions that are asked for at once: one that does not answer holds up no other one.
+
+# more at once take a cluster no less time
+AT_ONCE: Final = 12
+WAIT_S: Final = 0.5
+"""So long the answers of a group are awaited before the next one: whoever is to come first does."""
+
+
+class AskedPartitions:
+    """One thread asks; `subscribe`, which gives a partition's subscription or why there is none, runs in others."""
+
+    def __init__(self, subscribe: Callable[[str], Any]) -> None:
+        self._subscribe = subscribe
+        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="claims")
+        self._asked: dict[Future[Any], str] = {}
+
+    def answers(self, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+        """Asks for some, none of which is asked for yet; what is answered by now, of these and of those before."""
+        new = {self._pool.submit(self._subscribe, name): name for name in names}
+        self._asked |= new
+        with suppress(TimeoutError):
+            for one in as_completed(new, WAIT_S):
+                yield self._asked.pop(one), one.result()
+        for one in [one for one in self._asked if one.done()]:
+            yield self._asked.pop(one), one.result()
+
+    def close(self) -> None:
+        """Asks no more; an answer that is still to come is waited for by nobody."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+# Where alert processes of a region say that they are there: a topic of the region, which is not replicated.
+
+# a process that ended is missed after a few of these
+SAY_S: Final = 1.0
+# without presence the partitions stay as they are, which is no hurry
+_RETRY_S: Final = 5.0
+_MAX_READ: Final = 1000
+_LOG = structlog.get_logger("alerts")
+
+
+class PresenceTopic:
+    """Says and hears in a thread of its own, as a topic that does not answer must not hold up who claims partitions.
+
+    Without it nothing is missed: partitions are only shared unevenly. `say`: what we say of us; None: nothing yet.
+    """
+
+    def __init__(self, client: Any, topic: str, presence: Presence, say: Callable[[], PresenceMessage | None]) -> None:
+        self._client, self._topic, self._presence, self._say = client, topic, presence, say
+        self._producer: Any = None
+        self._reader: Any = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hears alert processes", daemon=True)
+        self.problem = ""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Begins to say and to hear."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Says nothing more."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            began_s = time.monotonic()
+            pause_s = self.turn()
+            self._stop.wait(max(began_s + pause_s - time.monotonic(), 0.0))
+
+    def turn(self) -> float:
+        """Says what we hold, and hears the others; so long after its beginning is the next one."""
+        try:
+            if (said := self._say()) is None:
+                return SAY_S
+            self._open()
+            # Of this region alone: other clusters have no use for it.
+            self._producer.send_async(encode_presence(said), None, disable_replication=True)
+            self._hear()
+        except (pulsar.PulsarException, ValueError, RuntimeError) as error:
+            self._note(f"{self._topic}: {error}")
+            return _RETRY_S
+        self._note("")
+        return SAY_S
+
+    def _open(self) -> None:
+        if self._producer is None:
+            self._producer = self._client.create_producer(self._topic, max_pending_messages=100)
+        if self._reader is None:
+            self._reader = self._client.create_reader(self._topic, pulsar.MessageId.latest)
+
+    def _hear(self) -> None:
+        try:
+            for _ in range(_MAX_READ):
+                said = decode_presence(self._reader.read_next(1).data())
+                if said is not None:
+                    self._presence.note(said, time.monotonic())
+        except pulsar.Timeout:
+            return
+
+    def _note(self, problem: str) -> None:
+        if problem and not self.problem:
+            _LOG.warning("other alert processes are not heard", problem=problem)
+        self.problem = problem
+
+
+# The partitions for which a process stands by: one that goes is one whose state is forgotten, or handed over.
+
+TURN_S: Final = 1.0
+KEEP_S: Final = 30.0
+"""A partition whose owner is not heard is kept for so long."""
+_CLOSE_S: Final = 2.0
+
+
+class StandbyPartitions:
+    """Chosen by what is heard of the other processes. `state` makes the state of a partition, without a message."""
+
+    def __init__(self, client: Any, presence: Presence, state: Callable[[str], PartitionEvaluation]) -> None:
+        self._client, self._presence, self._state = client, presence, state
+        self._followed: dict[str, PartitionStandby] = {}
+        self._kept_s: dict[str, float] = {}
+        self._next_s = 0.0
+
+    @property
+    def names(self) -> list[str]:
+        """The partitions that are followed."""
+        return sorted(self._followed)
+
+    @property
+    def ready(self) -> list[str]:
+        """Those of them that could be gone on with now."""
+        return sorted(name for name, one in list(self._followed.items()) if one.is_ready)
+
+    @property
+    def behind_s(self) -> float | None:
+        """How far behind is the one that is furthest; None: nothing is followed."""
+        return max((one.behind_s for one in list(self._followed.values())), default=None)
+
+    @property
+    def problem(self) -> str:
+        """Why one of them does not get on; empty when none is known to."""
+        said = ((name, one.problem) for name, one in sorted(self._followed.items()))
+        return next((f"{name} is not followed: {problem}" for name, problem in said if problem), "")
+
+    def turn(self, taken: Iterable[str], held: int, now_s: float, *, most: int = 512) -> None:
+        """Begins to follow, and ends, of those that other processes have, at most so many; once a second. `held`: how
+        many we hold."""
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + TURN_S
+        for name in taken:
+            if len(self._followed) >= most:
+                break
+            if name not in self._followed and self._presence.is_standby(name, held, now_s):
+                self._follow(name)
+                self._kept_s[name] = now_s
+        for name in self.names:
+            if self._is_wanted(name, held, now_s):
+                self._kept_s[name] = now_s
+            elif self._presence.is_held_elsewhere(name, now_s) or now_s - self._kept_s[name] > KEEP_S:
+                self._end(name).stop()
+
+    def take(self, name: str) -> Callable[[], PreparedState | None]:
+        """It is followed no more, as it is ours now: what gives the state that was made, when it is asked."""
+        if name not in self._followed:
+            return lambda: None
+        one = self._end(name)
+        one.stop()
+        return one.hand_over
+
+    def _is_wanted(self, name: str, held: int, now_s: float) -> bool:
+        if self._presence.is_standby(name, held, now_s):
+            return True
+        # another is to be it now: what is ready is kept until that one is, too
+        is_only = self._followed[name].is_ready and not self._presence.is_ready_elsewhere(name, now_s)
+        return is_only and self._presence.is_held_elsewhere(name, now_s)
+
+    def _end(self, name: str) -> PartitionStandby:
+        del self._kept_s[name]
+        return self._followed.pop(name)
+
+    def close(self) -> None:
+        """Ends all."""
+        ending = list(self._followed.values())
+        for one in ending:
+            one.stop()
+        ends_s = time.monotonic() + _CLOSE_S
+        for one in ending:
+            one.wait(max(ends_s - time.monotonic(), 0.0))
+
+    def _follow(self, name: str) -> None:
+        self._followed[name] = PartitionStandby(
+            self._state(name), self._client, lambda: self._presence.acknowledged(name, time.monotonic())
+        )
+        self._followed[name].start()
+
 
 MAX_PARTITIONS: Final = 512
 """Each that is held, or stood by for, has a thread and a subscription or a reader."""
@@ -44,9 +243,8 @@ LOOK_S: Final = 30.0
 # a partition that is free is taken by the next turn
 _TURN_S: Final = 0.05
 # a cluster that does not answer must not hold up the end of the process
-_CLOSE_S: Final = 5.0
+_CLOSE_ALL_S: Final = 5.0
 _PARTITION: Final = "-partition-"
-_LOG = structlog.get_logger("alerts")
 
 
 class PartitionOwner:
@@ -118,9 +316,9 @@ class PartitionOwner:
         """Gives every partition back once what was read is receipted, within the stop time-out; whether all were."""
         self._stop.set()
         self._heard.stop()
-        self._thread.join(self._settings.pulsar.operation_timeout_s + _CLOSE_S)
+        self._thread.join(self._settings.pulsar.operation_timeout_s + _CLOSE_ALL_S)
         self._asking.close()
-        ends_s = time.monotonic() + self._settings.stop_timeout_s + _CLOSE_S
+        ends_s = time.monotonic() + self._settings.stop_timeout_s + _CLOSE_ALL_S
         for owned, _ in self._held.values():
             owned.stop()
         self._standbys.close()
@@ -128,7 +326,7 @@ class PartitionOwner:
             thread.join(max(ends_s - time.monotonic(), 0))
         closing = threading.Thread(target=close_quietly, args=(self._client,), name="pulsar-close", daemon=True)
         closing.start()
-        closing.join(_CLOSE_S)
+        closing.join(_CLOSE_ALL_S)
         return not any(thread.is_alive() or owned.unreceipted for owned, thread in self._held.values())
 
     def _run(self) -> None:

@@ -19,7 +19,6 @@ from gateway.alerts.ack_order import AckOrder
 from gateway.alerts.alert_sender import AlertSender
 from gateway.alerts.evaluation import FoundEvent
 from gateway.alerts.evaluation_part import EvaluationPart, alert_of
-from gateway.alerts.gathering import pause_s
 from gateway.alerts.lag import age_s
 from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.partition_evaluation import PartitionEvaluation
@@ -30,7 +29,17 @@ from waybill.pulsar.pulsar_client import close_quietly
 from waybill.pulsar.pulsar_positions import EntryPosition, MessagePosition, position_of
 from waybill.pulsar.silence import WITHHELD, Silence
 
-__all__ = ["OwnedPartition"]
+# How long batches gather before they are evaluated together. Pure.
+
+MAX_PAUSE_S: Final = 0.02
+"""An alert waits no longer for this."""
+_TIMES: Final = 2.0
+
+
+def pause_s(took_s: float, messages: int, many: int) -> float:
+    """The pause after an evaluation of so many messages that took so long; none where `many` or more wait."""
+    return 0.0 if messages >= many else min(_TIMES * took_s, MAX_PAUSE_S)
+
 
 FIRST_WAIT_MS: Final = 300
 """So long a new owner waits for a message that was left: if there is none, it goes on behind the last one."""

@@ -10,25 +10,89 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
+from typing import Generic, NamedTuple, TypeVar
 
 import structlog
 
 from gateway.alerts.claims import ClaimState
 from gateway.alerts.config import AlertEndpoint, AlertSettings
 from gateway.alerts.evaluation import LiveEvents
-from gateway.alerts.fence_follower import FenceFollower
 from gateway.alerts.lag import Lag, lag_of
 from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.owner import PartitionOwner
 from gateway.alerts.rules import AlertRules
 from gateway.alerts.status import AlertsStatus
 from gateway.errors import AddressTaken, ThreadEnded
-from geo.spatial import Fence, FenceSet, Gate, GateSet
+from gateway.reference_follower import ReferenceFollower
+from gateway.reference_publications import ReferencePublications
+from gateway.source_settings import ReferenceSource
+from geo.reference.fences import usable_fence
+from geo.reference.in_force import RefusedVersion
+from geo.reference.trust import ReferenceTrust
+from geo.spatial import Fence, FenceError, FenceSet, Gate, GateSet
 from waybill.daemon.signals import handle_signals
 from waybill.daemon.status_server import HttpAnswer, StatusServer, json_answer, metrics_answer
+from waybill.identity.followed_operators import FollowedOperators
+from waybill.pulsar.pulsar_client import PulsarAccess
 from waybill.pulsar.token_watch import TokenWatch
 
-__all__ = ["AlertService"]
+# The fences and gates that were published, as a region reads them: judged as the centre judges them.
+
+
+class FencePublications(ReferencePublications[Fence | Gate]):
+    """Fences and gates. `trust`: whose are taken now."""
+
+    def __init__(self, trust: Callable[[], ReferenceTrust]) -> None:
+        super().__init__("fence", usable_fence, (FenceError,), trust)
+
+
+# The fences in force, followed, and made into rules beside the ones in use.
+
+Rules = TypeVar("Rules")
+
+
+class FenceFacts(NamedTuple):
+    """What is known of the fences: those in force, publications that cannot be used, messages that are none.
+
+    `problem`: why they are not known to their end; empty while they are.
+    """
+
+    fences: int
+    gates: int
+    refused: tuple[RefusedVersion, ...]
+    messages_refused: dict[str, int]
+    last_refused: str
+    unreachable_since_s: float | None
+    problem: str
+
+
+class FenceFollower(ReferenceFollower[Fence | Gate, Rules], Generic[Rules]):
+    """`rules` are those in use, None before there are any. `make` makes them of the fences and gates in force."""
+
+    def __init__(
+        self,
+        service_url: str,
+        access: PulsarAccess,
+        settings: ReferenceSource,
+        make: Callable[[tuple[Fence | Gate, ...]], Rules],
+    ) -> None:
+        """Raises SettingsError for a file of keys that cannot be used."""
+        operators = None if settings.operators is None else FollowedOperators(settings.operators)
+        super().__init__(
+            service_url,
+            access,
+            operators,
+            FencePublications,
+            lambda in_force: make(tuple(one.made for one in in_force.held)),
+        )
+
+    @property
+    def facts(self) -> FenceFacts:
+        """What is known now."""
+        known, held = self.reference_facts, () if self.in_force is None else self.in_force.held
+        gates = sum(isinstance(one.made, Gate) for one in held)
+        return FenceFacts(len(held) - gates, gates, *known[1:])
+
 
 STUCK_AFTER_S = 60.0
 """A thread that has not turned for so long is no longer alive."""

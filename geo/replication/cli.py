@@ -1,5 +1,7 @@
 """waybill topology plan | apply | verify | watch | broker-conf."""
 
+from __future__ import annotations
+
 import errno
 import json
 import os
@@ -8,30 +10,254 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector, CollectorRegistry
 from pydantic import SecretStr
 from rich.console import Console
+from rich.table import Table
 from typer.core import TyperCommand
 
+from geo.replication.actual import for_each_cluster, topic_stats
 from geo.replication.admin import AdminClient
 from geo.replication.apply import Applied, Inspection, admins, inspect_clusters
 from geo.replication.apply import apply as apply_topology
-from geo.replication.broker_conf import broker_conf_lines
-from geo.replication.errors import ReplicationError
+from geo.replication.errors import NoAddress, ReplicationError, UnusableAccess
+from geo.replication.link_probe import VerifyResult
 from geo.replication.link_probe import verify as verify_links
 from geo.replication.model import Topology
-from geo.replication.observe import observe
+from geo.replication.observe import LinkState, Observation, observe
 from geo.replication.plan import Change, stale_addresses
-from geo.replication.reconnect import reconnect
-from geo.replication.terminal import compared, links_table, summary
-from geo.replication.watch import ReplicationCollector
+from geo.replication.rest_types import TopicStats
+from geo.replication.topic_naming import topic_path
 from waybill.daemon.status_server import StatusServer, metrics_answer
+from waybill.identity.broker_conf import ServerFiles
+from waybill.identity.pulsar_conf import pulsar_security
+from waybill.pulsar.pulsar_address import each_host
 from waybill.pulsar.pulsar_client import PulsarAccess
 from waybill.settings import SettingsError, load
 
-__all__ = ["app"]
+# What a topology says to the configuration of a cluster's brokers: its ports, and which roles may do everything.
+
+_KEY_REFRESH_S = 60
+"""A key of tokens that is retired is refused after so long."""
+
+
+def broker_conf_lines(topology: Topology, cluster: str, issuer: str, tls: Path, token_file: Path) -> list[str]:
+    """Lines of broker.conf. `tls`, `token_file`: paths on the brokers' machines. Raises NoAddress, UnusableAccess."""
+    found = topology.clusters.get(cluster)
+    if found is None or found.address is None:
+        raise NoAddress(cluster)
+    if not (tls.is_absolute() and token_file.is_absolute() and issuer.startswith("https://")):
+        raise UnusableAccess("--tls and --token-file are whole paths (/etc/...), --issuer is an https:// address")
+    urls = found.address.service_url, found.address.admin_url
+    if not (urls[0].startswith("pulsar+ssl://") and urls[1].startswith("https://")):
+        raise UnusableAccess(f"cluster {cluster}: its addresses must be pulsar+ssl:// and https://")
+    broker_port, web_port = (urlsplit(each_host(url)[0]).port for url in urls)
+    conf = pulsar_security(
+        ServerFiles(tls / "certificate.pem", tls / "key.pem"),
+        tls / "ca.pem",
+        issuer=issuer,
+        broker_token=token_file,
+        superusers=topology.superusers_of(cluster),
+        ports=(broker_port or 6651, web_port or 443),
+        key_refresh_s=_KEY_REFRESH_S,
+    )
+    return [f"{name}={value}" for name, value in conf.items()]
+
+
+# Brings replicators back that gave up: Pulsar does not try again after some refusals of the other cluster.
+
+_TIMEOUT_S = 10.0
+_POLL_S = 0.5
+
+
+def reconnect(topology: Topology, clients: Mapping[str, AdminClient]) -> list[str]:
+    """Reload each topic that has no connection to another of these clusters for ten seconds; returns them in words.
+
+    All of `clients` answer. A cluster that lost its disks refuses a replicator, "namespace not found", and 4.0.8 closes
+    that for good. A reload interrupts the topic's clients for a moment, and loses nothing.
+    """
+    deadline = time.monotonic() + _TIMEOUT_S
+    # A replicator that Pulsar is about to connect by itself needs no reload, which would disturb its topic's clients.
+    while (lost := _disconnected(topology, clients)) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    for source, topic in lost:
+        clients[source].put(f"{topic_path(topic)}/unload")
+    return [
+        f"{source}: reloaded topic {topic}, not connected to {', '.join(lost[source, topic])}" for source, topic in lost
+    ]
+
+
+def _disconnected(topology: Topology, clients: Mapping[str, AdminClient]) -> dict[tuple[str, str], list[str]]:
+    """Source and topic -> the clusters that it does not reach."""
+    links = [link for link in topology.links() if {link[1], link[2]} <= set(clients)]
+
+    def ask(admin: AdminClient) -> dict[str, dict[str, TopicStats | None]]:
+        return {
+            name: topic_stats(admin, name) for name in {name for name, source, _ in links if source == admin.cluster}
+        }
+
+    stats = for_each_cluster(clients, ask)
+    lost: dict[tuple[str, str], list[str]] = {}
+    for namespace, source, target in links:
+        for topic, of_topic in stats[source][namespace].items():
+            # A topic that does not exist (a partition that was never used) has no statistics, and cannot be reloaded.
+            replicator = of_topic and of_topic.replication.get(target)
+            if of_topic and not (replicator and replicator.connected):
+                lost.setdefault((source, topic), []).append(target)
+    return lost
+
+
+# How links, rights and observations look on a terminal.
+
+
+def compared(wanted: Topology, result: VerifyResult) -> str:
+    """How many links and rights are as they should be, and how many clusters answered."""
+    answered = len(wanted.clusters) - len(result.unreachable)
+    good = sum(link.is_good for link in result.links)
+    links = f"{good} of {len(result.links)} links good" if result.links else "no link: no namespace is on two clusters"
+    if result.rights:
+        refused = sum(right.is_good and not right.may for right in result.rights)
+        kept = sum(right.is_good for right in result.rights)
+        links += f"; {kept} of {len(result.rights)} rights as they should be, {refused} of them refusals"
+    return f"{links}; {answered} of {len(wanted.clusters)} clusters answered"
+
+
+def links_table(links: Sequence[LinkState]) -> Table:
+    """One row for each link: whether it is connected, what waits, how long a probe took, what is wrong."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("namespace", "link", "state"):
+        table.add_column(column)
+    for column in ("backlog", "latency"):
+        table.add_column(column, justify="right")
+    table.add_column("problem", overflow="fold")
+    for link in links:
+        state = "[green]connected[/]" if link.connected else "[red]disconnected[/]"
+        latency = f"{link.latency_s * 1000:.0f} ms" if link.latency_s is not None else ""
+        row = (link.namespace, f"{link.source} -> {link.target}", state, _count(link.backlog), latency, link.problem)
+        table.add_row(*row)
+    return table
+
+
+def _count(value: int | None) -> str:
+    return "unknown" if value is None else f"{value:,}"
+
+
+def summary(seen: Observation) -> str:
+    """What was observed at one moment, in a line."""
+    connected = sum(link.connected for link in seen.links)
+    waiting = [link.backlog for link in seen.links if link.backlog is not None]
+    lags = [link.delay_s for link in seen.links if link.delay_s is not None]
+    behind = [cursor.behind_s for cursor in seen.cursors if cursor.behind_s is not None]
+    count = _count(sum(waiting) if waiting else None)
+    words = f"{connected} of {len(seen.links)} links connected, {count} messages waiting"
+    words += f", lag {max(lags):.0f} s" if lags else ", lag unknown"
+    words += f", cursors at most {max(behind):.1f} s behind" if behind else ", cursors unknown"
+    if unknown := len(seen.links) - len(waiting):
+        words += f", {unknown} links unknown"
+    return words + "".join(f", {cluster} unreachable" for cluster in seen.unreachable)
+
+
+# Replication as Prometheus metrics.
+
+_CLUSTER = ("cluster",)
+_LINK = ("namespace", "source", "target")
+_CURSOR = ("topic", "subscription", "cluster")
+
+METRICS = {
+    "waybill_replication_cluster_reachable": "1 when the cluster's admin interface answered",
+    "waybill_replication_connected": "1 when every replicator of the link is connected",
+    "waybill_replication_backlog_messages": "messages of the namespace that the target does not have yet",
+    "waybill_replication_lag_seconds": "age of the oldest message that the target does not have yet",
+    "waybill_replication_cursor_snapshot_age_seconds": "since the subscription's position last moved in this cluster",
+    "waybill_replication_cursor_snapshot_behind_seconds": "how long before the furthest cluster's it last moved here",
+    "waybill_replication_cursor_waiting_seconds": "age of the oldest of them; 0 when nothing waits",
+    "waybill_replication_cursor_backlog_messages": "messages and markers that the subscription has not acknowledged",
+    "waybill_replication_unknown_cursor_backlog_messages": "the same of a subscription that the topology does not name",
+}
+
+
+class ReplicationCollector(Collector):
+    """Gives the last observation as metrics; what is not observed any more is not exported any more."""
+
+    def __init__(self) -> None:
+        self._last: Observation | None = None
+        self.ready = Event()
+
+    def registry(self) -> CollectorRegistry:
+        """A registry with these metrics only."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self)
+        return registry
+
+    def update(self, observation: Observation) -> None:
+        """Export this observation from now on."""
+        self._last = observation
+        self.ready.set()
+
+    def describe(self) -> Iterator[Metric]:
+        """Each metric without its values."""
+        yield from map(_gauge, METRICS)
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of the last observation."""
+        if self._last is None:
+            return
+        yield from _reachable(self._last)
+        yield from _links(self._last)
+        yield from _cursors(self._last)
+
+
+def _gauge(name: str) -> GaugeMetricFamily:
+    labels = _CURSOR if "_cursor_" in name else _CLUSTER if "_cluster_" in name else _LINK
+    return GaugeMetricFamily(name, METRICS[name], labels=labels)
+
+
+def _reachable(seen: Observation) -> Iterator[Metric]:
+    gauge = _gauge("waybill_replication_cluster_reachable")
+    for cluster in sorted({link.source for link in seen.links} | set(seen.unreachable)):
+        gauge.add_metric([cluster], 0 if cluster in seen.unreachable else 1)
+    yield gauge
+
+
+def _links(seen: Observation) -> Iterator[Metric]:
+    connected = _gauge("waybill_replication_connected")
+    backlog = _gauge("waybill_replication_backlog_messages")
+    lag = _gauge("waybill_replication_lag_seconds")
+    for link in seen.links:
+        labels = [link.namespace, link.source, link.target]
+        connected.add_metric(labels, float(link.connected))
+        if link.backlog is not None:
+            backlog.add_metric(labels, link.backlog)
+        if link.delay_s is not None:
+            lag.add_metric(labels, link.delay_s)
+    yield from (connected, backlog, lag)
+
+
+def _cursors(seen: Observation) -> Iterator[Metric]:
+    age = _gauge("waybill_replication_cursor_snapshot_age_seconds")
+    behind = _gauge("waybill_replication_cursor_snapshot_behind_seconds")
+    waiting = _gauge("waybill_replication_cursor_waiting_seconds")
+    backlog = _gauge("waybill_replication_cursor_backlog_messages")
+    for cursor in seen.cursors:
+        labels = [cursor.topic, cursor.subscription, cursor.cluster]
+        backlog.add_metric(labels, cursor.backlog)
+        if cursor.age_s is not None:
+            age.add_metric(labels, cursor.age_s)
+        if cursor.behind_s is not None:
+            behind.add_metric(labels, cursor.behind_s)
+        if cursor.waiting_s is not None:
+            waiting.add_metric(labels, cursor.waiting_s)
+    unknown = _gauge("waybill_replication_unknown_cursor_backlog_messages")
+    for one in seen.unknown:
+        unknown.add_metric([one.topic, one.subscription, one.cluster], one.backlog)
+    yield from (age, behind, waiting, backlog, unknown)
+
 
 app = typer.Typer(
     rich_markup_mode=None,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cloud_jobs.alert_rule_checks import check_rules
 from cloud_jobs.errors import ReferenceFileError
 from cloud_jobs.in_force import in_force
+from cloud_jobs.judged_reference import check_rules
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import publications_in, quarantined_messages, store
 from cloud_jobs.reference_files import make_version, read_placed, usable

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from cloud_jobs import jobs
-from cloud_jobs.bound_checkpoints import BoundCheckpoints
-from cloud_jobs.config import CloudSettings
+from cloud_jobs.config import BoundCheckpoints, CloudSettings
 from cloud_jobs.errors import OtherLake
 from cloud_jobs.ingest import job
 from cloud_jobs.lake.tables import INGEST, Lake

@@ -8,17 +8,11 @@ from typing import Any
 
 import pytest
 
-from cloud_jobs import executor_check
+from cloud_jobs import spark as executor_check
 from cloud_jobs.errors import ExecutorsNotReady
-from cloud_jobs.executor_check import (
-    ExecutorReport,
-    check_executors,
-    explain_failure,
-    inspect_executor,
-    report_faults,
-)
+from cloud_jobs.spark import ExecutorReport, check_executors, explain_failure, inspect_executor, report_faults
 
-GOOD = ExecutorReport("worker-1", "3.11.7", (), "/tmp/app/waybill-1.zip/cloud_jobs/executor_check.py", ())  # noqa: S108
+GOOD = ExecutorReport("worker-1", "3.11.7", (), "/tmp/app/waybill-1.zip/cloud_jobs/spark.py", ())  # noqa: S108
 
 
 class OneMachine:
@@ -80,7 +74,7 @@ def test_a_folder_that_is_another_one_over_there_is_named(tmp_path: Path) -> Non
 
 def test_other_code_than_the_driver_s_is_named() -> None:
     assert report_faults([GOOD], archive="waybill-1.zip") == []
-    installed = GOOD._replace(project="/usr/lib/python3/site-packages/cloud_jobs/executor_check.py")
+    installed = GOOD._replace(project="/usr/lib/python3/site-packages/cloud_jobs/spark.py")
     assert report_faults([GOOD, installed], archive="waybill-1.zip") == [
         "worker-1: runs the project of /usr/lib/python3/site-packages, not what the driver sent"
     ]

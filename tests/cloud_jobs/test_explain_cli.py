@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from cloud_jobs.explain_cli import explain
+from cloud_jobs.bill_cli import explain
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,14 @@ import time
 import zipfile
 from pathlib import Path
 
-from cloud_jobs.executor_check import EXECUTOR_PACKAGES
 from cloud_jobs.project_archive import PROJECT_PACKAGES, archive_bytes, write_project_archive
+from cloud_jobs.spark import EXECUTOR_PACKAGES
 
 # What is pickled by name into tasks: the source, and the parts of the jobs that run on executors.
 ON_EXECUTORS = (
-    "cloud_jobs.executor_check",
+    "cloud_jobs.spark",
     "cloud_jobs.geofence.units",
-    "cloud_jobs.ingest.duplicates",
+    "cloud_jobs.ingest.micro_batch",
     "cloud_jobs.ingest.parts",
     "cloud_jobs.key_groups",
     "cloud_jobs.lake.data_files",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cloud_jobs.still_computing import said_while_computing
+from cloud_jobs.jobs import said_while_computing
 
 
 class Log:

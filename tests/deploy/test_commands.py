@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 import deploy.local
 from deploy.demo.cli import print_next_commands
 from deploy.local import LocalStack, StackSettings, StackState
+from deploy.local.cli import StackView
 from deploy.local.process import ProcessIdentity
-from deploy.local.view import StackView
 from waybill.commands import SUBCOMMANDS, command_line
 
 

@@ -18,8 +18,8 @@ from deploy.canary.probe_at_hop import HopColour
 from deploy.canary.status import CanaryStatus
 from deploy.demo.audit import Audit, ingested_records
 from deploy.demo.canary import CanaryFindings
+from deploy.demo.cli import as_json, verdict_table
 from deploy.demo.plan import DemoSettings, plan_demo
-from deploy.demo.report import as_json, verdict_table
 from deploy.local.canary_settings import CANARY_TENANT
 from tests.cloud_jobs.billing.register.billed_lake import LONG_AGO, NOW, BilledLake
 from tests.deploy.canary.test_canary_status import status

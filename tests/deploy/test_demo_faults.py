@@ -16,14 +16,11 @@ import pytest
 from rich.console import Console
 
 from deploy.demo.audit import Audit
-from deploy.demo.driving import DemoDrive
+from deploy.demo.cli import ProgressLine, as_json, verdict_table
 from deploy.demo.errors import DemoError
 from deploy.demo.faults import FaultFindings
 from deploy.demo.plan import DemoSettings, plan_demo
-from deploy.demo.progress_line import ProgressLine
-from deploy.demo.report import as_json, verdict_table
-from deploy.demo.scenario import DemoScenario
-from deploy.demo.standstill import Standstill
+from deploy.demo.scenario import DemoDrive, DemoScenario, Standstill
 from deploy.local.process import cpu_seconds
 from simulator import Progress, Scenario, Summary, VehicleMessage
 
@@ -82,10 +79,10 @@ def driven(
             log.append(f"{message.offset_s:.0f}")
         return Summary(made, made, 0, 0, 0, 200.0, {})
 
-    monkeypatch.setattr("deploy.demo.driving.publish", at_once)
-    monkeypatch.setattr("deploy.demo.driving.read_folder", lambda _: (None, None))
+    monkeypatch.setattr("deploy.demo.scenario.publish", at_once)
+    monkeypatch.setattr("deploy.demo.scenario.read_folder", lambda _: (None, None))
     monkeypatch.setattr(
-        "deploy.demo.driving.drive",
+        "deploy.demo.scenario.drive",
         lambda *_: (VehicleMessage(float(at), "eu-0001", "t", b"") for at in range(0, 100, 5)),
     )
     plan = plan_demo(DemoSettings(vehicles=4, restart_after_s=0.05, cut_at_least_s=cut_at_least_s))

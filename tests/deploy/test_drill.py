@@ -14,13 +14,22 @@ from typer.testing import CliRunner
 
 from cloud_jobs.lake.coverage import DeviceStream
 from cloud_jobs.lake.tables import Lake
-from deploy.drill.central_table import CentralTable
-from deploy.drill.cli import app
-from deploy.drill.drills import Outcome
+from deploy.drill.cli import (
+    MOMENTS,
+    SNAPSHOTS_S,
+    TRIGGERS_S,
+    SweepPoint,
+    SweepResult,
+    app,
+    as_json,
+    drill_table,
+    points,
+    sweep,
+    sweep_table,
+)
+from deploy.drill.drills import CentralTable, Outcome
 from deploy.drill.findings import compute_findings
-from deploy.drill.report import as_json, drill_table
 from deploy.drill.settings import Drill, DrillSettings, Moment
-from deploy.drill.sweep import MOMENTS, SNAPSHOTS_S, TRIGGERS_S, SweepPoint, SweepResult, points, sweep, sweep_table
 from tests.deploy.test_drill_findings import TIMELINE
 from waybill.record import IntervalSet
 

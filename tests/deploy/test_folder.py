@@ -15,7 +15,7 @@ from threading import Thread
 import pytest
 
 from deploy.local import FolderDamaged, FolderNotOurs, FolderOfAnother, StackInUse, StackNotRunning, StackState
-from deploy.local.background import start_in_background, stop_running
+from deploy.local.cli import start_in_background, stop_running
 from deploy.local.folder import claim, empty, hold, holder
 from deploy.local.process import ProcessIdentity
 from tests.waiting import PATIENCE

@@ -8,8 +8,7 @@ import pytest
 
 from deploy.local import stack as module
 from deploy.local.errors import DiskFull
-from deploy.local.free_space import require_free_space
-from deploy.local.stack import LocalStack
+from deploy.local.stack import LocalStack, require_free_space
 
 GB = 1_000_000_000
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from deploy.local.cli import Announced, settings_line
 from deploy.local.stack_state import ServerRecord
-from deploy.local.view import Announced, settings_line
 
 
 def record(name: str, state: str) -> ServerRecord:

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.config import BufferSettings, ClassSettings
-from edge_agent.store.eviction_policy import StorageUsage, next_eviction_step
-from edge_agent.store.retention import BufferRetention, downsampled
+from edge_agent.store.retention import BufferRetention, StorageUsage, downsampled, next_eviction_step
 from tests.edge_agent.makers import WALL_MS, fill, open_buffer
 from tests.strategies import batches
 from waybill.record import Batch, Event, IntervalSet, Record, Signal, decode

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_agent.config import DrainSettings
-from edge_agent.drain.dispatcher import Dispatcher, merged
-from edge_agent.drain.queues import QUEUE_BATCHES, FairShare, LiveQueue
+from edge_agent.drain.dispatcher import QUEUE_BATCHES, Dispatcher, FairShare, LiveQueue, merged
 from edge_agent.drain.sent_batches import InFlightBatch, SendWindow
 from edge_agent.store.batch_rows import StoredBatch, batch_row_id, merge_tombstones
 from edge_agent.store.buffer import Buffer

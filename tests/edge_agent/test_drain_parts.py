@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from edge_agent.clock.jumps import ClockJump
 from edge_agent.config import AgentSettings
-from edge_agent.drain.inbox import MAX_NEW_BATCHES, MAX_REPORTS, DrainInbox
+from edge_agent.drain.drainer import MAX_NEW_BATCHES, MAX_REPORTS, DrainInbox
 from edge_agent.drain.region import LEAVE_WITHIN_S, RegionChoice, UplinkHealth
 from edge_agent.errors import LinkClosed, LinkError, NoCertificate, StoreError
 from edge_agent.store.batch_rows import StoredBatch, batch_row_id

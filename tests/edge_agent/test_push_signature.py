@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.config import AgentSettings
-from edge_agent.daemon import Daemon
-from edge_agent.push_signature import VERSION_FILE, PushSignatures
+from edge_agent.daemon import VERSION_FILE, Daemon, PushSignatures
 from edge_agent.pushable import PushRefused
 from tests.edge_agent.test_pushed_daemon import FILE
 from tests.identity.operators import operator, operators_file

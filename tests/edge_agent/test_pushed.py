@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from edge_agent.config import AgentSettings
 from edge_agent.daemon import Daemon
 from edge_agent.pushable import PushRefused
-from edge_agent.pushed import Trial, effective_settings
-from edge_agent.pushed_files import AGAIN, IN_FORCE, ON_TRIAL, REFUSED
+from edge_agent.pushed import AGAIN, IN_FORCE, ON_TRIAL, REFUSED, Trial, effective_settings
 from tests.edge_agent.makers import MINIMAL_FILE
 from tests.examples import examples
 from waybill.settings import SettingsError, load, parse, parse_toml

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pulsar
 
-from gateway.loop import GatewayLoop
+from gateway.service import GatewayLoop
 from tests.gateway.strategies import settings
 from tests.waiting import deadline_s
 from waybill.daemon.wakeup import WakeUp

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.config import Drain, TenantSettings
-from gateway.drain import DrainControl
+from gateway.engine import DrainControl
 from gateway.validation import Sender
 
 D1 = Sender("fleet", "d1")

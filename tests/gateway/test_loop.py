@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.loop import Shutdown
+from gateway.service import Shutdown
 from tests.gateway.sides import NOT_AUTHORIZED, FakeBroker, Published, Region, without_waiting
 from tests.gateway.strategies import batch, settings, topic
 from waybill.record import DeviceChannel, device_topic

@@ -7,8 +7,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from gateway import Produce
-from gateway.checks import problems
-from gateway.sealing import Sealing
+from gateway.cli import problems
+from gateway.tenant_producers import Sealing
 from tests.gateway.strategies import settings
 from waybill.identity.errors import SealingKeyError, Unsealable
 from waybill.identity.sealing import Unsealer

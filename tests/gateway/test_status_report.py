@@ -13,7 +13,7 @@ import pytest
 from gateway import Engine, Produce
 from gateway.health import STALLED_AFTER_S, PublicationResults
 from gateway.metrics import GatewayMetrics
-from gateway.status_report import StatusReporter
+from gateway.service import StatusReporter
 from tests.gateway.strategies import batch, engine, settings, topic
 from tests.tokens import token_file
 from waybill.record import DeviceChannel, device_topic

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from gateway import Engine, NotSent, Produce
-from gateway.dead_letter_rates import DEVICE_PART, KEPT_AT_ONCE
+from gateway.engine import DEVICE_PART, KEPT_AT_ONCE, STUCK_S
 from gateway.validation import Refusal
-from gateway.window_shares import STUCK_S
 from tests.gateway.sides import FakePulsar, Region
 from tests.gateway.strategies import batch, engine, settings, topic
 from waybill.record import RefusalReason

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from gateway.engine import WindowShares
 from gateway.inflight import Delivery, InFlight
 from gateway.validation import Sender
-from gateway.window_shares import WindowShares
 from tests.gateway.strategies import settings
 
 WINDOW, BATCHES, STUCK = 16 << 20, 1000, 50

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from waybill.identity import ahead_entries
-from waybill.identity.ahead_entries import AheadEntries
+from waybill.identity import registry_reader as ahead_entries
 from waybill.identity.precedence import Precedence
+from waybill.identity.registry_reader import AheadEntries
 
 DUE_MS = 10_000.0
 

@@ -15,8 +15,7 @@ from tests.identity.registry_world import Command, World, command, outcomes, put
 from tests.identity.test_device_files_cli import table
 from waybill.identity import registry_session
 from waybill.identity.change_outcome import Interrupted
-from waybill.identity.change_turns import published_in_turn
-from waybill.identity.registry_session import RegistrySession
+from waybill.identity.registry_session import RegistrySession, published_in_turn
 
 TEXT = "".join(table(name, "revoked") for name in "abc")
 

@@ -12,7 +12,8 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from waybill.daemon.tls import check_key_pair
-from waybill.identity import certificate_table, pki_folder
+from waybill.identity import pki_cli as certificate_table
+from waybill.identity import pki_folder
 from waybill.identity.authority import common_name, read_certificates
 from waybill.identity.pki_cli import app
 from waybill.identity.requests import KeyPair, make_request

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.messages import VehicleMessage
-from simulator.send_queue import SendQueue
+from simulator.publisher import SendQueue
 
 
 def message(number: int) -> VehicleMessage:

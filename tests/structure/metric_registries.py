@@ -16,13 +16,13 @@ from cloud_jobs.metrics.maintenance_metrics import MaintenanceMetrics
 from cloud_jobs.metrics.run_metrics import RunMetrics
 from cloud_jobs.status.centre_metrics import CentreCollector
 from cloud_jobs.verdicts.metrics import VerdictMetrics
-from deploy.canary.metrics import CanaryMetrics
-from edge_agent.metrics import AgentCollector
+from deploy.canary.watch import CanaryMetrics
+from edge_agent.status_endpoint import AgentCollector
 from gateway.access.metrics import AccessMetrics
 from gateway.alerts.metrics import AlertMetrics
 from gateway.metrics import GatewayMetrics
 from gateway.webhooks.metrics import WebhookMetrics
-from geo.replication.watch import ReplicationCollector
+from geo.replication.cli import ReplicationCollector
 
 
 class ExportedMetric(NamedTuple):

@@ -14,7 +14,7 @@ from gateway.webhooks.config import NotifierSettings, TailSettings
 from geo.replication import Topology
 from waybill.identity.operator_settings import OperatorSettings
 from waybill.settings import Settings, SettingsError, parse
-from waybill.settings.known_files import KNOWN_FILES, command_of
+from waybill.settings.loading import KNOWN_FILES, command_of
 
 MODELS: list[type[Settings]] = [
     AccessSettings, AgentSettings, AlertSettings, CanarySettings, CloudSettings, GatewaySettings, NotifierSettings,

@@ -32,13 +32,13 @@ MODULES = {
 
 # A file that needs a word which is not used, and why.
 NEEDED: dict[tuple[str, str], str] = {
-    ("cloud_jobs/still_computing.py", "stage"): "Spark's name for tasks that run side by side",
+    ("cloud_jobs/jobs.py", "stage"): "Spark's name for tasks that run side by side",
     ("tests/cloud_jobs/test_still_computing.py", "stage"): "Spark's name for tasks that run side by side",
-    ("cloud_jobs/maintenance/sorted_files.py", "tell"): "a stream's name for where its writer is",
+    ("cloud_jobs/maintenance/rewriting.py", "tell"): "a stream's name for where its writer is",
     ("waybill/record/ack.py", "tell"): "msgpack's name for where its reader is",
     ("waybill/record/layout.py", "tell"): "msgpack's name for where its reader is",
     ("waybill/record/wire.py", "tell"): "msgpack's name for where its reader is",
-    ("benchmarks/gateway/pulsar_perf.py", "unnamed"): "Java's name for all modules without one",
+    ("benchmarks/gateway/speed.py", "unnamed"): "Java's name for all modules without one",
     ("deploy/local/pulsar.py", "unnamed"): "Java's name for all modules without one",
     ("tests/structure/test_renamed_keys.py", "thin"): "the former names of settings, each of which is refused",
 }

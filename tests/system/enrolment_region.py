@@ -9,11 +9,10 @@ from pathlib import Path
 
 from deploy.local import EnrolmentBroker, EnrolmentBrokerFiles, MosquittoBroker, MosquittoSecurity, TlsFiles
 from gateway.access.enrolment import EnrolmentDesk, EnrolmentRules
-from gateway.access.enrolment_broker import enrolment_rules, name_at_enrolment
 from gateway.access.enrolment_rates import EnrolmentRates, EnrolmentRateSettings
-from gateway.access.enrolment_service import EnrolmentDoors, EnrolmentService
 from gateway.access.entry_book import EntryBook
 from gateway.access.open_tokens import OpenTokens
+from gateway.access.region_enrolment import EnrolmentDoors, EnrolmentService, enrolment_rules, name_at_enrolment
 from waybill.daemon.tls import TlsSettings
 from waybill.identity.authority_folder import AuthorityFolder
 from waybill.identity.broker_rules import broker_rules

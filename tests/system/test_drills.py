@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from deploy.drill.cli import MOMENTS, SNAPSHOTS_S, TRIGGERS_S, points, sweep
 from deploy.drill.drills import Outcome, run_drill
 from deploy.drill.environment import DrillEnvironment, drill_stack, open_environment
 from deploy.drill.settings import Drill, DrillSettings, FleetSettings
-from deploy.drill.sweep import MOMENTS, SNAPSHOTS_S, TRIGGERS_S, points, sweep
 
 pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.nightly, pytest.mark.timeout(900)]
 

@@ -12,8 +12,8 @@ import typer
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
+from cloud_jobs.bill_cli import explain
 from cloud_jobs.explain.issued_line import ExplainedLine, explain_line
-from cloud_jobs.explain_cli import explain
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
 from cloud_jobs.usage.job import compute_usage
 from geo.spatial import TrackSettings

@@ -16,7 +16,7 @@ from cloud_jobs.config import CloudSettings, ClusterSettings, IngestSettings
 from cloud_jobs.errors import Fenced
 from cloud_jobs.ingest.job import MicroBatchHandler, start_ingest
 from cloud_jobs.lake.coverage import DeviceStream
-from cloud_jobs.status.topic_lag import topic_lags
+from cloud_jobs.status.centre_reader import topic_lags
 from deploy.local import LocalStack
 from tests.pulsar_clients import open_client
 from tests.telemetry.test_wire import framed

@@ -9,7 +9,8 @@ from random import Random
 import pytest
 
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.spark import SparkSettings, start_spark
+from cloud_jobs.spark import start_spark
+from cloud_jobs.spark_settings import SparkSettings
 from deploy.local import ObjectStore, PortBook, SparkCluster, SparkClusterSettings
 from simulator.month import hard_month
 from tests.system.billed_month import Centre, billed

@@ -21,10 +21,9 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import cloud_jobs
-from cloud_jobs import executor_check
+from cloud_jobs import spark as executor_check
 from cloud_jobs.config import CloudSettings, ClusterSettings, IngestSettings
 from cloud_jobs.errors import ExecutorsNotReady
-from cloud_jobs.executor_check import check_executors
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.geofence.job import compute_events
 from cloud_jobs.ingest import job as ingest_job
@@ -35,7 +34,8 @@ from cloud_jobs.lake.coverage import DeviceStream
 from cloud_jobs.lake.location import Location
 from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.proximity.job import compute_encounters
-from cloud_jobs.spark import SparkSettings, start_spark
+from cloud_jobs.spark import check_executors, start_spark
+from cloud_jobs.spark_settings import SparkSettings
 from cloud_jobs.submit_bundle import write_bundle
 from cloud_jobs.usage.job import compute_usage
 from deploy.local import ObjectStore, PortBook, PulsarCluster, Server, SparkCluster, SparkClusterSettings, wait_all

@@ -20,13 +20,13 @@ from deploy.canary.checks import problems as canary_problems
 from deploy.canary.config import CanarySettings
 from deploy.demo.guarding import lock_out, open_session
 from deploy.local import LocalStack, TlsFiles
+from deploy.local.cli import settings_line
 from deploy.local.stack_settings import settings_files
-from deploy.local.view import settings_line
 from edge_agent.config import AgentSettings
 from edge_agent.enrolment.certificate_state import certificate_folder
 from gateway.alerts.checks import problems as alert_problems
 from gateway.alerts.config import AlertSettings
-from gateway.checks import problems
+from gateway.cli import problems
 from gateway.config import GatewaySettings
 from gateway.webhooks.checks import problems as notifier_problems
 from gateway.webhooks.config import NotifierSettings

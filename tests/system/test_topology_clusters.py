@@ -20,9 +20,8 @@ from geo.replication import (
     admins,
     apply,
 )
-from geo.replication.cli import app
+from geo.replication.cli import app, reconnect
 from geo.replication.model import Tenant
-from geo.replication.reconnect import reconnect
 from tests.geo.replication.plan_model import read_plan
 from tests.pulsar_clients import open_client
 from tests.system.topology_parts import BATCHES, known, look

@@ -15,7 +15,7 @@ from waybill.record.bodies import Body
 from waybill.record.content import pack_records
 from waybill.record.errors import WireError
 from waybill.record.layout import read_content
-from waybill.record.recognition import SHORT_BYTES, is_surely_readable
+from waybill.record.wire import SHORT_BYTES, is_surely_readable
 
 ODD: list[Any] = [
     None,

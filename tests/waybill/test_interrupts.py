@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE
 
 HANGS = """
 import sys, threading, time
-from waybill.interrupts import says_interrupt
+from waybill.commands import says_interrupt
 never = threading.Event()
 with says_interrupt("waybill device"):
     threading.Thread(target=never.wait, daemon=True).start()
@@ -46,7 +46,7 @@ def test_an_interrupt_is_answered_at_once_and_what_hangs_is_not_waited_for() -> 
 
 
 def test_who_was_started_with_the_signal_ignored_goes_on() -> None:
-    code = "import time; from waybill.interrupts import says_interrupt\nwith says_interrupt('x'):\n"
+    code = "import time; from waybill.commands import says_interrupt\nwith says_interrupt('x'):\n"
     code += "    print('ready', flush=True); time.sleep(0.5); print('done')"
     start = ["sh", "-c", 'trap "" INT; exec "$0" "$@"', sys.executable, "-c", code]
     with subprocess.Popen(start, stdout=subprocess.PIPE, text=True) as process:

@@ -1,30 +1,209 @@
 """waybill pki: a small authority of one's own, for devices, gateways and servers."""
 
+from __future__ import annotations
+
 import json
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
+from waybill.daemon.durable_file import create_durably
 from waybill.daemon.tls import TlsSettings
 from waybill.identity.authority import common_name, regional_name
-from waybill.identity.authority_folder import IssuedCertificate, latest, other_keys
-from waybill.identity.certificate_table import console, fact_text, show_certificates
+from waybill.identity.authority_folder import IssuedCertificate, OtherKeys, latest, other_keys
 from waybill.identity.claims import check_factory_serial
 from waybill.identity.command_options import AsJson
 from waybill.identity.credentials import credentials_in
 from waybill.identity.error_messages import error_text, errors_as_messages, print_error
-from waybill.identity.errors import IdentityError
-from waybill.identity.key_commands import sealing, token
-from waybill.identity.listed_revocations import ListedRevocations
+from waybill.identity.errors import IdentityError, NameRefused, SealingKeyError
+from waybill.identity.listed_revocations import NOT_REVOKED, UNKNOWN, ListedRevocations
 from waybill.identity.names import PrincipalKind, device_name, principal
 from waybill.identity.pki_folder import PkiFolder, RenewalList
+from waybill.identity.sealing import read_private_key
+from waybill.identity.token_issuer import TokenIssuer, as_owner_of, check_issuer
+from waybill.identity.token_key_commands import DAY_S, NewIssuer, TokenFolderOption, moment_text
 from waybill.identity.token_key_commands import app as token_key
-from waybill.settings import load
+from waybill.identity.tokens import check_role_name
+from waybill.identity.topology_roles import TopologyOption, check_role
+from waybill.record.record import DEVICE_PATTERN
+from waybill.settings import load, printable
 
-__all__ = ["app"]
+# Certificates as a table or JSON: whom they name, when they end, and which have another key beside them.
+
+console = Console(highlight=False)
+_BORDERS = 19
+"""Of six columns: a line and two blanks for each, and the last line."""
+_HEADINGS = "name", "what", "ends", "state", "revoked", "signed by"
+
+
+def fact_text(value: object) -> str:
+    """A fact for people and programs: a moment in UTC, all else as it is."""
+    return f"{value:%Y-%m-%dT%H:%M:%SZ}" if isinstance(value, datetime) else str(value)
+
+
+def show_certificates(
+    found: Sequence[IssuedCertificate],
+    within: float,
+    as_json: bool,
+    revoked: ListedRevocations,
+    others: OtherKeys | None = None,
+) -> None:
+    """Print them; exit status 1 where one ends within so many days, or ended so few days ago."""
+    now, soon = datetime.now(UTC), timedelta(days=within)
+    # One moment for all, so that two lines never contradict each other.
+    listed = [revoked.state(one.issuer, one.serial, now) for one in found]
+    rows = [(one, is_listed, _state(one, is_listed, now, soon)) for one, is_listed in zip(found, listed, strict=True)]
+    more = {
+        name: [one for one in keys if revoked.state(one.issuer, one.serial, now) in {NOT_REVOKED, UNKNOWN}]
+        for name, keys in (others or {}).items()
+    }
+    if as_json:
+        facts = [_fields(*row, more.get((row[0].name, row[0].what))) for row in rows]
+        print(json.dumps(facts, indent=2))  # noqa: T201
+    else:
+        _print_table([_cells(*row, more.get((row[0].name, row[0].what), ())) for row in rows])
+    raise typer.Exit(1 if any(state in {"ends soon", "ended"} for *_, state in rows) else 0)
+
+
+def _cells(one: IssuedCertificate, is_listed: str, state: str, others: Sequence[IssuedCertificate]) -> tuple[str, ...]:
+    keys = f", {len(others)} more key{'s' * (len(others) > 1)}" if others else ""
+    return one.name, one.what, fact_text(one.not_after), state + keys, is_listed, one.issuer
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    """What is long goes on in the next line, between words: a name or a date that is broken says nothing."""
+    table = Table()
+    columns = [[heading, *(printable(row[at]) for row in rows)] for at, heading in enumerate(_HEADINGS)]
+    # Rich would take from each column alike; the longest words have to fit, and the rest goes to the first ones.
+    least = [max(len(word) for text in column for word in text.split()) for column in columns]
+    left = max(0, console.width - sum(least) - _BORDERS)
+    for heading, column, width in zip(_HEADINGS, columns, least, strict=True):
+        more = min(left, max(map(len, column)) - width)
+        left -= more
+        table.add_column(heading, overflow="fold", width=width + more)
+    for row in rows:
+        # as Text: Rich would read brackets in a name as markup
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    # Where not even the words fit, it is wider than the screen.
+    Console(highlight=False, width=max(console.width, sum(least) + _BORDERS)).print(table)
+
+
+def _fields(
+    one: IssuedCertificate, is_listed: str, state: str, others: Sequence[IssuedCertificate] | None
+) -> dict[str, object]:
+    # Of a file that is shown nobody knows of other keys.
+    known = {} if others is None else {"other_keys": [_serial(other) for other in others]}
+    return known | {
+        "name": one.name,
+        "what": one.what,
+        "not_before": fact_text(one.not_before),
+        "not_after": fact_text(one.not_after),
+        "issuer": one.issuer,
+        "serial": _serial(one),
+        "file": str(one.file),
+        "state": state,
+        "revoked": is_listed,
+    }
+
+
+def _serial(one: IssuedCertificate) -> str:
+    return f"{one.serial:040x}"
+
+
+def _state(one: IssuedCertificate, is_listed: str, now: datetime, soon: timedelta) -> str:
+    if one.is_refused:
+        return "refused"
+    if is_listed not in {NOT_REVOKED, UNKNOWN}:
+        return is_listed
+    if one.not_after <= now - soon:
+        return "former"  # nobody renewed it for so long: whoever it named is gone
+    if one.not_after <= now:
+        return "ended"
+    return "ends soon" if one.not_after <= now + soon else "good"
+
+
+# `waybill pki token` and `sealing`: tokens for roles of Pulsar, and keys of sealed batches.
+
+Issuer = Annotated[str, typer.Option(envvar="WAYBILL_TOKEN_ISSUER", help="The URL that serves FOLDER/published.")]
+TokenDays = Annotated[float, typer.Option(min=0.01, max=365, help="How long a token is good for.")]
+
+
+def token(
+    role: Annotated[str, typer.Argument(help="Such as gateway-eu, jobs or operator.")],
+    *,
+    issuer: Issuer,
+    folder: TokenFolderOption = Path("tokens"),
+    days: TokenDays = 7,
+    new_issuer: NewIssuer = False,
+    topology: TopologyOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the token of a role of Pulsar into a file, which its holder reads again at each connection.
+
+    With --topology a role that it does not have is refused: a token of nobody opens nothing.
+
+    Example: waybill pki token gateway-eu --issuer https://keys.example:8443 --days 7
+    """
+    with errors_as_messages():
+        if topology is not None:
+            check_role(topology, role)
+        # First: a folder that is made for no role has a key that nobody needs.
+        check_role_name(role)
+        now_s = time.time()
+        with as_owner_of(folder):
+            check_issuer(folder, issuer, may_change=new_issuer)
+            file = TokenIssuer(folder, issuer).issue(role, now_s=now_s, life_s=days * DAY_S)
+    until = moment_text(now_s + days * DAY_S)
+    text = f"{file}: a token of {role}, good for {days:g} days, until {until}"
+    _say(as_json, {"role": role, "file": str(file), "days": days, "until": until}, text)
+
+
+def sealing(
+    tenant: Annotated[str, typer.Argument(help="Whose batches are to be sealed.")],
+    *,
+    out: Annotated[Path, typer.Option(help="The folder for TENANT.key and TENANT.pub.")] = Path(),
+    as_json: AsJson = False,
+) -> None:
+    """Make a tenant's pair of keys for sealed batches: TENANT.key for the centre alone, TENANT.pub for its gateways.
+
+    Give the centre its key first: a batch that is sealed for a key that it does not have goes to the quarantine.
+
+    Example: waybill pki sealing acme --out keys
+    """
+    with errors_as_messages():
+        if not DEVICE_PATTERN.fullmatch(tenant):
+            raise NameRefused(f"{tenant!r:.80} is not the name of a tenant")
+        private, public = _sealing_pair(out, tenant)
+    made = {"tenant": tenant, "key": str(private), "public": str(public)}
+    _say(as_json, made, f"{private} for the centre, {public} for the gateways of {tenant}")
+
+
+def _sealing_pair(out: Path, tenant: str) -> tuple[Path, Path]:
+    """Makes both files, or the public one that a command that was killed did not make. Raises SealingKeyError."""
+    private, public = out / f"{tenant}.key", out / f"{tenant}.pub"
+    # Never replaced: with the former key whatever was sealed for it would be lost. The public one may have gone out.
+    if public.exists():
+        raise SealingKeyError(f"{public} is there already, and a key is never replaced: choose another folder")
+    secret = X25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    create_durably(private, secret, mode=0o600)
+    key = read_private_key(private).public_key()
+    if not create_durably(public, key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)):
+        raise SealingKeyError(f"{public} was made by another command at the same time")
+    return private, public
+
+
+def _say(as_json: bool, facts: Mapping[str, object], text: str) -> None:
+    typer.echo(json.dumps(facts) if as_json else text)
+
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -62,7 +241,7 @@ def init(
     with errors_as_messages():
         root = PkiFolder(folder).create_root(name=name, now=_now(), lifetime=_lasting(days))
         ends = root.authority.certificate.not_valid_after_utc
-        _say(as_json, {"name": name, "not_after": ends, "folder": root.folder})
+        _say_certificate(as_json, {"name": name, "not_after": ends, "folder": root.folder})
 
 
 @app.command()
@@ -74,7 +253,7 @@ def pulsar(folder: Folder = DEFAULT_FOLDER, days: Days = _ROOT_DAYS, as_json: As
     with errors_as_messages():
         made = PkiFolder(folder).create_pulsar(now=_now(), lifetime=_lasting(days)).authority
         facts = {"name": made.name, "not_after": made.certificate.not_valid_after_utc}
-        _say(as_json, facts | {"folder": folder / "pulsar-authority"})
+        _say_certificate(as_json, facts | {"folder": folder / "pulsar-authority"})
 
 
 @app.command()
@@ -102,7 +281,9 @@ def region(
         else:
             made = pki.create_region(root, region, servers=servers or (), now=now, lifetime=lifetime)
         ends = made.authority.certificate.not_valid_after_utc
-        _say(as_json, {"name": regional_name(region), "not_after": ends, "folder": made.folder}, now + lifetime)
+        _say_certificate(
+            as_json, {"name": regional_name(region), "not_after": ends, "folder": made.folder}, now + lifetime
+        )
 
 
 @app.command()
@@ -241,12 +422,12 @@ def renew(
         except (IdentityError, OSError) as error:
             failed = True
             if as_json:
-                _say(as_json, {"folder": place, "error": error})
+                _say_certificate(as_json, {"folder": place, "error": error})
             else:
                 print_error(f"{place} is not renewed: {error_text(error)}")
             continue
         name = common_name(issued.certificate.subject)
-        _say(as_json, {"name": name, "not_after": issued.not_after, "folder": place}, now + lifetime)
+        _say_certificate(as_json, {"name": name, "not_after": issued.not_after, "folder": place}, now + lifetime)
     raise typer.Exit(1 if failed else 0)
 
 
@@ -323,7 +504,7 @@ def _written(files: TlsSettings) -> IssuedCertificate:
 def _say_written(files: TlsSettings, as_json: bool, asked: datetime, others: Sequence[IssuedCertificate] = ()) -> None:
     made = _written(files)
     facts = {"name": made.name, "not_after": made.not_after, "folder": made.file.parent}
-    _say(as_json, facts, asked)
+    _say_certificate(as_json, facts, asked)
     if others:
         last = max(others, key=lambda one: one.not_after)
         print_error(
@@ -332,7 +513,7 @@ def _say_written(files: TlsSettings, as_json: bool, asked: datetime, others: Seq
         )
 
 
-def _say(as_json: bool, made: Mapping[str, object], asked: datetime | None = None) -> None:
+def _say_certificate(as_json: bool, made: Mapping[str, object], asked: datetime | None = None) -> None:
     """`asked`: until when it was to be good; its authority may end before."""
     ends = made.get("not_after")
     # A certificate has whole seconds.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from types import TracebackType
@@ -19,7 +20,6 @@ from waybill.identity.change_outcome import (
     Published,
     change_outcome,
 )
-from waybill.identity.change_turns import notes_interrupt, published_in_turn
 from waybill.identity.cluster_refusal import refusal_text
 from waybill.identity.confirmations import (
     CONFIRMATIONS_KEPT,
@@ -28,7 +28,7 @@ from waybill.identity.confirmations import (
     decode_confirmation,
     is_of_its_region,
 )
-from waybill.identity.errors import SignatureFault, SignatureRefused
+from waybill.identity.errors import IdentityError, SignatureFault, SignatureRefused
 from waybill.identity.nearest import nearest
 from waybill.identity.operator_files import read_operator_key, read_operators
 from waybill.identity.operator_settings import OperatorSettings
@@ -45,12 +45,65 @@ from waybill.identity.registry_publisher import (
 )
 from waybill.identity.registry_reader import BecameOfMessage, DeviceRegistry, Outranked, RegistryReader, Repeated
 from waybill.identity.registry_signing import check_right, signed_by
-from waybill.identity.standing_change import Anew, StandingChange
+from waybill.identity.standing_change import Anew, AsItIs, StandingChange
 from waybill.pulsar.cluster_clock import ClockDiffers, ClockUnknown, NotLetIn, check_clock
 from waybill.pulsar.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
 from waybill.pulsar.pulsar_client import TokenNotGood
 
-__all__ = ["ClockRefused", "RegistrySession"]
+# Publishes the devices of a change one by one, until all are published, the cluster is lost, or somebody interrupts.
+
+
+def published_in_turn(
+    names: Sequence[str],
+    turn: Callable[[str], DeviceEntry],
+    publish: Callable[[DeviceEntry], str],
+    on_published: Callable[[int], object],
+    before: Published | None = None,
+) -> Published:
+    """What was published, beside what was `before`; `turn` makes the entry of a device.
+
+    Raises RegistryUnreachable where surely nothing was.
+    """
+    sent = Published() if before is None else before
+    for number, name in enumerate(names):
+        former = sent.made.get(name)
+        try:
+            _take_turn(sent, name, turn, publish)
+            on_published(len(sent.made))
+        except RegistryUnreachable as error:
+            sent.error, sent.left = error, names[number:]
+            if sent.is_nothing:
+                raise
+            return sent
+        except KeyboardInterrupt:
+            # It may have come after the cluster's answer.
+            is_made = sent.made.get(name) is not former
+            sent.error, sent.left = Interrupted(f"interrupted at {name}"), names[number + is_made :]
+            return sent
+    return sent
+
+
+def _take_turn(
+    sent: Published, name: str, turn: Callable[[str], DeviceEntry], publish: Callable[[DeviceEntry], str]
+) -> None:
+    try:
+        entry = turn(name)
+    except AsItIs:
+        sent.same.append(name)
+    except IdentityError as refused:
+        sent.refused[name] = refused
+    else:
+        sent.made[name] = DevicePublication(entry, publish(entry))
+
+
+@contextmanager
+def notes_interrupt(sent: Published, before: str) -> Iterator[None]:
+    """Who ends a command while it waits hears what it has published."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sent.error = Interrupted(f"interrupted before {before}")
+
 
 _CONFIRMATIONS_S: Final = 10.0
 _SILENCE_S: Final = 30.0

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
+
+from pydantic import ValidationError
 
 from cloud_jobs.billing.billing_period import BillingPeriod, zone_of
 from cloud_jobs.billing.contracts.errors import (
@@ -19,18 +21,213 @@ from cloud_jobs.billing.contracts.errors import (
     UnknownPayer,
     UnknownTariff,
 )
-from cloud_jobs.billing.contracts.notices import begin_of, differing, notices
+from cloud_jobs.billing.contracts.price import ANY_ZONE
+from cloud_jobs.billing.contracts.published import MODEL_OF
 from cloud_jobs.billing.contracts.resolved import Contracts
+from cloud_jobs.billing.contracts.tariff import Tariff
 from cloud_jobs.billing.contracts.what_if import BillChange, Bills, BothContracts, what_if
-from cloud_jobs.billing.contracts.zones_of_prices import faults_of_zones
 from cloud_jobs.billing.errors import BadPeriod
-from geo.reference.beginning import ending
+from cloud_jobs.billing.meters import Meter
+from cloud_jobs.in_force import in_force
+from geo.reference.beginning import beginning, ending
+from geo.reference.fences import usable_fence
+from geo.reference.in_force import publication_order
+from geo.reference.moments import stamp
 from waybill.identity.publication_id import next_publication_id
-from waybill.settings import name_advice
+from waybill.settings import as_read, name_advice
+
+# What of stated versions may be meant, or a slip: said beside the faults, it keeps nothing from being published.
+
+MAX_DEVICES_NAMED: Final = 5
+Row = dict[str, Any]
+
+
+def notices(published: Sequence[Row], stated: Sequence[Row], before: Contracts, after: Contracts) -> list[str]:
+    """Versions that are replaced, devices that nobody pays for any more, meters that become free, pools that begin
+    anew, payers that are none any more."""
+    return [
+        *_replaced(published, stated),
+        *_left(before, after, stated),
+        *_free(before, after, stated),
+        *_begun_anew(after, stated),
+        *_no_payers(before, after, stated),
+    ]
+
+
+def begin_of(row: Row) -> datetime | None:
+    """From when a version of a contract is in force; None: it does not say, or is none."""
+    if row["kind"] not in MODEL_OF:
+        return None
+    try:
+        return datetime.fromisoformat(beginning(row["kind"], row["body"]))
+    except ValueError:
+        return None
+
+
+def differing(published: Iterable[Row], stated: Iterable[Row]) -> list[Row]:
+    """The stated versions that are not published with the same content."""
+    bodies = _bodies(published)
+    return [row for row in stated if bodies.get((row["kind"], row["id"], begin_of(row))) != row["body"]]
+
+
+def _bodies(published: Iterable[Row]) -> dict[tuple[str, str, datetime | None], str]:
+    return {(row["kind"], row["id"], begin_of(row)): row["body"] for row in sorted(published, key=publication_order)}
+
+
+def _replaced(published: Iterable[Row], stated: Iterable[Row]) -> Iterator[str]:
+    """Stated versions that begin when one that is published does, and say something else."""
+    bodies = _bodies(published)
+    for row in stated:
+        begin = begin_of(row)
+        if begin is not None and bodies.get((row["kind"], row["id"], begin), row["body"]) != row["body"]:
+            yield (
+                f"{row['place']}: {row['kind']} {row['id']!r} from {stamp(begin)} is published with another "
+                "content; this replaces it from that moment on"
+            )
+
+
+def _left(before: Contracts, after: Contracts, stated: Iterable[Row]) -> Iterator[str]:
+    """Devices that somebody pays for until a stated version of an account begins or ends, and nobody from then on."""
+    for row, begin in _accounts(stated):
+        changes = [(begin, before.devices_of(row["id"], begin))]
+        if end := ending("account", row["body"]):
+            changes.append((end, after.devices_of(row["id"], end - timedelta.resolution)))
+        for moment, had in changes:
+            gone = had - after.devices_of(row["id"], moment)
+            # what moves to another account is no loss
+            gone -= after.devices_held(gone, moment)
+            if gone:
+                names = [f"{one.tenant}/{one.device}" for one in sorted(gone)]
+                more = [f"and {len(names) - MAX_DEVICES_NAMED} more"] if len(names) > MAX_DEVICES_NAMED else []
+                yield (
+                    f"{row['place']}: account {row['id']!r} has no longer "
+                    f"{', '.join([*names[:MAX_DEVICES_NAMED], *more])} from {stamp(moment)} on, and nobody else pays "
+                    "for them"
+                )
+
+
+def _free(before: Contracts, after: Contracts, stated: Iterable[Row]) -> Iterator[str]:
+    """Meters that are sold until a stated version begins, and not by it: it says so, or is of another tariff."""
+    for row in stated:
+        begin = begin_of(row)
+        if begin is None or row["kind"] not in {"account", "tariff"}:
+            continue
+        just_before = begin - timedelta.resolution
+        was = _sold(before, row, begin) | _sold(after, row, just_before)
+        gone = was - _sold(after, row, begin)
+        if row["kind"] == "tariff":
+            # one that says nothing of it is a fault
+            gone &= after.not_sold(row["id"], begin)
+        if gone:
+            yield (
+                f"{row['place']}: {row['kind']} {row['id']!r} has no price for {', '.join(sorted(gone))} from "
+                f"{stamp(begin)} on, and had one; what is used of it is free"
+            )
+
+
+def _begun_anew(after: Contracts, stated: Iterable[Row]) -> Iterator[str]:
+    """Pools that begin with a version within a month, of a meter that had one: allowances are given twice."""
+    for row in stated:
+        begin = begin_of(row)
+        if begin is None or row["kind"] != "tariff" or _begins_a_month(begin):
+            continue
+        had = after.pools(row["id"], begin - timedelta.resolution)
+        new = sorted({pool.meter.value for pool in after.pools(row["id"], begin) - had} & {one.meter for one in had})
+        if new:
+            yield (
+                f"{row['place']}: tariff {row['id']!r} adds up {', '.join(new)} anew from {stamp(begin)} on, by "
+                "another zone, window, pool or pool_id: allowances and tiers of the month are given once more"
+            )
+
+
+def _begins_a_month(moment: datetime) -> bool:
+    """Whether a month begins then in some time zone."""
+    return 1 in {(moment + timedelta(hours=14)).day, (moment - timedelta(hours=12)).day}
+
+
+def _sold(contracts: Contracts, row: Row, moment: datetime) -> frozenset[str]:
+    tariff = row["id"] if row["kind"] == "tariff" else contracts.tariff_of(row["id"], moment)
+    return contracts.sold(tariff, moment)
+
+
+def _no_payers(before: Contracts, after: Contracts, stated: Iterable[Row]) -> Iterator[str]:
+    for row, begin in _accounts(stated):
+        paid = before.pays(row["id"], begin) or after.pays(row["id"], begin - timedelta.resolution)
+        if paid and not after.pays(row["id"], begin):
+            yield (
+                f"{row['place']}: account {row['id']!r} is no payer any more from {stamp(begin)} on: what it uses "
+                "stands on the invoice of its parent"
+            )
+
+
+def _accounts(stated: Iterable[Row]) -> Iterator[tuple[Row, datetime]]:
+    for row in stated:
+        begin = begin_of(row)
+        if row["kind"] == "account" and begin is not None:
+            yield row, begin
+
+
+# Prices of zones that there are: a mistyped zone would never be priced, and what is in the right one by another
+# price.
+
+MAX_FAULTS: Final = 100
+_LAST: Final[Row] = {"publication_id": "~", "published_at": datetime.max.replace(tzinfo=UTC)}
+"""A stated version, of no publication yet, comes after all that are published."""
+
+
+def faults_of_zones(published: Sequence[Row], stated: Sequence[Row]) -> Iterator[tuple[str, bool]]:
+    """What is wrong with the zones of stated prices, each behind its place, and whether a zone is merely not there.
+
+    Fences and gates are those of both, as rows of the table `reference`. Without any publication and any fence nobody
+    knows which zones there are, and nothing is said.
+    """
+    fences = [row for row in (*published, *stated) if row["kind"] == "fence"]
+    if not published and not fences:
+        return
+    named = [
+        (row, number, price.meter, price.zone)
+        for row in stated
+        if row["kind"] == "tariff" and (tariff := _tariff(row["body"]))
+        for number, price in enumerate(tariff.prices)
+        if price.zone not in {"", ANY_ZONE}
+    ]
+    gates = _gates(fences, {zone for *_, zone in named})
+    # by their names alone: to see whether all of them can be used would take long
+    known = {row["id"] for row in fences}
+    for row, number, meter, zone in named[:MAX_FAULTS]:
+        place = row["place_of"]("prices", number, "zone") if "place_of" in row else row["place"]
+        price = f"{place}: tariff {row['id']!r}: prices.{number} is for {meter} in zone {zone!r}"
+        if zone not in gates:
+            # what is published later is never the one that reads the same: the price would be for nothing
+            is_lack = not any(one != zone and as_read(one) == as_read(zone) for one in known)
+            yield f"{price}, which no fence or gate is that can be used{name_advice(zone, known)}", is_lack
+        elif gates[zone] != (meter is Meter.CROSSING):
+            what = (
+                "a gate, in which nothing is; a gate has crossings"
+                if gates[zone]
+                else "a fence; crossings are of gates"
+            )
+            yield f"{price}, which is {what}", False
+
+
+def _gates(fences: Iterable[Row], names: set[str]) -> dict[str, bool]:
+    """Of some ids those that are in force, and whether they are gates; no others are read: there may be a country's."""
+    from geo.spatial import Gate  # noqa: PLC0415, as in `published_fences`
+
+    rows = [_LAST | row for row in fences if row["id"] in names]
+    found = in_force(rows, lambda _, body: usable_fence(body))
+    return {held.row["id"]: isinstance(held.made, Gate) for held in found.held}
+
+
+def _tariff(body: str) -> Tariff | None:
+    try:
+        return Tariff.model_validate_json(body)
+    except ValidationError:
+        return None
+
 
 MAX_MONTHS: Final = 24
 """So many months in which a stated version begins or ends are looked at, the earliest ones."""
-Row = dict[str, Any]
 
 
 class CheckedContracts(NamedTuple):

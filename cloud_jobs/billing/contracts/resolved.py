@@ -10,21 +10,26 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import date, datetime
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts.account import Account, DoubtBounds
-from cloud_jobs.billing.contracts.account_tree import AccountTree
-from cloud_jobs.billing.contracts.contradictions import contradictions, own_time_zone
-from cloud_jobs.billing.contracts.device_overlaps import overlaps
 from cloud_jobs.billing.contracts.errors import (
     AccountCycle,
     BlockedPayer,
     ChangesInsidePeriod,
     ContractFault,
+    DeviceInTwoAccounts,
+    MetersForgotten,
     MissingParent,
     OtherTimeZone,
+    OtherZoneThanBefore,
     RefusedVersionUsed,
+    SharedNumberPrefix,
+    TreeTooDeep,
     UnknownPayer,
 )
 from cloud_jobs.billing.contracts.payer_contract import PayerContract
@@ -51,6 +56,275 @@ from cloud_jobs.in_force import in_force
 from cloud_jobs.lake.coverage import TenantDevice
 from geo.reference.beginning import UNKNOWN_BEGINNING
 from geo.reference.in_force import RefusedVersion, Usable
+
+# Who pays for whom in a time: the accounts below a payer, and those that lead to none.
+
+MAX_LEVELS: Final = 16
+"""So many levels of accounts may be below a payer."""
+
+_Accounts = Mapping[str, ContractVersions[AccountFacts]]
+
+
+class AccountTree:
+    """The accounts by their ids, and of each id the accounts that ever name it as their parent, also in a publication
+    that cannot be used: what that account was to become blocks the payer whose it would be."""
+
+    def __init__(self, accounts: _Accounts) -> None:
+        self._accounts = accounts
+        self._children: dict[str, set[str]] = defaultdict(set)
+        for name, versions in accounts.items():
+            stated = [facts.parent for facts in versions.facts]
+            stated += [one.body.get("parent") for one in versions.refusals]
+            for parent in stated:
+                if isinstance(parent, str):
+                    self._children[parent].add(name)
+
+    def payers(self, start_us: int, end_us: int) -> list[str]:
+        """The accounts that pay for some of the time, sorted, also those whose publication cannot be used."""
+        return sorted(
+            name
+            for name, versions in self._accounts.items()
+            if any(one.facts.pays for one in versions.within(start_us, end_us))
+            or any("payer" in one.body for one in versions.refused_within(start_us, end_us))
+        )
+
+    def above(self, names: Iterable[str]) -> list[str]:
+        """The accounts that ever pay, of some accounts and of all that were ever above them; sorted."""
+        seen, waiting = set[str](), [*names]
+        while waiting:
+            name = waiting.pop()
+            if name not in seen and name in self._accounts:
+                seen.add(name)
+                waiting += [facts.parent for facts in self._accounts[name].facts if facts.parent]
+        return sorted(name for name in seen if any(facts.pays for facts in self._accounts[name].facts))
+
+    def below(self, payer: str, start_us: int, end_us: int, faults: list[ContractFault]) -> list[str]:
+        """The payer and all accounts that lead to it within the time, sorted; what is wrong goes to `faults`."""
+        found, level = {payer}, [payer]
+        for depth in range(MAX_LEVELS + 1):
+            following = []
+            for parent in level:
+                for name in sorted(self._children.get(parent, ())):
+                    if self._is_child(name, parent, start_us, end_us, faults) and name not in found:
+                        found.add(name)
+                        following.append(name)
+            if depth == MAX_LEVELS:
+                faults.extend(TreeTooDeep(name, MAX_LEVELS) for name in following)
+            level = following
+        return sorted(found)
+
+    def _is_child(self, name: str, parent: str, start_us: int, end_us: int, faults: list[ContractFault]) -> bool:
+        """Whether an account has this parent at some moment of the time."""
+        versions = self._accounts[name]
+        of_parent = [one for one in versions.within(start_us, end_us) if one.facts.parent == parent]
+        if not of_parent:
+            faults.extend(
+                RefusedVersionUsed(one.refused)
+                for one in versions.refused_within(start_us, end_us)
+                if one.body.get("parent") == parent
+            )
+            return False
+        for one in of_parent:
+            there = self._accounts[parent].times_within(one.begin_us, one.end_us)
+            if there != ((one.begin_us, one.end_us),):
+                missing = one.begin_us if not there or there[0][0] > one.begin_us else there[0][1]
+                faults.append(MissingParent(name, parent, moment_of(missing)))
+                break
+        return True
+
+    def changes(self, name: str, start_us: int, end_us: int) -> Iterator[ContractFault]:
+        """Where an account changes who pays for it within the time."""
+        versions = list(self._accounts[name].within(start_us, end_us))
+        for before, after in pairwise(versions):
+            if before.facts.parent != after.facts.parent:
+                was, is_now = (repr(one.facts.parent) if one.facts.parent else "none" for one in (before, after))
+                yield ChangesInsidePeriod(name, "parent", was, is_now, moment_of(after.begin_us))
+
+    def way_up(self, name: str, moment_us: int) -> ContractFault | None:
+        """Why an account that is there at a moment leads to no payer then; None: it pays itself, or one above it does.
+
+        An account that is not there leads nowhere, and nothing is wrong with that.
+        """
+        path: dict[str, None] = {}
+        version = self._at(name, moment_us)
+        while version is not None and version.facts.parent is not None:
+            path[name] = None
+            above = version.facts.parent
+            if above in path:
+                names = list(path)
+                return AccountCycle(names[names.index(above) :])
+            version = self._at(above, moment_us)
+            if version is None:
+                return MissingParent(name, above, moment_of(moment_us))
+            name = above
+        return None
+
+    def _at(self, name: str, moment_us: int) -> ContractVersion[AccountFacts] | None:
+        versions = self._accounts.get(name)
+        return None if versions is None else versions.at(moment_us)
+
+    def without_payer(self, moment_us: int) -> list[ContractFault]:
+        """Why accounts lead to no payer at a moment: each cycle, and each parent that is not there, once."""
+        faults = list[ContractFault]()
+        seen = set[str]()
+        for name in sorted(self._accounts):
+            path: dict[str, None] = {}
+            here: str | None = name
+            while here is not None and here not in seen:
+                seen.add(here)
+                path[here] = None
+                version = self._accounts[here].at(moment_us)
+                parent = version.facts.parent if version else None
+                above = self._accounts.get(parent) if parent else None
+                if parent and (above is None or above.at(moment_us) is None):
+                    faults.append(MissingParent(here, parent, moment_of(moment_us)))
+                    break
+                if parent in path:
+                    names = list(path)
+                    faults.append(AccountCycle(names[names.index(parent) :]))
+                here = parent
+            faults.extend(self._never_usable(name, moment_us))
+        return faults
+
+    def _never_usable(self, name: str, moment_us: int) -> Iterator[ContractFault]:
+        """What was to be an account, and is none at all: of its devices nobody knows."""
+        versions = self._accounts[name]
+        if versions.at(moment_us) is None:
+            for one in versions.refused_within(moment_us, moment_us + 1):
+                yield RefusedVersionUsed(one.refused)
+
+
+# Versions that are right alone and not beside others: numbers of two sellers, a time zone that changes, meters that a
+# price list forgets. Found once for all periods; each blocks those who use the version.
+
+_Found = Iterator[tuple[str, ContractFault]]
+
+
+def contradictions(of_kind: Mapping[str, Mapping[str, ContractVersions[Any]]]) -> dict[str, ContractFault]:
+    """The faults of versions beside others, each by the publication of the version."""
+    return {
+        **dict(_shared_prefixes(of_kind["legal_entity"])),
+        **dict(_other_zones(of_kind["account"])),
+        **dict(_forgotten_meters(of_kind["tariff"])),
+    }
+
+
+def own_time_zone(versions: ContractVersions[AccountFacts]) -> str | None:
+    """The time zone of an account: that of the first version that pays; None: none ever does."""
+    return next((facts.pays.time_zone for facts in versions.facts if facts.pays), None)
+
+
+def _shared_prefixes(sellers: Mapping[str, ContractVersions[str]]) -> _Found:
+    """A number that was given is never free again: so whichever versions have the prefix, and whenever."""
+    used: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for name, versions in sorted(sellers.items()):
+        for prefix, publication in zip(versions.facts, versions.publication_ids, strict=True):
+            used[prefix].append((name, publication))
+    for prefix, found in used.items():
+        names = list(dict.fromkeys(name for name, _ in found))
+        if len(names) > 1:
+            fault = SharedNumberPrefix(prefix, names)
+            yield from ((publication, fault) for _, publication in found)
+
+
+def _other_zones(accounts: Mapping[str, ContractVersions[AccountFacts]]) -> _Found:
+    for name, versions in accounts.items():
+        own = own_time_zone(versions)
+        for begin, facts, publication in zip(versions.begins, versions.facts, versions.publication_ids, strict=True):
+            if facts.pays and facts.pays.time_zone != own:
+                assert own is not None
+                yield publication, OtherZoneThanBefore(name, own, facts.pays.time_zone, moment_of(begin))
+
+
+def _forgotten_meters(tariffs: Mapping[str, ContractVersions[TariffFacts]]) -> _Found:
+    for name, versions in tariffs.items():
+        for at, (before, after) in enumerate(pairwise(versions.facts), 1):
+            forgotten = before.sold - after.sold - after.not_sold
+            if forgotten:
+                moment = moment_of(versions.begins[at])
+                yield versions.publication_ids[at], MetersForgotten(name, sorted(forgotten), moment)
+
+
+# Devices that two accounts would pay for at one moment, found by sorting.
+
+Numbers = NDArray[np.int64]
+
+
+class Overlap(NamedTuple):
+    """A device of two accounts from `begin_us` until `end_us` (excluded)."""
+
+    begin_us: int
+    end_us: int
+    of_device: TenantDevice
+    accounts: tuple[str, str]
+
+    @property
+    def fault(self) -> DeviceInTwoAccounts:
+        """What is to be said of it."""
+        end = None if self.end_us == EVER else moment_of(self.end_us)
+        return DeviceInTwoAccounts(self.of_device, self.accounts, moment_of(self.begin_us), end)
+
+
+def overlaps(
+    accounts: Mapping[str, ContractVersions[AccountFacts]], names: list[tuple[str, str]]
+) -> dict[str, list[Overlap]]:
+    """Of each account the times in which another one has one of its devices; `names`: the device of each number.
+
+    Of a time for which a version of an account cannot be used nobody knows its devices: it overlaps with nothing.
+    """
+    ids = sorted(accounts)
+    rows = _assignments([accounts[one] for one in ids])
+    rows = rows[:, np.lexsort((rows[3], rows[1], rows[0]))]
+    found: dict[str, list[Overlap]] = defaultdict(list)
+    device, begin, end, account = rows
+    for first, after in _touching(device, begin, end):
+        # Within one device: each assignment against the one before it that ends last. Whatever an assignment overlaps
+        # with, some pair of these covers it, so each account that is in an overlap is found, for all of its time.
+        longest = first
+        for at in range(first + 1, after):
+            if begin[at] < end[longest]:
+                pair = tuple(sorted((ids[account[longest]], ids[account[at]])))
+                until = int(min(end[at], end[longest]))
+                one = Overlap(int(begin[at]), until, TenantDevice(*names[device[at]]), (pair[0], pair[1]))
+                for owner in pair:
+                    found[owner].append(one)
+            if end[at] > end[longest]:
+                longest = at
+    return dict(found)
+
+
+def _assignments(accounts: Iterable[ContractVersions[AccountFacts]]) -> Numbers:
+    """Four rows: device, begin, end and the account's number, of each assignment that is in force for some time."""
+    parts: list[Numbers] = [np.empty((4, 0), np.int64)]
+    for number, versions in enumerate(accounts):
+        for at, (since, facts) in enumerate(zip(versions.begins, versions.facts, strict=True)):
+            if facts.devices:
+                made = np.empty((4, len(facts.devices) // 3), np.int64)
+                made[:3] = np.frombuffer(facts.devices, np.int64).reshape(-1, 3).T
+                made[1] = np.maximum(made[1], since)
+                made[2] = np.minimum(made[2], _until(versions, at))
+                made[3] = number
+                parts.append(made[:, made[1] < made[2]])
+    return np.concatenate(parts, axis=1)
+
+
+def _until(versions: ContractVersions[AccountFacts], at: int) -> int:
+    """Until when a version says which devices an account has."""
+    refused = (one.begin_us for one in versions.refusals if one.begin_us is not None)
+    ends = [*versions.begins[at + 1 : at + 2], *(begin for begin in refused if begin >= versions.begins[at])]
+    return min([*ends, versions.ends[at]])
+
+
+def _touching(device: Numbers, begin: Numbers, end: Numbers) -> list[tuple[int, int]]:
+    """From where to where the rows of each device stand that has two assignments of which one begins in the other."""
+    if not len(device):
+        return []
+    # rows are by device and begin, so if any two of a device overlap, two neighbours do
+    near = np.flatnonzero((device[1:] == device[:-1]) & (begin[1:] < end[:-1]))
+    each = np.unique(device[near])
+    firsts, afters = np.searchsorted(device, each), np.searchsorted(device, each, "right")
+    return list(zip(firsts.tolist(), afters.tolist(), strict=True))
+
 
 _PAID_WITH: Final = ("legal entity", "currency")
 _NO_TARIFF: Final = TariffFacts(sold=frozenset(), not_sold=frozenset(), pools=frozenset())

@@ -2,16 +2,249 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
+from typing import NamedTuple
 
+import numpy as np
+
+from cloud_jobs.billing.contracts import CapSpan, Pool, Proration, Vat
 from cloud_jobs.billing.errors import AmountTooLarge, BadUsage
-from cloud_jobs.billing.rating.account_rating import AccountRating, Metered
-from cloud_jobs.billing.rating.caps import Left, daily_caps, minimum_fee, period_caps
+from cloud_jobs.billing.meters import Meter, round_ratio
+from cloud_jobs.billing.rating.account_rating import AccountRating, DayUse, Metered
+from cloud_jobs.billing.rating.calendars import local_times, quarter_number
 from cloud_jobs.billing.rating.cells import Cell
-from cloud_jobs.billing.rating.charges import MOST_MINOR, MOST_QUANTITY, Charge, RatedAccount
-from cloud_jobs.billing.rating.contract import RatingContract
-from cloud_jobs.billing.rating.price_book import PriceBooks
-from cloud_jobs.billing.rating.tax import tax_group
+from cloud_jobs.billing.rating.charges import (
+    MOST_MINOR,
+    MOST_QUANTITY,
+    Charge,
+    ChargeKey,
+    ChargeKind,
+    RatedAccount,
+    TaxGroup,
+)
+from cloud_jobs.billing.rating.contract import AccountTerms, RatingContract
+from cloud_jobs.billing.rating.price_book import PriceBook, PriceBooks
+from cloud_jobs.billing.rating.price_text import cap_text, minimum_text
+from cloud_jobs.billing.rating.split import Exact, split, split_exact
+
+# Caps: what is above the most that was agreed is taken off again, first by day, then of the period. And the minimum.
+
+Scope = tuple[str, str]
+"""Tenant and device of what a cap adds up; two empty texts: the account."""
+
+
+class CapInForce(NamedTuple):
+    """A cap: whose it is, of which meters (none: all), and for each version of the tariff that has it what it is in the
+    payer's minor unit, and its words. It is one cap whatever its amount."""
+
+    pool: Pool
+    meters: tuple[Meter, ...]
+    of: Mapping[int, tuple[Fraction, str]]
+
+    def scope(self, tenant: str, device: str, meter: Meter) -> Scope | None:
+        """Where an amount is added; None: the cap does not look at it."""
+        if self.meters and meter not in self.meters:
+            return None
+        return (tenant, device) if self.pool is Pool.DEVICE else ("", "")
+
+
+class Left:
+    """What charges and caps so far leave of each device and meter, in minor units."""
+
+    def __init__(self, account: str, charges: Iterable[Charge]) -> None:
+        self._account = account
+        self._amounts: dict[tuple[str, str, Meter], int] = {}
+        self._region_of: dict[Scope, str] = {("", ""): ""}
+        for charge in charges:
+            key, meter = charge.key, charge.key.meter
+            assert meter is not None
+            of = key.tenant, key.device, meter
+            self._amounts[of] = self._amounts.get(of, 0) + charge.amount_minor
+            device = key.tenant, key.device
+            self._region_of[device] = min(self._region_of.get(device, key.region), key.region)
+
+    def by_scope(self, cap: CapInForce) -> dict[Scope, list[tuple[str, str, Meter]]]:
+        """The keys of what a cap looks at, by what it adds up, all in order."""
+        found: defaultdict[Scope, list[tuple[str, str, Meter]]] = defaultdict(list)
+        for of in sorted(self._amounts):
+            scope = cap.scope(*of)
+            if scope is not None:
+                found[scope].append(of)
+        return found
+
+    def total(self, keys: Iterable[tuple[str, str, Meter]]) -> int:
+        """The sum of these."""
+        return sum(self._amounts[of] for of in keys)
+
+    def take(
+        self, cap: CapInForce, kind: ChargeKind, keys: list[tuple[str, str, Meter]], minor: Mapping[str, int]
+    ) -> Iterator[Charge]:
+        """The charges that take so much off, by the words of the cap; each key loses its share, so that the next cap
+        sees what is left."""
+        whole, amounts = sum(minor.values()), [self._amounts[of] for of in keys]
+        for of, part in zip(keys, split(whole, Exact(whole), amounts), strict=True):
+            self._amounts[of] -= part
+            assert self._amounts[of] >= 0
+        tenant, device = cap.scope(*keys[0]) or ("", "")
+        for text, part in minor.items():
+            key = ChargeKey(
+                account=self._account,
+                region=self._region_of[tenant, device],
+                tenant=tenant,
+                device=device,
+                kind=kind,
+                meter=cap.meters[0] if len(cap.meters) == 1 else None,
+                price=text,
+            )
+            if part:
+                yield Charge(key=key, quantity=0, free=0, amount_minor=-part, metered=None)
+
+
+def caps_in_force(book: PriceBook, span: CapSpan, versions: Iterable[int]) -> list[CapInForce]:
+    """The caps of these versions of a tariff in the order in which they apply."""
+    found: defaultdict[tuple[Pool, tuple[Meter, ...]], dict[int, tuple[Fraction, str]]] = defaultdict(dict)
+    for version in versions:
+        tariff = book.tariffs[version]
+        for cap in tariff.caps:
+            if cap.per is span:
+                most = Fraction(cap.amount) * book.worths[version]
+                found[cap.pool, tuple(sorted(cap.meters))][version] = most, cap_text(cap, tariff.currency)
+    caps = [CapInForce(*of, amounts) for of, amounts in found.items()]
+    return sorted(caps, key=lambda one: (one.pool is Pool.ACCOUNT, not one.meters, one.meters))
+
+
+def daily_caps(rating: AccountRating, left: Left) -> list[Charge]:
+    """What is above the caps of a day: exact by day, added over the period, rounded once for each device or account.
+
+    Where every use was under the cap, the rest is never above the caps of the days together, whatever was rounded.
+    """
+    charges: list[Charge] = []
+    days = dict(rating.days)
+    for cap in caps_in_force(rating.book, CapSpan.DAY, range(len(rating.book.tariffs))):
+        capped = _above_by_day(cap, days, rating.book.parts)
+        for scope, keys in left.by_scope(cap).items():
+            if scope not in capped:
+                continue
+            above, most = capped[scope]
+            total, over = left.total(keys), sum(above.values(), Fraction(0))
+            rest = total - round_ratio(over.numerator, over.denominator)
+            if cap.of.keys() >= rating.versions:
+                rest = min(rest, round_ratio(most.numerator, most.denominator))
+            minor = total - max(rest, 0)
+            if minor > 0:
+                charges += left.take(cap, ChargeKind.DAILY_CAP, keys, _by_text(minor, above))
+    return charges
+
+
+def _by_text(minor: int, above: Mapping[str, Fraction]) -> dict[str, int]:
+    """What is taken off, by the words of the cap in the ratio of what was above it; of a rounding by the last words."""
+    texts, over = sorted(above), sum(above.values(), Fraction(0))
+    shares = [minor * above[text] / over if over else Fraction(minor * (text == texts[-1])) for text in texts]
+    return dict(zip(texts, split_exact(minor, shares), strict=True))
+
+
+def period_caps(book: PriceBook, left: Left) -> list[Charge]:
+    """What is above the caps that the last version has for a period, of amounts that are rounded."""
+    charges: list[Charge] = []
+    for cap in caps_in_force(book, CapSpan.PERIOD, range(len(book.tariffs))[-1:]):
+        ((exact, text),) = cap.of.values()
+        most = round_ratio(exact.numerator, exact.denominator)
+        for keys in left.by_scope(cap).values():
+            minor = left.total(keys) - most
+            if minor > 0:
+                charges += left.take(cap, ChargeKind.PERIOD_CAP, keys, {text: minor})
+    return charges
+
+
+def minimum_fee(terms: AccountTerms, contract: RatingContract, book: PriceBook, total_minor: int) -> list[Charge]:
+    """What is missing to the least that the last version asks for a period; none if nothing is."""
+    tariff = book.tariffs[-1] if book.tariffs else None
+    if tariff is None or tariff.minimum_amount is None:
+        return []
+    if not tariff.minimum_without_devices and not _has_device(terms, contract):
+        return []
+    least, text = (
+        Fraction(tariff.minimum_amount) * book.worths[-1],
+        minimum_text(tariff.minimum_amount, tariff.currency),
+    )
+    if tariff.proration is Proration.BY_DAY:
+        days, all_days = _days_in_force(terms, contract)
+        least *= Fraction(days, all_days)
+        text += "" if days == all_days else f", {days} of {all_days} days"
+    minor = round_ratio(least.numerator, least.denominator) - total_minor
+    if minor <= 0:
+        return []
+    key = ChargeKey(account=terms.account, kind=ChargeKind.MINIMUM, price=text)
+    return [Charge(key=key, quantity=0, free=0, amount_minor=minor, metered=None)]
+
+
+def _has_device(terms: AccountTerms, contract: RatingContract) -> bool:
+    """Whether the account has a device for some of the period."""
+    return any(one.begin < contract.end and (one.end is None or contract.start < one.end) for one in terms.devices)
+
+
+def _days_in_force(terms: AccountTerms, contract: RatingContract) -> tuple[int, int]:
+    """On how many local days of the period the account is in force, for the whole day or a part of it; of how many."""
+    first, end = quarter_number(contract.start), quarter_number(contract.end)
+    day = local_times(contract.time_zone, first, end - first).day
+    if terms.times is None:
+        return len(np.unique(day)), len(np.unique(day))
+    of_time = [day[max(0, quarter_number(one) - first) : quarter_number(until) - first] for one, until in terms.times]
+    return len(np.unique(np.concatenate([day[:0], *of_time]))), len(np.unique(day))
+
+
+def _above_by_day(
+    cap: CapInForce, days: dict[DayUse, int | Fraction], parts: int
+) -> dict[Scope, tuple[dict[str, Fraction], Fraction]]:
+    """For each scope what is above the cap on its days, by the words of the cap, and the most of these days together.
+
+    Where the amount of the cap changes within a day, what was charged before counts for the new one. What is above is
+    taken off `days`, from each of the version's amounts in proportion.
+    """
+    limits = {version: most * parts for version, (most, _) in cap.of.items()}
+    of_day: defaultdict[tuple[Scope, object], list[DayUse]] = defaultdict(list)
+    for use in days:
+        scope = cap.scope(use.tenant, use.device, use.meter) if use.version in limits else None
+        if scope is not None:
+            of_day[scope, use.day].append(use)
+    found: dict[Scope, tuple[dict[str, Fraction], Fraction]] = {}
+    for (scope, _), uses in of_day.items():
+        above, together = found.get(scope, (dict[str, Fraction](), Fraction(0)))
+        versions = sorted({use.version for use in uses})
+        charged: int | Fraction = 0
+        for version in versions:
+            mine = uses if len(versions) == 1 else [use for use in uses if use.version == version]
+            total, limit, text = sum(days[use] for use in mine), limits[version], cap.of[version][1]
+            above.setdefault(text, Fraction(0))
+            if charged + total <= limit:
+                # nearly all days are of one version, and under the cap
+                charged += total
+                continue
+            kept = max(Fraction(0), limit - charged) if charged else limit
+            charged = charged + kept if len(versions) > 1 else kept
+            above[text] += (total - kept) / parts
+            for use in mine:
+                days[use] *= kept / total
+        found[scope] = above, together + max(cap.of[version][0] for version in versions)
+    return found
+
+
+# The tax on what a payer is charged: rounded once for each category and rate.
+
+
+def tax_group(vat: Vat, taxable_minor: int) -> TaxGroup:
+    """The tax on the sum of the charges that are of one category and rate (BR-CO-17)."""
+    # the rate is in per cent: the product of integers over a hundred times the rate's denominator
+    numerator, denominator = vat.rate.as_integer_ratio()
+    return TaxGroup(
+        category=vat.category,
+        rate=vat.rate,
+        exemption_reason=vat.exemption_reason,
+        taxable_minor=taxable_minor,
+        tax_minor=round_ratio(taxable_minor * numerator, 100 * denominator),
+    )
 
 
 def rate(

@@ -8,9 +8,10 @@ What a run that died has written is named by nothing.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, time, timedelta
+from itertools import groupby
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -34,18 +35,29 @@ from cloud_jobs.billing.rating import (
 )
 from cloud_jobs.billing.register.assigned_usage import assigned_usage
 from cloud_jobs.billing.register.closer import ClosedPayer, ClosingRun, blocked, closed
-from cloud_jobs.billing.register.closing import Closing, Days
+from cloud_jobs.billing.register.closing import Closing, ClosingState, Days
 from cloud_jobs.billing.register.closing_fences import ClosingFences, closing_fences
 from cloud_jobs.billing.register.control_totals import RecordSums, control_totals, record_totals
 from cloud_jobs.billing.register.cycles import without_cycles
-from cloud_jobs.billing.register.errors import ClosingTooLate, NobodyPays
-from cloud_jobs.billing.register.former_payers import closed_former
+from cloud_jobs.billing.register.errors import ClosingTooLate, DamagedPayer, NobodyPays, RegisterDamaged
+from cloud_jobs.billing.register.ledger import Ledger
 from cloud_jobs.billing.register.metered_records import MeteredRecords, compare_records
+from cloud_jobs.billing.register.parties import Noticed, Parties
 from cloud_jobs.billing.register.payer_groups import device_parts, payer_groups, usage_parts
 from cloud_jobs.billing.register.posting import commit_made
-from cloud_jobs.billing.register.rows import certificate_rows, charge_rows, closing_row
+from cloud_jobs.billing.register.rows import (
+    canonical,
+    certificate_rows,
+    charge_columns,
+    charge_rows,
+    closing_row,
+    digest_of,
+    lines_digest,
+    taxes_text,
+)
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.billing.register.unbilled_devices import unbilled_devices
+from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.dead_runs import is_dead
@@ -53,7 +65,81 @@ from cloud_jobs.lake.record_counts import miscounted
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.snapshot_reads import reference_rows
 from cloud_jobs.lake.snapshots import Snapshot
-from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.tables import Lake, row_fault_as_error
+
+# Who was closed for some days and, by what is agreed now, pays for none of them: nothing of it is owed any more.
+
+
+def closed_former(register: Register, run: ClosingRun, days: Days, payers: Collection[str]) -> dict[str, ClosedPayer]:
+    """The closings, by payer, of former payers that have one to be taken back; blocked of those whose rows are damaged.
+
+    Raises StoreUnavailable.
+    """
+    try:
+        return dict(_taken_back(register, run, days, payers))
+    except (LakeError, RegisterDamaged) as fault:
+        # of one of them; each by itself, and the others are closed
+        if len(payers) > 1:
+            return {name: one for payer in payers for name, one in closed_former(register, run, days, [payer]).items()}
+        return {name: blocked(run, name, days, "UTC", [str(DamagedPayer(name, str(fault)))]) for name in payers}
+
+
+def _taken_back(
+    register: Register, run: ClosingRun, days: Days, payers: Collection[str]
+) -> Iterator[tuple[str, ClosedPayer]]:
+    if not payers:
+        return
+    ledger = Ledger(register.documents(payers, first_day=days[0], last_day=days[1]))
+    # in the order of payers and ranks
+    for payer, closings in groupby(register.closings(*days, payers), key=lambda one: one.key.payer):
+        yield payer, closed_empty(run, _last_charged(ledger, days, payer, [*closings]))
+
+
+def _last_charged(ledger: Ledger, days: Days, payer: str, closings: Sequence[Closing]) -> Closing:
+    """The closing of a payer that is to be taken back: the one that is posted, or the newest that would be; or the
+    newest that holds up the period for nothing now."""
+    charged = [one for one in closings if one.outcome is not ClosingState.BLOCKED]
+    posted = [
+        one.closing for one in ledger.standing(payer) if (one.invoice.key.first_day, one.invoice.key.last_day) == days
+    ]
+    return next((one for one in charged if one.id in posted), (charged or closings)[-1])
+
+
+def closed_empty(run: ClosingRun, posted: Closing) -> ClosedPayer:
+    """The closing of a former payer: nothing is owed, by the terms of what was.
+
+    It is final: whose devices they are now, and whether those have said all, is for who pays for them.
+    """
+    nothing = charge_columns(())
+    closing = replace(
+        posted,
+        snapshot=run.snapshot,
+        snapshot_id=run.snapshot_id,
+        number=0,
+        run=run.name,
+        outcome=ClosingState.FINAL,
+        reasons=(),
+        net_minor=0,
+        tax_minor=0,
+        charges=0,
+        taxes=taxes_text(()),
+        lines_digest=lines_digest(nothing),
+        body_digest="",
+        certificates_digest=digest_of(canonical([])),
+        control_totals=canonical([]),
+        parties=_without_devices(posted),
+    )
+    return ClosedPayer(closing=closing, charges=nothing, certificates=())
+
+
+def _without_devices(closing: Closing) -> str:
+    if closing.outcome is ClosingState.BLOCKED:
+        # perhaps even its seller was not known
+        return closing.parties
+    with row_fault_as_error("closings", {"payer": closing.key.payer, "parties": closing.parties}):
+        parties = Parties.parse(closing.parties)
+    return replace(parties, names={}, devices_by_state={}, noticed=Noticed()).text
+
 
 RECORDS_COLUMNS: Final = ("seq_ranges", "day")
 """What is taken beside `rated_columns` to hold a row against the records that it counts."""

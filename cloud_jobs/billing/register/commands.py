@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import shlex
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -15,11 +16,12 @@ from rich.console import RenderableType
 
 from cloud_jobs.billing.billing_period import BillingPeriod, days_text
 from cloud_jobs.billing.contracts.fields import Id
-from cloud_jobs.billing.documents import DocumentContent, Form, document_table, files_of, write_documents
+from cloud_jobs.billing.documents import DocumentContent, DocumentError, Form, document_table, files_of, write_documents
 from cloud_jobs.billing.errors import BadPeriod
 from cloud_jobs.billing.register.closing import ClosingState, Days
 from cloud_jobs.billing.register.documents_of import DocumentMaker, issued_document, outstanding
 from cloud_jobs.billing.register.errors import AlreadyIssued, NothingClosed, NothingToAdjust, NothingToIssue
+from cloud_jobs.billing.register.ledger import IssuedDocument
 from cloud_jobs.billing.register.operations import Books, Clerk, Done, adjust_period, issue_period, void_invoice
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.billing.register.terminal import (
@@ -31,7 +33,6 @@ from cloud_jobs.billing.register.terminal import (
     documents_table,
 )
 from cloud_jobs.billing.register.unbilled_devices import unbilled_text
-from cloud_jobs.billing.register.writing import Unwritten, write_issued
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.fitted_table import screen
 from cloud_jobs.lake.coverage import TenantDevice
@@ -42,6 +43,51 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference_note import reference_taken_at
 from geo.reference.moments import stamp
 from waybill.settings import printable_json
+
+# Issued documents into files: those of one document all or none; and a document that could not be written is named.
+
+
+class Unwritten(NamedTuple):
+    """An issued document of which no file was written, and why: it is in the register all the same."""
+
+    number: str
+    reason: str
+    command: str
+
+    def __str__(self) -> str:
+        return f"{self.number} is issued, but not written: {self.reason}; `{self.command}` writes it"
+
+
+def write_issued(
+    register: Register, documents: Iterable[IssuedDocument], folder: Path, forms: Collection[Form]
+) -> Iterator[Unwritten]:
+    """Write documents into a folder in some forms, one after the other; yields those that could not be written.
+
+    Raises RegisterDamaged, LakeError, StoreUnavailable.
+    """
+    for one in documents:
+        made = issued_document(register, one.number, one.key.legal_entity)
+        try:
+            files = files_of(made, forms)
+            write_documents(folder, {name: one for name, one in files.items() if not _is_there(folder / name, one)})
+        except DocumentError as error:
+            yield Unwritten(one.number, str(error), _command(register, one, folder, forms))
+
+
+def _command(register: Register, issued: IssuedDocument, folder: Path, forms: Collection[Form]) -> str:
+    """What writes it later; the folder is perhaps another one then."""
+    words = ["waybill", "bill", "show", issued.number, "--lake", str(register.lake.location)]
+    words += ["--seller", issued.key.legal_entity, "--out", str(folder)]
+    return shlex.join([*words, *(word for form in forms for word in ("--form", form.value))])
+
+
+def _is_there(path: Path, content: Iterable[bytes]) -> bool:
+    try:
+        with path.open("rb") as file:
+            return all(file.read(len(piece)) == piece for piece in content) and not file.read(1)
+    except OSError:
+        return False
+
 
 NOT_ALL: Final = 3
 """The exit status of a command that did what could be done, and something that was asked for could not."""

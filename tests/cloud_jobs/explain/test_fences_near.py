@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.explain.fences_near import TrackBox, ids_near
+from cloud_jobs.explain.metered_again import TrackBox, ids_near
 from geo.reference.fences import parse_fence
 from geo.spatial import Fence, FenceError
 

@@ -13,7 +13,7 @@ from deltalake.exceptions import CommitFailedError
 
 import cloud_jobs.lake.tables as module
 from cloud_jobs.errors import CommitFailed
-from cloud_jobs.ingest import duplicates
+from cloud_jobs.ingest import micro_batch as duplicates
 from cloud_jobs.ingest.quarantine import RECORD_ID
 from cloud_jobs.lake.erasures import Erasure
 from cloud_jobs.lake.tables import Lake

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from cloud_jobs.ingest.known_coverage import KnownCoverage
+from cloud_jobs.ingest.micro_batch import KnownCoverage
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.coverage_rows import to_rows
 from tests.cloud_jobs.lake.test_coverage_rows import known

@@ -15,7 +15,7 @@ import pytest
 from deltalake import write_deltalake
 
 from cloud_jobs.errors import CommitFailed, Fenced, LakeError
-from cloud_jobs.ingest import duplicates
+from cloud_jobs.ingest import micro_batch as duplicates
 from cloud_jobs.ingest.decoding import decode_messages
 from cloud_jobs.ingest.micro_batch import CrashPoint
 from cloud_jobs.ingest.parts import write_part

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.schemas import USAGE
-from cloud_jobs.lake.usage_in_force import rows_in_force, rows_with_usage
+from cloud_jobs.lake.snapshot_reads import rows_in_force, rows_with_usage
 from tests.cloud_jobs.lake.metered import HOUR
 from tests.usage_rows import usage_row
 

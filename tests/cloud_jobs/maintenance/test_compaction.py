@@ -20,7 +20,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance import merge_plan
-from cloud_jobs.maintenance.compaction import compact
+from cloud_jobs.maintenance.job import compact
 from cloud_jobs.maintenance.key_ranges import RowSource
 from cloud_jobs.maintenance.merge_plan import FileLimits
 from cloud_jobs.maintenance.rewriting import MaintenancePoint, Rewriter

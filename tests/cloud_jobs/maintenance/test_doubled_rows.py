@@ -15,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.maintenance import once_each
-from cloud_jobs.maintenance.compaction import compact
+from cloud_jobs.maintenance import job as once_each
+from cloud_jobs.maintenance.job import OnceEachResult, compact, keep_once_each
 from cloud_jobs.maintenance.merge_plan import FileLimits
-from cloud_jobs.maintenance.once_each import OnceEachResult, keep_once_each
 from cloud_jobs.maintenance.rewriting import MaintenancePoint, Rewriter
 from cloud_jobs.maintenance.table_files import table_files
 from tests.cloud_jobs.ingest.centre import batch, check, new_ingest, new_lake, seqs_in_table, take_in

@@ -21,7 +21,7 @@ from cloud_jobs.lake.data_files import write_data_files
 from cloud_jobs.lake.schemas import TABLES, USAGE
 from cloud_jobs.lake.tables import FENCES, Lake
 from cloud_jobs.lake.transactions import MAX_ATTEMPT_S
-from cloud_jobs.status.lake_facts import LakeReader
+from cloud_jobs.status.centre_reader import LakeReader
 from tests.cloud_jobs.ingest.centre import batch, check, coverage, new_ingest, new_lake, take_in
 from tests.cloud_jobs.ingest.test_decoding import messages
 from tests.cloud_jobs.maintenance.upkeep import folder_of, make_older, parquet_files, run

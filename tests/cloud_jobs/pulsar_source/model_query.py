@@ -9,9 +9,8 @@ from typing import Any
 
 from cloud_jobs.pulsar_source.driver.acknowledging import Acknowledger
 from cloud_jobs.pulsar_source.driver.cluster_monitor import ClusterMonitor
-from cloud_jobs.pulsar_source.driver.driver import Driver
+from cloud_jobs.pulsar_source.driver.driver import Driver, Ownership
 from cloud_jobs.pulsar_source.driver.losses import Loss, LossReporter
-from cloud_jobs.pulsar_source.driver.ownership import Ownership
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.position import Offset
 from tests.cloud_jobs.pulsar_source.model import ModelWorld

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from cloud_jobs.pulsar_source import PulsarDataSource
-from cloud_jobs.spark import SparkSettings, start_spark
+from cloud_jobs.spark import start_spark
+from cloud_jobs.spark_settings import SparkSettings
 
 
 def run(spec: dict[str, Any]) -> None:

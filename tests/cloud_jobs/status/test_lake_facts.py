@@ -18,9 +18,9 @@ from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.tables import FENCES, Lake
 from cloud_jobs.outbox import Outbox, progress_file
 from cloud_jobs.published_fences import fences_in
+from cloud_jobs.status.centre_reader import LakeReader, coverage_status
 from cloud_jobs.status.facts import CoverageStatus, ReferenceStatus
 from cloud_jobs.status.judging import problems
-from cloud_jobs.status.lake_facts import LakeReader, coverage_status
 from tests.cloud_jobs.ingest.centre import STREAM, batch, new_ingest, new_lake, take_in
 from tests.cloud_jobs.maintenance.upkeep import folder_of, parquet_files, positions, run
 from tests.cloud_jobs.publications import rows_of
@@ -220,7 +220,7 @@ def test_no_answer_of_the_store_is_no_status(lake: Lake, monkeypatch: pytest.Mon
     def away(*_: object) -> None:
         raise StoreUnavailable("http://127.0.0.1:1", "Connection refused")
 
-    monkeypatch.setattr("cloud_jobs.status.lake_facts.store_time", away)
+    monkeypatch.setattr("cloud_jobs.status.centre_reader.store_time", away)
     with pytest.raises(StoreUnavailable):
         LakeReader(lake).read()
 

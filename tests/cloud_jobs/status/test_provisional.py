@@ -17,9 +17,9 @@ from rich.console import Console
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.lake.transactions import newest_number
 from cloud_jobs.outbox import Outbox, progress_file
+from cloud_jobs.status.centre_reader import provisional_alerts
 from cloud_jobs.status.facts import CentreStatus, ProvisionalStatus
 from cloud_jobs.status.judging import problems
-from cloud_jobs.status.provisional import provisional_alerts
 from cloud_jobs.status.tables import status_tables
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, rules
 from tests.cloud_jobs.geofence.test_event_revisions import THROUGH

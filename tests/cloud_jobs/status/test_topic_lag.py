@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from cloud_jobs.config import CloudSettings
+from cloud_jobs.status.centre_reader import topic_lags
 from cloud_jobs.status.facts import CentreStatus
 from cloud_jobs.status.judging import problems
-from cloud_jobs.status.topic_lag import topic_lags
 from tests.cloud_jobs.pulsar_source.addresses import FakeAdmin, Reply, address, document, page
 from tests.cloud_jobs.status.watched import LIMITS
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.schemas import LATE_POSITIONS, OBSERVED, QUANTITIES, QUARTERS, WHOLE_DEVICE
+from cloud_jobs.lake.snapshot_reads import rows_in_force
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.lake.usage_in_force import rows_in_force
 from cloud_jobs.usage import groups, job, metering
 from cloud_jobs.usage.basis import row_digest
 from cloud_jobs.usage.job import UsageRun, compute_usage

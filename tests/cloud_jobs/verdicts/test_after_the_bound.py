@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cloud_jobs.geofence.units import DAY_MS
-from cloud_jobs.verdicts import unproven
+from cloud_jobs.verdicts import job as unproven
 from cloud_jobs.verdicts.config import VerdictSettings
 from cloud_jobs.verdicts.lookups import OpenedTable
 from geo.spatial import TrackSettings

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.canary.hops import ProbeItem
-from deploy.canary.quarter_usage import ProbeCover, QuarterUsage, covered, usage_fault
+from deploy.canary.money_observer import ProbeCover, QuarterUsage, covered, usage_fault
 
 INSIDE_MM = 100_000
 ITEMS = [ProbeItem("position", at) for at in range(5)]

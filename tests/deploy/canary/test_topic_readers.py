@@ -8,9 +8,9 @@ from typing import Any
 import pulsar
 import pytest
 
-from deploy.canary import topic_observers
+from deploy.canary import service as topic_observers
 from deploy.canary.config import WatchedCluster
-from deploy.canary.topic_observers import LOOK_S, TopicReaders
+from deploy.canary.service import LOOK_S, TopicReaders
 
 
 class Topic:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.enrolment.certificate_folder import CertificateFolder
-from edge_agent.enrolment.certificate_request import CertificateRequests
+from edge_agent.enrolment.enrolment_loop import CertificateRequests
 from edge_agent.errors import EnrolmentFailed
 from tests.edge_agent.enrolment.makers import DEVICE, Issuer, root_file
 from waybill.daemon.tls import check_key_pair

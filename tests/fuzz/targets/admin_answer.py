@@ -11,8 +11,8 @@ from typing import Any
 
 from cloud_jobs.pulsar_source.reading.entries import StoredEntry
 from geo.replication import rest_types
+from geo.replication.admin import RestRequest, RestResponse, parse_entry_response, parse_response
 from geo.replication.errors import AdminRefused, ClusterUnreachable
-from geo.replication.rest_response import RestRequest, RestResponse, parse_entry_response, parse_response
 from tests.fuzz.bounds import check_refusal
 
 SHAPES: tuple[Any, ...] = (

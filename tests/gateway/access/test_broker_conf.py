@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.access.broker_conf import write_broker_conf
 from gateway.access.config import AccessSettings
+from gateway.access.daemon import write_broker_conf
 from waybill.settings import SettingsError, parse
 
 SETTINGS = """

@@ -10,19 +10,18 @@ from pathlib import Path
 import pytest
 
 from gateway.access.access_key import AccessKey
+from gateway.access.daemon import HeldEntries
 from gateway.access.displaced import Displaced
-from gateway.access.held_entries import HeldEntries
 from gateway.access.publisher import AccessPublisher
 from gateway.access.seen_entries import SeenEntries
 from gateway.registry_settings import RegistrySettings
 from tests.identity.operators import trusting
 from tests.identity.registry_strategies import CERTIFICATE, MOMENT, active, change, expected
 from tests.identity.test_registry_signing import ACCESS, ANNA, BOTH, KEYS, signed
-from waybill.identity.ahead_entries import AheadEntries
 from waybill.identity.operator_keys import OperatorKeys
 from waybill.identity.registry import DeviceEntry, enrol, renew, resume, revoke, suspend
 from waybill.identity.registry_messages import WARRANT
-from waybill.identity.registry_reader import DeviceRegistry
+from waybill.identity.registry_reader import AheadEntries, DeviceRegistry
 from waybill.identity.registry_signing import check_by
 from waybill.identity.signatures import SIGNATURE
 from waybill.pulsar.compacted_topic import TopicMessage, TopicStanding

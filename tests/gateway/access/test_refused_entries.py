@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.access.refused_entries import MAX_OF_A_RANK, RefusedEntries
+from gateway.access.publisher import MAX_OF_A_RANK, RefusedEntries
 from waybill.identity.confirmations import decode_confirmation, encode_confirmation
 
 

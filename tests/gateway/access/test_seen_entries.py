@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gateway.access import seen_entries as module
+from gateway.access.daemon import HeldEntries
 from gateway.access.displaced import Displaced
 from gateway.access.entry_book import EntryBook
-from gateway.access.held_entries import HeldEntries
 from gateway.access.seen_entries import SeenEntries
 from tests.identity.operators import trusting
 from tests.identity.registry_strategies import CERTIFICATE, OTHER_CLAIM, active, change, expected

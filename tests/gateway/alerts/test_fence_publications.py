@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_jobs.reference_files import make_version
-from gateway.alerts.fence_publications import KEPT_OF_A_VERSION, FencePublications
+from gateway.alerts.service import FencePublications
+from gateway.reference_publications import KEPT_OF_A_VERSION
 from geo.reference.fences import published_fences
 from geo.reference.messages import read_messages
 from geo.reference.trust import ANYBODY, ReferenceTrust

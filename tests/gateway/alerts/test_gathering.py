@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.alerts.gathering import MAX_PAUSE_S, pause_s
+from gateway.alerts.partition import MAX_PAUSE_S, pause_s
 
 
 @given(st.floats(0, 10), st.integers(0, 1_000))

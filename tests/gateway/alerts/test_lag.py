@@ -9,9 +9,8 @@ from collections.abc import Iterable
 import pytest
 
 from gateway.alerts.config import AlertSettings
-from gateway.alerts.fence_follower import FenceFacts, FenceFollower
 from gateway.alerts.lag import CLOCKS_APART_S, age_s, lag_of
-from gateway.alerts.service import AlertService
+from gateway.alerts.service import AlertService, FenceFacts, FenceFollower
 from gateway.alerts.status import AlertsStatus
 from tests.gateway.alerts.fixes_as_they_come import LiveFix
 from tests.gateway.alerts.scripted_partition import NAME, RULES, ScriptedTopic, ServedPartition, messages_of, served

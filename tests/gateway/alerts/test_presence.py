@@ -8,6 +8,7 @@ import pulsar
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.alerts.owner import PresenceTopic
 from gateway.alerts.presence import (
     GIVE_WAIT_S,
     PRESENT_S,
@@ -17,7 +18,6 @@ from gateway.alerts.presence import (
     decode_presence,
     encode_presence,
 )
-from gateway.alerts.presence_topic import PresenceTopic
 from tests.waiting import wait_until
 from waybill.pulsar.pulsar_positions import EntryPosition
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from gateway.alerts.owner import KEEP_S, TURN_S, StandbyPartitions
 from gateway.alerts.presence import PRESENT_S, Presence, PresenceMessage
-from gateway.alerts.standby_partitions import KEEP_S, TURN_S, StandbyPartitions
 from tests.gateway.alerts.fixes_as_they_come import NOON, LiveFix
 from tests.gateway.alerts.scripted_partition import NAME, ScriptedTopic, messages_of, partition_state
 from tests.waiting import wait_until
@@ -39,7 +39,7 @@ class Process:
 def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
     one = Process()
     # the threads of standbys ask at the same time as we
-    monkeypatch.setattr("gateway.alerts.standby_partitions.time.monotonic", lambda: one.now_s)
+    monkeypatch.setattr("gateway.alerts.owner.time.monotonic", lambda: one.now_s)
     yield one
     monkeypatch.undo()
     one.standbys.close()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gateway.webhooks.config import PostTimes
 from gateway.webhooks.http_outcome import MAX_RETRY_AFTER_S, HttpOutcome, outcome_of_status, retry_after_s
-from gateway.webhooks.http_post import post
+from gateway.webhooks.signed_post import post
 from tests.examples import examples
 from tests.gateway.webhooks.certificates import self_signed
 from tests.gateway.webhooks.hook_server import LOOPBACK, HookServer, Request, answers, drips, hook_server, sends

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from gateway.webhooks import http_post
+from gateway.webhooks import signed_post as http_post
 from gateway.webhooks.config import PostTimes
-from gateway.webhooks.http_post import post
-from gateway.webhooks.name_lookup import NameLookup
+from gateway.webhooks.signed_post import NameLookup, post
 from tests.waiting import PATIENCE
 
 FOUND: list[tuple[Any, ...]] = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("203.0.113.9", 443))]

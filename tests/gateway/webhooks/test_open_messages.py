@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.webhooks.intake import AlertTopic, TakenMessage
-from gateway.webhooks.open_messages import OpenMessages
+from gateway.webhooks.notifier import OpenMessages
 
 TOPIC = AlertTopic("topic", "acme", is_verdicts=False)
 

@@ -7,9 +7,8 @@ from geo.replication.actual import actual
 from geo.replication.admin import AdminClient
 from geo.replication.cluster_state import ClusterState, NamespaceState, TopicState
 from geo.replication.desired import desired
-from geo.replication.model import Topology
+from geo.replication.model import Topology, namespace_of
 from geo.replication.plan import Change, new_namespace_state, plan
-from geo.replication.roles import namespace_of
 
 
 def read_plan(topology: Topology, clients: Mapping[str, AdminClient]) -> list[Change]:

@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
 from geo.replication import AdminClient, Change, ClusterUnreachable, ReplicationError, Topology
+from geo.replication.admin import RestResponse
 from geo.replication.apply import _make, _pending
+from geo.replication.cli import ReplicationCollector, _disconnected, summary
 from geo.replication.observe import Observation, observe
-from geo.replication.reconnect import _disconnected
-from geo.replication.rest_response import RestResponse
-from geo.replication.terminal import summary
-from geo.replication.watch import ReplicationCollector
 from tests.geo.replication.plan_model import read_plan
 from tests.geo.spatial.json_values import GONE, Place, places, put
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from geo.replication import model
-from geo.replication.cli import app
-from geo.replication.watch import METRICS
+from geo.replication.cli import METRICS, app
 from waybill.commands import SUBCOMMANDS
 from waybill.settings import Settings
 
@@ -36,7 +35,7 @@ def test_a_stack_command_is_documented(command: str) -> None:
 
 
 def _settings() -> list[str]:
-    models = [getattr(model, name) for name in model.__all__]
+    models = [one for name, one in vars(model).items() if not name.startswith("_")]
     return sorted(
         {field for one in models if isinstance(one, type) and issubclass(one, Settings) for field in one.model_fields}
     )

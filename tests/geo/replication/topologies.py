@@ -19,8 +19,7 @@ from geo.replication import (
     Topology,
 )
 from geo.replication.cluster_state import BrokerDefaults
-from geo.replication.model import BacklogQuota, PublishRate, Retention, Tenant
-from geo.replication.roles import Role
+from geo.replication.model import BacklogQuota, PublishRate, Retention, Role, Tenant
 
 CLUSTERS = ("dr", "eu", "hq", "us")
 TENANTS = ("fleet", "other")

@@ -7,7 +7,7 @@ import pytest
 import shapely
 
 from geo.spatial.geodesic import WGS84
-from geo.spatial.shapes import circle
+from geo.spatial.geojson import circle
 
 
 def off_m(lat: float, radius_m: float) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from geo.spatial import FenceError
 from geo.spatial.geodesic import WGS84
-from geo.spatial.shapes import corridor
+from geo.spatial.geojson import corridor
 from tests.examples import examples
 
 

@@ -12,10 +12,10 @@ import shapely
 from shapely import MultiPolygon, Polygon, box
 
 from geo.spatial import Fence, FenceError, FenceSet, Fixes, Gate, GateSet, fences_from_geojson, use_by_fence
+from geo.spatial.geojson import corridor
 from geo.spatial.grid import GridIndex
 from geo.spatial.predicates import Spots
 from geo.spatial.rings import world_polygon
-from geo.spatial.shapes import corridor
 from tests.examples import examples
 from tests.geo.spatial import timed_fuzz
 from tests.geo.spatial.exact import ExactFence, bits_of

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shapely import Point
 
 from geo.spatial import Fence, FenceReport, GateSet, fences_from_geojson
-from geo.spatial.shapes import circle, corridor
+from geo.spatial.geojson import circle, corridor
 from tests.geo.spatial.worlds import every_fix, line
 
 SQUARE = [[0, 0], [1, 0], [1, 1], [0, 1], [0, 0]]

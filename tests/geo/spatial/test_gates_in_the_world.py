@@ -10,8 +10,7 @@ from shapely import Polygon
 
 from geo.spatial import Fence, FenceError, FenceSet, Fixes, GateSet, TrackSettings, build_tracks, fences_from_geojson
 from geo.spatial.clip import segments_of
-from geo.spatial.gates import Gate, _unwrapped
-from geo.spatial.touches import crossings_of
+from geo.spatial.gates import Gate, _unwrapped, crossings_of
 from tests.examples import examples
 
 Line = list[tuple[float, float]]

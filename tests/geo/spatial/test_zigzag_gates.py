@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from geo.spatial import Fixes, GateSet, Tracks, TrackSettings, build_tracks
 from geo.spatial import gates as bounded
 from geo.spatial.clip import segments_of
-from geo.spatial.gates import Crossings, Gate, _fault_of, _unwrapped
-from geo.spatial.touches import crossings_of
+from geo.spatial.gates import Crossings, Gate, _fault_of, _unwrapped, crossings_of
 
 Line = list[tuple[float, float]]
 

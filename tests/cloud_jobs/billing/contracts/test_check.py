@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cloud_jobs import contracts_cli
+from cloud_jobs import reference_cli as contracts_cli
 from cloud_jobs.billing.billing_period import month_before
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import store

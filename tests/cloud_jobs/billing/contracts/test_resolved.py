@@ -29,7 +29,7 @@ from cloud_jobs.billing.contracts import (
     UnknownPayer,
     UnknownTariff,
 )
-from cloud_jobs.billing.contracts.account_tree import MAX_LEVELS
+from cloud_jobs.billing.contracts.resolved import MAX_LEVELS
 from cloud_jobs.billing.contracts.versions import micros
 from tests.cloud_jobs.billing.contracts.makers import (
     APRIL,

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from cloud_jobs.billing.contracts import Contracts
 from cloud_jobs.billing.documents import DocumentType
 from cloud_jobs.billing.register import newer_contracts
+from cloud_jobs.billing.register.close import closed_empty
 from cloud_jobs.billing.register.closer import ClosingRun
 from cloud_jobs.billing.register.closing import ClosingState
 from cloud_jobs.billing.register.documents_of import DocumentMaker, outstanding
@@ -27,7 +28,6 @@ from cloud_jobs.billing.register.errors import (
     OtherSeller,
     OutdatedClosing,
 )
-from cloud_jobs.billing.register.former_payers import closed_empty
 from cloud_jobs.billing.register.operations import void_invoice
 from cloud_jobs.billing.register.outdated import outdated_closings
 from cloud_jobs.billing.register.parties import Noticed, Parties

@@ -24,8 +24,8 @@ from cloud_jobs.pulsar_source.cluster.survey import ClusterSurvey
 from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
 from cloud_jobs.pulsar_source.position import LedgerPosition
 from cloud_jobs.pulsar_source.topics import TopicName
+from geo.replication.admin import RestRequest, RestResponse, parse_response
 from geo.replication.errors import AdminRefused, ClusterUnreachable
-from geo.replication.rest_response import RestRequest, RestResponse, parse_response
 from geo.replication.rest_types import CLUSTERS, INTERNAL_STATS, PARTITIONED_INTERNAL_STATS, PARTITIONS
 from tests.cloud_jobs.pulsar_source.addresses import (
     JSON,
@@ -174,7 +174,7 @@ def test_only_a_partition_that_does_not_exist_is_left_out(place: FakeAdmin) -> N
 
 
 def test_an_answer_without_end_is_given_up(place: FakeAdmin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("geo.replication.transport.MAX_BYTES", 1 << 20)
+    monkeypatch.setattr("geo.replication.admin.MAX_BYTES", 1 << 20)
     place.says = lambda _: Reply(200, b"[" * 65536, endless=True)
     with closing(admin(place)) as one, pytest.raises(SourceClusterUnreachable, match="more than 1048576 bytes"):
         one.partition_states(TOPIC, "s")

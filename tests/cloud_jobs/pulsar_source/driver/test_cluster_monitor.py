@@ -9,8 +9,7 @@ import pytest
 
 from cloud_jobs.pulsar_source import AccessRefused, SourceClusterUnreachable
 from cloud_jobs.pulsar_source.driver.cluster_monitor import ClusterMonitor, SilentClusters
-from cloud_jobs.pulsar_source.driver.driver import Driver
-from cloud_jobs.pulsar_source.driver.ownership import Ownership
+from cloud_jobs.pulsar_source.driver.driver import Driver, Ownership
 from cloud_jobs.pulsar_source.errors import FailoverFileError, NoClusterAnswers
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.position import LedgerPosition, Offset

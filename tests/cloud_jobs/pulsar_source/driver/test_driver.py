@@ -10,10 +10,8 @@ import pytest
 from cloud_jobs.pulsar_source import DataLoss, TopicMissing
 from cloud_jobs.pulsar_source.driver.acknowledging import Acknowledger
 from cloud_jobs.pulsar_source.driver.cluster_monitor import ClusterMonitor
-from cloud_jobs.pulsar_source.driver.crash_guard import ISOLATED_BATCHES, CrashGuard
-from cloud_jobs.pulsar_source.driver.driver import Driver
+from cloud_jobs.pulsar_source.driver.driver import ISOLATED_BATCHES, CrashGuard, Driver, Ownership
 from cloud_jobs.pulsar_source.driver.lookahead import Lookahead
-from cloud_jobs.pulsar_source.driver.ownership import Ownership
 from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
 from cloud_jobs.pulsar_source.position import LedgerPosition, Offset
 from cloud_jobs.pulsar_source.reading.feeds import Feed

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from cloud_jobs.pulsar_source.driver.failover import Failover, FailoverFile, FailoverState, QueryIdentity
+from cloud_jobs.pulsar_source.driver.cluster_monitor import Failover, FailoverFile, FailoverState, QueryIdentity
 from cloud_jobs.pulsar_source.errors import FailoverFileError
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.position import LedgerPosition, Offset

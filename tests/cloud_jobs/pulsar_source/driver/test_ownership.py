@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_jobs.pulsar_source.driver.cluster_monitor import ClusterMonitor
-from cloud_jobs.pulsar_source.driver.ownership import Ownership
+from cloud_jobs.pulsar_source.driver.driver import Ownership
 from cloud_jobs.pulsar_source.errors import SubscriptionBusy
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from tests.cloud_jobs.pulsar_source.model import ModelWorld

@@ -8,7 +8,7 @@ import pytest
 
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.position import LedgerPosition
-from cloud_jobs.pulsar_source.reading.exhaustion import PROBE_PERIOD_S, ExhaustionProbe
+from cloud_jobs.pulsar_source.reading.feeds import PROBE_PERIOD_S, ExhaustionProbe
 from tests.cloud_jobs.pulsar_source.addresses import STATS, FakeAdmin, address, document, page
 
 END = LedgerPosition(3, 9)

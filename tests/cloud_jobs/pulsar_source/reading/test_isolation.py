@@ -12,7 +12,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from cloud_jobs.pulsar_source.driver.crash_guard import ISOLATED_BATCHES, CrashGuard
+from cloud_jobs.pulsar_source.driver.driver import ISOLATED_BATCHES, CrashGuard
 from cloud_jobs.pulsar_source.errors import ReadStalled, SourceClusterUnreachable
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition, next_entry

@@ -11,7 +11,7 @@ from cloud_jobs.pulsar_source.position import LedgerPosition, PartitionRange
 from cloud_jobs.pulsar_source.reading.columns import EntryRuns
 from cloud_jobs.pulsar_source.reading.entries import InquiryBounds
 from cloud_jobs.pulsar_source.reading.planned import PlannedRange, stream_range
-from cloud_jobs.pulsar_source.reading.range_verifier import DeliveredEntries
+from cloud_jobs.pulsar_source.reading.range_reader import DeliveredEntries
 from tests.cloud_jobs.pulsar_source.model import ModelWorld
 from tests.cloud_jobs.pulsar_source.model_topic import Broken, ChunkPart, Entry, ModelTopic
 
