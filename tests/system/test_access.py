@@ -138,6 +138,7 @@ def test_a_revoked_device_loses_its_session_and_gets_no_other_one_in_any_region(
     other.close()
 
 
+@pytest.mark.nightly
 def test_who_connected_before_the_revocation_and_sends_its_connect_after_it_has_no_session_that_lasts(
     regions: list[AccessRegion], publish: Callable[[DeviceEntry], str]
 ) -> None:
@@ -156,6 +157,7 @@ def test_who_connected_before_the_revocation_and_sends_its_connect_after_it_has_
         assert has_ended(early)
 
 
+@pytest.mark.nightly
 def test_a_suspended_device_comes_back_when_it_is_resumed(
     regions: list[AccessRegion], publish: Callable[[DeviceEntry], str]
 ) -> None:
@@ -209,6 +211,7 @@ def test_what_nobody_signed_lets_nobody_in_again_and_is_counted(
     reader.close()
 
 
+@pytest.mark.nightly
 def test_a_broker_that_was_started_again_refuses_what_was_revoked(
     regions: list[AccessRegion], publish: Callable[[DeviceEntry], str]
 ) -> None:
@@ -224,6 +227,7 @@ def test_a_broker_that_was_started_again_refuses_what_was_revoked(
     wait_until(lambda: (us.status() or _none()).healthy, 20)
 
 
+@pytest.mark.nightly
 def test_a_registry_that_was_lost_is_written_again_by_the_daemons(
     regions: list[AccessRegion], pulsar: PulsarCluster, publish: Callable[[DeviceEntry], str]
 ) -> None:
@@ -249,6 +253,7 @@ def test_a_registry_that_was_lost_is_written_again_by_the_daemons(
     assert eu.is_refused(context)
 
 
+@pytest.mark.nightly
 def test_sessions_are_ended_though_the_guard_s_secret_was_lost_or_drawn_beside_the_daemon(
     regions: list[AccessRegion], publish: Callable[[DeviceEntry], str]
 ) -> None:
@@ -309,6 +314,7 @@ def test_an_operators_command_says_when_every_region_has_confirmed_and_what_was_
     assert device_command("sign", "acme/cli", "acme/cli-2", "--wait", "20")[0] == 0
 
 
+@pytest.mark.nightly
 def test_a_file_of_devices_is_in_force_in_every_region_and_asks_for_nothing_then(
     device_command: Callable[..., tuple[int, str]], regions: list[AccessRegion], tmp_path: Path
 ) -> None:
@@ -337,6 +343,7 @@ def test_a_file_of_devices_is_in_force_in_every_region_and_asks_for_nothing_then
     assert reference("put", str(file), *because, "--tokens", str(tokens))[0] == 1, "two of the file have ended"
 
 
+@pytest.mark.nightly
 def test_a_revocation_by_a_key_that_the_regions_do_not_trust_is_said_to_be_refused_until_they_do(
     device_command: Callable[..., tuple[int, str]],
     regions: list[AccessRegion],
@@ -365,6 +372,7 @@ def test_a_revocation_by_a_key_that_the_regions_do_not_trust_is_said_to_be_refus
     wait_until(lambda: "NOT CONFIRMED" not in device_command("list", "--tenant", "acme")[1], 10)
 
 
+@pytest.mark.nightly
 def test_a_moved_device_is_locked_out_under_its_old_name_and_comes_under_its_new_one(
     device_command: Callable[..., tuple[int, str]], regions: list[AccessRegion]
 ) -> None:
@@ -379,6 +387,7 @@ def test_a_moved_device_is_locked_out_under_its_old_name_and_comes_under_its_new
     assert not eu.is_refused(eu.certificate("zeta", "sold"))
 
 
+@pytest.mark.nightly
 def test_devices_of_an_authority_that_was_made_anew_get_in_everywhere_and_those_of_the_former_one_nowhere(
     regions: list[AccessRegion], region_maker: RegionMaker, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ from cloud_jobs.verdicts import subscription
 from cloud_jobs.verdicts.subscription import AlertSubscription, ReceivedAlerts
 from tests.cloud_jobs.pulsar_source.world import LiveCluster, eventually
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.timeout(300)]
 
 
 def consumers(

@@ -128,6 +128,7 @@ def test_a_killed_process_is_replaced_within_five_seconds_and_nothing_is_missed_
     assert held(second, again) == [1, 1]
 
 
+@pytest.mark.nightly
 def test_a_standby_goes_on_with_the_partition_of_a_killed_process_without_reading_all_again(
     region: AlertRegion, processes: Callable[..., AlertProcess]
 ) -> None:
@@ -172,6 +173,7 @@ def _standby(process: AlertProcess) -> bool:
         return False
 
 
+@pytest.mark.nightly
 def test_one_that_is_stopped_gives_its_partitions_to_the_other_and_says_all_that_it_read(
     region: AlertRegion, processes: Callable[..., AlertProcess]
 ) -> None:
@@ -194,6 +196,7 @@ def test_one_that_is_stopped_gives_its_partitions_to_the_other_and_says_all_that
     assert first.process.exit_status == 0
 
 
+@pytest.mark.nightly
 def test_what_is_no_batch_is_counted_and_passed_over_and_what_comes_twice_is_said_once(
     region: AlertRegion, processes: Callable[..., AlertProcess]
 ) -> None:
@@ -217,6 +220,7 @@ def test_what_is_no_batch_is_counted_and_passed_over_and_what_comes_twice_is_sai
     assert process.status().healthy is True
 
 
+@pytest.mark.nightly
 def test_fences_that_change_hold_without_a_stop_and_those_that_cannot_be_used_are_counted(
     region: AlertRegion, processes: Callable[..., AlertProcess]
 ) -> None:

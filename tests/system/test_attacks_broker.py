@@ -109,6 +109,7 @@ def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
     made.region.stop()
 
 
+@pytest.mark.nightly
 def test_messages_that_a_device_never_releases_take_no_memory(region: Region) -> None:
     before_mb = region.memory_mb
     session = region.connect("hoarder")
@@ -120,6 +121,7 @@ def test_messages_that_a_device_never_releases_take_no_memory(region: Region) ->
     region.assert_takes_a_batch()
 
 
+@pytest.mark.nightly
 def test_a_packet_that_is_larger_than_any_batch_ends_its_connection(region: Region) -> None:
     session = region.connect("large")
     with suppress(OSError):
@@ -128,6 +130,7 @@ def test_a_packet_that_is_larger_than_any_batch_ends_its_connection(region: Regi
     region.assert_takes_a_batch()
 
 
+@pytest.mark.nightly
 def test_the_session_of_a_device_with_too_many_subscriptions_ends_and_no_topic_is_in_the_log(region: Region) -> None:
     modest, greedy = region.connect("modest"), region.connect("greedy")
     for session, count in ((modest, MAX_SUBSCRIPTIONS), (greedy, 20_000)):
@@ -142,6 +145,7 @@ def test_the_session_of_a_device_with_too_many_subscriptions_ends_and_no_topic_i
     region.assert_takes_a_batch()
 
 
+@pytest.mark.nightly
 def test_the_broker_outlives_devices_that_leave_sessions_behind(region: Region) -> None:
     before, leavings = region.refused(RefusedConnection.KEPT_SESSION), 0
     for _ in range(3):

@@ -29,7 +29,7 @@ from waybill.mqtt.broker_settings import BrokerSettings
 from waybill.mqtt.mqtt_client import MqttClient, MqttSessionOptions
 from waybill.pulsar.pulsar_client import PulsarAccess, close_quietly, open_pulsar_client
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 
 RUNBOOK = Path(__file__).parents[2] / "docs/runbooks/stolen-authority.md"
 LIFE, TOKEN, HOST = timedelta(days=30), "e30.e30.c2ln", "localhost"

@@ -146,6 +146,7 @@ def test_each_role_may_do_what_the_table_says_and_nothing_else(
     assert {"__change_events", "waybill-verify", "batches ingest", "batches pulsar.repl.hq", "batches"} <= refused
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("role", "cluster", "namespace"),
     [
@@ -163,6 +164,7 @@ def test_nobody_writes_topic_policies(stack: LocalStack, role: str, cluster: str
             client.create_producer(f"persistent://{namespace}/new")
 
 
+@pytest.mark.nightly
 def test_truncating_a_partitioned_topic_is_all_that_a_producer_gets_for_too_little(stack: LocalStack) -> None:
     """What docs/limits.md says of Pulsar 4.0.8. Where a broker refuses it, that row may go."""
     topic = "persistent/canary/telemetry-eu/limits"
@@ -177,6 +179,7 @@ def test_truncating_a_partitioned_topic_is_all_that_a_producer_gets_for_too_litt
         asked(stack, "operator", "DELETE", f"{topic}/partitions?force=true")
 
 
+@pytest.mark.nightly
 def test_a_topic_policy_that_is_there_deletes_nothing_and_a_deleted_topic_is_restored(
     stack: LocalStack, clients: dict[str, AdminClient]
 ) -> None:
@@ -210,6 +213,7 @@ def test_a_topic_policy_that_is_there_deletes_nothing_and_a_deleted_topic_is_res
         arrives(b"after the repair")
 
 
+@pytest.mark.nightly
 def test_a_right_beyond_the_topology_is_planned_tried_and_taken_away(
     stack: LocalStack, clients: dict[str, AdminClient]
 ) -> None:
@@ -226,6 +230,7 @@ def test_a_right_beyond_the_topology_is_planned_tried_and_taken_away(
     assert [one for one in inspect_clusters(stack.topology, clients).changes if "grant" in one.kind] == []
 
 
+@pytest.mark.nightly
 def test_who_consumes_a_topic_moves_no_subscription_of_others(stack: LocalStack) -> None:
     position = {"ledgerId": 1, "entryId": 1, "partitionIndex": 0}
     calls: list[tuple[str, str, object]] = [
@@ -275,6 +280,7 @@ def test_who_consumes_a_topic_moves_no_subscription_of_others(stack: LocalStack)
     assert asked(stack, "jobs", "POST", f"{path(BATCHES)}/subscription/ingest/skip/1", cluster="hq") == 204
 
 
+@pytest.mark.nightly
 def test_a_compaction_goes_on_and_its_cursor_is_nobodys(stack: LocalStack, clients: dict[str, AdminClient]) -> None:
     with connected(stack, "publisher", "hq") as client:
         producer = client.create_producer(FENCES)
@@ -296,6 +302,7 @@ def test_a_compaction_goes_on_and_its_cursor_is_nobodys(stack: LocalStack, clien
         assert found[-1] == b"new"
 
 
+@pytest.mark.nightly
 def test_a_subscription_that_the_topology_does_not_name_is_named_while_it_fills(
     stack: LocalStack, clients: dict[str, AdminClient]
 ) -> None:
@@ -310,6 +317,7 @@ def test_a_subscription_that_the_topology_does_not_name_is_named_while_it_fills(
         clients["eu"].delete(f"{path(BATCHES)}/subscription/mine", force=True)
 
 
+@pytest.mark.nightly
 def test_brokers_give_their_metrics_to_a_token_without_rights_and_to_nobody_else(stack: LocalStack) -> None:
     def status(access: PulsarAccess) -> int:
         with httpx.Client(timeout=20, follow_redirects=True, **http_access(access)) as http:
@@ -319,6 +327,7 @@ def test_brokers_give_their_metrics_to_a_token_without_rights_and_to_nobody_else
     assert status(stack.access("monitoring")) == 200
 
 
+@pytest.mark.nightly
 def test_the_runbook_of_a_stolen_token_ends_it(stack: LocalStack, clients: dict[str, AdminClient]) -> None:
     assert stack.credentials
     file = stack.access("gateway-eu").token_file

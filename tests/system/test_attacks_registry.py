@@ -96,6 +96,7 @@ def test_a_tenants_token_opens_no_producer_on_what_is_not_its_own(attack: list[A
                 fence(client, topic)
 
 
+@pytest.mark.nightly
 def test_while_a_tenant_holds_its_topic_a_device_of_another_is_enrolled_and_revoked_as_usual(
     attack: list[Any], stack: LocalStack, device: Command, tmp_path: Path, waiting_device: Path
 ) -> None:
@@ -115,6 +116,7 @@ def test_while_a_tenant_holds_its_topic_a_device_of_another_is_enrolled_and_revo
     assert code == 1, said
 
 
+@pytest.mark.nightly
 def test_the_topic_that_is_held_is_named_to_who_runs_the_region_and_to_the_tenants_operator(
     attack: list[Any], stack: LocalStack, device: Command
 ) -> None:
@@ -130,6 +132,7 @@ def test_the_topic_that_is_held_is_named_to_who_runs_the_region_and_to_the_tenan
     assert (code, f"another producer has {HELD} for itself alone" in said) == (3, True), said
 
 
+@pytest.mark.nightly
 def test_the_runbook_ends_it_and_the_tenants_own_work_goes_on(
     attack: list[Any], stack: LocalStack, waiting_device: Path, tmp_path: Path
 ) -> None:

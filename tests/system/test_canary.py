@@ -16,7 +16,7 @@ from deploy.drill.canary_environment import CanaryEnvironment, canary_environmen
 from deploy.local import LocalStack
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 WATCHED = (Hop.REGION, Hop.ACKNOWLEDGED, Hop.CENTRE, Hop.TABLE, Hop.COVERAGE)
 

@@ -22,7 +22,7 @@ from tests.system.billed_month import MARCH, Centre, billed
 from tests.system.test_month_bytes import bill
 from waybill.record import Batch, Body, Canary, Position, Record, encode
 
-pytestmark = [pytest.mark.system, pytest.mark.own_servers, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.own_servers, pytest.mark.timeout(900)]
 
 PROBES = 12
 BEGIN = datetime(2026, 3, 10, 12, tzinfo=UTC)

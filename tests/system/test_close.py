@@ -36,6 +36,7 @@ def contents(billed: BilledLake, table: str, run: str) -> list[dict[str, Any]]:
     return sorted(rows.to_pylist(), key=repr)
 
 
+@pytest.mark.nightly
 def test_executors_close_what_one_process_closes_byte_for_byte(spark: SparkSession, tmp_path: Path) -> None:
     names = [f"van-{number}" for number in range(300)]
     bodies = [legal_entity(), tariff(price(allowance="2", pool="account"))]

@@ -74,6 +74,7 @@ def test_every_kind_of_message_arrives_once_and_leaves_the_buffer_when_it_is_ack
     assert agent.status()["device"] == DEVICE
 
 
+@pytest.mark.nightly
 def test_a_region_that_is_silent_for_a_while_gets_everything_when_it_speaks_again(agent, vehicle, region, brokers):
     wait_for_subscription(agent)
     region.answers = False
@@ -112,6 +113,7 @@ def wait_for_subscription(agent: AgentProcess) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.nightly
 def test_the_tenant_and_the_device_stand_in_the_topic(agent, vehicle, region):
     wait_for_subscription(agent)
     vehicle.position()

@@ -131,6 +131,7 @@ def test_pushed_settings_are_applied_when_the_uplink_is_well_with_them_and_taken
     assert (agent.config.parent / "buffer/pushed.toml").read_text().endswith("\n[drain]\nwindow = 7\n")
 
 
+@pytest.mark.nightly
 def test_hostile_retained_messages_neither_stop_nor_empty_nor_disconnect_the_agent(agent, vehicle, regions):
     """A retained push and a retained acknowledgement of QoS 0 and 1, that come again with every connection."""
     eu, base = regions["eu"], f"waybill/1/{TENANT}/{DEVICE}"
@@ -192,6 +193,7 @@ def test_the_endpoint_on_loopback_serves_metrics_health_and_status(agent, vehicl
     assert json.loads(caught.value.read())["uplink"] == "not connected"
 
 
+@pytest.mark.nightly
 def test_ten_megabytes_and_odd_topics_are_refused_or_carried_and_the_agent_lives(agent, vehicle, regions):
     vehicle.publish("vehicle/position", b"x" * (7 << 20))
     vehicle.publish("vehicle/a/../b", b"{")
@@ -201,6 +203,7 @@ def test_ten_megabytes_and_odd_topics_are_refused_or_carried_and_the_agent_lives
     assert sorted(type(body).__name__ for body in bodies) == ["Event", "Event", "Raw"]
 
 
+@pytest.mark.nightly
 def test_without_a_gateway_health_says_so_and_a_message_above_the_limit_becomes_an_event(tmp_path, brokers, vehicle):
     port = free_port()
     agent = AgentProcess(tmp_path, brokers["car"].port, {"eu": brokers["eu"].port}, f"[status]\nport = {port}\n")
@@ -234,6 +237,7 @@ def test_without_a_gateway_health_says_so_and_a_message_above_the_limit_becomes_
         agent.stop()
 
 
+@pytest.mark.nightly
 def test_a_push_that_holds_back_what_flowed_is_taken_back(agent, vehicle, regions):
     held = "".join(
         f'[[classes]]\nname = "{name}"\ntopics = ["{topics}"]\n{extra}\n'
@@ -251,6 +255,7 @@ def test_a_push_that_holds_back_what_flowed_is_taken_back(agent, vehicle, region
     assert regions["eu"].wait_for(lambda it: len(it.records) == 2), "what was held back goes with the former settings"
 
 
+@pytest.mark.nightly
 def test_a_gateway_that_asks_for_a_pause_gets_it(agent, vehicle, regions):
     eu = regions["eu"]
     eu.pause_s = 1.5
@@ -314,6 +319,7 @@ def run_until(folder: Path, vehicle: VehicleSensors, eu: MosquittoBroker, tls: s
     return agent.log.read_text()
 
 
+@pytest.mark.nightly
 def test_of_a_commit_that_the_broker_would_hang_up_for_only_the_record_that_never_fits_is_a_dead_letter(tmp_path):
     car = MosquittoBroker("car", tmp_path / "car")
     eu = MosquittoBroker("eu", tmp_path / "eu", settings=MosquittoSettings(max_packet_mb=1))

@@ -104,6 +104,7 @@ def test_a_factory_certificate_with_a_tokens_name_is_no_token(region: EnrolmentR
     assert code == 0, said
 
 
+@pytest.mark.nightly
 def test_the_enrolment_broker_speaks_tls_1_3_alone_at_both_its_listeners(region: EnrolmentRegion) -> None:
     factory = region.expect_factory("bus-2", "SN-0002")
     context = ssl.create_default_context(cafile=str(region.root))
@@ -121,6 +122,7 @@ def test_the_enrolment_broker_speaks_tls_1_3_alone_at_both_its_listeners(region:
     assert said == ["TLSv1.3", "TLSv1.3", "TLSV1_ALERT_PROTOCOL_VERSION", "TLSV1_ALERT_PROTOCOL_VERSION"]
 
 
+@pytest.mark.nightly
 def test_a_lost_answer_is_asked_for_again_and_an_expired_token_is_turned_away(
     region: EnrolmentRegion, tmp_path: Path
 ) -> None:

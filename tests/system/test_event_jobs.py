@@ -23,7 +23,7 @@ from cloud_jobs.proximity.job import ProximityRun, compute_encounters
 from geo.spatial import TrackSettings
 from tests.system.lake_of_fixes import NOON, LakeFix, in_force, ingest, lake_of, square
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.timeout(600)]
 DAY = timedelta(days=1)
 Run = Callable[[SparkSession, Lake], GeofenceRun | ProximityRun]
 

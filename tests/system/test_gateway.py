@@ -96,6 +96,7 @@ def test_batches_of_devices_that_the_registry_does_not_let_send_are_refused_and_
     assert (status.registry_devices, status.registry_entries_refused_by) == (2, {"unsigned": 1})
 
 
+@pytest.mark.nightly
 def test_a_hostile_neighbour_stops_silences_and_fills_nothing(
     region: PulsarRegion, devices: Callable[..., Devices]
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_hostile_neighbour_stops_silences_and_fills_nothing(
     assert all(persisted[device].covers(IntervalSet([(1, 5 * RECORDS)])) for device in persisted)
 
 
+@pytest.mark.nightly
 def test_two_gateways_of_one_name_slow_down_and_say_it(region: PulsarRegion) -> None:
     with region.gateway("twin") as one:
         twin = region.gateway_process("twin-b")
@@ -140,6 +142,7 @@ def test_two_gateways_of_one_name_slow_down_and_say_it(region: PulsarRegion) -> 
         wait_until(lambda: one.status().healthy, 15)
 
 
+@pytest.mark.nightly
 def test_two_gateways_share_the_load(region: PulsarRegion, devices: Callable[..., Devices]) -> None:
     fleet = devices("shared", 10, 20)
     with region.gateway("shared-1") as one, region.gateway("shared-2") as other:
@@ -163,6 +166,7 @@ def test_a_gateway_that_is_asked_to_stop_finishes_what_it_has_taken(
         wait_until(lambda: fleet.snapshot() == region.persisted("stopped"), 10, every_s=0.3)
 
 
+@pytest.mark.nightly
 def test_the_operator_s_pause_reaches_the_devices_without_a_restart(
     region: PulsarRegion, devices: Callable[..., Devices]
 ) -> None:
@@ -178,6 +182,7 @@ def test_the_operator_s_pause_reaches_the_devices_without_a_restart(
     assert [ack.pause_s for _, ack in fleet.acks] == [0.0, 30.0]
 
 
+@pytest.mark.nightly
 def test_settings_pushed_by_the_gateway_are_tried_answered_and_counted_and_stored_data_stay_as_they_are(
     region: PulsarRegion,
     vehicle: VehicleSensors,
@@ -236,6 +241,7 @@ def test_settings_pushed_by_the_gateway_are_tried_answered_and_counted_and_store
         wait_until(lambda: gateway.status().pushes_not_published == 1, 10)
 
 
+@pytest.mark.nightly
 def test_a_batch_that_the_gateway_refuses_is_dead_lettered_on_the_vehicle_and_the_rest_is_delivered(
     region: PulsarRegion,
     vehicle: VehicleSensors,

@@ -131,6 +131,7 @@ def test_streaming_equals_batch_byte_for_byte_with_late_fixes_and_late_fences(
     assert stream.open(TABLE).version() == version + 1
 
 
+@pytest.mark.nightly
 def test_one_device_with_nine_of_ten_fixes_has_its_events_like_the_others(spark: SparkSession, tmp_path: Path) -> None:
     def shuttle(device: str, count: int, step_s: float) -> Iterator[LakeFix]:
         # over the square from west to east in 100 s, and back
@@ -200,6 +201,7 @@ def test_a_crash_before_publishing_loses_nothing_and_of_two_runs_at_once_one_wri
     assert dict(found) == {key: event_message(row) for key, row in rows.items()}
 
 
+@pytest.mark.nightly
 def test_the_command_follows_new_records_and_new_fences_from_their_topic(stack: LocalStack, tmp_path: Path) -> None:
     hq, place = stack.pulsar["hq"], uuid4().hex[:8]
     folder = tmp_path / "reference"

@@ -17,7 +17,7 @@ from tests.system.vehicle_agent import vehicle  # noqa: F401 - a fixture
 from tests.waiting import wait_until
 from waybill.record import Header, read_header
 
-pytestmark = [pytest.mark.system, pytest.mark.own_servers]
+pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.own_servers]
 
 
 def test_an_idle_agent_s_heartbeat_arrives_at_the_region_s_topic(

@@ -48,6 +48,7 @@ def test_of_two_ingests_the_one_that_was_overtaken_stops(lake: Lake) -> None:
     assert check(lake) == IntervalSet([(1, 2)])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("point", CrashPoint)
 def test_a_store_that_is_killed_between_two_writes_leaves_nothing_half_done(
     store: ObjectStore, lake: Lake, point: CrashPoint

@@ -22,7 +22,7 @@ from tests.waiting import PATIENCE
 from waybill.record import IntervalSet
 
 STREAM = DeviceStream("acme", "eu-0001", EPOCH)
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

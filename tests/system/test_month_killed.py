@@ -141,7 +141,9 @@ def walk(store: ObjectStore, dying: DyingStore, request: pytest.FixtureRequest) 
     return Walk(request.param, store, dying)
 
 
-@pytest.mark.parametrize("walk", COMMANDS, indirect=True)
+@pytest.mark.parametrize(
+    "walk", ["issue", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("adjust", "void"))], indirect=True
+)
 def test_what_is_lost_at_a_write_is_done_by_the_next_command_and_nothing_twice(
     walk: Walk, request: pytest.FixtureRequest
 ) -> None:
@@ -231,6 +233,7 @@ def close_and_issue_later(centre: Centre) -> None:
     centre.issue(LATER)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 12))])
 def test_clerks_who_close_issue_and_adjust_at_once_and_are_killed_post_each_amount_once(
     prepared: Path, alone: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int

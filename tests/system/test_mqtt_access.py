@@ -153,6 +153,7 @@ def test_a_neighbour_can_neither_send_for_a_device_nor_forge_its_acknowledgement
     assert "Received PUBLISH" not in broker.server.log.read_text(encoding="utf-8")
 
 
+@pytest.mark.nightly
 def test_a_topic_that_ends_a_line_forges_none_in_the_log(
     broker: RegionalBroker, participants: dict[str, Participant]
 ) -> None:
@@ -171,6 +172,7 @@ def test_a_topic_that_ends_a_line_forges_none_in_the_log(
     assert log.publications.total() == before + 1 + len(cuts)
 
 
+@pytest.mark.nightly
 def test_a_broker_goes_on_without_the_process_that_writes_its_log(broker: RegionalBroker, tmp_path: Path) -> None:
     server = MosquittoBroker("alone", tmp_path, security=broker.server.security)
     server.start()
@@ -201,6 +203,7 @@ def test_who_gives_the_client_id_of_another_ends_nobody_s_session(
     assert not ended
 
 
+@pytest.mark.nightly
 def test_a_certificate_that_ends_in_mid_flight_loses_nothing_and_the_next_one_is_read_without_a_restart(
     tmp_path: Path,
 ) -> None:
@@ -296,6 +299,7 @@ def parties(broker: RegionalBroker) -> Iterator[Callable[[], Callable[[], None]]
     yield from (gateway, daemon)
 
 
+@pytest.mark.nightly
 def test_the_broker_outlives_everybody_who_returns_after_it_read_its_files_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,6 +112,7 @@ def yard(devices: range, lat: float = 50.0) -> list[LakeFix]:
     ]
 
 
+@pytest.mark.nightly
 def test_three_thousand_in_one_yard_have_one_encounter_each_and_do_not_stall_the_others(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -155,6 +156,7 @@ def settings_file(folder: Path, service_url: str, admin_url: str, topic: str, mo
     return path
 
 
+@pytest.mark.nightly
 def test_the_command_explains_itself_and_refuses_what_it_does_not_know(tmp_path: Path) -> None:
     shown = command("--help")
     assert shown.returncode == 0
@@ -182,6 +184,7 @@ def test_the_command_explains_itself_and_refuses_what_it_does_not_know(tmp_path:
     assert failed.stderr.splitlines()[-1] == "cloud-jobs: nobody answers at spark://127.0.0.1:1"
 
 
+@pytest.mark.nightly
 def test_the_command_computes_what_is_in_the_lake_and_publishes_it(stack: LocalStack, tmp_path: Path) -> None:
     topic = create_topic(stack.pulsar["hq"], f"persistent://fleet/events/encounters-{uuid4().hex[:8]}")
     lake = lake_of(tmp_path / "lake")

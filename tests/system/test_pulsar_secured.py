@@ -103,6 +103,7 @@ def test_another_authority_is_trusted_by_no_client_and_plain_text_is_answered_by
         httpx.get(f"http://{plain[1]}{OPERATORS}", timeout=20)
 
 
+@pytest.mark.nightly
 def test_a_key_changes_under_load_and_a_token_of_the_former_one_is_refused(stack: LocalStack) -> None:
     topic = f"persistent://public/default/rotation-{uuid4().hex[:8]}"
     assert stack.credentials

@@ -72,6 +72,7 @@ def test_limits_hold_for_messages_of_batching_producers(
     assert_forward(offsets(tmp_path / "r"))
 
 
+@pytest.mark.nightly
 def test_a_message_bigger_than_the_limit_goes_through_alone(
     hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
 ) -> None:
@@ -106,6 +107,7 @@ def test_a_compacted_topic_gives_the_newest_of_each_key(
     assert sorted(collected.numbers()) == [297, 298, 299, 300]
 
 
+@pytest.mark.nightly
 def test_new_topics_of_a_pattern_and_new_partitions_are_met_while_running(
     hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
 ) -> None:
@@ -134,6 +136,7 @@ def test_new_topics_of_a_pattern_and_new_partitions_are_met_while_running(
     assert sorted(collected.numbers()) == list(range(300))
 
 
+@pytest.mark.nightly
 def test_reading_starts_at_the_latest_message_or_at_a_time(
     hq: LiveCluster, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -190,6 +193,7 @@ def test_a_replicated_message_names_the_cluster_where_it_entered_and_the_far_cur
         cluster.close()
 
 
+@pytest.mark.nightly
 def test_a_topic_that_is_deleted_stops_the_query_or_is_left_out_as_the_option_says(
     hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
 ) -> None:
@@ -227,6 +231,7 @@ def test_records_gone_by_retention_stop_the_query_or_leave_a_gap_as_the_option_s
     assert sorted(collected.numbers()) == [*range(50), *range(100, 150)]
 
 
+@pytest.mark.nightly
 def test_a_foreign_producer_is_read_completely(
     hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
 ) -> None:

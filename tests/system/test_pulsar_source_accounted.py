@@ -14,7 +14,7 @@ from tests.cloud_jobs.pulsar_source.by_hand import QueryByHand
 from tests.cloud_jobs.pulsar_source.raw import RawProducer, metadata, pair, raw_producer
 from tests.cloud_jobs.pulsar_source.world import LiveCluster, eventually
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")

@@ -54,12 +54,14 @@ def test_each_cursor_moves_to_its_place_and_the_broker_delivers_nothing_for_it(h
     assert stats["subscriptions"][SUBSCRIPTION]["msgOutCounter"] == 0
 
 
+@pytest.mark.nightly
 def test_each_acknowledgement_is_taken_however_often_one_follows_another(hq: LiveCluster) -> None:
     acknowledge_to = Acknowledger(hq)
     for _ in range(25):
         assert acknowledge_to(acknowledge_to.last) == acknowledge_to.last
 
 
+@pytest.mark.nightly
 def test_a_partition_that_somebody_holds_is_waited_for_and_the_others_do_not_wait(hq: LiveCluster) -> None:
     acknowledge_to = Acknowledger(hq)
     held, *others = acknowledge_to.partitions
@@ -75,6 +77,7 @@ def test_a_partition_that_somebody_holds_is_waited_for_and_the_others_do_not_wai
         assert taken.result(60) == acknowledge_to.last
 
 
+@pytest.mark.nightly
 def test_a_partition_that_somebody_keeps_is_left_and_the_others_are_acknowledged(hq: LiveCluster) -> None:
     acknowledge_to = Acknowledger(hq, operationTimeoutSeconds="1")
     held, *others = acknowledge_to.partitions

@@ -13,7 +13,7 @@ from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.reading.range_reader import read_range
 from tests.cloud_jobs.pulsar_source.world import LiveCluster
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 BEFORE, AFTER = range(100), range(1000, 1010)
 
 

@@ -70,6 +70,7 @@ def test_a_wrong_token_or_an_unknown_authority_is_refused_in_words(
         read_available(frame, DeliveredBatches(), tmp_path)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("batches", "rotations"), [(12, 6), pytest.param(1000, 100, marks=pytest.mark.nightly)])
 def test_threads_sockets_and_memory_stay_as_they_are_over_batches_and_rotations_of_the_token(
     cluster: GuardedCluster, tmp_path: Path, batches: int, rotations: int
@@ -81,6 +82,7 @@ def test_threads_sockets_and_memory_stay_as_they_are_over_batches_and_rotations_
     assert second.memory_bytes <= first.memory_bytes + (32 << 20)
 
 
+@pytest.mark.nightly
 def test_what_a_broker_sends_is_looked_at_over_tls_with_a_token(cluster: GuardedCluster, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(cluster.token("reader"))
@@ -96,6 +98,7 @@ def test_what_a_broker_sends_is_looked_at_over_tls_with_a_token(cluster: Guarded
         list(stored.sent(LedgerPosition(last.ledger, 0), last, lambda: 60.0))
 
 
+@pytest.mark.nightly
 def test_a_token_that_is_replaced_by_a_wrong_one_is_refused(cluster: GuardedCluster, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(cluster.token("reader"))
@@ -107,6 +110,7 @@ def test_a_token_that_is_replaced_by_a_wrong_one_is_refused(cluster: GuardedClus
     driver.close()
 
 
+@pytest.mark.nightly
 def test_the_topology_commands_show_their_token_and_trust_their_own_authority_at_both_addresses(
     cluster: GuardedCluster,
 ) -> None:
@@ -133,6 +137,7 @@ def test_the_topology_commands_show_their_token_and_trust_their_own_authority_at
         inspect_clusters(topology, clients)
 
 
+@pytest.mark.nightly
 def test_what_is_published_shows_its_token_and_trusts_its_own_authority(
     cluster: GuardedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

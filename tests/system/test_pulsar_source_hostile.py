@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.cloud_jobs.pulsar_source.raw import Fields, message, metadata, pair, raw_producer
 from tests.cloud_jobs.pulsar_source.world import DeliveredBatches, LiveCluster, offsets, read_available, stream
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 NANOSECONDS = 1_767_603_422_000_000_000
 ENCRYPTED = {
     "encryption_keys": message([(1, b"name"), (2, b"v" * 16)]),

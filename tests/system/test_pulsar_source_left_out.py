@@ -11,7 +11,7 @@ from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.reading.range_reader import read_range
 from tests.cloud_jobs.pulsar_source.world import LiveCluster, eventually
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 
 
 def test_a_missing_topic_is_waited_for_and_a_deleted_one_is_named_while_the_others_are_read(

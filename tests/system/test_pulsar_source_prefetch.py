@@ -11,7 +11,7 @@ from cloud_jobs.pulsar_source.reading.feeds import FIRST_QUEUE
 from cloud_jobs.pulsar_source.reading.range_reader import read_range
 from tests.cloud_jobs.pulsar_source.world import LiveCluster
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 MIB = 1 << 20
 COUNT = 80
 

@@ -89,6 +89,7 @@ def trim(place: LiveCluster, topic: str) -> None:
     eventually("ledgers are removed", lambda: len(ledgers()) == 1)
 
 
+@pytest.mark.nightly
 def test_a_checkpoint_from_yesterday_misses_what_was_read_and_removed_since_and_says_so(
     hq: LiveCluster, query: Callable[..., LoggedQuery]
 ) -> None:
@@ -110,6 +111,7 @@ def test_a_checkpoint_from_yesterday_misses_what_was_read_and_removed_since_and_
     assert one.rows == [*range(10), *range(40, 50)]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("position", ["earliest", "latest"])
 def test_a_subscription_that_is_deleted_between_plan_and_read_is_a_loss_and_what_is_stored_comes(
     hq: LiveCluster, query: Callable[..., LoggedQuery], position: str
@@ -124,6 +126,7 @@ def test_a_subscription_that_is_deleted_between_plan_and_read_is_a_loss_and_what
     assert set(one.rows) == set(range(40))
 
 
+@pytest.mark.nightly
 def test_a_subscription_that_is_deleted_while_the_query_runs_is_reported_at_the_next_plan(
     hq: LiveCluster, query: Callable[..., LoggedQuery]
 ) -> None:
@@ -138,6 +141,7 @@ def test_a_subscription_that_is_deleted_while_the_query_runs_is_reported_at_the_
         one.drain()
 
 
+@pytest.mark.nightly
 def test_what_was_compacted_is_read_when_its_ledgers_are_gone(
     hq: LiveCluster, query: Callable[..., LoggedQuery]
 ) -> None:
@@ -191,6 +195,7 @@ class KilledOnce:
         return messages
 
 
+@pytest.mark.nightly
 def test_compacted_messages_whose_ledgers_are_gone_all_come_when_the_reading_process_is_killed(
     hq: LiveCluster, query: Callable[..., LoggedQuery]
 ) -> None:
@@ -219,6 +224,7 @@ def test_compacted_messages_whose_ledgers_are_gone_all_come_when_the_reading_pro
     assert feeds[0].killed
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("is_compacted", [False, True])
 def test_a_cleared_backlog_is_read_where_it_was_compacted_and_a_loss_where_it_was_not(
     hq: LiveCluster, query: Callable[..., LoggedQuery], *, is_compacted: bool
@@ -240,6 +246,7 @@ def test_a_cleared_backlog_is_read_where_it_was_compacted_and_a_loss_where_it_wa
     assert one.rows == list(range(10))
 
 
+@pytest.mark.nightly
 def test_what_another_consumer_acknowledges_of_a_compacted_topic_is_missed_and_read_again(
     hq: LiveCluster, query: Callable[..., LoggedQuery]
 ) -> None:
@@ -287,6 +294,7 @@ def test_a_topic_that_is_deleted_behind_a_planned_batch_is_a_loss_and_the_others
         assert sorted(read(one, driver.plan(start, end))) == list(range(10))
 
 
+@pytest.mark.nightly
 def test_a_query_of_one_partition_is_refused_while_another_reads_the_topic(
     hq: LiveCluster, query: Callable[..., LoggedQuery]
 ) -> None:

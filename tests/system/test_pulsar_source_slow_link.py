@@ -13,7 +13,7 @@ from deploy.local import PulsarCluster
 from tests.cloud_jobs.pulsar_source.slow_link import slow_link
 from tests.cloud_jobs.pulsar_source.world import LiveCluster
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 MESSAGE_BYTES = 4 << 20
 SECONDS_ON_THE_WAY = 8
 """Longer than the source needs to ask twice whether anything will come, where a call is bounded by a second."""

@@ -14,7 +14,7 @@ from cloud_jobs.pulsar_source.options import PulsarOptions
 from tests.cloud_jobs.pulsar_source.raw import Fields, metadata, raw_producer
 from tests.cloud_jobs.pulsar_source.world import LiveCluster, eventually, stream
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 _MOST_STARTS = 6
 
 

@@ -92,6 +92,7 @@ def test_a_price_that_is_set_back_holds_and_collectors_at_once_have_each_publica
         }
 
 
+@pytest.mark.nightly
 def test_the_commands_of_two_processes_at_once_succeed_and_show_what_they_left_out(
     stack: LocalStack, tmp_path: Path
 ) -> None:

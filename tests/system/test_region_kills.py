@@ -46,6 +46,7 @@ def in_flight(region: GuardedRegion, fleet: GuardedFleet) -> Iterator[None]:
     print(f"{fleet.batches} batches, {len(again)} came again, {fleet.turned()} turned")  # noqa: T201 - shown with -s
 
 
+@pytest.mark.nightly
 def test_undisturbed_nothing_comes_twice(region: GuardedRegion, fleet: GuardedFleet) -> None:
     region.restore()
     fleet.go_on()
@@ -72,6 +73,7 @@ def test_gateways_are_killed_at_random_moments_one_by_one_and_together(
             region.restore()
 
 
+@pytest.mark.nightly
 def test_gateways_are_upgraded_in_turn(region: GuardedRegion, fleet: GuardedFleet) -> None:
     with in_flight(region, fleet):
         for gateway in region.gateways:
@@ -81,6 +83,7 @@ def test_gateways_are_upgraded_in_turn(region: GuardedRegion, fleet: GuardedFlee
             region.restore()
 
 
+@pytest.mark.nightly
 def test_the_broker_is_killed_twice(region: GuardedRegion, fleet: GuardedFleet) -> None:
     with in_flight(region, fleet):
         for _ in range(2):
@@ -90,6 +93,7 @@ def test_the_broker_is_killed_twice(region: GuardedRegion, fleet: GuardedFleet) 
             fleet.assert_safe()
 
 
+@pytest.mark.nightly
 def test_while_pulsar_is_killed_nothing_is_acknowledged(region: GuardedRegion, fleet: GuardedFleet) -> None:
     with in_flight(region, fleet):
         region.pulsar.kill()
@@ -99,6 +103,7 @@ def test_while_pulsar_is_killed_nothing_is_acknowledged(region: GuardedRegion, f
         fleet.assert_safe()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("silent", [False, True], ids=["reset", "silent"])
 def test_the_link_of_the_devices_is_cut(region: GuardedRegion, fleet: GuardedFleet, silent: bool) -> None:
     with in_flight(region, fleet):
@@ -108,6 +113,7 @@ def test_the_link_of_the_devices_is_cut(region: GuardedRegion, fleet: GuardedFle
         region.restore()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("silent", [False, True], ids=["reset", "silent"])
 def test_the_link_to_pulsar_is_cut_for_longer_than_gateways_wait_for_a_receipt(
     region: GuardedRegion, fleet: GuardedFleet, silent: bool
@@ -119,6 +125,7 @@ def test_the_link_to_pulsar_is_cut_for_longer_than_gateways_wait_for_a_receipt(
         region.restore()
 
 
+@pytest.mark.nightly
 def test_certificates_and_the_gateways_token_end_in_mid_flight_and_the_next_ones_need_no_restart(
     region: GuardedRegion, fleet: GuardedFleet
 ) -> None:

@@ -26,7 +26,7 @@ from waybill.identity.credentials import credentials_in
 from waybill.pulsar.pulsar_tls import access_tls_context
 from waybill.settings import load
 
-pytestmark = [pytest.mark.system, pytest.mark.own_servers]
+pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.own_servers]
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/secured-region.md").read_text(encoding="utf-8")

@@ -113,6 +113,7 @@ def test_every_message_is_received_exactly_once_and_stands_in_the_journal(
     assert summary.made == sum(summary.by_device.values())
 
 
+@pytest.mark.nightly
 def test_a_vehicle_is_heard_in_the_order_in_which_it_speaks(brokers: dict[str, MosquittoBroker]) -> None:
     scenario = generated_scenario(seed=5, vehicles=2, regions=("eu", "us"), duration_s=1200, interval_s=2)
     listeners = [AgentListener(broker.port, name) for name, broker in brokers.items()]
@@ -127,6 +128,7 @@ def test_a_vehicle_is_heard_in_the_order_in_which_it_speaks(brokers: dict[str, M
         assert listener.received == made
 
 
+@pytest.mark.nightly
 def test_a_vehicle_waits_for_an_agent_that_comes_late(brokers: dict[str, MosquittoBroker]) -> None:
     scenario = small()
     listeners: list[AgentListener] = []
@@ -145,6 +147,7 @@ def test_a_vehicle_waits_for_an_agent_that_comes_late(brokers: dict[str, Mosquit
     assert heard(listeners) == said(drive(scenario))
 
 
+@pytest.mark.nightly
 def test_a_vehicle_without_agent_is_named_after_its_patience(brokers: dict[str, MosquittoBroker]) -> None:
     scenario = small()
     with pytest.raises(NoSubscriber, match="is the edge-agent running") as refused:
@@ -152,6 +155,7 @@ def test_a_vehicle_without_agent_is_named_after_its_patience(brokers: dict[str, 
     assert refused.value.device in {vehicle.device for vehicle in scenario.vehicles}
 
 
+@pytest.mark.nightly
 def test_what_an_agent_missed_while_it_was_away_is_kept_for_it(brokers: dict[str, MosquittoBroker]) -> None:
     scenario = small()
     for name, broker in brokers.items():
@@ -166,6 +170,7 @@ def test_what_an_agent_missed_while_it_was_away_is_kept_for_it(brokers: dict[str
     assert summary.made == summary.acknowledged == sum(len(listener.received) for listener in listeners)
 
 
+@pytest.mark.nightly
 def test_the_broker_may_be_restarted_and_nothing_is_missing(brokers: dict[str, MosquittoBroker]) -> None:
     """A stopped broker saves its sessions; at most what was under way may be there, or be delivered, twice."""
     scenario = small()

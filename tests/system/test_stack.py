@@ -127,6 +127,7 @@ def test_a_killed_stack_leaves_no_process_behind_and_starts_again_in_its_folder(
         StackState.load(up.folder)
 
 
+@pytest.mark.nightly
 @own_servers
 def test_a_stack_runs_in_the_background_until_it_is_stopped(tmp_path: Path) -> None:
     def waybill(*words: str) -> subprocess.CompletedProcess[str]:
@@ -191,6 +192,7 @@ def test_a_cluster_that_cannot_start_is_named_with_its_last_log_lines(tmp_path: 
     assert caught.value.last_lines
 
 
+@pytest.mark.nightly
 @own_servers
 def test_a_broker_that_cannot_start_is_named_with_its_last_log_lines(tmp_path: Path) -> None:
     broker = MosquittoBroker("eu", tmp_path)
@@ -202,6 +204,7 @@ def test_a_broker_that_cannot_start_is_named_with_its_last_log_lines(tmp_path: P
     assert any("Address already in use" in line for line in caught.value.last_lines)
 
 
+@pytest.mark.nightly
 @own_servers
 def test_a_killed_cluster_has_its_messages_when_it_is_started_again(tmp_path: Path) -> None:
     cluster = PulsarCluster("hq", tmp_path)
@@ -268,6 +271,7 @@ def answers_client(port: int, context: ssl.SSLContext) -> bool:
         return False
 
 
+@pytest.mark.nightly
 @own_servers
 def test_a_broker_with_certificates_takes_only_clients_that_have_one(tmp_path: Path) -> None:
     authority = LocalAuthority(tmp_path / "certificates")

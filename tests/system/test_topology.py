@@ -103,6 +103,7 @@ def _unhealed(stack: LocalStack) -> list[object]:
         return [link for link in look(stack, opened).links if not link.connected or link.backlog]
 
 
+@pytest.mark.nightly
 def test_the_position_of_the_replicated_subscription_travels_to_the_region(
     stack: LocalStack, clients: dict[str, AdminClient]
 ) -> None:
@@ -160,6 +161,7 @@ def test_what_would_delete_data_is_held_back_until_it_is_allowed(
     assert read_plan(topology(), clients) == []
 
 
+@pytest.mark.nightly
 def test_a_partition_that_does_not_exist_is_a_difference_and_is_made_again_with_its_subscriptions(
     stack: LocalStack, clients: dict[str, AdminClient]
 ) -> None:
@@ -177,6 +179,7 @@ def test_a_partition_that_does_not_exist_is_a_difference_and_is_made_again_with_
     assert apply(topology.model_copy(update={"namespaces": {}}), clients, allow_delete=["lost/a"]).held_back == ()
 
 
+@pytest.mark.nightly
 def test_an_apply_that_holds_something_back_ends_as_the_plan_does(stack: LocalStack, tmp_path: Path) -> None:
     file = tmp_path / "topology.toml"
     longer = '[tenants.brief]\n[namespaces."brief/a"]\nclusters = ["hq"]\nretention = { minutes = 100, size_mb = 10 }\n'
@@ -209,6 +212,7 @@ def test_swapped_addresses_are_refused_and_nothing_is_changed(
     assert before == {name: [client.get(f"clusters/{one}") for one in clients] for name, client in clients.items()}
 
 
+@pytest.mark.nightly
 def test_a_service_address_of_another_cluster_is_refused_and_verify_names_it(
     stack: LocalStack, clients: dict[str, AdminClient], tmp_path: Path
 ) -> None:
@@ -230,6 +234,7 @@ def test_a_service_address_of_another_cluster_is_refused_and_verify_names_it(
     assert clients["hq"].get("clusters/us") == before
 
 
+@pytest.mark.nightly
 def test_what_a_cluster_knows_of_itself_and_of_others_is_restored_and_the_rest_of_it_kept(
     stack: LocalStack, clients: dict[str, AdminClient]
 ) -> None:
@@ -272,6 +277,7 @@ def test_plan_says_by_its_exit_status_whether_something_differs(stack: LocalStac
     }
 
 
+@pytest.mark.nightly
 def test_watch_says_what_it_sees(stack: LocalStack) -> None:
     done = CliRunner().invoke(app, ["watch", "--topology", topology_file(stack), "--port", "0", "--looks", "1"])
     assert done.exit_code == 0

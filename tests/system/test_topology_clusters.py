@@ -29,7 +29,7 @@ from tests.waiting import wait_until
 from waybill.pulsar.pulsar_client import open_pulsar_client
 from waybill.settings import load
 
-pytestmark = [pytest.mark.system, pytest.mark.own_servers]
+pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.own_servers]
 
 
 SMALL = (

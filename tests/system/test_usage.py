@@ -62,6 +62,7 @@ def test_a_late_fix_changes_every_hour_that_its_segments_reach(spark: SparkSessi
     assert compute_usage(spark, late, GAP) == UsageRun(2, 0, 0, 0, 0, 0, 0, 0, ())
 
 
+@pytest.mark.nightly
 def test_changed_track_settings_compute_all_of_the_past_again_and_the_same_ones_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -79,7 +80,7 @@ def test_changed_track_settings_compute_all_of_the_past_again_and_the_same_ones_
     assert compute_usage(spark, changed, short) == UsageRun(1, 0, 0, 0, 0, 0, 0, 0, ())
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (2, 3))])
 def test_any_order_and_split_gives_the_same_usage_on_executors(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

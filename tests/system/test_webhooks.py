@@ -139,6 +139,7 @@ def test_killed_in_mid_flight_nothing_is_lost_and_repeats_have_the_same_key(
     assert process.undelivered() == []
 
 
+@pytest.mark.nightly
 def test_one_that_hangs_holds_up_no_other_and_what_it_never_takes_is_listed_and_sent_again(
     centre: NotifierCentre, notifier: Callable[..., NotifierProcess], server: HookServer
 ) -> None:
@@ -202,6 +203,7 @@ def test_a_rule_that_changes_holds_at_once_and_another_process_takes_over(
     centre.publish_rules({"id": "acme/all"})
 
 
+@pytest.mark.nightly
 def test_the_tail_shows_what_comes_with_its_times_until_it_is_ended(
     centre: NotifierCentre, notifier: Callable[..., NotifierProcess], tmp_path: Path
 ) -> None:
