@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
@@ -67,8 +67,6 @@ class DeviceSettings(Settings):
 class IntakeSettings(BrokerSettings):
     """The vehicle's own broker."""
 
-    RENAMED_KEYS: ClassVar[Mapping[str, str]] = {**BrokerSettings.RENAMED_KEYS, "max_message_bytes": "max_packet_bytes"}
-
     client_id: str = "edge-agent"
     """Client id of the persistent session at the local broker."""
     topic: TopicFilter = VEHICLE_FILTER
@@ -81,8 +79,6 @@ class IntakeSettings(BrokerSettings):
 
 class BufferSettings(Settings):
     """The store on the vehicle's disk, and when to write to it."""
-
-    RENAMED_KEYS: ClassVar[Mapping[str, str]] = {"settle_delay_s": "prune_delay_s", "thin_above": "downsample_above"}
 
     path: Path = Path("/var/lib/edge-agent")
     """Folder of the buffer; made if it is missing."""
@@ -106,8 +102,6 @@ class BufferSettings(Settings):
 
 class ClassSettings(Settings):
     """A class of records: what belongs to it and how it is treated. Classes stand in order of priority."""
-
-    RENAMED_KEYS: ClassVar[Mapping[str, str]] = {"thin_keep_one_in": "downsample_keep_one_in"}
 
     name: Name
     """Name of the class, in metrics and in `status`."""
@@ -137,13 +131,6 @@ DEFAULT_CLASSES = (
 
 class DrainSettings(Settings):
     """How the buffer is emptied."""
-
-    RENAMED_KEYS: ClassVar[Mapping[str, str]] = {
-        "fresh_s": "live_s",
-        "linger_ms": "batching_delay_ms",
-        "refusals_most": "max_refusals",
-        "refusal_pause_s": "refusal_backoff_s",
-    }
 
     live_s: Seconds = 30.0
     """A record younger than this is live; older ones are backlog."""
@@ -323,8 +310,6 @@ class PushSettings(Settings):
 
 class AgentSettings(Settings):
     """All settings of an agent."""
-
-    RENAMED_KEYS: ClassVar[Mapping[str, str]] = {"health": "status", "log_level": "log.level"}
 
     device: DeviceSettings
     insecure: bool = False

@@ -10,7 +10,7 @@ from typing import Any
 
 from edge_agent.config import AgentSettings
 from waybill.identity.nearest import nearest
-from waybill.settings import MAX_PUSHED_BYTES, SettingsError, one_line, parse_toml, renamed_to, validate
+from waybill.settings import MAX_PUSHED_BYTES, SettingsError, one_line, parse_toml, validate
 
 ALLOW_DELETION = "allow_deletion"
 """The word, at the top of a push, without which nothing stored is deleted because of it."""
@@ -131,8 +131,6 @@ def _may_be_pushed(key: str) -> bool:
 
 def _called(key: str) -> str:
     """A key that cannot be pushed, with what may be meant."""
-    if now := renamed_to(AgentSettings, tuple(key.split("."))):
-        return f"{key} (now {now})"
     table, dot, name = key.partition(".")
     near, rest = (
         (table, nearest(name, PUSHABLE[table] or ())) if table in PUSHABLE else (nearest(table, PUSHABLE), name)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 from pydantic import Field, SecretStr, model_validator
 
@@ -29,8 +28,6 @@ class Mqtt(BrokerSettings):
 
     `share_file`: its first line is the secret name of the group in which the gateways of a region share batches.
     """
-
-    REMOVED_KEYS: ClassVar[Mapping[str, str]] = {"session_expiry_s": "a gateway's session ends with its connection"}
 
     host: Host
     # The loop stands still while it connects, and receipts wait.
@@ -57,8 +54,6 @@ class Pulsar(Settings):
 
     `tenant`: one Pulsar tenant for all; none: each tenant's own, by its name.
     """
-
-    RENAMED_KEYS: ClassVar[Mapping[str, str]] = {"retry_max_s": "backoff_max_s", "authority": "tls.ca", "ca": "tls.ca"}
 
     service_url: ServiceUrl
     tenant: Word | None = None
@@ -182,8 +177,6 @@ class GatewaySettings(Settings):
 
     `insecure`: it may run without TLS, authentication and the registry; without this word it does not start so.
     """
-
-    RENAMED_KEYS: ClassVar[Mapping[str, str]] = {"observe": "status"}
 
     name: Word
     region: Word

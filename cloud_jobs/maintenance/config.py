@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Final, Self
+from typing import Final, Self
 
 from pydantic import Field, model_validator
 
@@ -16,8 +15,6 @@ RETENTIONS: Final = ("erase_positions_after_days", "erase_events_after_days", "e
 
 class MaintenanceSettings(Settings):
     """How files are merged, and how long what nobody needs any more stays."""
-
-    RENAMED_KEYS: ClassVar[Mapping[str, str]] = {"as_of_days": "history_days"}
 
     file_mb: int = Field(default=128, ge=1, le=4096, description="about how big a file of a day that is past becomes")
     memory_mb: int = Field(default=1024, ge=64, le=65_536, description="about what a merge may hold in memory")

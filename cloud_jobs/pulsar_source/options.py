@@ -188,10 +188,7 @@ class PulsarOptions(PulsarAccess):
         """The options as Spark hands them over (keys in any case) -> options, or OptionError."""
         names = {(field.alias or name).lower(): (field.alias or name) for name, field in cls.model_fields.items()}
         known = {}
-        renamed = {to_camel(former).lower(): to_camel(now) for former, now in cls.RENAMED_KEYS.items()}
         for key, value in options.items():
-            if key.lower() in renamed:
-                raise OptionError(f"option {key!r} was renamed; it is now {renamed[key.lower()]}")
             if key.lower() not in names:
                 raise OptionError(_unknown(key, names))
             known[names[key.lower()]] = value

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
@@ -151,10 +150,6 @@ class AccessSettings(Settings):
     `settle_ms`: changes that come within it are one reload. `look_after_s`: when it looks whether a device
     whose session was ended is there again. `insecure`: as of a gateway.
     """
-
-    REMOVED_KEYS: ClassVar[Mapping[str, str]] = {
-        "deny_for_days": "a device is denied by name for as long as a certificate of it may be valid"
-    }
 
     region: Word
     insecure: bool = False

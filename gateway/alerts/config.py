@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -50,8 +49,6 @@ class AlertSettings(Settings):
 
     `insecure`: it may run without TLS, authentication and signed fences; without this word it does not start so.
     """
-
-    RENAMED_KEYS: ClassVar[Mapping[str, str]] = {"window_ms": "batching_delay_ms"}
 
     name: Word
     region: Word

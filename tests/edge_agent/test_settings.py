@@ -93,20 +93,6 @@ def test_pushed_settings_that_are_wrong_or_reach_too_far_are_refused_and_change_
     assert not (tmp_path / IN_FORCE).exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (b"[buffer]\nthin_above = 0.9\n", "buffer.thin_above (now buffer.downsample_above) cannot be pushed"),
-        (b"[drain]\nfresh_s = 9\n", "drain.fresh_s: was renamed; it is now drain.live_s"),
-        (b"log_level = 'debug'\n", "log_level (now log.level) cannot be pushed"),
-        (b"[[uplinks]]\nbackoff_most_s = 9\n", "uplinks.backoff_most_s (now uplinks.backoff_max_s) cannot be"),
-    ],
-)
-def test_a_pushed_setting_under_its_former_name_is_refused_with_the_new_one(config, text, says):
-    with pytest.raises(PushRefused, match=re.escape(says)):
-        Trial(config, load(AgentSettings, config)).begin(text)
-
-
 def keys(model):
     for name, field in model.model_fields.items():
         parts = [field.annotation, *get_args(field.annotation)]

@@ -208,7 +208,6 @@ def checked(tmp_path: Path, text: str) -> Any:
             'username = "u"\npassword_file = "/nowhere"',
             "mqtt.password_file: /nowhere cannot be read: there is no such file",
         ),
-        ('password = "p"', "mqtt.password: was renamed; it is now mqtt.password_file"),
         (f'tls = {{ ca = "{CA}", certificate = "{CA}", key = "{CA}" }}', "with tls.certificate a share_file is needed"),
         ('share_file = "/etc/hostname"', "mqtt.share_file: cannot be used: its first line is no name"),
         ('share_file = "/nowhere/share"', "mqtt.share_file: cannot be used"),

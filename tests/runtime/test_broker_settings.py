@@ -36,7 +36,6 @@ def test_logs_packets_and_certificates_have_the_same_keys_in_agent_and_gateway()
         ({"host": ""}, "host"),
         ({"password_file": "p"}, "together with username"),
         ({"tls": {"ca": "a", "key": "k"}}, "certificate and key belong together"),
-        ({"password": "p"}, "was renamed; it is now password_file"),
     ],
 )
 def test_what_can_never_work_is_refused(settings: dict[str, object], problem: str) -> None:

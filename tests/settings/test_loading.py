@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from pydantic import Field
@@ -19,8 +17,6 @@ class Inner(Settings):
 
 
 class Outer(Settings):
-    RENAMED_KEYS: ClassVar[Mapping[str, str]] = {"speed": "inner.port", "within": "inner"}
-
     host: str
     links: tuple[Inner, ...] = ()
     inner: Inner | None = None
@@ -71,11 +67,6 @@ def test_a_key_in_another_table_or_with_fewer_words_is_named_where_it_can_only_b
     with pytest.raises(SettingsError) as caught:
         parse(Elsewhere, text, "x.toml")
     assert caught.value.problems == [problem]
-
-
-def test_a_key_that_was_renamed_is_refused_with_the_new_one() -> None:
-    assert problems('host = "h"\nspeed = 5') == ["speed: was renamed; it is now inner.port"]
-    assert problems('host = "h"\n[within]\nport = 5') == ["within: was renamed; it is now inner"]
 
 
 def test_every_mistake_is_listed_at_once() -> None:

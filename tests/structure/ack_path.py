@@ -29,7 +29,7 @@ from edge_agent.uplink.protocol import UplinkEvent
 from tests.edge_agent.makers import DEVICE, fill, open_buffer
 from tests.gateway.sides import FakeBroker, Published, Region
 from tests.gateway.strategies import batch
-from tests.structure.test_vocabulary import PACKAGES
+from tests.structure.sources import PACKAGES
 from waybill.record import DeviceChannel, device_topic
 
 Calls = dict[CodeType, set[str]]

@@ -20,8 +20,8 @@ from gateway.alerts.config import AlertSettings
 from gateway.config import GatewaySettings
 from gateway.webhooks.config import NotifierSettings
 from tests.structure.metric_registries import REGISTRIES, every_metric
+from tests.structure.sources import PACKAGES
 from tests.structure.test_help import APPS, commands
-from tests.structure.test_structure import PACKAGES
 from waybill.identity.operator_settings import OperatorSettings
 from waybill.record import RefusalReason
 
@@ -136,11 +136,6 @@ def anchors(text: str) -> set[str]:
     """The headings of a page as links name them."""
     headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-def test_no_two_decisions_have_one_number() -> None:
-    numbers = sorted(page.name.partition("-")[0] for page in (ROOT / "docs" / "decisions").glob("*.md"))
-    assert numbers == sorted(set(numbers))
 
 
 def test_each_link_into_a_page_names_one_of_its_headings() -> None:

@@ -107,23 +107,3 @@ def faults(row: Row, settings: dict[str, FieldInfo]) -> Iterator[str]:
 @pytest.mark.parametrize("page", sorted({page for pages in SETTINGS.values() for page in pages}))
 def test_each_default_and_bound_that_a_page_names_is_that_of_the_code(page: str) -> None:
     assert [fault for rows in tables(page) for row in rows for fault in faults(row, known(rows))] == []
-
-
-def test_the_tables_are_found() -> None:
-    found = {
-        page: sum(name in known(rows) for rows in tables(page) for row in rows for name in row.names)
-        for page in PAGES
-        if any(page in pages for pages in SETTINGS.values())
-    }
-    assert all(found.values())
-    assert found["alerts.md"] > 50
-
-
-def test_another_default_and_another_bound_are_found() -> None:
-    (rows, *_) = tables("alerts.md")
-    (row,) = [one for one in rows if one.names == ("rewind_s",)]
-    settings = known(rows)
-    assert [*faults(row, settings)] == []
-    assert len([*faults(row._replace(defaults=("901",)), settings)]) == 1
-    assert len([*faults(row._replace(bounds="> 0 to 86,400"), settings)]) == 1
-    assert len([*faults(row._replace(bounds="0 to 86,401"), settings)]) == 1

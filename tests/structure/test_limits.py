@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from functools import cache
 
-from tests.structure.test_vocabulary import PACKAGES, ROOT
+from tests.structure.sources import PACKAGES, ROOT
 
 MAX_FUNCTION_LINES = 80
 MAX_MODULE_LINES = 650

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -46,18 +44,6 @@ except KeyboardInterrupt:
     server.wait()
     print("stopped its server:", part, flush=True)
     sys.exit(2)
-"""
-
-PRINT_MARKS = """
-import json, os
-from pathlib import Path
-
-import pytest
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    marks = {item.nodeid: sorted({mark.name for mark in item.iter_markers()}) for item in items}
-    Path(os.environ["MARKS"]).write_text(json.dumps(marks))
 """
 
 
@@ -124,48 +110,3 @@ def test_every_part_runs_whatever_fails(tmp_path: Path) -> None:
         output, _ = make.communicate(timeout=BOUND_S)
     assert make.returncode == 2, "make's own for a recipe that failed"
     assert output.count("began: ") == len(BESIDE) + 1
-
-
-def marks_of_tests(folder: Path, paths: list[str]) -> dict[str, list[str]]:
-    """The marks of each test in these files and folders, by pytest's own collection."""
-    (folder / "marks.py").write_text(PRINT_MARKS)
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-p", "marks", *paths]
-    environment = {**os.environ, "PYTHONPATH": f"{folder}:{ROOT}", "MARKS": str(folder / "marks.json")}
-    collected = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert collected.returncode == 0, collected.stdout
-    found: dict[str, list[str]] = json.loads((folder / "marks.json").read_text())
-    return found
-
-
-def is_in(test: str, folder: str) -> bool:
-    left_out = folder.removeprefix("--ignore=")
-    return test.startswith(folder) if left_out == folder else not test.startswith(left_out)
-
-
-def parts_with(test: str, marks: list[str], parts: list[tuple[str, str]]) -> int:
-    """In how many parts, each a folder (or all but one) and an expression of marks, a test is."""
-    known = {name: name in marks for name in ("system", "own_servers", "alone", "nightly")}
-    return sum(
-        is_in(test, folder) and eval(expression, {}, known)  # noqa: S307 - Python's own words, from our file
-        for folder, expression in parts
-    )
-
-
-def test_each_test_is_in_exactly_one_part(tmp_path: Path) -> None:
-    make = (ROOT / "Makefile").read_text(encoding="utf-8")
-    parts = re.findall(r'^[A-Z_]+ := \$\(PYTEST\) (\S*) ?-m "([^"]+)" .*--durations', make, re.MULTILINE)
-    assert [" ".join(part) for part in parts] == [*BESIDE, "tests/system alone and not nightly"]
-    # Everything else has no mark but `nightly`, which needs no collection: to import all tests takes ten seconds.
-    marked = [
-        str(path.relative_to(ROOT))
-        for path in sorted((ROOT / "tests").rglob("*.py"))
-        if "system" not in path.parts and re.search(r"\bmark\.(system|own_servers|alone)\b", path.read_text("utf-8"))
-    ]
-    tests = marks_of_tests(tmp_path, ["tests/system", *marked])
-    assert len(tests) > 100
-    assert {
-        test: marks for test, marks in tests.items() if parts_with(test, marks, parts) != ("nightly" not in marks)
-    } == {}
-    for marks in ([], ["nightly"]):
-        for test in ("tests/unit.py", "tests/cloud_jobs/unit.py"):
-            assert parts_with(test, marks, parts) == (not marks)

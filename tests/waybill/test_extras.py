@@ -14,7 +14,11 @@ from deploy.wheel import PROJECT, ROOT, declared
 from tests.waybill.extras import imported, modules_brought, modules_hidden, modules_of
 from waybill.commands import EXIT_MISSING_EXTRA, PROGRAMS, SUBCOMMANDS
 
-EXTRAS = (None, "edge", "gateway", "cloud", "simulator", "local")
+EXTRAS = [
+    None,
+    "edge",
+    *(pytest.param(extra, marks=pytest.mark.nightly) for extra in ("gateway", "cloud", "simulator", "local")),
+]
 COMMANDS = PROGRAMS | {f"waybill {name}": command for name, command in SUBCOMMANDS.items()}
 
 STARTED = {

@@ -1,9 +1,9 @@
 """TLS: certificates and key pairs from files, loaded without ever asking a terminal."""
 
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 from pydantic import model_validator
 
@@ -21,8 +21,6 @@ __all__ = [
 
 class TlsSettings(Settings):
     """TLS towards a server, mutual where a certificate is given."""
-
-    RENAMED_KEYS: ClassVar[Mapping[str, str]] = {"authority": "ca"}
 
     ca: Path
     """Certificates of the authorities that may have signed the server's certificate (PEM)."""

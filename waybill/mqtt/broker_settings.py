@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import ipaddress
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -23,12 +23,6 @@ MAX_PASSWORD_CHARACTERS = 65_535
 
 class BrokerSettings(Settings):
     """An MQTT 5 broker to connect to."""
-
-    RENAMED_KEYS: ClassVar[Mapping[str, str]] = {
-        "backoff_most_s": "backoff_max_s",
-        "reconnect_max_s": "backoff_max_s",
-        "password": "password_file, a file whose first line is the password",
-    }
 
     host: Host = "127.0.0.1"
     """Name or address of the broker."""

@@ -9,10 +9,10 @@ import contextlib
 import json
 import os
 import string
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import structlog
 from pydantic import Field, SecretStr, model_validator
@@ -97,12 +97,6 @@ def connected_producer(client: Any, topic: str, producer: Any, timeout_s: float)
 
 class PulsarAccess(Settings):
     """How to show who we are, and how to know who they are. The same for brokers and admin REST, and every cluster."""
-
-    RENAMED_KEYS: ClassVar[Mapping[str, str]] = {
-        "tls_trust_certs_file": "tls_ca",
-        "tls_certificate_file": "tls_certificate",
-        "tls_key_file": "tls_key",
-    }
 
     token: SecretStr | None = Field(None, description="token (JWT) of our role")
     token_file: Path | None = Field(None, description="file that holds the token; read again at each use")

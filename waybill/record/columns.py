@@ -71,7 +71,7 @@ class RecordColumns:
 
 
 def decode_columns(data: bytes) -> RecordColumns:
-    """The records of a batch as columns. Raises WireError, exactly where `telemetry.decode` does."""
+    """The records of a batch as columns. Raises WireError, exactly where `record.decode` does."""
     header, content = open_frame(data, ArrayIntegerColumn)
     seq = _numbers_in(header.record_seqs.ranges)
     columns = _Rows(len(seq))

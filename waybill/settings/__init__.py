@@ -14,7 +14,6 @@ from waybill.settings.loading import (
     parse,
     problem_text,
     read_text,
-    renamed_to,
     validate,
     without_consequences,
 )
@@ -52,7 +51,6 @@ __all__ = [
     "problem_text",
     "read_file",
     "read_text",
-    "renamed_to",
     "toml_fault",
     "validate",
     "without_consequences",

@@ -243,10 +243,6 @@ def problem_text(model: type[BaseModel], detail: ErrorDetails, called: str = "se
         fault = _fault_of_value(where, detail)
         return f"{where}: {fault}" if where else fault
     here, wrong = _model_at(model, detail["loc"][:-1]), str(detail["loc"][-1])
-    if now := renamed_to(model, detail["loc"]):
-        return f"{where}: was renamed; it is now {now}"
-    if issubclass(here, Settings) and (instead := here.REMOVED_KEYS.get(wrong)):
-        return f"{where}: is gone; {instead}"
     nearest = _nearest(model, here, wrong, detail["input"])
     advice = f"did you mean {nearest!r}?" if nearest else f"known are {', '.join(sorted(here.model_fields))}"
     return f"{where}: no such {called}; {advice}"
@@ -281,13 +277,6 @@ def _nearest(model: type[BaseModel], here: type[BaseModel], wrong: str, given: A
     else:
         elsewhere = [f"{name}.{wrong}" for name, table in tables.items() if wrong in table.model_fields]
     return elsewhere[0] if len(elsewhere) == 1 else None
-
-
-def renamed_to(model: type[BaseModel], location: tuple[int | str, ...]) -> str | None:
-    """Where a setting is now that was at this place under a former name; None where there was none."""
-    here = _model_at(model, location[:-1])
-    now = here.RENAMED_KEYS.get(str(location[-1])) if issubclass(here, Settings) else None
-    return now and ".".join([*map(str, location[:-1]), now])
 
 
 def _model_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
@@ -16,12 +15,6 @@ class Settings(BaseModel):
     """A frozen model whose fields are the only keys there are; numbers are finite, and paths are of this machine."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    RENAMED_KEYS: ClassVar[Mapping[str, str]] = {}
-    """Former key of this table -> where it is now, seen from this table: a refusal of the old one names the new one."""
-
-    REMOVED_KEYS: ClassVar[Mapping[str, str]] = {}
-    """Former key of this table that has no successor -> what holds in its place: a refusal says so."""
 
     @field_validator("*", mode="after")
     @classmethod

@@ -74,11 +74,6 @@ def test_a_call_takes_no_longer_than_a_cluster_may_be_silent_when_there_is_anoth
     assert PulsarOptions.parse(TWO | times | {"failoverFile": "f"}).call_timeout_s() == 4
 
 
-def test_an_option_under_its_former_name_is_refused_with_the_name_that_it_has_now() -> None:
-    with pytest.raises(OptionError, match="'tlsTrustCertsFile' was renamed; it is now tlsCa"):
-        PulsarOptions.parse(ONE | {"tlsTrustCertsFile": "ca.pem"})
-
-
 def test_a_time_without_a_zone_is_utc() -> None:
     options = PulsarOptions.parse(ONE | {"startingPosition": "2026-01-02T03:04:05"})
     assert options.starting_position == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
