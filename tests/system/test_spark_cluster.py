@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -41,12 +43,18 @@ from cloud_jobs.usage.job import compute_usage
 from deploy.local import ObjectStore, PortBook, PulsarCluster, Server, SparkCluster, SparkClusterSettings, wait_all
 from geo.spatial import TrackSettings
 from tests.cloud_jobs.pulsar_source.world import LiveCluster
-from tests.structure.test_spark_submit import COMMANDS, IDS
 from tests.system.lake_of_fixes import lake_of, square
 from waybill.record import Batch, IntervalSet, Position, Record, Tombstone, encode
 
 # A cluster with its own Spark takes minutes to be ready: what runs at each change has local[2], which gives these rows.
 pytestmark = [pytest.mark.system, pytest.mark.own_servers, pytest.mark.nightly, pytest.mark.timeout(300)]
+# The commands for spark-submit in the pages, and the kind of cluster that each is for.
+COMMANDS = [
+    shlex.split(block.replace("\\\n", " "))
+    for page in sorted((Path(__file__).resolve().parents[2] / "docs").glob("*.md"))
+    for block in re.findall(r"```\n(spark-submit .*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+]
+IDS = [command[command.index("--master") + 1].partition(":")[0] for command in COMMANDS]
 
 # Executors have our packages and none of the tests: what these give them travels as code.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
