@@ -41,6 +41,7 @@ def test_promtool_finds_nothing_wrong(arguments: tuple[str, ...]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.nightly
 def test_each_group_of_rules_passes_its_unit_tests(tmp_path: Path) -> None:
     """promtool evaluates every rule of a file in every test, so one file for each group costs a third."""
     head, *tests = re.split(r"^(?=  - name: )", TESTS.read_text(encoding="utf-8"), flags=re.MULTILINE)

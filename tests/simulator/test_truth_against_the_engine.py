@@ -57,7 +57,7 @@ def assert_same(one: Sequence[TrueUsage], other: Sequence[TrueUsage]) -> None:
         assert plain == engine
 
 
-@pytest.mark.parametrize("seed", [1, 7, 23])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (7, 23))])
 def test_a_generated_fleet_is_metered_the_same(seed: int, tmp_path: Path) -> None:
     scenario = generated_scenario(seed=seed, vehicles=6, regions=("eu", "us"))
     check(scenario, None, tmp_path)
