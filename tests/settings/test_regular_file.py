@@ -63,7 +63,8 @@ def test_a_file_is_read_through_a_link_and_a_folder_is_one(tmp_path: Path) -> No
 
 
 def test_what_a_shell_hands_over_is_read(tmp_path: Path) -> None:
-    code = "import sys; from pathlib import Path; from waybill.settings import read_file; print(read_file(Path(sys.argv[1])))"
+    imports = "import sys; from pathlib import Path; from waybill.settings import read_file"
+    code = f"{imports}; print(read_file(Path(sys.argv[1])))"
     asked = f"printf one | {sys.executable} -c '{code}' /dev/stdin; {sys.executable} -c '{code}' <(printf two)"
     done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout == "b'one'\nb'two'\n", done.stderr
