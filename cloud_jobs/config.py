@@ -33,8 +33,8 @@ from geo.reference.trust import ANYBODY, ReferenceTrust
 from geo.spatial import TrackSettings
 from waybill.daemon.durable_file import create_durably, replace_durably
 from waybill.identity.errors import SealingKeyError
-from waybill.identity.operator_files import read_operators
 from waybill.identity.sealing import Unsealer
+from waybill.identity.signatures import read_operators
 from waybill.pulsar.pulsar_address import AdminUrl, ServiceUrl
 from waybill.pulsar.pulsar_client import PulsarAccess
 from waybill.settings import Settings, SettingsError

@@ -332,8 +332,7 @@ def _signing(settings: CloudSettings, path: Path | None, reason: str, judged: Ju
     from cloud_jobs.reference_publisher import Signing
     from geo.reference.trust import scope_of
     from waybill.identity.errors import OperatorKeyRefused, SignatureRefused
-    from waybill.identity.operator_files import read_operator_key
-    from waybill.identity.signatures import checked_reason
+    from waybill.identity.signatures import checked_reason, read_operator_key
 
     # judged here by what the centre will judge by: what it would put into quarantine is not published
     keys = settings.reference.trust().keys

@@ -67,8 +67,11 @@ class PushSignatures:
             raise PushRefused("this device trusts no operator's key: its own file names them, push.operators")
         # only a device that is pushed something needs the library that checks signatures
         from waybill.identity.errors import SignatureRefused  # noqa: PLC0415
-        from waybill.identity.operator_files import read_operators  # noqa: PLC0415
-        from waybill.identity.signed_push import read_signed_push, verify_push  # noqa: PLC0415
+        from waybill.identity.signatures import (  # noqa: PLC0415
+            read_operators,
+            read_signed_push,
+            verify_push,
+        )
 
         try:
             push = read_signed_push(text)

@@ -15,21 +15,22 @@ from pydantic import ValidationError
 
 from edge_agent.pushable import PushRefused, check_pushable
 from waybill.daemon.durable_file import replace_durably
-from waybill.identity.error_messages import error_text
+from waybill.identity.command_options import error_text
 from waybill.identity.errors import IdentityError, NameRefused, SignatureRefused
-from waybill.identity.names import NAME_FORM, device_name
-from waybill.identity.nearest import did_you_mean
-from waybill.identity.operator_files import (
+from waybill.identity.names import NAME_FORM, device_name, did_you_mean
+from waybill.identity.operator_keys import ANY, KINDS
+from waybill.identity.signatures import (
     NewOperator,
+    OperatorKey,
     read_operator_key,
     read_operators,
+    read_signed_push,
+    sign_push,
     trust_operator,
     trusted_key,
+    verify_push,
     write_operator,
 )
-from waybill.identity.operator_keys import ANY, KINDS
-from waybill.identity.signatures import OperatorKey
-from waybill.identity.signed_push import read_signed_push, sign_push, verify_push
 from waybill.settings import MAX_PUSHED_BYTES, SettingsError, one_line, open_file, printable
 
 __all__ = ["app"]

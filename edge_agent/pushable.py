@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from edge_agent.config import AgentSettings
-from waybill.identity.nearest import nearest
+from waybill.identity.names import nearest
 from waybill.settings import MAX_PUSHED_BYTES, SettingsError, one_line, parse_toml, validate
 
 ALLOW_DELETION = "allow_deletion"

@@ -13,9 +13,8 @@ import structlog
 from gateway.config import PushFolder
 from gateway.validation import Sender
 from waybill.identity.errors import SignatureRefused
-from waybill.identity.operator_files import read_operators
 from waybill.identity.operator_keys import OperatorKeys
-from waybill.identity.signed_push import read_signed_push, verify_push
+from waybill.identity.signatures import read_operators, read_signed_push, verify_push
 from waybill.record import DEVICE_PATTERN, InvalidJson, parse_json
 from waybill.settings import MAX_PUSHED_BYTES, SettingsError, open_file, parse_toml
 

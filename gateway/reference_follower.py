@@ -17,7 +17,7 @@ from gateway.reference_publications import ReferencePublications
 from geo.reference.in_force import InForce, Made, RefusedVersion
 from geo.reference.messages import NAMESPACE, TOPICS
 from geo.reference.trust import ANYBODY, ReferenceTrust
-from waybill.identity.followed_operators import FollowedOperators
+from waybill.identity.registry_messages import FollowedOperators
 from waybill.pulsar.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
 from waybill.pulsar.pulsar_client import PulsarAccess
 

@@ -9,7 +9,7 @@ from gateway.registry_settings import RegistrySettings
 from gateway.validation import Refusal, Sender
 from waybill.identity.registry import DeviceState
 from waybill.identity.registry_messages import DevicePublication
-from waybill.identity.registry_reader import DeviceRegistry, RegistryReader
+from waybill.identity.registry_topic import DeviceRegistry, RegistryReader
 from waybill.pulsar.compacted_topic import TopicMessage
 from waybill.record import RefusalReason
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from gateway.source_settings import Word
-from waybill.identity.registry_trust import RegistryTrust
+from waybill.identity.registry_messages import RegistryTrust
 from waybill.pulsar.pulsar_address import AdminUrl, ServiceUrl
 from waybill.pulsar.pulsar_client import PulsarAccess
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.config import Mqtt
-from waybill.identity.share_file import read_share
+from waybill.identity.broker_conf import read_share
 
 __all__ = ["share_group"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gateway.source_settings import ClusterSource, ReferenceSource
-from waybill.identity.operator_files import read_operators
+from waybill.identity.signatures import read_operators
 from waybill.mqtt.broker_settings import is_this_machine
 from waybill.pulsar.pulsar_address import host_names
 from waybill.pulsar.token_watch import token_faults, tokens_ending

@@ -24,8 +24,7 @@ from deploy.local.alert_process import alert_process
 from deploy.local.stack_settings import gateway_settings
 from gateway.alerts.config import AlertSettings
 from gateway.alerts.status import AlertsStatus, read_alerts_status
-from waybill.identity.authority import issue_device
-from waybill.identity.requests import KeyPair, make_request
+from waybill.identity.authority import KeyPair, issue_device, make_request
 from waybill.settings import load
 
 TENANT, REGION, CENTRE = "fleet", "eu", "hq"

@@ -19,14 +19,12 @@ from gateway import Engine, GatewaySettings, Produce, Service
 from gateway.devices import DevicesHeard
 from gateway.metrics import GatewayMetrics
 from gateway.registry_check import kept_of_entry
-from waybill.identity.operator_files import trusted_key
 from waybill.identity.operator_keys import OperatorKeys
 from waybill.identity.publication_id import PROPERTY, next_publication_id
 from waybill.identity.registry import Claim, DeviceChange, DeviceState, EnrolledCertificate, enrol, expect
-from waybill.identity.registry_messages import entry_body
-from waybill.identity.registry_reader import DeviceRegistry, Taken
-from waybill.identity.registry_signing import check_by, signed_by
-from waybill.identity.signatures import OperatorKey
+from waybill.identity.registry_messages import check_by, entry_body, signed_by
+from waybill.identity.registry_topic import DeviceRegistry, Taken
+from waybill.identity.signatures import OperatorKey, trusted_key
 from waybill.pulsar.compacted_topic import TopicMessage
 from waybill.record import Batch, DeviceChannel, Position, Record, device_topic, encode, encode_ack
 

@@ -31,9 +31,8 @@ from benchmarks.gateway.servers import REGION, MeasuredRegion, changed_now, know
 from benchmarks.gateway.targets import Target, are_met
 from deploy.demo.guarding import open_session
 from tests.system.access_region import has_ended
-from waybill.identity.authority import issue_device
+from waybill.identity.authority import KeyPair, issue_device, make_request
 from waybill.identity.registry import revoke
-from waybill.identity.requests import KeyPair, make_request
 
 # Thousands of devices with a session each: their certificates, and their connections to a region's broker.
 

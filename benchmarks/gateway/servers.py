@@ -36,13 +36,13 @@ from deploy.local.pulsar import PulsarSecurity
 from deploy.local.region_access import RegionAccess
 from deploy.local.stack_operator import stack_operator
 from tests.waiting import wait_until
-from waybill.identity.broker_rules import broker_rules
+from waybill.identity.broker_conf import broker_rules
 from waybill.identity.claims import TOKEN_LIFETIME, make_token
 from waybill.identity.names import PrincipalKind, principal
 from waybill.identity.registry import Claim, DeviceChange, DeviceEntry, EnrolledCertificate, enrol, expect
-from waybill.identity.registry_publisher import RegistryPublisher
-from waybill.identity.registry_signing import signed_by
-from waybill.identity.token_issuer import TokenIssuer
+from waybill.identity.registry_messages import signed_by
+from waybill.identity.registry_topic import RegistryPublisher
+from waybill.identity.tokens import TokenIssuer
 from waybill.pulsar.pulsar_client import PulsarAccess
 
 # Who is who in the region of a benchmark: the local stack's authority and operator, and a token for each role.

@@ -6,11 +6,10 @@ from pathlib import Path
 
 from deploy.local.mosquitto import TlsFiles
 from waybill.daemon.durable_file import replace_durably
+from waybill.identity.authority import KeyPair
 from waybill.identity.authority_folder import AuthorityFolder, IssuedCertificate, certify
-from waybill.identity.credentials import credentials_in, write_credentials
 from waybill.identity.errors import AuthorityMissing
-from waybill.identity.pki_folder import PkiFolder
-from waybill.identity.requests import KeyPair
+from waybill.identity.pki_folder import PkiFolder, credentials_in, write_credentials
 
 __all__ = ["LocalAuthority"]
 

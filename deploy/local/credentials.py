@@ -11,7 +11,7 @@ from geo.replication import Topology
 from geo.replication.model import BROKERS
 from waybill.daemon.durable_file import replace_durably
 from waybill.identity.names import PrincipalKind, principal
-from waybill.identity.token_issuer import TokenIssuer
+from waybill.identity.tokens import TokenIssuer
 from waybill.pulsar.pulsar_client import PulsarAccess
 
 __all__ = ["ACCESS_FILE", "OPERATOR", "StackCredentials", "stack_access"]

@@ -23,8 +23,8 @@ from waybill.identity.broker_conf import (
     broker_log_lines,
     conf_text,
     device_listener_lines,
+    rules_version,
 )
-from waybill.identity.broker_rules import rules_version
 
 __all__ = [
     "NO_RESUMPTION",

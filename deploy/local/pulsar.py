@@ -10,8 +10,7 @@ from deploy.local.mosquitto import TlsFiles
 from deploy.local.ports import PortBook
 from deploy.local.server import Server
 from deploy.local.server_health import Health, HttpHealth
-from waybill.identity.broker_conf import ServerFiles
-from waybill.identity.pulsar_conf import pulsar_security
+from waybill.identity.broker_conf import ServerFiles, pulsar_security
 from waybill.pulsar.pulsar_client import PulsarAccess
 from waybill.settings import Settings
 

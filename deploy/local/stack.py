@@ -35,8 +35,7 @@ from deploy.local.stack_settings import write_stack_settings
 from deploy.local.stack_state import LinkRecord, Phase, ServerRecord, StackState
 from geo.replication import ReplicationError, Topology, admins, apply
 from waybill.daemon.durable_file import replace_durably
-from waybill.identity.broker_conf import MosquittoSettings
-from waybill.identity.broker_rules import broker_rules
+from waybill.identity.broker_conf import MosquittoSettings, broker_rules
 from waybill.identity.names import PrincipalKind, principal
 from waybill.identity.operator_settings import OPERATOR_SETTINGS
 from waybill.pulsar.pulsar_client import PulsarAccess

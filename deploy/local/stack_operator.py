@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from waybill.identity.operator_files import (
+from waybill.identity.registry_messages import ENROLMENT_KIND
+from waybill.identity.signatures import (
     NewOperator,
+    OperatorKey,
     read_operator_key,
     read_operators,
     trust_operator,
     trusted_key,
     write_operator,
 )
-from waybill.identity.registry_signing import ENROLMENT_KIND
-from waybill.identity.signatures import OperatorKey
 
 NAME = "operator"
 _EVERY = ("*",)

@@ -37,7 +37,7 @@ from waybill.record import EnrolmentChannel, enrolment_topic
 from waybill.settings import read_file
 
 if TYPE_CHECKING:
-    from waybill.identity.requests import KeyPair
+    from waybill.identity.authority import KeyPair
 
 
 # Asking for a certificate, and what is done with the answer. The library for certificates is loaded here alone.
@@ -56,7 +56,7 @@ class CertificateRequests:
 
     def make(self) -> bytes:
         """The message that asks; its key is on disk before it is sent. Raises EnrolmentFailed, OSError."""
-        from waybill.identity.requests import KeyPair, make_request  # noqa: PLC0415 - see the module
+        from waybill.identity.authority import KeyPair, make_request  # noqa: PLC0415 - see the module
 
         key = self._key()
         if key is None:
@@ -113,7 +113,7 @@ class CertificateRequests:
         return held
 
     def _key(self) -> KeyPair | None:
-        from waybill.identity.requests import KeyPair  # noqa: PLC0415 - see the module
+        from waybill.identity.authority import KeyPair  # noqa: PLC0415 - see the module
 
         pem = self._folder.requested_key()
         try:

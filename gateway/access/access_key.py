@@ -9,16 +9,19 @@ from datetime import datetime
 from gateway.registry_settings import RegistrySettings
 from waybill.identity.confirmations import sign_confirmation
 from waybill.identity.errors import SignatureFault, SignatureRefused
-from waybill.identity.followed_operators import FollowedOperators
 from waybill.identity.names import PrincipalKind, principal
-from waybill.identity.operator_files import read_operator_key
 from waybill.identity.operator_keys import OperatorKeys, Scope, TrustedKey
 from waybill.identity.publication_id import RANDOM_BITS, next_publication_id
 from waybill.identity.registry import DeviceEntry
-from waybill.identity.registry_publisher import SignEntry, unsigned
-from waybill.identity.registry_signing import ENROLMENT_KIND, check_right, signed_by
-
-__all__ = ["AccessKey"]
+from waybill.identity.registry_messages import (
+    ENROLMENT_KIND,
+    FollowedOperators,
+    SignEntry,
+    check_right,
+    signed_by,
+    unsigned,
+)
+from waybill.identity.signatures import read_operator_key
 
 
 class AccessKey:

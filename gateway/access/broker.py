@@ -2,19 +2,306 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import secrets
+import signal
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final, NamedTuple
 
-from gateway.access.broker_process import BrokerProcess, reload_broker, running_broker
-from gateway.access.config import GuardedBroker
-from gateway.access.guard import SessionGuard
-from gateway.access.revocation import RevocationList, lists_in
+import structlog
+
+from gateway.access.config import BrokerProcessPlace, GuardedBroker
+from gateway.access.core import BrokerStep
+from gateway.access.publisher import AccessPublisher
+from gateway.access.revocation import OwnList, RevocationList, lists_in
+from gateway.access.status import AccessMetrics
+from gateway.errors import BrokerUnreachable, GuardRefused, SessionNotEnded
 from waybill.daemon.durable_file import replace_durably
 from waybill.daemon.folder_lock import alone_in
-from waybill.identity.broker_rules import broker_rules, rules_version
+from waybill.identity.broker_conf import broker_rules, rules_version
 from waybill.identity.names import PrincipalKind, principal
 
-__all__ = ["BrokerFiles", "drawn_secret"]
+# The process of a broker beside the daemon: found by its settings, and made to read its files by one signal.
+
+
+class BrokerProcess(NamedTuple):
+    """Which process it is. `started`: by the system's clock ticks, so that a number used again is another process."""
+
+    pid: int
+    started: str
+
+
+def running_broker(place: BrokerProcessPlace) -> BrokerProcess:
+    """The broker's process. Raises BrokerUnreachable if there is none, or it is another program."""
+    try:
+        pid = place.pid or int(place.pid_file.read_bytes().strip() if place.pid_file else 0)
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (OSError, ValueError) as error:
+        raise BrokerUnreachable(f"no broker runs ({place.pid_file or place.pid})") from error
+    # The name stands in parentheses and may have any character, also those.
+    name, after = stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 2 :].split()
+    if name != place.program or after[0] == "Z":
+        raise BrokerUnreachable(f"process {pid} is {name}, no running {place.program}: it gets no signal")
+    return BrokerProcess(pid, after[19])
+
+
+def reload_broker(place: BrokerProcessPlace) -> BrokerProcess:
+    """Have a broker read its files. Raises BrokerUnreachable."""
+    process = running_broker(place)
+    # Before it handles the signal, a broker that is starting would end by it.
+    if not _handles_hangup(process.pid):
+        raise BrokerUnreachable(f"the broker, process {process.pid}, is not ready for a signal yet")
+    try:
+        os.kill(process.pid, signal.SIGHUP)
+    except OSError as error:
+        raise BrokerUnreachable(f"the broker, process {process.pid}, takes no signal: {error}") from error
+    return process
+
+
+def _handles_hangup(pid: int) -> bool:
+    """Whether a process has a handler for SIGHUP (`SigCgt` of proc(5))."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    caught = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) >> (signal.SIGHUP - 1) & 1)
+
+
+# Ending sessions on the region's broker: whoever connects with a client id takes over the session of that id.
+
+# the broker is on this machine, behind a socket
+_TIMEOUT_S: Final = 2.0
+_CONNECT, _CONNACK, _DISCONNECT = 0x10, 0x20, b"\xe0\x00"
+_MQTT_5: Final = 5
+_USER, _PASSWORD, _CLEAN_START = 0x80, 0x40, 0x02
+_KEEPALIVE_S: Final = 10
+_NOBODY: Final = "nobody@guard"
+"""A client id that nobody has: names of principals begin with their kind, those of devices have a slash."""
+_NOT_US: Final = (0x86, 0x87)
+"""Bad user name or password, not authorised (MQTT 5, 3.2.2.2)."""
+_MAX_ANSWER: Final = 1024
+_MAX_PATH_BYTES: Final = 107
+"""What `sun_path` holds (unix(7))."""
+
+
+class SessionGuard:
+    """Takes sessions over by the client id that they have. Each call is one connection, bounded in time."""
+
+    def __init__(self, path: Path, user: str, secret: str) -> None:
+        self._path, self._user, self._secret = path, user, secret
+
+    @property
+    def secret(self) -> str:
+        """What it shows to the broker."""
+        return self._secret
+
+    def end(self, client_id: str) -> None:
+        """End the session of a client, and forget it; harmless if there is none. Raises BrokerUnreachable."""
+        self._connect(client_id, clean_start=True)
+
+    def await_reload(self) -> None:
+        """Return when the broker has done what a signal asked of it before this call. Raises BrokerUnreachable.
+
+        A connection is answered by a later turn of its loop; while it reads its files it forgets another signal.
+        """
+        self._connect(_NOBODY, clean_start=True)
+
+    def was_there(self, client_id: str) -> bool:
+        """Whether the client had a session that outlives its connection; it is ended. Raises BrokerUnreachable."""
+        return self._connect(client_id, clean_start=False)
+
+    def _connect(self, client_id: str, *, clean_start: bool) -> bool:
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(_TIMEOUT_S)
+                with _short(self._path) as path:
+                    connection.connect(path)
+                connection.sendall(self._packet(client_id, clean_start=clean_start))
+                answer = connection.recv(_MAX_ANSWER)
+                # First what it says: who is refused has no connection any more.
+                had_session = self._had_session(answer)
+                # A session without an expiry ends with its connection: nothing of ours stays behind.
+                with contextlib.suppress(OSError):
+                    connection.sendall(_DISCONNECT)
+                return had_session
+        except OSError as error:
+            raise BrokerUnreachable(f"the broker's socket {self._path}: {error}") from error
+
+    def _had_session(self, answer: bytes) -> bool:
+        if len(answer) < 4 or answer[0] != _CONNACK:
+            raise SessionNotEnded(f"the broker's socket {self._path} answers {answer[:8]!r}")
+        if answer[3] in _NOT_US:
+            raise GuardRefused(
+                f"the broker refuses {self._user} at {self._path} (reason {answer[3]:#x}): what it has read of"
+                " broker.password_file is not the password in broker.guard_secret_file"
+            )
+        if answer[3]:
+            raise SessionNotEnded(f"the broker refuses {self._user} at {self._path}: reason {answer[3]:#x}")
+        return bool(answer[2] & 1)
+
+    def _packet(self, client_id: str, *, clean_start: bool) -> bytes:
+        # No will, no subscriptions: it is there to take a place and to leave it.
+        flags = _USER | _PASSWORD | (_CLEAN_START if clean_start else 0)
+        body = _text("MQTT") + bytes([_MQTT_5, flags]) + struct.pack(">H", _KEEPALIVE_S) + b"\0"
+        body += _text(client_id) + _text(self._user) + _text(self._secret)
+        return bytes([_CONNECT]) + _length(len(body)) + body
+
+
+@contextlib.contextmanager
+def _short(path: Path) -> Iterator[str]:
+    """A path to the same socket that is short enough for one: a folder that is open has a short name too."""
+    if len(os.fsencode(path)) <= _MAX_PATH_BYTES:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack(">H", len(data)) + data
+
+
+def _length(count: int) -> bytes:
+    """A length as MQTT has it, of at most 16,383."""
+    assert count < 1 << 14, count
+    return bytes([count]) if count < 128 else bytes([count & 127 | 128, count >> 7])
+
+
+# Does the steps of the core: sessions, files, one signal, sessions again, publications, in this order.
+
+_LOG = structlog.get_logger("access")
+
+
+class StepRunner:
+    """The hands of the daemon. What it raises (OSError, BrokerUnreachable) leaves the step to be done again."""
+
+    def __init__(
+        self,
+        files: BrokerFiles,
+        guard: SessionGuard,
+        publisher: AccessPublisher,
+        metrics: AccessMetrics,
+        *,
+        own_list: OwnList,
+        before_reload: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._files, self._guard, self._publisher, self._metrics = files, guard, publisher, metrics
+        self._clock, self._before_reload = clock, before_reload
+        self.own_list = own_list
+        self._published: RevocationList | None = None
+        self._reloaded: BrokerProcess | None = None
+
+    @property
+    def is_other_broker(self) -> bool:
+        """Whether a broker runs that has had no signal to read its files since it started."""
+        try:
+            return self._files.process() != self._reloaded
+        except BrokerUnreachable:
+            return False
+
+    def run(self, step: BrokerStep) -> BrokerStep | None:
+        """Make the broker have what a step says. What is left of it: sessions that the broker does not end."""
+        self._cut(step.end)
+        is_changed = self._files.write_rules(step.denied)
+        own = self.own_list.update(step.revoked, self._now())
+        is_changed |= self._files.write_lists([own, *step.lists])
+        if is_changed or self.is_other_broker:
+            self._reload()
+        # After the reload: who connects again at once meets the new rules.
+        left = [name for name in step.end if not self._is_ended(name)]
+        self._publish_list()
+        if confirmed := [one for one in step.confirm if one.device not in left]:
+            self._publisher.confirm(confirmed, self._clock())
+        if not left:
+            return None
+        return step._replace(end=tuple(left), confirm=tuple(one for one in step.confirm if one.device in left))
+
+    def renew(self) -> None:
+        """Renew the region's own list where it is time, with what it has: the registry need not be reachable."""
+        if not self.own_list.is_due(self._now()):
+            return
+        own = self.own_list.update(None, self._now())
+        # From the file, as they were when the registry was last read.
+        others = [one for issuer, one in sorted(self._files.lists.items()) if issuer != own.issuer]
+        if self._files.write_lists([own, *others]):
+            self._reload()
+        self._publish_list()
+
+    def publish_list_again(self) -> None:
+        """The region's own list, behind one on the topic that does not hold: compaction keeps the last."""
+        if (own := self.own_list.current) is not None and self.own_list.is_ours and own.certificate_pem:
+            self._publisher.publish_list(own)
+
+    def look(self, names: list[str]) -> list[str]:
+        """Those of these devices that are there again; their sessions are ended once more."""
+        with self._password_is_read():
+            again = [name for name in names if self._guard.was_there(name)]
+        for name in again:
+            self._end(name)
+            self._metrics.sessions_came_back.inc()
+            _LOG.warning("a device that may not connect had a session again, and it was ended", device=name)
+        return again
+
+    def _cut(self, names: Iterable[str]) -> None:
+        # Who connects again meanwhile is ended again. A broker that is away needs its files all the same.
+        with contextlib.suppress(BrokerUnreachable):
+            for name in names:
+                with contextlib.suppress(SessionNotEnded):
+                    self._end(name)
+
+    def _is_ended(self, name: str) -> bool:
+        try:
+            self._end(name)
+        except SessionNotEnded as error:
+            # Of this one alone: those of the others end.
+            _LOG.error("a session is not ended", device=name, problem=str(error))
+            return False
+        self._metrics.sessions_ended.inc()
+        return True
+
+    def _end(self, name: str) -> None:
+        with self._password_is_read():
+            self._guard.end(name)
+
+    @contextlib.contextmanager
+    def _password_is_read(self) -> Iterator[None]:
+        """A broker that has another password reads its files again with the next step, ours among them."""
+        try:
+            yield
+        except GuardRefused:
+            self._reloaded = None
+            raise
+
+    def _reload(self) -> None:
+        # Forgotten first: a signal that fails is sent again, though the files are written by then.
+        self._reloaded = None
+        self._files.write_password(self._guard.secret)
+        self._before_reload()
+        reloaded = self._files.reload()
+        self._guard.await_reload()
+        self._reloaded = reloaded
+        self._metrics.reloads.inc()
+
+    def _publish_list(self) -> None:
+        if (own := self.own_list.current) is not None and own is not self._published:
+            self._publisher.publish_list(own)
+            self._published = own
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock(), UTC)
+
 
 # the broker runs as another user
 _READABLE_BY_GROUP = 0o640

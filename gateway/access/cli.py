@@ -263,8 +263,7 @@ def status(
     """
     from rich.console import Console
 
-    from gateway.access.status import read_access_status
-    from gateway.access.status_table import status_table
+    from gateway.access.status import read_access_status, status_table
     from gateway.status_answer import check_answering
 
     with _errors_as_messages():

@@ -11,8 +11,6 @@ import structlog
 from waybill.pulsar.cluster_clock import MAX_CLOCK_DIFFERENCE_S, ClockDiffers, ClockUnknown, check_clock
 from waybill.pulsar.pulsar_client import PulsarAccess
 
-__all__ = ["ClockWatch"]
-
 LOOK_S: Final = 60.0
 AGAIN_S: Final = 5.0
 """While it is wrong or not known."""

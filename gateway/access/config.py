@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from gateway.access.enrolment_rates import EnrolmentRateSettings
+from gateway.access.enrolment import EnrolmentRateSettings
 from gateway.registry_settings import RegistrySettings
 from gateway.source_settings import Word
 from waybill.daemon.logs import LogSettings

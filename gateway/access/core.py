@@ -20,11 +20,9 @@ from cryptography.x509 import ReasonFlags
 
 from gateway.access.revocation import MAX_LISTS, RevocationList
 from waybill.identity.authority import Revoked
-from waybill.identity.broker_rules import MAX_DENIED
+from waybill.identity.broker_conf import MAX_DENIED
 from waybill.identity.registry import DeviceState
 from waybill.identity.registry_messages import DevicePublication
-
-__all__ = ["MAX_CONFIRMED", "AccessCore", "BrokerStep", "Confirmation", "KnownDevice"]
 
 MAX_CONFIRMED: Final = 1000
 """Changes that one step confirms, the rest in the next; of those of before a start, the ones that were made last."""

@@ -17,25 +17,20 @@ import structlog
 from cryptography import x509
 
 from gateway.access.access_key import AccessKey
-from gateway.access.apply import StepRunner
-from gateway.access.broker import BrokerFiles
-from gateway.access.broker_logs import BrokerLogs
+from gateway.access.broker import BrokerFiles, StepRunner
+from gateway.access.broker_log import BrokerLogs
 from gateway.access.clock_watch import ClockWatch
 from gateway.access.config import AccessSettings, ClaimBroker, GuardedBroker
 from gateway.access.core import AccessCore
 from gateway.access.displaced import MISSING, OUTRANKED, Displaced
+from gateway.access.enrolment_service import RegionEnrolment
 from gateway.access.issued import IssuedReader
 from gateway.access.kept_entries import IN_DOUBT, DoubtfulEntries, judge_kept, rank_of
-from gateway.access.list_intake import ListIntake
-from gateway.access.loop import AccessLoop
-from gateway.access.metrics import AccessMetrics
-from gateway.access.own_list import OwnList
-from gateway.access.pacing import SessionLooks, Settling
+from gateway.access.loop import AccessLoop, ListIntake, SessionLooks, Settling
 from gateway.access.publisher import AccessPublisher
-from gateway.access.region_enrolment import RegionEnrolment
-from gateway.access.revocation import LISTS_TOPIC
+from gateway.access.revocation import LISTS_TOPIC, OwnList
 from gateway.access.seen_entries import SEEN_FILE, SeenEntries, SeenUnreadable
-from gateway.access.status import AccessStatus, RefusedEnrolment
+from gateway.access.status import AccessMetrics, AccessStatus, RefusedEnrolment
 from gateway.errors import AddressTaken, ThreadEnded
 from waybill.daemon.durable_file import replace_durably
 from waybill.daemon.status_server import StatusServer, json_answer, metrics_answer
@@ -47,17 +42,17 @@ from waybill.identity.broker_conf import (
     device_listener_lines,
     enrolment_broker_lines,
 )
-from waybill.identity.followed_operators import FollowedOperators
 from waybill.identity.publication_id import PROPERTY
 from waybill.identity.registry_messages import (
     ENTRY_PROPERTIES,
     CheckSigned,
     DevicePublication,
     EntryRefused,
+    FollowedOperators,
     devices_topic,
     tenant_of,
 )
-from waybill.identity.registry_reader import BecameOfMessage, DeviceRegistry, Outranked, RegistryReader, Taken
+from waybill.identity.registry_topic import BecameOfMessage, DeviceRegistry, Outranked, RegistryReader, Taken
 from waybill.pulsar.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
 from waybill.pulsar.token_watch import TokenWatch
 

@@ -14,8 +14,6 @@ from typing import Final, NamedTuple
 
 from waybill.identity.registry_messages import ARGUABLE, tenant_of
 
-__all__ = ["MISSING", "OUTRANKED", "Displaced"]
-
 OUTRANKED: Final = "outranked"
 """The reason where an older message came last; else it is that for which the last one is refused."""
 MISSING: Final = "missing"

@@ -10,17 +10,18 @@ One region enrols a device, and one access daemon at a time works for a region: 
 
 from __future__ import annotations
 
-from collections import Counter, deque
+import threading
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import structlog
+from pydantic import Field
 
-from gateway.access.enrolment_rates import EnrolmentRates
-from gateway.access.open_tokens import REPEAT_WITHIN
-from waybill.identity.authority import CLOCK_SKEW, Issued
+from waybill.daemon.token_bucket import TokenBucket
+from waybill.identity.authority import CLOCK_SKEW, CertificateRequest, Issued, read_request
 from waybill.identity.claims import is_token_id
 from waybill.identity.enrolment import (
     EnrolmentAnswer,
@@ -34,19 +35,170 @@ from waybill.identity.enrolment import (
 from waybill.identity.errors import EnrolmentUnreadable, IdentityError, RequestFault, RequestRefused
 from waybill.identity.names import DeviceName, PrincipalKind, PrincipalName, parse_name, principal
 from waybill.identity.registry import DeviceChange, DeviceEntry, DeviceState, EnrolledCertificate, enrol, renew
-from waybill.identity.requests import CertificateRequest, read_request
+from waybill.identity.registry_messages import entry_body
 from waybill.record import FACTORY_MOUNT
+from waybill.settings import Settings
 
-__all__ = [
-    "CertificateSigner",
-    "EnrolmentDesk",
-    "EnrolmentEffect",
-    "EnrolmentRules",
-    "KnownDevices",
-    "PublishEntry",
-    "RefusedRequest",
-    "SendAnswer",
-]
+# How many requests for certificates are looked at: from one sender, and from all. Pure: handed the time.
+
+
+class EnrolmentRateSettings(Settings):
+    """Bounds of what is asked for."""
+
+    requests_per_s: float = Field(default=50.0, gt=0, le=10_000)
+    """Requests of all senders that are handled a second: each costs a signature, and a message to Pulsar."""
+    burst: int = Field(default=200, ge=1, le=100_000)
+    """How many of them may come at once."""
+    tenant_requests_per_s: float = Field(default=10.0, gt=0, le=10_000)
+    """Of these of the devices of one tenant; who asks for a device that has not this claim is a tenant of its own."""
+    tenant_burst: int = Field(default=50, ge=1, le=100_000)
+    """How many of them may come at once."""
+    sender_interval_s: float = Field(default=5.0, gt=0, le=86_400)
+    """One sender is read once in so long."""
+    sender_burst: int = Field(default=5, ge=1, le=1000)
+    """... and may come so often at once: an answer may be lost."""
+    max_senders: int = Field(default=10_000, ge=1, le=1_000_000)
+    """Senders that are remembered; the one that was silent for longest is forgotten first."""
+
+
+class EnrolmentRates:
+    """Each sender has a rate of its own, and each tenant: who asks again and again takes nothing from the others."""
+
+    def __init__(self, settings: EnrolmentRateSettings) -> None:
+        self._settings = settings
+        self._all = TokenBucket(settings.requests_per_s, settings.burst)
+        self._senders: OrderedDict[str, TokenBucket] = OrderedDict()
+        self._tenants: dict[str, TokenBucket] = {}
+
+    def try_sender(self, sender: str, now_s: float) -> bool:
+        """Whether a request of this sender is read now. What it asks for too often is charged to nobody else."""
+        settings = self._settings
+        bucket = self._senders.pop(sender, None) or TokenBucket(1 / settings.sender_interval_s, settings.sender_burst)
+        # Put in last: who was silent for longest stands first, and is forgotten first.
+        self._senders[sender] = bucket
+        if len(self._senders) > settings.max_senders:
+            self._senders.popitem(last=False)
+        return bucket.try_take(now_s)
+
+    def try_tenant(self, tenant: str, now_s: float) -> bool:
+        """Whether one that was read is handled now. `tenant`: of the device that it is for, "" if unknown."""
+        return self._of_tenant(tenant).try_take(now_s) and self._all.try_take(now_s)
+
+    def _of_tenant(self, tenant: str) -> TokenBucket:
+        # As many as an operator has put into the registry: nobody else names one here.
+        if (bucket := self._tenants.get(tenant)) is None:
+            bucket = TokenBucket(self._settings.tenant_requests_per_s, self._settings.tenant_burst)
+            self._tenants[tenant] = bucket
+        return bucket
+
+
+# The one-time tokens that may log in now. As many as are open: what was used long ago costs nothing.
+
+REPEAT_WITHIN: Final = timedelta(minutes=10)
+"""For so long a key gets its certificate again: an answer may be lost, and the device asks again."""
+_KEPT: Final = timedelta(hours=1)
+"""After its end a token is remembered, for a clock that is set back; one set back further is a start anew."""
+
+
+class _Open(NamedTuple):
+    user: str
+    password_hash: str
+    until: datetime | None
+
+
+class OpenTokens:
+    """Those of a region's devices. One thread takes entries, any may ask."""
+
+    def __init__(self, region: str) -> None:
+        self._region = region
+        self._lock = threading.Lock()
+        self._open: dict[str, _Open] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def take(self, entry: DeviceEntry, now: datetime) -> bool:
+        """An entry that holds from now on; whether another token may log in, or one may not any more."""
+        found = _open_of(entry, self._region)
+        if found is not None and found.until is not None and found.until + _KEPT <= now:
+            found = None
+        with self._lock:
+            former = self._open.pop(entry.name, None)
+            if found is not None:
+                self._open[entry.name] = found
+        return found != former
+
+    def passwords(self, now: datetime) -> dict[str, str]:
+        """The hashes that the enrolment broker takes now, by user name; what ended long before is forgotten."""
+        with self._lock:
+            for name in [name for name, one in self._open.items() if one.until and one.until + _KEPT <= now]:
+                del self._open[name]
+            return {one.user: one.password_hash for one in self._open.values() if one.until is None or now < one.until}
+
+
+def _open_of(entry: DeviceEntry, region: str) -> _Open | None:
+    """The token of an entry, and until when it may log in; None: it may not.
+
+    One that was used is taken for a while more: its device may ask for a lost answer again.
+    """
+    claim = entry.claim
+    if claim is None or claim.password_hash is None or entry.region != region:
+        return None
+    user = principal(PrincipalKind.CLAIM, claim.id)
+    if entry.state is DeviceState.EXPECTED:
+        return _Open(user, claim.password_hash, claim.until)
+    # With a second certificate it is renewed by its first one.
+    if entry.state is DeviceState.ACTIVE and len(entry.certificates) == 1:
+        return _Open(user, claim.password_hash, entry.changed_at + REPEAT_WITHIN)
+    return None
+
+
+# The entries of a region's devices, for whoever enrols them. Bytes are kept, not objects.
+
+
+class EntryBook:
+    """What holds of each device that this region enrols and renews. One thread takes, any may look.
+
+    An entry is kept as it is published, half a kilobyte, and made an object again when it is asked for.
+    """
+
+    def __init__(self, region: str) -> None:
+        self._region = region
+        self._lock = threading.Lock()
+        self._bodies: dict[str, bytes] = {}
+        self._warrants: dict[str, str] = {}
+        self._successors: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+    def take(self, entry: DeviceEntry, warrant: str = "") -> None:
+        """An entry that holds from now on; `warrant`: the operator's word for what this region may say of it."""
+        name = entry.name
+        with self._lock:
+            for known in (self._bodies, self._warrants, self._successors):
+                known.pop(name, None)
+            # Of any region: a successor of ours may come from there.
+            if entry.successor is not None:
+                self._successors[name] = entry.successor
+            # Of a device of another region nothing else is asked here but why its claim is refused.
+            if entry.region == self._region or entry.claim is not None:
+                self._bodies[name] = entry_body(entry)
+                self._warrants[name] = warrant
+
+    def device(self, name: str) -> DeviceEntry | None:
+        """The entry of `tenant/device`."""
+        body = self._bodies.get(name)
+        return None if body is None else DeviceEntry.model_validate_json(body)
+
+    def warrant(self, name: str) -> str:
+        """The operator's word for a device of this region; "" if there is none."""
+        return self._warrants.get(name, "")
+
+    def successor(self, name: str) -> str | None:
+        """In whose favour a device has ended; None: it has not."""
+        return self._successors.get(name)
+
 
 MAX_VALID_CERTIFICATES = 8
 """Of one device at a time: each is on the revocation list when the device is revoked."""

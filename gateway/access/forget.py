@@ -13,8 +13,6 @@ from gateway.errors import NoAnswer, NotForgotten
 from waybill.identity.registry_messages import CheckSigned, EntryRefused
 from waybill.pulsar.compacted_topic import TopicMessage
 
-__all__ = ["KeptInDoubt", "doubtful_entries", "forget_entries"]
-
 
 class KeptInDoubt(NamedTuple):
     """A device whose kept entry nobody takes by today's keys: its state there, and why not."""

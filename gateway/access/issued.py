@@ -18,8 +18,6 @@ from waybill.identity.authority import common_name
 from waybill.identity.authority_folder import AuthorityFolder
 from waybill.identity.names import DeviceName, parse_name
 
-__all__ = ["IssuedReader", "IssuedToDevice"]
-
 MAX_READ: Final = 200
 """Files that are read in one call, a fifth of a millisecond each; the others with the next ones."""
 PUT_AWAY_AFTER_S: Final = 30 * 86_400.0

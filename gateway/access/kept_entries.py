@@ -12,12 +12,9 @@ import threading
 from typing import Final, NamedTuple
 
 from waybill.identity.errors import SignatureFault
-from waybill.identity.precedence import Precedence
-from waybill.identity.registry import DeviceState
+from waybill.identity.registry import DeviceState, Precedence
 from waybill.identity.registry_messages import CheckSigned, DevicePublication, EntryRefused, read_entry
 from waybill.pulsar.compacted_topic import TopicMessage
-
-__all__ = ["DoubtfulEntries", "KeptEntry", "judge_kept", "rank_of"]
 
 IN_DOUBT: Final = frozenset(
     {SignatureFault.UNSIGNED, SignatureFault.UNKNOWN_KEY, SignatureFault.NOT_VALID_THEN, SignatureFault.NO_RIGHT}

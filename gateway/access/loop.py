@@ -10,23 +10,208 @@ from __future__ import annotations
 import math
 import queue
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
+from cryptography import x509
 
-from gateway.access.apply import StepRunner
+from gateway.access.broker import StepRunner
 from gateway.access.core import AccessCore, BrokerStep
+from gateway.access.enrolment_service import RegionEnrolment
 from gateway.access.issued import IssuedReader, IssuedToDevice
-from gateway.access.list_intake import ListIntake
-from gateway.access.metrics import AccessMetrics
-from gateway.access.pacing import SessionLooks, Settling
-from gateway.access.region_enrolment import RegionEnrolment
+from gateway.access.revocation import ListRefused, OwnList, RevocationList, read_list_message
+from gateway.access.status import AccessMetrics
 from gateway.errors import ClockSetBack, GatewayError, last_line
 from waybill.identity.registry_messages import DevicePublication
+from waybill.pulsar.cluster_clock import MAX_CLOCK_DIFFERENCE_S
 from waybill.pulsar.compacted_topic import TopicMessage, TopicStanding
 
-__all__ = ["AccessEvent", "AccessLoop"]
+# When the access daemon does what is to be done: how long changes settle, and when ended sessions are looked at
+# again.
+
+SETTLE_AT_MOST: Final = 5
+"""Changes that keep coming are put together for so many times the settling time, and no longer."""
+LOOK_FOR_S: Final = 240.0
+"""At first soon, then each time after twice as long. Mosquitto closes a connection without a CONNECT after 90 s."""
+MAX_LOOKS: Final = 10_000
+_LOOKS_AT_ONCE: Final = 500
+"""A tenth of a second: a revocation waits for no more of them."""
+
+
+class Settling:
+    """Changes that come soon after each other are one step. `settle_s`: how soon."""
+
+    def __init__(self, settle_s: float) -> None:
+        self._settle_s = settle_s
+        self._first_s: float | None = None
+        self._last_s = 0.0
+        self._changes = 0
+
+    def count(self, changes: int, now_s: float) -> None:
+        """So many changes there were in all."""
+        if changes != self._changes:
+            self._changes, self._last_s = changes, now_s
+            self._first_s = now_s if self._first_s is None else self._first_s
+
+    def due_s(self) -> float | None:
+        """When what changed has settled; None: nothing changed."""
+        if self._first_s is None:
+            return None
+        # Bounded: a stream of changes must not put off the first of them for ever.
+        return min(self._last_s + self._settle_s, self._first_s + SETTLE_AT_MOST * self._settle_s)
+
+    def is_settled(self, now_s: float) -> bool:
+        """Whether no change waits for others."""
+        due_s = self.due_s()
+        return due_s is None or now_s >= due_s
+
+    def reset(self) -> None:
+        """A step has all changes up to now."""
+        self._first_s = None
+
+
+class _Look(NamedTuple):
+    at_s: float
+    wait_s: float
+
+
+class SessionLooks:
+    """Devices whose sessions were ended, and are looked for again.
+
+    Several times: a TLS connection that stood before the revocation may send its CONNECT long after it.
+    """
+
+    def __init__(self, after_s: float) -> None:
+        self._after_s = after_s
+        self._looks: OrderedDict[str, _Look] = OrderedDict()
+
+    def add(self, names: Iterable[str], now_s: float) -> None:
+        """These sessions were ended; of more than there is room for, the first."""
+        for name in names:
+            if len(self._looks) >= MAX_LOOKS and name not in self._looks:
+                return
+            self._looks[name] = _Look(now_s + self._after_s, self._after_s)
+
+    def due_s(self) -> float | None:
+        """When the next look is due; None: none is."""
+        return min((look.at_s for look in self._looks.values()), default=None)
+
+    def take(self, now_s: float) -> list[str]:
+        """Devices for which it is time."""
+        due = [name for name, look in self._looks.items() if look.at_s <= now_s][:_LOOKS_AT_ONCE]
+        for name in due:
+            wait_s = 2 * self._looks.pop(name).wait_s
+            if wait_s <= LOOK_FOR_S:
+                self._looks[name] = _Look(now_s + wait_s, wait_s)
+        return due
+
+
+# Revocation lists that come by the topic: whose holds, which wait for their time, and whether ours was displaced.
+
+MAX_PAUSE_TICKS: Final = 3600
+"""Between two answers to lists by another key, at most: who signs these may answer ours."""
+TWIN_S: Final = 3600.0
+"""For so long after its last list another daemon is named."""
+_LOG = structlog.get_logger("access")
+
+
+class ListIntake:
+    """What becomes of each list. `root`: who signs the authorities that may have one."""
+
+    def __init__(
+        self,
+        core: AccessCore,
+        own: OwnList,
+        root: x509.Certificate,
+        metrics: AccessMetrics,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._core, self._own, self._root, self._metrics = core, own, root, metrics
+        self._ahead: dict[str, RevocationList] = {}
+        self._is_displaced = False
+        self._of_other_key: RevocationList | None = None
+        self._pause_ticks, self._wait_ticks = 1, 0
+        self._live_at_s, self._twin_until_s, self._twin = clock() + MAX_CLOCK_DIFFERENCE_S, 0.0, ""
+
+    @property
+    def problem(self) -> str:
+        """That somebody else signs lists of our authority's name: by our key, or by another one, again and again."""
+        if self._twin:
+            return self._twin
+        if (found := self._of_other_key) is None:
+            return ""
+        return (
+            f"revocation list {found.number} of {found.issuer!r} is signed by another key than ours, and so were some"
+            " before: end the access daemon that runs with a former authority of this region"
+        )
+
+    def take(self, message: TopicMessage, now_s: float) -> None:
+        """A message of the topic."""
+        try:
+            found = read_list_message(message.key, message.body, self._root)
+        except ListRefused as refused:
+            self._metrics.lists.labels("refused").inc()
+            _LOG.warning("revocation list refused", problem=str(refused))
+            self._is_displaced |= message.key == self._own.issuer
+            return
+        if found.issuer == self._own.issuer:
+            self._look_for_twin(found, message.published_ms / 1000, now_s)
+            self._take_own(found, now_s)
+            return
+        # A broker refuses everybody of an issuer whose list begins later: it waits for its time, on whichever side
+        # the clock is wrong.
+        if found.this_update.timestamp() > now_s:
+            _LOG.warning("a revocation list begins in the future, and waits", issuer=found.issuer, at=found.this_update)
+            self._ahead[found.issuer] = found
+            self._metrics.lists.labels("ahead").inc()
+            return
+        self._metrics.lists.labels("taken" if self._core.on_list(found, now_s) else "held already").inc()
+
+    def take_due(self, now_s: float) -> None:
+        """Those that waited for their time, and have it. Called each second."""
+        self._wait_ticks = max(self._wait_ticks - 1, 0)
+        if now_s >= self._twin_until_s:
+            self._twin = ""
+        waiting, self._of_other_key = self._of_other_key, None
+        if waiting is not None:
+            self._take_own(waiting, now_s)
+        for issuer in [one.issuer for one in self._ahead.values() if one.this_update.timestamp() <= now_s]:
+            self._core.on_list(self._ahead.pop(issuer), now_s)
+
+    def take_displaced(self) -> bool:
+        """Whether something stands on the topic behind our own list since the last call: compaction would keep that."""
+        is_displaced, self._is_displaced = self._is_displaced, False
+        return is_displaced
+
+    def _look_for_twin(self, found: RevocationList, published_s: float, now_s: float) -> None:
+        # Of before our start, by whichever clock: it was our own, and our disk may be an older one.
+        if published_s < self._live_at_s or not self._own.is_of_another(found):
+            return
+        self._twin_until_s = now_s + TWIN_S
+        self._twin = (
+            f"revocation list {found.number} of {found.issuer!r} is signed by our key, and not by this daemon: another"
+            " one of this region runs, as from a copy of its machine; end one of them, or a claim may be good twice"
+        )
+        _LOG.error("another access daemon of this region", number=found.number)
+
+    def _take_own(self, found: RevocationList, now_s: float) -> None:
+        is_ours = self._own.is_by_us(found)
+        # Two daemons of one name would answer each other for good: the next list by another key waits longer.
+        if not is_ours and self._wait_ticks:
+            self._of_other_key = found
+            return
+        # Our own comes back from the topic; one that is later than ours shows that our disk is an older one, and one by
+        # another key that our authority was made anew: the core takes its serials, and the next step signs them.
+        if self._own.follow(found):
+            self._core.on_own_list(found, now_s)
+            if not is_ours:
+                _LOG.warning("a list by another key of our authority is followed", number=found.number)
+                self._wait_ticks, self._pause_ticks = self._pause_ticks, min(self._pause_ticks * 4, MAX_PAUSE_TICKS)
+        elif self._own.current is not None and self._own.current.is_later(found):
+            self._is_displaced = True
+
 
 MAX_QUEUED: Final = 10_000
 """Messages between the readers' threads and the loop; a reader waits where there is no room."""
@@ -36,7 +221,6 @@ RETRY_S: Final = 0.5
 AGAIN_AT_ONCE: Final = 100
 """Changes that failed and are tried again in one tick: new ones do not wait for them."""
 CLOCK_BACK_S: Final = 3600.0
-_LOG = structlog.get_logger("access")
 
 AccessEvent = DevicePublication | TopicStanding | TopicMessage
 """What holds of a device, that the registry was read to its end, or a message of the lists' topic."""

@@ -27,8 +27,6 @@ import structlog
 from gateway.access.kept_entries import rank_of
 from waybill.pulsar.compacted_topic import TopicMessage
 
-__all__ = ["SEEN_FILE", "SeenEntries", "SeenUnreadable"]
-
 _LOG = structlog.get_logger("access")
 SEEN_FILE: Final = "seen-entries.sqlite"
 """In the folder of the region's authority, which is the daemon's alone."""

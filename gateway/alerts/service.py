@@ -32,7 +32,7 @@ from geo.reference.trust import ReferenceTrust
 from geo.spatial import Fence, FenceError, FenceSet, Gate, GateSet
 from waybill.daemon.signals import handle_signals
 from waybill.daemon.status_server import HttpAnswer, StatusServer, json_answer, metrics_answer
-from waybill.identity.followed_operators import FollowedOperators
+from waybill.identity.registry_messages import FollowedOperators
 from waybill.pulsar.pulsar_client import PulsarAccess
 from waybill.pulsar.token_watch import TokenWatch
 

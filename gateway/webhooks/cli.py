@@ -18,7 +18,7 @@ from gateway.command_errors import alert_errors_as_messages
 from gateway.errors import GatewayError, last_line
 from gateway.webhooks.undelivered_cli import app as undelivered
 from waybill.identity.errors import IdentityError
-from waybill.identity.nearest import did_you_mean
+from waybill.identity.names import did_you_mean
 from waybill.pulsar.pulsar_client import PulsarAccessError, open_pulsar_client
 from waybill.settings import SettingsError, load, printable_json
 

@@ -33,7 +33,7 @@ from gateway.webhooks.webhook_queue import WebhookQueue
 from geo.alerts import UnusableRule, usable_rule
 from waybill.daemon.signals import handle_signals
 from waybill.daemon.status_server import HttpAnswer, StatusServer, json_answer, metrics_answer
-from waybill.identity.followed_operators import FollowedOperators
+from waybill.identity.registry_messages import FollowedOperators
 from waybill.pulsar.pulsar_client import open_pulsar_client
 from waybill.pulsar.token_watch import TokenWatch
 

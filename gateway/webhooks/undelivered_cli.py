@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from gateway.command_errors import alert_errors_as_messages
-from waybill.identity.nearest import did_you_mean
+from waybill.identity.names import did_you_mean
 from waybill.settings import load, one_line, printable_json
 
 if TYPE_CHECKING:

@@ -35,8 +35,7 @@ from geo.replication.plan import Change, stale_addresses
 from geo.replication.rest_types import TopicStats
 from geo.replication.topic_naming import topic_path
 from waybill.daemon.status_server import StatusServer, metrics_answer
-from waybill.identity.broker_conf import ServerFiles
-from waybill.identity.pulsar_conf import pulsar_security
+from waybill.identity.broker_conf import ServerFiles, pulsar_security
 from waybill.pulsar.pulsar_address import each_host
 from waybill.pulsar.pulsar_client import PulsarAccess
 from waybill.settings import SettingsError, load

@@ -17,8 +17,7 @@ from geo.reference.trust import ReferenceTrust
 from tests.cloud_jobs.billing.contracts.makers import account
 from tests.cloud_jobs.publications import message_of, publication_id, row_of
 from tests.identity.operators import operator, trusting
-from waybill.identity.operator_files import NewOperator
-from waybill.identity.signatures import Publication, sign_publication
+from waybill.identity.signatures import NewOperator, Publication, sign_publication
 
 TEXT = """
 [[alert_rule]]

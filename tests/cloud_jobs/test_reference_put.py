@@ -20,7 +20,7 @@ from tests.cloud_jobs.publications import row_of
 from tests.identity.operators import operator, operators_file
 from tests.system.lake_of_fixes import square
 from tests.tokens import token_file
-from waybill.identity.operator_files import NewOperator
+from waybill.identity.signatures import NewOperator
 from waybill.pulsar import cluster_clock
 from waybill.pulsar.cluster_clock import ClockDiffers
 

@@ -16,8 +16,7 @@ from geo.reference.trust import ReferenceTrust
 from tests.cloud_jobs.billing.contracts.makers import account, device, tariff
 from tests.cloud_jobs.publications import message_of, publication_id
 from tests.identity.operators import operator, trusting
-from waybill.identity.operator_files import NewOperator
-from waybill.identity.signatures import Publication, sign_publication
+from waybill.identity.signatures import NewOperator, Publication, sign_publication
 
 ANNA = operator("anna")
 ACME = operator("acme clerk", tenants=("acme",), accounts=("acme", "acme-*"))

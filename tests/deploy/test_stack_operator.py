@@ -9,7 +9,7 @@ import pytest
 from deploy.demo.plan import DemoSettings, plan_demo, write_topology
 from deploy.local import stack_operator
 from geo.replication import Topology
-from waybill.identity.operator_files import read_operators
+from waybill.identity.signatures import read_operators
 from waybill.settings import SettingsError, load
 
 

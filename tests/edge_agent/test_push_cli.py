@@ -12,11 +12,9 @@ from typer.testing import CliRunner
 
 from edge_agent.push_cli import app
 from geo.reference.messages import TOPICS, Kind
-from waybill.identity.operator_files import read_operator_key
 from waybill.identity.operator_keys import ANY, KINDS
-from waybill.identity.registry_messages import KIND
-from waybill.identity.registry_signing import ENROLMENT_KIND
-from waybill.identity.signed_push import SETTINGS_KIND, read_signed_push, sign_push
+from waybill.identity.registry_messages import ENROLMENT_KIND, KIND
+from waybill.identity.signatures import SETTINGS_KIND, read_operator_key, read_signed_push, sign_push
 from waybill.settings import MAX_PUSHED_BYTES
 
 TEXT = "[drain]\nwindow = 7\n"

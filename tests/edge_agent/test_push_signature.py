@@ -13,7 +13,7 @@ from edge_agent.daemon import VERSION_FILE, Daemon, PushSignatures
 from edge_agent.pushable import PushRefused
 from tests.edge_agent.test_pushed_daemon import FILE
 from tests.identity.operators import operator, operators_file
-from waybill.identity.signed_push import sign_push
+from waybill.identity.signatures import sign_push
 from waybill.settings import SettingsError, load
 
 NOW = datetime.now(UTC)

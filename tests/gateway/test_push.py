@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from gateway.config import PushFolder
 from gateway.push import MAX_RESULT_BYTES, OUTCOMES, UNKNOWN, ConfigResult, PushQueue, parse_config_result
 from tests.identity.operators import operator, operators_file
-from waybill.identity.operator_files import NewOperator
-from waybill.identity.signed_push import sign_push
+from waybill.identity.signatures import NewOperator, sign_push
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from waybill.identity.authority import Authority, make_regional, make_root
-from waybill.identity.requests import KeyPair
+from waybill.identity.authority import Authority, KeyPair, make_regional, make_root
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LOOPBACK = "localhost", "127.0.0.1"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from waybill.identity.operator_files import NewOperator, trust_operator, trusted_key
 from waybill.identity.operator_keys import OperatorKeys
-from waybill.identity.signatures import OperatorKey
+from waybill.identity.signatures import NewOperator, OperatorKey, trust_operator, trusted_key
 
 
 def operator(

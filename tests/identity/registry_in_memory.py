@@ -11,9 +11,8 @@ from tests.identity.test_registry_signing import ANNA, BOTH, KEYS, signed
 from waybill.identity.errors import SignatureRefused
 from waybill.identity.operator_keys import OperatorKeys
 from waybill.identity.registry import DeviceEntry
-from waybill.identity.registry_messages import DevicePublication, read_entry
+from waybill.identity.registry_messages import DevicePublication, check_by, read_entry
 from waybill.identity.registry_session import RegistrySession
-from waybill.identity.registry_signing import check_by
 
 # The entries say that anna changed them.
 MESSAGES = [signed(active(device="bus-1"), ANNA), signed(active(device="bus-2"), BOTH)]

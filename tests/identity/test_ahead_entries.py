@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from waybill.identity import registry_reader as ahead_entries
-from waybill.identity.precedence import Precedence
-from waybill.identity.registry_reader import AheadEntries
+from waybill.identity import registry_topic as ahead_entries
+from waybill.identity.registry import Precedence
+from waybill.identity.registry_topic import AheadEntries
 
 DUE_MS = 10_000.0
 

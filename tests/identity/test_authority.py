@@ -18,6 +18,7 @@ from waybill.identity.authority import (
     CLOCK_SKEW,
     Authority,
     Issued,
+    KeyPair,
     Revoked,
     common_name,
     is_chain_to,
@@ -25,13 +26,13 @@ from waybill.identity.authority import (
     issue_device,
     issue_server,
     make_regional,
+    make_request,
     make_root,
     read_certificates,
     regional_name,
     sign_revocation_list,
 )
 from waybill.identity.errors import AuthorityExpired, NameRefused, NotAnAuthority, RequestFault, RequestRefused
-from waybill.identity.requests import KeyPair, make_request
 
 ROOT = root_authority()
 REGIONAL = regional_authority(ROOT)

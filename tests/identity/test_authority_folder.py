@@ -13,12 +13,11 @@ from typer.testing import CliRunner
 
 from tests.identity.makers import MONTH, NOW, YEAR
 from waybill.daemon.tls import check_key_pair
-from waybill.identity.authority import read_certificates
+from waybill.identity.authority import KeyPair, make_request, read_certificates
 from waybill.identity.authority_folder import AuthorityFolder, issued_in
-from waybill.identity.credentials import credentials_in, write_credentials
 from waybill.identity.errors import AuthorityDamaged, AuthorityExists, AuthorityMissing
 from waybill.identity.pki_cli import app
-from waybill.identity.requests import KeyPair, make_request
+from waybill.identity.pki_folder import credentials_in, write_credentials
 
 
 @pytest.fixture

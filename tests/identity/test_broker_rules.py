@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waybill.identity.broker_rules import broker_rules, rules_version
+from waybill.identity.broker_conf import broker_rules, rules_version
 
 
 def test_a_device_has_its_own_topics_by_patterns_and_a_gateway_every_device_s() -> None:

@@ -18,7 +18,7 @@ from waybill.identity import registry_session
 from waybill.identity.publication_id import PROPERTY, next_publication_id
 from waybill.identity.registry import DeviceEntry, DeviceState, enrol, renew, resume, revoke, suspend
 from waybill.identity.registry_messages import entry_body
-from waybill.identity.registry_publisher import PublicationUnknown, RegistryRefused, RegistryUnreachable
+from waybill.identity.registry_topic import PublicationUnknown, RegistryRefused, RegistryUnreachable
 from waybill.pulsar.compacted_topic import TopicMessage
 
 LATER = CERTIFICATE.model_copy(update={"serial": "abc2", "not_after": MOMENT.replace(year=2030)})

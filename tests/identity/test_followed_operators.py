@@ -9,12 +9,10 @@ import pytest
 from tests.identity.operators import operator, operators_file
 from tests.identity.registry_strategies import MOMENT, active, published
 from waybill.identity.errors import SignatureFault
-from waybill.identity.followed_operators import FollowedOperators
-from waybill.identity.operator_files import NewOperator
 from waybill.identity.publication_id import PROPERTY
-from waybill.identity.registry_messages import DevicePublication, EntryRefused, entry_body
-from waybill.identity.registry_reader import DeviceRegistry, Taken
-from waybill.identity.registry_signing import signed_by
+from waybill.identity.registry_messages import DevicePublication, EntryRefused, FollowedOperators, entry_body, signed_by
+from waybill.identity.registry_topic import DeviceRegistry, Taken
+from waybill.identity.signatures import NewOperator
 from waybill.pulsar.compacted_topic import TopicMessage
 from waybill.settings import SettingsError
 

@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 from geo.replication import Topology
 from waybill.identity.pki_cli import app
 from waybill.identity.sealing import Sealer, Unsealer, read_public_key
+from waybill.identity.token_cli import topology_roles
 from waybill.identity.tokens import TokenKey, read_claims
-from waybill.identity.topology_roles import topology_roles
 from waybill.settings import load
 
 ISSUER = "https://keys.example:8443"

@@ -13,9 +13,8 @@ from typer.testing import CliRunner
 
 from tests.identity.makers import NOW, regional_authority, root_authority
 from waybill.identity.authority import Revoked, read_certificates, sign_revocation_list
-from waybill.identity.listed_revocations import read_revocations
 from waybill.identity.pki_cli import app
-from waybill.identity.pki_folder import PkiFolder
+from waybill.identity.pki_folder import PkiFolder, read_revocations
 
 EU = regional_authority(root_authority())
 DAY = timedelta(days=1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from waybill.identity.nearest import did_you_mean, nearest
+from waybill.identity.names import did_you_mean, nearest
 
 
 @pytest.mark.parametrize("name", ["eu", "EU", "ue", "euu"])

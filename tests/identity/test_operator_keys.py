@@ -11,7 +11,8 @@ import pytest
 
 from tests.identity.operators import operator, trusting
 from waybill.identity.errors import OperatorKeyRefused, SignatureFault, SignatureRefused
-from waybill.identity.operator_files import (
+from waybill.identity.operator_keys import OperatorKeys, Scope
+from waybill.identity.signatures import (
     NewOperator,
     operators_toml,
     read_operator_key,
@@ -19,7 +20,6 @@ from waybill.identity.operator_files import (
     trust_operator,
     write_operator,
 )
-from waybill.identity.operator_keys import OperatorKeys, Scope
 from waybill.settings import SettingsError, parse
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.targets.token_files import OTHER_KIND
+from waybill.identity.authority import KeyPair
 from waybill.identity.errors import KeyRefused, OperatorKeyRefused, SealingKeyError
-from waybill.identity.operator_files import read_operator_key
 from waybill.identity.pem_keys import private_key_of, public_key_of
-from waybill.identity.requests import KeyPair
 from waybill.identity.sealing import read_public_key
+from waybill.identity.signatures import read_operator_key
 from waybill.identity.tokens import InvalidToken, TokenKey
 
 WRONG = [b"", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", OTHER_KIND, b"\xff" * 100]

@@ -14,9 +14,8 @@ from typer.testing import CliRunner, Result
 from waybill.daemon.tls import check_key_pair
 from waybill.identity import pki_cli as certificate_table
 from waybill.identity import pki_folder
-from waybill.identity.authority import common_name, read_certificates
+from waybill.identity.authority import KeyPair, common_name, make_request, read_certificates
 from waybill.identity.pki_cli import app
-from waybill.identity.requests import KeyPair, make_request
 
 SAFE = "safe.key"
 

@@ -16,11 +16,13 @@ from typer.testing import CliRunner, Result
 from waybill.identity.authority import (
     Authority,
     Issued,
+    KeyPair,
     Revoked,
     common_name,
     issue_client,
     issue_device,
     issue_server,
+    make_request,
     make_root,
     read_certificates,
     sign_revocation_list,
@@ -28,7 +30,6 @@ from waybill.identity.authority import (
 from waybill.identity.authority_folder import AuthorityFolder, issued_in
 from waybill.identity.pki_cli import app
 from waybill.identity.pki_folder import PkiFolder
-from waybill.identity.requests import KeyPair, make_request
 
 DAY = timedelta(days=1)
 NOW = datetime.now(UTC)

@@ -5,12 +5,12 @@ from datetime import timedelta
 from tests.identity.operators import operator, trusting
 from tests.identity.registry_strategies import MOMENT
 from waybill.identity.confirmations import (
+    RegionAnswers,
     RegionConfirmation,
     confirming_regions,
     decode_confirmation,
     encode_confirmation,
 )
-from waybill.identity.region_answers import RegionAnswers
 
 
 def said(region: str, confirmed: dict[str, str], refused: dict[str, str]) -> RegionConfirmation:

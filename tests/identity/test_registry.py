@@ -25,7 +25,6 @@ from tests.identity.registry_strategies import (
     published,
 )
 from waybill.identity.errors import NameRefused
-from waybill.identity.precedence import precedence
 from waybill.identity.registry import (
     ENDED,
     Beginning,
@@ -34,16 +33,17 @@ from waybill.identity.registry import (
     DeviceChange,
     DeviceEntry,
     DeviceState,
+    ended_claims,
     enrol,
     expect,
     expect_again,
     move,
+    precedence,
     replace,
     resume,
     revoke,
     suspend,
 )
-from waybill.identity.ways_out import ended_claims
 
 AGAIN = "--again gives it another claim"
 REFUSED = pytest.raises(ChangeRefused)

@@ -8,9 +8,9 @@ import pulsar
 import pytest
 
 from tests.identity.registry_strategies import active
-from waybill.identity import registry_publisher
+from waybill.identity import registry_topic as registry_publisher
 from waybill.identity.registry_messages import devices_topic
-from waybill.identity.registry_publisher import (
+from waybill.identity.registry_topic import (
     PublicationUnknown,
     RegistryPublisher,
     RegistryRefused,

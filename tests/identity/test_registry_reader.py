@@ -20,9 +20,8 @@ from gateway.validation import Sender
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, MOMENT, active, expected, published
 from tests.waiting import wait_until
 from waybill.identity.errors import IdentityError
-from waybill.identity.precedence import Precedence
 from waybill.identity.publication_id import PROPERTY
-from waybill.identity.registry import DeviceEntry, DeviceState, enrol, revoke, suspend
+from waybill.identity.registry import DeviceEntry, DeviceState, Precedence, enrol, revoke, suspend
 from waybill.identity.registry_messages import (
     MAX_ENTRY_BYTES,
     DevicePublication,
@@ -31,7 +30,7 @@ from waybill.identity.registry_messages import (
     entry_body,
     read_entry,
 )
-from waybill.identity.registry_reader import DeviceRegistry, Outranked, RegistryReader, Repeated, Taken
+from waybill.identity.registry_topic import DeviceRegistry, Outranked, RegistryReader, Repeated, Taken
 from waybill.pulsar import compacted_topic
 from waybill.pulsar.compacted_topic import TopicMessage
 from waybill.pulsar.pulsar_client import PulsarAccess
@@ -165,7 +164,7 @@ def test_whatever_a_message_raises_it_is_refused_and_counted(monkeypatch: pytest
     def raises(*_: Any) -> None:
         raise OverflowError("date value out of range")
 
-    monkeypatch.setattr("waybill.identity.registry_reader.read_entry", raises)
+    monkeypatch.setattr("waybill.identity.registry_topic.read_entry", raises)
     held = registry()
     refused = held.take(message(active()), None)
     assert isinstance(refused, EntryRefused)

@@ -21,9 +21,15 @@ from waybill.identity.operator_settings import NotInSettings, OperatorSettings
 from waybill.identity.publication_id import PROPERTY, next_publication_id
 from waybill.identity.registry import DeviceEntry, DeviceState, enrol, revoke
 from waybill.identity.registry_messages import devices_topic, entry_body, tenant_of
-from waybill.identity.registry_publisher import ClockRefused, PublicationUnknown, RegistryRefused, RegistryUnreachable
-from waybill.identity.registry_reader import DeviceRegistry, RegistryReader
 from waybill.identity.registry_session import RegistrySession
+from waybill.identity.registry_topic import (
+    ClockRefused,
+    DeviceRegistry,
+    PublicationUnknown,
+    RegistryReader,
+    RegistryRefused,
+    RegistryUnreachable,
+)
 from waybill.identity.tokens import TokenKey
 from waybill.pulsar.cluster_clock import ClockDiffers, ClockUnknown, NotLetIn
 from waybill.pulsar.compacted_topic import TopicMessage, TopicStanding

@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from tests.identity.operators import operator, operators_file, trusting
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, CLAIM, MOMENT, active, change, expected
 from waybill.identity.errors import SignatureFault, SignatureRefused
-from waybill.identity.operator_files import NewOperator
 from waybill.identity.operator_keys import OperatorKeys
 from waybill.identity.publication_id import PROPERTY, next_publication_id
 from waybill.identity.registry import (
@@ -29,11 +28,18 @@ from waybill.identity.registry import (
     revoke,
     suspend,
 )
-from waybill.identity.registry_messages import WARRANT, EntryRefused, entry_body
-from waybill.identity.registry_reader import DeviceRegistry, Outranked, Taken
-from waybill.identity.registry_signing import MAX_WARRANTED_CHANGES, check_by, check_right, signed_by
-from waybill.identity.registry_trust import RegistryTrust
-from waybill.identity.signatures import SIGNATURE, SIGNER
+from waybill.identity.registry_messages import (
+    MAX_WARRANTED_CHANGES,
+    WARRANT,
+    EntryRefused,
+    RegistryTrust,
+    check_by,
+    check_right,
+    entry_body,
+    signed_by,
+)
+from waybill.identity.registry_topic import DeviceRegistry, Outranked, Taken
+from waybill.identity.signatures import SIGNATURE, SIGNER, NewOperator
 from waybill.pulsar.compacted_topic import TopicMessage
 from waybill.settings import SettingsError
 

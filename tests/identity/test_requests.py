@@ -12,8 +12,8 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from waybill.identity.authority import MAX_REQUEST_BYTES, KeyPair, make_request, read_request
 from waybill.identity.errors import KeyRefused, RequestFault, RequestRefused
-from waybill.identity.requests import MAX_REQUEST_BYTES, KeyPair, make_request, read_request
 
 KEY = KeyPair.generate()
 REQUEST = make_request(KEY, "acme/bus-1")

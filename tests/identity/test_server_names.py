@@ -9,11 +9,16 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.identity.makers import MONTH, NOW, YEAR, root_authority
-from waybill.identity.authority import Authority, issue_server, make_regional, read_certificates
+from waybill.identity.authority import (
+    Authority,
+    KeyPair,
+    issue_server,
+    make_regional,
+    permitted_servers,
+    read_certificates,
+)
 from waybill.identity.errors import NameRefused
 from waybill.identity.pki_cli import app
-from waybill.identity.requests import KeyPair
-from waybill.identity.server_names import permitted_servers
 
 ROOT, KEY = root_authority(), KeyPair.generate()
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from tests.identity.operators import operator, trusting
 from waybill.identity.errors import SignatureRefused
-from waybill.identity.operator_files import NewOperator
-from waybill.identity.signed_push import read_signed_push, sign_push, verify_push
+from waybill.identity.signatures import NewOperator, read_signed_push, sign_push, verify_push
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 ANNA = operator("anna", tenants=("acme",), kinds=("settings",), valid_until=NOW + timedelta(days=1))

@@ -9,7 +9,7 @@ import pytest
 
 from waybill.identity.claims import make_token
 from waybill.identity.errors import NameRefused
-from waybill.identity.token_file import create_token_file, remove_token_file, take_token_file
+from waybill.identity.token_files import create_token_file, remove_token_file, take_token_file
 
 
 def test_what_a_command_made_it_removes_and_what_another_one_took_stays(tmp_path: Path) -> None:

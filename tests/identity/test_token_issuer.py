@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from waybill.identity.token_folder import KeyStep, KeyStepRefused, KeyUse
-from waybill.identity.token_issuer import TokenIssuer
-from waybill.identity.tokens import InvalidToken, read_claims
+from waybill.identity.tokens import InvalidToken, KeyStep, KeyStepRefused, KeyUse, TokenIssuer, read_claims
 
 ISSUER = "https://127.0.0.1:1"
 

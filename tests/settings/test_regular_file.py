@@ -19,10 +19,10 @@ from waybill.daemon.bounded_file import read_bounded
 from waybill.daemon.tls import certificate_faults
 from waybill.identity.authority_folder import AuthorityFolder
 from waybill.identity.judged_devices import read_device_files
-from waybill.identity.operator_files import read_operator_key
 from waybill.identity.operator_settings import read_operator_settings
 from waybill.identity.sealing import read_public_key
-from waybill.identity.token_folder import TokenFolder
+from waybill.identity.signatures import read_operator_key
+from waybill.identity.tokens import TokenFolder
 from waybill.mqtt.broker_settings import read_password
 from waybill.pulsar.pulsar_client import PulsarAccess
 from waybill.settings import NotAFile, open_file, read_file

@@ -18,7 +18,7 @@ from cloud_jobs.status.centre_metrics import CentreCollector
 from cloud_jobs.verdicts.metrics import VerdictMetrics
 from deploy.canary.watch import CanaryMetrics
 from edge_agent.status_endpoint import AgentCollector
-from gateway.access.metrics import AccessMetrics
+from gateway.access.status import AccessMetrics
 from gateway.alerts.metrics import AlertMetrics
 from gateway.metrics import GatewayMetrics
 from gateway.webhooks.metrics import WebhookMetrics

@@ -20,6 +20,7 @@ from gateway.access.config import AccessEndpoint
 from gateway.access.status import AccessStatus, read_access_status
 from gateway.errors import NoAnswer
 from tests.waiting import PATIENCE, wait_until
+from waybill.identity.authority import KeyPair, make_request
 from waybill.identity.authority_folder import AuthorityFolder
 from waybill.identity.broker_conf import (
     MosquittoSettings,
@@ -31,8 +32,7 @@ from waybill.identity.broker_conf import (
     conf_text,
     device_listener_lines,
 )
-from waybill.identity.credentials import write_credentials
-from waybill.identity.requests import KeyPair, make_request
+from waybill.identity.pki_folder import write_credentials
 
 LIFE = timedelta(days=30)
 

@@ -8,17 +8,21 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from deploy.local import EnrolmentBroker, EnrolmentBrokerFiles, MosquittoBroker, MosquittoSecurity, TlsFiles
-from gateway.access.enrolment import EnrolmentDesk, EnrolmentRules
-from gateway.access.enrolment_rates import EnrolmentRates, EnrolmentRateSettings
-from gateway.access.entry_book import EntryBook
-from gateway.access.open_tokens import OpenTokens
-from gateway.access.region_enrolment import EnrolmentDoors, EnrolmentService, enrolment_rules, name_at_enrolment
+from gateway.access.enrolment import (
+    EnrolmentDesk,
+    EnrolmentRates,
+    EnrolmentRateSettings,
+    EnrolmentRules,
+    EntryBook,
+    OpenTokens,
+)
+from gateway.access.enrolment_service import EnrolmentDoors, EnrolmentService, enrolment_rules, name_at_enrolment
 from waybill.daemon.tls import TlsSettings
+from waybill.identity.authority import KeyPair
 from waybill.identity.authority_folder import AuthorityFolder
-from waybill.identity.broker_rules import broker_rules
+from waybill.identity.broker_conf import broker_rules
 from waybill.identity.claims import broker_password, make_token, password_file
 from waybill.identity.registry import Claim, DeviceChange, DeviceEntry, expect
-from waybill.identity.requests import KeyPair
 from waybill.mqtt.broker_settings import BrokerSettings
 
 YEAR = timedelta(days=365)

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from deploy.local import LocalAuthority, MosquittoBroker, MosquittoSecurity, TlsFiles
+from waybill.identity.authority import KeyPair
 from waybill.identity.authority_folder import certify
-from waybill.identity.broker_rules import broker_rules
-from waybill.identity.credentials import write_credentials
-from waybill.identity.requests import KeyPair
+from waybill.identity.broker_conf import broker_rules
+from waybill.identity.pki_folder import write_credentials
 
 
 class RegionalBroker:

@@ -23,11 +23,10 @@ from tests.system.access_region import AccessRegion, has_ended, new_root
 from tests.waiting import PATIENCE, wait_until
 from waybill.identity.authority_folder import AuthorityFolder
 from waybill.identity.device_cli import app
-from waybill.identity.operator_files import operators_toml, read_operator_key, trust_operator, write_operator
 from waybill.identity.registry import DeviceEntry, resume, revoke, suspend
-from waybill.identity.registry_messages import devices_topic
-from waybill.identity.registry_publisher import RegistryPublisher
-from waybill.identity.registry_signing import signed_by
+from waybill.identity.registry_messages import devices_topic, signed_by
+from waybill.identity.registry_topic import RegistryPublisher
+from waybill.identity.signatures import operators_toml, read_operator_key, trust_operator, write_operator
 from waybill.pulsar.compacted_topic import CompactedTopicReader
 from waybill.pulsar.pulsar_client import PulsarAccess
 

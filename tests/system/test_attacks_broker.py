@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from gateway.access.broker import BrokerFiles
-from gateway.access.broker_log import RefusedConnection
-from gateway.access.broker_logs import BrokerLogs
+from gateway.access.broker_log import BrokerLogs, RefusedConnection
 from gateway.access.cli import warnings
 from gateway.access.config import AccessSettings
 from tests.system.access_region import AccessRegion, has_ended, new_root

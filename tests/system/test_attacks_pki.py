@@ -21,10 +21,8 @@ from geo.replication.admin import AdminClient
 from geo.replication.errors import ReplicationError
 from tests.page_commands import run_line
 from waybill.daemon.tls import TlsSettings
-from waybill.identity.authority import Authority, issue_server
-from waybill.identity.credentials import credentials_in, write_credentials
-from waybill.identity.pki_folder import PkiFolder
-from waybill.identity.requests import KeyPair
+from waybill.identity.authority import Authority, KeyPair, issue_server
+from waybill.identity.pki_folder import PkiFolder, credentials_in, write_credentials
 from waybill.mqtt.broker_settings import BrokerSettings
 from waybill.mqtt.mqtt_client import MqttClient, MqttSessionOptions
 from waybill.pulsar.pulsar_client import PulsarAccess, close_quietly, open_pulsar_client

@@ -17,8 +17,8 @@ from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensor
 from tests.edge_agent.region import MqttRegion
 from tests.identity.operators import operator, operators_file
 from tests.waiting import wait_until
-from waybill.identity.broker_rules import broker_rules
-from waybill.identity.signed_push import sign_push
+from waybill.identity.broker_conf import broker_rules
+from waybill.identity.signatures import sign_push
 from waybill.record import Event
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]

@@ -27,9 +27,9 @@ from tests.system.gateway_servers import devices, region  # noqa: F401 - fixture
 from tests.system.vehicle_agent import running, stored, vehicle  # noqa: F401 - a fixture
 from tests.waiting import PATIENCE, wait_until
 from waybill.identity.registry import suspend
-from waybill.identity.registry_publisher import RegistryPublisher
-from waybill.identity.registry_signing import signed_by
-from waybill.identity.signed_push import sign_push
+from waybill.identity.registry_messages import signed_by
+from waybill.identity.registry_topic import RegistryPublisher
+from waybill.identity.signatures import sign_push
 from waybill.record import Batch, Canary, IntervalSet, Record, encode
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]

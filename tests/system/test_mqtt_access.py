@@ -20,7 +20,7 @@ from deploy.local import LocalAuthority, MosquittoBroker, TlsFiles
 from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.uplink.mqtt import MqttUplink
 from gateway.access.broker_log import BrokerLog
-from gateway.access.region_enrolment import EnrolmentDoor
+from gateway.access.enrolment_service import EnrolmentDoor
 from gateway.mqtt_connection import MqttConnection
 from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors
 from tests.edge_agent.region import MqttRegion

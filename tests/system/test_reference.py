@@ -25,9 +25,8 @@ from cloud_jobs.reference_publisher import Signing, publish
 from deploy.local import LocalStack, PulsarCluster, stack_operator
 from geo.reference.trust import ReferenceTrust
 from tests.pulsar_clients import open_client, source_access
-from waybill.identity.operator_files import read_operators, trusted_key
 from waybill.identity.publication_id import next_publication_id
-from waybill.identity.signatures import OperatorKey, Publication, sign_publication
+from waybill.identity.signatures import OperatorKey, Publication, read_operators, sign_publication, trusted_key
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 

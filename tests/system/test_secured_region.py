@@ -22,7 +22,7 @@ from tests.page_commands import run_line
 from tests.waiting import PATIENCE, wait_until
 from waybill.daemon.tls import TlsSettings, tls_context
 from waybill.identity.broker_conf import broker_command
-from waybill.identity.credentials import credentials_in
+from waybill.identity.pki_folder import credentials_in
 from waybill.pulsar.pulsar_tls import access_tls_context
 from waybill.settings import load
 

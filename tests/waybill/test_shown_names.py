@@ -16,7 +16,7 @@ from cloud_jobs.reference_cli import app as reference
 from edge_agent.push_cli import app as push
 from tests.cloud_jobs.test_reference_publisher import CONTRACTS
 from tests.identity.test_device_files_cli import table
-from waybill.identity.error_messages import print_error
+from waybill.identity.command_options import print_error
 from waybill.identity.pki_cli import app as pki
 from waybill.settings import printable
 

@@ -8,39 +8,213 @@ their own: no regional authority can make one that Pulsar's clients accept.
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from ipaddress import ip_address, ip_network
+from typing import NamedTuple, Self
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InternalError, InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from waybill.identity.errors import AuthorityExpired, NameRefused, NotAnAuthority, RequestFault, RequestRefused
+from waybill.identity.errors import (
+    AuthorityExpired,
+    KeyRefused,
+    NameRefused,
+    NotAnAuthority,
+    RequestFault,
+    RequestRefused,
+)
 from waybill.identity.names import MAX_NAME_CHARACTERS, DeviceName, PrincipalName, device_name, parse_name
-from waybill.identity.pem_keys import pem_fault
-from waybill.identity.requests import KeyPair, PublicKey, read_request
-from waybill.identity.server_names import check_permitted, name_constraints, server_name, server_names
+from waybill.identity.pem_keys import pem_fault, private_key_of
 
-__all__ = [
-    "CLOCK_SKEW",
-    "Authority",
-    "Issued",
-    "Revoked",
-    "common_name",
-    "issue_client",
-    "issue_device",
-    "issue_server",
-    "kind_of",
-    "make_regional",
-    "make_root",
-    "read_certificates",
-    "regional_name",
-    "sign_revocation_list",
-    "with_chain",
-]
+# Private keys, and requests for a certificate: what somebody sends to an authority, and what it believes of it.
+
+MAX_REQUEST_BYTES = 8192
+"""A request with an RSA key of 4096 bits has 1.7 kB."""
+_RSA_BITS = range(2048, 4097)
+
+PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
+
+
+class KeyPair:
+    """A private key that can be certified: P-256, P-384, or RSA of 2048 to 4096 bits (as many TPMs have).
+
+    No Ed25519: TLS libraries and the profile by which chains are verified do not all take it.
+    """
+
+    def __init__(self, private: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> None:
+        self._private = private
+
+    @classmethod
+    def generate(cls) -> Self:
+        """A new key on P-256."""
+        return cls(ec.generate_private_key(ec.SECP256R1()))
+
+    @classmethod
+    def from_pem(cls, pem: bytes) -> Self:
+        """A key from PEM without a passphrase. Raises KeyRefused."""
+        try:
+            private = private_key_of(pem)
+        except ValueError as error:
+            raise KeyRefused(str(error)) from error
+        if not (
+            isinstance(private, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) and _is_taken(private.public_key())
+        ):
+            raise KeyRefused("the private key is neither P-256, P-384 nor RSA of 2048 to 4096 bits: make another")
+        return cls(private)
+
+    @property
+    def private(self) -> ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey:
+        """The key itself."""
+        return self._private
+
+    @property
+    def public(self) -> PublicKey:
+        """Its public half, which an authority certifies."""
+        return self._private.public_key()
+
+    def private_pem(self) -> bytes:
+        """PKCS 8 in PEM, without a passphrase: for a file of mode 0600."""
+        return self._private.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+
+
+class CertificateRequest(NamedTuple):
+    """What a request asks for. The name is what the sender calls itself: an authority decides whether that is so."""
+
+    common_name: str
+    public_key: PublicKey
+
+
+def make_request(key: KeyPair, cn: str) -> bytes:
+    """A request in PEM for a certificate of this name, signed by its key."""
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, cn)])
+    request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key.private, hashes.SHA256())
+    return request.public_bytes(serialization.Encoding.PEM)
+
+
+def read_request(pem: bytes) -> CertificateRequest:
+    """The name and key of a request whose sender has that key. Raises RequestRefused for everything else."""
+    # Before anything looks into it: the parser is not bounded.
+    if len(pem) > MAX_REQUEST_BYTES:
+        raise RequestRefused(RequestFault.TOO_LARGE, f"{len(pem)} bytes, and at most {MAX_REQUEST_BYTES} are read")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # of a country of ten letters, for one: that is no request either
+            request = x509.load_pem_x509_csr(pem)
+            names = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+            key = request.public_key()
+    except Exception as error:
+        raise RequestRefused(RequestFault.NOT_A_REQUEST, pem_fault(error)) from error
+    if not (isinstance(key, PublicKey) and _is_taken(key)):
+        raise RequestRefused(RequestFault.KEY_NOT_TAKEN, "take a key on P-256 or P-384, or RSA of 2048 to 4096 bits")
+    if not _is_signed(request):
+        raise RequestRefused(RequestFault.BAD_SIGNATURE, "it is not signed by the key that it names")
+    # With two, one tool would read the first and another the last.
+    if len(names) != 1 or not isinstance(names[0].value, str):
+        raise RequestRefused(RequestFault.WRONG_NAME, f"it has {len(names)} common names, and must have one")
+    return CertificateRequest(names[0].value, key)
+
+
+def _is_signed(request: x509.CertificateSigningRequest) -> bool:
+    try:
+        return request.is_signature_valid
+    except (ValueError, TypeError, UnsupportedAlgorithm, InternalError, InvalidSignature):
+        return False
+
+
+def _is_taken(key: PublicKey) -> bool:
+    if isinstance(key, rsa.RSAPublicKey):
+        return key.key_size in _RSA_BITS
+    return isinstance(key.curve, ec.SECP256R1 | ec.SECP384R1)
+
+
+# Where servers are reached, and which names a regional authority permits its servers (RFC 5280, 4.2.1.10).
+
+_HOST = re.compile(r"(\*\.)?[A-Za-z0-9_][A-Za-z0-9_.-]{0,250}")
+_NO_HOST = "waybill.invalid"
+"""Permitted where no DNS name is: a list of permitted names that is empty would permit all of them."""
+_ALL_ADDRESSES = ip_network("0.0.0.0/0"), ip_network("::/0")
+
+
+def check_permitted(authority: x509.Certificate, names: Sequence[str]) -> None:
+    """Raises NameRefused for a name that the servers of this authority may not have."""
+    who = str(authority.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+    permitted = permitted_servers(authority)
+    for name in names if permitted is not None else ():
+        if not any(_is_within(server_name(name), _permitted(one)) for one in permitted or ()):
+            may = f"may sign servers of {', '.join(permitted)}" if permitted else "may sign no server"
+            what = f"{who} {may}, and not of {name}: `waybill pki region --renew --servers` permits others"
+            raise NameRefused(what)
+
+
+def server_names(certificate: x509.Certificate) -> list[str]:
+    """Where the server of a certificate is reached; nothing for a client's."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+
+
+def permitted_servers(certificate: x509.Certificate) -> tuple[str, ...] | None:
+    """The names and networks that an authority's servers may have; None: it is not restricted."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.NameConstraints).value.permitted_subtrees or ()
+    except x509.ExtensionNotFound:
+        return None
+    return tuple(str(one.value) for one in names if one.value != _NO_HOST)
+
+
+def name_constraints(servers: Sequence[str]) -> x509.NameConstraints:
+    """What permits these names and networks, and no others. Raises NameRefused."""
+    permitted = [_permitted(one) for one in servers]
+    if not any(isinstance(one, x509.DNSName) for one in permitted):
+        permitted.append(x509.DNSName(_NO_HOST))
+    versions = {one.value.version for one in permitted if isinstance(one, x509.IPAddress)}
+    # Of the versions of which no network is permitted none may be: some verifiers compare like with like.
+    excluded = [x509.IPAddress(one) for one in _ALL_ADDRESSES if one.version not in versions]
+    return x509.NameConstraints(permitted, excluded or None)
+
+
+def _permitted(name: str) -> x509.DNSName | x509.IPAddress:
+    try:
+        return x509.IPAddress(ip_network(name))
+    except ValueError:
+        pass
+    if "*" in name or not _HOST.fullmatch(name):
+        raise NameRefused(f"{name!r:.80} is neither a DNS name nor an IP network: write eu.example or 10.0.0.0/8")
+    return x509.DNSName(name)
+
+
+def _is_within(name: x509.GeneralName, permitted: x509.GeneralName) -> bool:
+    if isinstance(name, x509.IPAddress) and isinstance(permitted, x509.IPAddress):
+        return name.value in permitted.value  # type: ignore[operator]  # an address and a network
+    if isinstance(name, x509.DNSName) and isinstance(permitted, x509.DNSName):
+        return f".{name.value.lower()}".endswith(f".{permitted.value.lower()}")
+    return False
+
+
+def server_name(name: str) -> x509.GeneralName:
+    """A name as certificates have it. Raises NameRefused for what is none."""
+    # An address in a DNS entry is believed by nobody.
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        pass
+    if not _HOST.fullmatch(name):
+        raise NameRefused(
+            f"{name!r:.80} is neither a DNS name nor an IP address: write one alone, as broker.eu.example"
+        )
+    return x509.DNSName(name)
+
 
 CLOCK_SKEW = timedelta(minutes=5)
 """A certificate is valid from this long before it was signed: whoever checks it may have a slow clock."""

@@ -26,13 +26,16 @@ from waybill.daemon.durable_file import create_durably, replace_durably
 from waybill.identity.authority import (
     Authority,
     Issued,
+    KeyPair,
     common_name,
     issue_client,
     issue_device,
     issue_server,
     kind_of,
     make_regional,
+    make_request,
     make_root,
+    permitted_servers,
     read_certificates,
     with_chain,
 )
@@ -45,21 +48,7 @@ from waybill.identity.errors import (
     NotAnAuthority,
 )
 from waybill.identity.names import DeviceName, parse_name
-from waybill.identity.requests import KeyPair, make_request
-from waybill.identity.server_names import permitted_servers
 from waybill.settings import read_file
-
-__all__ = [
-    "AUTHORITY_FILES",
-    "AUTHORITY_KEY",
-    "AuthorityFolder",
-    "IssuedCertificate",
-    "OtherKeys",
-    "certify",
-    "issued_in",
-    "latest",
-    "other_keys",
-]
 
 _ROOT, _CERTIFICATE, AUTHORITY_KEY = "root.pem", "authority.pem", "authority.key"
 _ISSUED, _ENDED = "issued", "ended"

@@ -2,27 +2,141 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import Field
 
-from waybill.record import FACTORY_MOUNT
+from waybill.identity.names import PrincipalKind, principal
+from waybill.identity.tokens import AUDIENCE
+from waybill.mqtt.broker_settings import read_password
+from waybill.record import (
+    FACTORY_MOUNT,
+    DeviceChannel,
+    EnrolmentChannel,
+    device_filter,
+    device_topic,
+    enrolment_filters,
+    enrolment_rule,
+)
 from waybill.settings import Settings
 
-__all__ = [
-    "MosquittoSettings",
-    "ServerFiles",
-    "broker_access_lines",
-    "broker_command",
-    "broker_lines",
-    "broker_log_lines",
-    "conf_text",
-    "device_listener_lines",
-    "enrolment_broker_lines",
-]
+# The file with the secret name of the group in which the gateways of a region share batches.
+
+_SECRET = re.compile(r"[A-Za-z0-9_-]{22,64}")
+
+
+def read_share(file: Path) -> str:
+    """The name in a file. Raises OSError, and ValueError for a file that names none."""
+    name = read_password(file).strip()
+    if not _SECRET.fullmatch(name):
+        raise ValueError("its first line is no name of 22 to 64 letters, digits, - or _")
+    return name
+
+
+# The rules file of a region's broker (`acl_file` of Mosquitto). Pure.
+
+MAX_DENIED = 2_000
+"""Devices that are denied by name: at each reload the broker compares with each of them its sessions and the others.
+
+With 10,000 sessions 1,000 take 0.1 s of its only thread, 5,000 take 0.3 s and 20,000 take 2.5 s.
+"""
+_FIRST = re.compile(r"# waybill rules, version (\d{1,15})\b")
+_FROM_DEVICES = (DeviceChannel.BATCH, DeviceChannel.CONFIG_RESULT)
+_TO_DEVICES = (DeviceChannel.ACK, DeviceChannel.CONFIG)
+
+
+def broker_rules(version: int, region: str, gateways: Iterable[str], denied: Collection[str]) -> str:
+    """The file's text; `gateways`: their names. `denied`: devices that may nothing, at most MAX_DENIED."""
+    assert len(denied) <= MAX_DENIED, len(denied)
+    lines = [f"# waybill rules, version {version}: written by the access daemon of {region}, and written over"]
+    # A rule for a user comes before the patterns, and # is every topic that is not of the broker itself.
+    for name in sorted(denied):
+        lines += [f"user {name}", "topic deny #"]
+    for gateway in sorted(set(gateways)):
+        lines.append(f"user {principal(PrincipalKind.GATEWAY, gateway)}")
+        lines += [f"topic read {device_filter(channel)}" for channel in _FROM_DEVICES]
+        lines += [f"topic write {device_filter(channel)}" for channel in _TO_DEVICES]
+    lines += [f"user {principal(PrincipalKind.ACCESS, region)}"]
+    _, requests = enrolment_filters(EnrolmentChannel.REQUEST)
+    _, answers = enrolment_filters(EnrolmentChannel.ANSWER)
+    lines += [f"topic read {requests}", f"topic write {answers}"]
+    lines += [f"pattern write {_own(channel)}" for channel in _FROM_DEVICES]
+    lines += [f"pattern read {_own(channel)}" for channel in _TO_DEVICES]
+    lines += [f"pattern write {enrolment_rule(EnrolmentChannel.REQUEST)}"]
+    lines += [f"pattern read {enrolment_rule(EnrolmentChannel.ANSWER)}"]
+    return "\n".join(lines) + "\n"
+
+
+def rules_version(text: str) -> int:
+    """The version of a file that was written here; 0 of any other."""
+    found = _FIRST.match(text)
+    return int(found[1]) if found else 0
+
+
+def _own(channel: DeviceChannel) -> str:
+    return device_topic("t", "d", channel).replace("/t/d/", "/%u/")
+
+
+# The lines of a Pulsar broker's configuration that make it ask everybody who they are, and for a right. Pure.
+
+_PLUGINS = "org.apache.pulsar"
+
+
+def pulsar_security(
+    files: ServerFiles,
+    ca: Path,
+    *,
+    issuer: str,
+    broker_token: Path,
+    superusers: Collection[str],
+    ports: tuple[int, int],
+    key_refresh_s: int,
+) -> dict[str, str | int]:
+    """No port without TLS, nobody without a token, nothing without a right. `ports`: of brokers, and of the web.
+
+    Tokens are checked by Pulsar's OpenID Connect provider, which asks the issuer for its keys again and again; the
+    usual one reads a single key when it starts (apache/pulsar#8152). `key_refresh_s`: how old keys may be at a check.
+    """
+    return {
+        "brokerServicePort": "",
+        "webServicePort": "",
+        "brokerServicePortTls": ports[0],
+        "webServicePortTls": ports[1],
+        "tlsEnabled": "true",
+        "tlsCertificateFilePath": str(files.certificate),
+        "tlsKeyFilePath": str(files.key),
+        "tlsTrustCertsFilePath": str(ca),
+        # A renewed certificate is read without a restart.
+        "tlsCertRefreshCheckDurationSec": 5,
+        "tlsHostnameVerificationEnabled": "true",
+        "brokerClientTlsEnabled": "true",
+        "brokerClientTrustCertsFilePath": str(ca),
+        "brokerClientAuthenticationPlugin": f"{_PLUGINS}.client.impl.auth.AuthenticationToken",
+        "brokerClientAuthenticationParameters": broker_token.as_uri(),
+        "authenticationEnabled": "true",
+        "authenticationProviders": f"{_PLUGINS}.broker.authentication.oidc.AuthenticationProviderOpenID",
+        # Between two looks at the tokens of live connections: one that has expired is asked for anew.
+        "authenticationRefreshCheckSeconds": 10,
+        "openIDAllowedTokenIssuers": issuer,
+        "openIDAllowedAudiences": AUDIENCE,
+        "openIDTokenIssuerTrustCertsFilePath": str(ca),
+        # A key that is retired is refused after so long; without the issuer the keys that are known count for a day.
+        "openIDCacheRefreshAfterWriteSeconds": key_refresh_s,
+        "openIDCacheExpirationSeconds": 86_400,
+        "openIDKeyIdCacheMissRefreshSeconds": 1,
+        "authorizationEnabled": "true",
+        "superUserRoles": ",".join(sorted(superusers)),
+        # A topic policy is a message in a topic of the namespace itself: it could make a cluster delete a topic.
+        "topicLevelPoliciesEnabled": "false",
+        # The topology names every topic, and `apply` creates it.
+        "allowAutoTopicCreation": "false",
+        "authenticateMetricsEndpoint": "true",
+    }
+
 
 # a claim is a certificate request; the door is open to strangers
 _CLAIM_PACKET_BYTES = 16 << 10

@@ -8,21 +8,10 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from waybill.identity.confirmations import RegionVerdicts
 from waybill.identity.errors import IdentityError
-from waybill.identity.region_answers import RegionVerdicts
 from waybill.identity.registry_messages import DevicePublication
-from waybill.identity.registry_publisher import PublicationUnknown, RegistryUnreachable
-
-__all__ = [
-    "Became",
-    "ChangeCutShort",
-    "ChangeOutcome",
-    "DeviceOutcome",
-    "Heard",
-    "Interrupted",
-    "Published",
-    "change_outcome",
-]
+from waybill.identity.registry_topic import PublicationUnknown, RegistryUnreachable
 
 _MAX_NAMED: Final = 10
 _NOT_KEPT: Final = "it was published more than a day ago, and confirmations are not kept so long"

@@ -11,8 +11,6 @@ from waybill.identity.registry import ChangeRefused, DeviceChange, DeviceEntry
 from waybill.identity.registry_session import RegistrySession
 from waybill.identity.standing_change import AsItIs
 
-__all__ = ["OneChange", "changed_devices"]
-
 _MAX_LOOKS: Final = 20
 
 

@@ -12,13 +12,11 @@ import typer
 from pydantic import ValidationError
 
 from waybill.identity.claims import EnrolmentToken, check_factory_serial, make_token
-from waybill.identity.device_answers import EXIT_ARGUMENTS, EXIT_REFUSED
+from waybill.identity.command_session import EXIT_ARGUMENTS, EXIT_REFUSED
 from waybill.identity.errors import NameRefused
 from waybill.identity.registry import Claim, first_fault
-from waybill.identity.token_file import create_token_file, remove_token_file
+from waybill.identity.token_files import create_token_file, remove_token_file
 from waybill.settings import file_fault
-
-__all__ = ["claim_option"]
 
 _NOT_PUBLISHED = (EXIT_ARGUMENTS, EXIT_REFUSED, os.EX_CONFIG)
 

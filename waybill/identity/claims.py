@@ -25,21 +25,6 @@ from pydantic import SecretStr
 from waybill.identity.errors import NameRefused
 from waybill.identity.names import PrincipalKind, principal
 
-__all__ = [
-    "PASSWORD_HASH",
-    "TOKEN_LIFETIME",
-    "EnrolmentToken",
-    "broker_password",
-    "check_factory_serial",
-    "is_broker_password",
-    "is_token_id",
-    "make_token",
-    "password_file",
-    "read_token",
-    "token_id",
-    "token_user",
-]
-
 TOKEN_LIFETIME = timedelta(days=7)
 """How long a token waits for its device, where nothing else is said."""
 _ITERATIONS = 101

@@ -1,26 +1,42 @@
 """Options that several of the commands here have."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
-__all__ = [
-    "AsJson",
-    "ByHand",
-    "Config",
-    "Device",
-    "Devices",
-    "Factory",
-    "Key",
-    "LockWait",
-    "Reason",
-    "Successor",
-    "Token",
-    "TokenDays",
-    "Wait",
-]
+from waybill.identity.errors import IdentityError
+from waybill.settings import SettingsError, file_fault, printable
+
+# What a command of this package says when something cannot be done: in words, never as a stack trace.
+
+_errors = Console(stderr=True, highlight=False)
+
+
+@contextmanager
+def errors_as_messages() -> Iterator[None]:
+    """An error of this package, of settings or of the disk, in one line; the exit status is 1."""
+    try:
+        yield
+    except (IdentityError, SettingsError, OSError) as error:
+        print_error(error_text(error))
+        raise typer.Exit(1) from error
+
+
+def error_text(error: Exception) -> str:
+    """What happened, and to what: of a file its name first."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {file_fault(error)}"
+    return str(error)
+
+
+def print_error(text: str) -> None:
+    """One line on stderr, never cut."""
+    _errors.print(printable(text, "\n"), style="red", markup=False, soft_wrap=True)
+
 
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 Config = Annotated[

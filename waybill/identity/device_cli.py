@@ -31,9 +31,16 @@ from waybill.identity.command_options import (
     TokenDays,
     Wait,
 )
-from waybill.identity.command_session import command_session, known_entry, outcome_of
-from waybill.identity.command_views import show_device, show_devices
-from waybill.identity.device_answers import end_refused, refusals, say_outcome
+from waybill.identity.command_session import (
+    command_session,
+    end_refused,
+    known_entry,
+    outcome_of,
+    refusals,
+    say_outcome,
+    show_device,
+    show_devices,
+)
 from waybill.settings import printable
 
 if TYPE_CHECKING:
@@ -41,7 +48,6 @@ if TYPE_CHECKING:
     from waybill.identity.registry import DeviceChange, DeviceEntry
     from waybill.identity.registry_session import RegistrySession
 
-__all__ = ["app"]
 
 _LOCK_WAIT_S = 10.0
 """Who locks somebody out hears by default whether the regions do so."""
@@ -316,8 +322,7 @@ def _change(
     tenant: str | None = None,
     as_json: bool,
 ) -> None:
-    from waybill.identity.registry import DeviceChange
-    from waybill.identity.ways_out import ended_claims
+    from waybill.identity.registry import DeviceChange, ended_claims
 
     def check(settings: OperatorSettings) -> None:
         if region is not None:

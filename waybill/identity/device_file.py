@@ -17,9 +17,8 @@ from typing import Annotated, Any, Final, NamedTuple, Self
 
 from pydantic import StrictBool, StringConstraints, ValidationError, model_validator
 
-from waybill.identity.bounded_values import Version
 from waybill.identity.claims import check_factory_serial
-from waybill.identity.names import device_name
+from waybill.identity.names import Version, device_name
 from waybill.identity.registry import DeviceEntry, DeviceState
 from waybill.record.record import DEVICE_PATTERN
 from waybill.settings import (
@@ -32,20 +31,6 @@ from waybill.settings import (
     toml_fault,
     without_consequences,
 )
-
-__all__ = [
-    "MAX_DEVICES",
-    "MAX_DEVICES_FILE_BYTES",
-    "MAX_FILE_FAULTS",
-    "DeviceFileFault",
-    "FileFault",
-    "PlacedDevice",
-    "StatedDevice",
-    "device_file_text",
-    "devices_of_toml",
-    "given_twice",
-    "serials_given_twice",
-]
 
 MAX_DEVICES_FILE_BYTES: Final = 4 << 20
 MAX_DEVICES: Final = 10_000

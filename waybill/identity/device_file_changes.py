@@ -32,8 +32,6 @@ from waybill.identity.registry import (
     suspend,
 )
 
-__all__ = ["FileChange", "FileChangeRefused", "PlannedChange", "made_entry", "planned"]
-
 _EXPECTED, _ACTIVE, _SUSPENDED, _REVOKED = (
     DeviceState.EXPECTED,
     DeviceState.ACTIVE,

@@ -19,9 +19,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from waybill.identity.command_options import AsJson, Config, Device, Key, LockWait, Reason, TokenDays
-from waybill.identity.command_session import command_session, outcome_of
-from waybill.identity.command_views import show_device, show_devices, show_file
-from waybill.identity.device_answers import EXIT_REFUSED, Speaker, say_outcome
+from waybill.identity.command_session import (
+    EXIT_REFUSED,
+    Speaker,
+    command_session,
+    outcome_of,
+    say_outcome,
+    show_device,
+    show_devices,
+    show_file,
+)
 from waybill.settings import printable_json
 
 if TYPE_CHECKING:
@@ -29,7 +36,6 @@ if TYPE_CHECKING:
     from waybill.identity.device_file_changes import FileChange
     from waybill.identity.judged_devices import JudgedDevice
 
-__all__ = ["app"]
 
 EXIT_FAULT: Final = 1
 _SPEAKER: Final = Speaker("waybill reference", os.EX_TEMPFAIL)

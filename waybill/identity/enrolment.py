@@ -18,19 +18,6 @@ from typing import Any, NamedTuple
 from waybill.identity.errors import EnrolmentUnreadable
 from waybill.record import InvalidJson, parse_json
 
-__all__ = [
-    "MAX_ENROLMENT_BYTES",
-    "EnrolmentAnswer",
-    "EnrolmentGranted",
-    "EnrolmentRefused",
-    "EnrolmentRequest",
-    "RefusedBecause",
-    "decode_enrolment_answer",
-    "decode_enrolment_request",
-    "encode_enrolment_answer",
-    "encode_enrolment_request",
-]
-
 MAX_ENROLMENT_BYTES = 15 << 10
 """Of a message of either kind: with its topic it fits into the 16 kB that an enrolment broker takes."""
 MAX_DETAIL_CHARACTERS = 300

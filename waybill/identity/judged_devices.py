@@ -34,8 +34,6 @@ from waybill.identity.standing_change import AsItIs
 from waybill.identity.token_files import TokenFiles
 from waybill.settings import file_fault, printable
 
-__all__ = ["Beginnings", "JudgedDevice", "Registry", "Turns", "entries_of", "judged", "read_device_files"]
-
 
 class Registry(Protocol):
     """What is asked of the registry: a session has it."""

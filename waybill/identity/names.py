@@ -9,23 +9,73 @@ Nothing else of a certificate decides what somebody may do.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from difflib import get_close_matches
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Annotated, Final, NamedTuple
+
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from waybill.identity.errors import NameRefused
-from waybill.identity.nearest import nearest
 from waybill.record.record import DEVICE_PATTERN
 
-__all__ = [
-    "MAX_NAME_CHARACTERS",
-    "NAME_FORM",
-    "DeviceName",
-    "PrincipalKind",
-    "PrincipalName",
-    "device_name",
-    "parse_name",
-    "principal",
-]
+# Which name may be meant by one that is not known.
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The name that is like it but for a slip of the pen, upper and lower case or two letters; "": there is none."""
+    folded = {one.casefold(): one for one in known}
+    swapped = [one for one in folded if sorted(one) == sorted(name.casefold())]
+    near = [one for one in (name.casefold(),) if one in folded] or swapped
+    near = near or get_close_matches(name.casefold(), folded, 1)
+    return folded[near[0]] if near else ""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`did you mean NAME? `, or nothing where no name is like it."""
+    near = nearest(name, known)
+    return f"did you mean {near}? " if near else ""
+
+
+# The values that what is signed may have: each bounded where it is read, so that nothing behind it meets another one.
+
+FIRST_MOMENT: Final = datetime(2020, 1, 1, tzinfo=UTC)
+LAST_MOMENT: Final = datetime(2200, 1, 1, tzinfo=UTC)
+MAX_VERSION: Final = 1 << 40
+"""A change each millisecond for a lifetime; a sum of two versions is far from what any reader of JSON can hold."""
+MAX_LINE_CHARACTERS: Final = 500
+
+
+def _in_utc(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        raise ValueError("a moment needs its offset, for instance 2027-01-01T00:00:00Z")
+    # Compared first: the first and the last days of the calendar are none in every zone.
+    if not FIRST_MOMENT <= moment < LAST_MOMENT:
+        raise ValueError(f"a moment is of the years {FIRST_MOMENT.year} to {LAST_MOMENT.year - 1}, in UTC")
+    return moment.astimezone(UTC)
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("it is one line of characters that can be printed")
+    return text
+
+
+def _no_flag(number: object) -> object:
+    if isinstance(number, bool):
+        raise ValueError("it is a whole number")
+    return number
+
+
+Moment = Annotated[datetime, AfterValidator(_in_utc)]
+"""In UTC; one without an offset is refused."""
+Line = Annotated[str, StringConstraints(max_length=MAX_LINE_CHARACTERS), AfterValidator(_printable)]
+"""Of characters that can be printed; empty too."""
+Version = Annotated[int, BeforeValidator(_no_flag), Field(ge=1, le=MAX_VERSION)]
+Serial = Annotated[str, StringConstraints(pattern=r"^(?:[1-9a-f][0-9a-f]{0,38}|[1-7][0-9a-f]{39})$")]
+"""Of a certificate, in hexadecimal digits: what a revocation list can name, so positive and below 2**159."""
+
 
 NAME_FORM = "up to 63 letters, digits, dots, dashes and underscores, of which the first is a letter or digit"
 """What a name of one part has."""

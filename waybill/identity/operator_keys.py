@@ -22,12 +22,10 @@ from typing import Annotated, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from waybill.identity.bounded_values import Moment
 from waybill.identity.errors import SignatureFault, SignatureRefused
+from waybill.identity.names import Moment
 from waybill.record.record import DEVICE_PATTERN
 from waybill.settings import Settings
-
-__all__ = ["ANY", "KEY_BYTES", "KINDS", "MAX_KEYS", "OperatorKeys", "Scope", "TrustedKey", "key_id_of"]
 
 ANY = "*"
 KINDS = (

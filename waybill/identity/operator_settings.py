@@ -11,13 +11,11 @@ from typing import Annotated
 from pydantic import Field, PrivateAttr, StringConstraints
 
 from waybill.identity.errors import IdentityError
-from waybill.identity.nearest import nearest
-from waybill.identity.registry_trust import RegistryTrust
+from waybill.identity.names import nearest
+from waybill.identity.registry_messages import RegistryTrust
 from waybill.pulsar.pulsar_address import AdminUrl, ServiceUrl
 from waybill.pulsar.pulsar_client import PulsarAccess
 from waybill.settings import SettingsError, load
-
-__all__ = ["OPERATOR_SETTINGS", "NotInSettings", "OperatorSettings", "read_operator_settings"]
 
 OPERATOR_SETTINGS = "operator.toml"
 """In the folder of a local stack."""

@@ -10,8 +10,6 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key, l
 
 from waybill.settings import one_line
 
-__all__ = ["pem_fault", "private_key_of", "public_key_of"]
-
 _PAGE = re.compile(r" ?See https?://\S+ for more details\.")
 # A key of the wrong length for its kind is an internal error of the library.
 _FAULTS = (ValueError, TypeError, UnsupportedAlgorithm, InternalError)

@@ -21,19 +21,14 @@ from waybill.daemon.tls import TlsSettings
 from waybill.identity.authority import common_name, regional_name
 from waybill.identity.authority_folder import IssuedCertificate, OtherKeys, latest, other_keys
 from waybill.identity.claims import check_factory_serial
-from waybill.identity.command_options import AsJson
-from waybill.identity.credentials import credentials_in
-from waybill.identity.error_messages import error_text, errors_as_messages, print_error
+from waybill.identity.command_options import AsJson, error_text, errors_as_messages, print_error
 from waybill.identity.errors import IdentityError, NameRefused, SealingKeyError
-from waybill.identity.listed_revocations import NOT_REVOKED, UNKNOWN, ListedRevocations
 from waybill.identity.names import PrincipalKind, device_name, principal
-from waybill.identity.pki_folder import PkiFolder, RenewalList
+from waybill.identity.pki_folder import NOT_REVOKED, UNKNOWN, ListedRevocations, PkiFolder, RenewalList, credentials_in
 from waybill.identity.sealing import read_private_key
-from waybill.identity.token_issuer import TokenIssuer, as_owner_of, check_issuer
-from waybill.identity.token_key_commands import DAY_S, NewIssuer, TokenFolderOption, moment_text
-from waybill.identity.token_key_commands import app as token_key
-from waybill.identity.tokens import check_role_name
-from waybill.identity.topology_roles import TopologyOption, check_role
+from waybill.identity.token_cli import DAY_S, NewIssuer, TokenFolderOption, TopologyOption, check_role, moment_text
+from waybill.identity.token_cli import app as token_key
+from waybill.identity.tokens import TokenIssuer, as_owner_of, check_issuer, check_role_name
 from waybill.record.record import DEVICE_PATTERN
 from waybill.settings import load, printable
 

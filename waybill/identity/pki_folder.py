@@ -7,19 +7,35 @@ FOLDER/regions/REGION/    each region's authority, which works without the root'
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
-from collections.abc import Sequence
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from cryptography import x509
 from pydantic import Field
 
+from waybill.daemon.bounded_file import read_bounded
 from waybill.daemon.durable_file import create_durably, replace_durably
 from waybill.daemon.tls import TlsSettings
-from waybill.identity.authority import Issued, common_name, is_chain_to, read_certificates, regional_name
+from waybill.identity.authority import (
+    MAX_PEM_BYTES,
+    MAX_REQUEST_BYTES,
+    Issued,
+    KeyPair,
+    common_name,
+    is_chain_to,
+    read_certificates,
+    read_request,
+    regional_name,
+    server_names,
+)
 from waybill.identity.authority_folder import (
     AUTHORITY_FILES,
     AUTHORITY_KEY,
@@ -29,7 +45,7 @@ from waybill.identity.authority_folder import (
     issued_in,
     other_keys,
 )
-from waybill.identity.credentials import credentials_in, opened_folder, read_in
+from waybill.identity.broker_conf import read_share
 from waybill.identity.errors import (
     AuthorityDamaged,
     AuthorityMissing,
@@ -39,16 +55,156 @@ from waybill.identity.errors import (
     KeyRefused,
     NameRefused,
 )
-from waybill.identity.listed_revocations import NOT_REVOKED, UNKNOWN, ListedRevocations, read_revocations
-from waybill.identity.names import NAME_FORM, DeviceName, PrincipalKind, PrincipalName, parse_name, principal
-from waybill.identity.nearest import did_you_mean, nearest
-from waybill.identity.requests import MAX_REQUEST_BYTES, KeyPair, read_request
-from waybill.identity.server_names import server_names
-from waybill.identity.share_file import read_share
+from waybill.identity.names import (
+    NAME_FORM,
+    DeviceName,
+    PrincipalKind,
+    PrincipalName,
+    did_you_mean,
+    nearest,
+    parse_name,
+    principal,
+)
 from waybill.record.record import DEVICE_PATTERN
-from waybill.settings import Settings, open_file, read_file
+from waybill.settings import Settings, file_fault, open_file, read_file
 
-__all__ = ["PkiFolder", "RenewalList"]
+# What revocation lists say of certificates: which are on one, why, and of which nobody knows.
+
+UNKNOWN: Final = "unknown"
+"""No list of the issuer is here, or the one that is here has ended, and it does not name the certificate."""
+NOT_REVOKED: Final = "no"
+_REVOKED: Final = "revoked"
+# What the access daemon writes of a device that is not let in.
+_STATES: Final = {
+    x509.ReasonFlags.certificate_hold: "suspended",
+    x509.ReasonFlags.affiliation_changed: "moved",
+    x509.ReasonFlags.superseded: "replaced",
+}
+_MAX_FILE_BYTES: Final = 64 << 20
+_END: Final = b"-----END X509 CRL-----"
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    number: int
+    until: datetime
+    states: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRevocations:
+    """The last list of each issuer."""
+
+    _lists: Mapping[str, _List] = field(default_factory=dict)
+
+    def state(self, issuer: str, serial: int, now: datetime) -> str:
+        """`revoked`, `suspended`, `moved`, `replaced`, `no`, or `unknown` where no list of today says so."""
+        found = self._lists.get(issuer)
+        if found is None:
+            return UNKNOWN
+        return found.states.get(serial) or (NOT_REVOKED if now < found.until else UNKNOWN)
+
+
+def read_revocations(files: Iterable[Path], authorities: Iterable[x509.Certificate]) -> ListedRevocations:
+    """The lists of these files (PEM, many in one file) that these authorities signed; others are passed over.
+
+    Raises OSError.
+    """
+    signers, lists = {one.subject: one for one in authorities}, dict[str, _List]()
+    for part in (part for file in files for part in _parts(file)):
+        try:
+            issuer, found = _read(part, signers)
+        except ValueError:
+            continue
+        if issuer not in lists or found.number > lists[issuer].number:
+            lists[issuer] = found
+    return ListedRevocations(lists)
+
+
+def _parts(file: Path) -> list[bytes]:
+    try:
+        return [part + _END for part in read_bounded(file, _MAX_FILE_BYTES).split(_END)[:-1]]
+    except ValueError:  # too large for one that was written here
+        return []
+
+
+def _read(pem: bytes, signers: Mapping[x509.Name, x509.Certificate]) -> tuple[str, _List]:
+    """A list, and whose it is. Raises ValueError."""
+    try:
+        found = x509.load_pem_x509_crl(pem)
+        if not found.is_signature_valid(signers[found.issuer].public_key()):  # type: ignore[arg-type]
+            raise ValueError("its issuer did not sign it")
+        number = found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+        until, states = found.next_update_utc, {one.serial_number: _state(one) for one in found}
+    # Of half a dozen kinds: the library looks at a part only when it is asked for.
+    except Exception as error:
+        raise ValueError(f"it is no list of an authority here: {error!s:.200}") from error
+    if until is None:
+        raise ValueError("it does not say until when it holds")
+    return common_name(found.issuer), _List(number, until, states)
+
+
+def _state(revoked: x509.RevokedCertificate) -> str:
+    try:
+        reason = revoked.extensions.get_extension_for_class(x509.CRLReason).value.reason
+    except x509.ExtensionNotFound:
+        return _REVOKED
+    return _STATES.get(reason, _REVOKED)
+
+
+# What a client or server needs to be believed: its certificate, its key, and the root that it trusts, as PEM files.
+
+
+def credentials_in(folder: Path) -> TlsSettings:
+    """Where the files of a folder are: `ca.pem`, `certificate.pem`, `key.pem`."""
+    return TlsSettings(ca=folder / "ca.pem", certificate=folder / "certificate.pem", key=folder / "key.pem")
+
+
+def write_credentials(folder: Path, *, root_pem: bytes, chain_pem: bytes, key: KeyPair) -> TlsSettings:
+    """Write or replace the files of a folder, the key with mode 0600, the certificate last. Raises OSError.
+
+    A renewal that keeps its key changes one file, and so at once; with a new key a reader between the two writes finds
+    a pair that does not match, and reads again.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    files = credentials_in(folder)
+    assert files.key is not None
+    assert files.certificate is not None
+    # With its mode from the first byte on, not changed afterwards.
+    replace_durably(files.key, key.private_pem(), mode=0o600)
+    replace_durably(files.ca, root_pem)
+    replace_durably(files.certificate, chain_pem)
+    return files
+
+
+@contextmanager
+def opened_folder(folder: Path) -> Iterator[int]:
+    """A folder's descriptor; its own last part is no link. Raises CredentialsRefused, OSError."""
+    if folder.is_symlink():
+        raise CredentialsRefused(folder, "it is a link: name the folder itself")
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def read_in(folder: Path, descriptor: int, name: str) -> bytes:
+    """A file of a folder that was opened: no link is followed and nothing waited for. Raises CredentialsRefused."""
+    try:
+        opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=descriptor)
+        with os.fdopen(opened, "rb") as file:
+            if not stat.S_ISREG(os.fstat(opened).st_mode):
+                raise CredentialsRefused(folder, f"{name}: it is no file: there is nothing to renew")
+            if len(content := file.read(MAX_PEM_BYTES + 1)) > MAX_PEM_BYTES:
+                raise CredentialsRefused(folder, f"{name}: it has more than {MAX_PEM_BYTES} bytes")
+            return content
+    except FileNotFoundError as error:
+        raise CredentialsRefused(folder, f"has no {name}: there is nothing to renew") from error
+    except OSError as error:
+        why = "it is a link: put the file itself there" if error.errno == errno.ELOOP else file_fault(error)
+        raise CredentialsRefused(folder, f"{name}: {why}") from error
+
 
 ROOT_NAME = "Waybill root"
 _ROOT, _PULSAR = "root-authority", "pulsar-authority"

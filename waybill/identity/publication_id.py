@@ -12,17 +12,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-__all__ = [
-    "MAX_AHEAD_MS",
-    "PROPERTY",
-    "RANDOM_BITS",
-    "drawn_at",
-    "drawn_ms",
-    "is_far_ahead",
-    "is_publication_id",
-    "next_publication_id",
-]
-
 PROPERTY: Final = "publication_id"
 """Under which property a message carries its id."""
 RANDOM_BITS: Final = 62

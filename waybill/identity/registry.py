@@ -16,40 +16,130 @@ stricter one.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, NamedTuple, Self
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Self
 
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
-from waybill.identity.bounded_values import MAX_VERSION, Line, Moment, Serial, Version
 from waybill.identity.claims import PASSWORD_HASH, is_token_id, token_id
-from waybill.identity.device_states import ENDED, DeviceState
 from waybill.identity.errors import IdentityError
-from waybill.identity.names import device_name
-from waybill.identity.ways_out import known_already, way_out
+from waybill.identity.names import MAX_VERSION, Line, Moment, Serial, Version, device_name
 from waybill.record.record import DEVICE_PATTERN
 from waybill.settings import Settings
 
-__all__ = [
-    "ENDED",
-    "MAX_CERTIFICATES",
-    "Beginning",
-    "ChangeRefused",
-    "Claim",
-    "DeviceChange",
-    "DeviceEntry",
-    "DeviceState",
-    "EnrolledCertificate",
-    "enrol",
-    "expect",
-    "expect_again",
-    "first_fault",
-    "move",
-    "renew",
-    "replace",
-    "resume",
-    "revoke",
-    "suspend",
-]
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+# The states of a device in the registry.
+
+
+class DeviceState(StrEnum):
+    """What a device may do now."""
+
+    EXPECTED = "expected"
+    """It may enrol with its claim."""
+    ACTIVE = "active"
+    """It has a certificate, and may send."""
+    SUSPENDED = "suspended"
+    """It may not connect until it is resumed."""
+    REVOKED = "revoked"
+    """It may never connect again."""
+    MOVED = "moved"
+    """It belongs to another tenant now, under the name of its successor."""
+    REPLACED = "replaced"
+    """Its successor is in its vehicle now."""
+
+
+# A name is used once: what ended under it is in records and bills, and must not mean another device.
+ENDED = frozenset({DeviceState.REVOKED, DeviceState.MOVED, DeviceState.REPLACED})
+
+
+# What a refused change of a device says: what is there, and a way on.
+
+_AGAIN_OPTION: Final = "waybill device expect --again"
+
+
+def way_out(entry: DeviceEntry) -> str:
+    """What can be done from where a device is: no state is one in which a command says no and nothing else."""
+    match entry.state:
+        case DeviceState.EXPECTED:
+            return f": it enrols with its claim, or gets another one ({_AGAIN_OPTION}), or is suspended or revoked"
+        case DeviceState.ACTIVE:
+            return ": it may send until it is suspended, revoked, moved or replaced"
+        case DeviceState.SUSPENDED:
+            return ": resume it first, or revoke, move or replace it"
+        case _ if entry.successor:
+            return f" for good, and goes on as {entry.successor}: change that one"
+        case _:
+            return " for good: replace it, or expect another name"
+
+
+def known_already(entry: DeviceEntry) -> str:
+    """Why a device is not made known: it is, and a claim that was given out would end unseen; "": see `way_out`."""
+    match entry.state:
+        case DeviceState.ACTIVE:
+            return (
+                f"it is known already, and active: once its certificates have ended {_AGAIN_OPTION} gives it another "
+                "claim"
+            )
+        case DeviceState.EXPECTED:
+            there = f"it is expected already, in region {entry.region} with {awaited_claim(entry)}"
+            return f"{there}; --again gives it another claim, and makes that one void"
+        case _:
+            return ""
+
+
+def awaited_claim(entry: DeviceEntry) -> str:
+    """With what a device that is expected is to enrol."""
+    claim = entry.claim
+    if claim is None:
+        return "no claim"
+    if not claim.is_token:
+        return f"the factory certificate {claim.id}"
+    until = "" if claim.until is None else f" until {claim.until:%Y-%m-%dT%H:%M:%SZ}"
+    return f"a one-time token that is good{until}"
+
+
+def ended_claims(held: Mapping[str, DeviceEntry | None], made: Iterable[DeviceEntry]) -> dict[str, str]:
+    """What was known of each device that was expected and is to be so otherwise: its earlier claim is void by that."""
+    found = dict[str, str]()
+    for entry in made:
+        before = held.get(entry.name)
+        if before is None or before.state is not DeviceState.EXPECTED or before.claim == entry.claim:
+            continue
+        void = "; that is void: a device that has it cannot enrol by it"
+        found[entry.name] = f"it was expected in region {before.region} with {awaited_claim(before)}{void}"
+    return found
+
+
+# Which of two publications of a device holds: the same one for every reader, in whichever order they arrive. Pure.
+
+# Of two changes at once the one that lets in less holds: the other one can be asked for again.
+_STRICTNESS = (
+    DeviceState.EXPECTED,
+    DeviceState.ACTIVE,
+    DeviceState.SUSPENDED,
+    DeviceState.REPLACED,
+    DeviceState.MOVED,
+    DeviceState.REVOKED,
+)
+
+
+class Precedence(NamedTuple):
+    """Which of two publications of a device holds: the greater one, in whichever order they arrive."""
+
+    is_ended: bool
+    version: int
+    strictness: int
+    publication_id: str
+
+
+def precedence(entry: DeviceEntry, publication_id: str) -> Precedence:
+    """The rank of a publication among those of its device."""
+    # The id of the publication comes last: it decides only where nothing else does, and so by the same rule everywhere.
+    return Precedence(entry.is_ended, entry.version, _STRICTNESS.index(entry.state), publication_id)
+
 
 MAX_CERTIFICATES = 20
 """Of an entry: those that were issued last."""

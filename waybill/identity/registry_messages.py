@@ -6,38 +6,211 @@ from a message that is one in every point: what is none is refused, counted and 
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable, Mapping
-from datetime import timedelta
-from typing import Final, NamedTuple
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final, NamedTuple, Self
 
-from pydantic import ValidationError
+import structlog
+from pydantic import ValidationError, model_validator
 
 from waybill.identity.errors import IdentityError, SignatureFault, SignatureRefused
-from waybill.identity.precedence import Precedence, precedence
+from waybill.identity.names import PrincipalKind, principal
+from waybill.identity.operator_keys import ANY, OperatorKeys, Scope
 from waybill.identity.publication_id import MAX_AHEAD_MS, PROPERTY, drawn_at, is_far_ahead, is_publication_id
-from waybill.identity.registry import DeviceEntry, first_fault
-from waybill.identity.signatures import REASON, SIGNATURE, SIGNER
+from waybill.identity.registry import DeviceEntry, DeviceState, Precedence, first_fault, precedence
+from waybill.identity.signatures import (
+    REASON,
+    SIGNATURE,
+    SIGNER,
+    OperatorKey,
+    Publication,
+    checked_reason,
+    encoded_signature,
+    read_operators,
+    sign_publication,
+    signature_of,
+    verify_publication,
+)
 from waybill.record import InvalidJson, parse_json
+from waybill.settings import Settings, SettingsError, parse, read_text
 
-__all__ = [
-    "AHEAD",
-    "ARGUABLE",
-    "ENTRY_PROPERTIES",
-    "KIND",
-    "MAX_ENTRY_BYTES",
-    "MAX_WARRANT_CHARACTERS",
-    "NO_ENTRY",
-    "NO_ROOM",
-    "OTHER_TENANT",
-    "WARRANT",
-    "CheckSigned",
-    "DevicePublication",
-    "EntryRefused",
-    "devices_topic",
-    "entry_body",
-    "read_entry",
-    "tenant_of",
-]
+# Whose signatures of registry entries are taken: settings of everybody who reads the device registry.
+
+
+class RegistryTrust(Settings):
+    """`operators`: the file of the operators' public keys that are trusted. `unsigned`: take what nobody signed.
+
+    One of them is said: that everybody is trusted is never a default.
+    """
+
+    operators: Path | None = None
+    unsigned: bool = False
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if self.unsigned == (self.operators is not None):
+            raise ValueError(
+                "say who may change the device registry: operators, the file of the operators' public keys, "
+                "or unsigned = true, which takes whatever is published; one of them"
+            )
+        return self
+
+    def followed(self) -> FollowedOperators | None:
+        """The trusted keys, for who runs for long; None: nothing is held against anything. Raises SettingsError."""
+        return None if self.operators is None else FollowedOperators(self.operators)
+
+    def check_signed(self) -> CheckSigned | None:
+        """What holds signatures against the trusted keys; None: nothing is held against anything.
+
+        Raises SettingsError if the file of the keys cannot be used.
+        """
+        return None if self.operators is None else check_by(read_operators(self.operators))
+
+
+# The trusted keys of a file that changes while a daemon runs.
+
+_LOOK_S: Final = 1.0
+_LOG = structlog.get_logger("operators")
+
+
+class FollowedOperators:
+    """`keys` as the file has them. Any thread may ask; one looks. Raises SettingsError for a file that is none.
+
+    Later the former keys hold while the file cannot be used, and `problem` says why.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path, self._clock = path, clock
+        self._text = read_text(path)
+        self.keys = parse(OperatorKeys, self._text, str(path))
+        self.problem = ""
+        self._next_s = clock() + _LOOK_S
+
+    def look(self) -> bool:
+        """Whether other keys are trusted than at the last look. By the content, and at most once a second."""
+        if self._clock() < self._next_s:
+            return False
+        self._next_s = self._clock() + _LOOK_S
+        try:
+            text = read_text(self._path)
+            if text == self._text:
+                self.problem = ""
+                return False
+            self.keys = parse(OperatorKeys, text, str(self._path))
+        except SettingsError as error:
+            if not self.problem:
+                _LOG.error("the former keys hold", problem="; ".join(error.lines))
+            self.problem = f"{'; '.join(error.lines)}; the keys that it had before hold"
+            return False
+        self._text, self.problem = text, ""
+        _LOG.info("the trusted keys were read again", file=str(self._path), keys=len(self.keys.keys))
+        return True
+
+    def check_signed(self, found: DevicePublication, body: bytes, properties: Mapping[str, str]) -> None:
+        """Raises IdentityError for what none of the keys that are trusted now signed, or may sign."""
+        return check_by(self.keys)(found, body, properties)
+
+
+# Signatures of registry entries: whose signature a publication of a device needs, and how one is signed.
+
+ENROLMENT_KIND: Final = "enrolment"
+"""Of what an access daemon's own key may speak for."""
+MAX_WARRANTED_CHANGES: Final = 10_000
+"""Renewals after what an operator signed: enough for a device's life, and no way to the last version."""
+_WARRANT: Final = "waybill warrant 1"
+_WARRANT_TEXT: Final = re.compile(r"([0-9a-f]{16}):([0-9a-f-]{36}):([1-9][0-9]{0,15}):([A-Za-z0-9+/]{86}==)")
+
+
+def signed_by(key: OperatorKey) -> SignEntry:
+    """Signs entries with a key."""
+
+    def sign(entry: DeviceEntry, body: bytes, publication_id: str, warrant: str) -> Mapping[str, str]:
+        if not warrant and entry.may_connect:
+            signature = key.sign(_WARRANT, _warranted(entry, entry.version, publication_id))
+            warrant = f"{key.key_id}:{publication_id}:{entry.version}:{encoded_signature(signature)}"
+        publication = _publication(entry, body, warrant)
+        properties = sign_publication(key, publication, publication_id, _reason(entry))
+        return {**properties, WARRANT: warrant} if warrant else properties
+
+    return sign
+
+
+def check_by(keys: OperatorKeys) -> CheckSigned:
+    """Takes what one of these keys signed, and may sign; for the rest it raises SignatureRefused."""
+
+    def check(found: DevicePublication, body: bytes, properties: Mapping[str, str]) -> None:
+        entry, signer = found.entry, properties.get(SIGNER, "")
+        publication = _publication(entry, body, properties.get(WARRANT, ""))
+        verify_publication(keys, publication, properties, scope_of_entry(keys, signer, entry))
+        if _is_enroller(keys, signer):
+            _check_enroller(keys, signer, entry)
+            _check_warrant(keys, found.warrant, entry)
+
+    return check
+
+
+def check_right(keys: OperatorKeys, signer: str, entry: DeviceEntry, moment: datetime, warrant: str = "") -> None:
+    """Raises SignatureRefused if what a key signs of an entry at a moment, beside a warrant, would not be taken."""
+    keys.check(signer, scope=scope_of_entry(keys, signer, entry), moment=moment)
+    if _is_enroller(keys, signer):
+        _check_enroller(keys, signer, entry)
+        _check_warrant(keys, warrant, entry)
+
+
+def _check_enroller(keys: OperatorKeys, signer: str, entry: DeviceEntry) -> None:
+    key = keys.keys[signer]
+    if key.name != principal(PrincipalKind.ACCESS, entry.region):
+        what = f"the key of {key.name} may not speak for devices that {entry.region} enrols"
+        raise SignatureRefused(SignatureFault.NO_RIGHT, what)
+    if entry.state is not DeviceState.ACTIVE or not entry.certificates or entry.successor is not None:
+        what = f"the key of {key.name} may say that a device has a certificate, and nothing else of it"
+        raise SignatureRefused(SignatureFault.NO_RIGHT, what)
+
+
+def _check_warrant(keys: OperatorKeys, warrant: str, entry: DeviceEntry) -> None:
+    """Raises SignatureRefused unless an operator gave this device, as the entry has it, to its region."""
+    matched = _WARRANT_TEXT.fullmatch(warrant)
+    if matched is None:
+        raise SignatureRefused(SignatureFault.NO_RIGHT, f"it carries no operator's warrant for {entry.name}")
+    signer, publication_id, version, signature = matched[1], matched[2], int(matched[3]), signature_of(matched[4])
+    if not (is_publication_id(publication_id) and version < entry.version <= version + MAX_WARRANTED_CHANGES):
+        raise SignatureRefused(SignatureFault.NO_RIGHT, f"the warrant that it carries is not of version {version}")
+    parts, scope = _warranted(entry, version, publication_id), Scope(KIND, frozenset((entry.tenant,)))
+    keys.verify(signer, signature, _WARRANT, parts, scope=scope, moment=drawn_at(publication_id))
+
+
+def _warranted(entry: DeviceEntry, version: int, publication_id: str) -> list[bytes]:
+    claim = "" if entry.claim is None else entry.claim.id
+    facts = (entry.name, entry.region, entry.vehicle, entry.predecessor or "", claim, str(version), publication_id)
+    return [fact.encode() for fact in facts]
+
+
+def _publication(entry: DeviceEntry, body: bytes, warrant: str) -> Publication:
+    # With its warrant: without it the same entry would be as good to a reader, and of no use to the region that enrols.
+    # Where the body ends and the warrant begins is never in doubt: a body is one JSON object.
+    return Publication(KIND, entry.name, body + warrant.encode())
+
+
+def scope_of_entry(keys: OperatorKeys, signer: str, entry: DeviceEntry) -> Scope:
+    """What an entry speaks for, if the key of this id published it."""
+    # The first device of its vehicle may be of another tenant, who has no say in it any more.
+    names = (entry.name, *([] if entry.successor is None else [entry.successor]))
+    tenants = frozenset(name.partition("/")[0] for name in names)
+    return Scope(ENROLMENT_KIND if _is_enroller(keys, signer) else KIND, tenants)
+
+
+def _is_enroller(keys: OperatorKeys, signer: str) -> bool:
+    key = keys.keys.get(signer)
+    return key is not None and ENROLMENT_KIND in key.kinds and not {KIND, ANY} & {*key.kinds}
+
+
+def _reason(entry: DeviceEntry) -> str:
+    # An entry may give none; a signature needs a line.
+    return checked_reason(entry.reason or str(entry.state))
+
 
 KIND: Final = "device"
 """What its signatures name it, and in which orders of publications it stands."""
@@ -72,6 +245,15 @@ OTHER_TENANT: Final = "other-tenant"
 
 CheckSigned = Callable[["DevicePublication", bytes, Mapping[str, str]], None]
 """Raises IdentityError for a publication, its body and its properties that are not signed by who may publish it."""
+
+
+SignEntry = Callable[[DeviceEntry, bytes, str, str], Mapping[str, str]]
+"""The properties by which an entry, its body, its publication id and its warrant ("": its own) are signed."""
+
+
+def unsigned(_: DeviceEntry, __: bytes, ___: str, ____: str) -> Mapping[str, str]:
+    """Signs nothing: for a registry whose readers take what nobody signed."""
+    return {}
 
 
 class EntryRefused(IdentityError):

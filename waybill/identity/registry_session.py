@@ -20,31 +20,41 @@ from waybill.identity.change_outcome import (
     Published,
     change_outcome,
 )
-from waybill.identity.cluster_refusal import refusal_text
 from waybill.identity.confirmations import (
     CONFIRMATIONS_KEPT,
     CONFIRMATIONS_TOPIC,
+    RegionAnswers,
+    RegionVerdicts,
     confirming_regions,
     decode_confirmation,
     is_of_its_region,
 )
 from waybill.identity.errors import IdentityError, SignatureFault, SignatureRefused
-from waybill.identity.nearest import nearest
-from waybill.identity.operator_files import read_operator_key, read_operators
+from waybill.identity.names import nearest
 from waybill.identity.operator_settings import OperatorSettings
 from waybill.identity.publication_id import drawn_ms
-from waybill.identity.region_answers import RegionAnswers, RegionVerdicts
 from waybill.identity.registry import DeviceEntry
-from waybill.identity.registry_messages import DevicePublication, EntryRefused, tenant_of
-from waybill.identity.registry_publisher import (
-    ClockRefused,
-    RegistryPublisher,
-    RegistryRefused,
-    RegistryUnreachable,
+from waybill.identity.registry_messages import (
+    DevicePublication,
+    EntryRefused,
+    check_right,
+    signed_by,
+    tenant_of,
     unsigned,
 )
-from waybill.identity.registry_reader import BecameOfMessage, DeviceRegistry, Outranked, RegistryReader, Repeated
-from waybill.identity.registry_signing import check_right, signed_by
+from waybill.identity.registry_topic import (
+    BecameOfMessage,
+    ClockRefused,
+    DeviceRegistry,
+    Outranked,
+    RegistryPublisher,
+    RegistryReader,
+    RegistryRefused,
+    RegistryUnreachable,
+    Repeated,
+    refusal_text,
+)
+from waybill.identity.signatures import read_operator_key, read_operators
 from waybill.identity.standing_change import Anew, AsItIs, StandingChange
 from waybill.pulsar.cluster_clock import ClockDiffers, ClockUnknown, NotLetIn, check_clock
 from waybill.pulsar.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding

@@ -8,35 +8,170 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import NamedTuple
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from waybill.daemon.durable_file import create_durably, replace_durably
+from waybill.daemon.folder_lock import alone_in
 from waybill.identity.errors import OperatorKeyRefused, SignatureFault, SignatureRefused
-from waybill.identity.operator_keys import KEY_BYTES, OperatorKeys, Scope, key_id_of
+from waybill.identity.names import parse_name
+from waybill.identity.operator_keys import KEY_BYTES, OperatorKeys, Scope, TrustedKey, key_id_of
 from waybill.identity.pem_keys import private_key_of
 from waybill.identity.publication_id import PROPERTY, drawn_at, is_publication_id
+from waybill.settings import file_fault, load, open_file, parse
 
-__all__ = [
-    "MAX_REASON_CHARACTERS",
-    "REASON",
-    "SIGNATURE",
-    "SIGNATURE_BYTES",
-    "SIGNER",
-    "OperatorKey",
-    "Publication",
-    "PublishedBy",
-    "checked_reason",
-    "encoded_signature",
-    "is_signature",
-    "sign_publication",
-    "signature_of",
-    "verify_publication",
-]
+# The files of operators' keys: one private key for each person, and the list of the public ones that are trusted.
+
+_OWNER_ONLY = 0o600
+_MAX_KEY_BYTES = 8192
+
+
+class NewOperator(NamedTuple):
+    """The private key of an operator, and what is trusted of it."""
+
+    key: OperatorKey
+    trusted: TrustedKey
+
+
+def write_operator(path: Path, operator: NewOperator) -> None:
+    """Writes the private key for its owner alone. Raises OperatorKeyRefused where there is a file; OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not create_durably(path, operator.key.private_pem(), mode=_OWNER_ONLY):
+        raise OperatorKeyRefused(f"{path}: there is a file already, and a key is never replaced: take another name")
+
+
+def trust_operator(path: Path, operator: NewOperator) -> None:
+    """Adds the public key to a file of trusted keys, which may not exist yet. Raises SettingsError, OSError."""
+    # Of two that add a key at once neither may write what it read before the other had written.
+    with alone_in(path.parent):
+        known = dict(read_operators(path).keys) if path.exists() else {}
+        text = operators_toml(known | {operator.key.key_id: operator.trusted})
+        # before the write: what nobody can read would end every check on this machine
+        parse(OperatorKeys, text, str(path))
+        replace_durably(path, text.encode())
+
+
+def read_operator_key(path: Path) -> OperatorKey:
+    """The private key of a file. Raises OperatorKeyRefused."""
+    try:
+        with open_file(path) as file:
+            return OperatorKey.from_pem(file.read(_MAX_KEY_BYTES))
+    except OSError as error:
+        raise OperatorKeyRefused(f"{path}: cannot be read: {file_fault(error)}") from error
+    except OperatorKeyRefused as refused:
+        raise OperatorKeyRefused(f"{path}: {refused}") from refused
+
+
+def read_operators(path: Path) -> OperatorKeys:
+    """The trusted keys of a file. Raises SettingsError."""
+    return load(OperatorKeys, path)
+
+
+def operators_toml(keys: Mapping[str, TrustedKey]) -> str:
+    """The text of a file of trusted keys."""
+    return "\n".join(_table(key_id, key) for key_id, key in keys.items())
+
+
+def trusted_key(
+    key: OperatorKey,
+    name: str,
+    *,
+    tenants: tuple[str, ...],
+    kinds: tuple[str, ...],
+    accounts: tuple[str, ...] = (),
+    valid_from: datetime | None = None,
+    valid_until: datetime | None = None,
+) -> TrustedKey:
+    """What others trust of a key. Raises pydantic's ValidationError."""
+    return TrustedKey(
+        name=name,
+        public=base64.b64encode(key.public).decode(),
+        tenants=tenants,
+        kinds=kinds,
+        accounts=accounts,
+        valid_from=valid_from,
+        valid_until=valid_until,
+    )
+
+
+def _table(key_id: str, key: TrustedKey) -> str:
+    # the patterns of names, tenants, accounts and kinds let nothing in that TOML would have to quote
+    lists = {"tenants": key.tenants, "accounts": key.accounts, "kinds": key.kinds}
+    moments = {"valid_from": key.valid_from, "valid_until": key.valid_until}
+    lines = [f"[keys.{key_id}]", f'name = "{key.name}"', f'public = "{key.public}"']
+    lines += [f"{name} = {json.dumps(some)}" for name, some in lists.items() if some]
+    lines += [f"{name} = {moment.isoformat()}" for name, moment in moments.items() if moment is not None]
+    return "\n".join(lines) + "\n"
+
+
+# Settings for one device, signed: a first line that TOML reads as a comment, and the settings behind it. Pure.
+
+MAX_VERSION = 10**15 - 1
+"""Milliseconds since 1970 until the year 33658: a version has 15 digits."""
+SETTINGS_KIND = "settings"
+"""What a key must be allowed to sign."""
+_WHAT = "waybill push 1"
+_HEADER = re.compile(
+    r"#waybill-push 1 device=([A-Za-z0-9._/-]{3,64}) version=([0-9]{1,15}) signer=([0-9a-f]{16})"
+    r" signature=([A-Za-z0-9+/=]{88})"
+)
+_MAX_HEADER = 300
+
+
+class SignedPush(NamedTuple):
+    """What a signed push says; nothing of it is checked yet."""
+
+    device: str
+    version: int
+    signer: str
+    signature: bytes
+    settings: bytes
+
+
+def sign_push(key: OperatorKey, device: str, version: int, settings: bytes) -> bytes:
+    """Settings for a device, signed. Raises ValueError for a version that none can be."""
+    if not 0 < version <= MAX_VERSION:
+        raise ValueError(f"the version {version} is not between 1 and {MAX_VERSION}")
+    signature = encoded_signature(key.sign(_WHAT, _parts(device, version, settings)))
+    header = f"#waybill-push 1 device={device} version={version} signer={key.key_id} signature={signature}\n"
+    return header.encode() + settings
+
+
+def read_signed_push(text: bytes) -> SignedPush:
+    """The parts of a signed push. Raises SignatureRefused for what has no such first line."""
+    # looked for within the header's length: what is hostile may be one line of megabytes
+    header, _, _ = text[:_MAX_HEADER].partition(b"\n")
+    matched = _HEADER.fullmatch(header.decode("ascii", "replace"))
+    if matched is None:
+        raise SignatureRefused(SignatureFault.UNSIGNED, "its first line is not that of a signed push")
+    device, version, signer, signature = matched.groups()
+    return SignedPush(device, int(version), signer, signature_of(signature), text[len(header) + 1 :])
+
+
+def verify_push(keys: OperatorKeys, push: SignedPush, device: str, moment: datetime) -> TrustedKey:
+    """The key that signed settings for this device, if it may and is valid now. Raises SignatureRefused."""
+    if push.device != device:
+        raise SignatureRefused(SignatureFault.FOR_ANOTHER, f"it is for {push.device}, and this is {device}")
+    name = parse_name(device)
+    tenants = frozenset({device.partition("/")[0]} if name is not None else set[str]())
+    scope = Scope(SETTINGS_KIND, tenants, is_shared=not tenants)
+    # the version is signed, too: nobody makes an old push a new one
+    parts = _parts(push.device, push.version, push.settings)
+    return keys.verify(push.signer, push.signature, _WHAT, parts, scope=scope, moment=moment)
+
+
+def _parts(device: str, version: int, settings: bytes) -> list[bytes]:
+    return [device.encode(), str(version).encode(), settings]
+
 
 SIGNATURE_BYTES = 64
 MAX_REASON_CHARACTERS = 500
@@ -130,7 +265,7 @@ def sign_publication(key: OperatorKey, publication: Publication, publication_id:
     """
     assert is_publication_id(publication_id)
     checked_reason(reason)
-    signature = key.sign(_PUBLICATION, _parts(publication, publication_id, reason))
+    signature = key.sign(_PUBLICATION, _parts_signatures(publication, publication_id, reason))
     signed = {SIGNER: key.key_id, SIGNATURE: encoded_signature(signature), REASON: reason}
     return {PROPERTY: publication_id, **signed}
 
@@ -155,7 +290,7 @@ def verify_publication(
     if not is_publication_id(publication_id):
         raise SignatureRefused(SignatureFault.UNSIGNED, f"its property {PROPERTY} is not the id of a publication")
     # by the id that it has, not by the clock of whoever reads: every reader comes to the same judgement
-    parts = _parts(publication, publication_id, reason)
+    parts = _parts_signatures(publication, publication_id, reason)
     moment = drawn_at(publication_id)
     key = keys.verify(signer, signature, _PUBLICATION, parts, scope=scope, moment=moment)
     return PublishedBy(signer, key.name, reason)
@@ -178,7 +313,7 @@ def signature_of(text: str) -> bytes:
     return signature
 
 
-def _parts(publication: Publication, publication_id: str, reason: str) -> list[bytes]:
+def _parts_signatures(publication: Publication, publication_id: str, reason: str) -> list[bytes]:
     kind, key, body = publication
     return [kind.encode(), key.encode(), publication_id.encode(), reason.encode(), body]
 

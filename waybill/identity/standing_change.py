@@ -15,8 +15,6 @@ from waybill.identity.publication_id import drawn_ms
 from waybill.identity.registry import DeviceEntry
 from waybill.identity.registry_messages import DevicePublication
 
-__all__ = ["Anew", "AsItIs", "Held", "StandingChange"]
-
 Held = Callable[[str], DevicePublication | None]
 """What holds of a device now; None: it is not known."""
 

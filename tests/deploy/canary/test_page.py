@@ -21,8 +21,8 @@ from deploy.local.stack import DEFAULT_TOPOLOGY
 from geo.reference.trust import scope_of
 from waybill.commands import SUBCOMMANDS, command_line
 from waybill.identity.errors import SignatureRefused
-from waybill.identity.operator_files import read_operators
 from waybill.identity.operator_keys import Scope
+from waybill.identity.signatures import read_operators
 from waybill.settings import validate
 
 PAGE = (Path(__file__).parents[3] / "docs" / "canaries.md").read_text(encoding="utf-8")

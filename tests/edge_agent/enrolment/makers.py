@@ -9,7 +9,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from edge_agent.config import DeviceSettings, EnrolmentSettings
-from waybill.identity.authority import Authority, Issued, issue_device, make_root
+from waybill.identity.authority import Authority, Issued, KeyPair, issue_device, make_root
 from waybill.identity.claims import make_token
 from waybill.identity.enrolment import (
     EnrolmentGranted,
@@ -18,7 +18,6 @@ from waybill.identity.enrolment import (
     decode_enrolment_request,
     encode_enrolment_answer,
 )
-from waybill.identity.requests import KeyPair
 
 DEVICE = DeviceSettings(id="bus-1", tenant="acme")
 ROOT_KEY = KeyPair.generate()

@@ -12,13 +12,13 @@ from edge_agent.enrolment.enrolment_loop import CertificateRequests
 from edge_agent.errors import EnrolmentFailed
 from tests.edge_agent.enrolment.makers import DEVICE, Issuer, root_file
 from waybill.daemon.tls import check_key_pair
+from waybill.identity.authority import KeyPair, make_request, read_request
 from waybill.identity.enrolment import (
     EnrolmentGranted,
     RefusedBecause,
     decode_enrolment_request,
     encode_enrolment_answer,
 )
-from waybill.identity.requests import KeyPair, make_request, read_request
 
 
 @pytest.fixture

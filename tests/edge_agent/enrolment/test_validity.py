@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from edge_agent.enrolment.certificate_folder import read_validity
 from tests.edge_agent.enrolment.makers import Issuer
 from tests.examples import examples
-from waybill.identity.requests import KeyPair, make_request
+from waybill.identity.authority import KeyPair, make_request
 
 KEY = KeyPair.generate()
 

@@ -13,10 +13,17 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from tests.fuzz.bounds import check_refusal
-from waybill.identity.authority import common_name, issue_device, make_root, read_certificates
+from waybill.identity.authority import (
+    KeyPair,
+    common_name,
+    issue_device,
+    make_request,
+    make_root,
+    read_certificates,
+    read_request,
+)
 from waybill.identity.errors import IdentityError, RequestRefused
 from waybill.identity.names import parse_name
-from waybill.identity.requests import KeyPair, make_request, read_request
 
 NOW, LIFETIME = datetime(2026, 1, 5, tzinfo=UTC), timedelta(days=30)
 KEY = KeyPair.generate()

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 from tests.fuzz.bounds import check_refusal
 from tests.identity.operators import operator, trusting
-from waybill.identity.operator_files import operators_toml
 from waybill.identity.operator_keys import OperatorKeys
+from waybill.identity.signatures import operators_toml
 from waybill.settings import SettingsError, parse
 from waybill.settings.loading import MAX_PROBLEM_CHARACTERS, MAX_PROBLEMS
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tests.cloud_jobs.publications import AT, publication_id
 from tests.fuzz.bounds import check_refusal
-from waybill.identity.bounded_values import MAX_VERSION
+from waybill.identity.names import MAX_VERSION
 from waybill.identity.publication_id import PROPERTY
 from waybill.identity.registry import Claim, DeviceChange, DeviceEntry, expect, resume, revoke, suspend
 from waybill.identity.registry_messages import EntryRefused, entry_body, read_entry

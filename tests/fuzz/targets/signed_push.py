@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from tests.fuzz.bounds import check_refusal
 from tests.identity.operators import operator, trusting
 from waybill.identity.errors import SignatureRefused
-from waybill.identity.signed_push import MAX_VERSION, read_signed_push, sign_push, verify_push
+from waybill.identity.signatures import MAX_VERSION, read_signed_push, sign_push, verify_push
 
 ANNA = operator(tenants=("acme",), kinds=("settings",))
 KEYS = trusting(ANNA)

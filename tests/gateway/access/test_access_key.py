@@ -16,12 +16,11 @@ from tests.identity.operators import operator, operators_file, trusting
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, expected
 from waybill.identity.confirmations import decode_confirmation, encode_confirmation, is_of_its_region
 from waybill.identity.errors import SignatureRefused
-from waybill.identity.operator_files import NewOperator, write_operator
 from waybill.identity.publication_id import next_publication_id
 from waybill.identity.registry import enrol
 from waybill.identity.registry_messages import WARRANT as WARRANT_PROPERTY
-from waybill.identity.registry_messages import entry_body
-from waybill.identity.registry_signing import signed_by
+from waybill.identity.registry_messages import entry_body, signed_by
+from waybill.identity.signatures import NewOperator, write_operator
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 ENTRY = enrol(expected(), CERTIFICATE, CHANGE)

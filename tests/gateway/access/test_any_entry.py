@@ -11,14 +11,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.access.core import AccessCore
-from gateway.access.entry_book import EntryBook
-from gateway.access.open_tokens import OpenTokens
+from gateway.access.enrolment import EntryBook, OpenTokens
 from gateway.access.revocation import next_list
 from tests.identity.makers import regional_authority, root_authority
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, CLAIM, MOMENT, expected
 from waybill.identity.authority import Authority, Revoked
-from waybill.identity.bounded_values import MAX_VERSION
-from waybill.identity.device_answers import device_line
+from waybill.identity.command_session import device_line
+from waybill.identity.names import MAX_VERSION
 from waybill.identity.publication_id import PROPERTY, next_publication_id
 from waybill.identity.registry import (
     ChangeRefused,
@@ -30,8 +29,7 @@ from waybill.identity.registry import (
     revoke,
     suspend,
 )
-from waybill.identity.registry_messages import DevicePublication, EntryRefused, entry_body, read_entry
-from waybill.identity.registry_signing import signed_by
+from waybill.identity.registry_messages import DevicePublication, EntryRefused, entry_body, read_entry, signed_by
 from waybill.identity.signatures import OperatorKey
 
 NOW_S = MOMENT.timestamp()

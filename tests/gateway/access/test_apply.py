@@ -6,13 +6,11 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from gateway.access.apply import StepRunner
-from gateway.access.broker import BrokerFiles
+from gateway.access.broker import BrokerFiles, SessionGuard, StepRunner
 from gateway.access.core import BrokerStep, Confirmation
-from gateway.access.guard import SessionGuard
-from gateway.access.metrics import AccessMetrics
-from gateway.access.own_list import OwnList
 from gateway.access.publisher import AccessPublisher
+from gateway.access.revocation import OwnList
+from gateway.access.status import AccessMetrics
 from gateway.errors import BrokerUnreachable, GuardRefused, SessionNotEnded
 
 

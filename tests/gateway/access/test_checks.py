@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from gateway.access.cli import app
 from tests.identity.operators import operator
 from tests.tokens import token_file
-from waybill.identity.operator_files import trust_operator, write_operator
 from waybill.identity.pki_folder import PkiFolder
+from waybill.identity.signatures import trust_operator, write_operator
 
 LASTS = timedelta(days=1)
 

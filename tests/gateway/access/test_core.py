@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gateway.access.core import MAX_CONFIRMED, MAX_ENDED, MAX_UNCONFIRMED, AccessCore, BrokerStep
 from gateway.access.revocation import RevocationList
 from tests.identity.registry_strategies import MOMENT, active, change, expected, published
-from waybill.identity.broker_rules import MAX_DENIED
+from waybill.identity.broker_conf import MAX_DENIED
 from waybill.identity.registry import DeviceEntry, EnrolledCertificate, resume, revoke, suspend
 from waybill.identity.registry_messages import DevicePublication
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from gateway.access.entry_book import EntryBook
-from gateway.access.region_enrolment import enrolment_rules, name_at_enrolment
+from gateway.access.enrolment import EntryBook
+from gateway.access.enrolment_service import enrolment_rules, name_at_enrolment
 from tests.gateway.access.test_enrolment_desk import NOW, expected
 from waybill.identity.registry import Claim, DeviceChange, revoke
 

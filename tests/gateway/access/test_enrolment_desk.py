@@ -15,19 +15,22 @@ from hypothesis import strategies as st
 
 from gateway.access.enrolment import (
     MAX_VALID_CERTIFICATES,
+    REPEAT_WITHIN,
     EnrolmentDesk,
     EnrolmentEffect,
+    EnrolmentRates,
+    EnrolmentRateSettings,
     EnrolmentRules,
     PublishEntry,
 )
-from gateway.access.enrolment_rates import EnrolmentRates, EnrolmentRateSettings
-from gateway.access.open_tokens import REPEAT_WITHIN
 from tests.examples import examples
 from waybill.identity.authority import (
     Authority,
     Issued,
+    KeyPair,
     issue_device,
     make_regional,
+    make_request,
     make_root,
     read_certificates,
     with_chain,
@@ -44,7 +47,6 @@ from waybill.identity.enrolment import (
 )
 from waybill.identity.errors import SignatureFault, SignatureRefused
 from waybill.identity.registry import Claim, DeviceChange, DeviceEntry, DeviceState, expect, revoke, suspend
-from waybill.identity.requests import KeyPair, make_request
 
 NOW = datetime(2027, 1, 5, 9, tzinfo=UTC)
 HASH = "$7$101$c2FsdA==$" + "A" * 86 + "=="

@@ -9,14 +9,13 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from gateway.access.enrolment import EnrolmentDesk, PublishEntry, SendAnswer
-from gateway.access.entry_book import EntryBook
-from gateway.access.region_enrolment import READ_BACK_S, EnrolmentDoors, EnrolmentPublisher, EnrolmentService
+from gateway.access.enrolment import EnrolmentDesk, EntryBook, PublishEntry, SendAnswer
+from gateway.access.enrolment_service import READ_BACK_S, EnrolmentDoors, EnrolmentPublisher, EnrolmentService
 from gateway.errors import EntryNotTaken
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, expected
 from tests.waiting import wait_until
 from waybill.identity.registry import DeviceEntry, enrol
-from waybill.identity.registry_publisher import RegistryPublisher, RegistryRefused
+from waybill.identity.registry_topic import RegistryPublisher, RegistryRefused
 from waybill.mqtt.broker_settings import BrokerSettings
 
 ENTRY = enrol(expected(), CERTIFICATE, CHANGE)
@@ -106,7 +105,7 @@ def test_who_is_not_read_back_keeps_nobody_else_waiting(monkeypatch: pytest.Monk
     desk = create_autospec(EnrolmentDesk, instance=True)
     desk.on_request.side_effect = lambda sender, *_, **__: [PublishEntry(names[sender])]
     desk.on_persisted.side_effect = lambda name, **_: [SendAnswer(name, b"granted")]
-    monkeypatch.setattr("gateway.access.region_enrolment.EnrolmentDoor", Door)
+    monkeypatch.setattr("gateway.access.enrolment_service.EnrolmentDoor", Door)
     monkeypatch.setattr(Door, "asks", tuple(names))
     ANSWERED.clear()
     is_released = threading.Event()
@@ -132,7 +131,7 @@ def test_a_tenant_whose_topic_takes_nothing_is_refused_and_keeps_nobody_else_wai
     desk.on_request.side_effect = lambda sender, *_, **__: [PublishEntry(names[sender])]
     desk.on_persisted.side_effect = lambda name, **_: [SendAnswer(name, b"granted")]
     desk.on_not_taken.side_effect = lambda name, why, **_: [SendAnswer(f"{name}: {why}", b"refused")]
-    monkeypatch.setattr("gateway.access.region_enrolment.EnrolmentDoor", Door)
+    monkeypatch.setattr("gateway.access.enrolment_service.EnrolmentDoor", Door)
     monkeypatch.setattr(Door, "asks", tuple(names))
     ANSWERED.clear()
     registry = Registry()

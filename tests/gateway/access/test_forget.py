@@ -17,8 +17,8 @@ from tests.identity.operators import operator
 from tests.identity.registry_strategies import active, change
 from tests.identity.test_registry_signing import ANNA, signed
 from waybill.daemon.status_server import StatusServer, json_answer
-from waybill.identity.operator_files import trust_operator
 from waybill.identity.registry import revoke
+from waybill.identity.signatures import trust_operator
 
 made = _made
 STRANGER = operator("stranger", kinds=("device",))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.access.guard import SessionGuard
+from gateway.access.broker import SessionGuard
 from gateway.errors import BrokerUnreachable, GuardRefused, SessionNotEnded
 
 Broker = Callable[[bytes], SessionGuard]

@@ -20,9 +20,8 @@ from tests.identity.registry_strategies import CERTIFICATE, MOMENT, active, chan
 from tests.identity.test_registry_signing import ACCESS, ANNA, BOTH, KEYS, signed
 from waybill.identity.operator_keys import OperatorKeys
 from waybill.identity.registry import DeviceEntry, enrol, renew, resume, revoke, suspend
-from waybill.identity.registry_messages import WARRANT
-from waybill.identity.registry_reader import AheadEntries, DeviceRegistry
-from waybill.identity.registry_signing import check_by
+from waybill.identity.registry_messages import WARRANT, check_by
+from waybill.identity.registry_topic import AheadEntries, DeviceRegistry
 from waybill.identity.signatures import SIGNATURE
 from waybill.pulsar.compacted_topic import TopicMessage, TopicStanding
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gateway.access.issued import MAX_AGAIN, MAX_READ, PUT_AWAY_AFTER_S, IssuedReader
+from waybill.identity.authority import KeyPair, make_request
 from waybill.identity.authority_folder import AuthorityFolder
-from waybill.identity.requests import KeyPair, make_request
 
 NOW = datetime.now(UTC)
 LIFE = timedelta(days=9)

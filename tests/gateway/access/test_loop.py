@@ -8,14 +8,12 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from gateway.access.apply import StepRunner
+from gateway.access.broker import StepRunner
 from gateway.access.core import AccessCore, BrokerStep
+from gateway.access.enrolment_service import RegionEnrolment
 from gateway.access.issued import IssuedReader, IssuedToDevice
-from gateway.access.list_intake import ListIntake
-from gateway.access.loop import CLOCK_BACK_S, AccessLoop
-from gateway.access.metrics import AccessMetrics
-from gateway.access.pacing import SessionLooks, Settling
-from gateway.access.region_enrolment import RegionEnrolment
+from gateway.access.loop import CLOCK_BACK_S, AccessLoop, ListIntake, SessionLooks, Settling
+from gateway.access.status import AccessMetrics
 from gateway.errors import BrokerUnreachable, ClockSetBack
 from tests.identity.registry_strategies import MOMENT, active, change, published
 from waybill.identity.registry import EnrolledCertificate, revoke

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from gateway.access.open_tokens import REPEAT_WITHIN, OpenTokens
+from gateway.access.enrolment import REPEAT_WITHIN, OpenTokens
 from tests.gateway.access.test_enrolment_desk import CLAIM, HASH, NOW, World, expected
 from waybill.identity.registry import Claim, DeviceChange, DeviceEntry, EnrolledCertificate, renew, revoke
 

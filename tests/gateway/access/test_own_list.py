@@ -9,10 +9,9 @@ import pytest
 
 from gateway.access.config import AuthorityPlace
 from gateway.access.core import AccessCore
-from gateway.access.list_intake import MAX_PAUSE_TICKS, TWIN_S, ListIntake
-from gateway.access.metrics import AccessMetrics
-from gateway.access.own_list import OwnList
-from gateway.access.revocation import RevocationList, lists_in
+from gateway.access.loop import MAX_PAUSE_TICKS, TWIN_S, ListIntake
+from gateway.access.revocation import OwnList, RevocationList, lists_in
+from gateway.access.status import AccessMetrics
 from tests.identity.registry_strategies import MOMENT, active, change, expected, published
 from waybill.identity.authority import Revoked
 from waybill.identity.authority_folder import AuthorityFolder

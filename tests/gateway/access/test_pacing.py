@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.access.pacing import MAX_LOOKS, SETTLE_AT_MOST, SessionLooks, Settling
+from gateway.access.loop import MAX_LOOKS, SETTLE_AT_MOST, SessionLooks, Settling
 
 
 def test_changes_that_come_soon_after_each_other_settle_together() -> None:

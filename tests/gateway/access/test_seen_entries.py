@@ -11,7 +11,7 @@ import pytest
 from gateway.access import seen_entries as module
 from gateway.access.daemon import HeldEntries
 from gateway.access.displaced import Displaced
-from gateway.access.entry_book import EntryBook
+from gateway.access.enrolment import EntryBook
 from gateway.access.seen_entries import SeenEntries
 from tests.identity.operators import trusting
 from tests.identity.registry_strategies import CERTIFICATE, OTHER_CLAIM, active, change, expected
@@ -27,8 +27,8 @@ from waybill.identity.registry import (
     revoke,
     suspend,
 )
-from waybill.identity.registry_reader import DeviceRegistry, Outranked, Taken
-from waybill.identity.registry_signing import check_by
+from waybill.identity.registry_messages import check_by
+from waybill.identity.registry_topic import DeviceRegistry, Outranked, Taken
 from waybill.pulsar.compacted_topic import TopicMessage
 
 ENROLLED = enrol(expected(), CERTIFICATE, change())

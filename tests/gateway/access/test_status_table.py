@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 from gateway.access import status as status_module
 from gateway.access.cli import app
-from gateway.access.status import AccessStatus, RefusedEnrolment, RefusedPublications
-from gateway.access.status_table import status_table
+from gateway.access.status import AccessStatus, RefusedEnrolment, RefusedPublications, status_table
 
 ASKED = [
     RefusedEnrolment(at_s=60.0 * at, sender=f"claim@SN-{at}", reason="claim-used", detail="[x]") for at in range(7)

@@ -17,8 +17,7 @@ from tests.gateway.access.test_held_entries import HOUR_S, NAME, Region, Topic, 
 from tests.identity.operators import trusting
 from tests.identity.registry_strategies import CERTIFICATE, active, change, expected
 from tests.identity.test_registry_signing import ACCESS, ANNA, BOTH, KEYS, signed
-from waybill.identity.precedence import Precedence
-from waybill.identity.registry import DeviceState, enrol, resume, revoke, suspend
+from waybill.identity.registry import DeviceState, Precedence, enrol, resume, revoke, suspend
 from waybill.identity.registry_messages import DevicePublication
 from waybill.identity.signatures import SIGNATURE
 from waybill.pulsar.compacted_topic import TopicMessage

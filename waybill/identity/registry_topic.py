@@ -7,6 +7,7 @@ more that may not connect: a registry that is full still locks out. What finds n
 from __future__ import annotations
 
 import math
+import secrets
 import threading
 import time
 from collections import Counter, defaultdict
@@ -14,13 +15,22 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final, Generic, NamedTuple, TypeVar
+from types import TracebackType
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 import structlog
 
 from waybill.daemon.bounded_closing import close_within
-from waybill.identity.precedence import Precedence
-from waybill.identity.publication_id import MAX_AHEAD_MS, drawn_ms
+from waybill.identity.errors import IdentityError
+from waybill.identity.publication_id import (
+    MAX_AHEAD_MS,
+    PROPERTY,
+    RANDOM_BITS,
+    drawn_ms,
+    is_far_ahead,
+    next_publication_id,
+)
+from waybill.identity.registry import DeviceEntry, Precedence
 from waybill.identity.registry_messages import (
     AHEAD,
     ARGUABLE,
@@ -29,10 +39,14 @@ from waybill.identity.registry_messages import (
     CheckSigned,
     DevicePublication,
     EntryRefused,
+    SignEntry,
     devices_topic,
+    entry_body,
     read_entry,
     tenant_of,
+    unsigned,
 )
+from waybill.identity.tokens import InvalidToken, read_claims
 from waybill.pulsar.compacted_topic import (
     RECEIVER_QUEUE,
     CompactedTopicReader,
@@ -40,7 +54,146 @@ from waybill.pulsar.compacted_topic import (
     TopicMessage,
     TopicStanding,
 )
-from waybill.pulsar.pulsar_client import PulsarAccess
+from waybill.pulsar.pulsar_client import (
+    AccessRefusal,
+    PulsarAccess,
+    PulsarAccessError,
+    PulsarToken,
+    access_refusal,
+    close_quietly,
+    connected_producer,
+    open_pulsar_client,
+)
+
+# Who was not let in by a cluster, where, and what to do: in words.
+
+
+def whom_named(access: PulsarAccess) -> str:
+    """Who an access says that we are: the role and the file that names it."""
+    where = f" ({access.token_file})" if access.token_file else ""
+    try:
+        token = PulsarToken(access)
+        role = read_claims(token()).role if token else ""
+    except (PulsarAccessError, InvalidToken):
+        return f"the token{where}"
+    if role:
+        return f"the role {role}{where}"
+    return "nobody, as [access] names no token," if access.tls_certificate is None else str(access.tls_certificate)
+
+
+def refusal_text(refusal: AccessRefusal, problem: str, access: PulsarAccess, topic: str, right: str) -> str:
+    """Why a cluster did not let us do something with a topic; `right`: what it needs, `consume` or `produce`."""
+    match refusal:
+        case AccessRefusal.NO_RIGHT:
+            return (
+                f"{whom_named(access)} may not {right} {topic}: name the token of a role that may, or grant "
+                f"{right} to this one in the topology"
+            )
+        case AccessRefusal.UNKNOWN:
+            return (
+                f"the cluster does not take {whom_named(access)}: the token has ended, or another issuer signed it; "
+                "write a new one (waybill pki token ROLE)"
+            )
+        case AccessRefusal.HELD:
+            return f"another producer has {topic} for itself alone: see 'A hostile tenant' in docs/runbooks/access.md"
+        case AccessRefusal.UNUSABLE:
+            return problem
+
+
+# Publishing entries of the device registry: each gets its place in the order of publications here.
+
+_TIMEOUT_S: Final = 10
+
+
+class RegistryUnreachable(IdentityError):
+    """No cluster takes or gives the registry now."""
+
+
+class RegistryRefused(RegistryUnreachable):
+    """A cluster does not let us read or change the registry, and waiting does not help."""
+
+
+class ClockRefused(IdentityError):
+    """This machine's clock is far from the cluster's: what it publishes would come in the wrong order."""
+
+
+class PublicationUnknown(RegistryUnreachable):
+    """An entry was sent, and no answer came: it may be published."""
+
+
+class RegistryPublisher:
+    """Publishes to one cluster, from which it is replicated to all: each entry to the topic of its tenant.
+
+    `newest`: the id after which the next one comes. `topics_held`: how often another producer had a topic for itself.
+    """
+
+    def __init__(
+        self,
+        service_url: str,
+        access: PulsarAccess,
+        *,
+        sign: SignEntry = unsigned,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._service_url, self._access, self._sign, self._clock = service_url, access, sign, clock
+        self._client: Any = None
+        self._producers: dict[str, Any] = {}
+        self.newest: str | None = None
+        self.topics_held: Counter[str] = Counter()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        self.close()
+
+    def publish(self, entry: DeviceEntry, warrant: str = "") -> str:
+        """Publishes an entry, and returns its publication id once it is persisted.
+
+        Raises RegistryUnreachable where it was not sent, PublicationUnknown where it was, and RegistryRefused.
+
+        `warrant`: of an operator, beside the signature of who has no right of its own.
+        """
+        import pulsar  # noqa: PLC0415 - an agent is installed without it
+
+        # Drawn before it is sent: what was sent and not answered is published under the same order again.
+        now_ms = round(self._clock() * 1000)
+        # A clock that was ahead once must not date for ever what comes after it.
+        newest = None if self.newest is not None and is_far_ahead(self.newest, now_ms) else self.newest
+        self.newest = publication_id = next_publication_id(newest, now_ms, secrets.randbits(RANDOM_BITS))
+        body = entry_body(entry)
+        properties = {PROPERTY: publication_id, **self._sign(entry, body, publication_id, warrant)}
+        is_sent, topic = False, devices_topic(entry.tenant)
+        try:
+            producer = self._producer(topic)
+            is_sent = True
+            producer.send(body, partition_key=entry.name, properties=properties)
+        except (pulsar.PulsarException, PulsarAccessError, ValueError, RuntimeError) as error:
+            # The next one begins anew: a client that got no producer would be left behind.
+            self.close()
+            if refusal := access_refusal(error):
+                self.topics_held[topic] += refusal is AccessRefusal.HELD
+                why = refusal_text(refusal, str(error), self._access, topic, "produce")
+                raise RegistryRefused(f"{entry.name} is not published at {self._service_url}: {why}") from error
+            if is_sent:
+                unknown = f"whether {entry.name} is published at {self._service_url} is not known: {error}"
+                raise PublicationUnknown(unknown) from error
+            raise RegistryUnreachable(f"{entry.name} is not published at {self._service_url}: {error}") from error
+        return publication_id
+
+    def close(self) -> None:
+        """Close the connection."""
+        client, self._client, self._producers = self._client, None, {}
+        close_quietly(client)
+
+    def _producer(self, topic: str) -> Any:
+        # At the first use: a command that is refused connects to nobody.
+        if self._client is None:
+            self._client = open_pulsar_client(self._service_url, self._access, timeout_s=_TIMEOUT_S)
+        found = connected_producer(self._client, topic, self._producers.get(topic), _TIMEOUT_S)
+        self._producers[topic] = found
+        return found
+
 
 # Entries that are right but for their date, which is ahead of our clock: until when they wait to be read again.
 

@@ -20,13 +20,18 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from gateway.access.access_key import AccessKey
-from gateway.access.broker import drawn_secret
-from gateway.access.broker_process import BrokerProcess, reload_broker, running_broker
+from gateway.access.broker import BrokerProcess, drawn_secret, reload_broker, running_broker
 from gateway.access.config import AccessSettings
-from gateway.access.enrolment import EnrolmentDesk, EnrolmentEffect, EnrolmentRules, PublishEntry, RefusedRequest
-from gateway.access.enrolment_rates import EnrolmentRates
-from gateway.access.entry_book import EntryBook
-from gateway.access.open_tokens import OpenTokens
+from gateway.access.enrolment import (
+    EnrolmentDesk,
+    EnrolmentEffect,
+    EnrolmentRates,
+    EnrolmentRules,
+    EntryBook,
+    OpenTokens,
+    PublishEntry,
+    RefusedRequest,
+)
 from gateway.errors import EntryNotTaken, last_line
 from waybill.daemon.backoff import Backoff
 from waybill.daemon.durable_file import replace_durably
@@ -37,7 +42,7 @@ from waybill.identity.errors import IdentityError
 from waybill.identity.names import PrincipalKind, principal
 from waybill.identity.registry import DeviceEntry
 from waybill.identity.registry_messages import DevicePublication
-from waybill.identity.registry_publisher import RegistryPublisher, RegistryRefused
+from waybill.identity.registry_topic import RegistryPublisher, RegistryRefused
 from waybill.mqtt.broker_settings import BrokerSettings
 from waybill.mqtt.mqtt_client import MqttClient, MqttMessage, MqttSessionOptions
 from waybill.record import (
