@@ -6,7 +6,7 @@ REPLAY ?=
 CLUSTER ?=
 LAKE ?= folder
 
-.PHONY: help setup python wheel demo test check unit format nightly drills bench-replication bench-centre bench-source bench-source-growth bench-spatial bench-edge bench-wire bench-gateway bench-billing bench-alerts
+.PHONY: help setup python wheel demo test check unit format nightly drills bench-replication bench-centre bench-source bench-source-growth bench-spatial bench-edge bench-wire bench-gateway bench-billing bench-alerts weight
 
 help:  ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -75,6 +75,9 @@ format: python  ## Put the code in its format
 
 bench-spatial: python  ## What the spatial engine does in a second of one core
 	@$(PYTHON) -m benchmarks.spatial
+
+weight: python  ## What the project weighs, beside its limits
+	@$(PYTHON) -m benchmarks.weight
 
 bench-edge: python  ## What the agent takes in, keeps and delivers in a second, beside Telegraf and a Mosquitto bridge
 	@$(PYTHON) -m benchmarks.edge
