@@ -29,7 +29,7 @@ from cloud_jobs.spark_settings import SparkSettings
 from cloud_jobs.status_settings import CentreLimits
 from cloud_jobs.usage.config import UsageSettings
 from cloud_jobs.verdicts.config import VerdictSettings
-from geo.reference.trust import ANYBODY, ReferenceTrust
+from geo.reference.messages import ANYBODY, ReferenceTrust
 from geo.spatial import TrackSettings
 from waybill.daemon.durable_file import create_durably, replace_durably
 from waybill.identity.errors import SealingKeyError

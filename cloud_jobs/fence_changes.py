@@ -12,13 +12,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from geo.reference.fences import parse_fence
+from geo.reference.in_force import parse_fence
 from geo.spatial import Activity, Fence, FenceError
-from geo.spatial.activity import FOREVER_MS
-from geo.spatial.feature_names import named
+from geo.spatial.activity import DAY_MS, FOREVER_MS, effective_ms
 from geo.spatial.gates import Gate
-from geo.spatial.hours import DAY_MS
-from geo.spatial.versions import effective_ms
+from geo.spatial.ids import named
 
 MAX_CHANGES: Final = 100
 """More changes than this are taken for one that holds wherever and whenever any of them does."""

@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from geo.spatial.versions import effective_ms
+from geo.spatial.activity import effective_ms
 
 if TYPE_CHECKING:
     from geo.spatial import Fence, Gate

@@ -20,8 +20,8 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference_files import PlacedVersion, ReferenceVersion, near_equal_fault, read_placed
 from geo.alerts import AlertRule, UnusableRule, usable_rule
 from geo.alerts.rule import matches_place
-from geo.reference.beginning import beginning, ending
 from geo.reference.in_force import publication_order
+from geo.reference.moments import beginning, ending
 from waybill.settings import as_read, name_advice
 
 # Alert rules before they are published: accounts and places that there are, and versions that replace others. Pure.

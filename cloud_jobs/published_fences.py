@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cloud_jobs.errors import CloudError
 from cloud_jobs.lake.tables import Lake
-from geo.reference.fences import PublishedFences, parse_fence, published_fences
+from geo.reference.in_force import PublishedFences, parse_fence, published_fences
 from geo.spatial import FenceError
 
 if TYPE_CHECKING:

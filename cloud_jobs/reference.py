@@ -28,12 +28,12 @@ from geo.reference.messages import (
     TOPICS,
     Kind,
     QuarantinedMessage,
+    ReferenceTrust,
     check_content,
     named_message,
     quarantined_publication,
     read_messages,
 )
-from geo.reference.trust import ReferenceTrust
 from waybill.identity.publication_id import is_far_ahead
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from cloud_jobs.command_settings import load_settings
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.fitted_table import Column, FittedTable, screen
 from cloud_jobs.lake.location import Location
-from geo.reference.beginning import beginning
+from geo.reference.moments import beginning
 from waybill.identity.command_session import shows_progress
 from waybill.identity.device_files_cli import app as devices
 from waybill.settings import printable, printable_json
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cloud_jobs.lake.tables import Lake
     from cloud_jobs.reference_publisher import Signing
     from geo.reference.in_force import HeldVersion, RefusedVersion
-    from geo.reference.trust import ReferenceTrust
+    from geo.reference.messages import ReferenceTrust
 
 
 # `waybill reference check`: contracts and fences in files, judged before anybody publishes them.
@@ -330,7 +330,7 @@ def _signing(settings: CloudSettings, path: Path | None, reason: str, judged: Ju
     """As whom versions are published, if the centre takes them from that key. Raises SigningRefused, NobodyTrusted."""
     from cloud_jobs.errors import ReferenceFileError, SigningRefused
     from cloud_jobs.reference_publisher import Signing
-    from geo.reference.trust import scope_of
+    from geo.reference.messages import scope_of
     from waybill.identity.errors import OperatorKeyRefused, SignatureRefused
     from waybill.identity.signatures import checked_reason, read_operator_key
 
@@ -492,7 +492,7 @@ def _names(key: str, thing: str) -> bool:
 
 def _trust(operators: Path | None) -> ReferenceTrust:
     from cloud_jobs.config import ReferenceSettings
-    from geo.reference.trust import ANYBODY
+    from geo.reference.messages import ANYBODY
 
     return ANYBODY if operators is None else ReferenceSettings(operators=operators).trust()
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from cloud_jobs.in_force import in_force
 from cloud_jobs.reference_files import PlacedVersion, usable
-from geo.reference.beginning import beginning, instant_text
+from geo.reference.moments import beginning, instant_text
 
 _NAMES: Final = (("tenant", "device", "begin"), ("meter", "zone", "window"), ("id",), ("name",))
 """By which keys the things of a list are known: the first of these that all of them have, and no two alike."""

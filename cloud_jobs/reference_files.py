@@ -14,13 +14,11 @@ from typing import Any, Final, NamedTuple, cast
 from cloud_jobs.billing.contracts import StatedContract, contracts_of_toml, usable_contract
 from cloud_jobs.errors import CloudError, ReferenceFileError
 from geo.alerts import AlertError, usable_rule
-from geo.reference.beginning import UNKNOWN_BEGINNING, beginning
-from geo.reference.fences import usable_fence
-from geo.reference.in_force import Usable
+from geo.reference.in_force import Usable, usable_fence
 from geo.reference.messages import MAX_BYTES, MAX_VALUES, Kind, stated_version
+from geo.reference.moments import UNKNOWN_BEGINNING, beginning
 from geo.spatial import Fence, FenceError
-from geo.spatial.feature_notices import feature_notices
-from geo.spatial.features import Feature, read_features
+from geo.spatial.features import Feature, feature_notices, read_features
 from geo.spatial.geojson import fence_of, kind_of
 from waybill.daemon.bounded_file import read_bounded
 from waybill.record import InvalidJson, parse_json

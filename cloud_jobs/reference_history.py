@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 from cloud_jobs.in_force import in_force
 from cloud_jobs.reference_files import usable
-from geo.reference.beginning import beginning
 from geo.reference.in_force import publication_order
-from geo.reference.messages import stated_version
-from geo.reference.trust import ReferenceTrust
+from geo.reference.messages import ReferenceTrust, stated_version
+from geo.reference.moments import beginning
 from waybill.identity.publication_id import PROPERTY, drawn_at
 from waybill.identity.signatures import REASON, SIGNATURE, SIGNER, Publication
 

@@ -7,37 +7,219 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import structlog
 
 from edge_agent.checking import PULSAR_MISSING
-from edge_agent.clock.clocks import Clocks, SystemClocks
-from edge_agent.clock.jumps import ClockMonitor, CorrectionRules
+from edge_agent.clocks import ClockMonitor, Clocks, CorrectionRules, SystemClocks
 from edge_agent.config import AgentSettings, TimeSettings, UplinkSettings
-from edge_agent.control_dead_letters import ControlDeadLetters
-from edge_agent.data_usage import FlashMeter
-from edge_agent.drain.drainer import Drainer, DrainParts
-from edge_agent.drain.link_budget import LinkBudget
-from edge_agent.enrolment.certificate_folder import CertificateFolder
-from edge_agent.enrolment.certificate_state import certificate_folder
+from edge_agent.drain.drainer import ControlDeadLetters, Drainer, DrainParts
+from edge_agent.drain.link_budget import DataUsage, FlashMeter, LinkBudget, LinkPolicy, link_in
+from edge_agent.enrolment.certificates import (
+    CertificateFolder,
+    UplinkCertificates,
+    certificate_folder,
+    certificate_state,
+)
 from edge_agent.enrolment.enrolment_loop import EnrolmentLoop, EnrolmentParts
-from edge_agent.enrolment.uplink_certificates import UplinkCertificates
 from edge_agent.errors import LinkError, StoreInUse
 from edge_agent.intake.intake_loop import IntakeLoop
-from edge_agent.intake.record_intake import Intake, IntakeParts
+from edge_agent.intake.messages import UNHEALTHY
+from edge_agent.intake.record_intake import Intake, IntakeParts, topic_moves
 from edge_agent.process import flash_bytes
-from edge_agent.store.buffer import Buffer
-from edge_agent.store.buffer_file import RESERVE_BYTES
+from edge_agent.store.buffer import RESERVE_BYTES, Buffer
 from edge_agent.store.clock_correction import ClockCorrector
 from edge_agent.store.database import BufferOptions
-from edge_agent.store.lineage import next_epoch
+from edge_agent.store.epochs import next_epoch
 from edge_agent.store.retention import BufferRetention
 from edge_agent.uplink.mqtt import MqttUplink
 from edge_agent.uplink.protocol import Uplink
+from edge_agent.vehicle_broker import KEEPS
+from waybill.daemon.memory import resident_bytes
+
+# What is held back now by a link or a plan, and what new settings would hold back that flows today.
+
+
+def held_classes(settings: AgentSettings, usage: DataUsage) -> dict[str, str]:
+    """The classes that may not be sent now, each with its reason: `link` or `plan`. `usage`: today and this month."""
+    allowed = _allowed(settings, usage)
+    link = _link(settings)
+    return {
+        one.name: "link" if one.links and link not in one.links else "plan"
+        for index, one in enumerate(settings.classes)
+        if index not in allowed
+    }
+
+
+def newly_held(
+    former: AgentSettings, proposed: AgentSettings, usage: DataUsage, waiting: Collection[int] = ()
+) -> list[str]:
+    """The topic filters whose records may be sent with the former settings, and not with the proposed ones.
+
+    Judged by topic, because a push may also move topics into a class that has to wait; then the classes, of those that
+    have records `waiting`, that wait themselves.
+    """
+    before, after = _allowed(former, usage), _allowed(proposed, usage)
+    moves = topic_moves(former.classes, proposed.classes, former.intake.topic)
+    topics = [
+        one for (old, new), filters in sorted(moves.items()) if old in before and new not in after for one in filters
+    ]
+    held = (before - after) & set(waiting)
+    stored = [f"what waits in class {one.name}" for index, one in enumerate(former.classes) if index in held]
+    return list(dict.fromkeys(topics)) + stored
+
+
+def _allowed(settings: AgentSettings, usage: DataUsage) -> frozenset[int]:
+    return LinkPolicy(settings.link, settings.classes).allowed_classes(_link(settings), usage)
+
+
+def _link(settings: AgentSettings) -> str | None:
+    return link_in(settings.link.link_file) or settings.link.link
+
+
+# What a running agent knows of itself, as plain values: for metrics, health and `status`.
+
+STALE_S = 60.0
+"""A thread that was not seen for so long is stuck."""
+
+
+def counters_of(agent: Agent) -> dict[str, Any]:
+    """Counters since the settings were loaded. The agent may have been stopped."""
+    intake, sent = agent.intake.counters, agent.drainer.dispatcher.counters
+    return {
+        "acks_ignored": sent.acks_ignored,
+        "control_dead_letters": agent.dead_letters.count,
+        "messages": intake.messages,
+        "payload_bytes": intake.payload_bytes,
+        "commits": intake.commits,
+        "vehicle_sessions_lost": agent.intake_loop.broker_watch.sessions_lost,
+        "malformed": dict(intake.malformed),
+        "not_recorded": dict(intake.not_recorded),
+        "unknown_members": dict(intake.unknown_members),
+        "unusable_members": dict(intake.unusable_members),
+        "enrolment": dict(agent.enrolment.outcomes) if agent.enrolment is not None else {},
+        "batches_sent": sent.batches,
+        "batches_again": sent.resent,
+        "heartbeats_sent": agent.drainer.statements.heartbeats,
+        "records_sent": sent.records,
+        "batch_bytes_sent": sent.size,
+        "wire_bytes_sent": agent.link_budget.sent_bytes,
+        "wire_bytes_received": agent.link_budget.received_bytes,
+    }
+
+
+def add_counters(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Counters of the process: those from before its settings were loaded anew, and those since."""
+    return {
+        key: add_counters(before.get(key, {}), value) if isinstance(value, dict) else before.get(key, 0) + value
+        for key, value in {**dict.fromkeys(before, 0), **now}.items()
+    }
+
+
+def current_state(agent: Agent) -> dict[str, Any]:
+    """Connections and budget as they are now, and the counters of `counters_of`."""
+    drain, intake, usage = agent.drainer, agent.intake_loop, agent.link_budget.usage
+    return {
+        **counters_of(agent),
+        "local_broker": intake.connected,
+        "vehicle_broker": intake.broker_watch.state(time.monotonic()),
+        "unreadable": agent.intake.unreadable.rows(),
+        "meant_members": dict(agent.intake.unreadable.meant_members),
+        "messages_readable": agent.intake.unreadable.state(time.monotonic()) not in UNHEALTHY,
+        "vehicle_broker_dropped": intake.broker_watch.dropped,
+        "region": drain.health.connected_region,
+        "uplink_healthy": drain.health.is_healthy,
+        "uplink": uplink_state(agent),
+        "paused_for_s": round(drain.paused_for_s, 1),
+        "link": agent.link_budget.link,
+        **certificate_state(agent.settings, time.time()),
+        "certificate_problem": agent.certificate_problem or None,
+        # Beside the certificate: whether one that has not ended is taken says the region alone.
+        "uplink_problem": drain.regions.last_failure or None,
+        "held_back": _held_back(agent),
+        "waiting_for_commit": agent.intake.waiting,
+        "retrying": drain.dispatcher.retrying,
+        "stated_until_s": _stated_until_s(agent),
+        "in_flight": drain.dispatcher.in_flight,
+        "wire_bytes_today": usage.day_bytes,
+        "wire_bytes_this_month": usage.month_bytes,
+        "flash_bytes": flash_bytes(),
+        "rss_bytes": resident_bytes(),
+    }
+
+
+def _stated_until_s(agent: Agent) -> int:
+    statement = agent.drainer.inbox.statement
+    return 0 if statement is None else statement.stated_us // 1_000_000
+
+
+def uplink_state(agent: Agent) -> str:
+    """`acknowledges`, `unknown` (connected, and no acknowledgement yet), or what is wrong.
+
+    That is `silent`, `no gateway`, `not connected`, or `taken over`: the broker closes connections again and again,
+    probably because another agent has this device's id.
+    """
+    drain = agent.drainer
+    if drain.regions.takeovers.is_suspected:
+        return "taken over"
+    if drain.health.connected_region is None:
+        return "not connected"
+    if drain.health.gateway_absent:
+        return "no gateway"
+    if not drain.health.is_healthy:
+        return "silent"
+    return "acknowledges" if drain.health.region_acked else "unknown"
+
+
+def buffer_state(agent: Agent) -> str:
+    """`stores`, `cannot commit`, or `drops records`: some were dropped for want of space in the last minute."""
+    if agent.intake.is_failing:
+        return "cannot commit"
+    dropped_at_s = agent.retention.dropped_at_s
+    is_dropping = dropped_at_s is not None and time.monotonic() - dropped_at_s < STALE_S
+    return "drops records" if is_dropping else "stores"
+
+
+def health_state(agent: Agent) -> dict[str, Any]:
+    """What `/health` says: `healthy` is true, false, or null while no region has acknowledged anything."""
+    uplink, alive, local, buffer = (
+        uplink_state(agent),
+        is_alive(agent),
+        agent.intake_loop.connected,
+        buffer_state(agent),
+    )
+    certificate = certificate_state(agent.settings, time.time())["certificate"]
+    vehicle_broker = agent.intake_loop.broker_watch.state(time.monotonic())
+    messages = agent.intake.unreadable.state(time.monotonic())
+    is_kept = (vehicle_broker, buffer) == (KEEPS, "stores") and messages not in UNHEALTHY
+    near = alive and local and is_kept and certificate not in {"none", "expired"}
+    return {
+        "healthy": None if near and uplink == "unknown" else near and uplink == "acknowledges",
+        "threads": alive,
+        "local_broker": local,
+        "vehicle_broker": vehicle_broker,
+        "messages": messages,
+        "buffer": buffer,
+        "uplink": uplink,
+        "certificate": certificate,
+        "held_back": _held_back(agent),
+    }
+
+
+def _held_back(agent: Agent) -> dict[str, str]:
+    return held_classes(agent.settings, agent.link_budget.usage.add(time.time(), 0))
+
+
+def is_alive(agent: Agent) -> bool:
+    """Whether both threads run and were seen lately."""
+    now_s = time.monotonic()
+    beats = (agent.intake_loop.heartbeat_s, agent.drainer.heartbeat_s)
+    return agent.is_running and all(now_s - beat_s < STALE_S for beat_s in beats)
+
 
 log = structlog.get_logger("edge_agent")
 

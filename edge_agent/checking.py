@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from edge_agent.config import AgentSettings
-from edge_agent.enrolment.certificate_state import certificate_folder
+from edge_agent.enrolment.certificates import certificate_folder
 from edge_agent.vehicle_broker import broker_conf_faults
 from waybill.mqtt.broker_settings import BrokerSettings, read_password, unusable_files
 from waybill.settings import file_fault

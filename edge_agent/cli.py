@@ -103,7 +103,7 @@ def enrol(config: Config) -> None:
 
     Example: edge-agent enrol --config agent.toml
     """
-    from edge_agent.enrolment.enrol_once import enrol_once
+    from edge_agent.enrolment.enrolment_loop import enrol_once
 
     with _errors_as_lines():
         typer.echo(enrol_once(load(AgentSettings, config)))
@@ -118,8 +118,8 @@ def status(
 
     Example: edge-agent status --config agent.toml --json
     """
-    from edge_agent.status import is_running, read_status
-    from edge_agent.status_client import fetch_current_state
+    from edge_agent.inspection import is_running, read_status
+    from edge_agent.text_tables import fetch_current_state
 
     with _errors_as_lines():
         settings = load(AgentSettings, config)

@@ -22,17 +22,23 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import structlog
 
-from edge_agent.agent import RESTART_WITHIN_S, Agent
-from edge_agent.agent_state import add_counters, counters_of, current_state, health_state, is_alive
+from edge_agent.agent import (
+    RESTART_WITHIN_S,
+    Agent,
+    add_counters,
+    counters_of,
+    current_state,
+    health_state,
+    is_alive,
+    newly_held,
+)
 from edge_agent.checking import problems, warnings
-from edge_agent.clock.clocks import SystemClocks
+from edge_agent.clocks import SystemClocks
 from edge_agent.config import AgentSettings
 from edge_agent.errors import AgentError, StoreError, StoreVersion
-from edge_agent.holding import newly_held
-from edge_agent.notify import notify, watchdog_interval_s
-from edge_agent.pushable import PushRefused
-from edge_agent.pushed import NO_ACKNOWLEDGEMENT, EffectiveSettings, Trial, effective_settings
-from edge_agent.status import read_status
+from edge_agent.inspection import read_status
+from edge_agent.process import notify, watchdog_interval_s
+from edge_agent.push.pushed import NO_ACKNOWLEDGEMENT, EffectiveSettings, PushRefused, Trial, effective_settings
 from waybill.daemon.backoff import Backoff
 from waybill.daemon.durable_file import replace_durably
 from waybill.daemon.logs import LineLimit, start_logging

@@ -24,12 +24,12 @@ from geo.reference.in_force import (
 from geo.reference.messages import (
     Kind,
     QuarantinedMessage,
+    ReferenceTrust,
     check_content,
     named_message,
     quarantined_publication,
     read_messages,
 )
-from geo.reference.trust import ReferenceTrust
 from waybill.identity.errors import SignatureFault
 from waybill.identity.publication_id import is_far_ahead
 from waybill.pulsar.compacted_topic import TopicMessage

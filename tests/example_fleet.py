@@ -15,7 +15,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from deploy.local import StackState, stack_access, stack_operator
-from edge_agent.intake.parse import parse_message
+from edge_agent.intake.messages import parse_message
 from simulator import drive, generated_scenario, write_folder
 from simulator.scenario import Scenario
 from tests.pulsar_clients import open_client

@@ -101,7 +101,7 @@ SUBCOMMANDS = {
     "canary": LazyCommand(
         "deploy.canary.cli:app", "local", "A vehicle with known answers, watched at each hop up to the money."
     ),
-    "push": LazyCommand("edge_agent.push_cli:app", "gateway", "Operators' keys, and signed settings for devices."),
+    "push": LazyCommand("edge_agent.push.push_cli:app", "gateway", "Operators' keys, and signed settings for devices."),
     "alerts": LazyCommand("gateway.webhooks.cli:app", "gateway", "Alerts as they come, and delivered to webhooks."),
     "reference": LazyCommand("cloud_jobs.reference_cli:app", "cloud", "Check, publish and show contracts and fences."),
     "decisions": LazyCommand(

@@ -20,12 +20,11 @@ from benchmarks.edge.sink import LIVE_MS, Sink, percentile
 from benchmarks.folders import benchmark_folder
 from deploy.local import MosquittoBroker
 from edge_agent.config import AgentSettings
-from edge_agent.intake.parse import parse_message
-from edge_agent.status import read_status
-from edge_agent.store.arrivals import arrival_of
+from edge_agent.inspection import read_status
+from edge_agent.intake.messages import parse_message
+from edge_agent.store.batch_rows import PendingRecord, arrival_of
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.database import BufferOptions
-from edge_agent.store.packing import PendingRecord
 from waybill.record import VEHICLE_POSITION
 from waybill.settings import load
 

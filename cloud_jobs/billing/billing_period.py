@@ -12,7 +12,7 @@ from typing import Final
 from zoneinfo import ZoneInfo, available_timezones
 
 from cloud_jobs.billing.errors import BadPeriod
-from geo.reference.beginning import FIRST_YEAR, LAST_YEAR, QUARTER
+from geo.reference.moments import FIRST_YEAR, LAST_YEAR, QUARTER
 
 _HELP: Final = (
     "use 2026, 2026-03, 2026-03-05, or FIRST/LAST with both days included, for instance 2026-03-05/2026-03-19"

@@ -24,7 +24,7 @@ from cloud_jobs.usage.groups import record_files
 from cloud_jobs.usage.metering import MeterRules, meter_table, track_of
 from cloud_jobs.usage.reading import Arrays, Devices
 from cloud_jobs.usage.touched_hours import MOST_HOURS, device_hours
-from geo.reference.fences import published_fences
+from geo.reference.in_force import published_fences
 from geo.spatial import ENGINE_VERSION, OUTSIDE, TrackSettings
 from geo.spatial.ragged import Floats, Ints
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from geo.alerts.verdict import ErrorReason, VerdictKind
+from geo.alerts.messages import ErrorReason, VerdictKind
 from geo.spatial import DayEvent
 
 # one alert has a few events in its place; a message has a bound

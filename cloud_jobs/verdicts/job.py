@@ -48,7 +48,7 @@ from cloud_jobs.verdicts.open_alerts import (
     read_open_alerts,
     write_open_alerts,
 )
-from geo.alerts.verdict import ErrorReason, VerdictKind
+from geo.alerts.messages import ErrorReason, VerdictKind
 
 # What the centre has of the records that prove an alert. Pure.
 

@@ -22,7 +22,7 @@ from cloud_jobs.verdicts.lookups import Row, event_of
 from cloud_jobs.verdicts.metrics import VerdictMetrics
 from cloud_jobs.verdicts.subscription import AlertSubscription
 from geo.alerts import AlertVerdict, VerdictKind
-from geo.alerts.verdict import FinalEvent
+from geo.alerts.messages import FinalEvent
 from geo.spatial import DayEvent
 from waybill.daemon.signals import stop_on_signals
 

@@ -30,7 +30,7 @@ from deploy.canary.shown_records import RecordOfProbe, records_of_batch
 from deploy.canary.watch import CanaryWatch
 from deploy.local import DaemonProcess, MosquittoBroker, MosquittoSettings, PortBook, Server
 from edge_agent.config import AgentSettings
-from edge_agent.status import read_status
+from edge_agent.inspection import read_status
 from geo.alerts import MalformedAlert, decode_alert
 from waybill.daemon.backoff import Backoff
 from waybill.daemon.durable_file import replace_durably

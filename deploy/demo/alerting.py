@@ -19,7 +19,7 @@ from deploy.demo.shown_settings import show_settings
 from deploy.local import LocalStack
 from deploy.local.alert_process import alert_process
 from geo.alerts import Alert, MalformedAlert, VerdictKind, decode_alert
-from geo.spatial.revisions import Revision, in_force
+from geo.spatial.event_ids import Revision, in_force
 from waybill.pulsar.pulsar_client import open_pulsar_client
 
 __all__ = ["AlertFindings", "AlertWatch", "find_verdicts", "judge_alerts", "start_alert_processes"]

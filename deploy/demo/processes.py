@@ -24,9 +24,9 @@ from deploy.local import (
 )
 from deploy.local.stack_settings import gateway_settings
 from edge_agent.config import AgentSettings
-from edge_agent.enrolment.certificate_state import certificate_folder
+from edge_agent.enrolment.certificates import certificate_folder
 from edge_agent.errors import StoreError
-from edge_agent.status import read_status
+from edge_agent.inspection import read_status
 from simulator.scenario import ScenarioVehicle
 from waybill.settings import load
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from geo.alerts import AlertVerdict, VerdictKind
-from geo.spatial.revisions import Revision, in_force
+from geo.spatial.event_ids import Revision, in_force
 
 
 class VerdictRow(NamedTuple):

@@ -25,9 +25,9 @@ from deploy.local import DaemonProcess, LocalStack, PulsarCluster, PulsarSetting
 from deploy.local.alert_process import alert_process
 from geo.alerts import decode_alert, decode_verdict
 from geo.replication import AdminClient, Topology, admins
-from geo.replication.observe import Observation, observe
+from geo.replication.link_probe import Observation, observe
 from geo.replication.topic_naming import split_partition
-from geo.spatial.revisions import Revision
+from geo.spatial.event_ids import Revision
 from waybill.pulsar.pulsar_client import open_pulsar_client
 from waybill.settings import load
 

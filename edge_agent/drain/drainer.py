@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
 import structlog
 
-from edge_agent.clock.jumps import ClockJump
-from edge_agent.clock.statement import HeadStatement
+from edge_agent.clocks import ClockJump, HeadStatement
 from edge_agent.config import MAX_CLASSES, AgentSettings
-from edge_agent.control_dead_letters import ControlDeadLetters
-from edge_agent.drain.dispatcher import Dispatcher
+from edge_agent.drain.dispatcher import Dispatcher, Statements
 from edge_agent.drain.link_budget import LinkBudget
 from edge_agent.drain.region import MakeUplink, RegionChoice, UplinkHealth
-from edge_agent.drain.statements import Statements
 from edge_agent.errors import AgentError, LinkError, StoreDamaged, StoreError
 from edge_agent.store.batch_rows import StoredBatch
 from edge_agent.store.buffer import Buffer
@@ -34,7 +33,44 @@ from edge_agent.uplink.protocol import (
     Uplink,
     UplinkEvent,
 )
+from waybill.daemon.durable_file import replace_durably
 from waybill.record import Ack, IntervalSet, RefusalReason
+
+# Control messages that could not be handled: kept with their bytes, in a bounded folder beside the buffer.
+
+log = structlog.get_logger("edge_agent")
+
+FOLDER = "control-dead-letters"
+MAX_LETTERS = 64
+"""Further ones are only counted, so that nobody can wear out the flash; who deletes files makes room."""
+MAX_LETTER_BYTES = 64 << 10
+MAX_REASON_CHARACTERS = 200
+
+
+class ControlDeadLetters:
+    """Files `0001.letter`, …: a line of JSON (source, reason, size) and the message's first MAX_LETTER_BYTES bytes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / FOLDER
+        self.count = 0
+        """Messages since the agent started, kept or not."""
+
+    def add(self, source: str, reason: str, payload: bytes) -> None:
+        """Keeps a message, if there is room; counts it in any case. Never raises OSError."""
+        self.count += 1
+        with suppress(OSError):
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            free = next((path for path in self._paths() if not path.exists()), None)
+            if free is None:
+                return
+            about = {"source": source, "reason": reason[:MAX_REASON_CHARACTERS], "size": len(payload)}
+            content = json.dumps(about).encode() + b"\n" + payload[:MAX_LETTER_BYTES]
+            replace_durably(free, content, mode=0o600)
+            log.error("dead letter of a control message", file=str(free), **about)
+
+    def _paths(self) -> list[Path]:
+        return [self._folder / f"{number:04}.letter" for number in range(1, MAX_LETTERS + 1)]
+
 
 # What other threads hand to the drain's thread.
 

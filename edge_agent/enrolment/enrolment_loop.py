@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import random
 import secrets
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
 import structlog
 
-from edge_agent.config import DeviceSettings, EnrolmentSettings
-from edge_agent.enrolment.certificate_folder import CertificateFolder, HeldCertificate
+from edge_agent.config import AgentSettings, DeviceSettings, EnrolmentSettings
+from edge_agent.enrolment.certificates import CertificateFolder, HeldCertificate, certificate_folder
 from edge_agent.errors import AgentError, EnrolmentFailed, LinkError
-from edge_agent.link_advice import claim_refusal, named
-from edge_agent.mqtt_session import MqttSession
+from edge_agent.inspection import is_running
+from edge_agent.uplink.mqtt_session import MqttSession, claim_refusal, named
 from waybill.daemon.backoff import Backoff
 from waybill.daemon.tls import TlsSettings
 from waybill.identity.claims import token_user
@@ -38,6 +41,31 @@ from waybill.settings import read_file
 
 if TYPE_CHECKING:
     from waybill.identity.authority import KeyPair
+
+
+# `edge-agent enrol`: one attempt, for whoever sets a device up and wants to see that it works.
+
+
+def enrol_once(settings: AgentSettings) -> str:
+    """What there is to say. Raises EnrolmentFailed, and OSError where the certificate cannot be kept."""
+    folder = certificate_folder(settings)
+    if settings.enrolment is None or folder is None:
+        raise EnrolmentFailed("the settings have no [enrolment]: this device is given its certificate by hand")
+    if (held := folder.newest()) is not None and time.time() < held.validity.not_after_s:
+        return f"{settings.device.tenant}/{settings.device.id} has a certificate: {_described(held)}"
+    if is_running(settings):
+        raise EnrolmentFailed("the agent runs, and enrols by itself: `edge-agent status` says how far it is")
+    os.umask(0o077)
+    parts = EnrolmentParts(
+        folder=folder, ask_region=lambda _request: None, on_certificate=lambda: None, random=random.Random()
+    )
+    held = EnrolmentLoop(settings.enrolment, settings.device, parts).enrol()
+    return f"{settings.device.tenant}/{settings.device.id} is enrolled: {_described(held)}"
+
+
+def _described(held: HeldCertificate) -> str:
+    ends = datetime.fromtimestamp(held.validity.not_after_s, UTC)
+    return f"serial {held.validity.serial:x}, valid until {ends:%Y-%m-%d %H:%M} UTC"
 
 
 # Asking for a certificate, and what is done with the answer. The library for certificates is loaded here alone.

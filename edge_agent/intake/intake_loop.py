@@ -11,7 +11,7 @@ import structlog
 from edge_agent.config import IntakeSettings
 from edge_agent.errors import LinkError
 from edge_agent.intake.record_intake import Intake
-from edge_agent.mqtt_session import MqttSession
+from edge_agent.uplink.mqtt_session import MqttSession
 from edge_agent.vehicle_broker import DROPPED_TOPIC, BrokerWatch
 from waybill.daemon.backoff import Backoff
 from waybill.mqtt.mqtt_client import MqttMessage, MqttSessionOptions

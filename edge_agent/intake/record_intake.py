@@ -3,28 +3,142 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
 
 import structlog
+from paho.mqtt.client import topic_matches_sub
 
-from edge_agent.clock.age import SET_CLOCK_MS
-from edge_agent.clock.clocks import Clocks
-from edge_agent.clock.jumps import ClockJump, ClockMonitor, CorrectionRules
-from edge_agent.clock.statement import HeadStatement, HeardThrough
-from edge_agent.config import AgentSettings
+from edge_agent.clocks import (
+    SET_CLOCK_MS,
+    ClockJump,
+    ClockMonitor,
+    Clocks,
+    CorrectionRules,
+    HeadStatement,
+    HeardThrough,
+)
+from edge_agent.config import AgentSettings, ClassSettings
 from edge_agent.errors import StoreDamaged, StoreError, StoreFull
-from edge_agent.intake.classes import Classifier
-from edge_agent.intake.parse import Parsed, parse_message
-from edge_agent.intake.unreadable import UnreadableMessages
-from edge_agent.store.arrivals import Arrival, RedeliveryMatcher, arrival_of
-from edge_agent.store.batch_rows import StoredBatch
+from edge_agent.intake.messages import Parsed, UnreadableMessages, parse_message
+from edge_agent.store.batch_rows import Arrival, PendingRecord, RedeliveryMatcher, StoredBatch, arrival_of
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.database import BufferCounters
-from edge_agent.store.packing import PendingRecord
 from edge_agent.store.retention import BufferRetention
 from waybill.mqtt.mqtt_client import MqttMessage
 from waybill.record import MAX_DEVICE_TIME_US, Event, Raw
+
+# Which class a topic belongs to, and which topics new classes would move: exact for every topic that there may be.
+
+REMEMBERED_TOPICS = 1024
+MAX_EXAMPLES = 1024
+"""Topics that are looked at in one comparison; with more, every class is taken to have topics of every other."""
+UNCOMPARED = "more topics than can be compared"
+
+Moves = dict[tuple[int, int], tuple[str, ...]]
+"""By the former and the new class of a topic, the filters of such topics."""
+
+
+class Classifier:
+    """Finds the first class that has a filter for a topic; topics that were seen lately are looked up."""
+
+    def __init__(self, classes: Sequence[ClassSettings]) -> None:
+        self._classes = classes
+        self._known: dict[str, int] = {}
+
+    def __call__(self, topic: str) -> int:
+        """The index of the topic's class, which is also its priority: 0 comes first."""
+        known = self._known.get(topic)
+        if known is not None:
+            return known
+        if len(self._known) >= REMEMBERED_TOPICS:
+            # Bounded: a publisher may make up topics without end.
+            self._known.clear()
+        index = self._known[topic] = self._search(topic)
+        return index
+
+    def _search(self, topic: str) -> int:
+        for index, one in enumerate(self._classes):
+            # A topic that begins with $ fits no wildcard (MQTT 5, 4.7.2), but a record must have a place.
+            if any(pattern == "#" or topic_matches_sub(pattern, topic) for pattern in one.topics):
+                return index
+        raise AssertionError("the settings promise a class that takes everything")
+
+
+class _Filter(NamedTuple):
+    """A topic filter: its levels without the last `#`, and whether it had one."""
+
+    levels: tuple[str, ...]
+    is_open: bool
+
+    @property
+    def text(self) -> str:
+        return "/".join((*self.levels, "#") if self.is_open else self.levels)
+
+
+def topic_moves(former: Sequence[ClassSettings], new: Sequence[ClassSettings], subscription: str) -> Moves:
+    """Where the topics go that `subscription` brings."""
+    return _moves(tuple(one.topics for one in former), tuple(one.topics for one in new), subscription)
+
+
+# A trial asks for the same comparison every half second.
+@lru_cache(maxsize=2)
+def _moves(former: tuple[tuple[str, ...], ...], new: tuple[tuple[str, ...], ...], subscription: str) -> Moves:
+    old_class, new_class = _classifier(former), _classifier(new)
+    moves: dict[tuple[int, int], dict[str, None]] = {}
+    for number, (shared, topic) in enumerate(_examples(former, new, _parsed_filter(subscription))):
+        if number == MAX_EXAMPLES:
+            return {(i, j): (UNCOMPARED,) for i in range(len(former)) for j in range(len(new))}
+        moves.setdefault((old_class(topic), new_class(topic)), {})[shared.text] = None
+    return {pair: tuple(names) for pair, names in moves.items()}
+
+
+def _classifier(topics: Sequence[tuple[str, ...]]) -> Classifier:
+    return Classifier([ClassSettings(name=f"c{index}", topics=one) for index, one in enumerate(topics)])
+
+
+def _examples(
+    former: Sequence[Sequence[str]], new: Sequence[Sequence[str]], subscription: _Filter
+) -> Iterator[tuple[_Filter, str]]:
+    """A topic of each length that a former, a new filter and the subscription have in common, with what they share.
+
+    Its wildcards stand for a word that no filter has. So whatever other filter fits it fits every topic of that length
+    that the three share: if any topic moves from one class to another, then one of these does.
+    """
+    old = dict.fromkeys(_shared(_parsed_filter(one), subscription) for topics in former for one in topics)
+    parsed = dict.fromkeys(_parsed_filter(one) for topics in new for one in topics)
+    known = {level for one in (*old, *parsed) if one for level in one.levels}
+    word = next(word for word in ("x" * count for count in range(1, len(known) + 2)) if word not in known)
+    longest = 1 + max(len(one.levels) for one in (*old, *parsed) if one)
+    for shared in dict.fromkeys(_shared(one, other) for one in old if one for other in parsed):
+        if shared is None:
+            continue
+        least = max(1, len(shared.levels))
+        for length in range(least, 1 + (longest if shared.is_open else least)):
+            levels = [word if level == "+" else level for level in shared.levels]
+            yield shared, "/".join([*levels, *[word] * (length - len(levels))])
+
+
+def _parsed_filter(text: str) -> _Filter:
+    levels = tuple(text.split("/"))
+    return _Filter(levels[:-1], True) if levels[-1] == "#" else _Filter(levels, False)
+
+
+def _shared(first: _Filter, second: _Filter) -> _Filter | None:
+    """The filter of the topics that both fit; None if there are none."""
+    short, long = sorted((first, second), key=lambda it: len(it.levels))
+    if len(short.levels) < len(long.levels) and not short.is_open:
+        return None
+    levels = []
+    for index, level in enumerate(long.levels):
+        its = short.levels[index] if index < len(short.levels) else "+"
+        if "+" not in (level, its) and level != its:
+            return None
+        levels.append(its if level == "+" else level)
+    return _Filter(tuple(levels), first.is_open and second.is_open)
+
 
 # When to commit: the balance between latency and flash wear, as a pure state machine that is handed the time.
 
@@ -226,7 +340,7 @@ class Intake:
             self._mids.append(message.mid)
             self._heard.on_redelivered(self._parts.clocks.monotonic_us())
             return False
-        parsed = _parsed(message)
+        parsed = _parsed_message(message)
         if message.qos and self._match_redelivery(message, arrival, parsed[0].device_time_us):
             self._parts.buffer.counters.add("duplicates", 1)
             self._heard.on_redelivered(self._parts.clocks.monotonic_us())
@@ -284,7 +398,7 @@ class Intake:
         return mids
 
     def _match_redelivery(self, message: MqttMessage, arrival: Arrival, device_time_us: int | None) -> bool:
-        """Whether the message is stored already; see `edge_agent.store.arrivals`."""
+        """Whether the message is stored already; see `edge_agent.store.batch_rows`."""
         resumption = self._resumption
         is_marked = message.dup and self._parts.buffer.recent.is_newest_of_its_id(arrival)
         if resumption is None:
@@ -483,7 +597,7 @@ def _count(counts: dict[str, int], name: str) -> None:
     counts[name] = counts.get(name, 0) + 1
 
 
-def _parsed(message: MqttMessage) -> tuple[Parsed, ...]:
+def _parsed_message(message: MqttMessage) -> tuple[Parsed, ...]:
     """The message's records; raw where reading it raises what nobody thought of: no message stops the intake."""
     try:
         return parse_message(message.topic, message.payload, message.missing)

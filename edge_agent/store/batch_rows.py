@@ -7,15 +7,278 @@ whose batch is gone remembers its arrivals until it is expired.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from hashlib import blake2b
+from itertools import groupby
+from operator import attrgetter
+from struct import Struct
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import structlog
 
 from edge_agent.errors import StoreDamaged
-from edge_agent.store.arrivals import Arrival, unpack_arrivals
 from edge_agent.store.connection import Connection
-from waybill.record import Batch, IntervalSet, Tombstone, WireError, decode, encode
+from waybill.record import (
+    MAX_CONTENT_BYTES,
+    Batch,
+    Body,
+    IntervalSet,
+    Raw,
+    Record,
+    Tombstone,
+    WireError,
+    decode,
+    encode,
+)
+
+# Distinguishes a message that is delivered again from a new one with the same content.
+
+# A message id has 16 bits. 8 bytes of a digest do not meet by chance among those that are remembered.
+_ENTRY = Struct(">H8s")
+_DIGEST_BYTES = 8
+SET_CLOCK_US = 1_577_836_800_000_000
+"""2020-01-01: an earlier device time is of a clock that nobody had set, and may come again after the next start."""
+
+
+class Arrival(NamedTuple):
+    """How a message came: the broker's message id and a digest of its topic and payload."""
+
+    mid: int
+    digest: bytes
+
+
+def arrival_of(mid: int, topic: str, payload: bytes) -> Arrival:
+    """The arrival of a message."""
+    # No topic holds a NUL (MQTT 5, 1.5.4), so no two messages make the same bytes.
+    return Arrival(mid, blake2b(b"%b\0%b" % (topic.encode(), payload), digest_size=_DIGEST_BYTES).digest())
+
+
+def pack_arrivals(arrivals: Iterable[Arrival]) -> bytes:
+    """Arrivals in 10 bytes each."""
+    return b"".join([_ENTRY.pack(*arrival) for arrival in arrivals])
+
+
+def unpack_arrivals(packed: bytes) -> list[Arrival]:
+    """The arrivals that were packed."""
+    # iter_unpack raises for a length that does not fit, and a damaged row must not keep the buffer from opening.
+    return [Arrival(*entry) for entry in _ENTRY.iter_unpack(packed[: len(packed) // _ENTRY.size * _ENTRY.size])]
+
+
+class RecentArrivals:
+    """The last `size` committed arrivals.
+
+    A broker may deliver again whatever it has no acknowledgement for: at most its window of unacknowledged messages, so
+    as many arrivals show every redelivery (MQTT 5, 4.4 and 4.9), but for a broker that lost more than that.
+    """
+
+    def __init__(self, size: int, arrivals: Iterable[Arrival] = ()) -> None:
+        self._size = size
+        self._order: deque[Arrival] = deque()
+        self._count: dict[Arrival, int] = {}
+        self._newest: dict[int, bytes] = {}
+        self.add(arrivals)
+
+    def add(self, arrivals: Iterable[Arrival]) -> None:
+        """Remembers arrivals, the oldest first, and forgets the oldest beyond the size."""
+        for arrival in arrivals:
+            self._order.append(arrival)
+            self._count[arrival] = self._count.get(arrival, 0) + 1
+            self._newest[arrival.mid] = arrival.digest
+        while len(self._order) > self._size:
+            # `_newest` keeps its entry: there are 65,535 message ids at most, and `_count` says what is still known.
+            oldest = self._order.popleft()
+            if self._count[oldest] == 1:
+                del self._count[oldest]
+            else:
+                self._count[oldest] -= 1
+
+    def __contains__(self, arrival: Arrival) -> bool:
+        return arrival in self._count
+
+    def is_newest_of_its_id(self, arrival: Arrival) -> bool:
+        """Whether it is known, and no other content came with its message id since."""
+        return arrival in self._count and self._newest[arrival.mid] == arrival.digest
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def arrivals(self) -> tuple[Arrival, ...]:
+        """All of them, the oldest first."""
+        return tuple(self._order)
+
+
+class RedeliveryMatcher:
+    """What a broker may deliver again at the beginning of a connection that resumed a session."""
+
+    def __init__(self, stored: Iterable[Arrival]) -> None:
+        self._positions: dict[Arrival, list[int]] = {}
+        self._times: dict[bytes, int] = {}
+        for position, arrival in enumerate(stored):
+            self._positions.setdefault(arrival, []).append(position)
+            self._times[arrival.digest] = self._times.get(arrival.digest, 0) + 1
+        self._at = -1
+
+    def try_advance(self, arrival: Arrival) -> bool:
+        """Whether the arrival was stored behind those that were asked for before; the search goes on behind it."""
+        position = next((position for position in self._positions.get(arrival, ()) if position > self._at), None)
+        if position is None:
+            return False
+        self._at = position
+        return True
+
+    def is_anchor(self, arrival: Arrival, device_time_us: int | None) -> bool:
+        """Whether a message that follows can only be the stored one."""
+        timed = device_time_us is not None and device_time_us >= SET_CLOCK_US
+        return timed and self._times.get(arrival.digest) == 1
+
+
+# From what waits to what is stored: batches that can be read again, and dead letters for what no batch can carry.
+
+log = structlog.get_logger("edge_agent.store")
+
+BATCH_CONTENT_BYTES = MAX_CONTENT_BYTES // 2
+"""A batch's records unpack to about so much at most; `encode` refuses what a decoder would, and then it is halved."""
+_EXPANSION, _FIXED_BYTES = 4, 512
+"""A record unpacks to at most so many times its message (`\\u00e9` for two bytes, `1e15` written out), and so much."""
+MAX_DEAD_LETTERS = 256
+MAX_DEAD_LETTER_BYTES = 4 << 20
+"""Of all payloads together; the oldest go first."""
+MAX_KEPT_BYTES = 1 << 20
+"""Of one payload; `bytes` says how long it was."""
+
+
+_NO_COUNTS: Final[Mapping[str, int]] = MappingProxyType({})
+
+
+class PendingRecord(NamedTuple):
+    """A record before its commit gives it an id.
+
+    `topic`, `payload`: what it came as, should its body not be writable. `continues`: it is of the same message as the
+    record before it, which is committed with it. `counts`: counters that grow by so much when it is stored.
+    """
+
+    class_index: int
+    body: Body
+    device_time_us: int
+    monotonic_us: int
+    boot: str
+    arrival: Arrival
+    uncertainty_ms: int = 0
+    topic: str = ""
+    payload: bytes = b""
+    continues: bool = False
+    counts: Mapping[str, int] = _NO_COUNTS
+
+
+class DeadLetter(NamedTuple):
+    """A message that no record can carry, with the class of the error that said so."""
+
+    topic: str
+    payload: bytes
+    reason: str
+
+
+@dataclass(slots=True)
+class PackedCommit:
+    """The batches of a commit, and what could not be carried."""
+
+    batches: list[StoredBatch] = field(default_factory=list)
+    dead_letters: list[DeadLetter] = field(default_factory=list)
+    unencodable: int = 0
+
+
+def packed(waiting: Sequence[PendingRecord], owner: BatchOwner, ordinal: int, wall_ms: int) -> PackedCommit:
+    """Gives records ids behind the owner's head: a batch for each class in its order, more where one is too large."""
+    commit = PackedCommit()
+    seq = owner.head
+    # The sort is stable: within a class records get their ids in the order in which they came.
+    for index, group in groupby(sorted(waiting, key=attrgetter("class_index")), key=attrgetter("class_index")):
+        for pending in _chunks(group):
+            for count, data in _encoded(pending, owner, seq, commit):
+                identity = batch_row_id(ordinal, seq + 1)
+                seq += count
+                commit.batches.append(StoredBatch(identity, owner.epoch, seq, index, count, len(data), wall_ms, data))
+    return commit
+
+
+def _chunks(group: Iterator[PendingRecord]) -> Iterator[list[PendingRecord]]:
+    chunk: list[PendingRecord] = []
+    size = 0
+    for record in group:
+        bound = _EXPANSION * len(record.payload) + _FIXED_BYTES
+        if size + bound > BATCH_CONTENT_BYTES and chunk:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(record)
+        size += bound
+    yield chunk
+
+
+def _encoded(
+    pending: Sequence[PendingRecord], owner: BatchOwner, seq: int, commit: PackedCommit
+) -> Iterator[tuple[int, bytes]]:
+    """Encoded batches behind `seq`, each with the number of its records."""
+    try:
+        yield len(pending), _batch(pending, owner, seq)
+        return
+    except Exception as error:  # noqa: BLE001 - whatever one record raises, the others are stored
+        reason = type(error).__name__
+    if len(pending) > 1:
+        middle = len(pending) // 2
+        for part in (pending[:middle], pending[middle:]):
+            for count, data in _encoded(part, owner, seq, commit):
+                seq += count
+                yield count, data
+        return
+    (record,) = pending
+    if not isinstance(record.body, Raw):
+        commit.unencodable += 1
+        log.warning("a record that cannot be written is carried raw", topic=record.topic, reason=reason)
+        # Not validated: `encode` judges it, and what it refuses is a dead letter.
+        raw = Raw.model_construct(topic=record.topic, payload=record.payload, reason="unencodable")
+        yield from _encoded([record._replace(body=raw)], owner, seq, commit)
+        return
+    log.error("dead letter", topic=record.topic, bytes=len(record.payload), reason=reason)
+    commit.dead_letters.append(DeadLetter(record.topic, record.payload, reason))
+
+
+def _batch(pending: Sequence[PendingRecord], owner: BatchOwner, seq: int) -> bytes:
+    records = tuple(
+        Record(number, one.device_time_us, one.body, one.monotonic_us, one.boot, one.uncertainty_ms)
+        for number, one in enumerate(pending, seq + 1)
+    )
+    return encode(Batch(owner.device, owner.epoch, seq + len(pending), records))
+
+
+def add_dead_letters(
+    connection: Connection, letters: Iterable[DeadLetter], wall_ms: int, changes: TransactionTotals
+) -> None:
+    """Stores and counts dead letters, and drops the oldest beyond the bounds. Inside the caller's transaction."""
+    added = 0
+    for letter in letters:
+        # `sqlite3` raises for a lone surrogate, and the whole commit would fail.
+        topic = letter.topic.encode("utf-8", "backslashreplace").decode("utf-8")
+        row = (wall_ms, topic, len(letter.payload), letter.payload[:MAX_KEPT_BYTES], letter.reason)
+        connection.execute(
+            "INSERT INTO dead_letters (wall_ms, topic, bytes, payload, reason) VALUES (?, ?, ?, ?, ?)", row
+        )
+        added += 1
+    if not added:
+        return
+    changes.counts["messages_dead_lettered"] += added
+    (before,) = connection.execute("SELECT count(*) FROM dead_letters").fetchone()
+    connection.execute(
+        "DELETE FROM dead_letters WHERE id NOT IN (SELECT id FROM (SELECT id, count(*) OVER newest AS place,"
+        " sum(length(payload)) OVER newest AS size FROM dead_letters WINDOW newest AS (ORDER BY id DESC))"
+        " WHERE place <= ? AND size <= ?)",
+        (MAX_DEAD_LETTERS, MAX_DEAD_LETTER_BYTES),
+    )
+    (after,) = connection.execute("SELECT count(*) FROM dead_letters").fetchone()
+    changes.counts["dead_letter_messages_dropped"] += before - after
+
 
 # SQLite's row ids have 63 bits: 17 trillion records of a life, and 19 bits for the number of lives.
 SEQ_BITS = 44

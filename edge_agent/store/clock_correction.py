@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from edge_agent.clock.jumps import ClockJump, CorrectionRules
+from edge_agent.clocks import ClockJump, CorrectionRules
 from edge_agent.errors import StoreDamaged
 from edge_agent.store.batch_rows import TransactionTotals, read_batch, replace_batch
 from edge_agent.store.buffer import Buffer

@@ -7,7 +7,7 @@
 `boots`   wall minus monotonic time of each boot of the device, and how far the correction after a jump has come
 `counters` that outlive a restart
 `dead_letter_batches`  the batches that wait and are not sent, because the region refused them too often, and why
-`mark`    one row: what the buffer remembers of the small file beside it (`edge_agent.store.lineage`)
+`mark`    one row: what the buffer remembers of the small file beside it (`edge_agent.store.epochs`)
 `dead_letters`  messages that no record can carry: when they came, how long they were, and why
 """
 

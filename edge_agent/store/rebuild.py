@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,20 +22,140 @@ from typing import Any
 
 from edge_agent.config import MAX_CLASSES
 from edge_agent.errors import StoreForeign, StoreFull
-from edge_agent.notify import notify
-from edge_agent.store.archive import (
-    archive_database,
-    delete_damaged,
-    delete_database,
+from edge_agent.process import notify
+from edge_agent.store.batch_rows import (
+    MAX_DEAD_LETTERS,
+    SEQ_MASK,
+    batch_row_id,
+    first_of,
+    insert_tombstones,
+    ordinal_of,
 )
-from edge_agent.store.batch_rows import batch_row_id, first_of, insert_tombstones, ordinal_of
 from edge_agent.store.connection import Connection, Connector, create_tables, is_sound
 from edge_agent.store.database import UNCOUNTED, BufferOptions, mapped_errors, transaction
-from edge_agent.store.gaps import count_missing
-from edge_agent.store.lineage import Lineage, read_lineage
-from edge_agent.store.packing import MAX_DEAD_LETTERS
+from edge_agent.store.epochs import Lineage, read_lineage
 from waybill.daemon.durable_file import sync_folder
-from waybill.record import Batch, IntervalSet, WireError, validate
+from waybill.record import Batch, IntervalSet, WireError, read_header, validate
+
+# Database files that were moved out of the way, kept for whoever wants to look into them.
+
+_LOG_OF = "log-of-"
+"""Before the name that a file is about to get: its log, until the file has that name."""
+FOREIGN = "foreign"
+"""Why a file was kept that belongs to another device, or to another tenant's of this name."""
+
+
+def archive_database(database: Path, why: str = "damaged") -> Path:
+    """Moves a file and its log out of the way; where to. Interrupted, it is ended by `finish_archiving`.
+
+    The log goes first, to a name that says where both belong: a file without its log would be an older buffer, and a
+    log without its file SQLite deletes.
+    """
+    before = archived_databases(database, why)
+    number = int(before[-1].name.rpartition("-")[2]) + 1 if before else 1
+    archived = database.with_name(f"{database.stem}.{why}-{number}")
+    log = database.with_name(database.name + "-wal")
+    if log.exists():
+        log.rename(database.with_name(_LOG_OF + archived.name))
+        # In between: a power cut may keep the second rename and take back the first.
+        sync_folder(database.parent)
+        finish_archiving(database)
+    else:
+        _move(database, archived)
+    return archived
+
+
+def archived_databases(database: Path, why: str = "damaged") -> list[Path]:
+    """The files that were archived, the oldest first."""
+    paths = [
+        path for path in database.parent.glob(f"{database.stem}.{why}-*") if path.name.rpartition("-")[2].isdigit()
+    ]
+    return sorted(paths, key=lambda path: int(path.name.rpartition("-")[2]))
+
+
+def finish_archiving(database: Path) -> None:
+    """Ends what broke off `archive_database`, before the file is opened. Raises OSError."""
+    for log in database.parent.glob(f"{_LOG_OF}{database.stem}.*"):
+        archived = database.with_name(log.name.removeprefix(_LOG_OF))
+        if not archived.exists():
+            _move(database, archived)
+        log.rename(archived.with_name(archived.name + "-wal"))
+        sync_folder(database.parent)
+
+
+def _move(database: Path, archived: Path) -> None:
+    for suffix in ("-shm", ""):
+        part = database.with_name(database.name + suffix)
+        if part.exists():
+            part.rename(archived.with_name(archived.name + suffix))
+    sync_folder(database.parent)
+
+
+def delete_damaged(database: Path, keep: int) -> int:
+    """Deletes the oldest of the files that were rebuilt: what can be read of them was taken over. How many."""
+    old = archived_databases(database)[: -keep or None]
+    for path in old:
+        delete_database(path)
+    return len(old)
+
+
+def delete_database(database: Path) -> None:
+    """Deletes a file and what belongs to it."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        database.with_name(database.name + suffix).unlink(missing_ok=True)
+
+
+# What the counters prove: each record id that was given waits, is acknowledged or declared lost.
+
+MAX_GAP_RANGES = 20
+
+
+def count_missing(connection: Connection, head: int, counters: Mapping[str, int]) -> int:
+    """How many record ids are missing; 0 as long as everything is right. `head`: of the present epoch."""
+    (before,) = connection.execute(
+        "SELECT coalesce(sum(head), 0) FROM epochs WHERE ordinal < (SELECT max(ordinal) FROM epochs)"
+    ).fetchone()
+    (waiting,) = connection.execute(
+        "SELECT coalesce(sum(records + lost), 0) FROM batches WHERE batch IS NOT NULL"
+    ).fetchone()
+    return int(before + head - waiting - counters.get("acknowledged", 0) - counters.get(UNCOUNTED, 0))
+
+
+def gaps(connection: Connection, ordinal: int, head: int, counters: Mapping[str, int]) -> dict[str, Any]:
+    """How many record ids are missing, the ranges of which some must be those, and the ranges that are declared lost.
+
+    At most `MAX_GAP_RANGES` each, the oldest; an acknowledged row is deleted later, so a range alone is no gap.
+    """
+    missing = count_missing(connection, head, counters)
+    return {
+        "gaps": missing,
+        "gap_ranges": _holes(connection, ordinal) if missing else [],
+        "tombstones": _tombstones(connection),
+    }
+
+
+def _holes(connection: Connection, ordinal: int) -> list[list[int]]:
+    rows = connection.execute(
+        "SELECT before + 1, first - 1 FROM (SELECT id & ? AS first, max(last) OVER"
+        " (ORDER BY id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before FROM batches WHERE id > ?)"
+        " WHERE first > coalesce(before, 0) + 1 LIMIT ?",
+        (SEQ_MASK, batch_row_id(ordinal, 0), MAX_GAP_RANGES),
+    ).fetchall()
+    return [[first or 1, last] for first, last in rows]
+
+
+def _tombstones(connection: Connection) -> list[list[Any]]:
+    rows = connection.execute(
+        "SELECT batch FROM batches WHERE lost > 0 AND batch IS NOT NULL ORDER BY id LIMIT ?", (MAX_GAP_RANGES,)
+    ).fetchall()
+    ranges: list[list[Any]] = []
+    for (data,) in rows:
+        try:
+            ranges.extend([first, last, reason] for first, last, reason in read_header(data).tombstones)
+        except WireError:
+            continue
+    return ranges[:MAX_GAP_RANGES]
+
 
 CORRUPT = "corrupt"
 """The reason of tombstones for what cannot be read."""

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import structlog
 
-from edge_agent.clock.age import SET_CLOCK_MS, AgeClock
+from edge_agent.clocks import SET_CLOCK_MS, AgeClock
 from edge_agent.config import BufferSettings, ClassSettings
 from edge_agent.errors import StoreDamaged
 from edge_agent.store.batch_rows import (

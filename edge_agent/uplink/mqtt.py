@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.errors import LinkError, LinkRefused
-from edge_agent.mqtt_session import MqttSession
+from edge_agent.uplink.mqtt_session import MqttSession
 from edge_agent.uplink.protocol import (
     CertificateAnswer,
     HeartbeatAnswered,

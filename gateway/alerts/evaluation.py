@@ -26,7 +26,7 @@ from gateway.alerts.fix_columns import FixColumns
 from gateway.alerts.held_fixes import FixRows, HeldFixes
 from gateway.alerts.passed_over import PassedOver
 from gateway.alerts.rules import AlertRules
-from geo.alerts.alert import MAX_EPOCHS
+from geo.alerts.messages import MAX_EPOCHS
 from geo.spatial import (
     DayEvent,
     Fixes,

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from geo.spatial.ragged import Floats, Ints
-from waybill.record.bodies import Kind
 from waybill.record.columns import RecordColumns
+from waybill.record.record import Kind
 
 _US_PER_MS = 1000
 

@@ -26,9 +26,8 @@ from gateway.errors import AddressTaken, ThreadEnded
 from gateway.reference_follower import ReferenceFollower
 from gateway.reference_publications import ReferencePublications
 from gateway.source_settings import ReferenceSource
-from geo.reference.fences import usable_fence
-from geo.reference.in_force import RefusedVersion
-from geo.reference.trust import ReferenceTrust
+from geo.reference.in_force import RefusedVersion, usable_fence
+from geo.reference.messages import ReferenceTrust
 from geo.spatial import Fence, FenceError, FenceSet, Gate, GateSet
 from waybill.daemon.signals import handle_signals
 from waybill.daemon.status_server import HttpAnswer, StatusServer, json_answer, metrics_answer

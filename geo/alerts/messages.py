@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from geo.alerts.errors import MalformedAlert
+from geo.spatial.event_ids import DayEvent, Kind
 from waybill.record import DEVICE_PATTERN, InvalidJson, parse_json
 from waybill.settings import one_line
+
+# Errors of alerts.
+
+
+class AlertError(Exception):
+    """The base of all."""
+
+
+class MalformedAlert(AlertError):
+    """Bytes that are no alert, or no verdict; the text says what of them is wrong."""
+
+
+class UnusableRule(AlertError):
+    """A text that is no alert rule; the message says what of it is wrong, each fault behind its place."""
+
 
 # forty times a real one
 MAX_BYTES: Final = 16 << 10
@@ -50,3 +66,131 @@ def decoded(kind: type[_Model], data: bytes) -> _Model:
         fault = error.errors(include_url=False, include_input=False)[0]
         place = one_line(".".join(map(str, fault["loc"])) or "it", 100)
         raise MalformedAlert(f"{place}: {one_line(fault['msg'], 200)}") from error
+
+
+# One alert: an event at a fence or gate, as a region saw it before the centre did.
+
+# a device begins an epoch with a new buffer: a few fixes are of one, or of two
+MAX_EPOCHS: Final = 16
+
+
+class Alert(AlertMessage):
+    """What a region says at once. It is *provisional*: the centre says later whether it is so (`AlertVerdict`).
+
+    `id`, `kind`, `place` and `value` are those of the event (`geo.spatial`), which has the same id at the centre:
+    `epoch` and `seq` name the fix at its time or the first one after it. `t_ms`: device time, since 1970.
+    `received_ms`: when the region's cluster had the batch of the fix by which it was seen; `raised_ms`: when it was
+    raised, before it is sent; both by the region's clocks. `seen_until`: of each epoch of which it had fixes for this,
+    the seq of the newest one; so the centre knows which records it must have before it says that the event did not
+    happen. Empty: not said.
+    """
+
+    id: Id
+    tenant: DeviceName
+    device: DeviceName
+    region: Name
+    epoch: Whole
+    seq: Whole
+    kind: Kind
+    place: Name
+    t_ms: Milliseconds
+    value: float = Field(0.0, ge=0)
+    received_ms: Milliseconds
+    raised_ms: Milliseconds
+    seen_until: tuple[tuple[Whole, Whole], ...] = Field((), max_length=MAX_EPOCHS)
+
+    # what is the centre's, too, apart from the region's own times: only that is compared
+    @property
+    def event(self) -> DayEvent:
+        """What it says that happened."""
+        return DayEvent(self.t_ms, self.kind, self.place, self.value, self.epoch, self.seq)
+
+
+def encode_alert(alert: Alert) -> bytes:
+    """An alert as it travels."""
+    return alert.encoded()
+
+
+def decode_alert(data: bytes) -> Alert:
+    """The alert of a message. Raises MalformedAlert, and nothing else for any bytes."""
+    return decoded(Alert, data)
+
+
+# What the centre says of an alert, or of an event of which no region said anything.
+
+
+class VerdictKind(StrEnum):
+    """What became of an alert."""
+
+    CONFIRMED = "confirmed"
+    """It happened, as the region said."""
+    CORRECTED = "corrected"
+    """It happened, at another time or with another value."""
+    WITHDRAWN = "withdrawn"
+    """It did not happen, or nothing that the centre received says so."""
+    LATE = "late"
+    """It happened, and no region said so."""
+
+
+class ErrorReason(StrEnum):
+    """Why an alert was wrong, in the words of EPCIS 2.0 (`did_not_occur`, `incorrect_data`) and three of ours."""
+
+    DID_NOT_OCCUR = "did_not_occur"
+    INCORRECT_DATA = "incorrect_data"
+    NOT_RECEIVED = "not_received"
+    """The centre had not the record that the alert names for as long as an alert may be provisional, or its device
+    declares it lost. This and the next two say what was not known then: a later revision may say what is so."""
+    NOT_COMPUTED = "not_computed"
+    """The centre had the record, and for so long had not computed its events."""
+    INCOMPLETE = "incomplete"
+    """Events are computed with the record, and other records are missing by which the region may have seen it."""
+
+
+Reason = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+"""An `ErrorReason`; or what a newer centre says, of which is known that it is a reason."""
+
+
+class FinalEvent(AlertMessage):
+    """What the centre says that happened."""
+
+    kind: Kind
+    place: Name
+    t_ms: Milliseconds
+    value: float = Field(0.0, ge=0)
+    epoch: Whole
+    seq: Whole
+
+
+class AlertVerdict(AlertMessage):
+    """A verdict. Of each `id` the one with the highest `revision` is in force: late records may change it, also after
+    the alert was withdrawn because they were missing.
+
+    `event`: what is in force at the centre (None: withdrawn). `reason`: of one that is corrected or withdrawn, an
+    `ErrorReason`, or a word that a newer centre says.
+    `alerted`: what the region had said, as in EPCIS a declaration of an error repeats the event; None: nothing, the
+    same as `event`, or it is not said. `previous`: what the revision before said, where that is neither of the two: so
+    whoever heard of one of these finds that it was his. `corrective_ids`: events that stand in the place of a withdrawn
+    one. `decided_ms`: by the centre's clock.
+    """
+
+    id: Id
+    revision: Whole
+    verdict: VerdictKind
+    tenant: DeviceName
+    device: DeviceName
+    event: FinalEvent | None = None
+    reason: Reason | None = None
+    corrective_ids: tuple[Id, ...] = Field((), max_length=16)
+    alerted: FinalEvent | None = None
+    previous: FinalEvent | None = None
+    decided_ms: Milliseconds
+
+
+def encode_verdict(verdict: AlertVerdict) -> bytes:
+    """A verdict as it travels."""
+    return verdict.encoded()
+
+
+def decode_verdict(data: bytes) -> AlertVerdict:
+    """The verdict of a message. Raises MalformedAlert, and nothing else for any bytes."""
+    return decoded(AlertVerdict, data)

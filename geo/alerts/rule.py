@@ -7,7 +7,7 @@ from typing import Annotated, Final, Self, get_args
 
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError, model_validator
 
-from geo.alerts.errors import UnusableRule
+from geo.alerts.messages import UnusableRule
 from geo.reference.in_force import Usable
 from geo.reference.moments import Moment
 from geo.spatial.event_ids import Kind

@@ -2,15 +2,74 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import json
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import PlainSerializer, PlainValidator
 
-from geo.reference.beginning import agreed_moment
+# From when a version of reference data is in force. Versions with one beginning are one, however it is written.
 
-__all__ = ["Moment", "stamp"]
+UNKNOWN_BEGINNING = "unknown"
+QUARTER: Final = timedelta(minutes=15)
+"""What is agreed begins on a quarter of an hour of UTC: usage is kept by the quarter."""
+FIRST_YEAR: Final = 1970
+LAST_YEAR: Final = 2999
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def beginning(kind: str, body: str) -> str:
+    """From when a version is in force, as the bill and the fences take it: however its instant is written.
+
+    "": always, as an account without a beginning; UNKNOWN_BEGINNING: the body does not say, or says a moment at which
+    nothing of its kind can begin. A version at such a moment could never be corrected.
+    """
+    try:
+        facts = json.loads(body)
+        facts = facts["properties"] if kind == "fence" else facts
+        text = instant_text(facts.get("effective_from"))
+        if kind != "fence" and text:
+            agreed_moment(datetime.fromisoformat(text))
+    except (AttributeError, KeyError, ValueError, TypeError, RecursionError):
+        return UNKNOWN_BEGINNING  # the same for all such bodies of that thing: then more is kept than is needed
+    return text
+
+
+def ending(kind: str, body: str) -> datetime | None:
+    """Until when a version is in force by what it says itself; None: it says no instant."""
+    try:
+        facts = json.loads(body)
+        facts = facts["properties"] if kind == "fence" else facts
+        moment = datetime.fromisoformat(facts["effective_until"])
+    except (AttributeError, KeyError, ValueError, TypeError, RecursionError):
+        return None
+    return None if moment.utcoffset() is None else moment
+
+
+def agreed_moment(moment: datetime) -> datetime:
+    """A moment at which what was agreed can begin, in UTC. Raises ValueError, which says what to write."""
+    if moment.utcoffset() is None:
+        raise ValueError(f"{moment.isoformat()} has no offset from UTC; end it with Z, or with one like +01:00")
+    # on this side of the last year even where clocks are behind, and after the first one where they are ahead
+    if not FIRST_YEAR < moment.year <= LAST_YEAR or not FIRST_YEAR < moment.astimezone(UTC).year <= LAST_YEAR:
+        raise ValueError(f"{moment.isoformat()} is not within the years {FIRST_YEAR + 1} to {LAST_YEAR}")
+    if (moment - _EPOCH) % QUARTER:
+        raise ValueError(f"{moment.isoformat()} is not on a quarter of an hour, by which usage is kept")
+    return moment.astimezone(UTC)
+
+
+def instant_text(begin: Any) -> str:
+    """An instant in one form, however it is written; "": none, UNKNOWN_BEGINNING: not a moment."""
+    if begin is None or begin == "":
+        return ""
+    try:
+        time = datetime.fromisoformat(begin)
+        # without an offset it is no instant, and no reader takes it
+        return str(time) if time.utcoffset() is None else f"{time.astimezone(UTC).replace(tzinfo=None).isoformat()}Z"
+    except (ValueError, TypeError, OverflowError):
+        return UNKNOWN_BEGINNING
+
 
 _WRITE = "write a date, a time and an offset, for instance 2026-03-01T00:00:00+01:00"
 

@@ -2,8 +2,15 @@
 
 from geo.replication.admin import AdminClient
 from geo.replication.apply import Applied, Inspection, admins, apply, inspect_clusters
-from geo.replication.cluster_state import ClusterState, NamespaceState, Registration, TenantState, TopicState
-from geo.replication.desired import address, desired
+from geo.replication.cluster_state import (
+    ClusterState,
+    NamespaceState,
+    Registration,
+    TenantState,
+    TopicState,
+    address,
+    desired,
+)
 from geo.replication.errors import (
     AdminRefused,
     ApplyStopped,

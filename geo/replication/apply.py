@@ -1,14 +1,28 @@
 """Makes clusters what the topology says, through their admin interfaces."""
 
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 from urllib.parse import quote
 
-from geo.replication.actual import actual, for_each_cluster, topic_names
+import pulsar
+
 from geo.replication.admin import AdminClient
-from geo.replication.cluster_state import ClusterState, Registration, TenantState
-from geo.replication.desired import address, desired
+from geo.replication.cluster_state import (
+    ClusterState,
+    Registration,
+    TenantState,
+    actual,
+    address,
+    desired,
+    for_each_cluster,
+    rights,
+    topic_names,
+    unprotected,
+)
 from geo.replication.errors import (
     ApplyStopped,
     ClusterUnreachable,
@@ -17,16 +31,154 @@ from geo.replication.errors import (
     ReplicationError,
     WrongCluster,
 )
-from geo.replication.left_over import left_over
 from geo.replication.model import Topology
 from geo.replication.plan import Change, plan
-from geo.replication.protection import unprotected
-from geo.replication.rest_types import CLUSTER
+from geo.replication.rest_types import CLUSTER, NAMESPACE, NAMESPACES, STATS, TENANTS
 from geo.replication.topic_naming import topic_path
-from waybill.pulsar.pulsar_client import PulsarAccess
+from waybill.pulsar.pulsar_client import PulsarAccess, open_pulsar_client
 from waybill.settings import Settings
 
-__all__ = ["Applied", "Inspection", "admins", "apply", "cluster_data", "inspect_clusters"]
+# A client of a cluster's service address, and whether that address leads to the cluster at all.
+
+_OPERATION_S = 5
+_CONNECT_S = 5
+_AT_ONCE = 8
+# Every cluster has this namespace from its start, brokers make topics in it whatever their configuration says, and a
+# topic that is not persistent leaves nothing behind.
+_MEETING = "non-persistent://pulsar/system/waybill-address-{}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAddress:
+    """One service address of a cluster, as a client or another cluster dials it."""
+
+    service_url: str
+    listener: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AddressCheck:
+    """Whether a service address of a cluster leads to it; `belongs` None: it could not be asked from here.
+
+    `seen_by`: the cluster that dials it; empty for the common address.
+    """
+
+    cluster: str
+    seen_by: str
+    service_url: str
+    belongs: bool | None
+    reason: str = ""
+
+    def concerns(self, source: str, target: str) -> bool:
+        """Whether a link between these clusters uses it, or a probe on that link does."""
+        if self.seen_by:
+            return (self.seen_by, self.cluster) == (source, target)
+        return self.cluster in (source, target)
+
+    def __str__(self) -> str:
+        seen = f", seen from {self.seen_by}" if self.seen_by else ""
+        return f"{self.service_url} (cluster {self.cluster}{seen}): {self.reason}"
+
+
+def connect(admin: AdminClient, way: ServiceAddress, *, operation_s: int = _OPERATION_S) -> pulsar.Client:
+    """A client with the access of the cluster's admin client."""
+    return open_pulsar_client(
+        way.service_url,
+        admin.access,
+        timeout_s=operation_s,
+        connect_timeout_s=_CONNECT_S,
+        listener=way.listener or None,
+    )
+
+
+def check_addresses(topology: Topology, admins: Mapping[str, AdminClient]) -> list[AddressCheck]:
+    """Every service address of these clusters, asked side by side. Raises what the admin clients raise."""
+    ways = [
+        (admin, seen_by, way) for name, admin in admins.items() for seen_by, way in _service_addresses(topology, name)
+    ]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        # Side by side: each address that does not answer costs its time-out.
+        waiting = [pool.submit(_belongs, admin, way) for admin, _, way in ways]
+    return [
+        AddressCheck(admin.cluster, seen_by, way.service_url, *one.result())
+        for (admin, seen_by, way), one in zip(ways, waiting, strict=True)
+    ]
+
+
+def _belongs(admin: AdminClient, way: ServiceAddress) -> tuple[bool | None, str]:
+    """Meet the cluster on a topic of its own: what the service address made, the admin address must show."""
+    topic = _MEETING.format(uuid.uuid4().hex)
+    client = connect(admin, way)
+    try:
+        client.create_producer(topic)
+        return admin.get(f"{topic.replace('://', '/')}/stats", STATS) is not None, ""
+    except pulsar.PulsarException as refused:
+        return None, str(refused)
+    finally:
+        client.close()
+
+
+def _service_addresses(topology: Topology, cluster: str) -> list[tuple[str, ServiceAddress]]:
+    where = address(topology, cluster)
+    others = [
+        (seen_by, ServiceAddress(way.service_url, way.listener)) for seen_by, way in sorted(where.seen_from.items())
+    ]
+    return [("", ServiceAddress(where.service_url)), *others]
+
+
+# Rights that roles of the topology hold in namespaces of tenants that it does not name.
+
+MAX_NAMED: Final = 20
+"""So many namespaces of a cluster are named."""
+_WAY_OUT: Final = (
+    "[tenants.{tenant}] without `operator` in the file lets `plan` show that namespace, and `apply --allow-delete "
+    "NAMESPACE` take it away; for a tenant that stays, name it in the file as it was"
+)
+
+
+def left_over(topology: Topology, clients: Mapping[str, AdminClient]) -> tuple[str, ...]:
+    """A line for each namespace of another tenant in which a role of the topology has a right, by cluster.
+
+    What a cluster does not say is a line, too: nobody knows then.
+    """
+    if not topology.roles:
+        return ()
+    found = for_each_cluster(clients, lambda admin: _of_cluster(topology, admin))
+    return tuple(line for lines in found.values() for line in lines)
+
+
+def _of_cluster(topology: Topology, admin: AdminClient) -> list[str]:
+    roles = {*topology.roles_by_name(), *filter(None, map(topology.role_of_brokers, topology.clusters))}
+    try:
+        lines = [*_lines(topology, admin, roles)]
+    except ReplicationError as error:
+        return [f"{admin.cluster}: unknown, what roles may do in namespaces of other tenants: {error}"]
+    rest = [f"{admin.cluster}: and {len(lines) - MAX_NAMED} more such namespaces"] if len(lines) > MAX_NAMED else []
+    return [*lines[:MAX_NAMED], *rest]
+
+
+def _lines(topology: Topology, admin: AdminClient, roles: set[str]) -> Iterator[str]:
+    for tenant in sorted({*(admin.get("tenants", TENANTS) or ())} - topology.tenants.keys()):
+        for name in admin.get(f"namespaces/{tenant}", NAMESPACES) or []:
+            if given := _rights(admin, name, roles):
+                may = "; ".join(f"{role} {', '.join(sorted(actions))}" for role, actions in sorted(given.items()))
+                yield (
+                    f"{admin.cluster}: {name} is of a tenant that the topology does not name, and gives its roles "
+                    f"rights: {may}; {_WAY_OUT.format(tenant=tenant)}"
+                )
+
+
+def _rights(admin: AdminClient, namespace: str, roles: set[str]) -> dict[str, frozenset[str]]:
+    """What roles may do with a namespace, or with a topic in it."""
+    data = admin.get(f"namespaces/{namespace}", NAMESPACE)
+    if data is None:
+        return {}
+    given: dict[str, frozenset[str]] = {}
+    for may in rights(namespace, data).values():
+        for role, actions in may.items():
+            given[role] = given.get(role, frozenset()) | actions
+    return {role: actions for role, actions in given.items() if role in roles}
+
 
 # The brokers create topics in each other while we do, so one look may be a moment too early.
 _ROUNDS = 3
@@ -174,7 +326,6 @@ def _error_of(admin: AdminClient) -> ClusterUnreachable | None:
 
 def _own_addresses(topology: Topology, alive: Mapping[str, AdminClient]) -> list[str]:
     # Late: Pulsar's library is for those who look at clusters, not for all who import this package.
-    from geo.replication.connection import check_addresses  # noqa: PLC0415
 
     checked = check_addresses(topology, alive)
     for found_address in checked:

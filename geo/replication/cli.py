@@ -22,15 +22,14 @@ from rich.console import Console
 from rich.table import Table
 from typer.core import TyperCommand
 
-from geo.replication.actual import for_each_cluster, topic_stats
 from geo.replication.admin import AdminClient
 from geo.replication.apply import Applied, Inspection, admins, inspect_clusters
 from geo.replication.apply import apply as apply_topology
+from geo.replication.cluster_state import for_each_cluster, topic_stats
 from geo.replication.errors import NoAddress, ReplicationError, UnusableAccess
-from geo.replication.link_probe import VerifyResult
+from geo.replication.link_probe import LinkState, Observation, VerifyResult, observe
 from geo.replication.link_probe import verify as verify_links
 from geo.replication.model import Topology
-from geo.replication.observe import LinkState, Observation, observe
 from geo.replication.plan import Change, stale_addresses
 from geo.replication.rest_types import TopicStats
 from geo.replication.topic_naming import topic_path

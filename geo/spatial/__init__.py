@@ -25,24 +25,35 @@ if TYPE_CHECKING:
     from geo.spatial.activity import ALWAYS, Activity
     from geo.spatial.charges import charged_crossings, charged_entries, is_sure
     from geo.spatial.encounters import Encounters, find_encounters
-    from geo.spatial.engine_version import ENGINE_VERSION
     from geo.spatial.errors import FenceError, FixError, SpatialError, TooManyEncounters
-    from geo.spatial.event_facts import end_fixes
-    from geo.spatial.event_ids import DayEvent, Kind, identified, is_identified_by
-    from geo.spatial.events import EventSettings, GeofenceEvent, PublishedEventSettings, events_of, find_events
+    from geo.spatial.event_ids import (
+        DayEvent,
+        Kind,
+        Revision,
+        fact_id,
+        identified,
+        in_force,
+        is_identified_by,
+        new_revisions,
+        ordinals,
+    )
+    from geo.spatial.events import (
+        EventSettings,
+        GeofenceEvent,
+        PublishedEventSettings,
+        end_fixes,
+        events_of,
+        find_events,
+    )
     from geo.spatial.fence_set import FenceSet
     from geo.spatial.fences import Fence
     from geo.spatial.fix_csv import FixFile, bounded_lines, read_fixes
-    from geo.spatial.fixes import Fixes, valid_positions
+    from geo.spatial.fixes import Fixes, TrackRule, TrackSettings, valid_positions
     from geo.spatial.gates import Crossings, Gate, GateSet
     from geo.spatial.geojson import FenceReport, fences_from_geojson
-    from geo.spatial.measure import FenceUse, pieces_by_fence, use_by_fence
-    from geo.spatial.pieces import OUTSIDE, Pieces
-    from geo.spatial.revisions import Revision, fact_id, in_force, new_revisions, ordinals
-    from geo.spatial.track_settings import TrackRule, TrackSettings
+    from geo.spatial.measure import ENGINE_VERSION, OUTSIDE, FenceUse, Pieces, ZoneSet, pieces_by_fence, use_by_fence
     from geo.spatial.tracks import Tracks, Verdict, build_tracks
     from geo.spatial.visits import Visits, VisitSettings, find_visits
-    from geo.spatial.zones import ZoneSet
 
 __all__ = [
     "ALWAYS",

@@ -15,13 +15,12 @@ import numpy as np
 
 from geo.spatial.depth import border_distance_m
 from geo.spatial.fence_set import FenceSet
-from geo.spatial.fixes import Fixes
+from geo.spatial.fixes import CHARGE_AHEAD_MS, CHARGE_BEFORE_MS, Fixes, TrackSettings
 from geo.spatial.gates import Crossings
 from geo.spatial.geodesic import wrap_lon
-from geo.spatial.pieces import OUTSIDE, Pieces
+from geo.spatial.measure import OUTSIDE, Pieces
 from geo.spatial.ragged import Bools, Floats, Ints, distinct, run_starts
 from geo.spatial.standstill import stated_accuracy
-from geo.spatial.track_settings import CHARGE_AHEAD_MS, CHARGE_BEFORE_MS, TrackSettings
 from geo.spatial.tracks import Tracks
 from geo.spatial.visits import Course, Samples, deep_stays, sides_of
 

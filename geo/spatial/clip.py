@@ -13,9 +13,9 @@ from typing import Final, TypeVar
 
 import numpy as np
 
+from geo.spatial.cells import FenceIndex
 from geo.spatial.fences import Outlines
 from geo.spatial.geodesic import unwrapped_end
-from geo.spatial.index import FenceIndex
 from geo.spatial.predicates import OnLines, crossing_fraction, orientation, side
 from geo.spatial.ragged import Bools, Floats, Ints, Pairs, blocks, joined_pairs, offsets
 from geo.spatial.tracks import Tracks

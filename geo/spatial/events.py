@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Annotated, NamedTuple, TypeAlias
 
@@ -14,10 +14,36 @@ from geo.spatial.event_ids import Kind
 from geo.spatial.fence_set import FenceSet
 from geo.spatial.gates import GateSet
 from geo.spatial.measure import FenceRuns, runs_by_version
-from geo.spatial.ragged import Bools, Floats
-from geo.spatial.stays import Stays, joined_stays
+from geo.spatial.ragged import Bools, Floats, Ints
 from geo.spatial.tracks import Tracks
-from geo.spatial.visits import Visits, VisitSettings, find_visits
+from geo.spatial.visits import Stays, Visits, VisitSettings, find_visits, joined_stays
+
+# What distinguishes an event from every other: the fix that ends the segment in which it happened.
+
+
+def end_fixes(tracks: Tracks, events: Sequence[GeofenceEvent]) -> Ints:
+    """For each event of `tracks` the row of the fix that ends its segment: the first kept one at its time or after it.
+
+    Times of events are whole milliseconds, as those of fixes are: where both are equal, that fix is meant, also if the
+    segment begins there.
+    """
+    device, t_ms = (np.array([event[at] for event in events], dtype=np.int64) for at in (0, 1))
+    kept = tracks.fixes.device[tracks.row], tracks.fixes.t_ms[tracks.row]
+    # events before fixes: where both are of one time, the fix is at or after the event
+    order = np.lexsort(
+        (
+            np.repeat([0, 1], [len(events), len(tracks.row)]),
+            np.concatenate([t_ms, kept[1]]),
+            np.concatenate([device, kept[0]]),
+        )
+    )
+    is_event = order < len(events)
+    after = np.cumsum(~is_event)[is_event]
+    ends = np.zeros(len(events), dtype=np.int64)
+    ends[order[is_event]] = tracks.row[after]
+    assert (tracks.fixes.device[ends] == device).all(), "an event lies on a segment of its device"
+    return ends
+
 
 _Row: TypeAlias = tuple[int, int, Kind, str, float]  # the columns of an event
 

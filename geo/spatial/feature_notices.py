@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any, Final
 
-from geo.spatial.feature_names import given_properties
+from geo.spatial.ids import given_properties
 
 __all__ = ["MAX_NOTICES", "PROPERTIES", "feature_notices"]
 

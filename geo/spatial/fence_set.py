@@ -10,17 +10,15 @@ from typing import Final
 import numpy as np
 import shapely
 
-from geo.spatial.activity import begin_ms
+from geo.spatial.activity import Schedule, Versions, begin_ms, superseded
+from geo.spatial.cells import FenceIndex, comes_near
 from geo.spatial.clip import Meetings, Segments, Stretches, cut, in_parts, meet
 from geo.spatial.fences import Fence
 from geo.spatial.geodesic import WGS84, wrap_lon
 from geo.spatial.grid import GridIndex
-from geo.spatial.index import FenceIndex, comes_near
 from geo.spatial.predicates import Spots
 from geo.spatial.ragged import Bools, Floats, Ints, Pairs, distinct, distinct_pairs, expand, offsets, run_starts
 from geo.spatial.rings import Shape
-from geo.spatial.schedule import Schedule
-from geo.spatial.versions import Versions, superseded
 
 
 class SharedShapes:

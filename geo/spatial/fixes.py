@@ -2,13 +2,84 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Annotated, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
+from pydantic import Field
 
 from geo.spatial.errors import FixError
 from geo.spatial.ragged import Bools, Floats, Ints
+from waybill.settings import Settings
+
+# What a track is made of, as settings: of those who only say it, nobody waits for PROJ.
+
+CLEANING_REACH_MS: Final = 720_000
+"""How far a cleaned place depends on others, apart from gaps: see `geo.spatial.standstill`."""
+CHARGE_BEFORE_MS, CHARGE_AHEAD_MS = 240_000, 120_000
+"""How long before a crossing, and after it, places decide whether it counts: see `geo.spatial.charges`."""
+
+
+TrackRule: TypeAlias = Literal["standstill", "every_fix"]
+
+
+class TrackSettings(Settings):
+    """What a track is made of. `None` switches a rule off; `TrackSettings.every_fix()` switches all off but the gap.
+
+    `rule`: `standstill` takes the noise of receivers out of the places, `every_fix` takes each place as it is reported.
+    `accuracy_not_said_m`: what is assumed of a fix that does not state its accuracy. `buffer_m`: by the rule
+    `standstill` an entry or a crossing counts only if the vehicle then gets so far from the border, or as far as its
+    places are accurate, or stays; and two that met part only twice as far beyond the distance.
+    """
+
+    rule: TrackRule = "standstill"
+    accuracy_not_said_m: Annotated[float, Field(gt=0, le=100)] = 20.0
+    buffer_m: Annotated[float, Field(ge=0, le=1_000)] = 10.0
+    max_gap_s: Annotated[float, Field(gt=0)] = 300.0
+    max_accuracy_m: Annotated[float, Field(gt=0)] | None = 100.0
+    max_speed_mps: Annotated[float, Field(gt=0)] | None = 70.0
+    null_island_deg: Annotated[float, Field(gt=0)] | None = 1e-6
+
+    @property
+    def margin_ms(self) -> int:
+        """How long before a segment's end fixes can have a say in it: a fix's verdict reaches over two gaps.
+
+        Of a cleaned place, from the segment's first fix on, and over the gap with which a window of standing ends.
+        """
+        return math.ceil(2_000 * self.max_gap_s) + self._cleaning_ms(2, CHARGE_BEFORE_MS)
+
+    @property
+    def reach_ahead_ms(self) -> int:
+        """How long after a fix others have a say in the segment that it ends: from then on nothing changes any more.
+
+        Its verdict looks ahead, at the next fix, and at that only within the gap; a cleaned place looks further.
+        """
+        none = self.max_speed_mps is None and self.rule == "every_fix"
+        verdict = 0 if none else math.ceil(1_000 * self.max_gap_s)
+        return verdict + self._cleaning_ms(1, CHARGE_AHEAD_MS)
+
+    def apart_m(self, within_m: float) -> float:
+        """How far from each other two are that met within a distance, and have parted: an encounter is over then.
+
+        Twice the buffer beyond it: both places are noisy.
+        """
+        return within_m + (2.0 * self.buffer_m if self.rule == "standstill" else 0.0)
+
+    def _cleaning_ms(self, gaps: int, charge_ms: int) -> int:
+        if self.rule == "every_fix":
+            return 0
+        return CLEANING_REACH_MS + charge_ms + math.ceil(1_000 * gaps * self.max_gap_s)
+
+    @classmethod
+    def every_fix(cls, max_gap_s: float = 300.0) -> TrackSettings:
+        """Keep every fix, whatever its speed, accuracy or place."""
+        return cls(rule="every_fix", max_gap_s=max_gap_s, max_accuracy_m=None, max_speed_mps=None, null_island_deg=None)
+
+    def as_reported(self) -> TrackSettings:
+        """The same with each place as it is reported: for what is said at once, and cannot wait for later fixes."""
+        return self.model_copy(update={"rule": "every_fix"})
 
 
 @dataclass(frozen=True, slots=True, init=False, eq=False)

@@ -9,19 +9,17 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from geo.spatial.activity import ALWAYS, Activity
+from geo.spatial.activity import ALWAYS, Activity, Schedule, superseded
+from geo.spatial.cells import comes_near
 from geo.spatial.clip import Segments, in_parts, segments_of, world_copies
 from geo.spatial.errors import FenceError
 from geo.spatial.fence_set import PAIRS_AT_ONCE
 from geo.spatial.fences import Outlines
 from geo.spatial.fixes import valid_positions
 from geo.spatial.grid import GridIndex
-from geo.spatial.index import comes_near
 from geo.spatial.predicates import Signs, crossing_fraction, orientation, side, whole
 from geo.spatial.ragged import Bools, Floats, Ints, Points, lexical, run_starts, stacked
-from geo.spatial.schedule import Schedule
 from geo.spatial.tracks import Tracks
-from geo.spatial.versions import superseded
 
 # Ways that touch a gate at a corner, at an end, at a fix or along an edge: what they cross, in whole numbers.
 

@@ -15,21 +15,16 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from shapely import MultiPolygon, Polygon
 
-from geo.spatial.activity import FOREVER_MS, Activity
-from geo.spatial.crossings import MAX_CROSSINGS, CrossingBudget, edges_of
+from geo.spatial.activity import FOREVER_MS, YEARS, Activity, effective_ms
 from geo.spatial.errors import FenceError
-from geo.spatial.feature_names import given_properties, named
-from geo.spatial.feature_notices import feature_notices
-from geo.spatial.features import Feature, crs_fault, read_features
+from geo.spatial.features import Feature, crs_fault, feature_notices, read_features
 from geo.spatial.fences import Fence
 from geo.spatial.fixes import valid_positions
 from geo.spatial.gates import Gate
 from geo.spatial.geodesic import WGS84
-from geo.spatial.hours import YEARS
-from geo.spatial.ids import id_fault
+from geo.spatial.ids import given_properties, id_fault, named
 from geo.spatial.ragged import Floats, Ints
-from geo.spatial.rings import Shape, into_world, refused_by_geos, world_polygon
-from geo.spatial.versions import effective_ms
+from geo.spatial.rings import MAX_CROSSINGS, CrossingBudget, Shape, edges_of, into_world, refused_by_geos, world_polygon
 from geo.spatial.weekly import weekly_faults, weekly_of
 from waybill.settings import as_read
 

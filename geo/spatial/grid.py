@@ -14,13 +14,21 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from geo.spatial.cells import build_cells
+from geo.spatial.cells import OverlapBound, build_cells
 from geo.spatial.fences import Outlines
-from geo.spatial.index import OverlapBound
-from geo.spatial.lattice import FOLD, CellWindow, cells_of_lines, most_cells
+from geo.spatial.lattice import (
+    FIRST,
+    FOLD,
+    HARD,
+    INSIDE,
+    LENGTH_SHIFT,
+    MAX_EDGES,
+    CellWindow,
+    cells_of_lines,
+    most_cells,
+)
 from geo.spatial.predicates import ROUNDING, Spots, on_or_odd, turn_of
 from geo.spatial.ragged import Bools, Floats, Ints, Pairs, Points, blocks, expand, offsets
-from geo.spatial.raster import FIRST, HARD, INSIDE, LENGTH_SHIFT, MAX_EDGES
 from geo.spatial.rings import Shape
 
 _POINTS_AT_ONCE: Final = 1 << 16

@@ -7,7 +7,177 @@ from typing import Final
 
 import numpy as np
 
-from geo.spatial.ragged import Floats, Ints, Points, expand
+from geo.spatial.fences import Outlines
+from geo.spatial.ragged import Bools, Floats, Ints, Points, distinct, expand, run_starts
+
+# Outlines laid on a lattice: cells that a border runs through, and cells wholly inside.
+
+# marks this close to a border (in cells) are not trusted: points of such cells are tested exactly
+_CLOSE: Final = 1e-7
+
+FIRST: Final = 1  # a run that opens a (cell, fence)
+INSIDE: Final = 2  # the mark is inside
+HARD: Final = 4  # the mark is too close to the border: its side is unknown
+LENGTH_SHIFT: Final = 3  # a run's code is a byte: its bits, and above them how many edges it has
+MAX_EDGES: Final = 0xFF >> LENGTH_SHIFT
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Raster:
+    """Of some fences; `cell` is a number of a cell, on a lattice row * columns + column.
+
+    Border: run i are the edges `edge[i] .. edge[i] + edges[i] - 1` of `fence[i]` in `cell[i]`, with `bits`; the
+    runs of a (cell, fence) are neighbours, and none has more edges than a code has room for. Inner: `inner_cell[j]`
+    lies wholly inside `inner_fence[j]`.
+    """
+
+    cell: Ints
+    fence: Ints
+    edge: Ints
+    edges: Ints
+    bits: Ints
+    inner_cell: Ints
+    inner_fence: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Band:
+    """Rows `first .. end - 1` of a lattice."""
+
+    lattice: Lattice
+    first: int
+    end: int
+
+
+def rasterise(outlines: Outlines, band: Band, edge: Ints, owner: Ints) -> Raster:
+    """Lay edges (of some fences all those that reach into the band) of fences `owner` (ascending) on a band."""
+    lattice, columns = band.lattice, band.lattice.columns
+    ends = outlines.at(edge), outlines.at(edge + 1)
+    start, end = ((lattice.u(x), lattice.v(y)) for x, y in ends)
+    line, column, row = cells_of_lines(start, end, CellWindow(0, columns - 1, band.first, band.end - 1))
+    runs = runs_of_cells(edge[line], owner[line], row * columns + column)
+    crossings = _Crossings(band, *ends, owner)
+    first = run_starts(runs.cell, runs.fence)
+    starts = np.flatnonzero(first)
+    inside, hard = crossings.marks(runs.fence[starts], runs.cell[starts])
+    bits = (inside * INSIDE + hard * HARD)[np.cumsum(first) - 1] + first * FIRST
+    spans = crossings.spans()
+    span, inner_column = expand(spans.left, np.maximum(spans.right - spans.left + 1, 0))
+    inner_cell, inner_fence = spans.row[span] * columns + inner_column, spans.fence[span]
+    bare = ~_pair_in((inner_fence, inner_cell), (runs.fence[starts], runs.cell[starts]), columns * lattice.rows)
+    return Raster(runs.cell, runs.fence, runs.edge, runs.edges, bits, inner_cell[bare], inner_fence[bare])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EdgeRuns:
+    """Edges `edge[i] .. edge[i] + edges[i] - 1` of `fence[i]` in `cell[i]`."""
+
+    cell: Ints
+    fence: Ints
+    edge: Ints
+    edges: Ints
+
+
+def runs_of_cells(edge: Ints, fence: Ints, cell: Ints) -> EdgeRuns:
+    """Join neighbouring edges in the same cell; sorted by (fence, cell, edge)."""
+    starts = np.flatnonzero(run_starts(cell, edge - np.arange(len(edge))))
+    count = np.diff(np.append(starts, len(edge)))
+    order = np.lexsort((cell[starts], fence[starts]))
+    starts, count = starts[order], count[order]
+    cell, fence, edge = cell[starts], fence[starts], edge[starts]
+    joined = np.flatnonzero(run_starts(cell, fence, edge - (np.cumsum(count) - count)))
+    return _cut(EdgeRuns(cell[joined], fence[joined], edge[joined], _sums(count, joined)))
+
+
+def _cut(runs: EdgeRuns) -> EdgeRuns:
+    """Runs with more than `MAX_EDGES` edges as several."""
+    row, part = expand(np.zeros(len(runs.edges), dtype=np.int64), -(-runs.edges // MAX_EDGES))
+    before = part * MAX_EDGES
+    edges = np.minimum(runs.edges[row] - before, MAX_EDGES)
+    return EdgeRuns(runs.cell[row], runs.fence[row], runs.edge[row] + before, edges)
+
+
+def _sums(values: Ints, starts: Ints) -> Ints:
+    return np.asarray(np.add.reduceat(values, starts), dtype=np.int64) if len(starts) else values[:0]
+
+
+class _Crossings:
+    """Where borders cross the middle lines of rows: (fence, row, column), sorted; every second one leaves."""
+
+    def __init__(self, band: Band, start: Points, end: Points, owner: Ints) -> None:
+        lattice = band.lattice
+        self._columns, self._rows = lattice.columns, lattice.rows
+        (ax, ay), (bx, by) = start, end
+        low, high = np.minimum(ay, by), np.maximum(ay, by)
+        first = np.maximum(np.floor(lattice.v(low) - 0.5).astype(np.int64), band.first)
+        last = np.minimum(np.ceil(lattice.v(high) - 0.5).astype(np.int64), band.end - 1)
+        some = np.flatnonzero((last >= first) & (low < high))
+        line, row = expand(first[some], last[some] - first[some] + 1)
+        line = some[line]
+        y = lattice.middle(row, 0)
+        # Half open: of two edges that go on through a corner on the middle line one crosses, so every second one
+        # leaves.
+        crosses = np.flatnonzero((low[line] <= y) & (y < high[line]))
+        line, row, y = line[crosses], row[crosses], y[crosses]
+        slope = (bx[line] - ax[line]) / (by[line] - ay[line])
+        x = ax[line] + (y - ay[line]) * slope
+        place = lattice.u(x)
+        column = np.clip(np.floor(place).astype(np.int64), 0, self._columns - 1)
+        near = np.rint(place)
+        # the flatter the edge, the more the rounding of a latitude moves the crossing
+        close = np.abs(place - near) < _CLOSE + (1.0 + np.abs(slope)) * (1e-12 / lattice.width)
+        self._base = int(owner[0]) if len(owner) else 0
+        key = self._key(owner[line], row, column)
+        self._keys = np.sort(key)
+        self._hard = distinct(
+            self._key(owner[line[close]], row[close], np.clip(near[close], 0, self._columns - 1).astype(np.int64))
+        )
+
+    def _key(self, fence: Ints, row: Ints, column: Ints) -> Ints:
+        return ((fence - self._base) * self._rows + row) * self._columns + column
+
+    def marks(self, fence: Ints, cell: Ints) -> tuple[Bools, Bools]:
+        """Is the mark of each cell inside its fence; and is it too close to the border to know?"""
+        key = self._key(fence, cell // self._columns, cell % self._columns)
+        row_start = self._key(fence, cell // self._columns, np.zeros(len(cell), dtype=np.int64))
+        before = np.searchsorted(self._keys, key) - np.searchsorted(self._keys, row_start)
+        position = np.searchsorted(self._hard, key)
+        hard = np.zeros(len(key), dtype=np.bool_)
+        if len(self._hard):
+            hard = self._hard[np.minimum(position, len(self._hard) - 1)] == key
+        return before % 2 == 1, hard
+
+    def spans(self) -> _Spans:
+        """Stretches of cells between an entering and a leaving crossing."""
+        enter, leave = self._keys[0::2], self._keys[1::2]
+        left, right = enter % self._columns + 1, leave % self._columns - 1
+        some = np.flatnonzero(left <= right)
+        rest = enter[some] // self._columns
+        return _Spans(rest // self._rows + self._base, rest % self._rows, left[some], right[some])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Spans:
+    """Columns `left .. right` of a row whose middle line is inside a fence."""
+
+    fence: Ints
+    row: Ints
+    left: Ints
+    right: Ints
+
+
+def _pair_in(pairs: tuple[Ints, Ints], others: tuple[Ints, Ints], cells: int) -> Bools:
+    """Which (fence, cell) are among the others, which are sorted?"""
+    (fence, cell), (other_fence, other_cell) = pairs, others
+    return _member(fence * cells + cell, other_fence * cells + other_cell)
+
+
+def _member(value: Ints, ascending: Ints) -> Bools:
+    if not len(ascending):
+        return np.zeros(len(value), dtype=np.bool_)
+    at = np.minimum(np.searchsorted(ascending, value), len(ascending) - 1)
+    return np.asarray(ascending[at] == value, dtype=np.bool_)
+
 
 FOLD: Final = 4
 # a cell is held to be this much larger on each side (in cells) than it is, so that rounding loses no line, and a place

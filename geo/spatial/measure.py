@@ -2,17 +2,180 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
 import numpy as np
 
-from geo.spatial.clip import Segments, segments_of
+from geo.spatial.clip import Segments, Stretches, segments_of
 from geo.spatial.fence_set import FenceSet, SegmentFences
-from geo.spatial.pieces import Pieces, ZoneRuns, joined_runs, measured
-from geo.spatial.ragged import Bools, Floats, Ints, expand, lexical, run_starts
+from geo.spatial.geodesic import distance_m
+from geo.spatial.ragged import Bools, Floats, Ints, expand, lexical, run_starts, stacked
 from geo.spatial.tracks import Tracks
+
+# The version of the engine, for whoever keeps what it computed.
+
+ENGINE_VERSION: Final = 2
+"""Counted up by each change after which the same fixes and fences give other numbers; all that is kept is computed
+again then."""
+
+
+# What splitting a track gives: columns of pieces, each in one zone.
+
+OUTSIDE: Final = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """Stretches of segments, each as long as it stays in one zone; sorted by track, then by time.
+
+    `end_fix[i]`: the row (in the `Fixes` given to `build_tracks`) of the fix that ends the segment of piece i; take
+    its device and hour from there. `zone[i]`: index into the zone names, `OUTSIDE` (-1) for outside. `metres[i]`:
+    WGS84 geodesic between the piece's ends; `ms[i]`: its share of the segment's time. `entry[i]`: the piece begins
+    with an inward crossing of its zone's border. `start`, `end`: fractions of the segment.
+
+    A piece of no length stands for a fix that lies on the border of a zone which the segment only reaches with it;
+    it has metres 0 and ms 0 and carries the entry. Every segment's pieces cover it exactly once.
+    """
+
+    end_fix: Ints
+    zone: Ints
+    metres: Floats
+    ms: Floats
+    entry: Bools
+    start: Floats
+    end: Floats
+
+    def __len__(self) -> int:
+        return len(self.zone)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ZoneRuns:
+    """Parts of segments that lie in one zone (or fence): `start .. end`, fractions of `segment`; `entry` as above."""
+
+    segment: Ints
+    zone: Ints
+    start: Floats
+    end: Floats
+    entry: Bools
+
+    @classmethod
+    def whole(cls, segment: Ints, zone: Ints) -> ZoneRuns:
+        """Whole segments."""
+        count = len(segment)
+        return cls(segment, zone, np.zeros(count), np.ones(count), np.zeros(count, dtype=np.bool_))
+
+    def rows(self, some: Ints) -> ZoneRuns:
+        """Some of them, in this order."""
+        return ZoneRuns(*(getattr(self, name)[some] for name in ZoneRuns.__slots__))
+
+
+def joined_runs(parts: Iterable[ZoneRuns]) -> ZoneRuns:
+    """Runs of neighbouring segments, one part after the other."""
+    return ZoneRuns(*stacked(list(parts)))
+
+
+def measured(tracks: Tracks, segments: Segments, runs: ZoneRuns) -> Pieces:
+    """Pieces from runs over `segments` (those of `tracks`), with their metres and milliseconds.
+
+    Of a segment on which the vehicle stands they have no metres and no entry: its places differ by noise alone.
+    """
+    ends = tracks.segments()[runs.segment]
+    metres = tracks.metres[ends]
+    # Whole segments have their length from the track already, and a geodesic is found by iteration.
+    part = np.flatnonzero((runs.start > 0.0) | (runs.end < 1.0))
+    from_x, from_y = segments.at(runs.segment[part], runs.start[part])
+    to_x, to_y = segments.at(runs.segment[part], runs.end[part])
+    metres[part] = distance_m(from_x, from_y, to_x, to_y)
+    still = tracks.still[ends]
+    metres[still] = 0.0
+    ms = (segments.end_ms - segments.start_ms)[runs.segment] * (runs.end - runs.start)
+    return Pieces(tracks.row[ends], runs.zone, metres, ms, runs.entry & ~still, runs.start, runs.end)
+
+
+# Zone sets: fences of one price map, of which at most one counts at any place and time.
+
+
+class ZoneSet(FenceSet):
+    """Fences as zones: a place belongs to the one with the highest priority that holds it, then the smallest id."""
+
+    def zone_at(self, lon: Floats, lat: Floats, t_ms: Ints | Floats) -> Ints:
+        """The zone of each place and time, as an index into `names`; `OUTSIDE` where there is none."""
+        return self._names(self._winner(*self.holding(lon, lat, t_ms), len(lon)))
+
+    def split(self, tracks: Tracks) -> Pieces:
+        """Split every segment over the zones: see `Pieces`."""
+        segments = segments_of(tracks)
+        return measured(tracks, segments, joined_runs(map(self._runs, self.place(segments))))
+
+    def _runs(self, parts: SegmentFences) -> ZoneRuns:
+        count = len(parts.segments)
+        winner = self._winner(parts.stretch, parts.stretch_fence, len(parts.stretches.segment))
+        before = self._names(self._winner(parts.start, parts.start_fence, count))
+        after = self._names(self._winner(parts.end, parts.end_fence, count))
+        cut = _runs(parts.stretches, self._names(winner), (before, after), _switched(parts, winner))
+        cut = replace(cut, segment=parts.rest[cut.segment])
+        held = self._names(self._winner(parts.held, parts.held_fence, len(parts.first)))
+        row, segment = expand(parts.first, parts.last - parts.first + 1)
+        runs = joined_runs([ZoneRuns.whole(segment, held[row]), cut])
+        return runs.rows(np.argsort(runs.segment, kind="stable"))
+
+    def _winner(self, row: Ints, fence: Ints, count: int) -> Ints:
+        # Fences are numbered in the order in which they win: the smallest number is the winner.
+        best = np.full(count, len(self.fences), dtype=np.int64)
+        np.minimum.at(best, row, fence)
+        return best
+
+    def _names(self, fence: Ints) -> Ints:
+        """The names of fences, and of none."""
+        # "None" is the number after the last fence, and finds the value that was put there.
+        return np.append(self.name_of_fence, OUTSIDE)[fence]
+
+
+def _switched(parts: SegmentFences, winner: Ints) -> Bools:
+    """Which stretches have another winner than the one before because of a switch alone: no border is crossed.
+
+    The winner came into force, or the one before it went, and it was there all along. Where it was not, its border is
+    met at the very moment of the other's switch.
+    """
+    stretch, fence, count = parts.stretch, parts.stretch_fence, len(winner)
+    switched, goes = np.zeros(count, dtype=np.bool_), np.zeros(count + 1, dtype=np.bool_)
+    wins = winner[stretch] == fence
+    switched[stretch[wins]] = parts.comes[wins]
+    goes[stretch[wins] + 1] = parts.goes[wins]
+    revealed = np.flatnonzero(goes[:-1] & ~switched)
+    if len(revealed):
+        most = np.int64(max(winner.max(), fence.max())) + 1
+        switched[revealed] = np.isin((revealed - 1) * most + winner[revealed], stretch * most + fence)
+    return switched
+
+
+def _runs(stretches: Stretches, zone: Ints, ends: tuple[Ints, Ints], switched: Bools) -> ZoneRuns:
+    """Join neighbouring stretches of one zone.
+
+    The end points take part as stretches of no length, so that an entry depends on its own segment alone.
+    """
+    (before, after), count = ends, len(ends[0])
+    rows = np.diff(stretches.first) + 2
+    first = np.cumsum(rows) - rows
+    last = first + rows - 1
+    place = np.arange(len(zone)) + 2 * stretches.segment + 1
+    total = len(zone) + 2 * count
+    segment = np.repeat(np.arange(count), rows)
+    all_zone, start, end = np.empty(total, dtype=np.int64), np.zeros(total), np.zeros(total)
+    by_time, leads = np.zeros(total, dtype=np.bool_), np.zeros(total, dtype=np.bool_)
+    all_zone[place], start[place], end[place], by_time[place] = zone, stretches.start, stretches.end, switched
+    all_zone[first], all_zone[last], leads[first] = before, after, True
+    start[last] = end[last] = 1.0
+    opens = np.flatnonzero(run_starts(segment, all_zone))
+    closes = np.append(opens, total)[1:] - 1
+    entry = (all_zone[opens] != OUTSIDE) & ~leads[opens] & ~by_time[opens]
+    keep = (end[closes] > start[opens]) | entry
+    opens, closes = opens[keep], closes[keep]
+    return ZoneRuns(segment[opens], all_zone[opens], start[opens], end[closes], entry[keep])
+
 
 EntryRule: TypeAlias = Callable[[Pieces], Bools]
 
@@ -67,13 +230,13 @@ def runs_by_fence(segments: Segments, fences: FenceSet) -> Iterator[FenceRuns]:
     Some segments after the other, see `FenceSet.place`; those of a segment and fence are in order of time.
     """
     for parts in fences.place(segments):
-        yield _runs(parts, fences.name_of_fence)
+        yield _fence_runs(parts, fences.name_of_fence)
 
 
 def runs_by_version(segments: Segments, fences: FenceSet) -> Iterator[FenceRuns]:
     """The same, each version of a fence on its own (`zone`: its place in `FenceSet.fences`)."""
     for parts in fences.place(segments):
-        yield _runs(parts, np.arange(len(fences.fences)))
+        yield _fence_runs(parts, np.arange(len(fences.fences)))
 
 
 def use_by_fence(tracks: Tracks, fences: FenceSet, counts: EntryRule | None = None) -> FenceUse:
@@ -97,7 +260,7 @@ def use_by_fence(tracks: Tracks, fences: FenceSet, counts: EntryRule | None = No
     return FenceUse(devices[pair // names], pair % names, metres, ms, entries.astype(np.int64))
 
 
-def _runs(parts: SegmentFences, name_of_fence: Ints) -> FenceRuns:
+def _fence_runs(parts: SegmentFences, name_of_fence: Ints) -> FenceRuns:
     """Join neighbouring stretches in fences of one name.
 
     A segment's first fix, its stretches and its second fix are numbered through as steps; what is one step apart

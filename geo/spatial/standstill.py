@@ -14,9 +14,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from geo.spatial.fixes import Fixes
+from geo.spatial.fixes import CLEANING_REACH_MS, Fixes
 from geo.spatial.ragged import Bools, Floats, Ints, Points
-from geo.spatial.track_settings import CLEANING_REACH_MS
 
 # Smoothed ways: the mean place over so much of a way as its noise asks for, and less where it bends.
 

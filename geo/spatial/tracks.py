@@ -8,11 +8,10 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from geo.spatial.fixes import Fixes
+from geo.spatial.fixes import Fixes, TrackSettings
 from geo.spatial.geodesic import distance_m, offset_m, unwrapped_end
 from geo.spatial.ragged import Bools, Floats, Ints
 from geo.spatial.standstill import clean_places, uncertain_m
-from geo.spatial.track_settings import TrackSettings
 
 SPIKE_MPS, SPIKE_S = 10.0, 60.0
 """Who stands does not drive away faster than this on the average, for no longer than this, and back to the place."""

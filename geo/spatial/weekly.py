@@ -86,8 +86,11 @@ def _zone(name: str) -> ZoneInfo:
 @lru_cache(maxsize=32)
 def _activity(weekly: Weekly) -> Activity:
     # who asks for one moment waits for no numpy
-    from geo.spatial.activity import Activity  # noqa: PLC0415
-    from geo.spatial.hours import YEARS, Hours  # noqa: PLC0415
+    from geo.spatial.activity import (  # noqa: PLC0415
+        YEARS,
+        Activity,
+        Hours,
+    )
 
     zone = ZoneInfo(weekly.timezone)
     first, last = (int(datetime(year, 1, 1, tzinfo=zone).timestamp()) * 1000 for year in YEARS)

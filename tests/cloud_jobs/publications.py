@@ -11,8 +11,7 @@ from typing import Any
 
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import store
-from geo.reference.messages import Kind, read_messages, stated_version
-from geo.reference.trust import ANYBODY
+from geo.reference.messages import ANYBODY, Kind, read_messages, stated_version
 from waybill.identity.publication_id import PROPERTY, next_publication_id
 
 AT = datetime(2026, 1, 5, tzinfo=UTC)

@@ -13,7 +13,7 @@ from cloud_jobs.judged_reference import check_rules
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import publications_in, quarantined_messages, store
 from cloud_jobs.reference_files import make_version, read_placed, usable
-from geo.reference.trust import ReferenceTrust
+from geo.reference.messages import ReferenceTrust
 from tests.cloud_jobs.billing.contracts.makers import account
 from tests.cloud_jobs.publications import message_of, publication_id, row_of
 from tests.identity.operators import operator, trusting

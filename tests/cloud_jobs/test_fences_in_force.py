@@ -9,7 +9,7 @@ import pytest
 
 from cloud_jobs.fence_changes import changes_between
 from cloud_jobs.published_fences import parse_fences
-from geo.reference.fences import PublishedFences, published_fences
+from geo.reference.in_force import PublishedFences, published_fences
 from tests.cloud_jobs.publications import publication_id, row_of
 
 

@@ -17,7 +17,7 @@ from cloud_jobs.fence_changes import changes_between
 from cloud_jobs.geofence.event_revisions import EventRules
 from cloud_jobs.lake.schemas import WHOLE_DEVICE
 from cloud_jobs.published_fences import parse_fences
-from geo.reference.fences import published_fences
+from geo.reference.in_force import published_fences
 from geo.spatial import TrackSettings, features
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, rules
 from tests.cloud_jobs.geofence.test_event_revisions import THROUGH

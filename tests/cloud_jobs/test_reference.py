@@ -23,8 +23,7 @@ from cloud_jobs.lake.shared_append import append_missing
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.published_fences import fences_in
 from cloud_jobs.reference import publications_in, quarantined_messages, store
-from geo.reference.messages import read_messages
-from geo.reference.trust import ANYBODY
+from geo.reference.messages import ANYBODY, read_messages
 from tests.cloud_jobs.publications import AT, collect_in_parts, message_of, publication_id, tariff
 from waybill.identity.publication_id import PROPERTY, next_publication_id
 

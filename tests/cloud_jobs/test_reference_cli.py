@@ -12,7 +12,7 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import store
 from cloud_jobs.reference_cli import app
 from cloud_jobs.reference_files import read_placed
-from geo.reference.trust import ANYBODY
+from geo.reference.messages import ANYBODY
 from tests.cloud_jobs.billing.contracts.makers import account, tariff
 from tests.cloud_jobs.publications import AT, message_of, row_of
 from tests.cloud_jobs.test_reference_publisher import CONTRACTS

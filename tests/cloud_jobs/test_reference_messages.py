@@ -9,8 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cloud_jobs.reference_files import make_version
-from geo.reference.messages import MAX_BYTES, Kind, named_message, read_messages
-from geo.reference.trust import ANYBODY
+from geo.reference.messages import ANYBODY, MAX_BYTES, Kind, named_message, read_messages
 from tests.cloud_jobs.publications import AT, message_of, publication_id
 from waybill.identity.publication_id import PROPERTY
 

@@ -23,7 +23,7 @@ from cloud_jobs.reference import store
 from cloud_jobs.reference_cli import app
 from cloud_jobs.reference_files import ReferenceVersion, make_version
 from cloud_jobs.reference_publisher import publish
-from geo.reference.trust import ANYBODY
+from geo.reference.messages import ANYBODY
 from tests.cloud_jobs.billing.contracts.makers import account, tariff
 from tests.cloud_jobs.publications import AT, message_of, publication_id, row_of
 from waybill.identity.publication_id import PROPERTY

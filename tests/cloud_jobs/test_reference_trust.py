@@ -11,8 +11,7 @@ import pytest
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import publications_in, quarantined_messages, store
 from cloud_jobs.reference_history import history
-from geo.reference.messages import Kind, stated_version
-from geo.reference.trust import ReferenceTrust
+from geo.reference.messages import Kind, ReferenceTrust, stated_version
 from tests.cloud_jobs.billing.contracts.makers import account, device, tariff
 from tests.cloud_jobs.publications import message_of, publication_id
 from tests.identity.operators import operator, trusting

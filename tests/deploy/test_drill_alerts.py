@@ -15,7 +15,7 @@ from deploy.drill.drills import Outcome
 from deploy.drill.findings import compute_findings
 from deploy.drill.settings import Drill
 from geo.alerts import AlertVerdict, VerdictKind
-from geo.spatial.revisions import Revision
+from geo.spatial.event_ids import Revision
 from tests.deploy.test_drill import printed
 from tests.deploy.test_drill_findings import TIMELINE
 

@@ -11,16 +11,14 @@ from random import Random
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from edge_agent.clock.jumps import ClockJump
+from edge_agent.clocks import ClockJump
 from edge_agent.config import AgentSettings
 from edge_agent.drain.dispatcher import Dispatcher
-from edge_agent.pushable import PushRefused
-from edge_agent.pushed import Trial, effective_settings
-from edge_agent.store.arrivals import SET_CLOCK_US
-from edge_agent.store.batch_rows import StoredBatch
+from edge_agent.push.pushed import PushRefused, Trial, effective_settings
+from edge_agent.store.batch_rows import SET_CLOCK_US, StoredBatch
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.clock_correction import ClockCorrector
-from edge_agent.store.lineage import next_epoch
+from edge_agent.store.epochs import next_epoch
 from tests.edge_agent.centre_model import CentreModel, Name
 from tests.edge_agent.intake_parts import RING, IntakeHarness, correction_rules
 from tests.edge_agent.makers import DEVICE, missing_in, options, stored_bytes

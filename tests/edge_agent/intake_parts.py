@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from edge_agent.clock.jumps import ClockJump, ClockMonitor, CorrectionRules
-from edge_agent.clock.statement import HeadStatement
+from edge_agent.clocks import ClockJump, ClockMonitor, CorrectionRules, HeadStatement
 from edge_agent.config import AgentSettings
 from edge_agent.intake.record_intake import Intake, IntakeParts
 from edge_agent.store.batch_rows import StoredBatch

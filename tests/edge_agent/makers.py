@@ -8,12 +8,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from edge_agent.store.arrivals import arrival_of
-from edge_agent.store.batch_rows import StoredBatch
+from edge_agent.store.batch_rows import PendingRecord, StoredBatch, arrival_of
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.database import BufferOptions
-from edge_agent.store.gaps import count_missing
-from edge_agent.store.packing import PendingRecord
+from edge_agent.store.rebuild import count_missing
 from waybill.record import Event, Position, Signal
 
 DEVICE = "eu-0001"

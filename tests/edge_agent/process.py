@@ -14,7 +14,7 @@ from paho.mqtt import client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from edge_agent.config import AgentSettings
-from edge_agent.status import read_status
+from edge_agent.inspection import read_status
 from tests.waiting import PATIENCE
 from waybill.settings import load
 

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from edge_agent.clock.jumps import CorrectionRules
+from edge_agent.clocks import CorrectionRules
 from edge_agent.config import AgentSettings
-from edge_agent.control_dead_letters import ControlDeadLetters
-from edge_agent.drain.drainer import Drainer, DrainParts
+from edge_agent.drain.drainer import ControlDeadLetters, Drainer, DrainParts
 from edge_agent.drain.link_budget import LinkBudget
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.clock_correction import ClockCorrector

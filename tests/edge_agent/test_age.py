@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.clock.age import MAX_PACE, AgeClock
+from edge_agent.clocks import MAX_PACE, AgeClock
 from edge_agent.config import BufferSettings
 from edge_agent.store.retention import BufferRetention
 from tests.edge_agent.makers import WALL_MS, fill, open_buffer

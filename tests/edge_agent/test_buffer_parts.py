@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.store.batch_rows import AckedSeqs, StoredBatch, TransactionTotals, batch_row_id
-from edge_agent.store.buffer_file import BufferFile
+from edge_agent.store.buffer import BufferFile
 from edge_agent.store.connection import connect_sqlite, create_tables
 from edge_agent.store.database import BufferCounters
 from tests.edge_agent.makers import fill, missing_in, open_buffer, options

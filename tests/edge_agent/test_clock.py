@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.clock.jumps import ClockJump, ClockMonitor, CorrectionRules
+from edge_agent.clocks import ClockJump, ClockMonitor, CorrectionRules
 from edge_agent.config import TimeSettings
 from edge_agent.store.clock_correction import ClockCorrector
 from tests.edge_agent.intake_parts import IntakeHarness

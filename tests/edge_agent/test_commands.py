@@ -12,11 +12,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import deploy
-from edge_agent.agent import Agent
-from edge_agent.agent_state import add_counters
+from edge_agent.agent import Agent, add_counters
 from edge_agent.cli import app
 from edge_agent.config import AgentSettings
-from edge_agent.status import is_running
+from edge_agent.inspection import is_running
 from tests.edge_agent.makers import DEVICE, fill, open_buffer
 from waybill.settings import load
 

@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from edge_agent.clock.jumps import CorrectionRules
+from edge_agent.clocks import CorrectionRules
 from edge_agent.config import AgentSettings, UplinkSettings
-from edge_agent.control_dead_letters import FOLDER, MAX_LETTERS, ControlDeadLetters
-from edge_agent.drain.drainer import Drainer, DrainParts
+from edge_agent.drain.drainer import FOLDER, MAX_LETTERS, ControlDeadLetters, Drainer, DrainParts
 from edge_agent.drain.link_budget import LinkBudget
-from edge_agent.drain.region import Pause
+from edge_agent.drain.region import Pause, RegionProbe
 from edge_agent.drain.sent_batches import MAX_RANGES, MAX_STREAMS, SentSeqs
 from edge_agent.errors import LinkError
 from edge_agent.store.clock_correction import ClockCorrector
@@ -32,7 +31,6 @@ from edge_agent.uplink.protocol import (
     RefusedBatch,
     UplinkEvent,
 )
-from edge_agent.uplink.region_probe import RegionProbe
 from tests.edge_agent.makers import DEVICE, WALL_MS, fill, missing_in, open_buffer, pending_record
 from tests.edge_agent.scripted_region import Road, ScriptedUplink, acks, drive, waiting
 from tests.waiting import deadline_s

@@ -15,11 +15,10 @@ import pytest
 from deploy.local import free_port
 from edge_agent.agent import Agent
 from edge_agent.config import AgentSettings
-from edge_agent.data_usage import FlashMeter
+from edge_agent.drain.link_budget import FlashMeter
 from edge_agent.errors import StoreFailing, StoreForeign, StoreInUse, StoreVersion
-from edge_agent.inspection import export_to, exported_lines, stored_batches
-from edge_agent.notify import notify, watchdog_interval_s
-from edge_agent.status import read_status
+from edge_agent.inspection import export_to, exported_lines, read_status, stored_batches
+from edge_agent.process import notify, watchdog_interval_s
 from edge_agent.store.connection import connect_sqlite
 from edge_agent.store.database import BufferCounters
 from edge_agent.store.retention import drop_batch, oldest_rows

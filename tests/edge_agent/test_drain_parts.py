@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
-from edge_agent.clock.jumps import ClockJump
+from edge_agent.clocks import ClockJump
 from edge_agent.config import AgentSettings
 from edge_agent.drain.drainer import MAX_NEW_BATCHES, MAX_REPORTS, DrainInbox
 from edge_agent.drain.region import LEAVE_WITHIN_S, RegionChoice, UplinkHealth

@@ -12,9 +12,8 @@ import pytest
 
 from edge_agent.config import AgentSettings
 from edge_agent.errors import StoreFull
-from edge_agent.pushed import Trial, effective_settings
-from edge_agent.store.buffer import Buffer
-from edge_agent.store.buffer_file import RESERVE_BYTES, Reserve
+from edge_agent.push.pushed import Trial, effective_settings
+from edge_agent.store.buffer import RESERVE_BYTES, Buffer, Reserve
 from edge_agent.store.connection import DATABASE
 from edge_agent.store.database import BufferOptions
 from tests.edge_agent.makers import WALL_MS, missing_in, options, pending_record, stored_bytes

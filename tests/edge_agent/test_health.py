@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.agent import Agent
-from edge_agent.agent_state import buffer_state, health_state
+from edge_agent.agent import Agent, buffer_state, health_state
 from edge_agent.config import AgentSettings
 from edge_agent.errors import StoreFull
 from tests.edge_agent.makers import DEVICE
@@ -58,9 +57,9 @@ def test_commits_that_fail_are_said_until_one_succeeds(tmp_path, monkeypatch):
 def test_an_agent_that_does_not_store_is_not_healthy_whatever_the_uplink_says(tmp_path, monkeypatch, state, uplink):
     it = agent(tmp_path)
     it.intake_loop.connected = True
-    monkeypatch.setattr("edge_agent.agent_state.is_alive", lambda _: True)
-    monkeypatch.setattr("edge_agent.agent_state.uplink_state", lambda _: uplink)
+    monkeypatch.setattr("edge_agent.agent.is_alive", lambda _: True)
+    monkeypatch.setattr("edge_agent.agent.uplink_state", lambda _: uplink)
     assert health_state(it)["healthy"] is (True if uplink == "acknowledges" else None)
-    monkeypatch.setattr("edge_agent.agent_state.buffer_state", lambda _: state)
+    monkeypatch.setattr("edge_agent.agent.buffer_state", lambda _: state)
     assert health_state(it)["healthy"] is False
     it.buffer.close()

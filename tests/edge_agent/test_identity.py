@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from edge_agent.errors import StoreFailing
-from edge_agent.store import lineage
+from edge_agent.store import epochs as lineage
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.connection import DATABASE
-from edge_agent.store.lineage import HEAD_STEP, HIGH_WATER, LINEAGE, next_epoch
+from edge_agent.store.epochs import HEAD_STEP, HIGH_WATER, LINEAGE, next_epoch
 from tests.edge_agent.makers import WALL_MS, fill, missing_in, open_buffer, options, pending_record, stored_bytes
 from waybill.record import IntervalSet, decode
 

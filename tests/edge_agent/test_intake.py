@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.config import DEFAULT_CLASSES
-from edge_agent.intake.classes import Classifier
-from edge_agent.intake.parse import Parsed, parse_message
-from edge_agent.intake.record_intake import GATHER_S, CommitBudget, GroupCommit
-from edge_agent.store.arrivals import Arrival, RecentArrivals, arrival_of, pack_arrivals, unpack_arrivals
+from edge_agent.intake.messages import Parsed, parse_message
+from edge_agent.intake.record_intake import GATHER_S, Classifier, CommitBudget, GroupCommit
+from edge_agent.store.batch_rows import Arrival, RecentArrivals, arrival_of, pack_arrivals, unpack_arrivals
 from waybill.record import TOO_LARGE_EVENT, Canary, Event, Position, Raw, Signal
 
 BUDGET = CommitBudget(delay_s=0.2, records=100, size=10_000)

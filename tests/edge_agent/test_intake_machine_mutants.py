@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
-from edge_agent import pushed
-from edge_agent.clock.age import AgeClock
+from edge_agent.clocks import AgeClock
 from edge_agent.drain.dispatcher import Dispatcher
 from edge_agent.drain.sent_batches import SendWindow, SentSeqs
 from edge_agent.intake.record_intake import Intake
-from edge_agent.pushed import Trial
-from edge_agent.store import batch_rows, buffer, identity, retention
-from edge_agent.store.arrivals import RedeliveryMatcher
+from edge_agent.push import pushed
+from edge_agent.push.pushed import Trial
+from edge_agent.store import batch_rows, buffer, retention
+from edge_agent.store import epochs as identity
+from edge_agent.store.batch_rows import RedeliveryMatcher
 from edge_agent.store.clock_correction import ClockCorrector
-from edge_agent.store.lineage import resume_lineage
+from edge_agent.store.epochs import resume_lineage
 from tests.edge_agent.intake_machine import ELEVEN_YEARS_US, MAY_DELETE, WOULD_DELETE, IntakeMachine
 from waybill.record import IntervalSet
 

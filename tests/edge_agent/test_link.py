@@ -6,8 +6,7 @@ from random import Random
 import pytest
 
 from edge_agent.config import AgentSettings, ClassSettings, FailoverSettings, LinkSettings
-from edge_agent.data_usage import DataUsage
-from edge_agent.drain.link_budget import LinkBudget, LinkPolicy
+from edge_agent.drain.link_budget import DataUsage, LinkBudget, LinkPolicy
 from edge_agent.drain.region import Regions
 from edge_agent.store.database import BufferCounters
 

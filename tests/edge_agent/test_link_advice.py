@@ -6,7 +6,7 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.reasoncodes import ReasonCode
 
-from edge_agent.link_advice import claim_refusal, named, refusal, turned_away
+from edge_agent.uplink.mqtt_session import claim_refusal, named, refusal, turned_away
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.errors import LinkError, LinkRefused
-from edge_agent.mqtt_session import MqttSession
 from edge_agent.uplink.mqtt import MqttUplink
+from edge_agent.uplink.mqtt_session import MqttSession
 from edge_agent.uplink.protocol import NoGateway, OutgoingBatch, PushedSettings, UplinkEvent
 from tests.examples import examples
 from tests.waiting import deadline_s

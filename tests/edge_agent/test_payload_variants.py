@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.intake.parse import MAX_ELEMENTS, parse_message
+from edge_agent.intake.messages import MAX_ELEMENTS, parse_message
 from tests.examples import examples
 from waybill.record import Body, Event, Position, Raw, Signal
 

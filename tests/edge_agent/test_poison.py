@@ -7,12 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.inspection import dead_letters
+from edge_agent.inspection import dead_letters, read_status
 from edge_agent.intake import record_intake
-from edge_agent.status import read_status
-from edge_agent.store import packing as bounds
-from edge_agent.store.batch_rows import BatchOwner
-from edge_agent.store.packing import BATCH_CONTENT_BYTES, MAX_DEAD_LETTERS, DeadLetter, add_dead_letters, packed
+from edge_agent.store import batch_rows as bounds
+from edge_agent.store.batch_rows import (
+    BATCH_CONTENT_BYTES,
+    MAX_DEAD_LETTERS,
+    BatchOwner,
+    DeadLetter,
+    add_dead_letters,
+    packed,
+)
 from tests.edge_agent.intake_parts import IntakeHarness
 from tests.edge_agent.makers import fill, missing_in, open_buffer, pending_record
 from tests.edge_agent.test_daemon import settings as agent_settings
@@ -51,7 +56,7 @@ def test_a_nasty_message_is_stored_among_its_neighbours_and_all_are_acknowledged
 def test_whatever_parse_accepts_can_be_written_and_read_again(messages):
     waiting = []
     for number, (message, topic) in enumerate(messages, 1):
-        (parsed,) = record_intake._parsed(
+        (parsed,) = record_intake._parsed_message(
             MqttMessage(number, 1, False, f"vehicle/{topic}", json.dumps(message).encode())
         )
         waiting.append(pending_record(number)._replace(body=parsed.body, device_time_us=parsed.device_time_us or 0))

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 from typer.testing import CliRunner
 
-from edge_agent.push_cli import app
+from edge_agent.push.push_cli import app
 from geo.reference.messages import TOPICS, Kind
 from waybill.identity.operator_keys import ANY, KINDS
 from waybill.identity.registry_messages import ENROLMENT_KIND, KIND

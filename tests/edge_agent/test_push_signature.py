@@ -10,7 +10,7 @@ import pytest
 
 from edge_agent.config import AgentSettings
 from edge_agent.daemon import VERSION_FILE, Daemon, PushSignatures
-from edge_agent.pushable import PushRefused
+from edge_agent.push.pushed import PushRefused
 from tests.edge_agent.test_pushed_daemon import FILE
 from tests.identity.operators import operator, operators_file
 from waybill.identity.signatures import sign_push

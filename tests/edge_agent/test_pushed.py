@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from edge_agent.config import AgentSettings
 from edge_agent.daemon import Daemon
-from edge_agent.pushable import PushRefused
-from edge_agent.pushed import AGAIN, IN_FORCE, ON_TRIAL, REFUSED, Trial, effective_settings
+from edge_agent.push.pushed import AGAIN, IN_FORCE, ON_TRIAL, REFUSED, PushRefused, Trial, effective_settings
 from tests.edge_agent.makers import MINIMAL_FILE
 from tests.examples import examples
 from waybill.settings import SettingsError, load, parse, parse_toml
@@ -253,7 +252,7 @@ def test_a_text_that_cannot_be_read_is_refused_with_its_reason_and_so_is_the_sam
 def test_whatever_the_check_of_a_push_raises_the_text_is_not_looked_at_again(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edge_agent.pushed.merge_pushed", lambda *_: 1 / 0)
+    monkeypatch.setattr("edge_agent.push.pushed.merge_pushed", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         Trial(config, load(AgentSettings, config)).begin(b"a = 1")
     assert "it cannot be handled" in refusal(config, b"a = 1")
@@ -293,7 +292,7 @@ def test_a_push_that_nobody_thought_of_is_remembered_too(config: Path, monkeypat
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("edge_agent.pushed.validate", broken)
+    monkeypatch.setattr("edge_agent.push.pushed.validate", broken)
     with pytest.raises(ZeroDivisionError):
         Trial(config, load(AgentSettings, config)).begin(b'log.level = "debug"')
     assert "refused before" in refusal(config, 'log.level = "debug"')

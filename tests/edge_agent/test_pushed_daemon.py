@@ -14,8 +14,17 @@ import structlog
 
 from edge_agent.config import AgentSettings
 from edge_agent.daemon import Daemon
-from edge_agent.pushable import PushRefused
-from edge_agent.pushed import AGAIN, FOREIGN, IN_FORCE, ON_TRIAL, REFUSED, PushedFiles, Trial, effective_settings
+from edge_agent.push.pushed import (
+    AGAIN,
+    FOREIGN,
+    IN_FORCE,
+    ON_TRIAL,
+    REFUSED,
+    PushedFiles,
+    PushRefused,
+    Trial,
+    effective_settings,
+)
 from waybill.daemon.logs import BURST, LineLimit
 from waybill.settings import load
 
@@ -222,7 +231,7 @@ def test_settings_that_were_pushed_to_another_device_or_machine_are_not_in_force
     assert effective_settings(config).settings.drain.window == 8
     trial.begin(b"[drain]\nwindow = 7\n")
     if who == "machine":
-        monkeypatch.setattr("edge_agent.pushed.machine_id", lambda: "another")
+        monkeypatch.setattr("edge_agent.push.pushed.machine_id", lambda: "another")
     else:
         line = {"device": 'id = "eu-0002"', "tenant": 'id = "eu-0001"\ntenant = "other"'}[who]
         config.write_text(config.read_text().replace('id = "eu-0001"', line))

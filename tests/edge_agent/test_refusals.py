@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from edge_agent.config import AgentSettings, DrainSettings
 from edge_agent.drain.dispatcher import UNACKNOWLEDGED, Dispatcher
-from edge_agent.inspection import exported_lines, stored_batches
-from edge_agent.status import read_status
+from edge_agent.inspection import exported_lines, read_status, stored_batches
 from edge_agent.status_endpoint import COUNTERS, GAUGES, LABELLED_COUNTERS, AgentCollector
 from edge_agent.store.batch_rows import TransactionTotals, batch_row_id
 from edge_agent.store.buffer import Buffer

@@ -13,7 +13,7 @@ from edge_agent.errors import StoreDamaged, StoreFailing
 from edge_agent.store import rebuild as rebuild_module
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.connection import DATABASE
-from edge_agent.store.lineage import HEAD_STEP
+from edge_agent.store.epochs import HEAD_STEP
 from tests.edge_agent.makers import fill, missing_in, open_buffer, stored_bytes
 from waybill.record import IntervalSet, decode
 

@@ -11,8 +11,7 @@ import edge_agent
 from edge_agent import status_endpoint as metrics
 from edge_agent.cli import app
 from edge_agent.config import AgentSettings
-from edge_agent.pushable import PushRefused
-from edge_agent.pushed import IN_FORCE, ON_TRIAL, Trial, effective_settings
+from edge_agent.push.pushed import IN_FORCE, ON_TRIAL, PushRefused, Trial, effective_settings
 from waybill.settings import SettingsError, load, parse
 
 DOCS = Path(__file__).parents[2] / "docs/edge-agent.md"

@@ -9,8 +9,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.clock.statement import QUIET_US, HeadStatement, HeardThrough
-from edge_agent.drain.statements import Statements
+from edge_agent.clocks import QUIET_US, HeadStatement, HeardThrough
+from edge_agent.drain.dispatcher import Statements
 from edge_agent.uplink.protocol import HeartbeatAnswered, OutgoingBatch, UplinkEvent
 from tests.edge_agent.intake_parts import IntakeHarness, stored_records
 from tests.edge_agent.makers import DEVICE, fill, open_buffer

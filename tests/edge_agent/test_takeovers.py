@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from edge_agent.agent import Agent
-from edge_agent.agent_state import health_state, uplink_state
+from edge_agent.agent import Agent, health_state, uplink_state
 from edge_agent.config import AgentSettings
 from edge_agent.errors import LinkClosed, LinkError, LinkRefused
-from edge_agent.mqtt_session import MqttSession
+from edge_agent.uplink.mqtt_session import MqttSession
 from edge_agent.uplink.protocol import OutgoingBatch, UplinkEvent
 from tests.edge_agent.makers import DEVICE, fill, open_buffer
 from tests.edge_agent.scripted_region import Road, acks, drive

@@ -8,10 +8,10 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_agent.agent import newly_held
 from edge_agent.config import AgentSettings, ClassSettings
-from edge_agent.data_usage import DataUsage
-from edge_agent.holding import newly_held
-from edge_agent.intake.classes import MAX_EXAMPLES, UNCOMPARED, Classifier, topic_moves
+from edge_agent.drain.link_budget import DataUsage
+from edge_agent.intake.record_intake import MAX_EXAMPLES, UNCOMPARED, Classifier, topic_moves
 
 levels = st.lists(st.sampled_from(["a", "b", "+"]), max_size=3)
 filters = st.builds(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from edge_agent.agent import held_classes, newly_held
 from edge_agent.config import AgentSettings
 from edge_agent.daemon import MAX_RETRY_S, RetryTimes, TrialEvaluator
-from edge_agent.data_usage import DataUsage
-from edge_agent.holding import held_classes, newly_held
+from edge_agent.drain.link_budget import DataUsage
 from tests.edge_agent.makers import MINIMAL_FILE
 from waybill.settings import parse
 

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from edge_agent.intake.unreadable import (
+from edge_agent.inspection import read_status
+from edge_agent.intake.messages import (
     FOREIGN_MESSAGES,
     MAX_KINDS,
     MAX_MEANT,
@@ -21,7 +22,6 @@ from edge_agent.intake.unreadable import (
     UnreadableMessages,
     looks_like,
 )
-from edge_agent.status import read_status
 from edge_agent.text_tables import print_status
 from tests.edge_agent.intake_parts import IntakeHarness
 from tests.edge_agent.makers import open_buffer

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
-from edge_agent.clock.jumps import ClockMonitor, CorrectionRules
+from edge_agent.clocks import ClockMonitor, CorrectionRules
 from edge_agent.config import AgentSettings
 from edge_agent.drain.dispatcher import Dispatcher
 from edge_agent.errors import StoreError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.intake.parse import parse_message
+from edge_agent.intake.messages import parse_message
 from simulator import Faults, VehicleMessage, drive, generated_scenario, read_recording, recorded_scenario
 from simulator.truth import Made, made_canary, made_event, made_position, made_raw, made_signal
 from tests.simulator.runs import RECORDING, run_in

@@ -15,8 +15,7 @@ import pytest
 
 from deploy.local import MosquittoBroker, free_port
 from edge_agent.config import AgentSettings
-from edge_agent.enrolment.certificate_folder import CertificateFolder
-from edge_agent.enrolment.certificate_state import certificate_folder
+from edge_agent.enrolment.certificates import CertificateFolder, certificate_folder
 from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors
 from tests.edge_agent.region import MqttRegion
 from tests.system.enrolment_region import EnrolmentRegion

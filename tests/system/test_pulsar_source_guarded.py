@@ -20,7 +20,7 @@ from cloud_jobs.pulsar_source.position import LedgerPosition
 from cloud_jobs.pulsar_source.reading.entry_store import open_entry_store
 from cloud_jobs.reference_publisher import publish
 from geo.replication import AdminRefused, ClusterUnreachable, Topology, admins, inspect_clusters
-from geo.replication.connection import check_addresses
+from geo.replication.apply import check_addresses
 from tests.cloud_jobs.pulsar_source.guarded import GuardedCluster
 from tests.cloud_jobs.pulsar_source.held import guarded_options, halves, held_over
 from tests.cloud_jobs.pulsar_source.world import DeliveredBatches, read_available, stream

@@ -23,7 +23,7 @@ from cloud_jobs.reference_cli import app
 from cloud_jobs.reference_files import make_version
 from cloud_jobs.reference_publisher import Signing, publish
 from deploy.local import LocalStack, PulsarCluster, stack_operator
-from geo.reference.trust import ReferenceTrust
+from geo.reference.messages import ReferenceTrust
 from tests.pulsar_clients import open_client, source_access
 from waybill.identity.publication_id import next_publication_id
 from waybill.identity.signatures import OperatorKey, Publication, read_operators, sign_publication, trusted_key

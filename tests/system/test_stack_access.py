@@ -23,7 +23,7 @@ from deploy.local import LocalStack, TlsFiles
 from deploy.local.cli import settings_line
 from deploy.local.stack_settings import settings_files
 from edge_agent.config import AgentSettings
-from edge_agent.enrolment.certificate_state import certificate_folder
+from edge_agent.enrolment.certificates import certificate_folder
 from gateway.alerts.checks import problems as alert_problems
 from gateway.alerts.config import AlertSettings
 from gateway.cli import problems

@@ -26,9 +26,8 @@ from geo.replication import (
     inspect_clusters,
 )
 from geo.replication.cli import app
-from geo.replication.link_probe import verify
+from geo.replication.link_probe import observe, verify
 from geo.replication.model import Retention, Tenant
-from geo.replication.observe import observe
 from tests.geo.replication.plan_model import read_plan
 from tests.pulsar_clients import open_client
 from tests.system.topology_parts import BATCHES, known, look

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tests.strategies import batches
 from waybill.record import Batch, Canary, Event, Position, Raw, Record, Signal
-from waybill.record.bodies import Body
 from waybill.record.content import pack_records
 from waybill.record.errors import WireError
 from waybill.record.layout import read_content
+from waybill.record.record import Body
 from waybill.record.wire import SHORT_BYTES, is_surely_readable
 
 ODD: list[Any] = [

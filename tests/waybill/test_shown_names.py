@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from cloud_jobs.fitted_table import Column, FittedTable
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference_cli import app as reference
-from edge_agent.push_cli import app as push
+from edge_agent.push.push_cli import app as push
 from tests.cloud_jobs.test_reference_publisher import CONTRACTS
 from tests.identity.test_device_files_cli import table
 from waybill.identity.command_options import print_error

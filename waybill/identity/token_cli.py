@@ -27,7 +27,7 @@ from waybill.identity.tokens import (
     check_issuer,
 )
 from waybill.settings import SettingsError, read_text
-from waybill.settings.bounded_toml import parse_toml
+from waybill.settings.files import parse_toml
 
 # Which roles a topology has, by their names alone: what they may do is the business of `waybill topology`.
 

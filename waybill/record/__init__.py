@@ -4,22 +4,6 @@
 """
 
 from waybill.record.ack import Ack, decode_ack, encode_ack, split_ack
-from waybill.record.bodies import (
-    BROKER_DROPPED_EVENT,
-    MAX_RAW_BYTES,
-    NO_FAULTS,
-    OTHER_REASON,
-    RAW_REASONS,
-    RESERVED_PREFIX,
-    TOO_LARGE_EVENT,
-    Body,
-    Canary,
-    Event,
-    Kind,
-    Position,
-    Raw,
-    Signal,
-)
 from waybill.record.errors import (
     ChecksumMismatch,
     InconsistentRanges,
@@ -59,12 +43,26 @@ from waybill.record.mqtt_topics import (
     vehicle_topic,
 )
 from waybill.record.record import (
+    BROKER_DROPPED_EVENT,
     DEVICE_PATTERN,
     MAX_DEVICE_TIME_US,
+    MAX_RAW_BYTES,
     MAX_UNCERTAINTY_MS,
+    NO_FAULTS,
+    OTHER_REASON,
+    RAW_REASONS,
+    RESERVED_PREFIX,
+    TOO_LARGE_EVENT,
     Batch,
+    Body,
+    Canary,
+    Event,
     Header,
+    Kind,
+    Position,
+    Raw,
     Record,
+    Signal,
     Tombstone,
     new_epoch,
 )

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from waybill.record.bodies import Kind
 from waybill.record.errors import Malformed
 from waybill.record.layout import (
     BOOL,
@@ -31,7 +30,7 @@ from waybill.record.layout import (
     Signals,
 )
 from waybill.record.packing import MAX_INT64, MIN_INT64, IntegerColumn, is_surely_within
-from waybill.record.record import Header
+from waybill.record.record import Header, Kind
 from waybill.record.wire import open_frame
 
 IntegerArray = NDArray[np.int64]

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from waybill.record.bodies import KIND_OF, Body, Canary, Event, Kind, Position, Raw, Signal
 from waybill.record.layout import (
     ACCURACY,
     ALTITUDE,
@@ -57,7 +56,7 @@ from waybill.record.layout import (
     check_list,
 )
 from waybill.record.packing import joined_planes, pack_floats, pack_integers, pack_optional, pack_within
-from waybill.record.record import Record
+from waybill.record.record import KIND_OF, Body, Canary, Event, Kind, Position, Raw, Record, Signal
 
 
 def pack_records(records: Sequence[Record]) -> dict[str, Any]:

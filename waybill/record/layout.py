@@ -14,17 +14,20 @@ from typing import Any
 
 import msgpack
 
-from waybill.record.bodies import (
+from waybill.record.errors import Malformed, TooLarge
+from waybill.record.packing import EXACT, MAX_INT64, IntegerColumn, check_finite, is_scale, joined_planes
+from waybill.record.record import (
+    MAX_BOOT_CHARACTERS,
+    MAX_DEVICE_TIME_US,
     MAX_NAME_CHARACTERS,
     MAX_RAW_BYTES,
     MAX_RAW_REASON_CHARACTERS,
     MAX_TEXT_CHARACTERS,
     MAX_TOPIC_CHARACTERS,
+    MAX_UNCERTAINTY_MS,
+    MIN_DEVICE_TIME_US,
     Kind,
 )
-from waybill.record.errors import Malformed, TooLarge
-from waybill.record.packing import EXACT, MAX_INT64, IntegerColumn, check_finite, is_scale, joined_planes
-from waybill.record.record import MAX_BOOT_CHARACTERS, MAX_DEVICE_TIME_US, MAX_UNCERTAINTY_MS, MIN_DEVICE_TIME_US
 
 MAX_CONTENT_BYTES = 8 << 20
 """A content that unpacks to more than this is refused before it is unpacked."""

@@ -29,7 +29,6 @@ from typing import Any
 
 import msgpack
 
-from waybill.record.bodies import Kind
 from waybill.record.content import pack_records, unpack_records
 from waybill.record.errors import (
     ChecksumMismatch,
@@ -73,6 +72,7 @@ from waybill.record.record import (
     MAX_REASON_CHARACTERS,
     Batch,
     Header,
+    Kind,
     Tombstone,
 )
 

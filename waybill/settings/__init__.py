@@ -7,9 +7,21 @@ class Uplink(Settings):
 load(Uplink, Path("uplink.toml"))      # raises SettingsError, which lists every mistake at once
 """
 
-from waybill.settings.bounded_toml import MAX_PUSHED_BYTES, MAX_TOML_BYTES, TOML_TOKEN, parse_toml
-from waybill.settings.file_fault import file_fault
+from waybill.settings.files import (
+    MAX_PUSHED_BYTES,
+    MAX_TOML_BYTES,
+    TOML_TOKEN,
+    NotAFile,
+    PathElsewhere,
+    file_fault,
+    local_path,
+    open_file,
+    parse_toml,
+    read_file,
+)
 from waybill.settings.loading import (
+    Settings,
+    SettingsError,
     load,
     parse,
     problem_text,
@@ -17,13 +29,18 @@ from waybill.settings.loading import (
     validate,
     without_consequences,
 )
-from waybill.settings.local_path import PathElsewhere, local_path
-from waybill.settings.model import Settings, SettingsError
-from waybill.settings.one_line import one_line, printable, printable_json
-from waybill.settings.regular_file import NotAFile, open_file, read_file
-from waybill.settings.similar_names import as_read, name_advice, near_equal
-from waybill.settings.text_fault import TextFault, toml_fault
-from waybill.settings.toml_lines import TomlLines, TomlPath
+from waybill.settings.text import (
+    TextFault,
+    TomlLines,
+    TomlPath,
+    as_read,
+    name_advice,
+    near_equal,
+    one_line,
+    printable,
+    printable_json,
+    toml_fault,
+)
 
 __all__ = [
     "MAX_PUSHED_BYTES",

@@ -8,14 +8,40 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, TypeVar, get_args
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
-from waybill.settings.bounded_toml import MAX_TOML_BYTES, parse_toml
-from waybill.settings.file_fault import file_fault
-from waybill.settings.model import Settings, SettingsError
-from waybill.settings.one_line import one_line
-from waybill.settings.regular_file import open_file
+from waybill.settings.files import MAX_TOML_BYTES, file_fault, local_path, open_file, parse_toml
+from waybill.settings.text import one_line, printable
+
+# The base of all settings, and the error for those that cannot be used.
+
+
+class Settings(BaseModel):
+    """A frozen model whose fields are the only keys there are; numbers are finite, and paths are of this machine."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _paths_of_this_machine(cls, value: Any) -> Any:
+        """Every path of every table, so that no program uses one as it stands that another one expands."""
+        return Path(local_path(str(value))) if isinstance(value, Path) else value
+
+
+class SettingsError(Exception):
+    """Settings that cannot be used. `source` is the file; `problems` has one line for each mistake, key first."""
+
+    def __init__(self, source: str, problems: list[str]) -> None:
+        super().__init__(f"{source}: " + "; ".join(problems))
+        self.source = source
+        self.problems = problems
+
+    @property
+    def lines(self) -> list[str]:
+        """One line for each mistake, the file first: what a command says of it."""
+        return [printable(f"{self.source}: {problem}") for problem in self.problems]
+
 
 # What can be judged of settings of which other parts are wrong: rules between keys whose own values are right.
 

@@ -32,7 +32,7 @@ from cloud_jobs.lake.stored_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.vehicle_counters import OdometerWay
 from cloud_jobs.published_fences import parsed
-from geo.reference.fences import published_fences
+from geo.reference.in_force import published_fences
 from geo.reference.moments import stamp
 from waybill.record import IntervalSet
 

@@ -26,8 +26,7 @@ from cloud_jobs.lake.erasures import Erasures
 from cloud_jobs.lake.snapshot_reads import conflicts, coverage, erasures, erasures_since, reference_rows
 from cloud_jobs.lake.snapshots import LakeState
 from cloud_jobs.lake.tables import Lake
-from geo.reference.fences import published_fences
-from geo.reference.in_force import RefusedVersion
+from geo.reference.in_force import RefusedVersion, published_fences
 
 _NO_BOUNDS: Final[Mapping[TenantDevice, DoubtBounds]] = MappingProxyType({})
 

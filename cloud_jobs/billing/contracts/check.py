@@ -29,10 +29,8 @@ from cloud_jobs.billing.contracts.what_if import BillChange, Bills, BothContract
 from cloud_jobs.billing.errors import BadPeriod
 from cloud_jobs.billing.meters import Meter
 from cloud_jobs.in_force import in_force
-from geo.reference.beginning import beginning, ending
-from geo.reference.fences import usable_fence
-from geo.reference.in_force import publication_order
-from geo.reference.moments import stamp
+from geo.reference.in_force import publication_order, usable_fence
+from geo.reference.moments import beginning, ending, stamp
 from waybill.identity.publication_id import next_publication_id
 from waybill.settings import as_read, name_advice
 

@@ -54,8 +54,8 @@ from cloud_jobs.billing.contracts.versions import (
 )
 from cloud_jobs.in_force import in_force
 from cloud_jobs.lake.coverage import TenantDevice
-from geo.reference.beginning import UNKNOWN_BEGINNING
 from geo.reference.in_force import RefusedVersion, Usable
+from geo.reference.moments import UNKNOWN_BEGINNING
 
 # Who pays for whom in a time: the accounts below a payer, and those that lead to none.
 

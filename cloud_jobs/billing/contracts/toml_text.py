@@ -22,7 +22,7 @@ from waybill.settings import (
     toml_fault,
     without_consequences,
 )
-from waybill.settings.text_fault import MAX_REASON_CHARACTERS
+from waybill.settings.text import MAX_REASON_CHARACTERS
 
 TABLES: Final[dict[str, type[BaseModel]]] = {**MODEL_OF, "alert_rule": AlertRule}
 """What a table of each name makes."""

@@ -9,7 +9,7 @@ from cloud_jobs.applied_fences import fences_number
 from cloud_jobs.lake.snapshot_reads import reference_rows
 from cloud_jobs.lake.snapshots import LakeState
 from cloud_jobs.lake.tables import Lake
-from geo.reference.fences import published_fences
+from geo.reference.in_force import published_fences
 
 MAX_NAMED: Final = 20
 """So many refused publications are named in a closing; there may be as many as somebody publishes."""

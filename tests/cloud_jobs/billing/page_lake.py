@@ -16,8 +16,8 @@ from cloud_jobs.lake.data_files import write_data_files
 from cloud_jobs.lake.tables import FENCES, INGEST, TRACKS, Lake
 from cloud_jobs.lake.transactions import counter_of, newest_number
 from cloud_jobs.reference_files import read_reference
-from edge_agent.intake.parse import parse_message
-from geo.reference.fences import published_fences
+from edge_agent.intake.messages import parse_message
+from geo.reference.in_force import published_fences
 from geo.spatial import TrackSettings
 from simulator import drive, write_folder
 from simulator.messages import VehicleMessage, journal_entry

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cloud_jobs.billing import BadPeriod
 from cloud_jobs.billing.billing_period import BillingPeriod, day_start, month_before, time_zones
-from geo.reference.beginning import QUARTER
+from geo.reference.moments import QUARTER
 
 ZONES = st.sampled_from(sorted(time_zones()))
 DAYS = st.dates(date(1970, 1, 3), date(2100, 12, 31))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_jobs.explain.metered_again import TrackBox, ids_near
-from geo.reference.fences import parse_fence
+from geo.reference.in_force import parse_fence
 from geo.spatial import Fence, FenceError
 
 DEGREES = st.integers(-720, 720).map(lambda quarter: quarter / 4)

@@ -14,7 +14,7 @@ from cloud_jobs.geofence.event_revisions import EventRules
 from cloud_jobs.geofence.units import DAY_MS
 from cloud_jobs.verdicts.config import VerdictSettings
 from geo.alerts import Alert
-from geo.alerts.verdict import ErrorReason, VerdictKind
+from geo.alerts.messages import ErrorReason, VerdictKind
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, GeofenceFix, rules
 from tests.cloud_jobs.verdicts.centre import VerdictCentre, alert_of
 from tests.examples import examples

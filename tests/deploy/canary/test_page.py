@@ -18,7 +18,7 @@ from cloud_jobs.reference_files import read_reference
 from deploy.canary.config import CanarySettings
 from deploy.canary.reference_texts import contracts_text, fence_text, write_reference
 from deploy.local.stack import DEFAULT_TOPOLOGY
-from geo.reference.trust import scope_of
+from geo.reference.messages import scope_of
 from waybill.commands import SUBCOMMANDS, command_line
 from waybill.identity.errors import SignatureRefused
 from waybill.identity.operator_keys import Scope

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.enrolment.certificate_folder import CertificateFolder
+from edge_agent.enrolment.certificates import CertificateFolder
 from edge_agent.enrolment.enrolment_loop import CertificateRequests
 from edge_agent.errors import EnrolmentFailed
 from tests.edge_agent.enrolment.makers import DEVICE, Issuer, root_file

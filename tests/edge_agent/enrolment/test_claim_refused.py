@@ -2,7 +2,7 @@
 
 import pytest
 
-from edge_agent.link_advice import claim_refusal
+from edge_agent.uplink.mqtt_session import claim_refusal
 
 
 @pytest.mark.parametrize(

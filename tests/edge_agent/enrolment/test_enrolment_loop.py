@@ -9,9 +9,8 @@ from random import Random
 import pytest
 
 from edge_agent.config import UplinkSettings
-from edge_agent.enrolment.certificate_folder import CertificateFolder
+from edge_agent.enrolment.certificates import MAX_REFUSALS, CertificateFolder, UplinkCertificates
 from edge_agent.enrolment.enrolment_loop import JITTER_SHARE, EnrolmentLoop, EnrolmentParts
-from edge_agent.enrolment.uplink_certificates import MAX_REFUSALS, UplinkCertificates
 from edge_agent.errors import EnrolmentFailed, NoCertificate
 from tests.edge_agent.enrolment.makers import DEVICE, Issuer, enrolment_settings
 from waybill.daemon.tls import TlsSettings

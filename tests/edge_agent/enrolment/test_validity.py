@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.enrolment.certificate_folder import read_validity
+from edge_agent.enrolment.certificates import read_validity
 from tests.edge_agent.enrolment.makers import Issuer
 from tests.examples import examples
 from waybill.identity.authority import KeyPair, make_request

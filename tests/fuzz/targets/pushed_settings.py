@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from edge_agent.config import AgentSettings
-from edge_agent.pushable import PushRefused
-from edge_agent.pushed import merge_pushed, with_present_retention
+from edge_agent.push.pushed import PushRefused, merge_pushed, with_present_retention
 
 FOLDER = Path(tempfile.mkdtemp(prefix="waybill-fuzz-pushed-"))
 FILE = FOLDER / "agent.toml"

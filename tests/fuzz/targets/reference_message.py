@@ -15,9 +15,8 @@ from cloud_jobs.fence_changes import changes_between
 from cloud_jobs.in_force import in_force
 from cloud_jobs.published_fences import parse_fences
 from cloud_jobs.reference_files import usable
-from geo.reference.fences import published_fences
-from geo.reference.messages import TOPICS, Kind, read_messages, stated_version
-from geo.reference.trust import ANYBODY
+from geo.reference.in_force import published_fences
+from geo.reference.messages import ANYBODY, TOPICS, Kind, read_messages, stated_version
 from tests.cloud_jobs.billing.contracts.test_toml_text import EXAMPLE
 from tests.cloud_jobs.publications import message_of
 from tests.fuzz.targets.fences_geojson import FEATURES

@@ -14,7 +14,7 @@ from deploy.local.errors import FolderDamaged, FolderNotOurs, StackNotRunning
 from deploy.local.folder import claim
 from deploy.local.ports import PortBook
 from deploy.local.stack_state import StackState, running
-from edge_agent.store.lineage import LINEAGE, Lineage, read_lineage, write_lineage
+from edge_agent.store.epochs import LINEAGE, Lineage, read_lineage, write_lineage
 from tests.fuzz.bounds import check_refusal
 
 FOLDER = Path(tempfile.mkdtemp(prefix="waybill-fuzz-state-"))

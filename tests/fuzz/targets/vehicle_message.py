@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from edge_agent.intake.parse import LATEST_US, parse_message
+from edge_agent.intake.messages import LATEST_US, parse_message
 from waybill.record import (
     VEHICLE_CANARY,
     VEHICLE_EVENT,

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from cloud_jobs.reference_files import make_version
 from gateway.alerts.service import FencePublications
 from gateway.reference_publications import KEPT_OF_A_VERSION
-from geo.reference.fences import published_fences
-from geo.reference.messages import read_messages
-from geo.reference.trust import ANYBODY, ReferenceTrust
+from geo.reference.in_force import published_fences
+from geo.reference.messages import ANYBODY, ReferenceTrust, read_messages
 from geo.spatial import Gate
 from tests.identity.operators import operator, trusting
 from waybill.identity.publication_id import PROPERTY, next_publication_id

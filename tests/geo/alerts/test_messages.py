@@ -18,7 +18,7 @@ from geo.alerts import (
     encode_alert,
     encode_verdict,
 )
-from geo.alerts.verdict import ErrorReason, FinalEvent
+from geo.alerts.messages import ErrorReason, FinalEvent
 
 ALERT = Alert(
     id="0" * 24,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from geo.alerts import AlertRule, RuleMessages, UnusableRule, usable_rule
 from geo.alerts.rule import KINDS, matches_place
-from geo.reference.trust import scope_of
+from geo.reference.messages import scope_of
 from geo.spatial.weekly import DAYS, Weekly
 
 WEEKDAYS = list(DAYS[:5])

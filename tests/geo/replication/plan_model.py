@@ -3,10 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from geo.replication.actual import actual
 from geo.replication.admin import AdminClient
-from geo.replication.cluster_state import ClusterState, NamespaceState, TopicState
-from geo.replication.desired import desired
+from geo.replication.cluster_state import ClusterState, NamespaceState, TopicState, actual, desired
 from geo.replication.model import Topology, namespace_of
 from geo.replication.plan import Change, new_namespace_state, plan
 

@@ -23,10 +23,9 @@ from geo.replication import (
     Registration,
     WrongCluster,
 )
-from geo.replication.actual import read_defaults, read_registration
 from geo.replication.admin import RestRequest, RestResponse, parse_response
 from geo.replication.apply import _make, cluster_data
-from geo.replication.cluster_state import BrokerDefaults
+from geo.replication.cluster_state import BrokerDefaults, read_defaults, read_registration
 from geo.replication.errors import NoConnection, UnusableAccess
 from geo.replication.rest_types import (
     CLUSTER,

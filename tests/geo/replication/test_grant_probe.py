@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from geo.replication import link_probe as grant_probe
 from geo.replication.admin import AdminClient
-from geo.replication.connection import ServiceAddress
+from geo.replication.apply import ServiceAddress
 from geo.replication.link_probe import NOBODY, VerifyResult, try_rights
 from tests.geo.replication.brokers import RUNTIME, FakeBroker
 from tests.geo.replication.test_roles import topology

@@ -7,10 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from geo.replication.apply import admins
+from geo.replication.apply import MAX_NAMED, admins, left_over
 from geo.replication.cli import _print_new_tenants, _print_way_to_trust
 from geo.replication.cluster_state import TenantState
-from geo.replication.left_over import MAX_NAMED, left_over
 from geo.replication.model import Topology
 from geo.replication.plan import Change
 from tests.geo.replication.brokers import FakeBroker

@@ -9,7 +9,7 @@ from prometheus_client import generate_latest
 
 from geo.replication import AdminClient, Topology, admins
 from geo.replication.cli import METRICS, ReplicationCollector
-from geo.replication.observe import Observation, cursor_states, link_state, observe, unknown_subscriptions
+from geo.replication.link_probe import Observation, cursor_states, link_state, observe, unknown_subscriptions
 from geo.replication.rest_types import STATS, TopicStats
 from tests.geo.replication.brokers import FakeBroker
 

@@ -7,8 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from geo.replication import ClusterState, Topology, desired, plan
-from geo.replication.actual import rights
-from geo.replication.cluster_state import BrokerDefaults
+from geo.replication.cluster_state import BrokerDefaults, rights
 from geo.replication.link_probe import TriedRight, VerifyResult, untried_roles
 from geo.replication.rest_types import CONFIGURATION, NAMESPACE
 from tests.geo.replication.topologies import located

@@ -14,9 +14,8 @@ from shapely import Polygon
 from shapely.affinity import translate
 
 from geo.spatial import FenceError, FenceReport, fences_from_geojson
-from geo.spatial import crossings as module
-from geo.spatial.crossings import refuse_too_many_crossings
-from geo.spatial.rings import world_polygon
+from geo.spatial import rings as module
+from geo.spatial.rings import refuse_too_many_crossings, world_polygon
 from tests.examples import examples
 from tests.geo.spatial.exact_fuzz import world
 

@@ -22,7 +22,7 @@ from geo.spatial import (
     new_revisions,
     ordinals,
 )
-from geo.spatial.revisions import latest_by_id
+from geo.spatial.event_ids import latest_by_id
 from tests.geo.spatial.worlds import START_MS, every_fix, fence_lists, fences, identified, joined, line, taken, walks
 
 DEPOT = FenceSet(fences(("depot", box(10.0, 50.0, 10.02, 50.02))))

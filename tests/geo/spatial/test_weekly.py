@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from geo.spatial import FenceReport, FenceSet, fences_from_geojson
-from geo.spatial.activity import Activity
-from geo.spatial.hours import DAY_MS
-from geo.spatial.schedule import Schedule
+from geo.spatial.activity import DAY_MS, Activity, Schedule
 from geo.spatial.weekly import DAYS, MAX_WINDOWS, weekly_faults, weekly_of
 from tests.examples import examples
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from cloud_jobs.billing.contracts import Tariff
-from geo.reference.beginning import UNKNOWN_BEGINNING, beginning, ending
+from geo.reference.moments import UNKNOWN_BEGINNING, beginning, ending
 from tests.cloud_jobs.billing.contracts.makers import tariff
 
 OFFSETS = st.integers(-14 * 4, 14 * 4).map(lambda quarters: timezone(quarters * timedelta(minutes=15)))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from typer.testing import CliRunner, Result
 
-from edge_agent.intake.parse import Parsed, parse_message
+from edge_agent.intake.messages import Parsed, parse_message
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
 from tests.cloud_jobs.billing.register.billed_lake import BilledLake
 from tests.cloud_jobs.billing.register.metered_lake import meter, publish, state

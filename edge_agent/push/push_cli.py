@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from edge_agent.pushable import PushRefused, check_pushable
+from edge_agent.push.pushed import PushRefused, check_pushable
 from waybill.daemon.durable_file import replace_durably
 from waybill.identity.command_options import error_text
 from waybill.identity.errors import IdentityError, NameRefused, SignatureRefused

@@ -14,13 +14,155 @@ import base64
 import binascii
 import os
 import re
+import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import structlog
+
+from edge_agent.config import AgentSettings, UplinkSettings
+from edge_agent.errors import NoCertificate
 from waybill.daemon.durable_file import replace_durably, sync_folder
 from waybill.settings import open_file
+
+# What is said of the certificates that the uplinks show: in status, metrics and health.
+
+ENDS_SOON_SHARE = 0.1
+"""Of its life that is left: by then it should have been renewed long ago."""
+
+
+def certificate_folder(settings: AgentSettings) -> CertificateFolder | None:
+    """Where the device's own certificates are; None for a device that is not enrolled but given its files."""
+    if settings.enrolment is None:
+        return None
+    folder = settings.enrolment.folder or settings.buffer.path / "certificates"
+    return CertificateFolder(folder, settings.device.tenant, settings.device.id)
+
+
+def certificate_state(settings: AgentSettings, now_s: float) -> dict[str, Any]:
+    """`certificate`: `valid`, `ends soon`, `expired`, `none` (it is needed and missing) or `not used`.
+
+    Of several that uplinks show, the one that ends first. `certificate_ends`: when, as text and in seconds since 1970.
+    """
+    shown = [*_shown(settings)]
+    held = [one for one in shown if one is not None]
+    if not held:
+        return {"certificate": "none" if shown else "not used", "certificate_ends": None, "certificate_ends_s": 0}
+    first = min((one.validity for one in held), key=lambda one: one.not_after_s)
+    ends = datetime.fromtimestamp(first.not_after_s, UTC)
+    if now_s >= first.not_after_s:
+        state = "expired"
+    elif first.not_after_s - now_s < ENDS_SOON_SHARE * first.life_s:
+        state = "ends soon"
+    else:
+        state = "none" if len(held) < len(shown) else "valid"
+    return {
+        "certificate": state,
+        "certificate_ends": f"{ends:%Y-%m-%dT%H:%M:%SZ}",
+        "certificate_ends_s": int(first.not_after_s),
+    }
+
+
+def _shown(settings: AgentSettings) -> Iterator[HeldCertificate | None]:
+    """The certificate of each uplink that shows one, or would."""
+    folder = certificate_folder(settings)
+    for uplink in settings.uplinks:
+        if uplink.tls is None:
+            continue
+        if uplink.tls.certificate is not None:
+            yield read_held(uplink.tls.certificate)
+        elif folder is not None and uplink.kind == "mqtt":
+            yield folder.newest()
+
+
+# Which certificate a connection to a region shows: the newest; the one before until the newest has worked.
+
+log = structlog.get_logger("edge_agent.enrolment")
+
+MAX_REFUSALS = 5
+"""A new certificate that failed so often, each time where the one before worked, is given up. An agent that starts
+anew counts anew."""
+
+
+class UplinkCertificates:
+    """Used by the drain's thread and by the probe's.
+
+    A new certificate is tried with the next connection. After an attempt that failed with it, whatever the reason, the
+    one before has its turn, then the new one again. One that fails where the one before works is given up at last.
+    """
+
+    def __init__(self, folder: CertificateFolder) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._next_failed = False
+        self._refusals, self._refused_serial = 0, ""
+        self.problem = ""
+        """Why the newest certificate is not in use; "" while nothing is known against it."""
+
+    def with_certificate(self, uplink: UplinkSettings) -> UplinkSettings:
+        """An uplink that has TLS and no certificate of its own, with the device's. Raises NoCertificate."""
+        if uplink.kind != "mqtt" or uplink.tls is None or uplink.tls.certificate is not None:
+            return uplink
+        with self._lock:
+            current, following = self._folder.current(), self._folder.next()
+            held = current if self._next_failed and current is not None else following or current
+        if held is None:
+            raise NoCertificate(f"{uplink.region}: the device has no operational certificate yet; records are kept")
+        tls = uplink.tls.model_copy(update={"certificate": held.path, "key": held.path})
+        return uplink.model_copy(update={"tls": tls})
+
+    def on_opened(self, uplink: UplinkSettings, worked: bool) -> None:
+        """A connection with what `with_certificate` gave stands, or could not be made."""
+        if uplink.tls is None or uplink.tls.certificate is None:
+            return
+        with self._lock:
+            following = self._folder.next()
+            is_next = following is not None and following.path == uplink.tls.certificate
+            # A region that is away fails with either: then they take turns until it is back.
+            if not (is_next and worked):
+                if worked and self._next_failed and following is not None:
+                    self._on_refused(following)
+                self._next_failed = is_next
+                return
+            self._next_failed = False
+            self._forget_refusals()
+            self._promote(uplink.tls.certificate)
+
+    def _on_refused(self, following: HeldCertificate) -> None:
+        """The one before worked directly after the new one had failed: it is not the region that is away."""
+        serial = f"{following.validity.serial:x}"
+        if serial != self._refused_serial:
+            self._refused_serial, self._refusals = serial, 0
+        self._refusals += 1
+        if self._refusals < MAX_REFUSALS:
+            self.problem = f"the new certificate {serial} failed {self._refusals} times where the one before worked"
+            return
+        try:
+            self._folder.give_up_next()
+        except OSError as error:
+            self.problem = f"the new certificate {serial} cannot be given up: {error}"
+            return
+        self.problem = (
+            f"the new certificate {serial} failed {self._refusals} times and is given up; another is asked for"
+        )
+        log.error("a new certificate is given up", serial=serial, refusals=self._refusals)
+        self._refusals = 0
+
+    def _forget_refusals(self) -> None:
+        self._refusals, self._refused_serial, self.problem = 0, "", ""
+
+    def _promote(self, path: Path) -> None:
+        try:
+            self._folder.promote()
+        except OSError as error:
+            # It is tried first again with the next connection, so nothing is lost by it.
+            log.error("the certificate that worked cannot be kept as the current one", file=str(path), error=str(error))
+        else:
+            log.info("the new certificate is in use")
+
 
 # From when to when a certificate is valid, read from PEM without a library for certificates.
 

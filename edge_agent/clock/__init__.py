@@ -1,1 +1,0 @@
-"""What time it is, and what time it was."""
