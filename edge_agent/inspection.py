@@ -8,14 +8,12 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
-
-from sqlite_utils import Database
 
 from edge_agent.clocks import SET_CLOCK_MS
 from edge_agent.config import AgentSettings
@@ -159,12 +157,20 @@ def _file_bytes(path: Path) -> int:
 SHOWN_BYTES = 32
 
 
+def _rows(connection: sqlite3.Connection, query: str, values: Sequence[object] = ()) -> Iterator[dict[str, Any]]:
+    from sqlite_utils import Database  # noqa: PLC0415 - heavy, and the daemon never comes here
+
+    found: Iterator[dict[str, Any]] = Database(connection).query(query, values)
+    return found
+
+
 def stored_batches(settings: AgentSettings, limit: int) -> list[dict[str, Any]]:
     """The oldest batches that wait, ready for JSON. `dead_letter`: why it is not sent, or None. Raises StoreError."""
     names = [one.name for one in settings.classes]
     with reading(settings) as connection:
         epochs = dict(connection.execute("SELECT ordinal, epoch FROM epochs").fetchall())
-        rows = Database(connection).query(
+        rows = _rows(
+            connection,
             "SELECT id, last, class, records, lost, size, wall_ms, reason FROM batches"
             " LEFT JOIN dead_letter_batches USING (id)"
             " WHERE batch IS NOT NULL ORDER BY id LIMIT ?",
@@ -189,8 +195,10 @@ def stored_batches(settings: AgentSettings, limit: int) -> list[dict[str, Any]]:
 def dead_letters(settings: AgentSettings, limit: int) -> list[dict[str, Any]]:
     """The newest messages that no record could carry, ready for JSON. Raises StoreError."""
     with reading(settings) as connection:
-        rows = Database(connection).query(
-            "SELECT wall_ms, topic, bytes, reason, payload FROM dead_letters ORDER BY id DESC LIMIT ?", (limit,)
+        rows = _rows(
+            connection,
+            "SELECT wall_ms, topic, bytes, reason, payload FROM dead_letters ORDER BY id DESC LIMIT ?",
+            (limit,),
         )
         return [
             {
@@ -217,16 +225,17 @@ def exported_lines(settings: AgentSettings, kept: str = "") -> Iterator[str]:
     """
     with reading(settings, kept) as connection:
         tenant, _, _ = owner_of(connection).partition("/")
-        for row in Database(connection).query(
+        for row in _rows(
+            connection,
             "SELECT id, batch, reason FROM batches LEFT JOIN dead_letter_batches USING (id)"
-            " WHERE batch IS NOT NULL ORDER BY id"
+            " WHERE batch IS NOT NULL ORDER BY id",
         ):
             about = {"dead_letter": row["reason"]} if row["reason"] else {}
             try:
                 yield from _lines(decode(row["batch"]), tenant, about)
             except WireError as error:
                 yield json.dumps({"unreadable": row["id"], "first": first_of(row["id"]), "error": str(error)})
-        for row in Database(connection).query("SELECT topic, reason, payload FROM dead_letters ORDER BY id"):
+        for row in _rows(connection, "SELECT topic, reason, payload FROM dead_letters ORDER BY id"):
             payload = base64.b64encode(row["payload"]).decode("ascii")
             yield json.dumps({"dead_letter_message": row["reason"], "topic": row["topic"], "payload_base64": payload})
 
