@@ -15,14 +15,8 @@ import structlog
 
 from gateway.reference_publications import ReferencePublications
 from geo.reference.in_force import InForce, Made, RefusedVersion
-<<<<<<< HEAD
-from geo.reference.messages import NAMESPACE, TOPICS
-from geo.reference.messages import ANYBODY, ReferenceTrust
-from waybill.identity.registry_messages import FollowedOperators
-=======
 from geo.reference.messages import ANYBODY, NAMESPACE, TOPICS, ReferenceTrust
-from waybill.identity.followed_operators import FollowedOperators
->>>>>>> 0850a1d6 (The agent, geo and the shared record have one module for each concept: 61 small modules are merged)
+from waybill.identity.registry_messages import FollowedOperators
 from waybill.pulsar.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
 from waybill.pulsar.pulsar_client import PulsarAccess
 
