@@ -151,11 +151,8 @@ def test_a_subscription_that_mqtt_allows_is_taken(topic: str) -> None:
         ("[bufer]\n", "did you mean 'buffer'?"),
         ("[observe]\n", "known are"),
         ("[buffer]\nport = 1\n", "known are commit_bytes"),
-        ("[log_level]\n", "it is now log.level"),
         ("[status]\nprot = 1\n", "did you mean 'port'?"),
         ("[intake]\nreceive_max = 1\n", "did you mean 'receive_maximum'?"),
-        ("[intake]\nmax_message_bytes = 1024\n", "it is now intake.max_packet_bytes"),
-        ("[intake]\npassword = 'p'\n", "it is now intake.password_file"),
     ],
 )
 def test_only_a_near_key_of_the_same_table_is_suggested(text: str, said: str) -> None:
