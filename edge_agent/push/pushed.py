@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from waybill.identity.nearest import nearest
-
 from edge_agent.config import AgentSettings, ClassSettings, UplinkSettings
 from edge_agent.process import machine_id
 from waybill.daemon.durable_file import replace_durably, sync_folder
+from waybill.identity.names import nearest
 from waybill.settings import (
     MAX_PUSHED_BYTES,
     MAX_TOML_BYTES,
