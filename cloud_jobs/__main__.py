@@ -16,7 +16,7 @@ from cloud_jobs.measure import measure
 from cloud_jobs.status.cli import status
 from cloud_jobs.subject_cli import app as subject
 from cloud_jobs.verdicts_cli import verdicts
-from waybill.daemon.version import add_version_option
+from waybill.daemon.process import add_version_option
 
 app = typer.Typer(
     rich_markup_mode=None,

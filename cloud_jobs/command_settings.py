@@ -37,7 +37,7 @@ def load_checked_settings(path: Path, *, with_life: bool = False) -> CloudSettin
     `with_life`: a token that has ended is wrong, too; a job reads its file again.
     """
     from cloud_jobs.config import problems  # noqa: PLC0415
-    from waybill.pulsar.token_watch import token_faults  # noqa: PLC0415
+    from waybill.pulsar.pulsar_client import token_faults  # noqa: PLC0415
 
     settings = load_settings(path)
     found = problems(settings)

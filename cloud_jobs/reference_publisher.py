@@ -13,7 +13,7 @@ import pulsar
 from cloud_jobs.errors import ReferenceNotPublished
 from cloud_jobs.reference_files import ReferenceVersion
 from geo.reference.messages import NAMESPACE, TOPICS
-from waybill.daemon.bounded_closing import close_within
+from waybill.daemon.process import close_within
 from waybill.identity.publication_id import (
     PROPERTY,
     RANDOM_BITS,

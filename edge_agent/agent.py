@@ -39,7 +39,7 @@ from edge_agent.store.retention import BufferRetention
 from edge_agent.uplink.mqtt import MqttUplink
 from edge_agent.uplink.protocol import Uplink
 from edge_agent.vehicle_broker import KEEPS
-from waybill.daemon.memory import resident_bytes
+from waybill.daemon.process import resident_bytes
 
 # What is held back now by a link or a plan, and what new settings would hold back that flows today.
 

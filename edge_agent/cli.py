@@ -15,7 +15,7 @@ import typer
 
 from edge_agent.config import AgentSettings
 from edge_agent.errors import AgentError
-from waybill.daemon.version import add_version_option
+from waybill.daemon.process import add_version_option
 from waybill.settings import SettingsError, load
 
 app = typer.Typer(

@@ -19,25 +19,21 @@ from rich.text import Text
 
 from gateway.access.cli import app as access
 from gateway.alerts.cli import app as alerts
-from gateway.config import Drain, GatewaySettings
+from gateway.config import Drain, GatewaySettings, RegistrySettings, open_registry, open_secrets, share_group
 from gateway.errors import GatewayError, NoAnswer, last_line
-from gateway.registry_settings import RegistrySettings, open_registry
 from gateway.service import Service
-from gateway.share import share_group
-from gateway.source_checks import open_secrets
 from gateway.status import read_silent, read_status, silent_table, status_table
 from gateway.status_answer import check_answering
 from waybill.daemon.logs import start_logging
+from waybill.daemon.process import add_version_option
 from waybill.daemon.tls import unusable_tls_files
-from waybill.daemon.version import add_version_option
 from waybill.identity.authority import common_name, read_certificates
 from waybill.identity.errors import IdentityError, SealingKeyError
 from waybill.identity.names import PrincipalKind, principal
 from waybill.identity.sealing import read_public_key
 from waybill.mqtt.broker_settings import is_this_machine, unusable_files
 from waybill.pulsar.pulsar_address import host_names
-from waybill.pulsar.pulsar_client import PulsarAccessError, PulsarToken
-from waybill.pulsar.token_watch import token_faults, tokens_ending
+from waybill.pulsar.pulsar_client import PulsarAccessError, PulsarToken, token_faults, tokens_ending
 from waybill.settings import SettingsError, load, printable_json, read_file
 
 # What a configuration needs from its machine, looked at before the gateway starts.

@@ -2,20 +2,180 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, StringConstraints, model_validator
 
-from gateway.registry_settings import RegistrySettings
-from gateway.source_settings import Word
 from waybill.daemon.logs import LogSettings
 from waybill.daemon.tls import TlsSettings
-from waybill.mqtt.broker_settings import BrokerSettings, Host, Port, Seconds
-from waybill.pulsar.pulsar_address import ServiceUrl
-from waybill.pulsar.pulsar_client import PulsarAccess
-from waybill.settings import Settings
+from waybill.identity.broker_conf import read_share
+from waybill.identity.registry_messages import RegistryTrust
+from waybill.identity.signatures import read_operators
+from waybill.mqtt.broker_settings import BrokerSettings, Host, Port, Seconds, is_this_machine
+from waybill.pulsar.pulsar_address import AdminUrl, ServiceUrl, host_names
+from waybill.pulsar.pulsar_client import PulsarAccess, token_faults, tokens_ending
+from waybill.settings import Settings, SettingsError
+
+# Parts of the settings of whoever reads alerts or batches from a cluster, and goes by reference data.
+
+Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+
+
+def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
+    if twice := sorted({one for one in names if names.count(one) > 1}):
+        raise ValueError(f"{', '.join(twice)} is named twice")
+    return names
+
+
+Words = Annotated[tuple[Word, ...], Field(min_length=1, max_length=64), AfterValidator(_each_once)]
+"""Names of tenants or regions: each once, as each has a reader of its own."""
+
+
+class ClusterSource(Settings):
+    """A Pulsar cluster, and who its client is."""
+
+    service_url: ServiceUrl
+    access: PulsarAccess = PulsarAccess()
+    operation_timeout_s: int = Field(default=5, ge=1, le=120)
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the connection is encrypted."""
+        return self.service_url.startswith("pulsar+ssl://")
+
+
+class ReferenceSource(Settings):
+    """Whose publications are taken: those that a key of the file `operators` signed, or, with `unsigned`, all.
+
+    `wait_s`: so long they may take to be read before the process says that something is wrong.
+    """
+
+    operators: Path | None = None
+    unsigned: bool = False
+    wait_s: float = Field(default=60, gt=0, le=3600)
+
+    @model_validator(mode="after")
+    def _signed_or_not(self) -> Self:
+        if self.unsigned == (self.operators is not None):
+            raise ValueError("name operators, the file of the keys that are trusted, or say unsigned = true")
+        return self
+
+
+# Where the device registry is read.
+
+
+class RegistrySettings(RegistryTrust):
+    """The region's own cluster: the registry is replicated to every one. `tenants`: whose devices are known.
+
+    `unknown_devices`: what a gateway does with a device that the registry does not have. `key`: with which an access
+    daemon signs what it enrols; a gateway needs none. `admin_url`: of the same cluster, with whose clock an access
+    daemon compares its own; a gateway asks it nothing.
+    """
+
+    service_url: ServiceUrl
+    tenants: Annotated[tuple[Word, ...], Field(max_length=256)] = ()
+    admin_url: AdminUrl | None = None
+    access: PulsarAccess = PulsarAccess()
+    key: Path | None = None
+    unknown_devices: Literal["refuse", "take"] = "refuse"
+    max_devices: int = Field(default=1_000_000, ge=1, le=10_000_000)
+
+    @model_validator(mode="after")
+    def _has_tenants(self) -> Self:
+        if not self.tenants or len({*self.tenants}) < len(self.tenants):
+            raise ValueError(
+                'tenants: name each tenant whose devices send, once, as tenants = ["acme"]: its devices are '
+                "on the topic persistent://TENANT/registry/devices"
+            )
+        return self
+
+
+def open_registry(settings: RegistrySettings) -> Iterator[tuple[str, str]]:
+    """What lets others in or read along, by key: entries are signed, but the way to the cluster is not safe."""
+    access = settings.access
+    if not settings.service_url.startswith("pulsar+ssl://"):
+        yield "service_url", "the device registry is read in plain text: use pulsar+ssl:// with registry.access.tls_ca"
+    if settings.admin_url is not None and not settings.admin_url.startswith("https://"):
+        yield "admin_url", "the token travels in plain text: use https:// with registry.access.tls_ca"
+    if not (access.token or access.token_file or access.tls_certificate):
+        yield "access.token_file", "Pulsar is shown nothing: set it, or registry.access.tls_certificate and tls_key"
+    if settings.unsigned:
+        yield "unsigned", "anybody who publishes there says who may connect: set registry.operators"
+
+
+# The name of the group in which the gateways of a region share what devices send.
+
+_OPEN = "gateway"
+
+
+def share_group(settings: Mqtt) -> str:
+    """The group that the settings name. Raises OSError, and ValueError for a file that names none.
+
+    A broker lets everybody subscribe, and gives each message to one of a group, also to one that may not read it: who
+    knows the name can make batches disappear, so it is a secret where devices have certificates.
+    """
+    return _OPEN if settings.share_file is None else read_share(settings.share_file)
+
+
+# What those parts of settings need from their machine, and what they leave open.
+
+OPEN_WORD = "or say insecure = true at the top"
+
+
+def file_problems(pulsar: ClusterSource, table: str, reference: ReferenceSource) -> Iterator[str]:
+    """Files that cannot be used; `table` names the settings of the reference data."""
+    for field, fault in pulsar.access.file_faults():
+        yield f"pulsar.access{field and f'.{field}'}: {fault}"
+    if reference.operators is not None:
+        try:
+            read_operators(reference.operators)
+        except SettingsError as error:
+            yield f"{table}.operators: {'; '.join(error.lines)}"
+
+
+def open_cluster(pulsar: ClusterSource, what: str) -> Iterator[str]:
+    """What lets others in, or read along; `what` travels."""
+    access = pulsar.access
+    if not pulsar.is_encrypted:
+        yield f"pulsar.service_url: {what} travel in plain text: use pulsar+ssl://, {OPEN_WORD}"
+    if not (access.token or access.token_file or access.tls_certificate):
+        yield f"pulsar.access.token_file: Pulsar is shown nothing: set it, or tls_certificate and tls_key, {OPEN_WORD}"
+
+
+def travels_in_plain_text(pulsar: ClusterSource, what: str) -> Iterator[str]:
+    """`what` leaves this machine as everybody can read it."""
+    hosts = host_names(pulsar.service_url)
+    if not pulsar.is_encrypted and not all(map(is_this_machine, hosts)):
+        yield f"pulsar.service_url: {what} travel to {', '.join(hosts)} in plain text; use pulsar+ssl://"
+
+
+def open_status(host: str) -> Iterator[str]:
+    """The status is served to other machines."""
+    if not is_this_machine(host):
+        yield f"status.host: everybody who reaches {host} reads the status"
+
+
+def access_secrets(pulsar: ClusterSource, config: Path) -> list[tuple[Path | None, str]]:
+    """The files with secrets of a client, each with what it has; `config` is the settings file itself."""
+    access = pulsar.access
+    return [(config if access.token else None, "token"), (access.token_file, "token"), (access.tls_key, "key")]
+
+
+def ending_tokens(pulsar: ClusterSource, now_s: float) -> list[str]:
+    """A token that no cluster takes now, or not for long. A daemon runs all the same: it reads its file again."""
+    accesses = {"pulsar.access": pulsar.access}
+    return [*token_faults(accesses, now_s), *tokens_ending(accesses, now_s)]
+
+
+def open_secrets(files: Iterable[tuple[Path | None, str]]) -> Iterator[str]:
+    """The files that others can read, and what they would find there."""
+    for file, secret in files:
+        if file and file.stat().st_mode & 0o044:
+            yield f"{file}: others can read the {secret} in it; chmod 600"
+
 
 MAX_TENANTS = 64
 """Each has a connection to Pulsar of its own."""

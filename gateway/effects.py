@@ -10,14 +10,12 @@ import structlog
 
 from gateway.engine import Engine, NotSent, Produce
 from gateway.errors import last_line
-from gateway.health import PublicationResults
-from gateway.inflight import Delivery
+from gateway.inflight import Delivery, Refusal, Sender
 from gateway.metrics import GatewayMetrics
 from gateway.mqtt_connection import PublishResult
-from gateway.pulsar_groups import TOO_BIG
-from gateway.pulsar_producer import Receipt
+from gateway.pulsar_producer import TOO_BIG, Receipt
 from gateway.push import PushQueue, parse_config_result
-from gateway.validation import Refusal, Sender
+from gateway.status import PublicationResults
 from waybill.mqtt.mqtt_client import MqttMessage
 from waybill.record import DeviceChannel, RefusalReason, device_topic, encode_ack, parse_device_topic
 

@@ -15,10 +15,19 @@ from enum import Enum
 from itertools import count
 
 from gateway.config import Drain, GatewaySettings, TenantSettings
-from gateway.inflight import Delivery, InFlight
+from gateway.inflight import (
+    UNKNOWN_SENDER,
+    BatchRules,
+    Delivery,
+    InFlight,
+    Refusal,
+    Sender,
+    own_header,
+    sender_of,
+    validate_batch,
+)
 from gateway.pacing import Pacing
-from gateway.validation import UNKNOWN_SENDER, BatchRules, Refusal, Sender, own_header, sender_of, validate_batch
-from waybill.daemon.token_bucket import TokenBucket
+from waybill.daemon.backoff import TokenBucket
 from waybill.record import Ack, Header, IntervalSet, RefusalReason
 from waybill.record.ack import MAX_ACK_RANGES
 

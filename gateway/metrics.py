@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from gateway.inflight import Delivery
 from gateway.push import OUTCOMES, UNKNOWN
 from gateway.status import GatewayStatus
-from waybill.daemon.mirrored_counter import MirroredCounter
+from waybill.daemon.status_server import MirroredCounter
 from waybill.record import Ack, RefusalReason
 
 _OUTCOMES = (*OUTCOMES, UNKNOWN)

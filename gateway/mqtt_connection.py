@@ -10,9 +10,8 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from gateway.config import GatewaySettings
+from gateway.config import GatewaySettings, share_group
 from gateway.errors import BrokerUnreachable
-from gateway.share import share_group
 from waybill.mqtt.mqtt_client import (
     LARGEST_PACKET,
     NO_MATCHING_SUBSCRIBERS,

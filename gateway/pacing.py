@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gateway.config import Drain, SendRates, TenantSettings
-from gateway.validation import Sender
+from gateway.inflight import Sender
 
 BURST_S = 1.0
 """Of what a rate gives, a second's worth may come at once."""

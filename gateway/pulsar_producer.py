@@ -2,20 +2,308 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 from zlib import crc32
 
+import _pulsar
 import pulsar
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from gateway.config import GatewaySettings
 from gateway.engine import Produce
 from gateway.errors import PulsarUnreachable
-from gateway.pulsar_groups import BACKSTOP_MS, OK, TOO_BIG, UNSENDABLE, GroupSender, SendResult
+from waybill.daemon.backoff import Backoff
+from waybill.identity.sealing import Sealer, read_public_key
 from waybill.pulsar.pulsar_client import close_quietly, open_pulsar_client
+
+# Messages to one partition go in groups, and one answer of Pulsar's client holds for a whole group.
+
+OK = "Ok"
+TOO_BIG = "MessageTooBig"
+UNSENDABLE = "Unsendable"
+"""The client cannot make a message of it."""
+UNPROVEN = "Unproven"
+"""Nothing is known of a message, as that of the last one of its group says nothing of it. It is sent again."""
+
+BACKSTOP_MS = 1_000
+"""What a group's end could not send, the client sends by itself after so long."""
+
+
+class Message(Protocol):
+    """What is sent: `token` names it in its receipt, the rest is Pulsar's."""
+
+    @property
+    def token(self) -> int: ...  # noqa: D102
+
+    @property
+    def key(self) -> str: ...  # noqa: D102
+
+    @property
+    def payload(self) -> bytes: ...  # noqa: D102
+
+    @property
+    def properties(self) -> dict[str, str]: ...  # noqa: D102
+
+
+class SendResult(NamedTuple):
+    """What became of messages that went together: the client's word, OK when all of them are persisted."""
+
+    tokens: list[int]
+    result: str
+
+
+class GroupSender:
+    """One partition's producer. `on_result` is called by the client's thread, or by the caller's.
+
+    A group ends with `flush`, or when it has `max_messages` or would have more than `max_bytes`; with `flush_due` while
+    no other is under way, and `delay_s` after it began at the latest: the busier Pulsar is, the larger are the groups.
+    """
+
+    def __init__(
+        self,
+        producer: Any,
+        on_result: Callable[[SendResult], None],
+        *,
+        max_messages: int,
+        max_bytes: int,
+        delay_s: float,
+    ) -> None:
+        self._producer, self._on_result = producer, on_result
+        self._max_messages, self._max_bytes, self._delay_s = max_messages, max_bytes, delay_s
+        self._under_way: set[int] = set()
+        self._number = 0
+        self._due_s: float | None = None
+        self._tokens: list[int] = []
+        self._bytes = 0
+        self._last: Message | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection at this moment."""
+        return bool(self._producer.is_connected())
+
+    def send(self, message: Message) -> None:
+        """Take a message into the group: it is handed to the client with the next one, or with the group's end."""
+        size = len(message.payload)
+        if self._bytes + size > self._max_bytes:
+            self.flush()
+        # One behind: only with the next one is it known that this is not the group's last, which has the callback.
+        if self._last is not None and self._try_hand_over(self._last, None):
+            self._tokens.append(self._last.token)
+        self._last = message
+        self._bytes += size
+        if len(self._tokens) + 1 >= self._max_messages:
+            self.flush()
+
+    @property
+    def due_s(self) -> float | None:
+        """When the group ends at the latest; None while there is none."""
+        return self._due_s if self._last is not None else None
+
+    def flush_due(self, now_s: float) -> None:
+        """End the group if no other is under way, or if it is old enough; to be called once a turn of the loop."""
+        if self._last is None:
+            return
+        if self._due_s is None:
+            self._due_s = now_s + self._delay_s
+        # While an answer is awaited, the next group grows: so a busy gateway is cheap, and an idle one quick.
+        if not self._under_way or now_s >= self._due_s:
+            self.flush()
+
+    def flush(self) -> None:
+        """End the group: its messages leave now."""
+        last, self._last = self._last, None
+        if last is None:
+            return
+        tokens, self._tokens, self._bytes, self._due_s = self._tokens, [], 0, None
+        self._number += 1
+        self._under_way.add(self._number)
+        if not self._try_hand_over(last, partial(self._on_answer, self._number, [*tokens, last.token])):
+            self._under_way.discard(self._number)
+            # Those before it left without a callback: nobody will say what became of them.
+            if tokens:
+                self._on_result(SendResult(tokens, UNPROVEN))
+        # Where it raises, the client sends what it has by itself, later.
+        with contextlib.suppress(RuntimeError, pulsar.PulsarException):
+            self._producer._producer.flush_async(None)  # noqa: SLF001 - the public `flush` waits for the answer
+
+    def _try_hand_over(self, message: Message, callback: Callable[[Any, Any], None] | None) -> bool:
+        """Give it to the client; a message that the client does not take has its result at once."""
+        try:
+            # The public `send_async` takes three times as long to make a message.
+            self._producer._producer.send_async(_made(message), callback)  # noqa: SLF001
+        except pulsar.PulsarException as error:
+            self._on_result(SendResult([message.token], type(error).__name__))
+        except Exception:  # noqa: BLE001 - what the client cannot send, it cannot send the next time either
+            self._on_result(SendResult([message.token], UNSENDABLE))
+        else:
+            return True
+        return False
+
+    def _on_answer(self, number: int, tokens: list[int], result: Any, message_id: Any) -> None:
+        # First: the loop that the result wakes looks whether a group is under way. A set needs no lock for this.
+        self._under_way.discard(number)
+        # Behind it in its batch there is nothing, and before it as many as its place says: they are these, in a row.
+        if result == pulsar.Result.Ok and len(tokens) > 1 and message_id.batch_index() < len(tokens) - 1:
+            self._on_result(SendResult(tokens[:-1], UNPROVEN))
+            tokens = tokens[-1:]
+        self._on_result(SendResult(tokens, result.name))
+
+
+def _made(message: Message) -> Any:
+    """What the client sends. Raises TypeError for what it cannot be made of."""
+    made = _pulsar.MessageBuilder().content(message.payload).properties(message.properties)
+    # The client takes an empty key for none, and has no way to say so.
+    return (made.partition_key(message.key) if message.key else made).build()
+
+
+# One connection to Pulsar for each tenant, so that what Pulsar holds back of one tenant holds back no other's.
+
+# Batches of tenants that asked for it leave sealed: Pulsar and its operators hold what they cannot read.
+
+
+class Sealing:
+    """One sealer for each tenant that has a `sealing_key`. Raises SealingKeyError."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._of = {
+            # Kept nowhere else: after this process only the tenant can open what it sealed.
+            tenant: Sealer(read_public_key(one.sealing_key), X25519PrivateKey.generate(), tenant, settings.region)
+            for tenant, one in settings.tenants.items()
+            if one.sealing_key is not None
+        }
+
+    def sealed(self, effect: Produce) -> Produce:
+        """The message as it is to leave: a batch or a dead letter of such a tenant is sealed, all else is as it was."""
+        sealer = self._of.get(effect.properties["tenant"])
+        return effect if sealer is None else replace(effect, payload=sealer.seal(effect.payload))
+
+
+_MAX_TEXT = 500
+
+
+class Opened(NamedTuple):
+    """How an attempt at the topics of a Pulsar tenant ended; `error`: None where there are producers now."""
+
+    tenant: str
+    error: PulsarUnreachable | None
+
+
+class _Serving:
+    """One tenant's producers, when they are tried again, and why there are none; empty while there are."""
+
+    def __init__(self, producer: PulsarProducer, backoff: Backoff, open_at_s: float) -> None:
+        self.producer, self.backoff, self.open_at_s = producer, backoff, open_at_s
+        self.problem = "not opened yet"
+
+
+class TenantProducers:
+    """The producers of all tenants that are served. `random` gives numbers from 0 to 1. Raises SealingKeyError."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        wake: Callable[[], None],
+        client: NewClient,
+        in_background: InBackground,
+        *,
+        random: Callable[[], float],
+        now_s: float,
+    ) -> None:
+        pulsar = settings.pulsar
+        self._shared = pulsar.tenant
+        self._sealing = Sealing(settings)
+        self._of = {
+            tenant: _Serving(
+                PulsarProducer(settings, wake, client, in_background, pulsar_tenant=tenant),
+                Backoff(pulsar.backoff_first_s, pulsar.backoff_max_s, random),
+                now_s,
+            )
+            for tenant in settings.pulsar_tenants
+        }
+
+    @property
+    def is_open(self) -> bool:
+        """Whether any tenant has producers."""
+        return any(one.producer.is_open for one in self._of.values())
+
+    @property
+    def connected(self) -> frozenset[str]:
+        """The Pulsar tenants whose producers of batches have a connection at this moment."""
+        return frozenset(tenant for tenant, one in self._of.items() if one.producer.is_connected)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether any tenant can be served at this moment."""
+        return any(one.producer.is_connected for one in self._of.values())
+
+    @property
+    def problem(self) -> str:
+        """Which tenants are not served, and why of the first; empty while all are."""
+        unserved = {tenant: one for tenant, one in self._of.items() if not one.producer.is_connected}
+        if not unserved:
+            return ""
+        why = next(iter(unserved.values())).problem or "no connection"
+        return f"Pulsar takes nothing of {', '.join(unserved)}: {why}"[:_MAX_TEXT]
+
+    def open_due(self, now_s: float) -> None:
+        """Begin to open what is not open and due."""
+        for one in self._of.values():
+            if not one.producer.is_open and not one.producer.is_opening and now_s >= one.open_at_s:
+                one.producer.start_opening()
+
+    def finish_opening(self, clock: Callable[[], float]) -> list[Opened]:
+        """Take over what the attempts brought that have ended. `clock`: an attempt may have taken its whole time."""
+        ended = []
+        for tenant, one in self._of.items():
+            try:
+                if not one.producer.try_finish_opening():
+                    continue
+            except PulsarUnreachable as error:
+                one.problem = str(error)
+                one.open_at_s = clock() + one.backoff.take_delay_s()
+                ended.append(Opened(tenant, error))
+            else:
+                one.problem = ""
+                one.backoff.reset()
+                ended.append(Opened(tenant, None))
+        return ended
+
+    def is_open_for(self, tenant: str) -> bool:
+        """Whether the batches of a tenant can be sent."""
+        return self._of[self._shared or tenant].producer.is_open
+
+    def send(self, effect: Produce) -> None:
+        """Take a message for its tenant's client; its receipt comes by `take_receipts`."""
+        self._of[self._shared or effect.properties["tenant"]].producer.send(self._sealing.sealed(effect))
+
+    @property
+    def next_due_s(self) -> float | None:
+        """When a group of messages is to leave at the latest; None while there is none."""
+        due = (one.producer.next_due_s for one in self._of.values())
+        return min((at_s for at_s in due if at_s is not None), default=None)
+
+    def flush_due(self, now_s: float) -> None:
+        """Let go the groups that are due."""
+        for one in self._of.values():
+            one.producer.flush_due(now_s)
+
+    def take_receipts(self) -> list[Receipt]:
+        """The receipts that came since the last call, of all tenants."""
+        return [receipt for one in self._of.values() for receipt in one.producer.take_receipts()]
+
+    def close(self, timeout_s: float) -> None:
+        """Close all clients; whatever takes longer is left to the end of the process."""
+        for one in self._of.values():
+            one.producer.close(timeout_s / len(self._of))
+
 
 REFUSED_TOGETHER = "RefusedTogether"
 """Of several messages together Pulsar will never take one: each of them is sent again, alone."""
@@ -68,9 +356,9 @@ class _Opening:
 class PulsarProducer:
     """Producers of one Pulsar tenant's topics, opened in the background: a cluster that is away takes minutes to fail.
 
-    Each partition has a producer of its own, since messages go in groups (`gateway.pulsar_groups`). The client's thread
-    appends what became of a group and wakes the loop, no more. There are never more results than messages in flight, so
-    the queue needs no other bound. `send` does not block: the window of the gateway is smaller than a producer's.
+    Each partition has a producer of its own, since messages go in groups. The client's thread appends what became of a
+    group and wakes the loop, no more. There are never more results than messages in flight, so the queue needs no other
+    bound. `send` does not block: the window of the gateway is smaller than a producer's.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import structlog
 
 from gateway.config import PushFolder
-from gateway.validation import Sender
+from gateway.inflight import Sender
 from waybill.identity.errors import SignatureRefused
 from waybill.identity.operator_keys import OperatorKeys
 from waybill.identity.signatures import read_operators, read_signed_push, verify_push

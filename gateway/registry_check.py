@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from gateway.registry_settings import RegistrySettings
-from gateway.validation import Refusal, Sender
+from gateway.config import RegistrySettings
+from gateway.inflight import Refusal, Sender
 from waybill.identity.registry import DeviceState
 from waybill.identity.registry_messages import DevicePublication
 from waybill.identity.registry_topic import DeviceRegistry, RegistryReader

@@ -17,26 +17,30 @@ from typing import Any
 import structlog
 
 from gateway.config import Drain, GatewaySettings, Mqtt
-from gateway.devices import DevicesHeard, ListeningClock
 from gateway.effects import DevicePublisher, Forwarder, log_refusal
 from gateway.engine import Engine
 from gateway.errors import BrokerUnreachable, GatewayError, ThreadEnded
-from gateway.health import PublicationResults, stall_problem
+from gateway.inflight import UNKNOWN_SENDER, sender_of
 from gateway.metrics import GatewayMetrics
 from gateway.mqtt_connection import MqttConnection, PublishResult
-from gateway.pulsar_producer import InBackground, NewClient, in_thread, new_client
+from gateway.pulsar_producer import InBackground, NewClient, TenantProducers, in_thread, new_client
 from gateway.push import PushQueue
 from gateway.registry_check import RegistryCheck
-from gateway.status import GatewayStatus, SilentDevices
-from gateway.status_endpoint import StatusHolder, serve_status
-from gateway.tenant_producers import TenantProducers
-from gateway.validation import UNKNOWN_SENDER, sender_of
+from gateway.status import (
+    DevicesHeard,
+    GatewayStatus,
+    ListeningClock,
+    PublicationResults,
+    SilentDevices,
+    StatusHolder,
+    serve_status,
+    stall_problem,
+)
 from waybill.daemon.backoff import Backoff
+from waybill.daemon.signals import WakeUp
 from waybill.daemon.status_server import StatusServer
-from waybill.daemon.wakeup import WakeUp
-from waybill.mqtt.mqtt_client import MqttMessage
-from waybill.mqtt.takeovers import Takeovers
-from waybill.pulsar.token_watch import TokenWatch
+from waybill.mqtt.mqtt_client import MqttMessage, Takeovers
+from waybill.pulsar.pulsar_client import TokenWatch
 
 # When to connect to the broker, and what it means when connections do not last.
 

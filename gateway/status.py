@@ -2,16 +2,189 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import NamedTuple
 
+from prometheus_client.registry import CollectorRegistry
 from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 from rich.text import Text
 
 from gateway.config import StatusEndpoint
-from gateway.devices import SilentDevice
+from gateway.errors import AddressTaken
+from gateway.inflight import Sender
 from gateway.status_answer import moment_text, read_answer
+from waybill.daemon.status_server import HttpAnswer, StatusServer, json_answer, metrics_answer
+from waybill.record import DeviceChannel, device_filter
 from waybill.settings import printable
+
+# When each device was last heard, as far as this gateway knows.
+
+MAX_LISTED = 1000
+"""So many silent devices are listed, those that are silent longest first."""
+
+
+class SilentDevice(NamedTuple):
+    """A device that was heard once, and not for `silent_s` of the time in which the gateway listened."""
+
+    tenant: str
+    device: str
+    silent_s: float
+
+
+class ListeningClock:
+    """How long a gateway has listened in all. Silence is measured by it: while nobody listens, nobody is silent."""
+
+    def __init__(self) -> None:
+        self.total_s = 0.0
+        self._listened_at_s: float | None = None
+
+    def update(self, now_s: float, *, listens: bool) -> None:
+        """The gateway listens now, or does not; it counts while it did the last time, too."""
+        if listens and self._listened_at_s is not None:
+            self.total_s += now_s - self._listened_at_s
+        self._listened_at_s = now_s if listens else None
+
+
+class DevicesHeard:
+    """The devices that sent something here, in the order in which they were last heard. Times are a ListeningClock's.
+
+    At most `limit`: then the one that is silent longest is forgotten, and `forgotten` says that the list is not whole.
+    Forgetting changes nothing else: no acknowledgement depends on it.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.forgotten = 0
+        self._limit = limit
+        self._heard_s: OrderedDict[str, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._heard_s)
+
+    def on_heard(self, device: Sender, now_s: float) -> None:
+        """This device sent something."""
+        name = f"{device.tenant}/{device.device}"
+        self._heard_s[name] = now_s
+        self._heard_s.move_to_end(name)
+        if len(self._heard_s) > self._limit:
+            self._heard_s.popitem(last=False)
+            self.forgotten += 1
+
+    def list_silent(self, now_s: float, after_s: float) -> tuple[int, tuple[SilentDevice, ...]]:
+        """How many are silent for `after_s` and more, and at most MAX_LISTED of them."""
+        count = 0
+        # In the order in which they were heard: behind the first that is not silent nobody is.
+        for heard_s in self._heard_s.values():
+            if now_s - heard_s < after_s:
+                break
+            count += 1
+        listed = islice(self._heard_s.items(), min(count, MAX_LISTED))
+        return count, tuple(_silent(name, now_s - heard_s) for name, heard_s in listed)
+
+
+def _silent(name: str, silent_s: float) -> SilentDevice:
+    tenant, _, device = name.partition("/")
+    return SilentDevice(tenant, device, round(silent_s, 1))
+
+
+# What *healthy* claims, and the reason when it cannot be claimed.
+
+STALLED_AFTER_S = 60.0
+"""A batch that waits so long for Pulsar is not good use of the window."""
+ACK_WINDOW_S = 60.0
+MAX_REFUSED_SHARE = 0.1
+"""Of the publications of the last minute, the broker may refuse so many: a single device that it bars is no fault."""
+_BUCKETS = 6
+_TO_DEVICES = " and ".join(device_filter(channel) for channel in (DeviceChannel.ACK, DeviceChannel.CONFIG))
+
+
+class PublicationResults:
+    """What the broker answered to publications in the last `ACK_WINDOW_S`: taken or refused, and the newest refusal."""
+
+    def __init__(self) -> None:
+        self.refusal = ""
+        self._buckets: deque[tuple[int, int, int]] = deque(maxlen=_BUCKETS + 1)
+
+    def add(self, refusal: str, now_s: float) -> None:
+        """The broker took one, or refused it with this reason."""
+        number = int(now_s / ACK_WINDOW_S * _BUCKETS)
+        if not self._buckets or self._buckets[-1][0] != number:
+            self._buckets.append((number, 0, 0))
+        _, taken, refused = self._buckets.pop()
+        self._buckets.append((number, taken + (not refusal), refused + bool(refusal)))
+        self.refusal = refusal or self.refusal
+
+    def problem(self, now_s: float) -> str:
+        """Why devices may not hear; empty when the broker took nearly all."""
+        oldest = int(now_s / ACK_WINDOW_S * _BUCKETS) - _BUCKETS
+        recent = [bucket for bucket in self._buckets if bucket[0] >= oldest]
+        taken, refused = sum(bucket[1] for bucket in recent), sum(bucket[2] for bucket in recent)
+        if refused <= MAX_REFUSED_SHARE * (taken + refused):
+            return ""
+        return (
+            f"the MQTT broker refused {refused} of the last {taken + refused} messages to devices ({self.refusal}): "
+            f"allow this gateway to publish {_TO_DEVICES}"
+        )
+
+
+def stall_problem(oldest_in_flight_s: float) -> str:
+    """Why a connected Pulsar is still not good; empty when batches move."""
+    if oldest_in_flight_s < STALLED_AFTER_S:
+        return ""
+    return f"a batch waits for Pulsar's receipt since {oldest_in_flight_s:.0f} s"
+
+
+# Metrics, health and status of the gateway over HTTP.
+
+STUCK_AFTER_S = 60.0
+"""A loop that has not turned for so long is no longer alive."""
+
+
+class StatusHolder:
+    """The newest status, set by the loop and read by the server's threads."""
+
+    def __init__(self, status: GatewayStatus, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._current = (status, clock())
+        self.silent = SilentDevices(after_s=0)
+
+    def set(self, status: GatewayStatus) -> None:
+        """Set a newer status."""
+        # One assignment: the server's threads see the status with its own time.
+        self._current = (status, self._clock())
+
+    @property
+    def status(self) -> GatewayStatus:
+        """The newest status."""
+        return self._current[0]
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the loop turned lately."""
+        return self._clock() - self._current[1] < STUCK_AFTER_S
+
+
+def serve_status(settings: StatusEndpoint, registry: CollectorRegistry, holder: StatusHolder) -> StatusServer:
+    """Serves `/metrics`, `/status`, `/silent`, `/health` (200 only when healthy) and `/alive`. Raises AddressTaken."""
+
+    def current(is_good: bool) -> HttpAnswer:
+        return json_answer(holder.status.model_dump_json(indent=2), is_good=is_good)
+
+    routes = {
+        "/metrics": lambda: metrics_answer(registry),
+        "/status": lambda: current(True),
+        "/silent": lambda: json_answer(holder.silent.model_dump_json(indent=2)),
+        "/health": lambda: current(holder.status.healthy and holder.is_alive),
+        "/alive": lambda: current(holder.is_alive),
+    }
+    try:
+        return StatusServer(settings.host, settings.port, routes)
+    except OSError as error:
+        where = f"{settings.host}:{settings.port}"
+        raise AddressTaken(f"status cannot be served on {where}: {error.strerror}; change [status]") from error
 
 
 class GatewayStatus(BaseModel):

@@ -23,7 +23,7 @@ from simulator.publisher import PublishSettings, publish
 from simulator.replay import read_recording
 from simulator.scenario import Scenario
 from simulator.truth import Truth, TruthError
-from waybill.daemon.version import add_version_option
+from waybill.daemon.process import add_version_option
 
 app = typer.Typer(
     rich_markup_mode=None,

@@ -6,8 +6,7 @@ import httpx
 import pulsar
 
 from deploy.local import PulsarCluster
-from waybill.pulsar.pulsar_client import PulsarAccess, PulsarToken, open_pulsar_client
-from waybill.pulsar.pulsar_tls import access_tls_context
+from waybill.pulsar.pulsar_client import PulsarAccess, PulsarToken, access_tls_context, open_pulsar_client
 
 # A broker that has just been started again loads a topic within its topicLoadTimeoutSeconds (60) or refuses, and the
 # client asks again. The client's own 30 s would end a test whose broker is only late.

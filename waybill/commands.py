@@ -148,7 +148,7 @@ def command_line(commands: Mapping[str, LazyCommand], arguments: Sequence[str], 
     # The agent blocks a signal before anything that takes long is imported.
     import typer  # noqa: PLC0415
 
-    from waybill.daemon.version import add_version_option  # noqa: PLC0415
+    from waybill.daemon.process import add_version_option  # noqa: PLC0415
 
     app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, add_completion=False, help=help_text)
     add_version_option(app, "waybill")

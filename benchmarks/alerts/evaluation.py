@@ -14,11 +14,10 @@ import numpy as np
 import psutil
 
 from gateway.alerts.config import ReportedTracks
-from gateway.alerts.evaluation import LiveEvents
-from gateway.alerts.fix_columns import FixColumns, FixSource
+from gateway.alerts.evaluation import AlertRules, LiveEvents
+from gateway.alerts.fixes import FixColumns, FixSource
 from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.partition_evaluation import PartitionEvaluation, PartitionSettings
-from gateway.alerts.rules import AlertRules
 from geo.spatial import Fence, FenceSet, GateSet, PublishedEventSettings
 from geo.spatial.ragged import Floats
 from waybill.identity.sealing import Unsealer

@@ -11,12 +11,10 @@ import pulsar
 from benchmarks.alerts.servers import BATCHES, REGION, TENANT
 from benchmarks.alerts.streets import features
 from deploy.local import LocalStack
-from gateway.alerts.batch_reading import read_batch
 from gateway.alerts.config import ReportedTracks
-from gateway.alerts.evaluation import LiveEvents
-from gateway.alerts.evaluation_part import ReadBatch, parts_of
-from gateway.alerts.fix_columns import FixColumns
-from gateway.alerts.rules import AlertRules
+from gateway.alerts.evaluation import AlertRules, LiveEvents
+from gateway.alerts.fixes import FixColumns
+from gateway.alerts.partition_evaluation import ReadBatch, parts_of, read_batch
 from geo.spatial import FenceSet, GateSet, PublishedEventSettings, fences_from_geojson
 from waybill.identity.sealing import Unsealer
 from waybill.pulsar.pulsar_client import open_pulsar_client

@@ -16,9 +16,9 @@ import psutil
 
 from benchmarks.gateway.targets import Target, are_met
 from gateway import Engine, GatewaySettings, Produce, Service
-from gateway.devices import DevicesHeard
 from gateway.metrics import GatewayMetrics
 from gateway.registry_check import kept_of_entry
+from gateway.status import DevicesHeard
 from waybill.identity.operator_keys import OperatorKeys
 from waybill.identity.publication_id import PROPERTY, next_publication_id
 from waybill.identity.registry import Claim, DeviceChange, DeviceState, EnrolledCertificate, enrol, expect

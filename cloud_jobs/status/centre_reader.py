@@ -55,7 +55,7 @@ from geo.replication.admin import AdminClient
 from geo.replication.errors import ReplicationError
 from geo.replication.rest_types import PARTITIONS, STATS
 from geo.replication.topic_naming import PERSISTENT, partition_name, topic_path
-from waybill.pulsar.token_watch import TokenWatch
+from waybill.pulsar.pulsar_client import TokenWatch
 
 # What the lake says of itself: logs, folders, coverage and small tables are read, never the records.
 

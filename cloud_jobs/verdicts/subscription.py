@@ -13,8 +13,7 @@ import structlog
 
 from cloud_jobs.verdicts.collecting import TopicAlert
 from waybill.pulsar.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
-from waybill.pulsar.pulsar_positions import MessagePosition, position_of
-from waybill.pulsar.silence import Silence
+from waybill.pulsar.pulsar_positions import MessagePosition, Silence, position_of
 
 MAX_BYTES: Final = 64 << 20
 """One run takes no more than this, however many messages it may take."""

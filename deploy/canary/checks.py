@@ -16,7 +16,7 @@ from deploy.local.errors import ProgramMissing
 from deploy.local.mosquitto import mosquitto_program
 from edge_agent.checking import unusable_enrolment
 from waybill.mqtt.broker_settings import is_this_machine, unusable_files
-from waybill.pulsar.token_watch import token_faults, tokens_ending
+from waybill.pulsar.pulsar_client import token_faults, tokens_ending
 
 __all__ = ["problems", "warnings"]
 

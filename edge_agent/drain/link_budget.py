@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edge_agent.config import MAX_CLASSES, AgentSettings, ClassSettings, LinkSettings
 from edge_agent.store.database import BufferCounters
-from waybill.daemon.token_bucket import TokenBucket
+from waybill.daemon.backoff import TokenBucket
 
 # Bytes by the UTC day and month: on the wire, and written to flash.
 

@@ -13,7 +13,7 @@ from edge_agent.config import AgentSettings, FailoverSettings, UplinkSettings
 from edge_agent.errors import LinkClosed, LinkError
 from edge_agent.uplink.protocol import Uplink
 from waybill.daemon.backoff import Backoff
-from waybill.mqtt.takeovers import Takeovers
+from waybill.mqtt.mqtt_client import Takeovers
 
 # Looking at another region without leaving this one.
 

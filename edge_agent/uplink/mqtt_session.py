@@ -16,7 +16,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from edge_agent.errors import LinkClosed, LinkError, LinkRefused
-from waybill.daemon.wakeup import WakeUp
+from waybill.daemon.signals import WakeUp
 from waybill.mqtt.broker_settings import BrokerSettings
 from waybill.mqtt.mqtt_client import LARGEST_PACKET, RECEIVE_MAXIMUM, MqttClient, MqttMessage, MqttSessionOptions
 

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping
 from datetime import datetime
 
-from gateway.registry_settings import RegistrySettings
+from gateway.config import RegistrySettings
 from waybill.identity.confirmations import sign_confirmation
 from waybill.identity.errors import SignatureFault, SignatureRefused
 from waybill.identity.names import PrincipalKind, principal

@@ -22,8 +22,7 @@ from gateway.access.publisher import AccessPublisher
 from gateway.access.revocation import OwnList, RevocationList, lists_in
 from gateway.access.status import AccessMetrics
 from gateway.errors import BrokerUnreachable, GuardRefused, SessionNotEnded
-from waybill.daemon.durable_file import replace_durably
-from waybill.daemon.folder_lock import alone_in
+from waybill.daemon.durable_file import alone_in, replace_durably
 from waybill.identity.broker_conf import broker_rules, rules_version
 from waybill.identity.names import PrincipalKind, principal
 

@@ -19,16 +19,15 @@ import typer
 
 from gateway.access.access_key import AccessKey
 from gateway.access.config import AccessSettings, BrokerProcessPlace
+from gateway.config import open_registry
 from gateway.errors import GatewayError
-from gateway.registry_settings import open_registry
 from waybill.daemon.tls import TlsSettings, certificate_faults, unusable_tls_files
 from waybill.identity.authority import is_chain_to, read_certificates, regional_name
 from waybill.identity.authority_folder import AuthorityFolder, IssuedCertificate
 from waybill.identity.errors import IdentityError, OperatorKeyRefused
 from waybill.identity.names import PrincipalKind, principal
 from waybill.mqtt.broker_settings import unusable_files
-from waybill.pulsar.pulsar_client import PulsarAccessError, PulsarToken
-from waybill.pulsar.token_watch import token_faults, tokens_ending
+from waybill.pulsar.pulsar_client import PulsarAccessError, PulsarToken, token_faults, tokens_ending
 from waybill.settings import SettingsError, load, printable, printable_json, read_file
 
 # What an access daemon's configuration needs from its machine, looked at before it writes anything.

@@ -8,8 +8,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from gateway.access.enrolment import EnrolmentRateSettings
-from gateway.registry_settings import RegistrySettings
-from gateway.source_settings import Word
+from gateway.config import RegistrySettings, Word
 from waybill.daemon.logs import LogSettings
 from waybill.daemon.tls import TlsSettings
 from waybill.identity.broker_conf import MosquittoSettings, ServerFiles

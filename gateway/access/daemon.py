@@ -54,7 +54,7 @@ from waybill.identity.registry_messages import (
 )
 from waybill.identity.registry_topic import BecameOfMessage, DeviceRegistry, Outranked, RegistryReader, Taken
 from waybill.pulsar.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
-from waybill.pulsar.token_watch import TokenWatch
+from waybill.pulsar.pulsar_client import TokenWatch
 
 # The configuration files of a region's brokers, from the settings of its access daemon: one place has all paths.
 

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 from pydantic import Field
 
-from waybill.daemon.token_bucket import TokenBucket
+from waybill.daemon.backoff import TokenBucket
 from waybill.identity.authority import CLOCK_SKEW, CertificateRequest, Issued, read_request
 from waybill.identity.claims import is_token_id
 from waybill.identity.enrolment import (

@@ -23,7 +23,7 @@ from gateway.access.core import Confirmation
 from gateway.access.displaced import Displaced
 from gateway.access.revocation import LISTS_TOPIC, MAX_LIST_BYTES, RevocationList
 from gateway.access.seen_entries import SeenUnreadable
-from gateway.registry_settings import RegistrySettings
+from gateway.config import RegistrySettings
 from waybill.daemon.backoff import Backoff
 from waybill.identity.confirmations import CONFIRMATIONS_TOPIC, encode_confirmation
 from waybill.identity.errors import SignatureFault

@@ -15,7 +15,7 @@ from rich.text import Text
 from gateway.access.config import AccessEndpoint
 from gateway.access.enrolment import RefusedRequest
 from gateway.status_answer import moment_text, read_answer
-from waybill.daemon.mirrored_counter import MirroredCounter
+from waybill.daemon.status_server import MirroredCounter
 from waybill.record import DeviceChannel
 from waybill.settings import one_line
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import structlog
 import typer
 
-from gateway.command_errors import alert_errors_as_messages
-from gateway.errors import GatewayError, last_line
+from gateway.errors import GatewayError, alert_errors_as_messages, last_line
 from waybill.identity.errors import IdentityError
 from waybill.pulsar.pulsar_client import PulsarAccessError
 from waybill.settings import SettingsError, load, printable_json
@@ -36,7 +35,7 @@ def run(*, config: ConfigOption) -> None:
 
     Example: fleet-gateway alerts run --config alerts.toml
     """
-    from gateway.alerts.checks import warnings
+    from gateway.alerts.config import warnings
     from waybill.daemon.logs import start_logging
 
     with alert_errors_as_messages("fleet-gateway alerts"):
@@ -69,7 +68,7 @@ def check_config(*, config: ConfigOption) -> None:
 
     Example: fleet-gateway alerts check-config --config alerts.toml
     """
-    from gateway.alerts.checks import warnings
+    from gateway.alerts.config import warnings
 
     with alert_errors_as_messages("fleet-gateway alerts"):
         settings = _checked_settings(config)
@@ -108,8 +107,7 @@ def status(
 
 
 def _checked_settings(config: Path) -> AlertSettings:
-    from gateway.alerts.checks import problems
-    from gateway.alerts.config import AlertSettings
+    from gateway.alerts.config import AlertSettings, problems
 
     settings = load(AlertSettings, config)
     if found := problems(settings):

@@ -2,19 +2,113 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from gateway.alerts.evaluation_settings import EvaluationSettings
-from gateway.source_settings import ClusterSource, ReferenceSource, Word, Words
+from gateway.config import (
+    OPEN_WORD,
+    ClusterSource,
+    ReferenceSource,
+    Word,
+    Words,
+    access_secrets,
+    ending_tokens,
+    file_problems,
+    open_cluster,
+    open_secrets,
+    open_status,
+    travels_in_plain_text,
+)
 from geo.spatial import PublishedEventSettings, TrackSettings
 from waybill.daemon.logs import LogSettings
+from waybill.identity.errors import SealingKeyError
+from waybill.identity.sealing import Unsealer
 from waybill.mqtt.broker_settings import Port
 from waybill.settings import Settings
 
-__all__ = ["AlertEndpoint", "AlertSettings", "AlertSource"]
+# The bounds of what a region evaluates.
+
+
+class EvaluationSettings(Settings):
+    """How old and how early a fix or an event may be, and how much of devices is held."""
+
+    max_age_s: float = Field(
+        default=300.0,
+        gt=0,
+        le=3_153_600_000,
+        description="an event that is older when it is seen is the centre's alone; raise it to replay old data",
+    )
+    max_ahead_s: float = Field(
+        default=60.0, ge=0, le=86_400, description="a fix so far ahead of this clock is passed over"
+    )
+    max_devices: int = Field(
+        default=200_000,
+        ge=1,
+        le=2_000_000,
+        description="the device that was heard longest ago is forgotten for another",
+    )
+    max_fixes_held: int = Field(
+        default=64, ge=8, le=1_000, description="of a device of which it is not settled on which side of a border it is"
+    )
+    keep_s: float = Field(
+        default=5.0, ge=0, le=600, description="a fix that is older than the newest by less is still put in its place"
+    )
+
+
+# What the settings of an alert process need from its machine, looked at before it starts.
+
+
+def problems(settings: AlertSettings) -> list[str]:
+    """Why the process cannot run with these settings here: each names the setting and the file."""
+    return [*_file_problems(settings), *([] if settings.insecure else _open(settings))]
+
+
+def warnings(settings: AlertSettings, config: Path, now_s: float) -> list[str]:
+    """What runs, and is probably not meant."""
+    return [
+        *_plain_text(settings),
+        *_open_secrets(settings, config),
+        *ending_tokens(settings.pulsar, now_s),
+        *_short_rewind(settings),
+    ]
+
+
+def _short_rewind(settings: AlertSettings) -> Iterator[str]:
+    if settings.rewind_s < settings.rewind_needed_s:
+        yield (
+            f"rewind_s: {settings.rewind_s:g} is enough for devices that report often: after a takeover, one that is "
+            f"silent for up to tracks.max_gap_s is said to dwell again; make it {settings.rewind_needed_s:g}"
+        )
+
+
+def _file_problems(settings: AlertSettings) -> Iterator[str]:
+    yield from file_problems(settings.pulsar, "fences", settings.fences)
+    try:
+        Unsealer.of_folder(settings.sealing_keys)
+    except SealingKeyError as error:
+        yield f"sealing_keys: {error}"
+
+
+def _open(settings: AlertSettings) -> Iterator[str]:
+    """What lets others in, or read along: allowed by the word `insecure` alone."""
+    # alerts say where vehicles are, as batches do
+    yield from open_cluster(settings.pulsar, "batches and alerts")
+    if settings.fences.unsigned:
+        yield f"fences.unsigned: anybody who publishes there makes alerts: set fences.operators, {OPEN_WORD}"
+
+
+def _plain_text(settings: AlertSettings) -> Iterator[str]:
+    yield from travels_in_plain_text(settings.pulsar, "batches and alerts")
+    yield from open_status(settings.status.host)
+
+
+def _open_secrets(settings: AlertSettings, config: Path) -> Iterator[str]:
+    keys = settings.sealing_keys
+    sealing = [(file, "sealing key") for file in (sorted(keys.glob("*.key")) if keys is not None else ())]
+    return open_secrets([*access_secrets(settings.pulsar, config), *sealing])
 
 
 class AlertSource(ClusterSource):

@@ -16,21 +16,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from gateway.alerts.evaluation_settings import EvaluationSettings
-from gateway.alerts.fix_columns import FixColumns
-from gateway.alerts.held_fixes import FixRows, HeldFixes
-from gateway.alerts.passed_over import PassedOver
-from gateway.alerts.rules import AlertRules
+from gateway.alerts.config import EvaluationSettings
+from gateway.alerts.fixes import FixColumns, FixRows, HeldFixes
 from geo.alerts.messages import MAX_EPOCHS
 from geo.spatial import (
     DayEvent,
+    FenceSet,
     Fixes,
+    GateSet,
+    PublishedEventSettings,
     Tracks,
+    TrackSettings,
     Visits,
     build_tracks,
     end_fixes,
@@ -41,6 +43,49 @@ from geo.spatial import (
 )
 from geo.spatial.geodesic import unwrapped_end
 from geo.spatial.ragged import Bools, Floats, Ints, distinct, expand, offsets, run_starts
+
+# What is passed over in a region, counted by the reason.
+
+
+@dataclass(slots=True)
+class PassedOver:
+    """What was passed over since the beginning, and why.
+
+    Fixes: `repeated`: taken before, or another one of the same time was. `too_late`: older than what is kept.
+    `clock_ahead`: too far in the future. `invalid`: no position. `excluded`: at 0°/0°, or inaccurate. Events:
+    `too_old`: they happened long ago. Devices: `cut`: it was not settled where they are for too many fixes;
+    `forgotten`: there were others.
+    """
+
+    repeated: int = 0
+    too_late: int = 0
+    clock_ahead: int = 0
+    invalid: int = 0
+    excluded: int = 0
+    too_old: int = 0
+    cut: int = 0
+    forgotten: int = 0
+
+
+# What counts in a region: the fences and gates that were published, and when an event is one.
+
+
+@dataclass(frozen=True)
+class AlertRules:
+    """Everything that decides what an event is, apart from the fixes: the same as at the centre, or they disagree."""
+
+    fences: FenceSet
+    gates: GateSet
+    tracks: TrackSettings
+    events: PublishedEventSettings
+
+    @cached_property
+    def has_limit(self) -> Bools:
+        """Of each name of a fence, whether one of its versions has a speed limit."""
+        has_limit = np.zeros(len(self.fences.names), dtype=np.bool_)
+        has_limit[self.fences.name_of_fence[np.isfinite(self.fences.speed_limit_mps)]] = True
+        return has_limit
+
 
 # What the engine finds in the ends of tracks, when it is known how they began. Pure.
 

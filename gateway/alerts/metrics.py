@@ -9,7 +9,7 @@ from typing import Final, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from gateway.alerts.passed_over import PassedOver
+from gateway.alerts.evaluation import PassedOver
 from gateway.alerts.status import AlertsStatus
 from geo.spatial.event_ids import Kind
 from waybill.record import RefusalReason

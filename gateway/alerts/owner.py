@@ -16,15 +16,12 @@ import pulsar
 import structlog
 
 from gateway.alerts.alert_sender import BATCHING_DELAY_MS, MAX_IN_FLIGHT, AlertSender
-from gateway.alerts.claims import Claims, ClaimState
 from gateway.alerts.config import AlertSettings
-from gateway.alerts.evaluation import LiveEvents
-from gateway.alerts.evaluation_part import MAX_MESSAGES
+from gateway.alerts.evaluation import AlertRules, LiveEvents
 from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.partition import MAX_BYTES, RECEIVER_QUEUE, OwnedPartition
-from gateway.alerts.partition_evaluation import PartitionEvaluation, PartitionSettings
-from gateway.alerts.presence import Presence, PresenceMessage, decode_presence, encode_presence
-from gateway.alerts.rules import AlertRules
+from gateway.alerts.partition_evaluation import MAX_MESSAGES, PartitionEvaluation, PartitionSettings
+from gateway.alerts.sharing import Claims, ClaimState, Presence, PresenceMessage, decode_presence, encode_presence
 from gateway.alerts.standby import PartitionStandby, PreparedState
 from waybill.daemon.backoff import Backoff
 from waybill.identity.sealing import Unsealer

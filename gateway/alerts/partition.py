@@ -15,19 +15,15 @@ from typing import Any, Final, NamedTuple
 import pulsar
 import structlog
 
-from gateway.alerts.ack_order import AckOrder
-from gateway.alerts.alert_sender import AlertSender
+from gateway.alerts.alert_sender import AckOrder, AlertSender
 from gateway.alerts.evaluation import FoundEvent
-from gateway.alerts.evaluation_part import EvaluationPart, alert_of
-from gateway.alerts.lag import age_s
 from gateway.alerts.metrics import AlertMetrics
-from gateway.alerts.partition_evaluation import PartitionEvaluation
-from gateway.alerts.rewinding import RewindEnd, rewound
-from gateway.alerts.standby import PreparedState
+from gateway.alerts.partition_evaluation import EvaluationPart, PartitionEvaluation, alert_of
+from gateway.alerts.standby import PreparedState, RewindEnd, rewound
+from gateway.alerts.status import age_s
 from gateway.errors import PulsarUnreachable
 from waybill.pulsar.pulsar_client import close_quietly
-from waybill.pulsar.pulsar_positions import EntryPosition, MessagePosition, position_of
-from waybill.pulsar.silence import WITHHELD, Silence
+from waybill.pulsar.pulsar_positions import WITHHELD, EntryPosition, MessagePosition, Silence, position_of
 
 # How long batches gather before they are evaluated together. Pure.
 

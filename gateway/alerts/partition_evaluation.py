@@ -3,22 +3,112 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import structlog
 
-from gateway.alerts.batch_reading import UnusableBatch, read_batch
-from gateway.alerts.evaluation import FoundEvent, LiveEvents
-from gateway.alerts.evaluation_part import EvaluationPart, ReadBatch, parts_of
-from gateway.alerts.fix_columns import FixColumns
+from gateway.alerts.evaluation import AlertRules, FoundEvent, LiveEvents
+from gateway.alerts.fixes import FixColumns
 from gateway.alerts.metrics import AlertMetrics
-from gateway.alerts.rules import AlertRules
 from gateway.errors import last_line
-from waybill.identity.sealing import Unsealer
+from geo.alerts import Alert
+from geo.spatial import Kind
+from waybill.identity.errors import Unsealable
+from waybill.identity.sealing import Unsealer, is_sealed
+from waybill.record import DEVICE_PATTERN, WireError
+from waybill.record.columns import RecordColumns, decode_columns
 
-__all__ = ["PartitionEvaluation", "PartitionSettings"]
+# From a message of a topic of batches to the records in it, or why it is passed over. Pure.
+
+
+class UnusableBatch(Exception):
+    """A message that is no batch of a tenant of its topic; `reason` is a short word that many share."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+
+
+def read_batch(
+    payload: bytes, properties: Mapping[str, str], *, tenants: frozenset[str], unsealer: Unsealer
+) -> tuple[str, RecordColumns]:
+    """The tenant and the records of a batch. Raises UnusableBatch, and nothing else for any bytes.
+
+    `tenants`: whose batches its topic may have.
+    """
+    tenant = properties.get("tenant", "")
+    # Before a key is used: what names another tenant must not choose the one that it is opened for.
+    if tenant not in tenants:
+        raise UnusableBatch("tenant", f"a batch of {tenant[:100]!r} on a topic of {', '.join(sorted(tenants))}")
+    if is_sealed(payload):
+        region = properties.get("region", "")
+        if not DEVICE_PATTERN.fullmatch(region):
+            raise UnusableBatch("region", "a sealed batch without the name of a region")
+        try:
+            payload = unsealer.unseal(payload, tenant, region)
+        except Unsealable as error:
+            raise UnusableBatch("sealed", str(error)) from error
+    try:
+        return tenant, decode_columns(payload)
+    except WireError as error:
+        raise UnusableBatch(error.reason, str(error)) from error
+
+
+# What is evaluated together, and what is said of what was found in it. Pure.
+
+# an evaluation stays short enough that the alerts of its first message are not late
+MAX_MESSAGES: Final = 2000
+MAX_RECORDS: Final = 50_000
+MAX_CONTENT: Final = 32 << 20
+"""So many, and so many bytes of them, are held at once, however much a batch unpacks to."""
+ReadBatch = tuple[str, RecordColumns, int]
+"""A batch with its tenant, and when the region's cluster had it (ms since 1970)."""
+
+
+class EvaluationPart(NamedTuple):
+    """Messages that are evaluated together, and the batches with records in them."""
+
+    messages: list[Any]
+    batches: list[ReadBatch]
+
+
+def parts_of(read: Iterable[tuple[Any, ReadBatch | None]]) -> Iterator[EvaluationPart]:
+    """Messages in groups of at most about MAX_RECORDS records and MAX_CONTENT bytes of them."""
+    part, records, size = EvaluationPart([], []), 0, 0
+    for message, batch in read:
+        part.messages.append(message)
+        if batch is not None and len(batch[1].seq):
+            part.batches.append(batch)
+            records += len(batch[1].seq)
+            size += batch[1].size
+        if records >= MAX_RECORDS or size >= MAX_CONTENT or len(part.messages) >= MAX_MESSAGES:
+            yield part
+            part, records, size = EvaluationPart([], []), 0, 0
+    if part.messages:
+        yield part
+
+
+def alert_of(found: FoundEvent, region: str, now_ms: int) -> Alert:
+    """What a region says of an event that was found; `now_ms`: when it says so."""
+    event = found.event
+    return Alert(
+        id=found.id,
+        tenant=found.tenant,
+        device=found.device,
+        region=region,
+        epoch=event.epoch,
+        seq=event.seq,
+        kind=cast("Kind", event.kind),
+        place=event.place,
+        t_ms=event.t_ms,
+        value=event.value,
+        received_ms=found.received_ms,
+        raised_ms=now_ms,
+        seen_until=found.seen_until,
+    )
+
 
 _LOG = structlog.get_logger("alerts")
 

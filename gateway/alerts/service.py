@@ -14,26 +14,22 @@ from typing import Generic, NamedTuple, TypeVar
 
 import structlog
 
-from gateway.alerts.claims import ClaimState
 from gateway.alerts.config import AlertEndpoint, AlertSettings
-from gateway.alerts.evaluation import LiveEvents
-from gateway.alerts.lag import Lag, lag_of
+from gateway.alerts.evaluation import AlertRules, LiveEvents
 from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.owner import PartitionOwner
-from gateway.alerts.rules import AlertRules
-from gateway.alerts.status import AlertsStatus
+from gateway.alerts.sharing import ClaimState
+from gateway.alerts.status import AlertsStatus, Lag, lag_of
+from gateway.config import ReferenceSource
 from gateway.errors import AddressTaken, ThreadEnded
-from gateway.reference_follower import ReferenceFollower
-from gateway.reference_publications import ReferencePublications
-from gateway.source_settings import ReferenceSource
+from gateway.reference_follower import ReferenceFollower, ReferencePublications
 from geo.reference.in_force import RefusedVersion, usable_fence
 from geo.reference.messages import ReferenceTrust
 from geo.spatial import Fence, FenceError, FenceSet, Gate, GateSet
 from waybill.daemon.signals import handle_signals
 from waybill.daemon.status_server import HttpAnswer, StatusServer, json_answer, metrics_answer
 from waybill.identity.registry_messages import FollowedOperators
-from waybill.pulsar.pulsar_client import PulsarAccess
-from waybill.pulsar.token_watch import TokenWatch
+from waybill.pulsar.pulsar_client import PulsarAccess, TokenWatch
 
 # The fences and gates that were published, as a region reads them: judged as the centre judges them.
 

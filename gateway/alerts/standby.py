@@ -14,13 +14,68 @@ from typing import Any, Final, NamedTuple
 import pulsar
 import structlog
 
-from gateway.alerts.evaluation_part import MAX_MESSAGES
-from gateway.alerts.partition_evaluation import PartitionEvaluation
-from gateway.alerts.rewinding import RewindEnd
+from gateway.alerts.partition_evaluation import MAX_MESSAGES, PartitionEvaluation
+from gateway.errors import PulsarUnreachable
 from waybill.pulsar.pulsar_client import close_quietly
 from waybill.pulsar.pulsar_positions import EntryPosition, MessagePosition, position_of
 
-__all__ = ["PartitionStandby", "PreparedState"]
+# What a new owner of a partition has to know: the messages of a bounded time before the one where it goes on.
+
+_WAIT_MS: Final = 1000
+_MAX_SILENCES: Final = 10
+"""A reader that gives nothing for so many seconds, while the cluster says there is more, has failed."""
+_RECEIVER_QUEUE: Final = 2000
+
+
+class RewindEnd(NamedTuple):
+    """Up to where a partition is rewound: before the message at `position`, or with `included` up to it."""
+
+    position: MessagePosition
+    included: bool
+
+    def is_before(self, position: MessagePosition) -> bool:
+        """Whether a message stands after what is rewound."""
+        return position > self.position if self.included else position >= self.position
+
+    def is_last(self, position: MessagePosition) -> bool:
+        """Whether the message there is the last one that is rewound, as far as its place says."""
+        return self.included and position >= self.position
+
+
+def rewound(client: Any, partition: str, start: int | Any, end: RewindEnd) -> Iterator[Any]:
+    """The messages of a partition from `start` up to an end.
+
+    `start`: the moment from which on they were published (ms since 1970), or the id of the message behind which they
+    come. By a reader of its own, which leaves nothing behind: the position of the subscription stays where it is.
+    Raises PulsarUnreachable, and what the client raises.
+    """
+    since_ms = start if isinstance(start, int) else None
+    begin = start if since_ms is None else pulsar.MessageId.earliest
+    reader = client.create_reader(partition, begin, receiver_queue_size=_RECEIVER_QUEUE)
+    try:
+        if since_ms is not None:
+            # by when a message was published, and inclusive: too much is read rather than too little
+            reader.seek(since_ms)
+        # after a seek the client asks the broker each time whether there is more: so it is asked at the beginning
+        # and after a silence, and the end is known by its place
+        silences, may_come = 0, reader.has_message_available()
+        while may_come:
+            try:
+                message = reader.read_next(_WAIT_MS)
+            except pulsar.Timeout:
+                silences += 1
+                may_come = reader.has_message_available()
+                if may_come and silences >= _MAX_SILENCES:
+                    raise PulsarUnreachable(f"{partition}: a reader gave nothing for {silences} s") from None
+                continue
+            silences, position = 0, position_of(message.message_id())
+            if end.is_before(position):
+                return
+            yield message
+            may_come = not end.is_last(position)
+    finally:
+        reader.close()
+
 
 PAUSE_S: Final = 2.0
 """Between two readings, once it has what the owner acknowledged."""
@@ -33,7 +88,7 @@ MAX_BEHIND_S: Final = 10.0
 _RETRY_S: Final = 5.0
 _UNKNOWN_S: Final = 0.5
 _READ_MS: Final = 500
-_RECEIVER_QUEUE: Final = 500
+_RECEIVER_QUEUE_standby: Final = 500
 _HAND_OVER_S: Final = 5.0
 _LOG = structlog.get_logger("alerts")
 
@@ -128,7 +183,7 @@ class PartitionStandby:
         # what was taken stays: a new reader goes on behind it
         last_id, self._next = self._state.last_id, None
         start = pulsar.MessageId.earliest if last_id is None else last_id
-        reader = self._client.create_reader(self.name, start, receiver_queue_size=_RECEIVER_QUEUE)
+        reader = self._client.create_reader(self.name, start, receiver_queue_size=_RECEIVER_QUEUE_standby)
         try:
             if last_id is None:
                 reader.seek(self._since_ms)

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import structlog
 import typer
 
-from gateway.command_errors import alert_errors_as_messages
-from gateway.errors import GatewayError, last_line
+from gateway.errors import GatewayError, alert_errors_as_messages, last_line
 from gateway.webhooks.undelivered_cli import app as undelivered
 from waybill.identity.errors import IdentityError
 from waybill.identity.names import did_you_mean
@@ -40,7 +39,7 @@ def deliver(*, config: ConfigOption) -> None:
 
     Example: waybill alerts deliver --config notifier.toml
     """
-    from gateway.webhooks.checks import warnings
+    from gateway.webhooks.service import warnings
     from waybill.daemon.logs import start_logging
 
     with alert_errors_as_messages("waybill alerts"):
@@ -72,7 +71,7 @@ def check_config(*, config: ConfigOption) -> None:
 
     Example: waybill alerts check-config --config notifier.toml
     """
-    from gateway.webhooks.checks import warnings
+    from gateway.webhooks.service import warnings
 
     with alert_errors_as_messages("waybill alerts"):
         settings = _checked_settings(config)
@@ -138,12 +137,10 @@ def tail(
     """
     from rich.console import Console
 
-    from gateway.cluster_faults import cluster_fault
     from gateway.webhooks.config import TailSettings
     from gateway.webhooks.service import alert_topics
-    from gateway.webhooks.tail import TailFilter
+    from gateway.webhooks.tail import HEADER, TailFilter, cluster_fault, json_line, table_line
     from gateway.webhooks.tail import tail as come
-    from gateway.webhooks.tail_lines import HEADER, json_line, table_line
     from geo.alerts.rule import KINDS
     from waybill.daemon.signals import stop_on_signals
 
@@ -175,7 +172,7 @@ def tail(
 def _client(settings: AlertReaderSettings) -> Iterator[object]:
     import pulsar
 
-    from gateway.cluster_faults import cluster_fault
+    from gateway.webhooks.tail import cluster_fault
 
     source = settings.pulsar
     client = open_pulsar_client(source.service_url, source.access, timeout_s=source.operation_timeout_s)
@@ -188,8 +185,8 @@ def _client(settings: AlertReaderSettings) -> Iterator[object]:
 
 
 def _checked_settings(config: Path) -> NotifierSettings:
-    from gateway.webhooks.checks import problems
     from gateway.webhooks.config import NotifierSettings
+    from gateway.webhooks.service import problems
 
     settings = load(NotifierSettings, config)
     if found := problems(settings):

@@ -19,8 +19,7 @@ import structlog
 
 from waybill.daemon.backoff import Backoff
 from waybill.pulsar.pulsar_client import PulsarAccessError, close_quietly
-from waybill.pulsar.pulsar_positions import position_of
-from waybill.pulsar.silence import Silence
+from waybill.pulsar.pulsar_positions import Silence, position_of
 
 # Topics that nobody reads, as a standby finds them: who has the alerts may have other tenants or regions than it.
 

@@ -1,55 +1,140 @@
-"""What has to be known after a restart, in SQLite: what passed each rule, what was held back, and digests.
+"""What each rule decided on each message, and the summaries of what was held back: in SQLite, known after a restart.
 
-Two times: that of the clock, by which limits and quiet hours go, and a steady one, which no step of the clock changes
-while the process runs. What is forgotten goes by the latter.
-
-What passed is known until the broker does not give it any more: it comes again for as long as it is not acknowledged,
-however long that is. `MAX_OPEN_MS` is for what was acknowledged when the process died, and never comes.
-
-Written before a message is sent or acknowledged, in one transaction for many messages. What is held in memory is what
-is on disk; one thread uses it.
+A message that comes again, because its acknowledgement was lost, is decided as it was, for a day. Written before a
+message is sent or acknowledged, in one transaction for many messages. One thread uses it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sqlite3
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, NamedTuple, Self
 
-from gateway.webhooks.deciding import HOUR_MS, RuleHistory
-from gateway.webhooks.digest import MAX_HELD, Digest, HeldBack
-from gateway.webhooks.errors import StateUnusable
+from gateway.errors import StateUnusable
+from geo.alerts import AlertRule, VerdictKind
 
-__all__ = ["NotificationBook"]
+HOUR_MS: Final = 3_600_000
+KNOWN_MS: Final = 24 * HOUR_MS
+"""So long after it was decided on, a message is known; one that waits for a summary is known until that is made."""
+MAX_HELD: Final = 1000
+"""Of a rule and a tenant, so many held messages are summarised one by one; the others are counted."""
+# a summary stays a message that a person reads; the rest is counted
+MAX_LISTED: Final = 100
+# of the counts by place: as many as fit a screen
+_MAX_PLACES: Final = 50
 
-_VERSION: Final = 3
-MAX_OPEN_MS: Final = 31 * 24 * HOUR_MS
-"""For so long a message that passed and is not known to be acknowledged is known."""
-MAX_SUMMARISED: Final = 10_000
-"""Of a rule so many messages are known that stand in a summary, or are counted for one: the latest. What comes again is
-what was acknowledged last."""
+
+class PassDecision(StrEnum):
+    """What becomes of a message by one rule."""
+
+    SEND = "send"
+    QUIET = "quiet"
+    """Held back: it is a quiet time of the rule."""
+    LIMIT = "limit"
+    """Held back: as many as the rule allows were sent within the last hour."""
+
+
+class HeldBack(NamedTuple):
+    """One message that was held back: which, when (ms since 1970), and why. `verdict`: what it says of an alert, None:
+    it is one."""
+
+    key: str
+    at_ms: int
+    decision: str
+    tenant: str
+    device: str
+    kind: str | None
+    place: str | None
+    t_ms: int
+    verdict: str | None = None
+
+    @property
+    def is_announced(self) -> bool:
+        """Whether it says an event for the first time: as an alert, or as one of which no region said anything."""
+        return self.verdict is None or self.verdict == VerdictKind.LATE
+
+
+class Digest(NamedTuple):
+    """A summary that is to be delivered. `tenant`: of all messages in it; where no webhook takes it, it is theirs."""
+
+    key: str
+    rule: str
+    webhook: str
+    tenant: str
+    body: bytes
+
+
+def is_digest_due(rule: AlertRule, held: Sequence[HeldBack], now_ms: int) -> bool:
+    """Whether what was held back is summarised now: when it is not quiet, and an hour after the first that the limit
+    held back: at most one summary of each tenant an hour."""
+    if not held or rule.is_quiet_at(now_ms):
+        return False
+    limited = [one.at_ms for one in held if one.decision == PassDecision.LIMIT]
+    # a clock that was set back does not keep a summary for longer than an hour
+    return not limited or not min(limited) <= now_ms < min(limited) + HOUR_MS
+
+
+def digests_of(rule: AlertRule, held: Iterable[HeldBack], more: Mapping[str, int]) -> list[Digest]:
+    """The summaries of what was held back, one for each tenant: an account may have devices of several, and what one
+    of them has is not for another to read. `more`: of each, messages that were only counted."""
+    by_tenant: dict[str, list[HeldBack]] = {}
+    for one in held:
+        by_tenant.setdefault(one.tenant, []).append(one)
+    return [_digest_of(rule, mine, more.get(tenant, 0)) for tenant, mine in sorted(by_tenant.items())]
+
+
+def _digest_of(rule: AlertRule, held: Sequence[HeldBack], more: int) -> Digest:
+    # the key follows from what is summarised, so a summary that is made again after a crash is the same, and not from
+    # the time alone: a clock that is set back comes to the same moment again, with other messages
+    first = min(held, key=lambda one: (one.at_ms, one.key))
+    what = "".join(f"{one}\n" for one in sorted(one.key for one in held))
+    mark = hashlib.blake2b(what.encode(), digest_size=8).hexdigest()
+    key = f"digest/{rule.id}/{first.tenant}/{first.at_ms}-{mark}"
+    content: dict[str, Any] = {
+        "type": "digest",
+        "key": key,
+        "rules": [rule.id],
+        "digest": {
+            "since_ms": first.at_ms,
+            "until_ms": max(one.at_ms for one in held),
+            "held_back": len(held) + more,
+            "by_reason": _counted(one.decision for one in held),
+            # an alert and what the centre says of it are one event
+            "by_kind": _counted(one.kind or "" for one in held if one.is_announced),
+            "by_verdict": _counted(one.verdict for one in held if one.verdict is not None),
+            "by_place": _counted(one.place or "" for one in held),
+            "messages": [
+                {name: value for name, value in one._asdict().items() if name != "decision" and value is not None}
+                for one in sorted(held, key=lambda one: (one.at_ms, one.key))[:MAX_LISTED]
+            ],
+        },
+    }
+    body = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    return Digest(key, rule.id, rule.webhook, first.tenant, body)
+
+
+def _counted(words: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(words).most_common(_MAX_PLACES)))
+
+
+_VERSION: Final = 4
 # a backup that reads the file lets go of it soon
 _BUSY_S: Final = 5.0
+# `decision`: a PassDecision; `waits`: it was held back, and is in no summary yet
 _SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS passed (
-    rule TEXT, key TEXT, at_ms INTEGER NOT NULL, ended_ms INTEGER, PRIMARY KEY (rule, key)
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS passed_at ON passed (at_ms);
-CREATE TABLE IF NOT EXISTS held (
+CREATE TABLE IF NOT EXISTS decided (
     rule TEXT, key TEXT, at_ms INTEGER NOT NULL, decision TEXT NOT NULL, tenant TEXT NOT NULL, device TEXT NOT NULL,
-    kind TEXT, place TEXT, t_ms INTEGER NOT NULL, verdict TEXT, PRIMARY KEY (rule, key)
+    kind TEXT, place TEXT, t_ms INTEGER NOT NULL, verdict TEXT, waits INTEGER NOT NULL, PRIMARY KEY (rule, key)
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS more (
-    rule TEXT, tenant TEXT, count INTEGER NOT NULL, PRIMARY KEY (rule, tenant)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS summarised (
-    rule TEXT, key TEXT, at_ms INTEGER NOT NULL, PRIMARY KEY (rule, key)
-) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS decided_at ON decided (rule, decision, at_ms);
+CREATE INDEX IF NOT EXISTS decided_waits ON decided (rule, at_ms) WHERE waits;
 CREATE TABLE IF NOT EXISTS digests (
     key TEXT PRIMARY KEY, rule TEXT NOT NULL, webhook TEXT NOT NULL, tenant TEXT NOT NULL, body BLOB NOT NULL
 ) WITHOUT ROWID;
@@ -62,15 +147,6 @@ class NotificationBook:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._database: sqlite3.Connection | None = None
-        self._histories: dict[str, RuleHistory] = {}
-        self._rules_of_open: dict[str, set[str]] = {}
-        self._is_fresh = True
-        self._held: dict[str, dict[str, HeldBack]] = {}
-        self._held_of = Counter[tuple[str, str]]()
-        self._more: dict[str, dict[str, int]] = {}
-        self._summarised: dict[str, dict[str, int]] = {}
-        self.digests: dict[str, Digest] = {}
-        """Those that are to be delivered, or are on their way, by their keys."""
 
     def __enter__(self) -> Self:
         with self._faults():
@@ -84,33 +160,12 @@ class NotificationBook:
                 raise StateUnusable(f"{self._path}: it is of version {found}, and this program knows {_VERSION}")
             database.executescript(_SCHEMA)
             database.execute(f"PRAGMA user_version = {_VERSION}")
-            self._load(database)
         return self
 
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
         if self._database is not None:
             self._database.close()
             self._database = None
-
-    def _load(self, database: sqlite3.Connection) -> None:
-        passed = defaultdict[str, list[tuple[str, int]]](list)
-        for rule, key, at_ms, ended_ms in database.execute("SELECT rule, key, at_ms, ended_ms FROM passed"):
-            passed[rule].append((key, at_ms))
-            if ended_ms is None:
-                self._rules_of_open.setdefault(key, set()).add(rule)
-        self._histories = {rule: RuleHistory(found) for rule, found in passed.items()}
-        for rule, *row in database.execute(
-            "SELECT rule, key, at_ms, decision, tenant, device, kind, place, t_ms, verdict FROM held"
-        ):
-            held = HeldBack(*row)
-            self._held.setdefault(rule, {})[held.key] = held
-            self._held_of[rule, held.tenant] += 1
-        for rule, tenant, count in database.execute("SELECT rule, tenant, count FROM more"):
-            self._more.setdefault(rule, {})[tenant] = count
-        for rule, key, at_ms in database.execute("SELECT rule, key, at_ms FROM summarised ORDER BY at_ms, key"):
-            self._summarised.setdefault(rule, {})[key] = at_ms
-        for row in database.execute("SELECT key, rule, webhook, tenant, body FROM digests"):
-            self.digests[row[0]] = Digest(*row)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -124,118 +179,75 @@ class NotificationBook:
                 raise
             self._open.execute("COMMIT")
 
-    def history(self, rule: str) -> RuleHistory:
-        """What passed a rule."""
-        return self._histories.setdefault(rule, RuleHistory())
+    def decide(self, rule: AlertRule, message: HeldBack, now_ms: int) -> tuple[PassDecision, bool]:
+        """What becomes of a message by a rule now, and whether that is decided for the first time. In a transaction.
 
-    def note_passed(self, rule: str, key: str, now_ms: int) -> None:
-        """A message passes a rule now; one that passed before changes nothing. In a transaction."""
-        history = self.history(rule)
-        if key not in history:
-            history.note(key, now_ms)
-            self._rules_of_open.setdefault(key, set()).add(rule)
-            self._open.execute("REPLACE INTO passed VALUES (?, ?, ?, NULL)", (rule, key, now_ms))
+        One that passed before passes again, whatever the time is: it comes again because nobody knows whether it
+        arrived. One that was held back before is in a summary, or will be, and is not said twice.
+        """
+        before = self._open.execute("SELECT decision FROM decided WHERE rule = ? AND key = ?", (rule.id, message.key))
+        if (known := before.fetchone()) is not None:
+            return PassDecision(known[0]), False
+        decision = PassDecision.SEND
+        # quiet before the limit: what is held back at night does not use up the hour after it
+        if rule.is_quiet_at(now_ms):
+            decision = PassDecision.QUIET
+        elif rule.max_per_hour is not None and self._passed(rule.id, now_ms) >= rule.max_per_hour:
+            decision = PassDecision.LIMIT
+        # a rule without either needs no memory, and no write for each message
+        if rule.max_per_hour is not None or rule.quiet is not None:
+            waits = decision is not PassDecision.SEND and rule.digest
+            row = message._replace(at_ms=now_ms, decision=decision)
+            values = (rule.id, *row, waits)
+            self._open.execute("INSERT INTO decided VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+        return decision, True
 
-    def note_ended(self, keys: Iterable[str], steady_ms: int) -> None:
-        """Messages are acknowledged: from now on they need not be known for long."""
-        found = [(steady_ms, rule, key) for key in keys for rule in self._rules_of_open.pop(key, ())]
-        if found:
-            with self.transaction():
-                self._open.executemany("UPDATE passed SET ended_ms = ? WHERE rule = ? AND key = ?", found)
-
-    def is_held(self, rule: str, key: str) -> bool:
-        """Whether a message was held back from a rule, and is in a summary, or will be: it is not said twice."""
-        return key in self._held.get(rule, ()) or key in self._summarised.get(rule, ())
-
-    def note_held(self, rule: str, held: HeldBack, steady_ms: int) -> bool:
-        """A message was held back from a rule; whether for the first time, as far as is known. In a transaction."""
-        # a message that comes again after a crash was held back once
-        if self.is_held(rule, held.key):
-            return False
-        if self._held_of[rule, held.tenant] >= MAX_HELD:
-            more = self._more.setdefault(rule, {})
-            more[held.tenant] = more.get(held.tenant, 0) + 1
-            self._open.execute("REPLACE INTO more VALUES (?, ?, ?)", (rule, held.tenant, more[held.tenant]))
-            self._note_summarised(rule, [held.key], steady_ms)
-            return True
-        self._held.setdefault(rule, {})[held.key] = held
-        self._held_of[rule, held.tenant] += 1
-        self._open.execute("INSERT INTO held VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (rule, *held))
-        return True
-
-    def _note_summarised(self, rule: str, keys: Sequence[str], steady_ms: int) -> None:
-        known = self._summarised.setdefault(rule, {})
-        known.update(dict.fromkeys(keys, steady_ms))
-        rows = [(rule, key, steady_ms) for key in keys]
-        self._open.executemany("REPLACE INTO summarised VALUES (?, ?, ?)", rows)
-        self._forget_summarised(rule, [*islice(known, max(len(known) - MAX_SUMMARISED, 0))])
-
-    def _forget_summarised(self, rule: str, keys: Sequence[str]) -> None:
-        for key in keys:
-            del self._summarised[rule][key]
-        self._open.executemany("DELETE FROM summarised WHERE rule = ? AND key = ?", ((rule, key) for key in keys))
+    def _passed(self, rule: str, now_ms: int) -> int:
+        # any 60 minutes, not those of the clock: at a full hour twice as much could pass at once
+        query = "SELECT count(*) FROM decided WHERE rule = ? AND decision = 'send' AND at_ms > ? AND at_ms <= ?"
+        (count,) = self._open.execute(query, (rule, now_ms - HOUR_MS, now_ms)).fetchone()
+        return int(count)
 
     def rules_with_held(self) -> list[str]:
-        """The rules from which something was held back."""
-        return sorted(rule for rule, held in self._held.items() if held)
+        """The rules from which something was held back that is in no summary yet."""
+        with self._faults():
+            return [
+                rule for (rule,) in self._open.execute("SELECT DISTINCT rule FROM decided WHERE waits ORDER BY rule")
+            ]
 
     def held(self, rule: str) -> tuple[list[HeldBack], dict[str, int]]:
-        """What was held back from a rule, and of each tenant how much more was only counted."""
-        return [*self._held.get(rule, {}).values()], {**self._more.get(rule, {})}
+        """What waits for a summary of a rule, the oldest first, and of each tenant how much more there is."""
+        query = (
+            "SELECT key, at_ms, decision, tenant, device, kind, place, t_ms, verdict FROM decided "
+            "WHERE rule = ? AND waits AND tenant = ? ORDER BY at_ms, key LIMIT ?"
+        )
+        counts = "SELECT tenant, count(*) FROM decided WHERE rule = ? AND waits GROUP BY tenant"
+        held, more = list[HeldBack](), dict[str, int]()
+        with self._faults():
+            for tenant, count in self._open.execute(counts, (rule,)).fetchall():
+                held += [HeldBack(*row) for row in self._open.execute(query, (rule, tenant, MAX_HELD))]
+                more[tenant] = max(count - MAX_HELD, 0)
+        return held, more
 
-    def forget_held(self, rule: str, digests: Sequence[Digest], steady_ms: int) -> None:
-        """What was held back from a rule is summarised in digests, or, without any, nobody wants it any more. In a
-        transaction."""
-        held = self._held.pop(rule, {})
-        for one in held.values():
-            self._held_of.pop((rule, one.tenant), None)
-        self._more.pop(rule, None)
-        for table in ("held", "more"):
-            self._open.execute(f"DELETE FROM {table} WHERE rule = ?", (rule,))  # noqa: S608 - one of two words
-        for digest in digests:
-            self.digests[digest.key] = digest
-            self._open.execute("REPLACE INTO digests VALUES (?, ?, ?, ?, ?)", digest)
-        if digests:
-            # acknowledged when it was held back, and that may have been lost: what comes again is in the summary
-            self._note_summarised(rule, [*held], steady_ms)
+    def summarise(self, rule: str, digests: Sequence[Digest]) -> None:
+        """What waits for a summary of a rule is in these; without any, nobody wants one any more. In a transaction."""
+        self._open.execute("UPDATE decided SET waits = 0 WHERE rule = ? AND waits", (rule,))
+        self._open.executemany("REPLACE INTO digests VALUES (?, ?, ?, ?, ?)", digests)
 
-    def forget_digest(self, key: str) -> None:
-        """A digest was delivered, or is among the undelivered messages. In a transaction."""
-        self.digests.pop(key, None)
-        self._open.execute("DELETE FROM digests WHERE key = ?", (key,))
+    def digests(self) -> list[Digest]:
+        """Those that are to be delivered, or are on their way."""
+        with self._faults():
+            return [Digest(*row) for row in self._open.execute("SELECT * FROM digests ORDER BY key")]
 
-    def forget_before(self, now_ms: int, steady_ms: int, open_keys: Collection[str] = ()) -> None:
-        """What passed longer than an hour ago, and was acknowledged as long ago, is of no more use; nor is what was
-        summarised as long ago, unless it is open for another rule and may come again. In a transaction."""
-        if self._is_fresh:
-            # an acknowledgement may not have reached the broker before the process ended: then it comes after the start
-            self._open.execute("UPDATE passed SET ended_ms = ? WHERE ended_ms IS NOT NULL", (steady_ms,))
-            self._open.execute("UPDATE summarised SET at_ms = ?", (steady_ms,))
-            self._summarised = {rule: dict.fromkeys(keys, steady_ms) for rule, keys in self._summarised.items()}
-            self._is_fresh = False
-        # what a clock that was ahead wrote counts as now, once
-        for column, latest_ms in (("at_ms", now_ms), ("ended_ms", steady_ms)):
-            self._open.execute(f"UPDATE passed SET {column} = ? WHERE {column} > ?", (latest_ms, latest_ms))  # noqa: S608
-        # of what is open no clock alone says that it is old
-        old = "ended_ms <= :old_ms AND at_ms <= :counted_ms OR at_ms <= :lost_ms"
-        bounds = {
-            "old_ms": steady_ms - HOUR_MS,
-            "counted_ms": now_ms - HOUR_MS,
-            "lost_ms": min(now_ms, steady_ms) - MAX_OPEN_MS,
-        }
-        for rule, key in self._open.execute(f"SELECT rule, key FROM passed WHERE {old}", bounds):  # noqa: S608
-            self.history(rule).forget(key)
-            self._rules_of_open.pop(key, None)
-        self._open.execute(f"DELETE FROM passed WHERE {old}", bounds)  # noqa: S608
-        for rule, known in self._summarised.items():
-            # on disk not: after a start all of it counts as of then
-            known.update({key: steady_ms for key in open_keys if key in known})
-            self._forget_summarised(rule, [key for key, at_ms in known.items() if at_ms <= steady_ms - HOUR_MS])
-        self._summarised = {rule: known for rule, known in self._summarised.items() if known}
-        for rule, history in [*self._histories.items()]:
-            # a rule that sends seldom is not kept in memory for good
-            if not history.count(now_ms) and history.is_empty:
-                del self._histories[rule]
+    def forget_digests(self, keys: Iterable[str]) -> None:
+        """These were delivered, or are among the undelivered messages."""
+        with self.transaction():
+            self._open.executemany("DELETE FROM digests WHERE key = ?", ((key,) for key in keys))
+
+    def forget_before(self, now_ms: int) -> None:
+        """What was decided on more than KNOWN_MS ago, and waits for nothing, is of no more use."""
+        with self.transaction():
+            self._open.execute("DELETE FROM decided WHERE at_ms <= ? AND NOT waits", (now_ms - KNOWN_MS,))
 
     @property
     def _open(self) -> sqlite3.Connection:

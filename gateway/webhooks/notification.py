@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from gateway.webhooks.exact_json import with_exact_ids
 from geo.alerts import AlertVerdict, VerdictKind, decode_alert, decode_verdict
 
-__all__ = ["MAX_NAMED_RULES", "Notification", "alert_notification", "body_of", "verdict_notification"]
+# Ids of records in JSON for programs that are not ours: as strings, as many of these read a number as a float. Pure.
+
+_IDS: Final = {"epoch", "seq"}
+_PAIRS: Final = "seen_until"
+"""Each an epoch and a seq."""
+
+
+def with_exact_ids(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A message of a topic, or a part of one, with epochs and seqs as strings of digits."""
+    return {name: _exact(name, value) for name, value in content.items()}
+
+
+def _exact(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return with_exact_ids(value)
+    if name == _PAIRS:
+        return [[str(one) for one in pair] for pair in value]
+    return str(value) if name in _IDS else value
+
 
 PROVISIONAL: Final = "provisional"
 MAX_NAMED_RULES: Final = 1000

@@ -6,7 +6,7 @@ One thread calls everything here. What queues and the writer hear comes as event
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -14,14 +14,16 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from gateway.webhooks.account_devices import AccountDevices
 from gateway.webhooks.config import WebhookSettings
-from gateway.webhooks.deciding import PassDecision, decide
-from gateway.webhooks.delivery import EndedDelivery, WebhookDelivery
-from gateway.webhooks.digest import Digest, HeldBack, digests_of, is_digest_due
 from gateway.webhooks.intake import TakenMessage
-from gateway.webhooks.metrics import UNKNOWN_WEBHOOK, WebhookMetrics
-from gateway.webhooks.notebook import NotificationBook
+from gateway.webhooks.notebook import (
+    Digest,
+    HeldBack,
+    NotificationBook,
+    PassDecision,
+    digests_of,
+    is_digest_due,
+)
 from gateway.webhooks.notification import (
     MAX_NAMED_RULES,
     Notification,
@@ -29,9 +31,10 @@ from gateway.webhooks.notification import (
     body_of,
     verdict_notification,
 )
-from gateway.webhooks.rule_book import RuleBook, routes
-from gateway.webhooks.undelivered_writer import UndeliveredWriter
-from gateway.webhooks.webhook_queue import WebhookQueue
+from gateway.webhooks.posting import EndedDelivery, WebhookDelivery, WebhookQueue
+from gateway.webhooks.rule_book import AccountDevices, RuleBook, routes
+from gateway.webhooks.status import UNKNOWN_WEBHOOK, WebhookMetrics
+from gateway.webhooks.undelivered import UndeliveredWriter
 from geo.alerts import AlertRule, MalformedAlert
 
 # Messages that were read and are not acknowledged: of each, how many of its deliveries have not ended. Pure.
@@ -70,17 +73,14 @@ class OpenMessages:
         self._open[message.place] = _Open(message, len(deliveries))
         self._by_delivery.update(dict.fromkeys(deliveries, message.place))
 
-    def end(self, delivery: int) -> bool:
-        """A delivery has ended; whether its message is acknowledged. One of no message, as a digest, is passed over."""
-        place = self._by_delivery.pop(delivery, None)
-        if place is None:
-            return False
-        found = self._open[place]
-        found.left -= 1
-        if not found.left:
-            del self._open[place]
-            found.message.acknowledge()
-        return not found.left
+    def end(self, delivery: int) -> None:
+        """A delivery has ended. One of no message, as a digest, is passed over."""
+        if (place := self._by_delivery.pop(delivery, None)) is not None:
+            found = self._open[place]
+            found.left -= 1
+            if not found.left:
+                del self._open[place]
+                found.message.acknowledge()
 
 
 # deleting costs a commit; an hour's limit is no less true a minute later
@@ -121,18 +121,11 @@ class Notifier:
         self.open = OpenMessages()
         self._numbers = count()
         self._on_way: set[str] = set()
-        self._open_keys = Counter[str]()
         self.ended: deque[EndedDelivery] = deque()
         """What queues say that ended; `append` is their only use of it."""
         self.written: deque[EndedDelivery] = deque()
         """What the writer says that Pulsar has."""
         self._forget_s = 0.0
-        self._began_s = clock() - monotonic()
-
-    @property
-    def _steady_ms(self) -> int:
-        """The time by which is forgotten: that of the clock at the start, and from there on of no clock that steps."""
-        return round((self._began_s + self._monotonic()) * 1000)
 
     def take(self, messages: Iterable[TakenMessage], by: GoingBy) -> None:
         """Decides on messages, all noted in one transaction before any of them is sent or acknowledged."""
@@ -160,32 +153,24 @@ class Notifier:
         while self.written:
             done.append(self.written.popleft())
         # a summary is forgotten only now: until then a crash brings it again
-        digests = [one.delivery.key for one in done if one.delivery.key in self._book.digests]
-        if digests:
-            with self._book.transaction():
-                for key in digests:
-                    self._book.forget_digest(key)
-        acknowledged = list[str]()
+        if digests := [one.delivery.key for one in done if one.delivery.key in self._on_way]:
+            self._book.forget_digests(digests)
         for one in done:
             self._on_way.discard(one.delivery.key)
-            if self.open.end(one.delivery.number):
-                acknowledged.append(one.delivery.key)
-        self._open_keys -= Counter(acknowledged)
-        self._book.note_ended(acknowledged, self._steady_ms)
+            self.open.end(one.delivery.number)
 
     def tick(self, by: GoingBy) -> None:
         """Summarises what may be summarised now, and sends what summaries there are."""
         now_ms = round(self._clock() * 1000)
         for name in self._book.rules_with_held():
             self._summarise(name, by.rules.summarising(name, now_ms), now_ms)
-        for digest in [*self._book.digests.values()]:
+        for digest in self._book.digests():
             # after a start all that were on their way go again
             if digest.key not in self._on_way:
                 self._send_digest(digest)
         if self._monotonic() >= self._forget_s:
             self._forget_s = self._monotonic() + FORGET_S
-            with self._book.transaction():
-                self._book.forget_before(now_ms, self._steady_ms, self._open_keys)
+            self._book.forget_before(now_ms)
 
     def _decided(self, message: TakenMessage, by: GoingBy, now_ms: int) -> list[WebhookDelivery]:
         notification = self._read(message)
@@ -231,29 +216,17 @@ class Notifier:
         return notification
 
     def _passes(self, rule: AlertRule, notification: Notification, now_ms: int) -> bool:
-        key = notification.key
-        # it comes again because its acknowledgement was lost: it is in a summary, or will be
-        if self._book.is_held(rule.id, key):
-            return False
-        decision = decide(rule, self._book.history(rule.id), key, now_ms)
-        if decision is PassDecision.SEND:
-            # a rule without either needs no memory, and no write for each message
-            if rule.max_per_hour is not None or rule.quiet is not None:
-                self._book.note_passed(rule.id, key, now_ms)
-            return True
-        self._metrics.on_held_back(decision)
-        if rule.digest:
-            about = (notification.tenant, notification.device, notification.kind, notification.place)
-            held = HeldBack(key, now_ms, decision, *about, notification.t_ms, notification.verdict)
-            self._book.note_held(rule.id, held, self._steady_ms)
-        return False
+        about = (notification.tenant, notification.device, notification.kind, notification.place)
+        message = HeldBack(notification.key, now_ms, "", *about, notification.t_ms, notification.verdict)
+        decision, is_new = self._book.decide(rule, message, now_ms)
+        if decision is not PassDecision.SEND and is_new:
+            self._metrics.on_held_back(decision)
+        return decision is PassDecision.SEND
 
     def _begin(self, message: TakenMessage, deliveries: list[WebhookDelivery]) -> None:
         for one in deliveries:
             one.number = next(self._numbers)
         self.open.begin(message, [one.number for one in deliveries])
-        # of one message, which may come twice
-        self._open_keys.update({one.key for one in deliveries})
         for one in deliveries:
             self._send(one)
 
@@ -287,13 +260,10 @@ class Notifier:
 
     def _summarise(self, name: str, rule: AlertRule | None, now_ms: int) -> None:
         held, more = self._book.held(name)
-        if rule is None:
-            # gone, or said anew without a summary: nobody wants to hear of it
+        # gone, or said anew without a summary: nobody wants to hear of it
+        if rule is None or is_digest_due(rule, held, now_ms):
             with self._book.transaction():
-                self._book.forget_held(name, (), self._steady_ms)
-        elif is_digest_due(rule, held, now_ms):
-            with self._book.transaction():
-                self._book.forget_held(name, digests_of(rule, held, more), self._steady_ms)
+                self._book.summarise(name, [] if rule is None else digests_of(rule, held, more))
 
     def _send_digest(self, digest: Digest) -> None:
         self._on_way.add(digest.key)

@@ -5,14 +5,121 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from datetime import datetime
+from typing import Annotated, Final, NamedTuple
 
-from gateway.webhooks.account_devices import AccountDevices
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gateway.errors import AccountUnusable
 from gateway.webhooks.notification import Notification
 from geo.alerts import AlertRule
-from geo.reference.in_force import HeldVersion
+from geo.reference.in_force import HeldVersion, Usable
+from geo.reference.moments import Moment
 
-__all__ = ["RuleBook", "routes"]
+# Which account has which device at a time, from the published accounts. Pure.
+
+MAX_LEVELS: Final = 16
+"""So many levels of accounts may be below a payer."""
+# an assignment without an end
+EVER: Final = (1 << 63) - 1
+_Name = Annotated[str, Field(min_length=1, max_length=63)]
+
+
+class DeviceTime(BaseModel):
+    """A device that an account has from a moment on until another (excluded; None: for good)."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    tenant: _Name
+    device: _Name
+    begin: Moment
+    end: Moment | None = None
+
+
+class StatedDevices(BaseModel):
+    """What a version of an account says of its devices, and whose child it is."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    id: _Name
+    effective_from: Moment
+    parent: _Name | None = None
+    devices: tuple[DeviceTime, ...] = ()
+
+
+class _Version(NamedTuple):
+    begin_ms: int
+    parent: str | None
+
+
+class _Held(NamedTuple):
+    begin_ms: int
+    end_ms: int
+    account: str
+
+
+def usable_devices(body: str) -> Usable[StatedDevices]:
+    """The devices of an account's text, and from when it is in force (ms since 1970). Raises AccountUnusable."""
+    try:
+        made = StatedDevices.model_validate_json(body)
+    except ValidationError as error:
+        raise AccountUnusable(f"no account whose devices are known: {error.error_count()} faults") from error
+    return Usable(_ms(made.effective_from), made)
+
+
+class AccountDevices:
+    """Whose devices are, at any time. Built once, and then only asked."""
+
+    def __init__(self, held: Iterable[HeldVersion[StatedDevices]] = ()) -> None:
+        versions = defaultdict[str, list[StatedDevices]](list)
+        for one in held:
+            versions[one.made.id].append(one.made)
+        self._versions: dict[str, list[_Version]] = {}
+        self._held = defaultdict[tuple[str, str], list[_Held]](list)
+        for name, several in versions.items():
+            # each version says all devices of the account: it ends where the next one begins
+            several.sort(key=lambda one: one.effective_from)
+            self._versions[name] = [_Version(_ms(one.effective_from), one.parent) for one in several]
+            for number, version in enumerate(several):
+                begins = self._versions[name]
+                until = begins[number + 1].begin_ms if number + 1 < len(begins) else EVER
+                for key, assigned in _assigned(version, begins[number].begin_ms, until):
+                    self._held[key].append(assigned)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def accounts_of(self, tenant: str, device: str, t_ms: int) -> frozenset[str]:
+        """Who has a device at a moment, and the accounts above: whoever pays for an account hears of its devices."""
+        found: set[str] = set()
+        for one in self._held.get((tenant, device), ()):
+            if one.begin_ms <= t_ms < one.end_ms:
+                found.update(self._upwards(one.account, t_ms))
+        return frozenset(found)
+
+    def _upwards(self, account: str, t_ms: int) -> Iterator[str]:
+        name: str | None = account
+        # bounded: whoever publishes a parent that is its own child must not hold up delivery
+        for _ in range(MAX_LEVELS + 1):
+            if name is None:
+                return
+            yield name
+            versions = self._versions.get(name, [])
+            at = bisect_right(versions, t_ms, key=lambda one: one.begin_ms)
+            name = versions[at - 1].parent if at else None
+
+
+def _assigned(version: StatedDevices, since_ms: int, until_ms: int) -> Iterator[tuple[tuple[str, str], _Held]]:
+    for one in version.devices:
+        begin = max(_ms(one.begin), since_ms)
+        end = min(EVER if one.end is None else _ms(one.end), until_ms)
+        # a device that was given away before this version began is none of its devices
+        if begin < end:
+            yield (one.tenant, one.device), _Held(begin, end, version.id)
+
+
+def _ms(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
 
 
 class _Dated(NamedTuple):

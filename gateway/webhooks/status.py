@@ -2,13 +2,151 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from math import nan
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 
 from gateway.status_answer import facts_table, read_answer
 from gateway.webhooks.config import NotifierEndpoint
+from gateway.webhooks.notebook import PassDecision
+from gateway.webhooks.posting import OUTCOMES, RESULTS, HttpOutcome
 
-__all__ = ["NotifierStatus", "WebhookStatus", "notifier_table", "read_notifier_status"]
+# What is counted where alerts are delivered, for Prometheus and for the status: see `docs/alerts.md`.
+
+UNKNOWN_WEBHOOK: Final = "unknown"
+"""Counts what rules want from webhooks that the settings do not have."""
+
+# to 15 s by the default times of an attempt; settings allow up to five minutes
+_ATTEMPT_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60)
+
+
+class WebhookMetrics:
+    """The numbers of one process. Any thread counts. A label is a webhook of the settings, never a rule or device."""
+
+    def __init__(self, webhooks: Iterable[str]) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._read = Counter("waybill_webhooks_messages_total", "Alerts and verdicts read", ["type"], registry=registry)
+        self._passed_over = Counter(
+            "waybill_webhooks_passed_over_total", "Messages that go to nobody", ["reason"], registry=registry
+        )
+        self._held_back = Counter(
+            "waybill_webhooks_held_back_total", "Messages that a rule held back", ["reason"], registry=registry
+        )
+        self._digests = Counter("waybill_webhooks_digests_total", "Summaries of what was held back", registry=registry)
+        self._attempts = Counter(
+            "waybill_webhooks_attempts_total",
+            "Requests, by what became of them",
+            ["webhook", "result"],
+            registry=registry,
+        )
+        self._ended = Counter(
+            "waybill_webhooks_deliveries_total",
+            "Deliveries that ended, by how",
+            ["webhook", "outcome"],
+            registry=registry,
+        )
+        self._attempt_s = Histogram(
+            "waybill_webhooks_attempt_seconds", "One request", ["webhook"], buckets=_ATTEMPT_S, registry=registry
+        )
+        self._waiting = Gauge(
+            "waybill_webhooks_waiting_messages", "Deliveries that have not ended", ["webhook"], registry=registry
+        )
+        self._oldest_s = Gauge(
+            "waybill_webhooks_oldest_seconds", "Age of the oldest such delivery", ["webhook"], registry=registry
+        )
+        self._undelivered = Gauge(
+            "waybill_webhooks_unwritten_messages", "Given up, and not yet in Pulsar", registry=registry
+        )
+        self._dropped = Counter(
+            "waybill_webhooks_dropped_total", "Given up, and unfit to be kept in Pulsar", registry=registry
+        )
+        self._open = Gauge("waybill_webhooks_open_messages", "Read, and not acknowledged yet", registry=registry)
+        self._rules = Gauge("waybill_webhooks_rule_versions", "Alert rules in use", registry=registry)
+        self._rules_up = Gauge(
+            "waybill_webhooks_rules_up", "1 while rules and accounts are read to their end", registry=registry
+        )
+        self._healthy = Gauge("waybill_webhooks_healthy", "1 while healthy; NaN: it is a standby", registry=registry)
+        # From nothing to 1 is no increase for Prometheus: an alert on the first one needs the zero before it.
+        for name in (*webhooks, UNKNOWN_WEBHOOK):
+            for outcome in OUTCOMES:
+                self._ended.labels(name, outcome)
+            for result in RESULTS if name != UNKNOWN_WEBHOOK else ():
+                self._attempts.labels(name, result)
+        for counter, words in (
+            (self._read, ("alert", "verdict")),
+            (self._passed_over, ("no-rule", "stale", "malformed", "tenant")),
+            (self._held_back, (PassDecision.QUIET, PassDecision.LIMIT)),
+        ):
+            for word in words:
+                counter.labels(word)
+
+    def on_read(self, *, is_verdict: bool) -> None:
+        """A message was read."""
+        self._read.labels("verdict" if is_verdict else "alert").inc()
+
+    def on_passed_over(self, reason: str) -> None:
+        """A message goes to nobody."""
+        self._passed_over.labels(reason).inc()
+
+    def on_held_back(self, reason: str) -> None:
+        """A rule held a message back."""
+        self._held_back.labels(reason).inc()
+
+    def on_digest(self) -> None:
+        """A summary goes out."""
+        self._digests.inc()
+
+    def on_dropped(self) -> None:
+        """A message that was given up cannot be kept."""
+        self._dropped.inc()
+
+    def on_attempt(self, webhook: str, outcome: HttpOutcome, seconds: float) -> None:
+        """A request came back, or was given up."""
+        self._attempts.labels(webhook, outcome.reason).inc()
+        self._attempt_s.labels(webhook).observe(max(seconds, 0.0))
+
+    def on_ended(self, webhook: str, outcome: str) -> None:
+        """A delivery ended."""
+        self._ended.labels(webhook, outcome).inc()
+
+    @property
+    def counts(self) -> dict[str, object]:
+        """What was counted since the start, by the status's keys."""
+        return {
+            "read": _totals(self._read),
+            "passed_over": _totals(self._passed_over),
+            "held_back": _totals(self._held_back),
+            "digests": sum(_totals(self._digests).values()),
+            "dropped": sum(_totals(self._dropped).values()),
+            "deliveries": _totals(self._ended, "outcome"),
+        }
+
+    def set_gauges(self, status: NotifierStatus) -> None:
+        """Set the gauges as the status has it."""
+        for one in status.webhooks:
+            self._waiting.labels(one.name).set(one.waiting)
+            self._oldest_s.labels(one.name).set(one.oldest_s)
+        self._undelivered.set(status.unwritten)
+        self._open.set(status.open_messages)
+        self._rules.set(status.rules)
+        self._rules_up.set(status.rules_current)
+        self._healthy.set(nan if status.healthy is None else status.healthy)
+
+
+def _totals(counter: Counter, label: str = "") -> dict[str, int]:
+    """What was counted for each value of a label, the first one if none is named; of a counter without, under "".
+    What never was is left out."""
+    found: dict[str, int] = {}
+    for metric in counter.collect():
+        for sample in metric.samples:
+            if sample.name.endswith("_total"):
+                word = sample.labels[label] if label else next(iter(sample.labels.values()), "")
+                found[word] = found.get(word, 0) + int(sample.value)
+    return {word: count for word, count in found.items() if count}
 
 
 class WebhookStatus(BaseModel):

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from gateway.command_errors import alert_errors_as_messages
+from gateway.errors import alert_errors_as_messages
 from waybill.identity.names import did_you_mean
 from waybill.settings import load, one_line, printable_json
 
 if TYPE_CHECKING:
     from gateway.webhooks.config import NotifierSettings, WebhookSettings
-    from gateway.webhooks.signed_post import SignedPost
-    from gateway.webhooks.undelivered_message import UndeliveredMessage
-    from gateway.webhooks.undelivered_queue import UndeliveredEntry
+    from gateway.webhooks.posting import SignedPost
+    from gateway.webhooks.undelivered import UndeliveredEntry, UndeliveredMessage
 
 __all__ = ["app", "posted"]
 
@@ -85,7 +84,7 @@ def retry(
 
     Example: waybill alerts undelivered retry --config notifier.toml --webhook acme-ops
     """
-    from gateway.webhooks.signed_post import SignedPost
+    from gateway.webhooks.posting import SignedPost
 
     results: list[dict[str, Any]] = []
     with alert_errors_as_messages("waybill alerts"):
@@ -182,8 +181,8 @@ def _entries(
     settings: NotifierSettings, webhook: str | None, key: str | None
 ) -> Generator[tuple[UndeliveredMessage | None, UndeliveredEntry], None, None]:
     """Of each tenant what there is, as long as its subscription is open."""
-    from gateway.cluster_faults import cluster_fault
-    from gateway.webhooks.undelivered_queue import open_undelivered, undelivered_entries
+    from gateway.webhooks.tail import cluster_fault
+    from gateway.webhooks.undelivered import open_undelivered, undelivered_entries
     from waybill.pulsar.pulsar_client import open_pulsar_client
 
     source = settings.pulsar

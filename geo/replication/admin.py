@@ -25,8 +25,7 @@ from geo.replication.errors import (
 )
 from geo.replication.rest_types import BROKER, CONFIGURATION, BrokerConfiguration, BrokerLookup
 from waybill.pulsar.pulsar_address import each_host
-from waybill.pulsar.pulsar_client import PulsarAccess, PulsarAccessError, PulsarToken
-from waybill.pulsar.pulsar_tls import access_tls_context
+from waybill.pulsar.pulsar_client import PulsarAccess, PulsarAccessError, PulsarToken, access_tls_context
 from waybill.record import InvalidJson, parse_json
 from waybill.settings import one_line
 

@@ -13,7 +13,7 @@ from cloud_jobs.metrics.config import MetricsSettings
 from cloud_jobs.metrics.ingest_metrics import IngestMetrics
 from cloud_jobs.metrics.run_metrics import RunMetrics
 from gateway.metrics import GatewayMetrics
-from gateway.webhooks.metrics import WebhookMetrics
+from gateway.webhooks.status import WebhookMetrics
 from tests.deploy.alerting_rules import FOLDER, REGIONAL, ROOT, SCRAPE, TESTS, AlertingRule, faults, rules, samples
 from tests.deploy.alerting_rules import RULES as RULES_FILE
 from tests.deploy.promql import named_in, promtool, template_labels

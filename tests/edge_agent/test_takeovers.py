@@ -17,7 +17,7 @@ from edge_agent.uplink.protocol import OutgoingBatch, UplinkEvent
 from tests.edge_agent.makers import DEVICE, fill, open_buffer
 from tests.edge_agent.scripted_region import Road, acks, drive
 from tests.edge_agent.test_mqtt_session import CONNACK, broker, session
-from waybill.mqtt.takeovers import MANY
+from waybill.mqtt.mqtt_client import MANY
 
 
 class Shared(Road):

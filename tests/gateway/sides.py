@@ -15,7 +15,7 @@ import pulsar
 from gateway.service import GatewayLoop
 from tests.gateway.strategies import settings
 from tests.waiting import deadline_s
-from waybill.daemon.wakeup import WakeUp
+from waybill.daemon.signals import WakeUp
 from waybill.record import Ack, IntervalSet, decode_ack, parse_device_topic, read_header
 
 CONNECT, PUBLISH, PUBACK, SUBSCRIBE, UNSUBSCRIBE, PINGREQ = 1, 3, 4, 8, 10, 12

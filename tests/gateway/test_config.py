@@ -23,10 +23,10 @@ from gateway import GatewaySettings
 from gateway.cli import _reloading, app
 from gateway.config import PushFolder
 from gateway.errors import GatewayError
+from gateway.inflight import Sender
 from gateway.metrics import GatewayMetrics
 from gateway.push import PushedFile, PushQueue
 from gateway.status import GatewayStatus
-from gateway.validation import Sender
 from tests.gateway.strategies import settings
 from tests.tokens import token_file
 from waybill.daemon.logs import BURST

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from tests.gateway.sides import FakeBroker, Region
 from tests.gateway.strategies import batch, topic
-from waybill.mqtt.takeovers import MANY
+from waybill.mqtt.mqtt_client import MANY
 
 
 @pytest.fixture

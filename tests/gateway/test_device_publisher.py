@@ -9,10 +9,10 @@ import pytest
 from gateway import Engine, Produce
 from gateway.config import PushFolder
 from gateway.effects import DevicePublisher
-from gateway.health import PublicationResults
 from gateway.metrics import GatewayMetrics
 from gateway.mqtt_connection import PublishResult
 from gateway.push import PushQueue
+from gateway.status import PublicationResults
 from tests.gateway.strategies import batch, engine, topic
 from waybill.record import DeviceChannel, device_topic
 

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.devices import MAX_LISTED, DevicesHeard, ListeningClock, SilentDevice
-from gateway.status import SilentDevices, silent_table
-from gateway.validation import Sender
+from gateway.inflight import Sender
+from gateway.status import MAX_LISTED, DevicesHeard, ListeningClock, SilentDevice, SilentDevices, silent_table
 
 
 def test_a_device_is_silent_until_it_is_heard_again() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.config import Drain, TenantSettings
 from gateway.engine import DrainControl
-from gateway.validation import Sender
+from gateway.inflight import Sender
 
 D1 = Sender("fleet", "d1")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway import Engine, NotSent, Produce, SendAck
 from gateway.engine import KEPT_AT_ONCE, KEPT_BYTES, MAX_PENDING_RANGES, AckCoalescer
-from gateway.validation import Refusal, Sender
+from gateway.inflight import Refusal, Sender
 from tests.gateway.strategies import batch, engine, settings, topic
 from waybill.record import Ack, Batch, IntervalSet, RefusalReason, decode_ack, encode, encode_ack
 from waybill.record.ack import MAX_ACK_RANGES

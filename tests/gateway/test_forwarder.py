@@ -12,8 +12,7 @@ from gateway import Engine, Produce
 from gateway.effects import MAX_ATTEMPTS, Forwarder, log_refusal
 from gateway.inflight import Delivery
 from gateway.metrics import GatewayMetrics
-from gateway.pulsar_groups import TOO_BIG, UNSENDABLE
-from gateway.pulsar_producer import Receipt
+from gateway.pulsar_producer import TOO_BIG, UNSENDABLE, Receipt
 from tests.gateway.strategies import batch, message, settings, topic
 from waybill.record import DeviceChannel, device_topic
 

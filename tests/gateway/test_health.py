@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from gateway.health import STALLED_AFTER_S, PublicationResults, stall_problem
 from gateway.service import BrokerLink
+from gateway.status import STALLED_AFTER_S, PublicationResults, stall_problem
 from tests.gateway.strategies import settings
 
 

@@ -15,8 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.config import Drain, SendRates, TenantSettings
+from gateway.inflight import Sender
 from gateway.pacing import MAX_PACED, Pacing, cost_s
-from gateway.validation import Sender
 
 SIZE, RECORDS = 2000, 20
 NO_DRAIN = Drain()

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway import Produce
-from gateway.pulsar_groups import OK, UNPROVEN, UNSENDABLE, GroupSender, SendResult
+from gateway.pulsar_producer import OK, UNPROVEN, UNSENDABLE, GroupSender, SendResult
 from tests.examples import examples
 
 Callback = Callable[[Any, Any], None]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from gateway.config import RegistrySettings
+from gateway.inflight import BatchRules, Refusal, Sender, validate_batch
 from gateway.registry_check import RegistryCheck, judge
-from gateway.registry_settings import RegistrySettings
-from gateway.validation import BatchRules, Refusal, Sender, validate_batch
 from tests.gateway.strategies import batch
 from tests.identity.registry_strategies import MOMENT, active, change
 from tests.waiting import wait_until

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from gateway import Produce
 from gateway.cli import problems
-from gateway.tenant_producers import Sealing
+from gateway.pulsar_producer import Sealing
 from tests.gateway.strategies import settings
 from waybill.identity.errors import SealingKeyError, Unsealable
 from waybill.identity.sealing import Unsealer

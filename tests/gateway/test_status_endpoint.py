@@ -12,8 +12,7 @@ from gateway import GatewayStatus, read_status
 from gateway.config import StatusEndpoint
 from gateway.errors import AddressTaken
 from gateway.metrics import GatewayMetrics
-from gateway.status import status_table
-from gateway.status_endpoint import STUCK_AFTER_S, StatusHolder, serve_status
+from gateway.status import STUCK_AFTER_S, StatusHolder, serve_status, status_table
 
 FRESH = GatewayStatus(gateway="g", region="eu", pid=1, started_at="2026-03-05T06:00:00+00:00")
 

@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 
 from gateway import Engine, Produce
-from gateway.health import STALLED_AFTER_S, PublicationResults
 from gateway.metrics import GatewayMetrics
 from gateway.service import StatusReporter
+from gateway.status import STALLED_AFTER_S, PublicationResults
 from tests.gateway.strategies import batch, engine, settings, topic
 from tests.tokens import token_file
 from waybill.record import DeviceChannel, device_topic

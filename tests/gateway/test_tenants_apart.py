@@ -10,7 +10,7 @@ import pytest
 
 from gateway import Engine, NotSent, Produce
 from gateway.engine import DEVICE_PART, KEPT_AT_ONCE, STUCK_S
-from gateway.validation import Refusal
+from gateway.inflight import Refusal
 from tests.gateway.sides import FakePulsar, Region
 from tests.gateway.strategies import batch, engine, settings, topic
 from waybill.record import RefusalReason

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.validation import UNKNOWN_SENDER, BatchRules, Refusal, Sender, sender_of, validate_batch
+from gateway.inflight import UNKNOWN_SENDER, BatchRules, Refusal, Sender, sender_of, validate_batch
 from tests.gateway.strategies import batch
 from tests.strategies import batches
 from waybill.record import DeviceChannel, Header, device_topic, encode

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.engine import WindowShares
-from gateway.inflight import Delivery, InFlight
-from gateway.validation import Sender
+from gateway.inflight import Delivery, InFlight, Sender
 from tests.gateway.strategies import settings
 
 WINDOW, BATCHES, STUCK = 16 << 20, 1000, 50

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.inflight import Sender
 from gateway.registry_check import judge
-from gateway.validation import Sender
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, MOMENT, active, expected, published
 from tests.waiting import wait_until
 from waybill.identity.errors import IdentityError

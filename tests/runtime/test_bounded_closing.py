@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from waybill.daemon.bounded_closing import close_within
+from waybill.daemon.process import close_within
 
 
 def test_all_are_closed_at_once_and_one_that_hangs_is_left_when_the_time_is_over() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.exposition import generate_latest
 
-from waybill.daemon.mirrored_counter import MirroredCounter
+from waybill.daemon.status_server import MirroredCounter
 
 
 def shown(registry: CollectorRegistry) -> set[str]:

@@ -11,9 +11,7 @@ from cloud_jobs.config import CloudSettings, ClusterSettings
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from deploy.canary.config import WatchedCluster
 from edge_agent.config import UplinkSettings
-from gateway.config import Pulsar
-from gateway.registry_settings import RegistrySettings
-from gateway.source_settings import ClusterSource
+from gateway.config import ClusterSource, Pulsar, RegistrySettings
 from geo.replication.model import ClusterAddress
 from tests.examples import examples
 from waybill.identity.operator_settings import OperatorSettings

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from waybill.pulsar.pulsar_positions import EntryPosition
-from waybill.pulsar.silence import ASK_S, Silence
+from waybill.pulsar.pulsar_positions import ASK_S, EntryPosition, Silence
 
 
 def test_what_the_cluster_has_and_does_not_give_is_withheld_once_it_was_asked_twice() -> None:

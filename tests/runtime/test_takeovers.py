@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waybill.mqtt.takeovers import MANY, Takeovers
+from waybill.mqtt.mqtt_client import MANY, Takeovers
 
 CAUSE = "another agent has the id 'eu-0001'"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waybill.daemon.token_bucket import TokenBucket
+from waybill.daemon.backoff import TokenBucket
 
 takes = st.lists(st.tuples(st.floats(0, 5), st.integers(1, 500)), min_size=1, max_size=50)
 

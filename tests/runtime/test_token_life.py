@@ -11,9 +11,15 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from tests.tokens import token_file, token_text
-from waybill.daemon.token_life import TokenLife, token_life
-from waybill.pulsar.pulsar_client import PulsarAccess, TokenNotGood
-from waybill.pulsar.token_watch import TokenWatch, token_faults, tokens_ending
+from waybill.pulsar.pulsar_client import (
+    PulsarAccess,
+    TokenLife,
+    TokenNotGood,
+    TokenWatch,
+    token_faults,
+    token_life,
+    tokens_ending,
+)
 
 DAY_S = 86_400.0
 

@@ -7,7 +7,7 @@ import select
 import signal
 import threading
 
-from waybill.daemon.wakeup import WakeUp
+from waybill.daemon.signals import WakeUp
 
 
 def is_awake(wake_up: WakeUp, timeout_s: float = 0.0) -> bool:

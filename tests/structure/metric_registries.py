@@ -21,7 +21,7 @@ from edge_agent.status_endpoint import AgentCollector
 from gateway.access.status import AccessMetrics
 from gateway.alerts.metrics import AlertMetrics
 from gateway.metrics import GatewayMetrics
-from gateway.webhooks.metrics import WebhookMetrics
+from gateway.webhooks.status import WebhookMetrics
 from geo.replication.cli import ReplicationCollector
 
 

@@ -15,8 +15,7 @@ from deploy.local import LocalStack
 from tests.pulsar_clients import http_access
 from tests.waiting import wait_until
 from waybill.identity.tokens import TokenKey
-from waybill.pulsar.pulsar_client import PulsarAccess, open_pulsar_client
-from waybill.pulsar.pulsar_tls import access_tls_context
+from waybill.pulsar.pulsar_client import PulsarAccess, access_tls_context, open_pulsar_client
 
 pytestmark = pytest.mark.system
 

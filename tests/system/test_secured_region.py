@@ -23,7 +23,7 @@ from tests.waiting import PATIENCE, wait_until
 from waybill.daemon.tls import TlsSettings, tls_context
 from waybill.identity.broker_conf import broker_command
 from waybill.identity.pki_folder import credentials_in
-from waybill.pulsar.pulsar_tls import access_tls_context
+from waybill.pulsar.pulsar_client import access_tls_context
 from waybill.settings import load
 
 pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.own_servers]

@@ -24,12 +24,12 @@ from deploy.local.cli import settings_line
 from deploy.local.stack_settings import settings_files
 from edge_agent.config import AgentSettings
 from edge_agent.enrolment.certificates import certificate_folder
-from gateway.alerts.checks import problems as alert_problems
 from gateway.alerts.config import AlertSettings
+from gateway.alerts.config import problems as alert_problems
 from gateway.cli import problems
 from gateway.config import GatewaySettings
-from gateway.webhooks.checks import problems as notifier_problems
 from gateway.webhooks.config import NotifierSettings
+from gateway.webhooks.service import problems as notifier_problems
 from tests.system.access_region import has_ended, is_refused_at
 from tests.waiting import PATIENCE, wait_until
 from waybill.identity.device_cli import app

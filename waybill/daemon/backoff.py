@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from tenacity import RetryCallState, Retrying, wait_exponential
 
-__all__ = ["Backoff"]
+# A rate with a burst: tokens come back steadily, and what is taken beyond them is a debt. Pure: handed the time.
+
+
+class TokenBucket:
+    """`rate` tokens come back a second, up to `burst`; it begins full. A debt is never larger than `max_debt`."""
+
+    def __init__(self, rate: float, burst: float, max_debt: float = math.inf) -> None:
+        assert rate > 0, rate
+        self._rate, self._burst, self._max_debt = rate, burst, max_debt
+        self._tokens, self._at_s = burst, -math.inf
+
+    def tokens(self, now_s: float) -> float:
+        """How many there are now; below 0 it is a debt."""
+        return min(self._burst, self._tokens + max(0.0, now_s - self._at_s) * self._rate)
+
+    def take(self, count: float, now_s: float) -> None:
+        """Takes `count` tokens, also where there are fewer. A negative count gives back what was taken too many."""
+        self._tokens = min(self._burst, max(self.tokens(now_s) - count, -self._max_debt))
+        self._at_s = max(self._at_s, now_s)
+
+    def try_take(self, now_s: float) -> bool:
+        """Takes one token if there is one."""
+        if self.tokens(now_s) < 1:
+            return False
+        self.take(1, now_s)
+        return True
+
+    def wait_s(self, count: float, now_s: float) -> float:
+        """Seconds until there are `count` tokens, 0 when there are: `wait_s(0, …)` is the time that a debt takes."""
+        return max(0.0, (count - self.tokens(now_s)) / self._rate)
 
 
 class Backoff:

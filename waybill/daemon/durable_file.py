@@ -1,6 +1,9 @@
 """Replaces a file so that a reader, a crash or a power cut finds the old content or the new one."""
 
+from __future__ import annotations
+
 import contextlib
+import fcntl
 import os
 import secrets
 from collections.abc import Iterable, Iterator
@@ -8,7 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["create_durably", "replace_durably", "sync_folder", "writing_durably"]
+# One process at a time in a folder, for who reads a file there and replaces it.
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """No other process, and no other thread, is in such a block for the same folder. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def replace_durably(path: Path, content: bytes, *, mode: int = 0o644, folder: int | None = None) -> None:

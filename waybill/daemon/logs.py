@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import structlog
 
-from waybill.daemon.token_bucket import TokenBucket
+from waybill.daemon.backoff import TokenBucket
 from waybill.settings import Settings
 
 __all__ = ["BURST", "MAX_CHARACTERS", "LineLimit", "LogSettings", "start_logging"]

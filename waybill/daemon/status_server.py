@@ -7,7 +7,7 @@ import ipaddress
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,19 +16,36 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 import structlog
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
-from prometheus_client.registry import CollectorRegistry
+from prometheus_client.registry import Collector, CollectorRegistry
 
-__all__ = [
-    "MAX_CONNECTIONS",
-    "MAX_HEAD_BYTES",
-    "MAX_REQUEST_S",
-    "HttpAnswer",
-    "Routes",
-    "StatusServer",
-    "json_answer",
-    "metrics_answer",
-]
+# A metric of type counter whose numbers somebody else counts.
+
+
+class MirroredCounter(Collector):
+    """Shows what was counted elsewhere, since the start of the process. One thread sets, any may collect.
+
+    A gauge would do for the numbers, but says to whoever reads it that they may fall, and `rate()` is not for it.
+    """
+
+    def __init__(self, name: str, text: str, labels: Sequence[str] = (), *, registry: CollectorRegistry) -> None:
+        self._name, self._text, self._labels = name, text, tuple(labels)
+        self._counts: dict[tuple[str, ...], float] = {} if labels else {(): 0.0}
+        registry.register(self)
+
+    def set(self, count: float, *labels: str) -> None:
+        """So much was counted, of these values of the labels."""
+        assert len(labels) == len(self._labels), "each label has a value"
+        self._counts[labels] = count
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """All that was set."""
+        family = CounterMetricFamily(self._name, self._text, labels=self._labels)
+        for labels, count in [*self._counts.items()]:
+            family.add_metric(labels, count)
+        yield family
+
 
 MAX_CONNECTIONS = 32
 """So many are served at a time. One more closes the oldest one whose request has not come yet."""

@@ -11,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
-from waybill.daemon.bounded_closing import close_within
+from waybill.daemon.process import close_within
 from waybill.identity.change_outcome import (
     ChangeCutShort,
     ChangeOutcome,

@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 import structlog
 
-from waybill.daemon.bounded_closing import close_within
+from waybill.daemon.process import close_within
 from waybill.identity.errors import IdentityError
 from waybill.identity.publication_id import (
     MAX_AHEAD_MS,

@@ -20,8 +20,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from waybill.daemon.durable_file import create_durably, replace_durably
-from waybill.daemon.folder_lock import alone_in
+from waybill.daemon.durable_file import alone_in, create_durably, replace_durably
 from waybill.identity.errors import OperatorKeyRefused, SignatureFault, SignatureRefused
 from waybill.identity.names import parse_name
 from waybill.identity.operator_keys import KEY_BYTES, OperatorKeys, Scope, TrustedKey, key_id_of

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import typer
 
-from waybill.daemon.token_life import soon_before_end_s
 from waybill.identity.command_options import AsJson, errors_as_messages
 from waybill.identity.errors import IdentityError
 from waybill.identity.names import did_you_mean
@@ -26,6 +25,7 @@ from waybill.identity.tokens import (
     as_owner_of,
     check_issuer,
 )
+from waybill.pulsar.pulsar_client import soon_before_end_s
 from waybill.settings import SettingsError, read_text
 from waybill.settings.files import parse_toml
 

@@ -13,8 +13,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from waybill.daemon.durable_file import create_durably
-from waybill.daemon.folder_lock import alone_in
+from waybill.daemon.durable_file import alone_in, create_durably
 from waybill.identity.claims import EnrolmentToken, make_token, read_token
 from waybill.identity.device_file import FileFault
 from waybill.identity.device_file_changes import FileChangeRefused

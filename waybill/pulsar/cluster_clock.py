@@ -17,10 +17,9 @@ from datetime import UTC
 from typing import Final
 from urllib.parse import urlsplit
 
-from waybill.daemon.timed_chunks import timed_chunks
+from waybill.daemon.status_reader import timed_chunks
 from waybill.pulsar.pulsar_address import each_host
-from waybill.pulsar.pulsar_client import PulsarAccess, PulsarAccessError, PulsarToken
-from waybill.pulsar.pulsar_tls import access_tls_context
+from waybill.pulsar.pulsar_client import PulsarAccess, PulsarAccessError, PulsarToken, access_tls_context
 
 __all__ = ["MAX_CLOCK_DIFFERENCE_S", "ClockDiffers", "ClockUnknown", "NotLetIn", "check_clock", "stated_moment_s"]
 

@@ -5,36 +5,174 @@ Only who opens a client needs the package `pulsar-client`; it is imported there 
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
+import math
 import os
+import ssl
 import string
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import structlog
 from pydantic import Field, SecretStr, model_validator
 
-from waybill.daemon.tls import TlsSettings, certificate_faults, check_key_pair
-from waybill.daemon.token_life import TokenLife, token_life
+from waybill.daemon.tls import TlsSettings, certificate_faults, check_key_pair, load_key_pair, tls_context
 from waybill.settings import Settings, file_fault, open_file
 
 if TYPE_CHECKING:
     import pulsar
 
-__all__ = [
-    "AccessRefusal",
-    "PulsarAccess",
-    "PulsarAccessError",
-    "PulsarToken",
-    "TokenNotGood",
-    "access_refusal",
-    "close_quietly",
-    "connected_producer",
-    "open_pulsar_client",
-]
+
+# How long a token (JWT, RFC 7519) is good, by what it says of itself. Pure: its signature is checked by who takes it.
+
+_ENDS_SOON_S: Final = 2 * 86_400.0
+_SOON_SHARE: Final = 0.2
+"""Whoever renews tokens in the first half of their life never comes to this share of it."""
+_CLOCKS_APART_S: Final = 60.0
+"""By so much may our clock be behind that of who made it."""
+_MAX_TOKEN: Final = 16 << 10
+_LATEST_S: Final = 253_402_300_799.0
+"""The last second of the year 9999, after which no moment has a name."""
+
+
+class TokenLife(NamedTuple):
+    """Whose a token is ("": it does not say), and from when to when it is good (seconds since 1970)."""
+
+    role: str
+    begins_s: float = -math.inf
+    ends_s: float = math.inf
+
+    def problem(self, now_s: float) -> str:
+        """Why nobody takes it now, as the end of a sentence about it; "": nothing is known against it."""
+        if now_s >= self.ends_s:
+            return f"ended at {_moment(self.ends_s)} (it is {_moment(now_s)} here): ask for a new one"
+        if now_s < self.begins_s - _CLOCKS_APART_S:
+            here = f"it is {_moment(now_s)} here"
+            return f"is not good before {_moment(self.begins_s)} ({here}): set this machine's clock, or ask for another"
+        return ""
+
+    def ends_soon(self, now_s: float) -> str:
+        """That it ends soon, as the end of a sentence about it; "": it does not, or it has ended."""
+        # Of one that does not say since when it is good nobody knows whether an hour is much of it.
+        soon_s = soon_before_end_s(self.ends_s - self.begins_s) if math.isfinite(self.begins_s) else 0.0
+        if not 0 < self.ends_s - now_s <= soon_s:
+            return ""
+        return f"ends at {_moment(self.ends_s)}, and nobody has renewed it: ask for a new one"
+
+
+def soon_before_end_s(life_s: float) -> float:
+    """So long before its end a token of this life is said to end soon."""
+    return min(_ENDS_SOON_S, _SOON_SHARE * life_s)
+
+
+def token_life(token: str) -> TokenLife | None:
+    """What a token says of its life; None: it is no JWT, and only who takes it knows."""
+    parts = token.split(".")
+    if len(parts) != 3 or len(token) > _MAX_TOKEN:
+        return None
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        role = claims.get("sub")
+        begins_s = [_moment_s(claims[name]) for name in ("nbf", "iat") if name in claims]
+        ends_s = _moment_s(claims["exp"]) if "exp" in claims else math.inf
+    except (ValueError, TypeError, AttributeError, RecursionError, OverflowError):
+        return None
+    return TokenLife(role if isinstance(role, str) else "", min(begins_s, default=-math.inf), ends_s)
+
+
+def _moment_s(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LATEST_S:
+        raise ValueError("is no moment")
+    return float(value)
+
+
+def _moment(moment_s: float) -> str:
+    return f"{datetime.fromtimestamp(min(moment_s, _LATEST_S), UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+# TLS to a Pulsar cluster for what is no Pulsar client: its admin interface, its clock, its binary protocol.
+
+
+def access_tls_context(access: PulsarAccess) -> ssl.SSLContext:
+    """How to know who they are, and how to show who we are, on a connection with TLS. Raises PulsarAccessError."""
+    pair = access.key_pair()
+    if access.tls_ca is None and pair is None and access.tls_validate_hostname:
+        return _usual_context()
+    try:
+        if access.tls_ca is None:
+            context = ssl.create_default_context()
+            if pair:
+                load_key_pair(context, *pair)
+        else:
+            context = tls_context(TlsSettings(ca=access.tls_ca, certificate=access.tls_certificate, key=access.tls_key))
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        files = ", ".join(str(file) for file in (access.tls_ca, *(pair or ())) if file)
+        raise PulsarAccessError(f"the TLS files cannot be used ({files}): {error}") from error
+    context.check_hostname = access.tls_validate_hostname
+    return context
+
+
+@cache
+def _usual_context() -> ssl.SSLContext:
+    """Building one takes 20 ms: it reads every certificate of the machine."""
+    return ssl.create_default_context()
+
+
+# A daemon's tokens beside the clock: whoever renews them may have stopped, and nobody else would say so in time.
+
+_LOOK_S: Final = 10.0
+
+
+def token_faults(accesses: Mapping[str, PulsarAccess], now_s: float) -> list[str]:
+    """Tokens that no cluster takes now, by the tables of the settings that name them; one line each."""
+    return [f"{_key(table, one)}: {said}" for table, one in accesses.items() if (said := one.token_problem(now_s))]
+
+
+def tokens_ending(accesses: Mapping[str, PulsarAccess], now_s: float) -> list[str]:
+    """Tokens that end soon, likewise."""
+    return [f"{_key(table, one)}: {said}" for table, one in accesses.items() if (said := one.token_ends_soon(now_s))]
+
+
+def _key(table: str, access: PulsarAccess) -> str:
+    return f"{table}.{'token_file' if access.token_file else 'token'}"
+
+
+class TokenWatch:
+    """Reads the tokens of a daemon again while it runs. `clock`: seconds since 1970."""
+
+    def __init__(self, accesses: Iterable[PulsarAccess], clock: Callable[[], float] = time.time) -> None:
+        # What two parts of a daemon share is said once.
+        self._accesses, self._clock = tuple(dict.fromkeys(accesses)), clock
+        self._look_at_s, self._ended, self._ending = -math.inf, "", ""
+
+    @property
+    def ended(self) -> str:
+        """Which tokens no cluster takes now: role, file and end; "" while all are good."""
+        self._look()
+        return self._ended
+
+    @property
+    def ending(self) -> str:
+        """Which tokens end soon, since nobody renewed them: role, file and end; "" while none does."""
+        self._look()
+        return self._ending
+
+    def _look(self) -> None:
+        now_s = self._clock()
+        # Also when the clock was set back.
+        if self._look_at_s <= now_s < self._look_at_s + _LOOK_S:
+            return
+        self._look_at_s = now_s
+        self._ended = "; ".join(filter(None, (one.token_problem(now_s) for one in self._accesses)))
+        self._ending = "; ".join(filter(None, (one.token_ends_soon(now_s) for one in self._accesses)))
+
 
 _log = structlog.get_logger(__name__)
 _MAX_TOKEN_BYTES = 64 << 10

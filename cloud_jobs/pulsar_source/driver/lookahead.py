@@ -25,7 +25,7 @@ from cloud_jobs.pulsar_source.reading.feeds import SIZES, Feed, reader_feed
 from cloud_jobs.pulsar_source.reading.isolation import ReaderTask, isolated_feed
 from cloud_jobs.pulsar_source.reading.messages import batch_size_of
 from cloud_jobs.pulsar_source.reading.planned import queue_size
-from waybill.daemon.memory import resident_bytes
+from waybill.daemon.process import resident_bytes
 
 _log = structlog.get_logger(__name__)
 _NO_LIMIT = 2**62

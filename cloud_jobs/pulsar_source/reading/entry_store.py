@@ -21,8 +21,7 @@ from cloud_jobs.pulsar_source.errors import SourceClusterUnreachable
 from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
 from cloud_jobs.pulsar_source.position import LedgerPosition
 from cloud_jobs.pulsar_source.reading.entries import Chunk, EntryStore, LeftS, StoredEntry
-from waybill.pulsar.pulsar_client import PulsarToken
-from waybill.pulsar.pulsar_tls import access_tls_context
+from waybill.pulsar.pulsar_client import PulsarToken, access_tls_context
 
 Value = int | bytes
 

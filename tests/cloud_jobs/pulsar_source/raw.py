@@ -7,8 +7,7 @@ from contextlib import ExitStack, contextmanager
 from urllib.parse import urlsplit
 
 from tests.cloud_jobs.pulsar_source.world import LiveCluster
-from waybill.pulsar.pulsar_client import PulsarToken
-from waybill.pulsar.pulsar_tls import access_tls_context
+from waybill.pulsar.pulsar_client import PulsarToken, access_tls_context
 
 Fields = list[tuple[int, int | bytes]]
 """A protobuf message as (number of the field, varint or bytes)."""

@@ -12,7 +12,7 @@ import pytest
 
 from cloud_jobs.verdicts import subscription
 from cloud_jobs.verdicts.subscription import AlertSubscription, ReceivedAlerts
-from waybill.pulsar import silence
+from waybill.pulsar import pulsar_positions as silence
 from waybill.pulsar.pulsar_client import PulsarAccess
 
 TOPIC = "persistent://acme/alerts-eu/alerts"

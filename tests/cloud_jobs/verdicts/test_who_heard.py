@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from cloud_jobs.verdicts.run import verdict_message
-from gateway.webhooks.account_devices import AccountDevices, usable_devices
 from gateway.webhooks.notification import verdict_notification
-from gateway.webhooks.rule_book import RuleBook, routes
+from gateway.webhooks.rule_book import AccountDevices, RuleBook, routes, usable_devices
 from geo.alerts import usable_rule
 from geo.reference.in_force import HeldVersion
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, GeofenceFix, rules

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gateway import Produce
+from gateway.inflight import UNKNOWN_SENDER, sender_of
 from gateway.push import OUTCOMES, UNKNOWN, parse_config_result
-from gateway.validation import UNKNOWN_SENDER, sender_of
 from tests.gateway.strategies import batch, engine, topic
 from waybill.mqtt.mqtt_client import read_publish
 from waybill.record import decode, decode_ack, encode_ack

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.access.access_key import AccessKey
 from gateway.access.config import AccessSettings
-from gateway.registry_settings import RegistrySettings
+from gateway.config import RegistrySettings
 from tests.identity.operators import operator, operators_file, trusting
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, expected
 from waybill.identity.confirmations import decode_confirmation, encode_confirmation, is_of_its_region

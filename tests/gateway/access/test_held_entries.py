@@ -14,7 +14,7 @@ from gateway.access.daemon import HeldEntries
 from gateway.access.displaced import Displaced
 from gateway.access.publisher import AccessPublisher
 from gateway.access.seen_entries import SeenEntries
-from gateway.registry_settings import RegistrySettings
+from gateway.config import RegistrySettings
 from tests.identity.operators import trusting
 from tests.identity.registry_strategies import CERTIFICATE, MOMENT, active, change, expected
 from tests.identity.test_registry_signing import ACCESS, ANNA, BOTH, KEYS, signed

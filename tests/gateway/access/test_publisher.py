@@ -14,7 +14,7 @@ from gateway.access.core import Confirmation
 from gateway.access.displaced import OUTRANKED, Displaced
 from gateway.access.publisher import AGAIN_AT_ONCE, AccessPublisher
 from gateway.access.revocation import LISTS_TOPIC, MAX_LIST_BYTES, RevocationList
-from gateway.registry_settings import RegistrySettings
+from gateway.config import RegistrySettings
 from tests.waiting import wait_until
 from waybill.identity.confirmations import CONFIRMATIONS_TOPIC
 from waybill.identity.registry_messages import devices_topic

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
-from gateway.alerts.fix_columns import FixColumns, FixSource
-from gateway.alerts.rules import AlertRules
+from gateway.alerts.evaluation import AlertRules
+from gateway.alerts.fixes import FixColumns, FixSource
 from geo.spatial import (
     DayEvent,
     Fence,

@@ -11,12 +11,11 @@ from typing import Any
 import pulsar
 
 from gateway.alerts.alert_sender import AlertSender
-from gateway.alerts.evaluation import LiveEvents
-from gateway.alerts.evaluation_settings import EvaluationSettings
+from gateway.alerts.config import EvaluationSettings
+from gateway.alerts.evaluation import AlertRules, LiveEvents
 from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.partition import OwnedPartition
 from gateway.alerts.partition_evaluation import PartitionEvaluation, PartitionSettings
-from gateway.alerts.rules import AlertRules
 from gateway.alerts.standby import PartitionStandby, PreparedState
 from geo.alerts import Alert, decode_alert
 from tests.gateway.alerts.fixes_as_they_come import NOON, LiveFix, live_rules

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.alerts.ack_order import AckOrder, TakenMessages
+from gateway.alerts.alert_sender import AckOrder, TakenMessages
 
 
 @given(st.lists(st.integers(0, 4), max_size=30), st.randoms(use_true_random=False))

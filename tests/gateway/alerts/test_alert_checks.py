@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.alerts.checks import warnings
-from gateway.alerts.config import AlertSettings
+from gateway.alerts.config import AlertSettings, warnings
 from gateway.alerts.service import AlertService
 from tests.tokens import token_file
 from waybill.settings import SettingsError, parse

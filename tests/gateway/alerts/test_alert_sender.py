@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.alerts import alert_sender as module
-from gateway.alerts.ack_order import AckOrder
-from gateway.alerts.alert_sender import MAX_IN_FLIGHT, AlertSender
+from gateway.alerts.alert_sender import MAX_IN_FLIGHT, AckOrder, AlertSender
 from geo.alerts import Alert, decode_alert
 from waybill.daemon.backoff import Backoff
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.alerts.claims import RETRY_S, Claims, ClaimState
 from gateway.alerts.owner import WAIT_S, AskedPartitions
+from gateway.alerts.sharing import RETRY_S, Claims, ClaimState
 from tests.waiting import wait_until
 
 NAMES = tuple(f"p{number}" for number in range(24))

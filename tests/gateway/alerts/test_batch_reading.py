@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.alerts.batch_reading import UnusableBatch, read_batch
+from gateway.alerts.partition_evaluation import UnusableBatch, read_batch
 from waybill.identity.sealing import Sealer, Unsealer
 from waybill.record import Batch, Canary, Position, Record, encode
 from waybill.record.columns import RecordColumns

@@ -9,9 +9,19 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from gateway.alerts.claims import LEAVE_S, MAX_TRIES, RETRY_S, SPREAD, YIELD_S, Claims, ClaimState
 from gateway.alerts.owner import MAX_PARTITIONS
-from gateway.alerts.presence import REST_S, Presence, PresenceMessage
+from gateway.alerts.sharing import (
+    LEAVE_S,
+    MAX_TRIES,
+    REST_S,
+    RETRY_S,
+    SPREAD,
+    YIELD_S,
+    Claims,
+    ClaimState,
+    Presence,
+    PresenceMessage,
+)
 from tests.examples import examples
 
 TURN_S = 0.1

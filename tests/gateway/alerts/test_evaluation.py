@@ -11,12 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.alerts.evaluation import LiveEvents
-from gateway.alerts.evaluation_part import alert_of
-from gateway.alerts.evaluation_settings import EvaluationSettings
-from gateway.alerts.fix_columns import FixSource
-from gateway.alerts.passed_over import PassedOver
-from gateway.alerts.rules import AlertRules
+from gateway.alerts.config import EvaluationSettings
+from gateway.alerts.evaluation import AlertRules, LiveEvents, PassedOver
+from gateway.alerts.fixes import FixSource
+from gateway.alerts.partition_evaluation import alert_of
 from geo.spatial import DayEvent
 from tests.gateway.alerts.fixes_as_they_come import (
     FEATURES,

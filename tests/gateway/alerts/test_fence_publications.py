@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cloud_jobs.reference_files import make_version
 from gateway.alerts.service import FencePublications
-from gateway.reference_publications import KEPT_OF_A_VERSION
+from gateway.reference_follower import KEPT_OF_A_VERSION
 from geo.reference.in_force import published_fences
 from geo.reference.messages import ANYBODY, ReferenceTrust, read_messages
 from geo.spatial import Gate

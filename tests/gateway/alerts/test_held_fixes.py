@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.alerts.held_fixes import IN_TABLE, FixRows, HeldFixes
+from gateway.alerts.fixes import IN_TABLE, FixRows, HeldFixes
 
 _SLOTS = 5
 _LENGTHS = st.integers(0, 2 * IN_TABLE)

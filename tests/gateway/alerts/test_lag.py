@@ -9,9 +9,8 @@ from collections.abc import Iterable
 import pytest
 
 from gateway.alerts.config import AlertSettings
-from gateway.alerts.lag import CLOCKS_APART_S, age_s, lag_of
 from gateway.alerts.service import AlertService, FenceFacts, FenceFollower
-from gateway.alerts.status import AlertsStatus
+from gateway.alerts.status import CLOCKS_APART_S, AlertsStatus, age_s, lag_of
 from tests.gateway.alerts.fixes_as_they_come import LiveFix
 from tests.gateway.alerts.scripted_partition import NAME, RULES, ScriptedTopic, ServedPartition, messages_of, served
 from tests.gateway.alerts.test_alert_checks import TEXT, settings

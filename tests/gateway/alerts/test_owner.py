@@ -11,11 +11,11 @@ from structlog.testing import capture_logs
 
 from deploy.local import free_port
 from gateway.alerts import owner as owner_module
-from gateway.alerts.claims import ClaimState
 from gateway.alerts.config import AlertSettings
 from gateway.alerts.evaluation import LiveEvents
 from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.owner import PartitionOwner
+from gateway.alerts.sharing import ClaimState
 from tests.gateway.alerts.scripted_partition import RULES
 from tests.waiting import wait_until
 from waybill.settings import validate

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.alerts.owner import PresenceTopic
-from gateway.alerts.presence import (
+from gateway.alerts.sharing import (
     GIVE_WAIT_S,
     PRESENT_S,
     REST_S,

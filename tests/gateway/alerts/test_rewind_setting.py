@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.alerts.checks import warnings
-from gateway.alerts.config import AlertSettings
+from gateway.alerts.config import AlertSettings, EvaluationSettings, warnings
 from gateway.alerts.evaluation import LiveEvents
-from gateway.alerts.evaluation_settings import EvaluationSettings
 from tests.gateway.alerts.fixes_as_they_come import NOON, LiveFix, columns, live_rules
 from tests.gateway.alerts.test_alert_checks import TEXT
 from waybill.settings import SettingsError, parse

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.alerts.rewinding import RewindEnd
+from gateway.alerts.standby import RewindEnd
 from waybill.pulsar.pulsar_positions import MessagePosition
 
 POSITIONS = st.builds(MessagePosition, st.integers(-1, 3), st.integers(-1, 3), st.integers(-1, 3))

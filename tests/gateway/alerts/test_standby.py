@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.alerts.evaluation_part import MAX_MESSAGES
 from gateway.alerts.owner import StandbyPartitions
-from gateway.alerts.presence import Presence
+from gateway.alerts.partition_evaluation import MAX_MESSAGES
+from gateway.alerts.sharing import Presence
 from gateway.alerts.standby import MAX_BEHIND_S, PAUSE_S, PartitionStandby
 from tests.examples import examples
 from tests.gateway.alerts.fixes_as_they_come import NOON, LiveFix, cut, drives

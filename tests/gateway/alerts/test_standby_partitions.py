@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from gateway.alerts.owner import KEEP_S, TURN_S, StandbyPartitions
-from gateway.alerts.presence import PRESENT_S, Presence, PresenceMessage
+from gateway.alerts.sharing import PRESENT_S, Presence, PresenceMessage
 from tests.gateway.alerts.fixes_as_they_come import NOON, LiveFix
 from tests.gateway.alerts.scripted_partition import NAME, ScriptedTopic, messages_of, partition_state
 from tests.waiting import wait_until

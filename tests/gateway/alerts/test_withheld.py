@@ -6,7 +6,7 @@ import pytest
 
 from tests.gateway.alerts.fixes_as_they_come import NOON, LiveFix
 from tests.gateway.alerts.scripted_partition import ScriptedMessage, ScriptedTopic, messages_of, served
-from waybill.pulsar import silence
+from waybill.pulsar import pulsar_positions as silence
 
 FIXES = [LiveFix("bus-1", NOON + 5000 * at, at + 1, 0.0015, 0.0004 * at) for at in range(6)]
 

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from gateway.webhooks.config import WebhookSettings
-from gateway.webhooks.delivery import EndedDelivery
 from gateway.webhooks.intake import AlertTopic, TakenMessage
-from gateway.webhooks.metrics import WebhookMetrics
 from gateway.webhooks.notebook import NotificationBook
 from gateway.webhooks.notifier import GoingBy, Notifier
-from gateway.webhooks.signed_post import SignedPost
-from gateway.webhooks.undelivered_writer import UndeliveredWriter
-from gateway.webhooks.webhook_queue import WebhookQueue
+from gateway.webhooks.posting import EndedDelivery, SignedPost, WebhookQueue
+from gateway.webhooks.status import WebhookMetrics
+from gateway.webhooks.undelivered import UndeliveredWriter
 from geo.alerts import encode_alert
 from tests.gateway.webhooks.test_routes import EVERYBODY, alert, rules
 from tests.waiting import wait_until

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.webhooks.config import RetrySettings
-from gateway.webhooks.http_outcome import HttpOutcome
-from gateway.webhooks.webhook_queue import next_step
+from gateway.webhooks.posting import HttpOutcome, next_step
 
 FAILED = HttpOutcome(False, "failed", "500")
 WAITS = st.tuples(st.floats(0.01, 100), st.floats(0.01, 3600)).map(sorted)

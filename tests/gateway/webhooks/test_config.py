@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gateway.webhooks.account_devices import AccountDevices
-from gateway.webhooks.checks import problems, warnings
 from gateway.webhooks.config import NotifierSettings, TailSettings, WebhookSettings
 from gateway.webhooks.intake import READ_BY_NOBODY, AlertIntake
 from gateway.webhooks.notifier import GoingBy
-from gateway.webhooks.rule_book import RuleBook
-from gateway.webhooks.service import NotifierService, alert_topics
+from gateway.webhooks.rule_book import AccountDevices, RuleBook
+from gateway.webhooks.service import NotifierService, alert_topics, problems, warnings
 from gateway.webhooks.status import NotifierStatus, WebhookStatus, notifier_table
 from tests.gateway.webhooks.hook_server import write_secret
 from tests.tokens import token_file

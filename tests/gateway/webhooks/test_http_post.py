@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -14,14 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.webhooks.config import PostTimes
-from gateway.webhooks.http_outcome import MAX_RETRY_AFTER_S, HttpOutcome, outcome_of_status, retry_after_s
-from gateway.webhooks.signed_post import post
+from gateway.webhooks.posting import MAX_RETRY_AFTER_S, HttpOutcome, outcome_of_status, post, retry_after_s
 from tests.examples import examples
 from tests.gateway.webhooks.certificates import self_signed
 from tests.gateway.webhooks.hook_server import LOOPBACK, HookServer, Request, answers, drips, hook_server, sends
 from tests.waiting import PATIENCE
 
 TIMES = PostTimes(connect_s=1, read_s=0.5, total_s=1)
+CONTEXT = ssl.create_default_context()
 BODY = b'{"type":"alert"}'
 
 
@@ -33,7 +34,9 @@ def server() -> Iterator[HookServer]:
 
 def posted(server: HookServer, body: bytes = BODY, context: ssl.SSLContext | None = None) -> HttpOutcome:
     began_s = time.monotonic()
-    outcome = post(f"{server.url}/hook?a=b", {"Idempotency-Key": "k/1"}, body, TIMES, context, networks=(LOOPBACK,))
+    outcome = post(
+        f"{server.url}/hook?a=b", {"Idempotency-Key": "k/1"}, body, TIMES, context or CONTEXT, networks=(LOOPBACK,)
+    )
     assert time.monotonic() - began_s < (TIMES.total_s + 1) * PATIENCE, "the time of all of it is bounded"
     return outcome
 
@@ -132,8 +135,8 @@ def test_a_huge_body_is_not_read(server: HookServer) -> None:
         b"HTTP/1.1 99 \r\n\r\n",
         b"HTTP/1.1 abc OK\r\n\r\n",
         b"SSH-2.0-OpenSSH\r\n",
-        b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 10_000 + b"\r\n",
-        b"HTTP/1.1 200 " + b"x" * 100_000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 30_000 + b"\r\n",
+        b"HTTP/1.1 200 " + b"x" * 200_000 + b"\r\n\r\n",
     ],
     ids=["nothing", "bytes", "status-99", "no-number", "ssh", "headers", "phrase"],
 )
@@ -157,15 +160,15 @@ def test_who_closes_before_reading_and_who_does_not_listen_is_unreachable(server
     assert not posted(server, b"x" * (4 << 20)).is_final
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    outcome = post(f"http://127.0.0.1:{port}/", {}, BODY, TIMES, None, networks=(LOOPBACK,))
+    outcome = post(f"http://127.0.0.1:{port}/", {}, BODY, TIMES, CONTEXT, networks=(LOOPBACK,))
     assert (outcome.reason, outcome.is_final) == ("unreachable", False)
-    assert post("http://no-such-host.invalid/", {}, BODY, TIMES, None).reason == "unreachable"
+    assert post("http://no-such-host.invalid/", {}, BODY, TIMES, CONTEXT).reason == "unreachable"
 
 
 def test_a_server_that_reads_nothing_is_given_up(server: HookServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         url = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
-        assert post(url, {}, b"x" * (64 << 20), TIMES, None, networks=(LOOPBACK,)).reason == "timeout"
+        assert post(url, {}, b"x" * (64 << 20), TIMES, CONTEXT, networks=(LOOPBACK,)).reason == "timeout"
 
 
 def test_a_certificate_that_nobody_known_signed_is_not_taken(tmp_path: Path) -> None:
@@ -190,6 +193,17 @@ def test_a_handshake_that_never_comes_is_given_up() -> None:
 def test_any_retry_after_is_bounded_or_none(text: str) -> None:
     found = retry_after_s(text, 1_800_000_000.0)
     assert found is None or 0 <= found <= MAX_RETRY_AFTER_S
+
+
+def test_a_name_that_is_not_answered_ends_an_attempt_in_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(30) and [])
+    began_s = time.monotonic()
+    try:
+        assert post("http://hooks.example/", {}, BODY, TIMES, CONTEXT).reason == "timeout"
+        assert time.monotonic() - began_s < (TIMES.total_s + 1) * PATIENCE
+    finally:
+        over.set()
 
 
 def test_a_retry_after_may_be_a_date() -> None:

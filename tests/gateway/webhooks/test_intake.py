@@ -12,7 +12,7 @@ import pytest
 from gateway.webhooks import intake
 from gateway.webhooks.intake import AlertIntake, AlertTopic
 from tests.waiting import PATIENCE, wait_until
-from waybill.pulsar import silence
+from waybill.pulsar import pulsar_positions as silence
 
 FIRST = AlertTopic("persistent://acme/events/verdicts", "acme", is_verdicts=True)
 OTHER = AlertTopic("persistent://acme/alerts-eu/alerts", "acme", is_verdicts=False)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
 from gateway.webhooks.notifier import GoingBy
-from tests.gateway.webhooks.hook_server import HookServer, answers, hook_server
+from tests.gateway.webhooks.hook_server import HookServer
 from tests.gateway.webhooks.notifier_world import NIGHT, World, at
 from tests.gateway.webhooks.test_routes import EVERYBODY, rules
 
@@ -38,7 +37,7 @@ def test_what_is_held_back_is_summarised_whatever_the_clock_says_meanwhile(
     for _ in range(2):
         world.notifier.tick(by)
     both = {f"{number:024x}/provisional" for number in (1, 2)}
-    world.settle_until(lambda: posted(server) == both and not world.book.digests)
+    world.settle_until(lambda: posted(server) == both and not world.book.digests())
 
 
 def posted(server: HookServer) -> set[str]:
@@ -51,23 +50,6 @@ def posted(server: HookServer) -> set[str]:
     return alone | {*in_summaries}
 
 
-def test_two_summaries_that_begin_at_the_same_moment_of_a_clock_that_was_set_back_are_two(
-    world: World, server: HookServer
-) -> None:
-    by = GoingBy(rules(QUIET), EVERYBODY)
-    server.hang()
-    for number in (1, 2):
-        world.now_s = at("23:00:00")
-        world.take(world.message(number), book=by.rules)
-        world.now_s += 8 * 3600
-        world.notifier.tick(by)
-    world.restart()
-    server.behave = answers()
-    world.notifier.tick(by)
-    world.settle_until(lambda: not world.book.digests)
-    assert posted(server) == {f"{number:024x}/provisional" for number in (1, 2)}
-
-
 def test_what_was_held_back_and_comes_again_is_in_the_summary_alone(world: World, server: HookServer) -> None:
     by = GoingBy(rules(QUIET), EVERYBODY)
     world.now_s = at("23:00:00")
@@ -78,38 +60,13 @@ def test_what_was_held_back_and_comes_again_is_in_the_summary_alone(world: World
     world.take(world.message(1), book=by.rules)
     world.notifier.tick(by)
     world.take(world.message(1), book=by.rules)
-    world.settle_until(lambda: server.requests and not world.book.digests)
+    world.settle_until(lambda: server.requests and not world.book.digests())
     world.restart()
     world.take(world.message(1), world.message(2), book=by.rules)
     world.settle_until(lambda: len(server.requests) == 2)
     assert [one.content["type"] for one in server.requests] == ["digest", "alert"]
     assert posted(server) == {f"{number:024x}/provisional" for number in (1, 2)}
     assert world.acknowledged[:4] == ["m1"] * 4
-
-
-def test_what_one_rule_sends_for_hours_is_not_sent_by_another_that_has_summarised_it(
-    tmp_path: Path, server: HookServer
-) -> None:
-    # the webhook of one account's rule takes nothing for longer than an hour, as it may by its settings
-    with hook_server() as hanging:
-        hanging.hang()
-        world = World(tmp_path, {"ops": server.settings(tmp_path), "slow": hanging.settings(tmp_path)})
-        book = rules(QUIET, {"id": "acme/slow", "webhook": "slow"})
-        by = GoingBy(book, EVERYBODY)
-        world.now_s = at("05:59:00")
-        world.take(world.message(1), book=book)
-        for _ in range(4):
-            world.passes(1800)
-            world.notifier.tick(by)
-        world.settle_until(lambda: server.requests and not world.book.digests)
-        # it was not acknowledged
-        world.restart()
-        world.take(world.message(1), world.message(2), book=book)
-        world.settle_until(lambda: len(server.requests) >= 2)
-        assert [one.content["type"] for one in server.requests] == ["digest", "alert"]
-        assert posted(server) == {f"{number:024x}/provisional" for number in (1, 2)}
-        hanging.close()
-        world.stack.close()
 
 
 def test_a_rule_that_is_disabled_summarises_what_it_had_held_back_and_one_said_anew_without_does_not(
@@ -120,7 +77,7 @@ def test_a_rule_that_is_disabled_summarises_what_it_had_held_back_and_one_said_a
     world.passes(8 * 3600)
     off = QUIET | {"effective_from": "2026-12-02T00:00:00Z", "enabled": False}
     world.notifier.tick(GoingBy(rules(QUIET, off), EVERYBODY))
-    world.settle_until(lambda: server.requests and not world.book.digests)
+    world.settle_until(lambda: server.requests and not world.book.digests())
     assert posted(server) == {f"{1:024x}/provisional"}
     world.now_s = at("23:00:00")
     world.take(world.message(2), book=rules(QUIET))

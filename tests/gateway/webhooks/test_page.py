@@ -12,9 +12,8 @@ import pytest
 from cloud_jobs.billing.contracts import contracts_of_toml
 from deploy.local.stack import DEFAULT_TOPOLOGY
 from gateway.webhooks.config import NotifierSettings, RetrySettings
-from gateway.webhooks.delivery import OUTCOMES
-from gateway.webhooks.digest import HeldBack, digests_of
-from gateway.webhooks.http_outcome import RESULTS
+from gateway.webhooks.notebook import HeldBack, digests_of
+from gateway.webhooks.posting import OUTCOMES, RESULTS
 from geo.alerts import AlertRule
 from geo.replication import Topology
 from waybill.settings import parse

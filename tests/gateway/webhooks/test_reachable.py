@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.webhooks.config import PostTimes
-from gateway.webhooks.http_outcome import HttpOutcome
-from gateway.webhooks.reachable import is_reachable
-from gateway.webhooks.signed_post import post
+from gateway.webhooks.config import PostTimes, is_reachable
+from gateway.webhooks.posting import HttpOutcome, post
 from tests.gateway.webhooks.hook_server import LOOPBACK, hook_server
 
 TIMES = PostTimes(connect_s=1, read_s=0.5, total_s=1)

@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.webhooks.account_devices import AccountDevices, usable_devices
-from gateway.webhooks.errors import AccountUnusable
+from gateway.errors import AccountUnusable
 from gateway.webhooks.notification import Notification, alert_notification, body_of, verdict_notification
-from gateway.webhooks.rule_book import RuleBook, routes
-from gateway.webhooks.tail import SeenAlert
-from gateway.webhooks.tail_lines import json_line
+from gateway.webhooks.rule_book import AccountDevices, RuleBook, routes, usable_devices
+from gateway.webhooks.tail import SeenAlert, json_line
 from geo.alerts import (
     Alert,
     AlertVerdict,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.webhooks.errors import SecretUnusable
-from gateway.webhooks.secret_file import SecretFile
+from gateway.errors import SecretUnusable
+from gateway.webhooks.posting import SecretFile
 from tests.gateway.webhooks.hook_server import write_secret
 
 

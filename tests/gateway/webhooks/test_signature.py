@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.webhooks.signature import secrets_of, signature_header
+from gateway.webhooks.posting import secrets_of, signature_header
 
 SECRET = b"0123456789abcdef01234567"
 

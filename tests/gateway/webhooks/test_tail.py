@@ -12,11 +12,11 @@ import pulsar
 import pytest
 from typer.testing import CliRunner
 
-from gateway.webhooks import cli, tail_lines
-from gateway.webhooks.errors import AlertsUnread
+from gateway.errors import AlertsUnread
+from gateway.webhooks import cli
+from gateway.webhooks import tail as tail_lines
 from gateway.webhooks.intake import AlertTopic
-from gateway.webhooks.tail import SeenAlert, TailFilter, tail
-from gateway.webhooks.tail_lines import HEADER, json_line, table_line
+from gateway.webhooks.tail import HEADER, SeenAlert, TailFilter, json_line, table_line, tail
 from geo.alerts import Alert, AlertVerdict, FinalEvent, VerdictKind, encode_alert
 from tests.gateway.webhooks.test_config import TEXT
 from tests.gateway.webhooks.test_routes import T0, alert

@@ -9,11 +9,10 @@ from typing import Any
 import pulsar
 import pytest
 
-from gateway.webhooks import undelivered_writer
-from gateway.webhooks.delivery import EndedDelivery, WebhookDelivery
-from gateway.webhooks.errors import UndeliveredUnfit
-from gateway.webhooks.undelivered_message import MAX_BYTES, decode_undelivered, encode_undelivered
-from gateway.webhooks.undelivered_writer import UndeliveredWriter
+from gateway.errors import UndeliveredUnfit
+from gateway.webhooks import undelivered as undelivered_writer
+from gateway.webhooks.posting import EndedDelivery, WebhookDelivery
+from gateway.webhooks.undelivered import MAX_BYTES, UndeliveredWriter, decode_undelivered, encode_undelivered
 from tests.waiting import wait_until
 
 

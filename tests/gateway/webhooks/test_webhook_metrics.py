@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.webhooks.metrics import WebhookMetrics
+from gateway.webhooks.status import WebhookMetrics
 
 
 @pytest.mark.parametrize(

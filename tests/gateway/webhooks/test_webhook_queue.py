@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.webhooks.config import RetrySettings
-from gateway.webhooks.delivery import EndedDelivery, WebhookDelivery
-from gateway.webhooks.signed_post import SignedPost
-from gateway.webhooks.webhook_queue import WebhookQueue
+from gateway.webhooks.posting import EndedDelivery, SignedPost, WebhookDelivery, WebhookQueue
 from tests.gateway.webhooks.hook_server import HookServer, Request, answers, hook_server, sends
 from tests.waiting import PATIENCE, wait_until
 

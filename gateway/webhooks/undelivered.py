@@ -6,18 +6,165 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, Final, NamedTuple
 
 import pulsar
 import structlog
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gateway.webhooks.delivery import EndedDelivery
-from gateway.webhooks.errors import UndeliveredUnfit
-from gateway.webhooks.undelivered_message import encode_undelivered
-from gateway.webhooks.undelivered_queue import ensure_subscription
+from gateway.errors import UndeliveredUnfit, UndeliveredUnread
+from gateway.webhooks.posting import EndedDelivery, WebhookDelivery
+from geo.alerts import MalformedAlert
 from waybill.daemon.backoff import Backoff
 from waybill.pulsar.pulsar_client import PulsarAccessError, close_quietly
+from waybill.record import InvalidJson, parse_json
+from waybill.settings import one_line
+
+# A message that no webhook took, as it travels. Pure.
+
+MAX_BYTES: Final = 1 << 20
+"""Of whoever writes it and whoever reads it; a body with all the rules that it names has a third of it."""
+_Word = Annotated[str, Field(min_length=1, max_length=300)]
+
+
+class UndeliveredMessage(BaseModel):
+    """`body`: what was to be posted, as it is. `reason`: a word; `detail`: what was said last; `at_ms`: when it was
+    given up."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    key: _Word
+    webhook: _Word
+    tenant: _Word
+    rules: tuple[_Word, ...] = Field(max_length=10_000)
+    reason: _Word
+    detail: str = Field("", max_length=1000)
+    attempts: int = Field(0, ge=0)
+    at_ms: int = Field(ge=0)
+    body: str
+
+    @property
+    def delivery(self) -> WebhookDelivery:
+        """The same message, to be delivered again: with the same key and the same bytes."""
+        return WebhookDelivery(self.key, self.webhook, self.tenant, self.rules, self.body.encode())
+
+
+def encode_undelivered(ended: EndedDelivery, at_ms: int) -> bytes:
+    """What is kept of a delivery that was given up, as whoever reads it takes it. Raises UndeliveredUnfit."""
+    try:
+        data = _undelivered_of(ended, at_ms).model_dump_json().encode()
+        decode_undelivered(data)
+    except (MalformedAlert, ValueError) as error:
+        raise UndeliveredUnfit(f"{ended.delivery.key}: {one_line(str(error), 300)}") from error
+    return data
+
+
+def _undelivered_of(ended: EndedDelivery, at_ms: int) -> UndeliveredMessage:
+    one = ended.delivery
+    return UndeliveredMessage(
+        key=one.key,
+        webhook=one.webhook,
+        tenant=one.tenant,
+        rules=one.rules,
+        reason=ended.reason,
+        detail=one_line(one.detail, 300),
+        attempts=one.attempts,
+        at_ms=at_ms,
+        body=one.body.decode(),
+    )
+
+
+def decode_undelivered(data: bytes) -> UndeliveredMessage:
+    """The message of some bytes. Raises MalformedAlert, and nothing else for any bytes."""
+    try:
+        # whoever may write there may write anything: depth and size are bounded before it is read
+        parse_json(data, max_bytes=MAX_BYTES, max_depth=4, max_values=20_000)
+        return UndeliveredMessage.model_validate_json(data)
+    except (InvalidJson, ValidationError) as error:
+        raise MalformedAlert(f"no undelivered message: {one_line(str(error))}") from error
+
+
+# The messages that no webhook took, as a durable subscription has them: to be looked at, and to be sent again.
+
+SUBSCRIPTION: Final = "undelivered"
+# the broker waits a second before it gives a new consumer any
+_FIRST_S: Final = 5.0
+# what was taken away before leaves gaps, and is not waited for
+_NEXT_S: Final = 1.0
+_RECEIVER_QUEUE: Final = 500
+
+
+class UndeliveredEntry(NamedTuple):
+    """One that still is to be delivered; None: a message that is none, with what is wrong. `remove` takes it away."""
+
+    message: UndeliveredMessage | None
+    fault: str
+    remove: Callable[[], None]
+
+    def in_topic_of(self, tenant: str) -> UndeliveredEntry:
+        """The same; none where it says that it is another tenant's: nobody may put that here."""
+        if self.message is None or self.message.tenant == tenant:
+            return self
+        return UndeliveredEntry(None, f"of tenant {self.message.tenant} in the topic of {tenant}", self.remove)
+
+
+@contextmanager
+def open_undelivered(
+    open_client: Callable[[], Any], topic: str, said_of: Callable[[Exception], str] = lambda error: f"{error}"
+) -> Iterator[Any]:
+    """The subscription, for one command at a time; `said_of` names what is wrong. Raises UndeliveredUnread."""
+    client: Any = None
+    try:
+        client = open_client()
+        yield client.subscribe(
+            topic,
+            SUBSCRIPTION,
+            receiver_queue_size=_RECEIVER_QUEUE,
+            initial_position=pulsar.InitialPosition.Earliest,
+        )
+    except pulsar.ConsumerBusy as error:
+        raise UndeliveredUnread(f"{topic}: another command reads it now; ask again when it has ended") from error
+    except (pulsar.PulsarException, ValueError, RuntimeError) as error:
+        raise UndeliveredUnread(f"{topic}: {said_of(error)}") from error
+    finally:
+        if client is not None:
+            client.close()
+
+
+def ensure_subscription(client: Any, topic: str) -> None:
+    """Before the first message: what a subscription has not acknowledged is kept for as long as it takes."""
+    try:
+        client.subscribe(topic, SUBSCRIPTION, initial_position=pulsar.InitialPosition.Earliest).close()
+    except pulsar.ConsumerBusy:
+        return  # a command has it now, so it is there
+
+
+def undelivered_entries(consumer: Any) -> Iterator[UndeliveredEntry]:
+    """What the subscription has now, in the order in which it was given up. What comes meanwhile is not awaited."""
+    last, ends_s = consumer.get_last_message_id(), time.monotonic() + _FIRST_S
+    while True:
+        try:
+            # What was there when we began comes within a moment, or was taken away before.
+            message = consumer.receive(max(1, round((ends_s - time.monotonic()) * 1000)))
+        except pulsar.Timeout:
+            return
+        yield _entry(consumer, message)
+        if message.message_id() >= last:
+            return
+        ends_s = time.monotonic() + _NEXT_S
+
+
+def _entry(consumer: Any, message: Any) -> UndeliveredEntry:
+    def remove() -> None:
+        consumer.acknowledge(message)
+
+    try:
+        return UndeliveredEntry(decode_undelivered(message.data()), "", remove)
+    except MalformedAlert as error:
+        return UndeliveredEntry(None, str(error), remove)
+
 
 # What no webhook took of one tenant, on its way into its topic: again and again until Pulsar has it.
 

@@ -1,0 +1,528 @@
+"""The way to one webhook: its queue, its threads, and its waits. No other webhook waits for it.
+
+Deliveries have no order: one that is tried again stands beside those that came later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import email.utils
+import hashlib
+import heapq
+import hmac
+import random
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC
+from importlib.metadata import version
+from itertools import count
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import httpx
+import structlog
+
+from gateway.errors import AddressForbidden, SecretUnusable
+from gateway.webhooks.config import Network, PostTimes, RetrySettings, WebhookSettings, is_reachable
+from waybill.daemon.backoff import Backoff
+from waybill.daemon.bounded_file import read_secret
+from waybill.settings import file_fault, one_line
+
+# How a message shows that it is ours: HMAC-SHA256 over key, time and body, as Standard Webhooks has it. Pure.
+
+PREFIX: Final = "whsec_"
+# a change of secrets needs two
+MAX_SECRETS: Final = 4
+_BYTES: Final = range(24, 65)
+
+
+def secrets_of(text: str) -> tuple[bytes, ...]:
+    """The secrets of a file's text, one a line. Raises ValueError, which never shows them."""
+    found = [line.strip() for line in text.splitlines() if line.strip()]
+    if not found or len(found) > MAX_SECRETS:
+        raise ValueError(f"it has {len(found)} lines, and one secret a line is needed, at most {MAX_SECRETS}")
+    return tuple(_secret(line) for line in found)
+
+
+def _secret(line: str) -> bytes:
+    try:
+        # strictly: what is passed over silently makes another secret than the receiver's
+        raw = base64.b64decode(line.removeprefix(PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        raw = b""
+    if not line.startswith(PREFIX) or len(raw) not in _BYTES:
+        raise ValueError(f"a secret is {PREFIX} and {_BYTES[0]} to {_BYTES[-1]} bytes in base64")
+    return raw
+
+
+def signature_header(secrets: Sequence[bytes], key: str, timestamp_s: int, body: bytes) -> str:
+    """The value of `webhook-signature`: one signature for each secret."""
+    # the key and the time too, so that neither can be put on another message
+    signed = f"{key}.{timestamp_s}.".encode() + body
+    made = (base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode() for secret in secrets)
+    return " ".join(f"v1,{one}" for one in made)
+
+
+# The secrets of a webhook, from their file, read again when it changes; never shown, never logged.
+
+# four secrets and their remarks fit; a wrong file is not read whole
+_MAX_BYTES: Final = 4096
+_LOG = structlog.get_logger("webhooks")
+
+
+class SecretFile:
+    """Called, it gives the secrets as they are now. A file that cannot be used any more leaves those of before."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises SecretUnusable when there is none to begin with."""
+        self._path = path
+        self._secrets = _read(path)
+        self.problem = ""
+
+    def __call__(self) -> tuple[bytes, ...]:
+        """The secrets, the newest first."""
+        self.look()
+        return self._secrets
+
+    def look(self) -> None:
+        """Reads the file again: `problem` says what is wrong with it now."""
+        try:
+            self._secrets = _read(self._path)
+            self.problem = ""
+        except SecretUnusable as error:
+            # once, not for each message
+            if not self.problem:
+                _LOG.warning("the former secret is used", problem=str(error))
+            self.problem = f"{error}; the former secret is used"
+
+
+def _read(path: Path) -> tuple[bytes, ...]:
+    try:
+        return secrets_of(read_secret(path, _MAX_BYTES))
+    except OSError as error:
+        raise SecretUnusable(f"{path}: cannot be read: {file_fault(error)}") from error
+    except ValueError as error:
+        # what is in the file is not repeated, not even where it is wrong
+        raise SecretUnusable(f"{path}: {error}") from None
+
+
+# One message on its way to one webhook.
+
+OUTCOMES: Final = (
+    "delivered",
+    "refused",
+    "redirected",
+    "exhausted",
+    "expired",
+    "queue-full",
+    "unknown-webhook",
+    "other-account",
+)
+"""How a delivery ends."""
+
+
+@dataclass(slots=True)
+class WebhookDelivery:
+    """`key`: the idempotency key. `rules`: by which it goes there. `taken_s`: monotonic clock, when it was read.
+
+    `number`: distinguishes it from all others of the process that follow from messages; -1: it follows from none.
+    """
+
+    key: str
+    webhook: str
+    tenant: str
+    rules: tuple[str, ...]
+    body: bytes
+    taken_s: float = 0.0
+    attempts: int = 0
+    detail: str = ""
+    number: int = -1
+
+
+class EndedDelivery(NamedTuple):
+    """How it ended: `delivered`, or why it was given up."""
+
+    delivery: WebhookDelivery
+    reason: str
+
+    @property
+    def is_delivered(self) -> bool:
+        """Whether the webhook took it."""
+        return self.reason == "delivered"
+
+
+# What the answer of a webhook means: taken, to be tried again, or refused for good. Pure.
+
+MAX_RETRY_AFTER_S: Final = 3600.0
+"""A server that wants to be left alone for longer is asked again after an hour."""
+_AGAIN: Final = frozenset({408, 425, 429})
+
+
+RESULTS: Final = ("delivered", "refused", "redirected", "failed", "timeout", "unreachable", "forbidden")
+"""What can become of an attempt."""
+
+
+class HttpOutcome(NamedTuple):
+    """One attempt. `is_final`: taken, or refused for good; else it is tried again, `pause_s` from now at the earliest.
+
+    `reason`: one of RESULTS; `detail`: in words.
+    """
+
+    is_final: bool
+    reason: str
+    detail: str
+    pause_s: float | None = None
+
+    @property
+    def is_delivered(self) -> bool:
+        """Whether the server took it."""
+        return self.reason == "delivered"
+
+
+def outcome_of_status(status: int, phrase: str, retry_after: str | None, now_s: float) -> HttpOutcome:
+    """What a status means; `now_s`: seconds since 1970, for a `Retry-After` that is a date."""
+    said = f"{status} {phrase}".strip()
+    if 200 <= status < 300:
+        return HttpOutcome(True, "delivered", said)
+    # whoever answers for the address could otherwise send what is signed to any other
+    if 300 <= status < 400:
+        return HttpOutcome(True, "redirected", f"{said}: redirects are not followed; change the url")
+    # the same message would get the same answer
+    if 400 <= status < 500 and status not in _AGAIN:
+        return HttpOutcome(True, "refused", said)
+    return HttpOutcome(False, "failed", said, None if retry_after is None else retry_after_s(retry_after, now_s))
+
+
+def retry_after_s(text: str, now_s: float) -> float | None:
+    """The seconds of a `Retry-After` (RFC 9110: a number, or a date), within bounds; None for what is neither."""
+    text = text.strip()
+    if text.isascii() and text.isdigit():
+        # more digits than that are not read: Python would refuse, and they are beyond the bound
+        return min(float(text[:10]), MAX_RETRY_AFTER_S)
+    try:
+        moment = email.utils.parsedate_to_datetime(text)
+        at_s = moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None
+    return min(max(at_s - now_s, 0.0), MAX_RETRY_AFTER_S)
+
+
+# One POST to one server: bounded in time and size, whatever the server does. No redirects, and no proxy.
+
+MAX_ANSWER_BYTES: Final = 16 << 10
+"""So much of an answer's body is read, and thrown away: what counts is the status."""
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+def post(
+    url: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    times: PostTimes,
+    context: ssl.SSLContext,
+    *,
+    networks: Iterable[Network] = (),
+) -> HttpOutcome:
+    """What became of it. Raises nothing: whatever a server or the way to it does is an outcome.
+
+    `context`: how the server's certificate is checked, for https. `networks`: whose addresses are reached although
+    they are not public.
+    """
+    found: list[HttpOutcome] = []
+
+    async def bounded() -> None:
+        # httpx bounds each read, and a server that drips would never end
+        async with asyncio.timeout(times.total_s):
+            async with httpx.AsyncClient(
+                verify=context, trust_env=False, timeout=httpx.Timeout(times.read_s, connect=times.connect_s)
+            ) as client:
+                target = httpx.URL(url)
+                requests = [
+                    # to the address that was judged: asked again, the name may stand for another one
+                    client.build_request(
+                        "POST",
+                        target.copy_with(host=address),
+                        headers={**headers, "Host": target.netloc.decode("ascii"), "Connection": "close"},
+                        content=body,
+                        extensions={"sni_hostname": target.raw_host.decode("ascii")},
+                    )
+                    for address in await _reachable(target, times.connect_s, networks)
+                ]
+                await _send_to_first(client, requests, found.append)
+
+    try:
+        asyncio.run(bounded())
+    except (httpx.TimeoutException, TimeoutError):
+        failure = HttpOutcome(
+            False, "timeout", f"no answer within {times.total_s:g} s, or {times.read_s:g} s of silence"
+        )
+    except AddressForbidden as error:
+        failure = HttpOutcome(False, "forbidden", one_line(str(error), 300))
+    except (httpx.NetworkError, OSError, UnicodeError) as error:
+        failure = HttpOutcome(False, "unreachable", one_line(str(error) or type(error).__name__, 200))
+    except (httpx.HTTPError, ValueError) as error:
+        failure = HttpOutcome(False, "failed", one_line(f"what answers is no HTTP: {type(error).__name__}", 200))
+    # the status is the answer, whatever becomes of the body
+    return found[0] if found else failure
+
+
+async def _send_to_first(
+    client: httpx.AsyncClient, requests: Sequence[httpx.Request], on_answer: Callable[[HttpOutcome], object]
+) -> None:
+    """Sends to the first address that takes a connection; `on_answer` has the status before the body is read."""
+    for number, request in enumerate(requests, 1):
+        try:
+            response = await client.send(request, stream=True)
+            break
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            if number == len(requests):
+                raise
+    phrase, retry_after = one_line(response.reason_phrase, 100), response.headers.get("Retry-After")
+    on_answer(outcome_of_status(response.status_code, phrase, retry_after, time.time()))
+    size = 0
+    # to read on lets a server end its answer in order
+    async for piece in response.aiter_raw():
+        if (size := size + len(piece)) >= MAX_ANSWER_BYTES:
+            break
+
+
+async def _reachable(target: httpx.URL, timeout_s: float, networks: Iterable[Network]) -> list[str]:
+    """The addresses of a host that may be reached. Raises OSError, TimeoutError too; AddressForbidden if there is none.
+
+    Not final: what a name stands for changes, and may be wrong for a moment.
+    """
+    host, port = target.raw_host.decode("ascii"), target.port or _PORTS[target.scheme]
+    async with asyncio.timeout(timeout_s):
+        found = await _addresses_of(host, port)
+    if not (reachable := [one for one in found if is_reachable(one, networks)]):
+        raise AddressForbidden(host, found[0])
+    return reachable
+
+
+async def _addresses_of(host: str, port: int) -> list[str]:
+    """By the resolver of this machine, which takes as long as it likes: no pool, whose end a process would wait for."""
+    loop = asyncio.get_running_loop()
+    answer = loop.create_future()
+
+    def settle(error: Exception | None, found: list[str]) -> None:
+        if not answer.done():
+            answer.set_exception(error) if error is not None else answer.set_result(found)
+
+    def ask() -> None:
+        error, found = None, list[str]()
+        try:
+            found = [str(one[4][0]) for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        except (OSError, UnicodeError) as failed:
+            error = failed
+        # whoever asked may have given up
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, error, found)
+
+    threading.Thread(target=ask, name=f"looks up {host}", daemon=True).start()
+    return await answer
+
+
+class SignedPost:
+    """Called with a delivery, it makes one attempt. `secret` is the file that signs."""
+
+    def __init__(self, settings: WebhookSettings, clock: Callable[[], float] = time.time) -> None:
+        """Raises SecretUnusable; OSError for authorities that cannot be read."""
+        self._settings, self._clock = settings, clock
+        self.secret = SecretFile(settings.secret_file)
+        self._context = context_of(settings)
+        self._agent = f"Waybill/{version('fleet-waybill')}"
+
+    def __call__(self, delivery: WebhookDelivery) -> HttpOutcome:
+        """What became of it. The time is that of this attempt, so whoever checks may refuse what is old."""
+        timestamp_s = int(self._clock())
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": self._agent,
+            # the same word twice: by the IETF's draft, and by Standard Webhooks
+            "Idempotency-Key": delivery.key,
+            "webhook-id": delivery.key,
+            "webhook-timestamp": str(timestamp_s),
+            "webhook-signature": signature_header(self.secret(), delivery.key, timestamp_s, delivery.body),
+        }
+        one = self._settings
+        return post(one.url, headers, delivery.body, one.times, self._context, networks=one.networks)
+
+
+def context_of(settings: WebhookSettings) -> ssl.SSLContext:
+    """How the server's certificate is checked. Raises OSError (which ssl.SSLError is)."""
+    context = ssl.create_default_context(cafile=None if settings.ca is None else str(settings.ca))
+    # Said here, because what Python allows by default is its builder's choice.
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+# When a delivery is tried again, and when it is given up. Pure: handed the time and the jitter.
+
+
+class RetryStep(NamedTuple):
+    """What becomes of a delivery after an attempt: `wait_s` until the next one; None: it has ended, with `reason`."""
+
+    wait_s: float | None
+    reason: str
+
+
+def next_step(
+    outcome: HttpOutcome, attempts: int, age_s: float, retry: RetrySettings, random: Callable[[], float]
+) -> RetryStep:
+    """What follows on the attempt of that number (from 1) of a delivery that is `age_s` old.
+
+    It waits for exponentially longer, with jitter, or as long as the server asks for; it is given up when the number
+    of attempts is reached, or the next one would come after `max_age_s`.
+    """
+    if outcome.is_final:
+        return RetryStep(None, outcome.reason)
+    # what is final comes first: a server that refuses is not asked again to use up attempts
+    if attempts >= retry.max_attempts:
+        return RetryStep(None, "exhausted")
+    wait_s = Backoff(retry.backoff_first_s, retry.backoff_max_s, random).delay_s(attempts)
+    # a server that asks for a longer pause gets it, one that asks for a shorter one does not
+    wait_s = max(wait_s, outcome.pause_s or 0.0)
+    # an attempt that comes too late by then is not waited for: somebody can look at it now
+    if age_s + wait_s > retry.max_age_s:
+        return RetryStep(None, "expired")
+    return RetryStep(wait_s, outcome.reason)
+
+
+# a pause may be set while a thread waits for what comes after it
+_IDLE_S: Final = 1.0
+
+
+class WebhookQueueFacts(NamedTuple):
+    """What is known of a webhook now. `last_problem`: of the last attempt; empty when the server took it."""
+
+    waiting: int
+    in_flight: int
+    oldest_s: float
+    last_problem: str
+    paused_s: float
+
+
+class WebhookQueue:
+    """`attempt` makes one attempt; `on_ended` hears how a delivery ended, in a thread of the queue."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: WebhookSettings,
+        attempt: Callable[[WebhookDelivery], HttpOutcome],
+        on_ended: Callable[[EndedDelivery], object],
+        *,
+        on_attempt: Callable[[str, HttpOutcome, float], object] = lambda _, __, ___: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name, self._settings = name, settings
+        self._attempt, self._on_ended, self._on_attempt, self._clock = attempt, on_ended, on_attempt, clock
+        self._changed = threading.Condition()
+        self._waiting: list[tuple[float, int, WebhookDelivery]] = []
+        self._numbers = count()
+        self._flying: dict[int, WebhookDelivery] = {}
+        self._resumes_s = 0.0
+        self._is_stopping = False
+        self._last_problem = ""
+        self._threads = [
+            threading.Thread(target=self._run, name=f"posts {name} {number}", daemon=True)
+            for number in range(settings.parallel)
+        ]
+
+    @property
+    def facts(self) -> WebhookQueueFacts:
+        """What is known now."""
+        now_s = self._clock()
+        with self._changed:
+            held = [*(one for _, _, one in self._waiting), *self._flying.values()]
+            oldest_s = max((now_s - one.taken_s for one in held), default=0.0)
+            paused_s = max(self._resumes_s - now_s, 0.0)
+            return WebhookQueueFacts(len(self._waiting), len(self._flying), oldest_s, self._last_problem, paused_s)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether all its threads run."""
+        return all(thread.is_alive() for thread in self._threads)
+
+    def start(self) -> None:
+        """Begins to deliver."""
+        for thread in self._threads:
+            thread.start()
+
+    def add(self, delivery: WebhookDelivery) -> bool:
+        """Whether there is room for one more; it is tried as soon as a thread is free."""
+        with self._changed:
+            # those in flight count: each may come back to wait
+            if len(self._waiting) + len(self._flying) >= self._settings.queue_messages:
+                return False
+            self._push(delivery, self._clock())
+            return True
+
+    def stop(self) -> None:
+        """Begins no attempt any more. What waits is not ended: it comes again after a start."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+
+    def join(self, until_s: float) -> bool:
+        """Waits for the attempts in flight, until a moment of the clock; whether all came back."""
+        for thread in self._threads:
+            thread.join(max(until_s - self._clock(), 0.0))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _push(self, delivery: WebhookDelivery, due_s: float) -> None:
+        # the number keeps apart what is due at the same moment
+        heapq.heappush(self._waiting, (due_s, next(self._numbers), delivery))
+        self._changed.notify()
+
+    def _run(self) -> None:
+        while (taken := self._next()) is not None:
+            number, delivery = taken
+            began_s = self._clock()
+            delivery.attempts += 1
+            try:
+                outcome = self._attempt(delivery)
+            except Exception as error:  # noqa: BLE001 - one message that cannot be sent must not end the way of all others
+                _LOG.exception("an attempt failed by itself", webhook=self.name)
+                outcome = HttpOutcome(False, "failed", f"internal error: {type(error).__name__}")
+            self._on_attempt(self.name, outcome, self._clock() - began_s)
+            if ended := self._settle(number, delivery, outcome):
+                self._on_ended(ended)
+
+    def _next(self) -> tuple[int, WebhookDelivery] | None:
+        with self._changed:
+            while not self._is_stopping:
+                now_s = self._clock()
+                # none is due while the server wants to be left alone
+                due_s = max(self._waiting[0][0], self._resumes_s) if self._waiting else None
+                if due_s is not None and due_s <= now_s:
+                    _, number, delivery = heapq.heappop(self._waiting)
+                    self._flying[number] = delivery
+                    return number, delivery
+                self._changed.wait(_IDLE_S if due_s is None else min(due_s - now_s, _IDLE_S))
+            return None
+
+    def _settle(self, number: int, delivery: WebhookDelivery, outcome: HttpOutcome) -> EndedDelivery | None:
+        with self._changed:
+            now_s = self._clock()
+            del self._flying[number]
+            problem = "" if outcome.is_delivered else outcome.detail
+            if problem and not self._last_problem:
+                _LOG.warning("a webhook does not take messages", webhook=self.name, problem=problem)
+            self._last_problem, delivery.detail = problem, outcome.detail
+            if outcome.pause_s:
+                # who asks to be left alone is, for everything
+                self._resumes_s = max(self._resumes_s, now_s + outcome.pause_s)
+            age_s = now_s - delivery.taken_s
+            step = next_step(outcome, delivery.attempts, age_s, self._settings.retry, random.random)
+            if step.wait_s is None:
+                return EndedDelivery(delivery, step.reason)
+            self._push(delivery, now_s + step.wait_s)
+            return None

@@ -1,0 +1,56 @@
+"""`--version` of every command."""
+
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterable
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+# How much memory this process holds.
+
+
+def resident_bytes() -> int:
+    """Resident memory; 0 where the machine does not say so."""
+    try:
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+# Closing connections to servers that may not answer any more.
+
+CLOSE_S: Final = 8.0
+"""A little more than a client's reader takes that waits for an operation, as it is bounded there."""
+
+
+def close_within(closings: Iterable[Callable[[], object]], bound_s: float = CLOSE_S) -> bool:
+    """Calls all at once, each in a thread; whether they are over in time. What is not is left to the process's end."""
+    end_s = time.monotonic() + bound_s
+    threads = [threading.Thread(target=one, name="closes", daemon=True) for one in closings]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, end_s - time.monotonic()))
+    return not any(thread.is_alive() for thread in threads)
+
+
+def add_version_option(app: typer.Typer, program: str) -> None:
+    """Give a program the option `--version`, which prints its name and the distribution's version, and ends it."""
+
+    def show(wanted: bool) -> None:
+        if wanted:
+            typer.echo(f"{program} {version_of('fleet-waybill')}")
+            raise typer.Exit
+
+    @app.callback()
+    def root(
+        *,
+        version: Annotated[
+            bool, typer.Option("--version", is_eager=True, callback=show, help="Print the version, and end.")
+        ] = False,
+    ) -> None:
+        pass
