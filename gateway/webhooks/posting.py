@@ -309,7 +309,7 @@ async def _reachable(target: httpx.URL, timeout_s: float, networks: Iterable[Net
 async def _addresses_of(host: str, port: int) -> list[str]:
     """By the resolver of this machine, which takes as long as it likes: no pool, whose end a process would wait for."""
     loop = asyncio.get_running_loop()
-    answer = loop.create_future()
+    answer: asyncio.Future[list[str]] = loop.create_future()
 
     def settle(error: Exception | None, found: list[str]) -> None:
         if not answer.done():

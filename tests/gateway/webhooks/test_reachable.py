@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 
 import pytest
@@ -13,6 +14,7 @@ from gateway.webhooks.config import PostTimes, is_reachable
 from gateway.webhooks.posting import HttpOutcome, post
 from tests.gateway.webhooks.hook_server import LOOPBACK, hook_server
 
+CONTEXT = ssl.create_default_context()
 TIMES = PostTimes(connect_s=1, read_s=0.5, total_s=1)
 
 
@@ -86,11 +88,11 @@ def test_a_network_that_is_named_is_reached_and_none_other(address: IPv4Address 
 def test_whatever_a_name_stands_for_no_connection_is_opened_that_is_not_allowed(host: str) -> None:
     with hook_server() as server:
         url = f"http://{host}:{server.listener.getsockname()[1]}/"
-        outcome = post(url, {"Idempotency-Key": "k"}, b"{}", TIMES, None)
+        outcome = post(url, {"Idempotency-Key": "k"}, b"{}", TIMES, CONTEXT)
         assert (outcome.reason, outcome.is_final) == ("forbidden", False)
         assert "networks" in outcome.detail
         assert server.connections == 0
-        assert post(url, {"Idempotency-Key": "k"}, b"{}", TIMES, None, networks=(LOOPBACK,)).is_delivered
+        assert post(url, {"Idempotency-Key": "k"}, b"{}", TIMES, CONTEXT, networks=(LOOPBACK,)).is_delivered
 
 
 def test_of_several_addresses_those_that_are_allowed_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +102,7 @@ def test_of_several_addresses_those_that_are_allowed_are_tried(monkeypatch: pyte
         found = [(family, kind, 6, "", (host, port)) for host in ("10.0.0.1", "127.0.0.1")]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
         outcome = post(
-            f"http://hooks.example:{port}/", {"Idempotency-Key": "k"}, b"{}", TIMES, None, networks=(LOOPBACK,)
+            f"http://hooks.example:{port}/", {"Idempotency-Key": "k"}, b"{}", TIMES, CONTEXT, networks=(LOOPBACK,)
         )
         assert outcome == HttpOutcome(True, "delivered", "200 OK")
 
@@ -109,5 +111,5 @@ def test_the_answer_that_redirects_to_an_address_within_is_not_followed() -> Non
     with hook_server() as server, hook_server() as within:
         reply = f"HTTP/1.1 302 Found\r\nLocation: {within.url}/\r\nContent-Length: 0\r\n\r\n".encode()
         server.behave = lambda connection, _: connection.sendall(reply)
-        outcome = post(f"{server.url}/", {"Idempotency-Key": "k"}, b"{}", TIMES, None, networks=(LOOPBACK,))
+        outcome = post(f"{server.url}/", {"Idempotency-Key": "k"}, b"{}", TIMES, CONTEXT, networks=(LOOPBACK,))
         assert (outcome.reason, outcome.is_final, within.connections) == ("redirected", True, 0)
