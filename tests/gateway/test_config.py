@@ -312,7 +312,7 @@ def test_a_reload_keeps_what_was_in_force_and_names_what_waits_for_a_start(tmp_p
 @pytest.mark.parametrize("key", [key.rpartition(".")[2] for key in keys(GatewaySettings)])
 def test_every_setting_is_read_somewhere(key: str) -> None:
     folders = [Path(str(package.__file__)).parent for package in (gateway, waybill)]
-    code = [file.read_text(encoding="utf-8") for folder in folders for file in folder.glob("*.py")]
+    code = [file.read_text(encoding="utf-8") for folder in folders for file in folder.rglob("*.py")]
     uses = sum(len(re.findall(rf"\.{key}\b", text)) for text in code)
     assert uses, f"{key} has no effect"
 

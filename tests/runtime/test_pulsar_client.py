@@ -60,5 +60,5 @@ def test_a_client_is_opened_with_no_broker_there_and_says_nothing(capfd: pytest.
 
 
 def test_only_who_opens_a_client_needs_its_library() -> None:
-    program = "import sys, runtime, waybill.pulsar.pulsar_client; sys.exit('pulsar' in sys.modules)"
+    program = "import sys, waybill.pulsar.pulsar_client; sys.exit('pulsar' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
