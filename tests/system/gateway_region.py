@@ -176,9 +176,6 @@ class Devices:
         with self._lock:
             return dict(self.acknowledged)
 
-    def heard_more_than(self, acks: int) -> bool:
-        return len(self.acks) > acks
-
     @property
     def all_acknowledged(self) -> bool:
         return self.count() == len(self.batches) * RECORDS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -14,11 +13,9 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from cloud_jobs.reference_cli import app as reference_app
 from deploy.local import PulsarCluster
 from tests.identity.operators import operator, operators_file
 from tests.identity.registry_strategies import active, change
-from tests.identity.test_device_files_cli import table
 from tests.system.access_region import AccessRegion, has_ended, new_root
 from tests.waiting import PATIENCE, wait_until
 from waybill.identity.authority_folder import AuthorityFolder
@@ -26,7 +23,7 @@ from waybill.identity.device_cli import app
 from waybill.identity.registry import DeviceEntry, resume, revoke, suspend
 from waybill.identity.registry_messages import devices_topic, signed_by
 from waybill.identity.registry_topic import RegistryPublisher
-from waybill.identity.signatures import operators_toml, read_operator_key, trust_operator, write_operator
+from waybill.identity.signatures import read_operator_key, write_operator
 from waybill.pulsar.compacted_topic import CompactedTopicReader
 from waybill.pulsar.pulsar_client import PulsarAccess
 
@@ -156,21 +153,6 @@ def test_who_connected_before_the_revocation_and_sends_its_connect_after_it_has_
         assert has_ended(early)
 
 
-@pytest.mark.nightly
-def test_a_suspended_device_comes_back_when_it_is_resumed(
-    regions: list[AccessRegion], publish: Callable[[DeviceEntry], str]
-) -> None:
-    eu, _ = regions
-    context, start = eu.certificate("acme", "paused"), active("acme", "paused")
-    session = eu.connect(context)
-    suspended = suspend(start, change())
-    publish(suspended)
-    assert has_ended(session)
-    wait_until(lambda: eu.is_refused(context), 10)
-    publish(resume(suspended, change()))
-    wait_until(lambda: not eu.is_refused(context), 10)
-
-
 def test_what_was_revoked_while_the_daemon_was_away_is_so_at_its_start(
     regions: list[AccessRegion], publish: Callable[[DeviceEntry], str]
 ) -> None:
@@ -211,22 +193,6 @@ def test_what_nobody_signed_lets_nobody_in_again_and_is_counted(
 
 
 @pytest.mark.nightly
-def test_a_broker_that_was_started_again_refuses_what_was_revoked(
-    regions: list[AccessRegion], publish: Callable[[DeviceEntry], str]
-) -> None:
-    _, us = regions
-    context = us.certificate("acme", "restart")
-    us.connect(context).close()
-    assert us.broker is not None
-    us.broker.kill()
-    us.broker.wait()
-    publish(revoke(active("acme", "restart"), change()))
-    us.start_broker()
-    wait_until(lambda: us.is_refused(context), 10)
-    wait_until(lambda: (us.status() or _none()).healthy, 20)
-
-
-@pytest.mark.nightly
 def test_a_registry_that_was_lost_is_written_again_by_the_daemons(
     regions: list[AccessRegion], pulsar: PulsarCluster, publish: Callable[[DeviceEntry], str]
 ) -> None:
@@ -250,29 +216,6 @@ def test_a_registry_that_was_lost_is_written_again_by_the_daemons(
     wait_until(lambda: last.get("acme/kept") == "revoked", 20)
     reader.close()
     assert eu.is_refused(context)
-
-
-@pytest.mark.nightly
-def test_sessions_are_ended_though_the_guard_s_secret_was_lost_or_drawn_beside_the_daemon(
-    regions: list[AccessRegion], publish: Callable[[DeviceEntry], str]
-) -> None:
-    eu, _ = regions
-    secret = eu.folder / "secret"
-    session = eu.connect(eu.certificate("acme", "unguarded"))
-    eu.kill_daemon()
-    secret.unlink()
-    eu.start_daemon()
-    publish(revoke(active("acme", "unguarded"), change()))
-    assert has_ended(session)
-    # Another password is written, and read by the broker, beside the daemon that runs.
-    session = eu.connect(eu.certificate("acme", "beside"))
-    secret.unlink()
-    eu.prepare()
-    assert eu.broker is not None
-    eu.broker.send_signal(signal.SIGHUP)
-    publish(revoke(active("acme", "beside"), change()))
-    assert has_ended(session)
-    wait_until(lambda: (eu.status() or _none()).healthy, 20)
 
 
 @pytest.fixture
@@ -311,98 +254,3 @@ def test_an_operators_command_says_when_every_region_has_confirmed_and_what_was_
     assert [word in said for word in ("revoked -> acme/cli-2", "version 3", "by anna", "as a test")] == [True] * 4
     assert device_command("show", "acme/nobody")[0] == 3
     assert device_command("sign", "acme/cli", "acme/cli-2", "--wait", "20")[0] == 0
-
-
-@pytest.mark.nightly
-def test_a_file_of_devices_is_in_force_in_every_region_and_asks_for_nothing_then(
-    device_command: Callable[..., tuple[int, str]], regions: list[AccessRegion], tmp_path: Path
-) -> None:
-    eu, config, file, tokens = regions[0], *(tmp_path / one for one in ("operator.toml", "devices.toml", "tokens"))
-
-    def reference(verb: str, *arguments: str) -> tuple[int, str]:
-        done = CliRunner().invoke(reference_app, [verb, "devices", *arguments, "--config", str(config)])
-        return done.exit_code, done.output
-
-    because = ("--reason", "fleet of 2027")
-    device_command("expect", "acme/by-file", "--region", "eu", "--by-hand", *because)
-    session = eu.connect(eu.certificate("acme", "by-file"))
-    fleet = "".join(table(f"fleet-{number}", "expected", region="eu") for number in range(100))
-    file.write_text(fleet + table("by-file", "suspended"))
-    assert [reference(verb, str(file))[0] for verb in ("check", "diff")] == [0, 1]
-    code, said = reference("put", str(file), *because, "--tokens", str(tokens), "--wait", "30")
-    assert (code, "confirmed: eu, us" in said) == (0, True), said[-2000:]
-    assert "changes: 100 expect, 1 suspend; 0 as they are" in said
-    assert has_ended(session)
-    assert len({one.read_text() for one in tokens.rglob("*.token")}) == 100
-    assert reference("diff", str(file))[0] == 0
-    said = reference("history", "acme/by-file")[1]
-    assert [word in said for word in ("suspended  version 2", "by anna", "fleet of 2027")] == [True] * 3
-    code, said = device_command("revoke", "acme/by-file", "acme/fleet-7", "acme/nobody", *because, "--wait", "20")
-    assert (code, "1 refused, 2 done" in said, "confirmed: eu, us" in said) == (6, True, True), said
-    assert reference("put", str(file), *because, "--tokens", str(tokens))[0] == 1, "two of the file have ended"
-
-
-@pytest.mark.nightly
-def test_a_revocation_by_a_key_that_the_regions_do_not_trust_is_said_to_be_refused_until_they_do(
-    device_command: Callable[..., tuple[int, str]],
-    regions: list[AccessRegion],
-    operator_files: OperatorFiles,
-    tmp_path: Path,
-) -> None:
-    eu, _ = regions
-    because, carl = ("--reason", "stolen"), operator("carl", kinds=("device",))
-    device_command("expect", "acme/carls", "--region", "eu", "--by-hand", *because, "--wait", "20")
-    session = eu.connect(eu.certificate("acme", "carls"))
-    write_operator(tmp_path / "carl.key", carl)
-    own = tmp_path / "operators.toml"
-    own.write_text(operator_files.trusted.read_text() + "\n" + operators_toml({carl.key.key_id: carl.trusted}))
-    config = tmp_path / "operator.toml"
-    config.write_text(config.read_text().replace(str(operator_files.trusted), str(own)))
-    code, said = device_command("revoke", "acme/carls", *because, "--key", str(tmp_path / "carl.key"))
-    assert code == 5
-    assert [f"{region} refuses it: unknown-key" in said for region in ("eu", "us")] == [True, True], said
-    code, said = device_command("list", "--tenant", "acme")
-    (line,) = [one for one in said.splitlines() if one.startswith("acme/carls ")]
-    assert "NOT CONFIRMED" in line
-    session.sendall(b"\xc0\x00")
-    assert session.recv(10) == b"\xd0\x00", "it is in, and that is what was said"
-    trust_operator(operator_files.trusted, carl)
-    assert has_ended(session)
-    wait_until(lambda: "NOT CONFIRMED" not in device_command("list", "--tenant", "acme")[1], 10)
-
-
-@pytest.mark.nightly
-def test_a_moved_device_is_locked_out_under_its_old_name_and_comes_under_its_new_one(
-    device_command: Callable[..., tuple[int, str]], regions: list[AccessRegion]
-) -> None:
-    eu, _ = regions
-    because = ("--reason", "sold")
-    device_command("expect", "acme/sold", "--region", "eu", "--by-hand", *because)
-    before = eu.certificate("acme", "sold")
-    session = eu.connect(before)
-    assert device_command("move", "acme/sold", "zeta", "--by-hand", *because, "--wait", "20")[0] == 0
-    assert has_ended(session)
-    wait_until(lambda: eu.is_refused(before), 10)
-    assert not eu.is_refused(eu.certificate("zeta", "sold"))
-
-
-@pytest.mark.nightly
-def test_devices_of_an_authority_that_was_made_anew_get_in_everywhere_and_those_of_the_former_one_nowhere(
-    regions: list[AccessRegion], region_maker: RegionMaker, tmp_path: Path
-) -> None:
-    eu, former = regions
-    before = former.certificate("acme", "kept")
-    wait_until(lambda: not eu.is_refused(before), 10)
-    former.stop()
-    present = region_maker.make(former.name, tmp_path / former.name)
-    try:
-        present.start_broker()
-        present.start_daemon()
-        context = present.certificate("acme", "kept")
-        wait_until(lambda: not present.is_refused(context), 20)
-        wait_until(lambda: not eu.is_refused(context), 20)
-        assert present.is_refused(before)
-        assert eu.is_refused(before)
-        wait_until(lambda: (present.status() or _none()).healthy, 20)
-    finally:
-        present.stop()

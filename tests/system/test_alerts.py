@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,7 +12,7 @@ import pytest
 
 from deploy.local import PulsarCluster, wait_all
 from gateway.errors import NoAnswer
-from tests.system.alert_region import FEATURES, AlertProcess, AlertRegion, Drive
+from tests.system.alert_region import AlertProcess, AlertRegion, Drive
 from tests.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
@@ -171,93 +168,3 @@ def _standby(process: AlertProcess) -> bool:
         return process.status().state == "standby" and len(process.status().partitions_of_others) == 2
     except NoAnswer:
         return False
-
-
-@pytest.mark.nightly
-def test_one_that_is_stopped_gives_its_partitions_to_the_other_and_says_all_that_it_read(
-    region: AlertRegion, processes: Callable[..., AlertProcess]
-) -> None:
-    first = processes("stop-1")
-    wait_until(lambda: held(first) == [2], 60)
-    second = processes("stop-2")
-    wait_until(lambda: held(first, second) == [1, 1], 30)
-    drives = [Drive(f"stop-{number}", ROUNDS) for number in range(6)]
-    with region.sender() as sender:
-        for number in range(ROUNDS):
-            sender.send_round(drives, number)
-            if number == ROUNDS // 2:
-                first.signal(signal.SIGTERM)
-    stopped_s = time.monotonic()
-    wait_until(lambda: held(second) == [2], 10)
-    assert time.monotonic() - stopped_s < 5 * PATIENCE
-    wait_until(lambda: region.ids(drives) >= truth(drives), 20)
-    assert region.ids(drives) == truth(drives)
-    wait_until(lambda: first.process.exit_status is not None, 20)
-    assert first.process.exit_status == 0
-
-
-@pytest.mark.nightly
-def test_what_is_no_batch_is_counted_and_passed_over_and_what_comes_twice_is_said_once(
-    region: AlertRegion, processes: Callable[..., AlertProcess]
-) -> None:
-    process = processes("odd-1")
-    wait_until(lambda: held(process) == [2], 60)
-    drive, other = Drive("odd-0", ROUNDS), Drive("odd-1", ROUNDS)
-    with region.sender() as sender:
-        for number, payload in enumerate(drive.payloads()):
-            sender.send(drive.device, payload)
-            sender.send(drive.device, payload)
-            sender.send(other.device, other.payloads()[number], tenant="stranger")
-        sender.send("odd-2", b"no batch")
-        sender.send("odd-2", payload[:-1] + bytes([payload[-1] ^ 1]))
-        sender.send("odd-2", b"")
-        wait_until(lambda: region.ids([drive]) >= truth([drive]), 20)
-        wait_until(lambda: sum(process.status().passed_over.values()) == ROUNDS + 3, 10)
-    assert sorted(alert.id for alert, _ in region.alerts(["odd-0"])) == sorted(drive.truth())
-    assert region.alerts(["odd-1"]) == []
-    passed_over = process.status().passed_over
-    assert (passed_over["tenant"], passed_over["checksum"]) == (ROUNDS, 1)
-    assert process.status().healthy is True
-
-
-@pytest.mark.nightly
-def test_fences_that_change_hold_without_a_stop_and_those_that_cannot_be_used_are_counted(
-    region: AlertRegion, processes: Callable[..., AlertProcess]
-) -> None:
-    process = processes("new-1")
-    wait_until(lambda: held(process) == [2], 60)
-    assert (process.status().fences, process.status().gates) == (1, 1)
-    yard = [[8.0175, 49.995], [8.0625, 49.995], [8.0625, 50.005], [8.0175, 50.005], [8.0175, 49.995]]
-    flat = [[0, 0], [0, 0], [0, 0], [0, 0]]
-    more = [
-        FEATURES[0] | {"properties": {"id": name}, "geometry": {"type": "Polygon", "coordinates": [ring]}}
-        for name, ring in (("yard", yard), ("flat", flat))
-    ]
-    region.publish_fences(more)
-    wait_until(lambda: process.status().fences == 2, 10)
-    assert process.status().fences_refused == 1
-    drive = Drive("new-0", 4)
-    with region.sender() as sender:
-        for payload in drive.payloads():
-            sender.send(drive.device, payload)
-    wait_until(lambda: {alert.place for alert, _ in region.alerts(["new-0"])} >= {"square", "yard", "bridge"}, 20)
-
-
-def test_the_commands_check_the_settings_and_show_the_process(
-    region: AlertRegion, processes: Callable[..., AlertProcess]
-) -> None:
-    process = processes("shown-1")
-    wait_until(lambda: held(process) == [2], 60)
-
-    def said(*words: str) -> tuple[int, str]:
-        command = [sys.executable, "-m", "gateway", "alerts", *words, "--config", str(process.config)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
-        return done.returncode, done.stdout + done.stderr
-
-    code, text = said("check-config")
-    assert (code, "right. Alert process shown-1, region eu" in text) == (0, True)
-    code, text = said("status")
-    assert (code, "partitions held" in text) == (0, True)
-    metrics = httpx.get(f"http://127.0.0.1:{process.endpoint.port}/metrics").text
-    assert "waybill_alerts_held_partitions 2.0" in metrics
-    assert "waybill_alerts_healthy 1.0" in metrics

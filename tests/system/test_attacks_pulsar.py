@@ -18,7 +18,7 @@ from geo.replication import AdminClient, admins, apply, inspect_clusters
 from geo.replication.link_probe import TriedRight, try_rights
 from tests.page_commands import run_line
 from tests.pulsar_clients import http_access, open_client
-from tests.system.topology_parts import known, look
+from tests.system.topology_parts import known
 from tests.waiting import wait_until
 from waybill.pulsar.pulsar_client import PulsarAccess
 
@@ -26,7 +26,6 @@ pytestmark = pytest.mark.system
 
 RUNBOOK = Path(__file__).parents[2] / "docs/runbooks/stolen-token.md"
 BATCHES = "persistent://canary/telemetry-eu/batches-partition-0"
-FENCES = "persistent://fleet/reference/fences"
 MASTER_DATA = ("fences", "tariffs", "accounts", "legal-entities", "exchange-rates", "alert-rules")
 REFERENCE = (*MASTER_DATA, "revocation-lists")
 EVENTS = ("geofence", "encounters", "verdicts", "undelivered")
@@ -278,43 +277,6 @@ def test_who_consumes_a_topic_moves_no_subscription_of_others(stack: LocalStack)
         own.receive(20_000)
         own.unsubscribe()
     assert asked(stack, "jobs", "POST", f"{path(BATCHES)}/subscription/ingest/skip/1", cluster="hq") == 204
-
-
-@pytest.mark.nightly
-def test_a_compaction_goes_on_and_its_cursor_is_nobodys(stack: LocalStack, clients: dict[str, AdminClient]) -> None:
-    with connected(stack, "publisher", "hq") as client:
-        producer = client.create_producer(FENCES)
-        for value in (b"old", b"new"):
-            producer.send(value, partition_key="test-compaction")
-        hq = clients["hq"]
-        hq.put(f"{path(FENCES)}/compaction")
-        wait_until(lambda: known(hq, f"{path(FENCES)}/compaction")["status"] == "SUCCESS", 30)
-        for method, call in (("POST", "/skip_all"), ("POST", "/expireMessages/1"), ("DELETE", "")):
-            asking = f"{path(FENCES)}/subscription/__compaction{call}"
-            assert asked(stack, "publisher", method, asking, cluster="hq") == 401
-        with pytest.raises(pulsar.AuthorizationError):
-            client.subscribe(FENCES, "__compaction")
-        reader = client.create_reader(FENCES, pulsar.MessageId.earliest, is_read_compacted=True)
-        found = []
-        while reader.has_message_available():
-            message = reader.read_next(20_000)
-            found += [message.data()] if message.partition_key() == "test-compaction" else []
-        assert found[-1] == b"new"
-
-
-@pytest.mark.nightly
-def test_a_subscription_that_the_topology_does_not_name_is_named_while_it_fills(
-    stack: LocalStack, clients: dict[str, AdminClient]
-) -> None:
-    assert asked(stack, "alerts-eu", "PUT", f"{path(BATCHES)}/subscription/mine") == 204
-    try:
-        with connected(stack, "gateway-eu", "eu") as gateway:
-            gateway.create_producer(BATCHES).send(b"waits")
-        wait_until(lambda: "mine" in {one.subscription for one in look(stack, clients).unknown}, 20)
-        (line,) = [str(one) for one in look(stack, clients).unknown if one.subscription == "mine"]
-        assert line.startswith("eu: canary/telemetry-eu/batches-partition-0: the topology has no subscription 'mine'; ")
-    finally:
-        clients["eu"].delete(f"{path(BATCHES)}/subscription/mine", force=True)
 
 
 @pytest.mark.nightly

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -14,11 +12,10 @@ from pyspark.sql import SparkSession
 from cloud_jobs.billing.documents import charges_of
 from cloud_jobs.billing.register.documents_of import issued_document
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
-from cloud_jobs.lake.frames import run_on_executors
 from cloud_jobs.usage.job import compute_usage
 from geo.spatial import TrackSettings
 from tests.cloud_jobs.billing.contracts.makers import account, device, kind_of, legal_entity, price, tariff
-from tests.cloud_jobs.billing.register.billed_lake import BilledLake, hours, used
+from tests.cloud_jobs.billing.register.billed_lake import BilledLake
 from tests.cloud_jobs.publications import row_of
 from tests.system.lake_of_fixes import LakeFix, cover, ingest, lake_of, square
 from waybill.record import IntervalSet
@@ -27,32 +24,6 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 TEN = datetime(2026, 1, 5, 10, tzinfo=UTC)
 JANUARY = (date(2026, 1, 1), date(2026, 1, 31))
-WITHOUT = {"rated_lines": ("run",), "certificates": ("run",), "closings": ("run", "closed_at", "number")}
-"""The columns that say which run it was, and when."""
-
-
-def contents(billed: BilledLake, table: str, run: str) -> list[dict[str, Any]]:
-    rows = billed.lake.rows(table, where=[("run", "=", run)]).drop_columns([*WITHOUT[table]])
-    return sorted(rows.to_pylist(), key=repr)
-
-
-@pytest.mark.nightly
-def test_executors_close_what_one_process_closes_byte_for_byte(spark: SparkSession, tmp_path: Path) -> None:
-    names = [f"van-{number}" for number in range(300)]
-    bodies = [legal_entity(), tariff(price(allowance="2", pool="account"))]
-    # more than one group, and a payer that has no device
-    bodies += [account(f"payer-{at}", *(device(name) for name in names[at::30])) for at in range(30)]
-    bodies.append(account("nobody"))
-    billed = BilledLake.create(tmp_path, *names[1:])
-    billed.publish(*bodies)
-    billed.use(*(used(name, 100 + at, hour) for at, name in enumerate(names) for hour in hours(3)))
-    here = billed.close("here")
-    billed.close("there", run_tasks=partial(run_on_executors, spark), tasks=4)
-    assert sum(one.outcome.value == "final" for one in here) == len(here) - 1 == 30
-    for table in WITHOUT:
-        assert contents(billed, table, "here") == contents(billed, table, "there") != []
-    # but for the one with a device that was never heard of, and the one without a charge
-    assert len(billed.issue("clerk").documents) == 29
 
 
 def test_what_was_ingested_and_metered_is_closed_issued_and_shown(spark: SparkSession, tmp_path: Path) -> None:

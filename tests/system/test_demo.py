@@ -107,13 +107,6 @@ def test_each_other_form_of_the_demo_ends_as_well(tmp_path: Path, form: list[str
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
 
 
-def test_a_replay_that_is_not_there_is_said_so(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "waybill", "demo", "--replay", "nowhere.csv", "--folder", str(tmp_path / "demo")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120 * PATIENCE, check=False)
-    assert done.returncode == 2
-    assert "nowhere.csv" in done.stderr
-
-
 @pytest.mark.nightly
 def test_the_pages_show_what_the_demo_prints(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "waybill", "demo", "--folder", str(tmp_path / "demo")]

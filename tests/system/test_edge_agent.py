@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local import MosquittoBroker
-from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors, number_of
+from tests.edge_agent.process import DEVICE, AgentProcess, VehicleSensors, number_of
 from tests.edge_agent.region import MqttRegion
 from tests.waiting import PATIENCE, deadline_s
 
@@ -111,12 +111,3 @@ def wait_for_subscription(agent: AgentProcess) -> None:
     while "listening" not in agent.log.read_text():
         assert time.monotonic() < deadline, agent.log.read_text()
         time.sleep(0.02)
-
-
-@pytest.mark.nightly
-def test_the_tenant_and_the_device_stand_in_the_topic(agent, vehicle, region):
-    wait_for_subscription(agent)
-    vehicle.position()
-    assert region.wait_for(lambda it: len(it.records) == 1)
-    assert {device for device, _, _ in region.records} == {DEVICE}
-    assert TENANT == "acme"

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -19,8 +19,6 @@ from edge_agent.config import AgentSettings
 from edge_agent.inspection import exported_lines
 from edge_agent.vehicle_broker import DROPPED_TOPIC
 from tests.edge_agent.process import AgentProcess, VehicleSensors
-from tests.edge_agent.test_payload_variants import VARIANTS
-from tests.system.vehicle_agent import running
 from tests.waiting import wait_until
 from waybill.settings import load
 
@@ -35,6 +33,16 @@ def broker(tmp_path: Path) -> Iterator[MosquittoBroker]:
     broker.wait()
     yield broker
     broker.stop()
+
+
+@contextmanager
+def running(agent: AgentProcess) -> Iterator[AgentProcess]:
+    agent.start()
+    try:
+        wait_until(lambda: "listening" in agent.log.read_text(encoding="utf-8"), 20)
+        yield agent
+    finally:
+        agent.stop()
 
 
 def sensors(broker: MosquittoBroker) -> VehicleSensors:
@@ -163,20 +171,3 @@ def publish_positions(port: int, count: int) -> None:
         vehicle.position()
     wait_until(lambda: len(vehicle.taken) == count)
     vehicle.close()
-
-
-def test_variants_of_payloads_come_through_a_real_broker_as_they_are_read(tmp_path, broker):
-    chosen = [one for one in VARIANTS if one.topic.startswith("vehicle/")]  # to which the agent subscribes
-    agent = AgentProcess(tmp_path, broker.port, {"eu": 1})
-    expected: list[str] = []
-    with running(agent):
-        vehicle = sensors(broker)
-        for one in chosen:
-            vehicle.publish(one.topic, one.payload)
-            bodies = ["Raw"] if isinstance(one.expected, str) else [type(body).__name__ for body in one.expected]
-            expected += [name.lower() for name in bodies]
-        vehicle.close()
-        wait_until(lambda: agent.status()["head"] == len(expected))
-    found = exported(agent)
-    assert sorted(str(one["kind"]) for one in found) == sorted(expected)
-    assert len(chosen) > 100

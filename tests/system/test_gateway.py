@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import signal
 import time
 from collections.abc import Callable
@@ -16,20 +14,14 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from deploy.local import (
-    free_port,
-)
-from tests.edge_agent.process import DEVICE, AgentProcess, VehicleSensors
 from tests.identity.operators import operator, operators_file
 from tests.identity.registry_strategies import active, change
-from tests.system.gateway_region import RECORDS, Devices, GatewayProcess, PulsarRegion
+from tests.system.gateway_region import RECORDS, Devices, PulsarRegion
 from tests.system.gateway_servers import devices, region  # noqa: F401 - fixtures
-from tests.system.vehicle_agent import running, stored, vehicle  # noqa: F401 - a fixture
 from tests.waiting import PATIENCE, wait_until
 from waybill.identity.registry import suspend
 from waybill.identity.registry_messages import signed_by
 from waybill.identity.registry_topic import RegistryPublisher
-from waybill.identity.signatures import sign_push
 from waybill.record import Batch, Canary, IntervalSet, Record, encode
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
@@ -128,30 +120,6 @@ def test_a_hostile_neighbour_stops_silences_and_fills_nothing(
     assert all(persisted[device].covers(IntervalSet([(1, 5 * RECORDS)])) for device in persisted)
 
 
-@pytest.mark.nightly
-def test_two_gateways_of_one_name_slow_down_and_say_it(region: PulsarRegion) -> None:
-    with region.gateway("twin") as one:
-        twin = region.gateway_process("twin-b")
-        twin.config.write_text(twin.text.replace('name = "twin-b"', 'name = "twin"'), encoding="utf-8")
-        twin.process.start()
-        try:
-            wait_until(lambda: "each gateway needs a name of its own" in one.status().last_error, 30)
-            assert not one.status().healthy
-        finally:
-            twin.process.stop()
-        wait_until(lambda: one.status().healthy, 15)
-
-
-@pytest.mark.nightly
-def test_two_gateways_share_the_load(region: PulsarRegion, devices: Callable[..., Devices]) -> None:
-    fleet = devices("shared", 10, 20)
-    with region.gateway("shared-1") as one, region.gateway("shared-2") as other:
-        fleet.send_unacknowledged()
-        wait_until(lambda: fleet.all_acknowledged, 30)
-        wait_until(lambda: one.status().batches_persisted + other.status().batches_persisted == 200, 5)
-        assert min(one.status().batches_persisted, other.status().batches_persisted) > 50
-
-
 def test_a_gateway_that_is_asked_to_stop_finishes_what_it_has_taken(
     region: PulsarRegion, devices: Callable[..., Devices]
 ) -> None:
@@ -164,105 +132,3 @@ def test_a_gateway_that_is_asked_to_stop_finishes_what_it_has_taken(
         wait_until(lambda: gateway.process.pid is None, 12)
         assert time.monotonic() - asked < 11 * PATIENCE
         wait_until(lambda: fleet.snapshot() == region.persisted("stopped"), 10, every_s=0.3)
-
-
-@pytest.mark.nightly
-def test_the_operator_s_pause_reaches_the_devices_without_a_restart(
-    region: PulsarRegion, devices: Callable[..., Devices]
-) -> None:
-    fleet = devices("paused", 1, 2)
-    with region.gateway("paused-1") as gateway:
-        fleet.send("paused-0", fleet.batches["paused-0", 1])
-        wait_until(lambda: len(fleet.acks) == 1, 10)
-        gateway.config.write_text(gateway.text + "[drain]\npause_s = 30\n", encoding="utf-8")
-        gateway.signal(signal.SIGHUP)
-        wait_until(lambda: "drain settings reloaded" in gateway.process.log.read_text(encoding="utf-8"), 10)
-        fleet.send("paused-0", fleet.batches["paused-0", 1 + RECORDS])
-        wait_until(lambda: len(fleet.acks) == 2, 10)
-    assert [ack.pause_s for _, ack in fleet.acks] == [0.0, 30.0]
-
-
-@pytest.mark.nightly
-def test_settings_pushed_by_the_gateway_are_tried_answered_and_counted_and_stored_data_stay_as_they_are(
-    region: PulsarRegion,
-    vehicle: VehicleSensors,
-    tmp_path: Path,
-) -> None:
-    file = tmp_path / "pushes" / "push" / f"{DEVICE}.toml"
-    file.parent.mkdir(parents=True)
-    anna = operator("anna")
-    operators = operators_file(tmp_path / "operators.toml", anna)
-    file.write_bytes(sign_push(anna.key, f"push/{DEVICE}", 1, b"[drain]\nwindow = 7\n"))
-    now = '[[classes]]\nname = "now"\ntopics = ["vehicle/event"]\nurgent = true\n'
-    only_wifi = '[[classes]]\nname = "all"\ntopics = ["#"]\nlinks = ["wifi"]\n'
-    extra = f'{now}{only_wifi}[link]\nlink = "cellular"\n[push]\nconfirm_s = 1.2\noperators = "{operators}"'
-    agent = AgentProcess(tmp_path, vehicle.port, {"eu": region.broker.port}, extra, tenant="push")
-    in_force = tmp_path / "buffer" / "pushed.toml"
-
-    events: list[int] = []
-
-    versions = itertools.count(2)
-
-    def push(gateway: GatewayProcess, text: str) -> None:
-        file.write_bytes(sign_push(anna.key, f"push/{DEVICE}", next(versions), text.encode()))
-        gateway.signal(signal.SIGHUP)
-
-    def applied(gateway: GatewayProcess, times: int) -> bool:
-        """Whether settings proved themselves so often: by an acknowledged event, which travels on any link."""
-        events.append(len(events))
-        vehicle.publish("vehicle/event", b'{"time": %d, "name": "now"}' % (1767603422000 + events[-1]))
-        return gateway.status().pushes_applied == times
-
-    with (
-        region.gateway(
-            "push-1", more=f'push = {{ folder = "{tmp_path}/pushes", operators = "{operators}" }}'
-        ) as gateway,
-        running(agent),
-    ):
-        for _ in range(50):
-            vehicle.position()
-        wait_until(lambda: agent.status()["depth_records"] == 50, 10)
-        before = stored(agent)
-        wait_until(lambda: applied(gateway, 1), 20, every_s=0.2)
-        push(gateway, "[drain]\nwindow = 0\n")
-        wait_until(lambda: gateway.status().pushes_refused == 1, 20)
-        push(gateway, f'[[uplinks]]\nregion = "nowhere"\nhost = "127.0.0.1"\nport = {free_port()}\n')
-        wait_until(lambda: gateway.status().pushes_taken_back == 1, 20)
-        assert in_force.read_text(encoding="utf-8").endswith("\n[drain]\nwindow = 7\n")
-        assert set(before) <= set(stored(agent)), "stored data are not touched by any of it"
-        assert region.persisted("push")[DEVICE].count <= len(events), "and what waits for another link was not sent"
-        push(gateway, '[link]\nlink = "wifi"\n')
-        wait_until(lambda: applied(gateway, 2), 20, every_s=0.2)
-        made = 50 + len(events)
-        wait_until(lambda: region.persisted("push").get(DEVICE, IntervalSet()).count == made, 20, every_s=0.3)
-        assert gateway.status().pushes_unknown == 0
-        file.write_text("[drain]\nwindow = 5\n", encoding="utf-8")
-        gateway.signal(signal.SIGHUP)
-        wait_until(lambda: gateway.status().pushes_not_published == 1, 10)
-
-
-@pytest.mark.nightly
-def test_a_batch_that_the_gateway_refuses_is_dead_lettered_on_the_vehicle_and_the_rest_is_delivered(
-    region: PulsarRegion,
-    vehicle: VehicleSensors,
-    tmp_path: Path,
-) -> None:
-    agent = AgentProcess(tmp_path, vehicle.port, {"eu": region.broker.port}, tenant="poison")
-    text = agent.config.read_text(encoding="utf-8")
-    impatient = "[drain]\nmax_refusals = 3\nrefusal_backoff_s = 0.2\n"
-    agent.config.write_text(text.replace("[drain]\n", impatient), encoding="utf-8")
-    with region.gateway("poison-1", more="max_batch_bytes = 20000") as gateway, running(agent):
-        vehicle.publish("vehicle/odd", os.urandom(30_000))
-        wait_until(lambda: agent.status()["depth_records"] == 1, 10)
-        for _ in range(40):
-            vehicle.position()
-            time.sleep(0.03)
-        wait_until(lambda: agent.status()["dead_letter_records"] == 1, 20)
-        # a depth of one is there before the last positions came out of the vehicle's broker, too
-        wait_until(lambda: region.persisted("poison").get(DEVICE, IntervalSet()).count >= 40, 20, every_s=0.3)
-        wait_until(lambda: agent.status()["depth_records"] == 1, 10)
-        wait_until(lambda: gateway.status().batches_refused == 3, 5)  # the status is made once a second
-        (answer,) = [properties for _, properties in region.messages("refused") if properties["tenant"] == "poison"][:1]
-        assert answer["reason"] == "too-large"
-    assert agent.status()["gaps"] == 0
-    assert region.persisted("poison")[DEVICE] == IntervalSet([(2, 41)]), "all but the first, which is kept"

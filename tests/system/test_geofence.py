@@ -8,8 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -129,24 +127,6 @@ def test_streaming_equals_batch_byte_for_byte_with_late_fixes_and_late_fences(
     assert stream.open(TABLE).version() == version + 1
     assert run(spark, stream) == GeofenceRun(3, 0, 0, 0, 0, 0, 0, refused)
     assert stream.open(TABLE).version() == version + 1
-
-
-@pytest.mark.nightly
-def test_one_device_with_nine_of_ten_fixes_has_its_events_like_the_others(spark: SparkSession, tmp_path: Path) -> None:
-    def shuttle(device: str, count: int, step_s: float) -> Iterator[LakeFix]:
-        # over the square from west to east in 100 s, and back
-        for at in range(count):
-            phase = at * step_s % 200
-            lon = 0.0003 * min(phase, 200 - phase) - 0.01
-            yield LakeFix(device, at + 1, NIGHT + timedelta(seconds=at * step_s), 0.005, round(lon, 7))
-
-    lake = lake_of(tmp_path / "lake", [square("square")])
-    few = [fix for number in range(9) for fix in shuttle(f"eu-{number:04}", 500, 20.0)]
-    ingest(lake, [*few, *shuttle("eu-busy", 40_000, 0.25)])
-    assert run(spark, lake).revisions
-    entries = Counter(row["device"] for row in in_force(lake, TABLE) if row["kind"] == "enter")
-    assert set(entries.values()) == {100}, "each drove for 10,000 s, and went in twice in 200 s"
-    assert len(entries) == 10
 
 
 def messages(stack: LocalStack, topic: str, count: int, timeout_s: float = 30) -> list[tuple[str, dict[str, Any]]]:

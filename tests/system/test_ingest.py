@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
-import msgpack
 import pytest
 from pyspark.sql import SparkSession
 
 from cloud_jobs.config import CloudSettings, ClusterSettings, IngestSettings
-from cloud_jobs.errors import Fenced
-from cloud_jobs.ingest.job import MicroBatchHandler, start_ingest
+from cloud_jobs.ingest.job import start_ingest
 from cloud_jobs.lake.coverage import DeviceStream
-from cloud_jobs.status.centre_reader import topic_lags
 from deploy.local import LocalStack
 from tests.pulsar_clients import open_client
-from tests.telemetry.test_wire import framed
-from waybill.record import Batch, Canary, IntervalSet, Position, Record, Tombstone, encode
+from waybill.record import Batch, Canary, IntervalSet, Record, Tombstone, encode
 
-MARKERS = 10
-"""More of them than Pulsar writes while a few messages are sent."""
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 EPOCH = 7
@@ -112,54 +105,3 @@ def test_the_same_name_with_other_content_goes_to_quarantine_once(centre: Ingest
     (row,) = centre.settings.tables.rows("quarantine").to_pylist()
     assert (row["cause"], row["device"], row["epoch"], row["seq"]) == ("conflict", "eu-0001", EPOCH, 2)
     assert json.loads(row["detail"])["name"] == "y2"
-
-
-def test_a_message_that_is_no_batch_is_kept_with_its_reason_and_stops_nobody(centre: IngestCentre) -> None:
-    lying = framed(["eu-0001", EPOCH, 4, 0, [2, 2], []], msgpack.packb({"t": "nonsense"}))
-    centre.send(b"junk", batch(1), lying)
-    centre.ingest()
-    assert centre.names() == [1]
-    malformed = {row["payload"]: row for row in centre.settings.tables.rows("quarantine").to_pylist()}
-    assert {row["cause"] for row in malformed.values()} == {"malformed"}
-    assert malformed[b"junk"]["detail"].startswith("not-a-batch")
-    assert malformed[lying]["detail"].startswith("malformed")
-
-
-def test_a_second_ingest_on_the_same_lake_is_fenced_off(centre: IngestCentre) -> None:
-    centre.send(batch(1))
-    centre.ingest()
-    slow = MicroBatchHandler(centre.spark, centre.settings.tables)
-    centre.send(batch(2))
-    centre.ingest()
-    message = (bytearray(batch(3)), {"tenant": "acme", "region": "eu"}, datetime.now(UTC), "t", "0", None)
-    names = ("value", "properties", "publish_time", "topic", "message_id", "malformed")
-    types = ("binary", "map<string,string>", "timestamp", "string", "string", "string")
-    schema = ", ".join(f"{name} {kind}" for name, kind in zip(names, types, strict=True))
-    with pytest.raises(Fenced):
-        slow(centre.spark.createDataFrame([message], schema), 0)
-    assert slow.fenced is not None
-    assert centre.names() == [1, 2]
-
-
-def test_every_kind_keeps_its_columns(centre: IngestCentre) -> None:
-    position = Record(1, NOON_US, Position(latitude=53.5, longitude=-2.5, accuracy_m=4))
-    centre.send(encode(Batch("eu-0001", EPOCH, 1, (position,))))
-    centre.ingest()
-    (row,) = centre.settings.tables.rows("records").to_pylist()
-    assert (row["kind"], row["latitude"], row["longitude"], row["accuracy_m"]) == ("position", 53.5, -2.5, 4.0)
-    assert (row["tenant"], row["region"], row["speed_mps"], row["ingest_number"]) == ("acme", "eu", None, 1)
-
-
-def test_what_the_ingest_has_not_taken_is_its_lag(centre: IngestCentre) -> None:
-    centre.send(batch(1))
-    (lag,) = topic_lags(centre.settings)
-    assert (lag.backlog, lag.oldest) == (None, None), "there is no subscription yet"
-    centre.ingest()
-    centre.send(batch(2), batch(3))
-    (lag,) = topic_lags(centre.settings)
-    # The last micro-batch of a run that ended may be acknowledged by the next run alone. On a slow machine Pulsar puts
-    # its own markers of replicated subscriptions between the messages, and counts them.
-    assert lag.backlog is not None
-    assert 2 <= lag.backlog <= 3 + MARKERS
-    assert lag.oldest is not None
-    assert abs((datetime.now(UTC) - lag.oldest).total_seconds()) < 600

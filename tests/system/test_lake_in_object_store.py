@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud_jobs.errors import CommitFailed, Fenced, LakeError, LocationError, StoreUnavailable
-from cloud_jobs.ingest.micro_batch import CrashPoint
+from cloud_jobs.errors import Fenced, LakeError, LocationError
 from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.s3_access import S3Access
 from cloud_jobs.lake.tables import Lake
@@ -46,35 +45,6 @@ def test_of_two_ingests_the_one_that_was_overtaken_stops(lake: Lake) -> None:
     with pytest.raises(Fenced):
         take_in(lake, first, [batch(1, 2)])
     assert check(lake) == IntervalSet([(1, 2)])
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("point", CrashPoint)
-def test_a_store_that_is_killed_between_two_writes_leaves_nothing_half_done(
-    store: ObjectStore, lake: Lake, point: CrashPoint
-) -> None:
-    take_in(lake, new_ingest(lake), [batch(1, 2)])
-
-    def kill(reached: CrashPoint) -> None:
-        if reached is point:
-            store.kill()
-
-    task = [batch(2, 3, 4, head=6, lost=(Tombstone(5, 5, "age"),)), batch(2, word="y")]
-    dying = new_ingest(lake, kill)
-    try:
-        if point is CrashPoint.COUNTED:
-            take_in(lake, dying, task)
-        else:
-            with pytest.raises((StoreUnavailable, CommitFailed, OSError)):
-                take_in(lake, dying, task)
-    finally:
-        store.start()
-        store.wait()
-    # it may be said to be open or complete, but never a record more or less than there is
-    assert check(lake) in (IntervalSet([(1, 2)]), IntervalSet([(1, 4)]))
-    take_in(lake, new_ingest(lake), task)
-    assert check(lake) == IntervalSet([(1, 4)])
-    assert (coverage(lake).declared_lost, coverage(lake).missing) == (IntervalSet([(5, 5)]), IntervalSet([(6, 6)]))
 
 
 def test_a_bucket_a_table_or_a_right_that_is_not_there_is_named(store: ObjectStore, tmp_path: Path) -> None:

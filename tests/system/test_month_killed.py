@@ -7,27 +7,18 @@ and the rest is not. What a command that died left behind, the next one finds, a
 from __future__ import annotations
 
 import json
-import shutil
-import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from pathlib import Path
-from random import Random
 from secrets import token_hex
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
-from cloud_jobs.billing.documents import DocumentType
-from cloud_jobs.errors import CloudError
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.lake.transactions import commit_files
 from deploy.local import ObjectStore
 from simulator.month import ArrivedBatch, Decide, Deliver, Month, Publish, hard_month
-from tests.cloud_jobs.ingest.test_two_ingests import Killed, Scheduler
-from tests.system.billed_month import Centre, billed, owed, posted
+from tests.system.billed_month import Centre, billed
 from tests.system.dying_store import DyingStore
 from tests.system.lake_in_store import copy_lake, place
 
@@ -160,108 +151,3 @@ def test_what_is_lost_at_any_write_or_not_answered_is_done_by_the_next_command(w
     for number in range(walk.writes):
         walk.lost_at(number)
         walk.unanswered(number)
-
-
-class Clerks:
-    """Commands of several clerks in one lake, whose turns change, or which are killed, around each commit."""
-
-    def __init__(self, folder: Path, seed: int, kills: int) -> None:
-        self.dice = Random(f"clerks {seed}")
-        self._scheduler = Scheduler(seed)
-        self._folder = folder
-        self._kills = kills
-        self._turn = threading.local()
-
-    def run(self, **commands: Callable[[Centre], None]) -> None:
-        """Each by itself, three times, whatever happens to it."""
-        self._scheduler.run(**{name: partial(self._work, name, command) for name, command in commands.items()})
-
-    def around(self, commit: Callable[..., None]) -> Callable[..., None]:
-        """A commit, at both ends of which others may come first, or the command may be killed."""
-
-        def committed(*arguments: Any, **named: Any) -> None:
-            self._reached()
-            commit(*arguments, **named)
-            self._reached()
-
-        return committed
-
-    def _work(self, name: str, command: Callable[[Centre], None]) -> None:
-        self._turn.name = name
-        for _ in range(3):
-            self._scheduler.step(name)
-            with suppress(Killed, CloudError):
-                command(Centre(Lake(self._folder)))
-
-    def _reached(self) -> None:
-        # who prepares and who looks afterwards is alone
-        name = getattr(self._turn, "name", None)
-        if name is None:
-            return
-        if self._kills and self.dice.random() < 0.15:
-            self._kills -= 1
-            raise Killed
-        self._scheduler.step(name)
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The lake of a month that is metered; nobody closed it."""
-    folder = tmp_path_factory.mktemp("prepared") / "lake"
-    prepare(Centre(Lake(folder)), "issue")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def alone(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """What one clerk has closed in the end."""
-    folder = tmp_path_factory.mktemp("alone") / "lake"
-    shutil.copytree(prepared, folder)
-    centre = Centre(Lake(folder))
-    centre.take_in(known_month().late)
-    centre.meter()
-    close_and_issue_later(centre)
-    return billed(centre)
-
-
-def adjust(centre: Centre) -> None:
-    centre.adjust(LATER)
-
-
-def close_and_issue_later(centre: Centre) -> None:
-    centre.close(LATER)
-    centre.issue(LATER)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 12))])
-def test_clerks_who_close_issue_and_adjust_at_once_and_are_killed_post_each_amount_once(
-    prepared: Path, alone: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    shutil.copytree(prepared, tmp_path / "lake")
-    lake, late = Lake(tmp_path / "lake"), [*known_month().late]
-    clerks = Clerks(tmp_path / "lake", seed, kills=4)
-    monkeypatch.setattr("cloud_jobs.billing.register.posting.commit_files", clerks.around(commit_files))
-
-    def come_late(centre: Centre) -> None:
-        centre.take_in([late.pop() for _ in range(min(len(late), 10))])
-        centre.meter()
-
-    clerks.run(
-        one=close_and_issue_later,
-        other=close_and_issue_later,
-        third=close_and_adjust,
-        fourth=adjust,
-        late=come_late,
-    )
-    centre = Centre(lake)
-    centre.take_in(late)
-    centre.meter()
-    close_and_issue_later(centre)
-    centre.adjust(LATER)
-    found = billed(centre)
-    for table in ("rated_lines", "certificates", "closings"):
-        assert found[table] == alone[table]
-    invoices = [one for one in centre.register.documents() if one.type is DocumentType.INVOICE]
-    assert sorted(one.key.payer for one in invoices) == ["acme", "kaze"]
-    assert posted(centre) == owed(centre)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,18 +14,15 @@ import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from deploy.local import LocalAuthority, MosquittoBroker, TlsFiles
+from deploy.local import LocalAuthority, TlsFiles
 from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.uplink.mqtt import MqttUplink
 from gateway.access.broker_log import BrokerLog
 from gateway.access.enrolment_service import EnrolmentDoor
 from gateway.mqtt_connection import MqttConnection
-from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors
-from tests.edge_agent.region import MqttRegion
 from tests.gateway.strategies import settings as gateway_settings
 from tests.system.regional_broker import RegionalBroker
 from tests.waiting import deadline_s, wait_until
-from waybill.identity.authority import read_certificates
 from waybill.mqtt.broker_settings import BrokerSettings
 from waybill.mqtt.mqtt_client import MqttMessage
 from waybill.record import DeviceChannel, device_filter, device_topic, shared_filter
@@ -172,21 +167,6 @@ def test_a_topic_that_ends_a_line_forges_none_in_the_log(
     assert log.publications.total() == before + 1 + len(cuts)
 
 
-@pytest.mark.nightly
-def test_a_broker_goes_on_without_the_process_that_writes_its_log(broker: RegionalBroker, tmp_path: Path) -> None:
-    server = MosquittoBroker("alone", tmp_path, security=broker.server.security)
-    server.start()
-    server.wait()
-    try:
-        (writer,) = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-        os.kill(int(writer), signal.SIGKILL)
-        wait_until(server.probe, 10)
-        assert server.probe()
-        assert server.pid is not None
-    finally:
-        server.stop()
-
-
 def test_who_gives_the_client_id_of_another_ends_nobody_s_session(
     broker: RegionalBroker, participants: dict[str, Participant]
 ) -> None:
@@ -201,53 +181,6 @@ def test_who_gives_the_client_id_of_another_ends_nobody_s_session(
     liar.close()
     assert owner.publish(device_topic(*OWNER, DeviceChannel.BATCH), b"x") in {"Success", "No matching subscribers"}
     assert not ended
-
-
-@pytest.mark.nightly
-def test_a_certificate_that_ends_in_mid_flight_loses_nothing_and_the_next_one_is_read_without_a_restart(
-    tmp_path: Path,
-) -> None:
-    broker, car = RegionalBroker(tmp_path), MosquittoBroker("car", tmp_path / "car")
-    car.start()
-    car.wait()
-    vehicle = VehicleSensors(car.port)
-    region = MqttRegion(broker.server.port, tls=broker.authority.client("gateway@eu-1", "eu"))
-    place, name = tmp_path / "own", f"{TENANT}/{DEVICE}"
-    own = broker.ending(place, name, in_s=-60)
-    tls = f'[uplinks.tls]\nca = "{own.ca}"\ncertificate = "{own.certificate}"\nkey = "{own.key}"'
-    agent = AgentProcess(tmp_path, car.port, {"eu": broker.server.port}, tls=tls)
-    agent.start()
-    try:
-        wait_until(lambda: all(word in agent.log.read_text() for word in ("listening", "uplink not reached")))
-        for _ in range(20):
-            vehicle.position()
-        broker.ending(place, name, in_s=5)
-        assert region.wait_for(lambda it: len(it.records) == 20), region.errors
-        ends = read_certificates(own.certificate.read_bytes())[0].not_valid_after_utc
-        wait_until(lambda: datetime.now(UTC) > ends, 10)
-        # what is connected goes on; what connects anew is refused
-        for _ in range(20):
-            vehicle.position()
-        assert region.wait_for(lambda it: len(it.records) == 40), region.errors
-        refused = broker.said("certificate verify failed")
-        broker.server.stop()
-        broker.server.start()
-        broker.server.wait()
-        for _ in range(20):
-            vehicle.position()
-        wait_until(lambda: broker.said("certificate verify failed") > refused)
-        wait_until(lambda: agent.status()["head"] == 60 and agent.status()["depth_records"] == 20)
-        assert len(region.records) == 40
-        broker.ending(place, name, in_s=3600)
-        assert region.wait_for(lambda it: len(it.records) == 60), region.errors
-        wait_until(lambda: agent.status()["depth_records"] == 0)
-        assert not region.conflicts
-    finally:
-        agent.stop()
-        vehicle.close()
-        region.close()
-        car.stop()
-        broker.server.stop()
 
 
 def certified(broker: RegionalBroker, name: str) -> dict[str, Any]:

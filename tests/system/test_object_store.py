@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from configparser import ConfigParser
@@ -15,8 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from pyarrow.fs import S3FileSystem
 
-from deploy.local import FolderDamaged, ObjectStore, ServerState
-from deploy.local.object_store import versitygw
+from deploy.local import ObjectStore, ServerState
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 
@@ -104,16 +102,3 @@ def test_the_credentials_are_of_this_store_and_only_its_owner_reads_them(store: 
     other = ObjectStore(tmp_path / "other")
     other.prepare()
     assert not {key, secret} & set(credentials(other))
-
-
-def test_a_damaged_file_of_credentials_is_named_and_not_quoted(tmp_path: Path) -> None:
-    broken = ObjectStore(tmp_path / "s3")
-    broken.credentials_file.write_text("[default]\nsecret-that-must-not-be-shown\n")
-    with pytest.raises(FolderDamaged, match="credentials is no file of credentials; delete it") as failure:
-        broken.environment()
-    assert "must-not-be-shown" not in str(failure.value)
-    assert failure.value.__suppress_context__
-
-
-def test_the_program_is_one_that_setup_built() -> None:
-    assert os.access(versitygw(), os.X_OK)

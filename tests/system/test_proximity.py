@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
-import pulsar
 import pytest
 from pyspark.sql import SparkSession
 
@@ -22,9 +18,7 @@ from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.proximity.crowds import CROWD
 from cloud_jobs.proximity.job import TABLE, ProximityRun, compute_encounters
 from cloud_jobs.revisions import NOTE, encounter_message
-from deploy.local import LocalStack
 from geo.spatial import TrackSettings
-from tests.pulsar_clients import create_topic, open_client
 from tests.system.lake_of_fixes import NIGHT, LakeFix, in_force, ingest, lake_of
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
@@ -139,71 +133,3 @@ def test_three_thousand_in_one_yard_have_one_encounter_each_and_do_not_stall_the
     assert met == {(f"eu-{one:05}", f"eu-{one + 1:05}") for one in range(90_000, 90_400, 2)}
     retracted = [row for row in lake.rows(TABLE).to_pylist() if row["retracted"]]
     assert len(retracted) == 40 * 39 / 2
-
-
-def command(*options: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
-    arguments = [sys.executable, "-m", "cloud_jobs", "proximity", *options]
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=timeout_s, check=False)
-
-
-def settings_file(folder: Path, service_url: str, admin_url: str, topic: str, more: str = "") -> Path:
-    path = folder / "cloud.toml"
-    path.write_text(
-        f'lake = "{folder}/lake"\ncheckpoints = "{folder}/checkpoints"\n'
-        f'[[clusters]]\nname = "hq"\nservice_url = "{service_url}"\nadmin_url = "{admin_url}"\n'
-        f'[proximity]\ntopic = "{topic}"\n{more}'
-    )
-    return path
-
-
-@pytest.mark.nightly
-def test_the_command_explains_itself_and_refuses_what_it_does_not_know(tmp_path: Path) -> None:
-    shown = command("--help")
-    assert shown.returncode == 0
-    assert "Example: cloud-jobs proximity --config cloud.toml" in shown.stdout
-    assert "--follow" in shown.stdout
-    config = settings_file(tmp_path, "pulsar://localhost:1", "http://localhost:1", "t", "crowd_device = 5\n")
-    wrong = command("--config", str(config))
-    assert wrong.returncode == 78
-    assert wrong.stderr == f"{config}: proximity.crowd_device: no such setting; did you mean 'crowd_devices'?\n"
-    missing = command("--config", str(tmp_path / "none.toml"))
-    assert missing.returncode == 78
-    assert "none.toml: cannot be read" in missing.stderr
-    assert command().returncode == command("--config", str(config), "--nonsense").returncode == 2
-    assert not (tmp_path / "lake").exists(), "nothing was made"
-    nowhere = command("--config", str(settings_file(tmp_path, "pulsar://localhost:1", "http://localhost:1", "t")))
-    assert (nowhere.returncode, (tmp_path / "lake").exists()) == (1, False)
-    assert nowhere.stderr.splitlines()[-1].startswith(f"cloud-jobs: there is no lake {tmp_path}/lake")
-    Lake(tmp_path / "lake").create()
-    unreachable = settings_file(
-        tmp_path, "pulsar://localhost:1", "http://localhost:1", "t", '[spark]\nmaster = "spark://127.0.0.1:1"\n'
-    )
-    failed = command("--config", str(unreachable))
-    assert failed.returncode == 1
-    # the log, which is there too, says that the job began
-    assert failed.stderr.splitlines()[-1] == "cloud-jobs: nobody answers at spark://127.0.0.1:1"
-
-
-@pytest.mark.nightly
-def test_the_command_computes_what_is_in_the_lake_and_publishes_it(stack: LocalStack, tmp_path: Path) -> None:
-    topic = create_topic(stack.pulsar["hq"], f"persistent://fleet/events/encounters-{uuid4().hex[:8]}")
-    lake = lake_of(tmp_path / "lake")
-    ingest(lake, yard(range(3)))
-    hq, access = stack.pulsar["hq"], f"[access]\n{stack.access('jobs').as_toml()}"
-    done = command("--config", str(settings_file(tmp_path, hq.service_url, hq.admin_url, topic, access)))
-    assert done.returncode == 0, done.stderr
-    rows = in_force(lake, TABLE)
-    assert sorted((row["device_a"], row["device_b"]) for row in rows) == [
-        ("eu-00000", "eu-00001"),
-        ("eu-00000", "eu-00002"),
-        ("eu-00001", "eu-00002"),
-    ]
-    client = open_client(hq.service_url, hq.access)
-    try:
-        reader = client.create_reader(topic, pulsar.MessageId.earliest)
-        found = [reader.read_next(10_000) for _ in rows]
-        assert not reader.has_message_available()
-    finally:
-        client.close()
-    sent = {message.partition_key(): json.loads(message.data()) for message in found}
-    assert sent == {f"{row['id']}/{row['revision']}": encounter_message(row) for row in rows}

@@ -3,7 +3,6 @@
 import time
 from contextlib import closing
 from pathlib import Path
-from uuid import uuid4
 
 import httpx
 import pulsar
@@ -13,7 +12,6 @@ from pydantic import SecretStr
 
 from deploy.local import LocalStack
 from tests.pulsar_clients import http_access
-from tests.waiting import wait_until
 from waybill.identity.tokens import TokenKey
 from waybill.pulsar.pulsar_client import PulsarAccess, access_tls_context, open_pulsar_client
 
@@ -100,41 +98,3 @@ def test_another_authority_is_trusted_by_no_client_and_plain_text_is_answered_by
         client.create_producer(BATCHES)
     with pytest.raises(httpx.HTTPError):
         httpx.get(f"http://{plain[1]}{OPERATORS}", timeout=20)
-
-
-@pytest.mark.nightly
-def test_a_key_changes_under_load_and_a_token_of_the_former_one_is_refused(stack: LocalStack) -> None:
-    topic = f"persistent://public/default/rotation-{uuid4().hex[:8]}"
-    assert stack.credentials
-    issuer, roles = stack.credentials.issuer, stack.credentials.roles
-    former = shown(stack, issued(stack))
-    eu = stack.pulsar["eu"]
-    sent: list[int] = []
-    with closing(open_pulsar_client(eu.service_url, stack.access(), timeout_s=20)) as client:
-        producer = client.create_producer(topic)
-
-        def send(seconds: float) -> None:
-            end = time.monotonic() + seconds
-            while time.monotonic() < end:
-                producer.send(b"%d" % len(sent))
-                sent.append(len(sent))
-
-        send(0.5)
-        issuer.publish_new_key()
-        fresh = shown(stack, issuer.newest_token("operator", now_s=time.time(), life_s=3600))
-        for cluster in stack.pulsar:
-            wait_until(lambda: status_of(stack, fresh, cluster) == 200, 20)  # noqa: B023  # called at once
-        send(0.5)
-        assert set(issuer.sign_with_newest(dict.fromkeys(roles, 3600.0), now_s=time.time())) == set(roles)
-        # whoever comes now shows the new one, and the former one is good still
-        assert status_of(stack, stack.access()) == status_of(stack, former) == 200
-        send(0.5)
-        assert len(issuer.retire_former_keys()) == 1
-        wait_until(lambda: status_of(stack, former) == 401, 20)
-        assert not may_produce(stack, former)
-        send(0.5)
-        reader = client.create_reader(topic, pulsar.MessageId.earliest)
-        assert [int(reader.read_next(10_000).data()) for _ in sent] == sent
-    # the brokers themselves: what eu sends to hq arrives
-    assert may_produce(stack, stack.access("gateway-eu"))
-    assert may_produce(stack, stack.access("jobs"), "hq", "persistent://fleet/events/geofence")

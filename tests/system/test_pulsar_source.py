@@ -1,6 +1,5 @@
 """The conformance suite of the format `pulsar`: a real cluster, a real Spark, one sentence a test."""
 
-import subprocess
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -9,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from cloud_jobs.pulsar_source.reading.columns import arrow_schema
 from deploy.local import LocalStack
-from deploy.local.jvm import pulsar_home
 from tests.cloud_jobs.pulsar_source.world import (
     DeliveredBatches,
     LiveCluster,
@@ -72,20 +70,6 @@ def test_limits_hold_for_messages_of_batching_producers(
     assert_forward(offsets(tmp_path / "r"))
 
 
-@pytest.mark.nightly
-def test_a_message_bigger_than_the_limit_goes_through_alone(
-    hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
-) -> None:
-    topic = hq.new_topic()
-    hq.send(topic, range(10), pad=10)
-    hq.send(topic, [10], pad=50_000)
-    hq.send(topic, range(11, 20), pad=10)
-    frame = stream(spark, hq.options, topics=topic, subscription="s", maxBytesPerTrigger="1000")
-    read_available(frame, collected, tmp_path)
-    assert [10] in collected.batches.values()
-    assert sorted(collected.numbers()) == list(range(20))
-
-
 def test_a_compacted_topic_gives_the_newest_of_each_key(
     hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
 ) -> None:
@@ -134,28 +118,6 @@ def test_new_topics_of_a_pattern_and_new_partitions_are_met_while_running(
         producer.close()
         eventually("everything", lambda: len(collected.numbers()) >= 300)
     assert sorted(collected.numbers()) == list(range(300))
-
-
-@pytest.mark.nightly
-def test_reading_starts_at_the_latest_message_or_at_a_time(
-    hq: LiveCluster, spark: SparkSession, tmp_path: Path
-) -> None:
-    topic = hq.new_topic(2)
-    hq.send(topic, range(100))
-    moment = datetime.now(UTC) + timedelta(milliseconds=50)
-    eventually("the moment", lambda: datetime.now(UTC) > moment)
-    starts = {"earliest": 200, "latest": 0, moment.isoformat(): 100}
-    results = {name: DeliveredBatches() for name in starts}
-    for number, name in enumerate(starts):
-        frame = stream(spark, hq.options, topics=topic, subscription=f"s{number}", startingPosition=name)
-        if name == "earliest":
-            hq.send(topic, range(100, 200))
-        read_available(frame, results[name], tmp_path / str(number))
-    assert {name: len(result.numbers()) for name, result in results.items()} == starts
-    since = spark.read.format("pulsar").options(**hq.options, topics=topic, startingPosition=moment.isoformat())
-    until = spark.read.format("pulsar").options(**hq.options, topics=topic, endingPosition=moment.isoformat())
-    assert sorted(int(row[0]) for row in since.load().select("value").collect()) == list(range(100, 200))
-    assert sorted(int(row[0]) for row in until.load().select("value").collect()) == list(range(100))
 
 
 def test_columns_carry_what_the_producer_set(hq: LiveCluster, spark: SparkSession) -> None:
@@ -229,32 +191,6 @@ def test_records_gone_by_retention_stop_the_query_or_leave_a_gap_as_the_option_s
         read_available(stream(spark, hq.options, **options), collected, tmp_path)
     read_available(stream(spark, hq.options, failOnDataLoss="false", **options), collected, tmp_path)
     assert sorted(collected.numbers()) == [*range(50), *range(100, 150)]
-
-
-@pytest.mark.nightly
-def test_a_foreign_producer_is_read_completely(
-    hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
-) -> None:
-    topic = hq.new_topic(2)
-    command = [pulsar_home() / "bin/pulsar-perf", "produce", topic, "-u", hq.service_url, "-m", 4000, "-r", 4000]
-    if hq.access.token_file:
-        plugin = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
-        command += ["--auth-plugin", plugin, "--auth-params", hq.access.token_file.as_uri()]
-        command += ["--trust-cert-file", hq.access.tls_ca]
-    frame = stream(spark, hq.options, topics=topic, subscription="s", maxMessagesPerTrigger="1500")
-    subprocess.run([*map(str, command), "-s", "100"], check=True, capture_output=True, timeout=240)
-    # Its payloads are no numbers of ours, so they are counted.
-    writer = frame.writeStream.foreachBatch(lambda rows, batch: collected.batches.update({batch: [0] * rows.count()}))
-    query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
-    assert query.awaitTermination(180)
-    stats = hq.call("GET", f"{hq.path(topic)}/partitioned-stats?perPartition=false")
-    assert len(collected.numbers()) == stats["msgInCounter"] >= 4000
-    assert max(collected.sizes()) <= 1500
-
-
-def test_an_unknown_option_is_named_with_the_nearest_right_one(hq: LiveCluster, spark: SparkSession) -> None:
-    with pytest.raises(AnalysisException, match="did you mean maxMessagesPerTrigger"):
-        spark.read.format("pulsar").options(**hq.options, topics="t", maxMessagePerTriger="1").load().collect()
 
 
 def assert_forward(written: list[dict[str, Any]]) -> None:

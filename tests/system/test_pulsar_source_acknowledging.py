@@ -1,7 +1,5 @@
 """Many cursors are moved at once, each to its place; through the real Pulsar."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from cloud_jobs.pulsar_source.driver.acknowledging import acknowledge
@@ -52,35 +50,3 @@ def test_each_cursor_moves_to_its_place_and_the_broker_delivers_nothing_for_it(h
     )
     stats = hq.call("GET", f"{hq.path(acknowledge_to.topic)}/partitioned-stats")
     assert stats["subscriptions"][SUBSCRIPTION]["msgOutCounter"] == 0
-
-
-@pytest.mark.nightly
-def test_each_acknowledgement_is_taken_however_often_one_follows_another(hq: LiveCluster) -> None:
-    acknowledge_to = Acknowledger(hq)
-    for _ in range(25):
-        assert acknowledge_to(acknowledge_to.last) == acknowledge_to.last
-
-
-@pytest.mark.nightly
-def test_a_partition_that_somebody_holds_is_waited_for_and_the_others_do_not_wait(hq: LiveCluster) -> None:
-    acknowledge_to = Acknowledger(hq)
-    held, *others = acknowledge_to.partitions
-    holder = hq.client.subscribe(held, SUBSCRIPTION)
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        taken = pool.submit(acknowledge_to, acknowledge_to.last)
-        asked = {name: str(acknowledge_to.last[name]) for name in others}
-        eventually(
-            "the others are acknowledged",
-            lambda: asked.items() <= hq.cursors(acknowledge_to.topic, SUBSCRIPTION).items(),
-        )
-        holder.close()
-        assert taken.result(60) == acknowledge_to.last
-
-
-@pytest.mark.nightly
-def test_a_partition_that_somebody_keeps_is_left_and_the_others_are_acknowledged(hq: LiveCluster) -> None:
-    acknowledge_to = Acknowledger(hq, operationTimeoutSeconds="1")
-    held, *others = acknowledge_to.partitions
-    holder = hq.client.subscribe(held, SUBSCRIPTION)
-    assert acknowledge_to(acknowledge_to.last) == {name: acknowledge_to.last[name] for name in others}
-    holder.close()

@@ -6,7 +6,7 @@ import pytest
 
 from tests.cloud_jobs.pulsar_source.by_hand import QueryByHand
 from tests.cloud_jobs.pulsar_source.raw import RawProducer, metadata, raw_producer
-from tests.cloud_jobs.pulsar_source.world import LiveCluster, eventually
+from tests.cloud_jobs.pulsar_source.world import LiveCluster
 
 pytestmark = [pytest.mark.system, pytest.mark.nightly]
 
@@ -66,12 +66,6 @@ def test_a_message_belongs_to_the_batch_of_its_last_chunk(
     query.close()
 
 
-def test_a_message_in_compressed_chunks_belongs_to_the_batch_of_its_last_one_too(hq: LiveCluster) -> None:
-    query = QueryByHand(hq, operationTimeoutSeconds="2")
-    assert batches_of(hq, query, TWO_PRODUCERS, compressed=True) == OF_TWO_PRODUCERS
-    query.close()
-
-
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [
@@ -94,52 +88,4 @@ def test_chunks_that_are_sent_again_are_a_message_or_a_row_that_says_so(
     rows = [row for batch in batches_of(hq, query, steps) for row in batch]
     assert len(rows) == len(expected)
     assert all(row.startswith(text) for row, text in zip(rows, expected, strict=True)), rows
-    query.close()
-
-
-def test_more_messages_at_once_than_the_client_holds_are_a_row_each(hq: LiveCluster) -> None:
-    query, names = QueryByHand(hq), "abcdefghijkl"
-    steps = " ".join(f"{name}{number}/2" for number in range(2) for name in names)
-    (rows,) = batches_of(hq, query, f"{steps} 0")
-    assert len(rows) == len(names) + 1
-    assert sum("cannot be put together" in row for row in rows) == 2
-    query.close()
-
-
-def test_a_message_that_a_limited_query_began_before_it_was_started_again_is_delivered_although_nothing_follows(
-    hq: LiveCluster,
-) -> None:
-    query = QueryByHand(hq, limited=True, maxMessagesPerTrigger="2")
-    assert batches_of(hq, query, "a0/2 b0/2 b1/2") == [["whole b"]]
-    query.start_again()
-    assert batches_of(hq, query, "a1/2") == [["whole a"]]
-    query.close()
-
-
-def test_a_first_chunk_that_was_removed_with_its_ledger_is_reported_in_a_row_and_the_next_one_is_kept(
-    hq: LiveCluster,
-) -> None:
-    query = QueryByHand(hq)
-
-    def ledgers() -> list[int]:
-        rows = hq.call("GET", f"{hq.path(query.topic)}/internalStats")["ledgers"]
-        return [int(row["ledgerId"]) for row in rows]
-
-    assert batches_of(hq, query, "0 a0/2") == [["0"]]
-    (first,) = ledgers()
-    hq.call("PUT", f"{hq.path(query.topic)}/unload")
-    eventually("the ledger is removed", lambda: first not in ledgers())
-    with raw_producer(hq, query.topic) as producer:
-        send(producer, "a1/2")
-        send(producer, "b0/2")
-    end, tasks = query.plan()
-    (row,) = query.rows(tasks)
-    assert "its first chunk is not stored any more: it was read before, or is lost" in row["malformed"]
-    query.done(end)
-    second = max(ledgers())
-    hq.call("PUT", f"{hq.path(query.topic)}/unload")
-    with raw_producer(hq, query.topic) as producer:
-        send(producer, "b1/2")
-    assert second in ledgers()  # until the whole message is acknowledged
-    assert batches_of(hq, query, "2") == [["whole b", "2"]]
     query.close()

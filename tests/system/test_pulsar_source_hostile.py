@@ -3,12 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import pulsar
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.cloud_jobs.pulsar_source.raw import Fields, message, metadata, pair, raw_producer
-from tests.cloud_jobs.pulsar_source.world import DeliveredBatches, LiveCluster, offsets, read_available, stream
+from tests.cloud_jobs.pulsar_source.world import LiveCluster, read_available, stream
 
 pytestmark = [pytest.mark.system, pytest.mark.nightly]
 NANOSECONDS = 1_767_603_422_000_000_000
@@ -96,70 +95,3 @@ def test_a_message_of_any_content_is_a_row_and_the_query_goes_on(
         hq.send(topic, [number])
     read_available(frame, collected, tmp_path)
     assert [row["value"] for row in collected.rows[len(said) :]] == [b"100", b"101", b"102"]
-
-
-def test_a_subscription_found_on_a_topic_of_a_pattern_is_read_from_its_cursor_within_the_limit(
-    hq: LiveCluster, spark: SparkSession, tmp_path: Path
-) -> None:
-    topic = hq.new_topic(prefix=f"found-{tmp_path.name}")
-    hq.send(topic, range(203))
-    consumer = hq.client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
-    for _ in range(200):
-        consumer.acknowledge_cumulative(consumer.receive(10_000))
-    consumer.close()
-    frame = stream(
-        spark,
-        hq.options,
-        topicsPattern=f"public/default/found-{tmp_path.name}.*",
-        subscription="s",
-        maxMessagesPerTrigger="10",
-    )
-    # A query without any topic yet, which then meets one that has the subscription.
-    empty = stream(spark, hq.options, topicsPattern=f"public/default/found-{tmp_path.name}-no", subscription="s")
-    collected = DeliveredBatches()
-    read_available(empty, collected, tmp_path / "c")
-    read_available(frame, collected, tmp_path / "c")
-    assert max(collected.sizes()) <= 10
-    assert set(range(200, 203)) <= set(collected.numbers()) <= set(range(100, 203))
-
-
-@pytest.mark.parametrize("mark", ["+", "%20", "?", "#", " ", "ü"])
-def test_a_topic_is_found_whatever_its_name(hq: LiveCluster, spark: SparkSession, mark: str) -> None:
-    topic = f"persistent://public/default/name{mark}x-{hq.new_topic().rpartition('/')[2]}"
-    hq.send(topic, range(5))
-    for options in ({"topics": topic}, {"topicsPattern": "public/default/" + ".*" + topic.rpartition("/")[2][-12:]}):
-        frame = spark.read.format("pulsar").options(**hq.options, **options).load()
-        named = frame.where(frame.topic == topic)
-        assert sorted(int(row["value"]) for row in named.toArrow().to_pylist()) == list(range(5))
-
-
-def test_a_pattern_reads_every_topic_that_an_address_can_hold_and_is_not_stopped_by_the_others(
-    hq: LiveCluster, spark: SparkSession, tmp_path: Path
-) -> None:
-    namespace = f"public/{tmp_path.name}"
-    hq.call("PUT", f"namespaces/{namespace}")
-    new_topics = {"allowAutoTopicCreation": True, "topicType": "non-partitioned"}
-    hq.call("POST", f"namespaces/{namespace}/autoTopicCreation", new_topics)
-    names = ["b ", " c", "e\n", "tab\t", "d-partition-0", "x-partition-01"]
-    for name in [*names, ".", "..", "a\0b", "x" * 5_000]:
-        hq.send(f"persistent://{namespace}/{name}", [len(name)])
-    collected = Rows()
-    frame = stream(spark, hq.options, topicsPattern=f"{namespace}/.*", subscription="s")
-    read_available(frame, collected, tmp_path / "c")
-    assert sorted(row["topic"].rpartition("/")[2] for row in collected.rows) == sorted(
-        ["d" if name == "d-partition-0" else name for name in names]
-    )
-
-
-def test_a_topic_that_is_taken_out_of_the_options_is_no_loss(
-    hq: LiveCluster, spark: SparkSession, tmp_path: Path
-) -> None:
-    first, second = hq.new_topic(), hq.new_topic()
-    hq.send(first, range(5))
-    hq.send(second, range(5, 10))
-    collected = DeliveredBatches()
-    read_available(stream(spark, hq.options, topics=f"{first},{second}", subscription="s"), collected, tmp_path)
-    hq.send(second, range(10, 15))
-    read_available(stream(spark, hq.options, topics=second, subscription="s"), collected, tmp_path)
-    assert sorted(collected.numbers()) == list(range(15))
-    assert list(offsets(tmp_path)[-1]["positions"]) == [second]

@@ -1,7 +1,6 @@
 """Messages that end the native client's process, through the real Pulsar and Spark."""
 
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +8,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from cloud_jobs.pulsar_source.driver.driver import Driver
-from cloud_jobs.pulsar_source.options import PulsarOptions
 from tests.cloud_jobs.pulsar_source.raw import Fields, metadata, raw_producer
-from tests.cloud_jobs.pulsar_source.world import LiveCluster, eventually, stream
+from tests.cloud_jobs.pulsar_source.world import LiveCluster, stream
 
 pytestmark = [pytest.mark.system, pytest.mark.nightly]
 _MOST_STARTS = 6
@@ -61,26 +58,3 @@ def starts_until_done(frame: DataFrame, sink: Callable[[DataFrame, int], None], 
             query.stop()
         return start
     raise AssertionError("the query does not get over it")
-
-
-def test_the_driver_of_an_idle_query_is_sent_no_message_however_often_it_connects_again(hq: LiveCluster) -> None:
-    topic = hq.new_topic()
-    with closing(Driver(PulsarOptions.parse({**hq.options, "topics": topic, "subscription": "s"}))) as driver:
-        driver.begin()
-        for start in (0, 100):
-            eventually("the broker knows the owner", lambda: owners(hq, topic))
-            hq.send(topic, range(start, start + 100))
-            hq.call("PUT", f"{hq.path(topic)}/unload")
-        eventually("the broker knows the owner again", lambda: owners(hq, topic))
-        hq.send(topic, range(200, 300), batching=False)
-        (owner,) = owners(hq, topic)
-        assert (owner["availablePermits"], owner["msgOutCounter"]) == (0, 0)
-
-
-def owners(place: LiveCluster, topic: str) -> list[dict[str, Any]]:
-    """The consumers of the readers that stand for queries."""
-    try:
-        stats = place.call("GET", f"{place.path(topic)}/stats")["subscriptions"]
-    except AssertionError:  # the topic is being loaded
-        return []
-    return [one for name, row in stats.items() if name.startswith("s.owner.") for one in row["consumers"]]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -89,48 +87,6 @@ def test_a_price_that_is_set_back_holds_and_collectors_at_once_have_each_publica
         assert {(row["topic"], row["message_id"], row["reason"]) for row in bad} <= {
             (one.topic, one.message_id, one.reason) for one in result.quarantined
         }
-
-
-@pytest.mark.nightly
-def test_the_commands_of_two_processes_at_once_succeed_and_show_what_they_left_out(
-    stack: LocalStack, tmp_path: Path
-) -> None:
-    hq, name = stack.pulsar["hq"], f"f-{uuid4().hex[:8]}"
-    config = tmp_path / "cloud.toml"
-    config.write_text(
-        f'lake = "{tmp_path}/lake"\ncheckpoints = "{tmp_path}/checkpoints"\n'
-        f'[[clusters]]\nname = "hq"\nservice_url = "{hq.service_url}"\nadmin_url = "{hq.admin_url}"\n'
-        f"[access]\n{stack.access('jobs').as_toml()}" + (operator := stack_operator(stack.folder)).reference_settings()
-    )
-    flat = {"type": "Polygon", "coordinates": [[[0, 0], [0, 0], [0, 0], [0, 0]]]}
-    fence = make_version("fence", {"type": "Feature", "properties": {"id": name}, "geometry": flat})
-    publish([hq.service_url], [fence], stack.access("publisher"), signing=Signing(operator.key, "a test"))
-    send_junk(hq, name, operator.key)
-    Lake(tmp_path / "lake").create()
-    command = [sys.executable, "-m", "cloud_jobs", "usage", "--config", str(config), "--json"]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    try:
-        ended = [(process.communicate(timeout=300), process.returncode) for process in running]
-    finally:
-        for process in running:
-            process.kill()
-    assert [code for _, code in ended] == [0, 0], ended
-    for (out, _), _ in ended:
-        result = json.loads(out)
-        assert result["job"] == "usage"
-        assert result["fences_refused"] == len(result["refused_fences"])
-        assert result["messages_quarantined"] == len(result["quarantined_messages"])
-        (refused,) = [one for one in result["refused_fences"] if one["id"] == name]
-        assert refused["place"].startswith("persistent://fleet/reference/fences ")
-        assert refused["reason"]
-        assert sum(one["key"] == name for one in result["quarantined_messages"]) == 2
-    rows = publications_in(Lake(tmp_path / "lake"))
-    assert len({row["publication_id"] for row in rows}) == len(rows)
-    done = CliRunner().invoke(app, ["list", "--lake", f"{tmp_path}/lake", "--json"])
-    shown = json.loads(done.stdout)
-    (problem,) = [row["problem"] for row in shown["versions"] if row["id"] == name]
-    assert refused["reason"] in problem
-    assert sum(row["key"] == name for row in shown["quarantined"]) == 2
 
 
 def test_what_nobody_signed_who_may_is_in_quarantine_and_the_history_names_who_when_and_why(

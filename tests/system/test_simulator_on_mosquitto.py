@@ -1,7 +1,6 @@
 """The publisher and a real Mosquitto: everything that the fleet makes is held by the brokers, exactly once."""
 
 import io
-import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from paho.mqtt.properties import Properties
 from deploy.local import MosquittoBroker
 from simulator import (
     BrokerAddress,
-    NoSubscriber,
     PublishSettings,
     Scenario,
     VehicleMessage,
@@ -114,63 +112,6 @@ def test_every_message_is_received_exactly_once_and_stands_in_the_journal(
 
 
 @pytest.mark.nightly
-def test_a_vehicle_is_heard_in_the_order_in_which_it_speaks(brokers: dict[str, MosquittoBroker]) -> None:
-    scenario = generated_scenario(seed=5, vehicles=2, regions=("eu", "us"), duration_s=1200, interval_s=2)
-    listeners = [AgentListener(broker.port, name) for name, broker in brokers.items()]
-    try:
-        summary = publish(drive(scenario), spread(scenario, brokers), PublishSettings(speedup=5000))
-        wait_for(listeners, summary.made)
-    finally:
-        for listener in listeners:
-            listener.close()
-    for vehicle, listener in zip(scenario.vehicles, listeners, strict=True):
-        made = [(said.topic, said.payload) for said in drive(scenario) if said.device == vehicle.device]
-        assert listener.received == made
-
-
-@pytest.mark.nightly
-def test_a_vehicle_waits_for_an_agent_that_comes_late(brokers: dict[str, MosquittoBroker]) -> None:
-    scenario = small()
-    listeners: list[AgentListener] = []
-    late = threading.Timer(
-        1.5, lambda: listeners.extend(AgentListener(broker.port, name) for name, broker in brokers.items())
-    )
-    late.start()
-    try:
-        summary = publish(drive(scenario), spread(scenario, brokers), PublishSettings(speedup=2000))
-        wait_for(listeners, summary.made)
-    finally:
-        late.join()
-        for listener in listeners:
-            listener.close()
-    assert summary.refused_at_first > 0
-    assert heard(listeners) == said(drive(scenario))
-
-
-@pytest.mark.nightly
-def test_a_vehicle_without_agent_is_named_after_its_patience(brokers: dict[str, MosquittoBroker]) -> None:
-    scenario = small()
-    with pytest.raises(NoSubscriber, match="is the edge-agent running") as refused:
-        publish(drive(scenario), spread(scenario, brokers), PublishSettings(speedup=2000, timeout_s=1.0))
-    assert refused.value.device in {vehicle.device for vehicle in scenario.vehicles}
-
-
-@pytest.mark.nightly
-def test_what_an_agent_missed_while_it_was_away_is_kept_for_it(brokers: dict[str, MosquittoBroker]) -> None:
-    scenario = small()
-    for name, broker in brokers.items():
-        AgentListener(broker.port, name).close()
-    summary = publish(drive(scenario), spread(scenario, brokers), PublishSettings(speedup=2000))
-    listeners = [AgentListener(broker.port, name) for name, broker in brokers.items()]
-    try:
-        wait_for(listeners, summary.made)
-    finally:
-        for listener in listeners:
-            listener.close()
-    assert summary.made == summary.acknowledged == sum(len(listener.received) for listener in listeners)
-
-
-@pytest.mark.nightly
 def test_the_broker_may_be_restarted_and_nothing_is_missing(brokers: dict[str, MosquittoBroker]) -> None:
     """A stopped broker saves its sessions; at most what was under way may be there, or be delivered, twice."""
     scenario = small()
@@ -198,17 +139,3 @@ def test_the_broker_may_be_restarted_and_nothing_is_missing(brokers: dict[str, M
     assert not made - received
     redelivered = sum(listener.redelivered for listener in listeners)
     assert (received - made).total() <= summary.maybe_doubled + redelivered
-
-
-def test_the_journal_holds_what_the_generator_says(tmp_path: Path, brokers: dict[str, MosquittoBroker]) -> None:
-    scenario = small()
-    listeners = [AgentListener(broker.port, name) for name, broker in brokers.items()]
-    path = tmp_path / "made.jsonl"
-    try:
-        with path.open("w") as lines:
-            publish(drive(scenario), spread(scenario, brokers), PublishSettings(speedup=4000), journal=lines)
-    finally:
-        for listener in listeners:
-            listener.close()
-    devices = Counter(json.loads(line)["device"] for line in path.read_text().splitlines())
-    assert devices == Counter(message.device for message in drive(scenario))

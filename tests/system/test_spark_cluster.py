@@ -23,9 +23,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import cloud_jobs
-from cloud_jobs import spark as executor_check
 from cloud_jobs.config import CloudSettings, ClusterSettings, IngestSettings
-from cloud_jobs.errors import ExecutorsNotReady
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.geofence.job import compute_events
 from cloud_jobs.ingest import job as ingest_job
@@ -36,11 +34,11 @@ from cloud_jobs.lake.coverage import DeviceStream
 from cloud_jobs.lake.location import Location
 from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.proximity.job import compute_encounters
-from cloud_jobs.spark import check_executors, start_spark
+from cloud_jobs.spark import start_spark
 from cloud_jobs.spark_settings import SparkSettings
 from cloud_jobs.submit_bundle import write_bundle
 from cloud_jobs.usage.job import compute_usage
-from deploy.local import ObjectStore, PortBook, PulsarCluster, Server, SparkCluster, SparkClusterSettings, wait_all
+from deploy.local import PortBook, PulsarCluster, Server, SparkCluster, SparkClusterSettings, wait_all
 from geo.spatial import TrackSettings
 from tests.cloud_jobs.pulsar_source.world import LiveCluster
 from tests.system.lake_of_fixes import lake_of, square
@@ -266,26 +264,6 @@ def test_all_jobs_give_the_same_rows_on_the_cluster_as_on_one_machine(
     assert run.derived() == on_one_machine.derived()
 
 
-def test_all_jobs_give_the_same_rows_in_an_object_store_as_in_a_folder(
-    on_one_machine: JobRun, on_cluster: SparkSession, run: JobRun, tmp_path: Path
-) -> None:
-    store = ObjectStore(tmp_path / "s3")
-    store.start()
-    try:
-        store.wait()
-        there = tomllib.loads(store.job_settings()) | {"lake": f"s3://{store.bucket}/of-executors"}
-        run = JobRun(CloudSettings.model_validate(run.settings.model_dump(exclude_unset=True) | there))
-        run.ingest(on_cluster)
-        run.derive(on_cluster)
-        assert run.rows("records", "ingested_at") == on_one_machine.rows("records", "ingested_at")
-        assert run.settings.tables.coverage() == on_one_machine.settings.tables.coverage()
-        assert run.derived() == on_one_machine.derived()
-        secret = run.settings.location.storage_options() or {}
-        assert secret["AWS_SECRET_ACCESS_KEY"] not in str(on_cluster.sparkContext.getConf().getAll())
-    finally:
-        store.kill()
-
-
 def killing(mark: Path, *, after_writing: bool) -> Callable[..., Any]:
     """`write_parts` whose first task takes its whole executor down, before or after its files are written."""
 
@@ -336,15 +314,6 @@ def test_an_executor_that_is_killed_in_a_micro_batch_loses_and_doubles_nothing(
     for one in coverage.values():
         assert (one.received, one.declared_lost) == (IntervalSet([(1, SEQS)]), IntervalSet([(SEQS + 1, SEQS + 2)]))
         assert (one.head, one.missing) == (SEQS + 5, IntervalSet([(SEQS + 3, SEQS + 5)]))
-
-
-def test_what_real_executors_lack_is_named(on_cluster: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor_check, "EXECUTOR_PACKAGES", ("numpy", "no_such_package"))
-    with pytest.raises(ExecutorsNotReady) as caught:
-        check_executors(on_cluster.sparkContext, archive="waybill-other.zip", folders=[], timeout_s=60)
-    package, code = caught.value.faults[0], caught.value.faults[-1]
-    assert "the package no_such_package cannot be imported (ModuleNotFoundError" in package
-    assert code.endswith("not what the driver sent")
 
 
 @pytest.mark.nightly

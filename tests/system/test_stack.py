@@ -5,33 +5,21 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
-import ssl
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import pulsar
 import pytest
-from paho.mqtt import client as mqtt
-from paho.mqtt.enums import CallbackAPIVersion
 
 from cloud_jobs.config import CloudSettings
 from deploy.local import (
-    DaemonProcess,
-    LocalAuthority,
     LocalStack,
-    MosquittoBroker,
-    MosquittoSecurity,
-    PulsarCluster,
     ServerFailed,
     StackInUse,
     StackNotRunning,
     StackState,
 )
-from tests.pulsar_clients import open_client
 from tests.waiting import PATIENCE, wait_until
 from waybill.settings import load
 
@@ -177,131 +165,3 @@ def test_a_folder_that_is_in_use_is_refused_and_left_running(stack: LocalStack) 
         pass
     stack.check()
     assert StackState.load(stack.folder).phase == "ready"
-
-
-@own_servers
-def test_a_cluster_that_cannot_start_is_named_with_its_last_log_lines(tmp_path: Path) -> None:
-    cluster = PulsarCluster("hq", tmp_path)
-    with socket.create_server(("127.0.0.1", cluster.broker_port)):
-        cluster.start()
-        with pytest.raises(ServerFailed) as caught:
-            cluster.wait(120)
-    cluster.stop()
-    assert caught.value.server == "pulsar-hq"
-    assert any("Address already in use" in line for line in cluster.log.read_text().splitlines())
-    assert caught.value.last_lines
-
-
-@pytest.mark.nightly
-@own_servers
-def test_a_broker_that_cannot_start_is_named_with_its_last_log_lines(tmp_path: Path) -> None:
-    broker = MosquittoBroker("eu", tmp_path)
-    with socket.create_server(("127.0.0.1", broker.port)):
-        broker.start()
-        with pytest.raises(ServerFailed, match="server mosquitto-eu ended with exit status 1") as caught:
-            broker.wait(20 * PATIENCE)
-    broker.stop()
-    assert any("Address already in use" in line for line in caught.value.last_lines)
-
-
-@pytest.mark.nightly
-@own_servers
-def test_a_killed_cluster_has_its_messages_when_it_is_started_again(tmp_path: Path) -> None:
-    cluster = PulsarCluster("hq", tmp_path)
-    cluster.start()
-    try:
-        cluster.wait()
-        client = open_client(cluster.service_url, cluster.access)
-        producer = client.create_producer("persistent://public/default/kept")
-        for number in range(100):
-            producer.send(str(number).encode())
-        client.close()
-        cluster.kill()
-        cluster.start()
-        cluster.wait()
-        client = open_client(cluster.service_url, cluster.access)
-        reader = client.create_reader("persistent://public/default/kept", pulsar.MessageId.earliest)
-        assert [int(reader.read_next(10_000).data()) for _ in range(100)] == list(range(100))
-        client.close()
-    except pulsar.PulsarException as error:  # what the broker did meanwhile: its folder is gone after the run
-        error.add_note("\n".join(cluster.last_lines()))
-        raise
-    finally:
-        cluster.stop()
-
-
-def test_a_regional_broker_speaks_mqtt_5_over_its_link(stack: LocalStack) -> None:
-    got: list[bytes] = []
-    client = mqtt.Client(CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv5)
-    files = stack.client_files("test-stack/device", "eu")
-    assert files is not None
-    client.tls_set(str(files.ca), str(files.certificate), str(files.key))
-    client.on_message = lambda _client, _data, message: got.append(bytes(message.payload))
-    client.on_connect = lambda one, *_: one.subscribe("waybill/1/test-stack/device/ack", qos=1)
-    gateway = mqtt.Client(CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv5)
-    own = stack.client_files("gateway@eu-2", "eu")
-    assert own is not None
-    gateway.tls_set(str(own.ca), str(own.certificate), str(own.key))
-    subscribed = threading.Event()
-    client.on_subscribe = lambda *_: subscribed.set()
-    gateway.connect("127.0.0.1", stack.links["eu"].port)
-    gateway.loop_start()
-    client.connect("127.0.0.1", stack.links["eu"].port)
-    client.loop_start()
-    try:
-        assert subscribed.wait(10 * PATIENCE)
-        gateway.publish("waybill/1/test-stack/device/ack", b"hello", qos=1)
-        wait_until(lambda: got == [b"hello"], 10)
-    finally:
-        for one in (client, gateway):
-            one.disconnect()
-            one.loop_stop()
-
-
-def answers_client(port: int, context: ssl.SSLContext) -> bool:
-    """Whether the broker answers an MQTT 3.1.1 CONNECT over TLS with a CONNACK of code 0."""
-    try:
-        with (
-            socket.create_connection(("127.0.0.1", port), timeout=5) as plain,
-            context.wrap_socket(plain, server_hostname="127.0.0.1") as secure,
-        ):
-            secure.sendall(b"\x10\x11\x00\x04MQTT\x04\x02\x00\x0a\x00\x05probe")
-            return secure.recv(4) == b"\x20\x02\x00\x00"
-    except OSError:
-        return False
-
-
-@pytest.mark.nightly
-@own_servers
-def test_a_broker_with_certificates_takes_only_clients_that_have_one(tmp_path: Path) -> None:
-    authority = LocalAuthority(tmp_path / "certificates")
-    security = MosquittoSecurity(tls=authority.server("broker@eu"))
-    broker = MosquittoBroker("eu", tmp_path / "broker", security=security)
-    broker.start()
-    try:
-        broker.wait()
-        known = ssl.create_default_context(cafile=authority.file)
-        stranger = ssl.create_default_context(cafile=authority.file)
-        device = authority.client("fleet/eu-0001")
-        known.load_cert_chain(device.certificate, device.key)
-        assert answers_client(broker.port, known)
-        assert not answers_client(broker.port, stranger)
-    finally:
-        broker.stop()
-
-
-def test_a_daemon_of_ours_is_a_server_of_the_stack(stack: LocalStack, tmp_path: Path) -> None:
-    daemon = DaemonProcess("sample", [sys.executable, "-c", "import time; time.sleep(60)"], tmp_path)
-    stack.add(daemon)
-    try:
-        assert "sample" in {server.name for server in StackState.load(stack.folder).servers}
-        with pytest.raises(ValueError, match="already has a server named sample"):
-            stack.add(DaemonProcess("sample", ["true"], tmp_path))
-    finally:
-        stack.remove("sample")
-    assert "sample" not in {server.name for server in StackState.load(stack.folder).servers}
-    assert daemon.pid is None
-
-
-def test_three_clusters_and_all_the_rest_stay_below_their_memory(stack: LocalStack) -> None:
-    assert stack.memory_bytes < 3.5 * GB

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from cloud_jobs.config import CloudSettings
 from deploy.canary.checks import problems as canary_problems
 from deploy.canary.config import CanarySettings
-from deploy.demo.guarding import lock_out, open_session
-from deploy.local import LocalStack, TlsFiles
+from deploy.demo.guarding import open_session
+from deploy.local import LocalStack
 from deploy.local.cli import settings_line
 from deploy.local.stack_settings import settings_files
 from edge_agent.config import AgentSettings
@@ -171,20 +171,6 @@ def test_an_operator_sees_whom_the_brokers_refused(stack: LocalStack, device: Co
     wait_until(refused, 10, said=lambda: httpx.get(url).text)
 
 
-def test_the_demos_thief_loses_the_session_and_is_refused_in_both_regions(
-    stack: LocalStack, device: Command, tmp_path: Path
-) -> None:
-    config = agent_file(stack, tmp_path / "agent", "taken", expected(device, tmp_path, "taken"))
-    code, said = ended(start_enrol(config))
-    assert code == 0, said
-    folder = certificate_folder(load(AgentSettings, config))
-    held = folder.newest() if folder else None
-    assert held is not None
-    files = TlsFiles(ca=stack.folder / "access/authority.pem", certificate=held.path, key=held.path)
-    found = lock_out(stack, f"{TENANT}/taken", "eu", files)
-    assert found.holds, found.found
-
-
 def test_the_stack_has_settings_of_a_notifier_and_for_each_region_of_an_alert_process_and_a_canary(
     stack: LocalStack, device: Command
 ) -> None:
@@ -237,18 +223,6 @@ def test_the_stack_has_settings_of_a_notifier_and_for_each_region_of_an_alert_pr
     ports = [load(AlertSettings, stack.folder / f"alerts-{region}.toml").status.port for region in ("eu", "us")]
     ports += [load(CanarySettings, stack.folder / f"canary-{region}.toml").status.port for region in ("eu", "us")]
     assert len({*ports, notifier.status.port}) == 5
-
-
-def test_what_shows_alerts_reads_them_with_the_settings_of_the_stack(stack: LocalStack) -> None:
-    command = [sys.executable, "-m", "waybill", "alerts", "tail", "--config", str(stack.folder / "notifier.toml")]
-    tailing = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert tailing.stdout is not None
-        assert tailing.stdout.readline().split()[:3] == ["device", "time", "state"]
-    finally:
-        tailing.terminate()
-        _, said = tailing.communicate(timeout=30 * PATIENCE)
-    assert "cannot" not in said
 
 
 def test_the_stack_has_settings_of_a_gateway_and_of_an_agent_for_each_region(stack: LocalStack) -> None:

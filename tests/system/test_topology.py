@@ -10,27 +10,25 @@ from pathlib import Path
 
 import pulsar
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from deploy.local import LocalStack
 from geo.replication import (
     AdminClient,
     Namespace,
     NothingToDelete,
-    Subscription,
     Topic,
     Topology,
     WrongCluster,
     admins,
     apply,
-    inspect_clusters,
 )
 from geo.replication.cli import app
-from geo.replication.link_probe import observe, verify
+from geo.replication.link_probe import observe
 from geo.replication.model import Retention, Tenant
 from tests.geo.replication.plan_model import read_plan
 from tests.pulsar_clients import open_client
-from tests.system.topology_parts import BATCHES, known, look
+from tests.system.topology_parts import BATCHES, look
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.system
@@ -51,21 +49,6 @@ def test_applying_a_second_time_changes_nothing(stack: LocalStack, clients: dict
     apply(stack.topology, clients)
     assert apply(stack.topology, clients).changed == ()
     assert [change for change in read_plan(stack.topology, clients) if not change.deletes_data] == []
-
-
-def test_a_message_published_in_a_region_arrives_in_the_centre(stack: LocalStack) -> None:
-    topic = "persistent://fleet/telemetry-eu/probe"
-    centre = open_client(stack.pulsar["hq"].service_url, stack.pulsar["hq"].access)
-    region = open_client(stack.pulsar["eu"].service_url, stack.pulsar["eu"].access)
-    try:
-        reader = centre.create_reader(topic, pulsar.MessageId.latest)
-        region.create_producer(topic).send(b"from eu", properties={"region": "eu"})
-        message = reader.read_next(20_000)
-        assert message.data() == b"from eu"
-        assert message.properties()["region"] == "eu"
-    finally:
-        region.close()
-        centre.close()
 
 
 def test_verify_finds_every_link_good_and_measures_it(stack: LocalStack) -> None:
@@ -160,45 +143,6 @@ def test_what_would_delete_data_is_held_back_until_it_is_allowed(
     assert read_plan(topology(), clients) == []
 
 
-@pytest.mark.nightly
-def test_a_partition_that_does_not_exist_is_a_difference_and_is_made_again_with_its_subscriptions(
-    stack: LocalStack, clients: dict[str, AdminClient]
-) -> None:
-    kept = {"kept": Subscription(replicated=True, on="everywhere")}
-    space = {"lost/a": Namespace(clusters=("hq",), topics={"one": Topic(partitions=2, subscriptions=kept)})}
-    topology = stack.topology.model_copy(update={"tenants": {"lost": Tenant()}, "namespaces": space})
-    apply(topology, clients)
-    for number in (1, 0):
-        clients["hq"].delete(f"persistent/lost/a/one-partition-{number}", force=True)
-        missing = [f"hq: create partition lost/a/one-partition-{one}" for one in range(number, 2)]
-        made = "hq: create subscription lost/a/one subscription kept"
-        assert [str(change) for change in read_plan(topology, clients)] == [*missing, made]
-    assert apply(topology, clients).held_back == ()
-    assert read_plan(topology, clients) == []
-    assert apply(topology.model_copy(update={"namespaces": {}}), clients, allow_delete=["lost/a"]).held_back == ()
-
-
-@pytest.mark.nightly
-def test_an_apply_that_holds_something_back_ends_as_the_plan_does(stack: LocalStack, tmp_path: Path) -> None:
-    file = tmp_path / "topology.toml"
-    longer = '[tenants.brief]\n[namespaces."brief/a"]\nclusters = ["hq"]\nretention = { minutes = 100, size_mb = 10 }\n'
-    longer += '[namespaces."brief/a".topics.one]\n'
-    text = Path(topology_file(stack)).read_text()
-    shutil.copy(stack.folder / "operator-access.toml", tmp_path)
-
-    def topology(*words: str, own: str) -> Result:
-        file.write_text(f"{text}\n{own}")
-        return CliRunner().invoke(app, [*words, "--topology", str(file)])
-
-    topology("apply", own=longer)
-    shorter = longer.replace("100", "50")
-    held = topology("apply", own=shorter)
-    assert held.exit_code == topology("plan", own=shorter).exit_code == 2
-    assert "held back, it would delete data: hq: update policy brief/a retention" in held.stdout
-    assert "nothing to change" not in held.stdout
-    topology("apply", "--allow-delete", "brief/a", own="[tenants.brief]\n")
-
-
 def test_swapped_addresses_are_refused_and_nothing_is_changed(
     stack: LocalStack, clients: dict[str, AdminClient]
 ) -> None:
@@ -209,49 +153,6 @@ def test_swapped_addresses_are_refused_and_nothing_is_changed(
     with admins(Topology.model_validate(swapped), stack.access()) as wrong, pytest.raises(WrongCluster):
         apply(Topology.model_validate(swapped), wrong)
     assert before == {name: [client.get(f"clusters/{one}") for one in clients] for name, client in clients.items()}
-
-
-@pytest.mark.nightly
-def test_a_service_address_of_another_cluster_is_refused_and_verify_names_it(
-    stack: LocalStack, clients: dict[str, AdminClient], tmp_path: Path
-) -> None:
-    eu, before = stack.pulsar["eu"].service_url, clients["hq"].get("clusters/us")
-    for place in ((), ("seen_from", "hq")):
-        wrong = stack.topology.model_dump()
-        at = wrong["clusters"]["us"]["address"]
-        for key in place:
-            at = at[key]
-        at |= {"service_url": eu, "listener": ""} if place else {"service_url": eu}
-        topology = Topology.model_validate(wrong)
-        for command in (lambda: apply(topology, clients), lambda: inspect_clusters(topology, clients)):  # noqa: B023
-            with pytest.raises(WrongCluster, match="belongs to another cluster"):
-                command()
-        links = verify(topology, clients, timeout_s=2).links
-        named = {(link.source, link.target) for link in links if "not of cluster us" in link.problem}
-        us = {(source, target) for _, source, target in topology.links() if "us" in (source, target)}
-        assert named == ({("hq", "us")} if place else us)
-    assert clients["hq"].get("clusters/us") == before
-
-
-@pytest.mark.nightly
-def test_what_a_cluster_knows_of_itself_and_of_others_is_restored_and_the_rest_of_it_kept(
-    stack: LocalStack, clients: dict[str, AdminClient]
-) -> None:
-    eu = clients["eu"]
-    own, hq = known(eu, "clusters/eu"), known(eu, "clusters/hq")
-    try:
-        eu.post("clusters/eu", own | {"serviceUrlTls": stack.pulsar["us"].admin_url})
-        eu.post("clusters/hq", hq | {"serviceUrlTls": "https://127.0.0.1:9", "authenticationPlugin": "kept"})
-        changed = apply(stack.topology, clients).changed
-        assert {(change.cluster, change.kind, change.name) for change in changed} == {
-            ("eu", "cluster", "eu"),
-            ("eu", "cluster", "hq"),
-        }
-        assert eu.get("clusters/eu") == own
-        assert eu.get("clusters/hq") == hq | {"authenticationPlugin": "kept"}
-    finally:
-        eu.post("clusters/eu", own)
-        eu.post("clusters/hq", hq)
 
 
 def test_plan_says_by_its_exit_status_whether_something_differs(stack: LocalStack, tmp_path: Path) -> None:
@@ -274,13 +175,6 @@ def test_plan_says_by_its_exit_status_whether_something_differs(stack: LocalStac
         for region in ("eu", "us")
         for cluster in (region, "hq")
     }
-
-
-@pytest.mark.nightly
-def test_watch_says_what_it_sees(stack: LocalStack) -> None:
-    done = CliRunner().invoke(app, ["watch", "--topology", topology_file(stack), "--port", "0", "--looks", "1"])
-    assert done.exit_code == 0
-    assert f"of {len(stack.topology.links())} links connected" in done.stdout
 
 
 def test_a_reference_value_is_read_in_every_cluster_as_the_last_of_its_key(stack: LocalStack) -> None:

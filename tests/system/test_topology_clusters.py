@@ -10,18 +10,14 @@ from pathlib import Path
 
 import pulsar
 import pytest
-from typer.testing import CliRunner
 
 from deploy.local import LocalStack, PulsarCluster, PulsarSettings, StackSettings
 from geo.replication import (
-    Namespace,
-    Topic,
     Topology,
     admins,
     apply,
 )
-from geo.replication.cli import app, reconnect
-from geo.replication.model import Tenant
+from geo.replication.cli import reconnect
 from tests.geo.replication.plan_model import read_plan
 from tests.pulsar_clients import open_client
 from tests.system.topology_parts import BATCHES, known, look
@@ -86,29 +82,6 @@ def test_a_cluster_that_lost_its_disks_gets_its_topics_again_although_a_producer
         centre.close()
 
 
-def test_a_namespace_is_deleted_where_force_is_not_allowed_and_a_registration_only_when_it_is_named(
-    own: LocalStack,
-) -> None:
-    with admins(own.topology, own.access()) as opened:
-        held = {"held/a": Namespace(clusters=("eu", "hq"), topics={"one": Topic(partitions=2), "two": Topic()})}
-        tenants = {**own.topology.tenants, "held": Tenant()}
-        more = own.topology.model_copy(update={"tenants": tenants, "namespaces": {**own.topology.namespaces, **held}})
-        less = own.topology.model_copy(update={"tenants": tenants})
-        apply(more, opened)
-        opened["hq"].put(
-            "clusters/gone", {"serviceUrl": "http://127.0.0.1:9", "brokerServiceUrl": "pulsar://127.0.0.1:9"}
-        )
-        assert {change.subject for change in apply(less, opened).held_back} == {"held/a", "gone"}
-        assert known(opened["hq"], "namespaces/held/a")["replication_clusters"] == ["eu", "hq"]
-        left = apply(less, opened, allow_delete=["held/a"])
-        assert [change.subject for change in left.held_back] == ["gone"]
-        assert [client.get("namespaces/held/a") for client in opened.values()] == [None, None]
-        assert read_plan(less.model_copy(update={"other_clusters": ("gone",)}), opened) == []
-        assert apply(less, opened, allow_delete=["gone"]).held_back == ()
-        assert opened["hq"].get("clusters/gone") is None
-        assert apply(less, opened, allow_delete=["gone", "held/a"]).changed == (), "a repeated command is done already"
-
-
 def test_a_tenants_quotas_are_set_changed_and_taken_back_and_its_rate_holds_its_producers(
     own: LocalStack, tmp_path: Path
 ) -> None:
@@ -142,25 +115,6 @@ def test_a_tenants_quotas_are_set_changed_and_taken_back_and_its_rate_holds_its_
         ]
         assert len(applied("")) == 2
         apply(own.topology, opened, allow_delete=["acme/loads-eu"])
-
-
-def test_while_a_cluster_is_away_the_others_are_applied_to_and_it_is_named(own: LocalStack, tmp_path: Path) -> None:
-    raised = tmp_path / "raised.toml"
-    shutil.copy(own.folder / "operator-access.toml", tmp_path)
-    text = (own.folder / "topology.toml").read_text()
-    raised.write_text(text + '[namespaces."fleet/telemetry-{region}".backlog_quota]\nsize_mb = 7\n')
-    own.pulsar["eu"].kill()
-    try:
-        done = CliRunner().invoke(app, ["apply", "--topology", str(raised)])
-        assert done.exit_code == 1
-        assert "hq: update policy fleet/telemetry-eu backlog_quota" in done.output
-        assert "eu is left out" in done.output
-        assert CliRunner().invoke(app, ["plan", "--topology", str(raised)]).exit_code == 1
-    finally:
-        own.pulsar["eu"].start()
-        own.pulsar["eu"].wait()
-    with admins(own.topology, own.access()) as opened:
-        assert {change.cluster for change in read_plan(own.topology, opened)} == {"hq"}
 
 
 def _produces(cluster: PulsarCluster) -> bool:

@@ -62,24 +62,6 @@ def test_a_late_fix_changes_every_hour_that_its_segments_reach(spark: SparkSessi
     assert compute_usage(spark, late, GAP) == UsageRun(2, 0, 0, 0, 0, 0, 0, 0, ())
 
 
-@pytest.mark.nightly
-def test_changed_track_settings_compute_all_of_the_past_again_and_the_same_ones_nothing(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    changed, always = (lake_of(tmp_path / name, [square("square")]) for name in ("changed", "always"))
-    short = GAP.model_copy(update={"max_gap_s": 1800.0})
-    for lake in (changed, always):
-        ingest(lake, drive(-15, 30, 70, 110))
-    compute_usage(spark, changed, GAP)
-    compute_usage(spark, always, short)
-    assert metered(changed) != metered(always)
-    # no record is new, and no fence is another one
-    run = compute_usage(spark, changed, short)
-    assert (run.touched_hours, run.rows > 0) == (3, True)
-    assert metered(changed) == metered(always)
-    assert compute_usage(spark, changed, short) == UsageRun(1, 0, 0, 0, 0, 0, 0, 0, ())
-
-
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (2, 3))])
 def test_any_order_and_split_gives_the_same_usage_on_executors(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -177,67 +172,3 @@ def test_one_that_hangs_holds_up_no_other_and_what_it_never_takes_is_listed_and_
         assert set(gone.keys) == keys_of(alerts) - {first}
         assert process.undelivered() == []
     centre.publish_rules(*({"id": f"acme/{name}", "enabled": False} for name in ("slow", "gone")))
-
-
-@pytest.mark.nightly
-def test_a_rule_that_changes_holds_at_once_and_another_process_takes_over(
-    centre: NotifierCentre, notifier: Callable[..., NotifierProcess], server: HookServer
-) -> None:
-    first, second = (notifier({"ops": f"{server.url}/hook"}) for _ in range(2))
-    first.begin()
-    second.start()
-    wait_until(lambda: second.state == "standby", 60)
-    assert second.status().healthy is None
-    centre.publish_rules({"id": "acme/all", "kinds": ["exit"]})
-    time.sleep(2)  # the new rules stand in the place of the old ones half a second after they came
-    enters, exits = numbered(5), numbered(5, kind="exit")
-    centre.send(*enters, *exits)
-    wait_until(lambda: set(server.keys) >= keys_of(exits), 20)
-    assert set(server.keys) == keys_of(exits)
-    first.kill()
-    more = numbered(5, kind="exit")
-    centre.send(*more)
-    wait_until(lambda: set(server.keys) >= keys_of(more), 30)
-    wait_until(lambda: second.state == "running", 10)
-    second.process.stop()
-    centre.publish_rules({"id": "acme/all"})
-
-
-@pytest.mark.nightly
-def test_the_tail_shows_what_comes_with_its_times_until_it_is_ended(
-    centre: NotifierCentre, notifier: Callable[..., NotifierProcess], tmp_path: Path
-) -> None:
-    process = notifier({})
-    out = tmp_path / "tail.txt"
-    command = [sys.executable, "-m", "waybill", "alerts", "tail", "--config", str(process.config)]
-    tails = [
-        subprocess.Popen([*command, *words], stdout=file, stderr=subprocess.STDOUT)
-        for words, file in (
-            (["--device", "bus-1"], out.open("w")),
-            (["--json", "--kind", "exit"], (tmp_path / "j").open("w")),
-        )
-    ]
-    try:
-        # it shows what comes after its header; JSON has none, so something is sent until it is seen there, too
-        wait_until(lambda: "device time" in out.read_text(), 60)
-        shown: list[Any] = []
-
-        def is_seen() -> bool:
-            shown.extend(numbered(1) + numbered(1, kind="exit"))
-            centre.send(shown[-2], shown[-1], verdict(shown[-2]), *numbered(1, "bus-2"))
-            return "confirmed" in out.read_text() and (tmp_path / "j").read_text() != ""
-
-        wait_until(is_seen, 60, every_s=1)
-        first = next(line for line in out.read_text().splitlines() if "provisional" in line)
-        assert first.startswith(f"{datetime.fromtimestamp(shown[0].t_ms / 1000, UTC):%H:%M:%S.%f}"[:12])
-    finally:
-        for one in tails:
-            one.send_signal(signal.SIGTERM)
-    assert [one.wait(20 * PATIENCE) for one in tails] == [0, 0]
-    header, *lines = out.read_text().splitlines()
-    assert header.split()[:4] == ["device", "time", "state", "region"]
-    assert {line.split()[1] for line in lines} == {"provisional", "confirmed"}
-    assert all("bus-1" in line and "bus-2" not in line for line in lines)
-    assert not any("\x1b" in line for line in lines), "colours are for terminals"
-    found = [json.loads(line) for line in (tmp_path / "j").read_text().splitlines()]
-    assert {one["alert"]["kind"] for one in found if one["type"] == "alert"} == {"exit"}

@@ -13,16 +13,15 @@ from tests.cloud_jobs.pulsar_source.world import LiveCluster
 class QueryByHand:
     """Plans, reads and acknowledges batches of one topic."""
 
-    def __init__(self, place: LiveCluster, *, limited: bool = False, **more: str) -> None:
+    def __init__(self, place: LiveCluster, **more: str) -> None:
         self.topic = place.new_topic()
         known = {**place.options, "topics": self.topic, "subscription": "s", "columns": "value,malformed"}
         self._options = PulsarOptions.parse(known | more)
-        self._limited = limited
         self._driver = Driver(self._options)
         self._start = self._driver.begin()
 
     def plan(self) -> tuple[Offset, list[PlannedRange]]:
-        end = self._driver.choose_end(self._start, limited=self._limited)
+        end = self._driver.choose_end(self._start, limited=False)
         return end, self._driver.plan(self._start, end)
 
     def rows(self, tasks: list[PlannedRange]) -> list[dict[str, Any]]:
@@ -37,11 +36,6 @@ class QueryByHand:
     def done(self, end: Offset) -> None:
         self._driver.commit(end)
         self._start = end
-
-    def start_again(self) -> None:
-        """As after the end of its process: from Spark's log."""
-        self._driver.close()
-        self._driver = Driver(self._options)
 
     def close(self) -> None:
         self._driver.close()

@@ -13,8 +13,6 @@ Fields = list[tuple[int, int | bytes]]
 """A protobuf message as (number of the field, varint or bytes)."""
 
 _CONNECT, _CONNECTED, _PRODUCER, _SEND, _SEND_RECEIPT, _PRODUCER_SUCCESS, _PING = 2, 3, 5, 6, 7, 17, 18
-_NEW_TXN, _ADD_PARTITION, _END_TXN, _CONNECT_COORDINATOR = 50, 52, 56, 62
-_COMMITTED = 0
 _TIMEOUT_S = 20
 
 
@@ -118,34 +116,6 @@ class RawProducer:
         self._sequence += 1
         self._command(_SEND, [(1, 1), (2, self._sequence), (3, messages)], body)
         self._expect(_SEND_RECEIPT)
-
-    def begin_transaction(self, topic: str) -> tuple[int, int]:
-        """Begins one that the topic takes part in; returns its id (least bits, most bits)."""
-        self._ask(_CONNECT_COORDINATOR, [(1, 1), (2, 0)])
-        begun = self._ask(_NEW_TXN, [(1, 2), (2, 600_000), (3, 0)])
-        least, most = int(begun.get(2, 0)), int(begun.get(3, 0))
-        self._ask(_ADD_PARTITION, [(1, 3), (2, least), (3, most), (4, topic.encode())])
-        return least, most
-
-    def send_within(self, transaction: tuple[int, int], payload: bytes) -> None:
-        """One message of a transaction; returns when it is persisted."""
-        least, most = transaction
-        head = message(metadata(txnid_least_bits=least, txnid_most_bits=most))
-        self._sequence += 1
-        fields: Fields = [(1, 1), (2, self._sequence), (3, 1), (4, least), (5, most)]
-        self._command(_SEND, fields, struct.pack(">I", len(head)) + head + payload)
-        self._expect(_SEND_RECEIPT)
-
-    def commit(self, transaction: tuple[int, int]) -> None:
-        """Ends a transaction."""
-        self._ask(_END_TXN, [(1, 4), (2, transaction[0]), (3, transaction[1]), (4, _COMMITTED)])
-
-    def _ask(self, kind: int, fields: Fields) -> dict[int, int | bytes]:
-        """A question to the coordinator of transactions; the kind of its answer is the next number."""
-        self._command(kind, fields)
-        content = fields_of(self._expect(kind + 1))[kind + 1]
-        assert isinstance(content, bytes)
-        return fields_of(content)
 
     def open(self, topic: str, token: str = "") -> None:
         """Says hello, and becomes a producer of the topic."""
