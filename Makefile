@@ -6,7 +6,7 @@ REPLAY ?=
 CLUSTER ?=
 LAKE ?= folder
 
-.PHONY: help setup python wheel demo test check unit format nightly drills bench-replication bench-centre bench-source bench-source-growth bench-spatial bench-edge bench-wire bench-gateway bench-billing bench-alerts weight
+.PHONY: help setup python packages demo test check unit format nightly drills bench-replication bench-centre bench-source bench-source-growth bench-spatial bench-edge bench-wire bench-gateway bench-billing bench-alerts weight
 
 help:  ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -17,7 +17,7 @@ setup:  ## System packages, the virtual environment, Pulsar's server, an S3 serv
 python:
 	@deploy/bootstrap.sh python
 
-wheel: python  ## What another machine installs, in dist: the wheel, and for each extra the packages with their hashes
+packages: python  ## What another machine installs, in dist: the wheel, and for each extra the packages with their hashes
 	@rm -rf dist
 	@.venv/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w dist .
 	@$(PYTHON) -m deploy.wheel

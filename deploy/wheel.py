@@ -1,4 +1,4 @@
-"""`make wheel`: beside the wheel in `dist`, a list for each extra of what to install, each package with its hashes.
+"""`make packages`: beside the wheel in `dist`, a list for each extra of what to install, each package with its hashes.
 
 The lists come from `requirements.txt`, cut to what the extra needs by the metadata of what is installed here.
 """
