@@ -56,9 +56,7 @@ def explain(
     Example: waybill bill explain WB-EU-00000001 3 --lake lake --device acme/eu-0001 --picture line3.svg
     """
     from cloud_jobs.billing.register.tables import Register
-    from cloud_jobs.explain.drawing import drawing_of
-    from cloud_jobs.explain.issued_line import explain_line
-    from cloud_jobs.explain.records_of import records_of_hour
+    from cloud_jobs.explain.issued_line import drawing_of, explain_line, records_of_hour
     from cloud_jobs.lake.location import Location
     from cloud_jobs.lake.tables import Lake
     from cloud_jobs.maintenance.personal import log_access

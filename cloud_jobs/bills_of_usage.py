@@ -18,7 +18,7 @@ from cloud_jobs.billing.rating import (
     rated_columns,
     rating_contract,
 )
-from cloud_jobs.billing.register.payer_groups import payer_groups, usage_parts
+from cloud_jobs.billing.register.close import payer_groups, usage_parts
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.lake.snapshots import LakeState, newest_state
 from cloud_jobs.lake.tables import Lake

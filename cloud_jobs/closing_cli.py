@@ -35,10 +35,10 @@ def close(
     """
     settings = load_settings(config)
     # imported here: `--help` needs none of it
+    from cloud_jobs.billing.register.close import unbilled_text
     from cloud_jobs.billing.register.closing import ClosingState
     from cloud_jobs.billing.register.commands import NOT_ALL, days_of, payer_id
     from cloud_jobs.billing.register.terminal import closing_values, closings_table
-    from cloud_jobs.billing.register.unbilled_devices import unbilled_text
     from cloud_jobs.closing_job import run_close
     from cloud_jobs.fitted_table import screen
     from cloud_jobs.lake.coverage import TenantDevice

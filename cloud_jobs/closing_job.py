@@ -35,7 +35,7 @@ def run_close(
 
     `against_records`, `unbilled`: see `close_period`.
 
-    Raises LakeError, UnknownSnapshot, UnknownPayer, NobodyPays, CommitConflict, CommitFailed, StoreUnavailable.
+    Raises LakeError, UnknownSnapshot, UnknownPayer, NoPayer, CommitConflict, CommitFailed, StoreUnavailable.
     """
     lake = settings.tables
     with settings.location.errors_named():

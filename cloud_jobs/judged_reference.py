@@ -14,8 +14,7 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from cloud_jobs.billing.contracts import Account
-from cloud_jobs.billing.contracts.check import CheckedContracts, check_contracts
-from cloud_jobs.billing.contracts.what_if import Bills
+from cloud_jobs.billing.contracts.check import Bills, CheckedContracts, check_contracts
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference_files import PlacedVersion, ReferenceVersion, near_equal_fault, read_placed
 from geo.alerts import AlertRule, UnusableRule, usable_rule

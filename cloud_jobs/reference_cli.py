@@ -25,7 +25,7 @@ from waybill.identity.device_files_cli import app as devices
 from waybill.settings import printable, printable_json
 
 if TYPE_CHECKING:
-    from cloud_jobs.billing.contracts.what_if import BillChange, Bills, KnownBill
+    from cloud_jobs.billing.contracts.check import BillChange, Bills, KnownBill
     from cloud_jobs.config import CloudSettings
     from cloud_jobs.judged_reference import JudgedReference
     from cloud_jobs.lake.tables import Lake
@@ -187,7 +187,7 @@ def _text_of(bill: KnownBill) -> str:
 
 
 def _amount(minor: int, bill: KnownBill) -> str:
-    from cloud_jobs.billing.currency import amount_text
+    from cloud_jobs.billing.units import amount_text
 
     assert bill.currency is not None
     return f"{amount_text(minor, bill.currency)} {bill.currency}"

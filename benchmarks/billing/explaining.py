@@ -15,7 +15,6 @@ from benchmarks.centre.lakes import unsynced
 from benchmarks.centre.table import Figure
 from cloud_jobs.billing.register.close import close_period
 from cloud_jobs.billing.register.closer import ClosingRun
-from cloud_jobs.billing.register.documents_of import DocumentMaker
 from cloud_jobs.billing.register.operations import Clerk, issue_period
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.lake.snapshots import take_snapshot
@@ -64,5 +63,5 @@ def invoiced(lake: Lake, *, against_records: bool = True) -> None:
     run = ClosingRun(name="run", snapshot=taken.number, snapshot_id=taken.id, now=now)
     close_period(lake, taken, MARCH, None, run=run, against_records=against_records)
     clerk = Clerk(by="bench", now=now, attempt="attempt")
-    done = issue_period(register, MARCH, None, books=DocumentMaker(register), clerk=clerk)
+    done = issue_period(register, MARCH, None, clerk=clerk)
     assert len(done.documents) == 1, done.refused

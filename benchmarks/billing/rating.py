@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from benchmarks.billing.fleets import contracts, usage
 from benchmarks.centre.table import Figure
 from cloud_jobs.billing.rating import PriceBooks, cells_of_usage, rate
-from cloud_jobs.billing.register.cycles import without_cycles
+from cloud_jobs.billing.register.close import without_cycles
 
 GROUP = 500
 FULL_DEVICES = 1_000_000

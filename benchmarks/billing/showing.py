@@ -21,7 +21,7 @@ from benchmarks.billing.lakes import FleetSize, billable_lake
 from benchmarks.billing.processes import ran
 from benchmarks.centre.lakes import new_lake, unsynced
 from benchmarks.centre.table import Figure
-from cloud_jobs.billing.register.posting import commit_made
+from cloud_jobs.billing.register.operations import commit_made
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.tables import Lake

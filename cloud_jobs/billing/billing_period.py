@@ -80,31 +80,13 @@ class BillingPeriod:
         return tuple(self.first_day + timedelta(days=number) for number in range(count))
 
     @property
-    def day_starts(self) -> tuple[datetime, ...]:
-        """The first moments of its days, in UTC, in order; of a day that the zone skipped that of the next one."""
-        return tuple(day_start(self.time_zone, day) for day in self.days)
-
-    @property
     def is_of_whole_months(self) -> bool:
         """Whether it begins on the first day of a month and ends on the last one of a month."""
         last = self.last_day
         return self.first_day.day == 1 and last.day == monthrange(last.year, last.month)[1]
 
-    def month_after(self) -> BillingPeriod:
-        """The calendar month that begins next."""
-        first = (self.last_day.replace(day=1) + 32 * _DAY).replace(day=1)
-        return BillingPeriod(self.time_zone, first, first.replace(day=monthrange(first.year, first.month)[1]))
-
     def __contains__(self, moment: datetime) -> bool:
         return self.start <= moment < self.end
-
-    def covers(self, other: BillingPeriod) -> bool:
-        """Whether each moment of the other one is in this one."""
-        return self.start <= other.start and other.end <= self.end
-
-    def overlaps(self, other: BillingPeriod) -> bool:
-        """Whether a moment is in both."""
-        return self.start < other.end and other.start < self.end
 
     def __str__(self) -> str:
         """The shortest text that `parse` reads as these days."""

@@ -36,7 +36,6 @@ class UnknownCurrency(BillingError):
 
     def __init__(self, currency: str) -> None:
         super().__init__(f"no currency {currency!r} in ISO 4217; use its three capital letters, for instance EUR")
-        self.currency = currency
 
 
 class ContradictoryUsage(BillingError):
@@ -46,10 +45,6 @@ class ContradictoryUsage(BillingError):
         super().__init__(
             f"usage of {tenant}/{device} at {hour.isoformat()} in zone {zone!r} was computed twice, with two results"
         )
-        self.tenant = tenant
-        self.device = device
-        self.hour = hour
-        self.zone = zone
 
 
 class UnpricedZone(BillingError):
@@ -63,12 +58,6 @@ class UnpricedZone(BillingError):
             f"tariff {tariff!r} has no price of {meter} for {where}{when}, where {device!r} was in the hour of "
             f"{first_hour.isoformat()} or later; publish a version with one{anywhere}"
         )
-        self.tariff = tariff
-        self.meter = meter
-        self.zone = zone
-        self.window = window
-        self.device = device
-        self.first_hour = first_hour
 
 
 class NoTermsInForce(BillingError):
@@ -79,9 +68,6 @@ class NoTermsInForce(BillingError):
             f"account {account!r} has no tariff in force for {device!r} in the hour of {first_hour.isoformat()} or "
             "later; publish a version that is effective then"
         )
-        self.account = account
-        self.device = device
-        self.first_hour = first_hour
 
 
 class MissingRate(BillingError):
@@ -89,8 +75,6 @@ class MissingRate(BillingError):
 
     def __init__(self, currency: str, into: str) -> None:
         super().__init__(f"no exchange rate from {currency} into {into} in force at the period's end; publish one")
-        self.currency = currency
-        self.into = into
 
 
 class AmountTooLarge(BillingError):
@@ -101,7 +85,6 @@ class AmountTooLarge(BillingError):
             f"a charge of account {account!r} ({price or 'fee or cap'}) comes to {amount_minor:,} minor units, "
             "which no bill has; look for a mistyped price or exchange rate, and publish it again, corrected"
         )
-        self.account, self.amount_minor = account, amount_minor
 
 
 class AssignedTwice(BillingError):
@@ -111,10 +94,6 @@ class AssignedTwice(BillingError):
         super().__init__(
             f"{tenant}/{device} is assigned to {' and to '.join(accounts)} at {moment.isoformat()}; end one of them"
         )
-        self.tenant = tenant
-        self.device = device
-        self.accounts = tuple(accounts)
-        self.moment = moment
 
 
 class BadUsage(BillingError):

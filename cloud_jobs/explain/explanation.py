@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
+from decimal import Decimal
+from fractions import Fraction
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.rating import (
     Cell,
     Charge,
@@ -20,12 +21,86 @@ from cloud_jobs.billing.rating import (
     RatingContract,
     cells_of_usage,
 )
-from cloud_jobs.billing.rating.account_rating import AccountRating
-from cloud_jobs.billing.rating.calendars import QUARTER
-from cloud_jobs.billing.rating.cells import MeteredKey, metered_key
-from cloud_jobs.explain.pool_arithmetic import PoolArithmetic, arithmetic_of
+from cloud_jobs.billing.rating.cells_of_usage import QUARTER
+from cloud_jobs.billing.rating.charges import MeteredKey, metered_key
+from cloud_jobs.billing.rating.pools import (
+    Place,
+    PoolStep,
+    PriceBook,
+    RatedPrice,
+    Uses,
+    exact_shares,
+    parts_of,
+    pool_shares,
+    pool_steps,
+    worth_of,
+)
+from cloud_jobs.billing.rating.rate import AccountRating
+from cloud_jobs.billing.units import Meter, exponent, round_ratio
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.seq_ranges import SeqRanges
+
+
+def arithmetic_of(contract: RatingContract, uses: Uses, key: ChargeKey) -> Iterator[tuple[str, str]]:
+    """How the amount of a usage charge arises, by all uses of a pool that it has a part of: each step in words, and its
+    figure; what says nothing is left out. The steps are those of docs/rating.md."""
+    place = Place(key.region, key.tenant, key.device, key.zone, key.window)
+    price = next(one for one, at in uses if (one.text, at) == (key.price, place))
+    currencies = next(
+        [one.tariff.currency for one in terms.tariffs] for terms in contract.accounts if terms.account == key.account
+    )
+    unit, per_unit, digits = price.price.unit, price.price.base_per_unit, exponent(contract.currency)
+    shares, exact = {(one.place, one.text): one for one in pool_shares(uses)}, exact_shares(uses)
+    mine, whole = shares[place, key.price], sum((one.minor for one in exact.values()), Fraction(0))
+    pool, vehicles = sum(uses.values()), len({(at.tenant, at.device) for _, at in uses})
+    if len(shares) > 1:
+        of = f"{vehicles} vehicles of the account" if vehicles > 1 else "this vehicle"
+        yield f"the pool: {len(shares)} charges of {of}", f"{_text(Fraction(pool, per_unit))} {unit}"
+    steps, paid = pool_steps(uses), list[str]()
+    for number, step in enumerate(steps):
+        units, free = Fraction(step.quantity, per_unit), step.free / per_unit
+        if len(steps) > 1:
+            yield "until the price changed" if not number else "after it changed", f"{_text(units)} {unit}"
+        if free or (price.price.allowance and len(steps) == 1):
+            allowance = f"less the allowance of {price.price.allowance:f} {unit}"
+            yield allowance if len(steps) == 1 else "less what is free", f"{_text(units - free)} {unit}"
+        for share, amount, currency in _paid(step, currencies):
+            paid.append(currency)
+            yield f"{_text(share)} {unit} × {amount:f} {currency}", f"{_text(share * Fraction(amount))} {currency}"
+    currency, minor = currencies[price.version], 10**digits
+    if {*paid} == {currency} != {contract.currency}:
+        rate = worth_of(currency, contract) / minor
+        yield f"exchanged at {_text(rate)}", f"{_text(whole / minor)} {contract.currency}"
+    elif len(paid) > 1:
+        yield "together", f"{_text(whole / minor)} {contract.currency}"
+    rounded, share_minor = (
+        Decimal(one).scaleb(-digits) for one in (round_ratio(*whole.as_integer_ratio()), mine.amount_minor)
+    )
+    yield "rounded, a half up", f"{rounded:f} {contract.currency}"
+    if len(shares) > 1:
+        part_exact = exact[place, key.price].minor
+        words = f"{_text(Fraction(mine.quantity, per_unit))} of {_text(Fraction(pool, per_unit))} {unit}"
+        is_in_ratio = part_exact * pool == whole * mine.quantity
+        costs = "" if is_in_ratio else f", exactly {_text(part_exact / minor)} {contract.currency}"
+        yield f"the part of {words}{costs}, by largest remainder", f"{share_minor:f} {contract.currency}"
+
+
+def _paid(step: PoolStep, currencies: Sequence[str]) -> Iterator[tuple[Fraction, Decimal, str]]:
+    """Parts of what a step pays of which each unit costs the same, what it costs, and in which currency."""
+    of_price: dict[str, tuple[RatedPrice, int]] = {}
+    for price, _, quantity in step.uses:
+        of_price[price.text] = price, of_price.get(price.text, (price, 0))[1] + quantity
+    for price, quantity in of_price.values():
+        for part, amount in parts_of(price.price, step.paid.per(price.price.base_per_unit)):
+            yield part * Fraction(quantity, step.quantity), amount, currencies[price.version]
+
+
+def _text(number: Fraction) -> str:
+    """With at least two and at most nine digits after the point; what has more begins with ≈."""
+    exact = Decimal(number.numerator) / Decimal(number.denominator)
+    shown = round(exact, 9)
+    whole, _, digits = f"{shown:f}".partition(".")
+    return f"{'' if Fraction(shown) == number else '≈ '}{whole}.{digits.rstrip('0').ljust(2, '0')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +127,13 @@ class ExplainedHour:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """What a charge is made of. `amount_minor`: as rated once more; None: it was not, as its price is of a pool of more
-    devices than are read again. `arithmetic`: how it arises, by the pools that it has a part of."""
+    devices than are read again. `arithmetic`: how it arises: each step in words, and its figure."""
 
     charge: Charge
     hours: tuple[ExplainedHour, ...]
     digest: str
     amount_minor: int | None
-    arithmetic: tuple[PoolArithmetic, ...] = ()
+    arithmetic: tuple[tuple[str, str], ...] = ()
 
     @property
     def quantity(self) -> int:
@@ -115,14 +190,20 @@ def explain(contract: RatingContract, usage: pa.Table, charge: Charge, *, is_who
         hours=tuple(_hours(of_device, rows, key)),
         digest="" if metered is None else metered.digest,
         amount_minor=None if charges is None else next((one.amount_minor for one in charges if one.key == key), 0),
-        arithmetic=tuple(arithmetic_of(contract, uses, key) for uses in rating.pools_of(key))
-        if rating is not None
-        else (),
+        arithmetic=tuple(
+            step for uses in (rating.pools_of(key) if rating else ()) for step in arithmetic_of(contract, uses, key)
+        ),
     )
 
 
-def with_hours_again(explanation: Explanation, again: pa.Table, *, is_of_other_engine: bool = False) -> Explanation:
-    """The explanation with the rows (schema METERED) that the records gave once more for all of its hours.
+def with_hours_again(
+    explanation: Explanation,
+    again: pa.Table,
+    computed: Collection[datetime] | None = None,
+    *,
+    is_of_other_engine: bool = False,
+) -> Explanation:
+    """The explanation with the rows (schema METERED) that the records gave once more for some of its hours, or for all.
 
     `is_of_other_engine`: by another engine than the usage, whose version the rows state all the same. What it makes
     another row of is unknown then: it says nothing of what the former engine made.
@@ -130,7 +211,10 @@ def with_hours_again(explanation: Explanation, again: pa.Table, *, is_of_other_e
     zone = _whose(explanation.charge.key).zone
     rows = again.filter(pc.equal(again["zone"], zone)).select(["hour", "digest"]).to_pylist()
     digests = {row["hour"]: row["digest"] for row in rows}
-    hours = [replace(hour, again=digests.get(hour.hour, "")) for hour in explanation.hours]
+    hours = [
+        replace(hour, again=digests.get(hour.hour, "") if computed is None or hour.hour in computed else None)
+        for hour in explanation.hours
+    ]
     if is_of_other_engine:
         hours = [hour if hour.agrees else replace(hour, again=None) for hour in hours]
     return replace(explanation, hours=tuple(hours))
@@ -155,11 +239,12 @@ def _of_device(contract: RatingContract, device: TenantDevice) -> RatingContract
 
 def _hours(contract: RatingContract, rows: pa.Table, key: ChargeKey) -> Iterator[ExplainedHour]:
     """Each row that the charge counts something of."""
-    prices, days = _Prices(contract), set[date]()
+    [terms], days = contract.accounts, set[date]()
+    book = PriceBooks().book(terms.tariffs, contract)
     zone = ZoneInfo(contract.time_zone)
     quantities = Counter[int]()
     for at, cell in _cells_of_each(contract, rows):
-        if prices.are_of(cell, key):
+        if _is_of(book, cell, key):
             quantities[at] += cell.quantity
     for at, row in enumerate(rows.select(["hour", "content_bytes", "seq_ranges", "digest"]).to_pylist()):
         hour, quantity = row["hour"].astimezone(UTC), quantities[at]
@@ -192,19 +277,12 @@ def _active_days(hour: datetime, content_bytes: Sequence[int], zone: ZoneInfo) -
     }
 
 
-class _Prices:
-    """Which cells a charge is of, by the prices of its account."""
-
-    def __init__(self, contract: RatingContract) -> None:
-        [terms] = contract.accounts
-        self._book = PriceBooks().book(terms.tariffs, contract)
-
-    def are_of(self, cell: Cell, key: ChargeKey) -> bool:
-        """Whether a cell of the charge's device is part of the charge."""
-        if (cell.region, cell.meter) != (key.region, key.meter) or cell.zone != key.zone or cell.version < 0:
-            return False
-        price = self._book.price(cell.version, cell.meter, cell.zone, cell.window)
-        return price is not None and (price.text, price.price.window) == (key.price, key.window)
+def _is_of(book: PriceBook, cell: Cell, key: ChargeKey) -> bool:
+    """Whether a cell of the charge's device is part of the charge, by the prices of its account."""
+    if (cell.region, cell.meter) != (key.region, key.meter) or cell.zone != key.zone or cell.version < 0:
+        return False
+    price = book.price(cell.version, cell.meter, cell.zone, cell.window)
+    return price is not None and (price.text, price.price.window) == (key.price, key.window)
 
 
 def _rated(contract: RatingContract, usage: pa.Table) -> AccountRating:

@@ -2,38 +2,127 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+import shapely
 
 from cloud_jobs.billing.billing_period import BillingPeriod
-from cloud_jobs.billing.contracts import Contracts, PayerContract, Pool
+from cloud_jobs.billing.contracts import PayerContract, Pool
 from cloud_jobs.billing.documents import Document
-from cloud_jobs.billing.meters import Meter
+from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, RatingContract
-from cloud_jobs.billing.rating.agreed import rating_contract
-from cloud_jobs.billing.rating.price_text import price_text
-from cloud_jobs.billing.register.closing import Closing
+from cloud_jobs.billing.rating.contract import rating_contract
+from cloud_jobs.billing.rating.pools import price_text
+from cloud_jobs.billing.register.current_contracts import contracts_above
 from cloud_jobs.billing.register.documents_of import issued_again
 from cloud_jobs.billing.register.tables import Register
-from cloud_jobs.billing.usage import tracks_at
-from cloud_jobs.explain.errors import NoSuchLine, NotOfUsage, SeveralDevices, TracksUnknown
-from cloud_jobs.explain.explanation import Explanation, explain, with_hours_again
-from cloud_jobs.explain.metered_again import MAX_HOURS, MeteredAgain, meter_again
+from cloud_jobs.billing.units import MEASURE_OF, Meter, MeterZones, place_text
+from cloud_jobs.billing.usage import MAX_SEGMENT, tracks_at
+from cloud_jobs.explain.explanation import ExplainedHour, Explanation, explain, with_hours_again
+from cloud_jobs.explain.metered_again import MAX_HOURS, MeteredAgain, meter_again, stretches_of
+from cloud_jobs.explain.picture import Border, track_picture
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.erasures import records_and_erasures
-from cloud_jobs.lake.snapshot_reads import publications, reference_table, usage_rows
+from cloud_jobs.lake.snapshot_reads import reference_table, usage_rows
 from cloud_jobs.lake.snapshots import Snapshot, read_snapshot
+from cloud_jobs.lake.stored_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.usage.metering import MeterRules
 from geo.spatial import TrackSettings
+
+# Why a line cannot be explained.
+
+_MAX_NAMED = 10
+
+
+class ExplainError(BillingError):
+    """Base of what keeps a line from being explained."""
+
+
+class NoSuchLine(ExplainError):
+    """No line of that number, or none of that device."""
+
+    def __init__(self, number: str, line: int, lines: int, device: TenantDevice | None) -> None:
+        of = "" if device is None else f" of the device {device.tenant}/{device.device}"
+        super().__init__(f"document {number} has no line {line}{of}; its lines are numbered 1 to {lines}")
+
+
+class SeveralDevices(ExplainError):
+    """The line adds up several devices, and each is explained by itself. `devices`: which."""
+
+    def __init__(self, number: str, line: int, devices: Sequence[TenantDevice]) -> None:
+        named = ", ".join(f"{one.tenant}/{one.device}" for one in devices[:_MAX_NAMED])
+        more = f" and {len(devices) - _MAX_NAMED} more" if len(devices) > _MAX_NAMED else ""
+        super().__init__(f"line {line} of {number} is of {len(devices)} devices: {named}{more}; say which by --device")
+
+
+class NotOfUsage(ExplainError):
+    """The charge follows from other charges of its account."""
+
+    def __init__(self, number: str, line: int, kind: str) -> None:
+        super().__init__(
+            f"line {line} of {number} is a {kind}: it follows from the other lines of its account, not from records"
+        )
+
+
+class TracksUnknown(ExplainError):
+    """Usage stated no track settings when the snapshot was taken."""
+
+    def __init__(self, snapshot_id: str) -> None:
+        super().__init__(
+            f"snapshot {snapshot_id} does not say with which track settings its usage was computed: no run of"
+            " `cloud-jobs usage` had stated them when it was taken. Run it, and close the period again"
+        )
+
+
+class NothingToDraw(ExplainError):
+    """The line has no hour that could be computed again, or none with two fixes."""
+
+    def __init__(self, number: str, line: int) -> None:
+        super().__init__(f"line {line} of {number} has no track that could be drawn: its positions are erased, or none")
+
+
+# The records that an hour of a charge was computed from, as the lake has them.
+
+_SHOWN: Final = ("epoch", "seq", "kind", "device_time", "latitude", "longitude", "accuracy_m", "received_at")
+_HOUR: Final = timedelta(hours=1)
+
+
+def records_of_hour(lake: Lake, device: TenantDevice, hour: ExplainedHour, limit: int) -> Iterator[dict[str, Any]]:
+    """The records of the seq ranges of an hour, by epoch and seq, at most `limit`. Raises LakeError."""
+    with lake.damage_as_error("records"):
+        stored = StoredFiles.of(lake.open("records"), "records")
+        stored = stored.of_days((hour.hour - MAX_SEGMENT).date(), (hour.hour + _HOUR).date())
+        stored = stored.between("device", device.device, device.device).between("tenant", device.tenant, device.tenant)
+        for epoch, seqs in hour.seq_ranges:
+            wanted: dict[str, Range] = {
+                "tenant": (device.tenant, device.tenant),
+                "device": (device.device, device.device),
+                "epoch": (epoch, epoch),
+                "seq": (seqs.first, seqs.last),
+            }
+            chosen = stored.between("epoch", epoch, epoch).between("seq", seqs.first, seqs.last)
+            found = [
+                rows
+                for path in chosen.paths
+                for rows in stored_rows(lake.files("records"), "records", path, _SHOWN, wanted)
+            ]
+            for row in pa.concat_tables(found).sort_by("seq").to_pylist() if found else ():
+                if limit <= 0:
+                    return
+                # between the first and the last there are records of other zones
+                if row["seq"] in seqs:
+                    limit -= 1
+                    yield row
+
 
 MAX_POOL_DEVICES: Final = 1_000
 """Of so many devices usage is read to rate a pool of an account once more; of more the amount is unknown."""
-_MAX_LEVELS: Final = 16
 _MOMENT: Final = timedelta.resolution
 
 
@@ -81,14 +170,16 @@ def explain_line(
     posted = issued.before if issued.closing else None
     snapshot = read_snapshot(lake, closing.snapshot_id)
     tracks, reference = _tracks(snapshot), reference_table(lake, snapshot)
-    found = _explained(lake, snapshot, _contract(reference, closing, key.account), charge)
+    period = BillingPeriod(closing.time_zone, closing.key.first_day, closing.key.last_day)
+    contract = contracts_above(reference, [key.account]).contract_of(closing.key.payer, period)
+    found = _explained(lake, snapshot, contract, charge)
     stored, erasures = records_and_erasures(lake)
     erased = erasures.before(key.tenant, key.device)
     again = None
     if kept := _computable(found, tracks, erased):
         of_device = TenantDevice(key.tenant, key.device)
         again = meter_again(lake, snapshot, stored, of_device, kept, tracks=tracks, reference=reference)
-        found = _with_hours_again(found, again, {*kept})
+        found = with_hours_again(found, again.rows, kept, is_of_other_engine=again.is_of_other_engine)
     return ExplainedLine(
         number=number,
         line=line,
@@ -140,35 +231,6 @@ def _charge(charges: Iterable[Charge], key: ChargeKey) -> Charge:
     return found or Charge(key=key, quantity=0, free=0, amount_minor=0, metered=None)
 
 
-def _contract(reference: pa.Table, closing: Closing, account: str) -> PayerContract:
-    """The contract of the account and of those above it; the payer's other accounts have no part in the charge."""
-    rows, wanted = list[dict[str, Any]](), {account}
-    for _ in range(_MAX_LEVELS + 1):
-        there = publications(reference, "account", wanted)
-        rows += there
-        wanted = _named(there, "parent") - {row["id"] for row in rows}
-        if not wanted:
-            break
-    rows += publications(reference, "tariff", _named(rows, "tariff"))
-    rows += publications(reference, "legal_entity", {closing.key.legal_entity})
-    rows += publications(reference, "exchange_rate")
-    period = BillingPeriod(closing.time_zone, closing.key.first_day, closing.key.last_day)
-    return Contracts(rows).contract_of(closing.key.payer, period)
-
-
-def _named(rows: Iterable[dict[str, Any]], field: str) -> set[str]:
-    """The ids that publications give in a field; of what cannot be used none: whether that matters is judged later."""
-    found = set()
-    for row in rows:
-        try:
-            body = json.loads(row["body"])
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(body, dict) and isinstance(body.get(field), str):
-            found.add(body[field])
-    return found
-
-
 def _explained(lake: Lake, snapshot: Snapshot, contract: PayerContract, charge: Charge) -> Explanation:
     key, agreed = charge.key, rating_contract(contract)
     mine = TenantDevice(key.tenant, key.device)
@@ -199,7 +261,38 @@ def _computable(found: Explanation, tracks: TrackSettings, erased: datetime | No
     return [one.hour for one in found.hours if erased is None or one.hour - margin >= erased][:MAX_HOURS]
 
 
-def _with_hours_again(found: Explanation, again: MeteredAgain, computed: set[datetime]) -> Explanation:
-    checked = with_hours_again(found, again.rows, is_of_other_engine=again.is_of_other_engine)
-    hours = (one if one.hour in computed else replace(one, again=None) for one in checked.hours)
-    return replace(checked, hours=tuple(hours))
+_OF_STRETCHES: Final = {MeterZones.EVERYWHERE, MeterZones.INSIDE}
+"""Where meters count that are metered for one stretch of a track, and not for another."""
+
+
+def drawing_of(line: ExplainedLine) -> str:
+    """SVG text. Raises NothingToDraw where no track can be computed again."""
+    key, meter = line.explanation.charge.key, line.explanation.charge.key.meter
+    assert meter is not None, "a usage charge is of a meter"
+    parts = (f"{line.number}, line {line.line}: {key.tenant}/{key.device}", place_text(meter, key.zone))
+    title = ", ".join(part for part in parts if part)
+    if line.again is None:
+        raise NothingToDraw(line.number, line.line)
+    stretches = stretches_of(line.again.records, line.again.rules, key.zone)
+    # what is inferred happened where no track is
+    if MEASURE_OF[meter].zones not in _OF_STRETCHES or meter is Meter.INFERRED_ENTRY:
+        stretches = [one._replace(metered=False) for one in stretches]
+    if not stretches:
+        raise NothingToDraw(line.number, line.line)
+    return track_picture(title, stretches, _borders(line.again.rules, key.zone))
+
+
+def _borders(rules: MeterRules, zone: str) -> list[Border]:
+    """The charge's zone in all its versions, or its gate; outside of all zones those that are near the track."""
+    fences = [
+        Border(fence.id, tuple(np.asarray(ring.coords)[:, :2] for ring in _rings(fence.shape)))
+        for fence in rules.zones.fences
+        if zone in {"", fence.id}
+    ]
+    gates = [Border(gate.id, (gate.line,)) for gate in rules.gates.gates if gate.id == zone]
+    return [*fences, *gates]
+
+
+def _rings(shape: shapely.Geometry) -> list[shapely.LinearRing]:
+    parts = [part for part in shapely.get_parts(shape) if isinstance(part, shapely.Polygon)]
+    return [ring for part in parts for ring in (part.exterior, *part.interiors)]

@@ -9,13 +9,11 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from cloud_jobs.billing.currency import amount_text
-from cloud_jobs.billing.meters import MEASURE_OF, Meter, place_text, quantity_text
 from cloud_jobs.billing.rating import Charge
+from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, place_text, quantity_text
 from cloud_jobs.explain.explanation import ExplainedHour
 from cloud_jobs.explain.issued_line import ExplainedLine
 from cloud_jobs.explain.metered_again import noise_left_out_m
-from cloud_jobs.explain.pool_arithmetic import steps
 from cloud_jobs.fitted_table import Column, FittedTable
 from geo.reference.moments import stamp
 from geo.spatial import ENGINE_VERSION
@@ -44,7 +42,7 @@ def line_values(line: ExplainedLine, limit: int) -> dict[str, Any]:
         "charge": _charge_values(found.charge),
         "posted_before": None if line.posted is None else _charge_values(line.posted),
         "is_void": line.is_void,
-        "arithmetic": [{"step": step, "figure": figure} for step, figure in _steps(line)],
+        "arithmetic": [{"step": step, "figure": figure} for step, figure in found.arithmetic],
         "hours": [_hour_values(one) for one in found.hours[:limit]],
         "hours_in_all": len(found.hours),
         "sum": {"quantity_base": found.quantity, "agrees": found.quantity_agrees},
@@ -107,14 +105,10 @@ def _hours_table(line: ExplainedLine, limit: int) -> FittedTable:
     return table
 
 
-def _steps(line: ExplainedLine) -> list[tuple[str, str]]:
-    return [step for made in line.explanation.arithmetic for step in steps(made, line.currency)]
-
-
 def _arithmetic_table(line: ExplainedLine) -> FittedTable | None:
     """How the amount arises; None: it is not known, or there is none."""
     table = FittedTable(Column.text("step"), Column.number("figure"), title="How the amount arises")
-    found = _steps(line)
+    found = line.explanation.arithmetic
     for step, figure in found:
         table.add(step, figure)
     return table if found else None

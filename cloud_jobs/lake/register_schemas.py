@@ -52,6 +52,7 @@ CLOSINGS = pa.schema(
         *_days("first_day", "last_day"),
         *_texts("legal_entity", "payer", "snapshot_id", "run", "outcome", "reasons", "time_zone", "number_prefix"),
         *_texts("currency", "taxes", "lines_digest", "body_digest", "certificates_digest", "control_totals", "parties"),
+        *_texts("contract_digest", "decisions"),
         *_integers("snapshot", "number", "net_minor", "tax_minor", "charges"),
         pa.field("period_start", _UTC, nullable=False),
         pa.field("period_end", _UTC, nullable=False),
@@ -60,7 +61,8 @@ CLOSINGS = pa.schema(
 )
 """One row a payer of a closing, see `billing.register.closing.Closing`. `number`: which commit of this table brought
 it, counted from 1. `outcome`: final, provisional or blocked. `reasons`, `taxes`, `control_totals`, `parties`: JSON.
-`body_digest`: of the lines, sub-totals and annex that its invoice has."""
+`body_digest`: of the lines, sub-totals and annex that its invoice has. `contract_digest`: of what was agreed with the
+payer. `decisions`: the numbers of the decisions that its certificates rest on, JSON."""
 
 DOCUMENTS = pa.schema(
     [

@@ -6,26 +6,24 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from cloud_jobs.billing.documents import DocumentError, canonical_bytes, head
-from cloud_jobs.billing.meters import Meter
+from cloud_jobs.billing.documents.canonical import canonical_text
 from cloud_jobs.billing.rating import Charge, ChargeKind
+from cloud_jobs.billing.register.closer import closing_fences
 from cloud_jobs.billing.register.closing import Closing, ClosingState, Days, RegisterKey
-from cloud_jobs.billing.register.closing_fences import closing_fences
+from cloud_jobs.billing.register.current_contracts import CurrentContracts
 from cloud_jobs.billing.register.documents_of import DocumentMaker
 from cloud_jobs.billing.register.errors import RegisterDamaged, RegisterRefusal
 from cloud_jobs.billing.register.ledger import IssuedDocument, Ledger, PostedInvoice, check_numbers
-from cloud_jobs.billing.register.newer_contracts import NewerContracts
-from cloud_jobs.billing.register.outdated import outdated_closings
-from cloud_jobs.billing.register.rows import canonical, digest_of, document_from
-from cloud_jobs.billing.register.tables import Register
+from cloud_jobs.billing.register.tables import Register, digest_of, document_from, in_parts
+from cloud_jobs.billing.units import Meter
 from cloud_jobs.lake.snapshots import Snapshot
 from cloud_jobs.lake.tables import row_fault_as_error
-from cloud_jobs.reconcile.comparison import Comparison, Station, parts, quantity_name
+from cloud_jobs.reconcile.comparison import Comparison, Station, quantity_name
 from cloud_jobs.reconcile.used import Owed
 
 # Station invoiced: the certificates of the closings that documents are of, beside what these closings rest on.
@@ -39,7 +37,7 @@ def compare_certificates(register: Register, closings: Collection[Closing]) -> I
     for one in closings:
         # the same row twice is one certificate
         found = sorted({*texts[one.key.payer, one.run]})
-        is_same = digest_of(canonical([_digest(text) for _, _, text in found])) == one.certificates_digest
+        is_same = digest_of(canonical_text([_digest(text) for _, _, text in found])) == one.certificates_digest
         note = "" if is_same else f"{len(found):,} certificates that are not those of the closing {one.id}"
         yield Comparison(
             Station.INVOICED, "closings with their certificates", one.key.payer, 1, 1 if is_same else 0, note
@@ -50,62 +48,24 @@ def _digest(text: str) -> str:
     """Of what a certificate says, whatever it says of its own digest."""
     content = json.loads(text)
     content.pop("digest", None)
-    return hashlib.sha256(canonical(content).encode()).hexdigest()
+    return hashlib.sha256(canonical_text(content).encode()).hexdigest()
 
-
-# Newest closings that say nothing for certain: they could not be posted, or a new one would not be final.
 
 MAX_REASONS: Final = 3
 """So many reasons of a closing are named."""
 
 
-class UnsettledClosings:
-    """What a snapshot says of the newest closings of some days. Each question raises LakeError, StoreUnavailable."""
-
-    def __init__(self, register: Register, snapshot: Snapshot, days: Days, payers: Collection[str]) -> None:
-        self._lake = register.lake
-        self._snapshot = snapshot
-        self._newer = NewerContracts(self._lake, days[1], snapshot)
-        self._outdated = outdated_closings(register, days, self._newer, payers)
-        self._has_same_fences: dict[int, bool] = {}
-
-    def compared(self, closing: Closing) -> Iterator[Comparison]:
-        """Unknown, and why; nothing of a closing that stands."""
-        reasons, payer = [], closing.key.payer
-        if payer in self._outdated:
-            reasons.append(self._outdated[payer])
-        if closing.outcome is not ClosingState.FINAL:
-            reasons.append(f"{closing.outcome.value}: {'; '.join(closing.reasons[:MAX_REASONS])}")
-        elif not self._is_metered_alike(closing.snapshot) and self._other_fences is not None:
-            reasons.append(f"{self._other_fences}, run `cloud-jobs usage`")
-        if reasons:
-            decide = "" if closing.outcome is ClosingState.FINAL else "`waybill decisions close-device`, then "
-            note = f"{'; '.join(reasons)}; {decide}`waybill bill close` it again"
-            yield Comparison(Station.RATED, "closing", payer, None, None, note)
-
-    def _is_metered_alike(self, number: int) -> bool:
-        """Whether there are the same fences as at the snapshot of a final closing, by which usage was computed."""
-        if number not in self._has_same_fences:
-            then = self._newer.snapshot(number)
-            self._has_same_fences[number] = (
-                then is not None
-                and then.usage_fences == self._snapshot.usage_fences
-                and not self._published_since(then)
-            )
-        return self._has_same_fences[number]
-
-    def _published_since(self, then: Snapshot) -> bool:
-        commits = [
-            ("commit_number", ">", then.reference_commit),
-            ("commit_number", "<=", self._snapshot.reference_commit),
-        ]
-        rows = self._lake.rows("reference", ["commit_number"], where=[("kind", "=", "fence"), *commits])
-        return bool(rows.num_rows)
-
-    @cached_property
-    def _other_fences(self) -> str | None:
-        # reads each fence there is, so it is asked for only where one is new
-        return closing_fences(self._lake, self._snapshot).open_end
+def _unsettled(closing: Closing, current: CurrentContracts, other_fences: str | None) -> Iterator[Comparison]:
+    """Of a closing that could not be posted, or of which a new one would not be final: unknown, and why."""
+    reasons = [fault] if (fault := current.fault(closing)) else []
+    decide = "" if closing.outcome is ClosingState.FINAL else "`waybill decisions close-device`, then "
+    if closing.outcome is not ClosingState.FINAL:
+        reasons.append(f"{closing.outcome.value}: {'; '.join(closing.reasons[:MAX_REASONS])}")
+    elif other_fences is not None:
+        reasons.append(f"{other_fences}, run `cloud-jobs usage`")
+    if reasons:
+        note = f"{'; '.join(reasons)}; {decide}`waybill bill close` it again"
+        yield Comparison(Station.RATED, "closing", closing.key.payer, None, None, note)
 
 
 _AT_ONCE: Final = 2000
@@ -130,11 +90,11 @@ def compare_charges(
 
     Raises LakeError, StoreUnavailable.
     """
-    unsettled = UnsettledClosings(register, snapshot, days, payers)
+    current, other_fences = CurrentContracts(register.lake, snapshot), closing_fences(register.lake, snapshot).open_end
     by_payer: dict[str, Counter[_Used]] = defaultdict(Counter)
     for (payer, account, meter, zone), quantity in owed.items():
         by_payer[payer][_Used(account, meter, zone)] += quantity
-    for some in parts(payers, _AT_ONCE):
+    for some in in_parts(payers, _AT_ONCE):
         newest = _newest(register.closings(*days, some), snapshot)
         charges = _charges_of(register, [*newest.values()])
         for payer in some:
@@ -142,7 +102,7 @@ def compare_charges(
             if closing is None:
                 yield Comparison(Station.RATED, "closing", payer, None, None, "the period is not closed")
             else:
-                yield from unsettled.compared(closing)
+                yield from _unsettled(closing, current, other_fences)
                 yield from _charged(closing, charges[payer], by_payer[payer])
 
 
@@ -190,7 +150,7 @@ def compare_documents(
 
     Each document is made again and held against its digest. Raises LakeError.
     """
-    for some in parts(payers, _AT_ONCE):
+    for some in in_parts(payers, _AT_ONCE):
         closings = register.closings(*days, some)
         rows = _documents(register, days, some)
         documents = [document_from(row) for row in rows]

@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 import typer
+from rich.console import RenderableType
 
+from cloud_jobs.billing.billing_period import days_text
 from cloud_jobs.billing.register.commands import (
     JsonOption,
     LakeOption,
@@ -16,15 +18,51 @@ from cloud_jobs.billing.register.commands import (
     SnapshotOption,
     days_of,
 )
+from cloud_jobs.billing.units import amount_text
 from cloud_jobs.error_messages import cloud_errors_as_messages
-from cloud_jobs.fitted_table import screen
+from cloud_jobs.fitted_table import Column, FittedTable, screen
 from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.snapshots import read_snapshot, take_snapshot
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reconcile.comparison import ComparisonOutcome
+from cloud_jobs.reconcile.reconciling import Reconciled
 from cloud_jobs.reconcile.reconciling import reconcile as compare
-from cloud_jobs.reconcile.terminal import reconciled_table
 from waybill.settings import printable_json
+
+# The stations for people, as a Rich table: of each comparison what must be, what is, and where it differs.
+
+
+def reconciled_table(made: Reconciled) -> RenderableType:
+    """One row a comparison, in the order of the stations."""
+    table = FittedTable(
+        *(Column.text("station"), Column.text("what"), Column.text("of", 1)),
+        *(Column.number(name) for name in ("expected", "found", "difference")),
+        *(Column("outcome"), Column.text("note", 2)),
+        title=f"{days_text(*made.days)} by snapshot {made.snapshot.id}: {made.outcome.value}",
+    )
+    station = None
+    for one in made.comparisons:
+        if station not in {None, one.station}:
+            table.add_section()
+        counts = (one.expected, one.found, one.difference or None)
+        cells = (
+            "" if one.station is station else one.station.value,
+            one.name,
+            one.place,
+            *(_shown(count, one.currency) for count in counts),
+            one.outcome.value,
+            one.note,
+        )
+        table.add(*cells)
+        station = one.station
+    return table
+
+
+def _shown(count: int | None, currency: str) -> str:
+    if count is None:
+        return ""
+    return f"{amount_text(count, currency)} {currency}" if currency else f"{count:,}"
+
 
 DIFFERENT: Final = 3
 """The exit status where counts differ, or one is not known."""

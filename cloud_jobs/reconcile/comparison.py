@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
-from cloud_jobs.billing.meters import MEASURE_OF, Meter
+from cloud_jobs.billing.units import MEASURE_OF, Meter
 
 MAX_NAMED: Final = 20
 """So many places of one kind are named where counts differ; of the others there is their number."""
@@ -71,7 +71,6 @@ class Comparison(NamedTuple):
 
 
 _WORST: Final = (ComparisonOutcome.DIFFERENT, ComparisonOutcome.UNKNOWN, ComparisonOutcome.COUNTED)
-_Item = TypeVar("_Item")
 
 
 def outcome_of(comparisons: Iterable[Comparison]) -> ComparisonOutcome:
@@ -122,9 +121,3 @@ def summed(comparisons: Iterable[Comparison], place: str) -> list[Comparison]:
         for (station, name, currency, is_compared), (expected, found) in sums.items()
     ]
     return [*totals, *(one for found in wrong.values() for one in named(found))]
-
-
-def parts(items: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:
-    """Items in pieces that can be held at once."""
-    for begin in range(0, len(items), size):
-        yield items[begin : begin + size]

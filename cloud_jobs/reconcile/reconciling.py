@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from cloud_jobs.billing.certificates import CertificateState, DeviceCertificate, Observed, certify, listed
 from cloud_jobs.billing.certificates.decisions import by_device, decisions
 from cloud_jobs.billing.contracts import Contracts, PayerContract
-from cloud_jobs.billing.meters import Meter
-from cloud_jobs.billing.rating import rating_contract
+from cloud_jobs.billing.rating import RatingContract, rating_contract
 from cloud_jobs.billing.register.close import contracts_of
 from cloud_jobs.billing.register.closer import ClosedPayer, ClosingRun
 from cloud_jobs.billing.register.closing import ClosingState, Days
-from cloud_jobs.billing.register.metered_records import WITH_REGION, whole_hours
-from cloud_jobs.billing.register.tables import Register
+from cloud_jobs.billing.register.control_totals import WITH_REGION, whole_hours
+from cloud_jobs.billing.register.tables import Register, in_parts
+from cloud_jobs.billing.units import Meter
 from cloud_jobs.billing.usage import reach_at
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
 from cloud_jobs.lake.coverage_rows import from_rows
@@ -46,11 +46,10 @@ from cloud_jobs.reconcile.comparison import (
     Station,
     named,
     outcome_of,
-    parts,
     quantity_name,
     summed,
 )
-from cloud_jobs.reconcile.used import CountedUsage, DevicePart, count_part
+from cloud_jobs.reconcile.used import CountedUsage
 
 # Station device: what the devices' heads say was made, held against what was received or declared lost.
 
@@ -65,25 +64,18 @@ Hours = tuple[datetime, datetime]
 """The first moment of a period, and the first one after it."""
 
 
-class Heads(NamedTuple):
-    """What the coverage says of all streams. `received`: by device, in order; `devices`: all that were heard of."""
-
-    comparisons: list[Comparison]
-    received: dict[TenantDevice, int]
-
-
 def compare_heads(
     lake: Lake,
     snapshot: LakeState,
     devices: Collection[TenantDevice] | None,
     hours: Hours,
     hours_of: Mapping[TenantDevice, Collection[Hours]],
-) -> Heads:
+) -> tuple[list[Comparison], dict[TenantDevice, int]]:
     """Every record below a stated head was received or declared lost, of each stream that may hold some of the period.
 
     `devices`: those of some payers, also those that nobody heard of; None: all of the coverage. `hours_of`: what is
     certified of a device that somebody pays for, by the clocks of each who does; `hours`: that of the others, which
-    holds all these. Raises LakeError.
+    holds all these. Second: how many were received of each device. Raises LakeError.
     """
     rows = lake.coverage_rows(lake.coverage_manifest(snapshot.ingest_commit), devices)
     made = np.maximum(rows["head"].to_numpy(), rows["stated_head"].to_numpy())
@@ -106,7 +98,7 @@ def compare_heads(
         note += f"; {other:,} missing that are of no stream of the period, or closed by decision"
     name = "records made, less declared lost, of any period"
     whole = Comparison(Station.DEVICE, name, "all devices", found + of_wrong, found, note)
-    return Heads([whole, *named(known), *_counted(retired)], by)
+    return [whole, *named(known), *_counted(retired)], by
 
 
 def _lost(rows: pa.Table) -> _Integers:
@@ -127,7 +119,7 @@ def _not_closed(
 ) -> Iterator[DeviceCertificate]:
     """Of each device that is open or silent one certificate, the worst for those who pay for it."""
     reach = reach_at(snapshot)
-    for asked in parts(sorted(hours_of), _AT_ONCE):
+    for asked in in_parts(sorted(hours_of), _AT_ONCE):
         streams: dict[TenantDevice, dict[int, Coverage]] = defaultdict(dict)
         for stream, known in coverage(lake, snapshot, asked).items():
             streams[stream.of_device][stream.epoch] = known
@@ -278,21 +270,14 @@ def compare_odometers(observed: Mapping[TenantDevice, Observed]) -> Iterator[Com
 # Stations region and centre: records in the table by the region that they came through, and beside the coverage.
 
 
-class RecordsByRegion(NamedTuple):
-    """`records`: how many there are of the period, in whichever region."""
-
-    comparisons: list[Comparison]
-    records: int
-
-
 def compare_regions(
     lake: Lake,
     snapshot: LakeState,
     devices: Collection[TenantDevice] | None,
     heard_of: Collection[TenantDevice],
     hours: tuple[datetime, datetime],
-) -> RecordsByRegion:
-    """Records of [start, end) by the region that brought them, and what of it is in quarantine.
+) -> tuple[list[Comparison], int]:
+    """Records of [start, end) by the region that brought them, and what of it is in quarantine; how many there are.
 
     Of each file only the columns are read of which the log does not say all. Raises LakeError.
     """
@@ -326,7 +311,7 @@ def compare_regions(
         quarantined.append(
             Comparison(Station.REGION, "messages in quarantine: malformed, of any period", "", None, malformed)
         )
-    return RecordsByRegion([whole, *found, *quarantined], by_region.total())
+    return [whole, *found, *quarantined], by_region.total()
 
 
 def compare_centre(
@@ -366,8 +351,6 @@ def _without_day(stored: StoredFiles) -> list[Comparison]:
 
 _DEVICES_AT_ONCE: Final = 250
 _NAME: Final = "reconcile"
-RunParts = Callable[[Callable[[DevicePart], CountedUsage], Sequence[DevicePart]], Iterable[CountedUsage]]
-"""What runs a function on each part, here or on executors."""
 
 
 class Reconciled(NamedTuple):
@@ -393,11 +376,6 @@ class Reconciled(NamedTuple):
         }
 
 
-def run_here(work: Callable[[DevicePart], CountedUsage], items: Sequence[DevicePart]) -> Iterator[CountedUsage]:
-    """Each part in this process, one after the other."""
-    return map(work, items)
-
-
 def reconcile(
     lake: Lake,
     snapshot: Snapshot,
@@ -405,7 +383,6 @@ def reconcile(
     payers: Collection[str] | None = None,
     *,
     now: datetime,
-    run_parts: RunParts = run_here,
 ) -> Reconciled:
     """Compares the stations of some days for some payers, or for all devices and payers, by a snapshot.
 
@@ -417,18 +394,18 @@ def reconcile(
     mine = sorted({device for one in contracts for device in one.devices})
     devices = None if payers is None else mine
     hours_of = _hours_of(contracts)
-    heads = compare_heads(lake, snapshot, devices, hours, hours_of)
-    found = [*heads.comparisons]
-    if payers is None and (never_heard := [*({*mine} - heads.received.keys())]):
-        found += [*compare_heads(lake, snapshot, never_heard, hours, hours_of).comparisons[1:]]
-    regions = compare_regions(lake, snapshot, devices, sorted(heads.received), whole_hours(hours))
-    found += regions.comparisons
-    found += compare_centre(lake, snapshot, devices, heads.received)
-    used = CountedUsage()
-    others = sorted(heads.received.keys() - {*mine}) if payers is None else []
-    for one in run_parts(count_part(lake, snapshot), [*_parts(contracts, others, hours)]):
-        used.add(one)
-    found += compare_usage(lake, snapshot, used, regions.records, everyone=payers is None)
+    found, received = compare_heads(lake, snapshot, devices, hours, hours_of)
+    if payers is None and (never_heard := [*({*mine} - received.keys())]):
+        found += [*compare_heads(lake, snapshot, never_heard, hours, hours_of)[0][1:]]
+    regions, records = compare_regions(lake, snapshot, devices, sorted(received), whole_hours(hours))
+    found += regions
+    found += compare_centre(lake, snapshot, devices, received)
+    used = CountedUsage(lake, snapshot, hours)
+    for part, agreed in _parts(contracts):
+        used.add(part, agreed)
+    for part in in_parts(sorted(received.keys() - {*mine}) if payers is None else [], _DEVICES_AT_ONCE):
+        used.add(part, [])
+    found += compare_usage(lake, snapshot, used, records, everyone=payers is None)
     found += compare_odometers(used.observed)
     found += _unbilled(lake, snapshot, used, refused, hours[1])
     register = Register(lake)
@@ -472,9 +449,7 @@ def _hours(days: Days, contracts: Sequence[PayerContract]) -> tuple[datetime, da
     return min(one.period.start for one in contracts), max(one.period.end for one in contracts)
 
 
-def _parts(
-    contracts: Sequence[PayerContract], others: Sequence[TenantDevice], hours: tuple[datetime, datetime]
-) -> Iterator[DevicePart]:
+def _parts(contracts: Sequence[PayerContract]) -> Iterator[tuple[Sequence[TenantDevice], list[RatingContract]]]:
     """Each device once, with all who pay for it in the period."""
     agreed = {one.id: one for one in contracts}
     payers: dict[TenantDevice, list[str]] = {}
@@ -483,34 +458,22 @@ def _parts(
             payers.setdefault(device, []).append(contract.id)
     # neighbours mostly have one payer, who may have very many
     rated = lru_cache(maxsize=_DEVICES_AT_ONCE)(lambda payer: rating_contract(agreed[payer]))
-    for some in parts(sorted(payers), _DEVICES_AT_ONCE):
-        names = sorted({payer for device in some for payer in payers[device]})
-        yield DevicePart(some, [rated(payer) for payer in names], hours)
-    for rest in parts(others, _DEVICES_AT_ONCE):
-        yield DevicePart(rest, [], hours)
+    for some in in_parts(sorted(payers), _DEVICES_AT_ONCE):
+        yield some, [rated(payer) for payer in sorted({payer for device in some for payer in payers[device]})]
 
 
 def _unbilled(
     lake: Lake, snapshot: Snapshot, used: CountedUsage, refused: Sequence[ClosedPayer], end: datetime
 ) -> Iterator[Comparison]:
-    owed: dict[str, int] = {}
-    for table in (used.owed, used.unsold):
-        for (_, _, meter, _), quantity in table.items():
-            owed[meter.value] = owed.get(meter.value, 0) + quantity
-    nobody: dict[str, int] = {}
-    for (_, meter), quantity in used.nobody.items():
-        nobody[meter.value] = nobody.get(meter.value, 0) + quantity
+    owed: Counter[Meter] = Counter()
+    for key, quantity in (*used.owed.items(), *used.unsold.items(), *used.nobody.items()):
+        owed[next(one for one in key if isinstance(one, Meter))] += quantity
     for meter, quantity in sorted(used.meters.items()):
-        found = owed.get(meter.value, 0) + nobody.get(meter.value, 0)
-        yield Comparison(
-            Station.RATED, f"assigned or nobody's: {quantity_name(meter)}", "all accounts", quantity, found
-        )
-    unsold_by: Counter[tuple[str, str, Meter]] = Counter()
-    for (payer, account, meter, _), quantity in used.unsold.items():
-        unsold_by[payer, account, meter] += quantity
+        name = f"assigned or nobody's: {quantity_name(meter)}"
+        yield Comparison(Station.RATED, name, "all accounts", quantity, owed[meter])
     unsold = (
         Comparison(Station.RATED, f"not sold: {quantity_name(meter)}", f"{payer}, {account}", None, quantity)
-        for (payer, account, meter), quantity in sorted(unsold_by.items())
+        for (payer, account, meter), quantity in sorted(used.unsold.items())
         if quantity
     )
     yield from summed(unsold, "all accounts")
@@ -528,6 +491,7 @@ def _unbilled(
                 note,
             )
             for (device, meter), quantity in sorted(used.nobody.items())
+            if quantity
         ]
     )
     moment = end - timedelta.resolution

@@ -12,7 +12,6 @@ from cloud_jobs.billing.certificates import CertificateState, ClosedState, Devic
 from cloud_jobs.billing.register.close import close_period
 from cloud_jobs.billing.register.closer import ClosingRun
 from cloud_jobs.billing.register.closing import Closing, ClosingState, Days
-from cloud_jobs.billing.register.documents_of import DocumentMaker
 from cloud_jobs.billing.register.ledger import IssuedDocument
 from cloud_jobs.billing.register.operations import Clerk, adjust_period, issue_period
 from cloud_jobs.billing.register.tables import Register
@@ -56,7 +55,8 @@ class DemoBilling:
     def certificates(self, devices: Iterable[TenantDevice]) -> dict[TenantDevice, DeviceCertificate]:
         """The certificates of devices for the period, at the snapshot of the latest closing."""
         assert self.snapshot is not None, "certificates are of a snapshot"
-        return certificates_from(self.lake, self.snapshot, [*devices], BillingPeriod.parse(self.period, "UTC"))
+        days = BillingPeriod.parse(self.period, "UTC")
+        return certificates_from(self.lake, self.snapshot, [*devices], (days.start, days.end))
 
     def decide(self, certificate: DeviceCertificate, reason: str) -> None:
         """Answers for a device that is silent or has a gap, up to the end of the period. Raises CloudError."""
@@ -78,12 +78,12 @@ class DemoBilling:
     def issue(self) -> Sequence[IssuedDocument]:
         """Numbers the invoices of all payers whose closing is final. Raises CloudError."""
         register = Register(self.lake)
-        return issue_period(register, self.days, None, books=DocumentMaker(register), clerk=_clerk()).documents
+        return issue_period(register, self.days, None, clerk=_clerk()).documents
 
     def adjust(self) -> Sequence[IssuedDocument]:
         """Posts what the newest closing changes of what is posted. Raises CloudError."""
         register = Register(self.lake)
-        return adjust_period(register, self.days, None, books=DocumentMaker(register), clerk=_clerk()).documents
+        return adjust_period(register, self.days, None, clerk=_clerk()).documents
 
 
 def not_final(closings: Iterable[Closing]) -> list[Closing]:

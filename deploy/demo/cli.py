@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.text import Text
 
 from cloud_jobs.billing.certificates import CertificateState
-from cloud_jobs.billing.currency import amount_text
+from cloud_jobs.billing.units import amount_text
 from cloud_jobs.errors import CloudError
 from cloud_jobs.explain.issued_line import ExplainedLine
 from cloud_jobs.fitted_table import Column, FittedTable

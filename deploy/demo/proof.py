@@ -15,7 +15,7 @@ from cloud_jobs.explain.terminal import line_tables
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.reconcile import ComparisonOutcome, Reconciled, reconcile
-from cloud_jobs.reconcile.terminal import reconciled_table
+from cloud_jobs.reconcile.cli import reconciled_table
 from deploy.demo.billing import DemoBilling
 
 _HOURS_SHOWN = 6

@@ -14,18 +14,17 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from cloud_jobs.billing.certificates.decision import ClosedState
-from cloud_jobs.billing.certificates.decisions import decide
+from cloud_jobs.billing.certificates.decisions import ClosedState, decide
 from cloud_jobs.billing.contracts import contracts_of_toml
 from cloud_jobs.billing.documents import Document, DocumentType
-from cloud_jobs.billing.documents.annex import Annex
+from cloud_jobs.billing.documents.canonical import Annex
 from cloud_jobs.billing.register.close import close_period
 from cloud_jobs.billing.register.closer import ClosingRun
 from cloud_jobs.billing.register.closing import Closing, Days
-from cloud_jobs.billing.register.documents_of import DocumentMaker, issued_document
+from cloud_jobs.billing.register.documents_of import issued_document
 from cloud_jobs.billing.register.errors import AlreadyVoid
 from cloud_jobs.billing.register.ledger import check_numbers
-from cloud_jobs.billing.register.operations import Clerk, Done, adjust_period, issue_period, void_invoice
+from cloud_jobs.billing.register.operations import Clerk, PostingResult, adjust_period, issue_period, void_invoice
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.closing_job import close_on_spark
 from cloud_jobs.ingest.decoding import decode_messages
@@ -119,21 +118,21 @@ class Centre:
             return close_on_spark(self._spark, self.lake, snapshot, days, payers, run=run)
         return close_period(self.lake, snapshot, days, payers, run=run, tasks=self._tasks)
 
-    def issue(self, now: datetime, days: Days = MARCH, payers: Collection[str] | None = None) -> Done:
+    def issue(self, now: datetime, days: Days = MARCH, payers: Collection[str] | None = None) -> PostingResult:
         """What is closed and final."""
-        return issue_period(self.register, days, payers, books=DocumentMaker(self.register), clerk=self._clerk(now))
+        return issue_period(self.register, days, payers, clerk=self._clerk(now))
 
-    def adjust(self, now: datetime, payers: Collection[str] | None = None) -> Done:
+    def adjust(self, now: datetime, payers: Collection[str] | None = None) -> PostingResult:
         """What the newest closings change."""
-        return adjust_period(self.register, MARCH, payers, books=DocumentMaker(self.register), clerk=self._clerk(now))
+        return adjust_period(self.register, MARCH, payers, clerk=self._clerk(now))
 
     def void(self, now: datetime) -> None:
         """Takes back whatever stands."""
         invoices = [one for one in self.register.documents() if one.type is DocumentType.INVOICE]
         for one in invoices:
             with suppress(AlreadyVoid):
-                books, seller = DocumentMaker(self.register), one.key.legal_entity
-                void_invoice(self.register, one.number, "wrong buyer", seller, books=books, clerk=self._clerk(now))
+                seller = one.key.legal_entity
+                void_invoice(self.register, one.number, "wrong buyer", seller, clerk=self._clerk(now))
 
     def documents(self) -> list[Document]:
         """All that were issued, each made again; numbers are without gaps."""

@@ -28,7 +28,7 @@ from cloud_jobs.billing.register.errors import (
     OverlappingPeriod,
 )
 from cloud_jobs.billing.register.ledger import IssuedDocument
-from cloud_jobs.billing.register.operations import Done
+from cloud_jobs.billing.register.operations import PostingResult
 from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reconcile import ComparisonOutcome, reconcile
@@ -162,7 +162,7 @@ def refuse_after(centre: Centre, step: Issue) -> None:
     assert refused(centre.issue(step.at, APRIL)) == dict.fromkeys(PERIODS, FuturePeriod)
 
 
-def check_done(centre: Centre, done: Done, right: ExpectedBilling) -> None:
+def check_done(centre: Centre, done: PostingResult, right: ExpectedBilling) -> None:
     """Each document of a step, by its entry in the register, and by its JSON."""
     made = sorted(done.documents, key=lambda one: one.key.payer)
     assert [entered(one) for one in made] == [truly_entered(one) for one in right.documents]
@@ -170,7 +170,7 @@ def check_done(centre: Centre, done: Done, right: ExpectedBilling) -> None:
     assert [said(one) for one in documents] == [truly_said(one) for one in right.documents]
 
 
-def refused(done: Done) -> dict[str, type[Exception]]:
+def refused(done: PostingResult) -> dict[str, type[Exception]]:
     """Why each payer was refused."""
     return {one.payer: type(one) for one in done.refused}
 

@@ -15,18 +15,24 @@ import typer
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.certificates.certificate import CertificateState, DeviceCertificate
-from cloud_jobs.billing.certificates.decision import ClosedState, Decision
-from cloud_jobs.billing.certificates.decisions import decide_each, decisions, withdraw
-from cloud_jobs.billing.certificates.errors import BadDecision
+from cloud_jobs.billing.certificates.decisions import (
+    BadDecision,
+    ClosedState,
+    Decision,
+    decide_each,
+    decisions,
+    withdraw,
+)
 from cloud_jobs.billing.certificates.reader import certificates_from
-from cloud_jobs.billing.contracts import Contracts, DoubtBounds
+from cloud_jobs.billing.contracts import Contracts
+from cloud_jobs.billing.register.current_contracts import contracts_above
 from cloud_jobs.device_option import device_of
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.fitted_table import Column, FittedTable, screen
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.location import Location
-from cloud_jobs.lake.snapshot_reads import publications, reference_table
-from cloud_jobs.lake.snapshots import LakeState, newest_state
+from cloud_jobs.lake.snapshot_reads import reference_table
+from cloud_jobs.lake.snapshots import newest_state
 from cloud_jobs.lake.store_clock import checked_time
 from cloud_jobs.lake.tables import Lake
 from geo.reference.moments import stamp
@@ -35,42 +41,23 @@ from waybill.settings import read_file
 # Who pays for some devices, by the contracts: of all accounts only those are judged that name one, and those above.
 
 
-class PayerOfDevices:
-    """The contracts that a payer and some devices are named in, at a state of the lake. Raises LakeError."""
-
-    def __init__(self, lake: Lake, state: LakeState, payer: str, devices: Collection[TenantDevice]) -> None:
-        reference = reference_table(lake, state)
-        accounts = reference.filter(pc.equal(reference["kind"], "account"))
-        self._payer, self._devices = payer, devices
-        # a publication that cannot be used names nobody: what one account says wrong holds up no other
-        self._naming = _naming(accounts, devices)
-        asked = {payer, *self._naming}
-        self._contracts = Contracts(publications(accounts, "account", asked))
-        while above := self._contracts.parents - asked:
-            asked |= above
-            self._contracts = Contracts(publications(accounts, "account", asked))
-
-    def period(self, asked: BillingPeriod) -> BillingPeriod:
-        """The days of a period by the payer's clocks. Raises BadPeriod, UnknownPayer."""
-        return self._contracts.period_of(self._payer, asked.first_day, asked.last_day)
-
-    def doubt_bounds(self, period: BillingPeriod) -> DoubtBounds:
-        """How much of a device's period may be doubtful. Raises UnknownPayer."""
-        return self._contracts.doubt_bounds(self._payer, period)
-
-    def not_paid_for(self, period: BillingPeriod) -> dict[TenantDevice, str]:
-        """Why those of the devices are not the payer's that neither it nor an account below it has in a period."""
-        theirs = self._contracts.devices_paid_for(self._payer, period)
-        if not (wrong := [one for one in self._devices if one not in theirs]):
-            return {}
-        payers = self._contracts.payers_of({("account", name) for name in self._naming})
-        paid = {name: self._contracts.devices_paid_for(name, period) for name in payers}
-        return {one: self._fault([name for name in payers if one in paid[name]], period) for one in wrong}
-
-    def _fault(self, others: list[str], period: BillingPeriod) -> str:
-        if others:
-            return f"{self._payer!r} does not pay for it in {period}: {', '.join(map(repr, others))} does"
-        return f"no account that {self._payer!r} pays for names it in {period}: look at tenant, device and payer"
+def _not_paid_for(
+    contracts: Contracts, payer: str, naming: Collection[str], devices: Collection[TenantDevice], period: BillingPeriod
+) -> dict[TenantDevice, str]:
+    """Why those of some devices are not the payer's that neither it nor an account below it has in a period."""
+    theirs = contracts.devices_paid_for(payer, period)
+    found, paid = dict[TenantDevice, str](), dict[str, set[TenantDevice]]()
+    for one in devices:
+        if one not in theirs:
+            names = contracts.payers_of({("account", name) for name in naming}) if not paid else ()
+            paid |= {name: contracts.devices_paid_for(name, period) for name in names}
+            others = ", ".join(repr(name) for name in paid if one in paid[name])
+            found[one] = (
+                f"{payer!r} does not pay for it in {period}: {others} does"
+                if others
+                else f"no account that {payer!r} pays for names it in {period}: look at tenant, device and payer"
+            )
+    return found
 
 
 def _naming(accounts: pa.Table, devices: Collection[TenantDevice]) -> set[str]:
@@ -142,13 +129,16 @@ def close_device(
     now = checked_time(opened)
     # nothing is written to look: a snapshot would be kept for ever
     state = newest_state(opened)
-    contracts = PayerOfDevices(opened, state, payer, named)
-    days = contracts.period(asked)
+    reference = reference_table(opened, state)
+    # a publication that cannot be used names nobody: what one account says wrong holds up no other
+    naming = _naming(reference.filter(pc.equal(reference["kind"], "account")), named)
+    contracts = contracts_above(reference, {payer, *naming}, with_prices=False)
+    days = contracts.period_of(payer, asked.first_day, asked.last_day)
     # what there is to decide, before anything is
-    bounds = contracts.doubt_bounds(days)
-    stated = certificates_from(opened, state, named, days, bounds)
+    bounds, span = contracts.doubt_bounds(payer, days), (days.start, days.end)
+    stated = certificates_from(opened, state, named, span, bounds)
     kinds = {one: closes or _to_close(stated[one]) for one in named}
-    faults = contracts.not_paid_for(days)
+    faults = _not_paid_for(contracts, payer, naming, named, days)
     for one, kind in kinds.items():
         if fault := _undecidable(stated[one], kind):
             faults.setdefault(one, fault)
@@ -156,11 +146,10 @@ def close_device(
         raise _refused(faults, len(named))
     closed = {one: kind for one, kind in kinds.items() if kind is not None}
     accepts = {one: stated[one].observed.amounts for one, kind in closed.items() if kind is ClosedState.DOUBTS}
-    span = days.start, days.end
     made = decide_each(opened, closed, span, decided_by=by, reason=reason, now=now, accepts=accepts)
     _print(made, as_json=as_json)
     if not as_json:
-        _say_closed(certificates_from(opened, newest_state(opened), named, days, bounds), days, kinds)
+        _say_closed(certificates_from(opened, newest_state(opened), named, span, bounds), days, kinds)
 
 
 @app.command("withdraw")

@@ -2,45 +2,411 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Collection, Mapping
-from datetime import UTC, datetime
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from types import MappingProxyType
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
-from cloud_jobs.billing.certificates.certificate import DeviceCertificate, DeviceCounts, certify
-from cloud_jobs.billing.certificates.counting import (
-    HoursOf,
-    count_erased,
-    count_far_off,
-    count_not_metered,
-    heard_records,
-    observed_usage,
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from cloud_jobs.billing.certificates.certificate import (
+    UNKNOWN_TOPIC,
+    USUAL_BOUNDS,
+    DeviceCertificate,
+    DeviceCounts,
+    HeardRecords,
+    Observed,
+    certify,
 )
 from cloud_jobs.billing.certificates.decisions import by_device, decisions
-from cloud_jobs.billing.certificates.doubts import USUAL_BOUNDS, Observed
 from cloud_jobs.billing.contracts import DoubtBounds
-from cloud_jobs.billing.usage import Reach, reach_at
+from cloud_jobs.billing.usage import Reach, reach_at, tracks_at
+from cloud_jobs.fence_versions import FenceVersions
+from cloud_jobs.lake.applied_tracks import tracks_number
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
+from cloud_jobs.lake.encoding import encoded
 from cloud_jobs.lake.erasures import Erasures
-from cloud_jobs.lake.snapshot_reads import conflicts, coverage, erasures, erasures_since, reference_rows
+from cloud_jobs.lake.schemas import LATE_POSITIONS, OBSERVED, QUARTERS, WHOLE_DEVICE
+from cloud_jobs.lake.seq_ranges import SeqRanges
+from cloud_jobs.lake.snapshot_reads import (
+    conflicts,
+    coverage,
+    erasures,
+    erasures_since,
+    of_devices,
+    reference_rows,
+    usage_rows,
+)
 from cloud_jobs.lake.snapshots import LakeState
+from cloud_jobs.lake.stored_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.vehicle_counters import OdometerWay
+from cloud_jobs.published_fences import parsed
 from geo.reference.in_force import RefusedVersion, published_fences
+from geo.reference.moments import stamp
+from waybill.record import IntervalSet
+
+# Records that have no say in a certificate's state, counted for many devices at once from the lake's files.
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_HOUR: Final = timedelta(hours=1)
+_QUARTER: Final = _HOUR / QUARTERS
+_US: Final = timedelta(microseconds=1)
+_NO_REACH: Final = Reach()
+_OF_DEVICE: Final = ("tenant", "device")
+_OF_STREAM: Final = (*_OF_DEVICE, "epoch")
+_USAGE_KEY: Final = (*_OF_DEVICE, "hour", "zone", "commit_number")
+_POSITION: Final = "position"
+_OBSERVED: Final = (*OBSERVED, "events")
+
+HoursOf = Mapping[TenantDevice, tuple[datetime, datetime]]
+"""Of each device the time that is asked for: from its first moment to the first one after it."""
+
+
+class ErasedRecords(NamedTuple):
+    """By device: `metered`, records that usage was computed from and whose positions are erased; `late`, positions that
+    came after those around them were erased; `former_rules`, hours that were metered by other fences, track
+    settings or another engine than those of the snapshot, and cannot be metered again."""
+
+    metered: Counter[TenantDevice]
+    late: Counter[TenantDevice]
+    former_rules: Counter[TenantDevice]
+
+
+def count_not_metered(lake: Lake, snapshot: LakeState, hours_of: HoursOf, reach: Reach) -> Counter[TenantDevice]:
+    """How many records of its time each device has that usage does not cover.
+
+    Positions within the reach around it are among them: they have a say in what is metered in it. Raises LakeError.
+    """
+    numbers = (snapshot.covers + 1, snapshot.ingest_number)
+    if numbers[0] > numbers[1] or not hours_of:
+        return Counter()
+    start, end = _around(hours_of)
+    first, last = start - reach.before, end + reach.after - timedelta.resolution
+    stored = _of_days(lake, first, last).between("ingest_number", *numbers).between("device_time", first, last)
+    found: Counter[TenantDevice] = Counter()
+    wanted: dict[str, Range] = {"ingest_number": numbers, "device_time": (first, last)}
+    for rows in _rows(lake, stored, hours_of, (*_OF_DEVICE, "kind", "device_time"), wanted):
+        # around the period only a position has a say: events and bytes are counted where they are
+        near = pc.and_(_within(rows, hours_of, reach), pc.equal(rows["kind"], _POSITION))
+        found += _counted(rows.filter(pc.or_(_within(rows, hours_of), near)))
+    return found
+
+
+def heard_records(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> dict[TenantDevice, dict[int, HeardRecords]]:
+    """What came of the time of each of some devices by a snapshot, of each buffer (by epoch); where nothing did, none
+    is. Raises LakeError.
+    """
+    found: dict[TenantDevice, dict[int, HeardRecords]] = {}
+    if not hours_of:
+        return found
+    start, end = _around(hours_of)
+    wanted: dict[str, Range] = {
+        "device_time": (start, end - timedelta.resolution),
+        "ingest_number": (None, snapshot.ingest_number),
+    }
+    stored = _of_days(lake, *wanted["device_time"]).between("device_time", *wanted["device_time"])
+    for rows in _rows(lake, stored, hours_of, (*_OF_STREAM, "device_time"), wanted):
+        by_stream = rows.filter(_within(rows, hours_of)).group_by([*_OF_STREAM])
+        grouped = by_stream.aggregate([("device_time", one) for one in ("count", "min", "max")])
+        for row in grouped.to_pylist():
+            of, epoch = found.setdefault(TenantDevice(row["tenant"], row["device"]), {}), row["epoch"]
+            first, last = (row[f"device_time_{one}"].astimezone(UTC) for one in ("min", "max"))
+            came = HeardRecords(row["device_time_count"], first, last)
+            of[epoch] = HeardRecords.together([of.get(epoch, HeardRecords(0, first, last)), came])
+    return found
+
+
+def count_far_off(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> Counter[TenantDevice]:
+    """How many records of each device have no day, as its clock was far off, and may be of its time: none is that was
+    received before that began. Raises LakeError.
+    """
+    found: Counter[TenantDevice] = Counter()
+    if hours_of:
+        with lake.damage_as_error("records"):
+            stored = StoredFiles.of(lake.open("records"), "records").without_day()
+        stored = stored.between("ingest_number", high=snapshot.ingest_number)
+        wanted: dict[str, Range] = {"ingest_number": (None, snapshot.ingest_number)}
+        for rows in _rows(lake, stored, hours_of, (*_OF_DEVICE, "received_at"), wanted):
+            row_of, asked = _devices_of(rows)
+            begin = np.array([(hours_of[one][0] - _EPOCH) // _US for one in asked], np.int64)[row_of]
+            received = rows["received_at"].cast(pa.int64()).fill_null(np.iinfo(np.int64).max).to_numpy()
+            found += _counted(rows.filter(pa.array(received >= begin)))
+    return found
+
+
+def count_erased(
+    lake: Lake, snapshot: LakeState, before: Mapping[TenantDevice, datetime], hours_of: HoursOf
+) -> ErasedRecords:
+    """What erasures mean for the usage of each device's time.
+
+    `before`: of devices the moment before which their positions are. Raises LakeError.
+    """
+    # as usage has it: an hour that begins so long after the moment is computed like any other
+    margin = timedelta(milliseconds=tracks_at(snapshot).margin_ms)
+    concerned = {device: moment for device, moment in before.items() if moment > hours_of[device][0] - margin}
+    if not concerned:
+        return ErasedRecords(Counter(), Counter(), Counter())
+    # where the moment is after the period nothing of it is kept, and no record has to be read
+    within = {device: moment for device, moment in concerned.items() if moment < hours_of[device][1]}
+    kept = _kept(lake, snapshot, within, margin)
+    erased: dict[TenantDevice, list[SeqRanges]] = {}
+    late: Counter[TenantDevice] = Counter()
+    stay: list[_StayingRow] = []
+    first, limit = _around(hours_of)
+    usage = usage_rows(lake, snapshot, [*concerned], first, limit - timedelta.resolution)
+    for row in usage.select([*_OF_DEVICE, "seq_ranges", *_StayingRow._fields[1:]]).to_pylist():
+        device, named = TenantDevice(row.pop("tenant"), row.pop("device")), SeqRanges.parse(row.pop("seq_ranges"))
+        start, end = hours_of[device]
+        if not start - _HOUR < row["hour"] < end:
+            continue
+        # named, and metered nowhere: usage was not computed from them
+        if row["zone"] == LATE_POSITIONS:
+            late[device] += named.count
+        # a row of zeros is the same whatever decided it
+        elif named and row["hour"] < concerned[device] + margin:
+            erased.setdefault(device, []).append(named - kept.get(device, SeqRanges()))
+            stay.append(_StayingRow(device, **row))
+    return ErasedRecords(
+        Counter({device: SeqRanges.union(parts).count for device, parts in erased.items()}),
+        late,
+        Counter(device for device, _ in _by_former_rules(lake, snapshot, stay)),
+    )
+
+
+def observed_usage(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> dict[TenantDevice, Observed]:
+    """What usage says of each device's time beside what is metered; of a device without usage nothing is there.
+
+    Raises LakeError.
+    """
+    if not hours_of:
+        return {}
+    start, end = _around(hours_of)
+    rows = usage_rows(
+        lake,
+        snapshot,
+        [*hours_of],
+        start,
+        end - timedelta.resolution,
+        columns=(*_USAGE_KEY, *_OBSERVED, "unreadable", "counters"),
+        zone=WHOLE_DEVICE,
+    )
+    if not rows.num_rows:
+        return {}
+    device, names, within = _quarters_within(rows, hours_of)
+    sums: dict[str, Any] = {name: _sums(rows[name], within, device, len(names)) for name in _OBSERVED}
+    begins = _quarter_begins(rows)
+    last = np.full(len(names), -1)
+    positions = np.where(within & (_by_quarter(rows["positions"]) > 0), begins, -1)
+    np.maximum.at(last, device, positions.max(axis=1))
+    unreadable, after = [Counter[str]() for _ in names], [0 for _ in names]
+    for at in np.flatnonzero(pc.fill_null(pc.not_equal(rows["unreadable"], ""), False)).tolist():
+        for reason, counts in json.loads(rows["unreadable"][at].as_py()).items():
+            unreadable[device[at]][reason] += sum(np.array(counts)[within[at]].tolist())
+            if reason == UNKNOWN_TOPIC and (until := last[device[at]]) >= 0:
+                after[device[at]] += sum(np.array(counts)[within[at] & (begins[at] > until)].tolist())
+    dropped, readings = Counter[TenantDevice](), dict[TenantDevice, list[_Reading]]()
+    for at in np.flatnonzero(pc.fill_null(pc.not_equal(rows["counters"], ""), False)).tolist():
+        said, name, hour = json.loads(rows["counters"][at].as_py()), names[device[at]], rows["hour"][at].as_py()
+        dropped[name] += sum(np.array(said.get("dropped", (0,) * QUARTERS))[within[at]].tolist())
+        for number, both in enumerate(said.get("odometer_m", ())):
+            if both and within[at][number]:
+                readings.setdefault(name, []).append(_Reading(hour.astimezone(UTC) + number * _QUARTER, *both))
+    ways = _odometer_ways(lake, snapshot, readings)
+    return {
+        name: Observed(
+            **{of: int(one[at]) for of, one in sums.items()},
+            unreadable=tuple(sorted((+unreadable[at]).items())),
+            positions_until="" if last[at] < 0 else stamp(_EPOCH + int(last[at]) * _US + _QUARTER),
+            unknown_after=after[at],
+            dropped=dropped[name],
+            odometer=ways.get(name),
+        )
+        for at, name in enumerate(names)
+    }
+
+
+class _Reading(NamedTuple):
+    """Of a quarter that begins at a moment the least and the greatest reading of an odometer."""
+
+    begin: datetime
+    low_m: int
+    high_m: int
+
+
+def _odometer_ways(
+    lake: Lake, snapshot: LakeState, readings: Mapping[TenantDevice, list[_Reading]]
+) -> dict[TenantDevice, OdometerWay]:
+    """Of the devices that have two readings, and whose odometer never went back."""
+    spans = dict[TenantDevice, tuple[_Reading, _Reading]]()
+    for name, found in readings.items():
+        found.sort()
+        first, last = found[0], found[-1]
+        are_two = (first.begin, first.low_m) != (last.begin, last.high_m)
+        if are_two and all(before.high_m <= after.low_m for before, after in pairwise(found)):
+            spans[name] = first, last
+    if not spans:
+        return {}
+    around = {name: (first.begin, last.begin + _QUARTER) for name, (first, last) in spans.items()}
+    start, end = _around(around)
+    columns = (*_USAGE_KEY, "distance_mm")
+    rows = usage_rows(lake, snapshot, [*spans], start, end - timedelta.resolution, columns=columns)
+    device, names, most = _quarters_within(rows, around)
+    between = {name: (begin + _QUARTER, end - _QUARTER) for name, (begin, end) in around.items()}
+    _, _, least = _quarters_within(rows, between)
+    ways = [_sums(rows["distance_mm"], within, device, len(names)).tolist() for within in (least, most)]
+    return {
+        name: OdometerWay(*around[name], spans[name][1].high_m - spans[name][0].low_m, *both)
+        for name, *both in zip(names, *ways, strict=True)
+    }
+
+
+def _quarters_within(
+    rows: pa.Table, hours_of: HoursOf
+) -> tuple[NDArray[np.int64], list[TenantDevice], NDArray[np.bool_]]:
+    """Of each row the place of its device among those that there are, and which of its quarters are in its time."""
+    device, names = _devices_of(rows)
+    limits = np.array([[(one - _EPOCH) // _US for one in hours_of[name]] for name in names], np.int64)
+    limits = limits.reshape(-1, 2)[device]
+    quarter = _quarter_begins(rows)
+    # a payer's time begins and ends on quarters, as local days do
+    return device, names, (quarter >= limits[:, :1]) & (quarter < limits[:, 1:])
+
+
+def _quarter_begins(rows: pa.Table) -> NDArray[np.int64]:
+    """Of each row when each of its quarters begins, in microseconds."""
+    hour: NDArray[np.int64] = rows["hour"].cast(pa.int64()).to_numpy()[:, None]
+    return hour + np.arange(QUARTERS) * (_QUARTER // _US)
+
+
+def _devices_of(rows: pa.Table) -> tuple[NDArray[np.int64], list[TenantDevice]]:
+    """Of each row the place of its device among those that there are."""
+    tenants, devices = (encoded(rows[name]) for name in _OF_DEVICE)
+    count = max(len(devices.dictionary), 1)
+    codes = tenants.indices.to_numpy().astype(np.int64) * count + devices.indices.to_numpy()
+    pairs, place = np.unique(codes, return_inverse=True)
+    names = [
+        TenantDevice(tenants.dictionary[one // count].as_py(), devices.dictionary[one % count].as_py()) for one in pairs
+    ]
+    return place, names
+
+
+def _sums(
+    column: pa.ChunkedArray, within: NDArray[np.bool_], device: NDArray[np.int64], devices: int
+) -> NDArray[np.int64]:
+    """Of each device the sum of the quarters that are within its time. A null is nothing."""
+    found = np.zeros(devices, np.int64)
+    np.add.at(found, device, (_by_quarter(column) * within).sum(axis=1))
+    return found
+
+
+def _by_quarter(column: pa.ChunkedArray) -> NDArray[np.int64]:
+    found = np.zeros((len(column), QUARTERS), np.int64)
+    found[np.asarray(pc.is_valid(column))] = pc.list_flatten(column).to_numpy().reshape(-1, QUARTERS)
+    return found
+
+
+class _StayingRow(NamedTuple):
+    """What decided a row of usage that is never computed again."""
+
+    device: TenantDevice
+    hour: datetime
+    zone: str
+    fence_version: str
+    rules_number: int | None
+
+
+def _by_former_rules(
+    lake: Lake, snapshot: LakeState, rows: Sequence[_StayingRow]
+) -> set[tuple[TenantDevice, datetime]]:
+    """The hours of rows that other fences, track settings or another engine decided than those of a snapshot."""
+    # of a device as a whole records are counted, which no rule has a say in
+    rows = [row for row in rows if row.zone != WHOLE_DEVICE]
+    versions = _fence_versions(lake, snapshot, {row.zone for row in rows})
+    rules = tracks_number(snapshot.usage_tracks)
+    return {
+        (row.device, row.hour)
+        for row in rows
+        if row.rules_number != rules or row.fence_version != versions.of(row.zone, (row.hour - _EPOCH) // _HOUR)
+    }
+
+
+def _fence_versions(lake: Lake, snapshot: LakeState, ids: Collection[str]) -> FenceVersions:
+    # as usage states them, whatever was published after the snapshot; a country has very many more than are asked for
+    features = published_fences(reference_rows(lake, snapshot, "fence", ids)).features if ids else ()
+    return FenceVersions(zip(features, parsed(features), strict=True), round(tracks_at(snapshot).max_gap_s * 1000))
+
+
+def _kept(
+    lake: Lake, snapshot: LakeState, before: Mapping[TenantDevice, datetime], margin: timedelta
+) -> dict[TenantDevice, SeqRanges]:
+    """The records that are there of the hours for which a segment may have begun before a device's moment."""
+    by_moment: dict[datetime, list[TenantDevice]] = {}
+    for device, moment in before.items():
+        by_moment.setdefault(moment, []).append(device)
+    found: dict[TenantDevice, dict[int, list[int]]] = {}
+    for first, devices in by_moment.items():
+        last = first + margin + _HOUR
+        stored = _of_days(lake, first, last).between("device_time", first, last)
+        wanted: dict[str, Range] = {"device_time": (first, last), "ingest_number": (None, snapshot.ingest_number)}
+        for rows in _rows(lake, stored, devices, (*_OF_DEVICE, "epoch", "seq"), wanted):
+            for row in rows.group_by([*_OF_DEVICE, "epoch"]).aggregate([("seq", "list")]).to_pylist():
+                epochs = found.setdefault(TenantDevice(row["tenant"], row["device"]), {})
+                epochs.setdefault(row["epoch"], []).extend(row["seq_list"])
+    return {
+        device: SeqRanges.of({epoch: IntervalSet.of(seqs) for epoch, seqs in epochs.items()})
+        for device, epochs in found.items()
+    }
+
+
+def _of_days(lake: Lake, first: datetime, last: datetime) -> StoredFiles:
+    with lake.damage_as_error("records"):
+        return StoredFiles.of(lake.open("records"), "records").of_days(first.date(), last.date())
+
+
+def _rows(
+    lake: Lake,
+    stored: StoredFiles,
+    devices: Collection[TenantDevice],
+    columns: Sequence[str],
+    wanted: Mapping[str, Range],
+) -> Iterator[pa.Table]:
+    """Rows of some devices in files of the records."""
+    # bounds of both for the row groups; which pairs are meant is decided row by row
+    names, tenants = sorted({one.device for one in devices}), [one.tenant for one in devices]
+    ranges = {"tenant": (min(tenants), max(tenants)), "device": (names[0], names[-1]), **wanted}
+    files = lake.files("records")
+    with lake.damage_as_error("records"):
+        for path in stored.within("device", [(name, name) for name in names]).paths:
+            for rows in stored_rows(files, "records", path, columns, ranges):
+                yield of_devices(rows, devices)
+
+
+def _around(hours_of: HoursOf) -> tuple[datetime, datetime]:
+    return min(start for start, _ in hours_of.values()), max(end for _, end in hours_of.values())
+
+
+def _within(rows: pa.Table, hours_of: HoursOf, reach: Reach = _NO_REACH) -> pa.Array:
+    """Of each row whether it was made in the time of its device, or within the reach around it."""
+    row_of, asked = _devices_of(rows)
+    spans = [(start - reach.before, end + reach.after) for start, end in map(hours_of.__getitem__, asked)]
+    limits = np.array([[(one - _EPOCH) // _US for one in span] for span in spans], np.int64).reshape(-1, 2)[row_of]
+    made = rows["device_time"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy()
+    return pa.array((made >= limits[:, 0]) & (made < limits[:, 1]))
+
+
+def _counted(rows: pa.Table) -> Counter[TenantDevice]:
+    counted = rows.group_by([*_OF_DEVICE]).aggregate([([], "count_all")]).to_pylist()
+    return Counter({TenantDevice(row["tenant"], row["device"]): row["count_all"] for row in counted})
+
 
 _NO_BOUNDS: Final[Mapping[TenantDevice, DoubtBounds]] = MappingProxyType({})
-
-
-class TimeSpan(Protocol):
-    """A period of any kind: from `start`, included, to `end`, excluded."""
-
-    @property
-    def start(self) -> datetime:
-        """Its first moment."""
-
-    @property
-    def end(self) -> datetime:
-        """The first moment that is no more in it."""
 
 
 class UnmeteredRecords(NamedTuple):
@@ -54,14 +420,14 @@ def certificates_from(
     lake: Lake,
     snapshot: LakeState,
     devices: Collection[TenantDevice],
-    period: TimeSpan,
+    span: tuple[datetime, datetime],
     bounds: DoubtBounds | None = None,
 ) -> dict[TenantDevice, DeviceCertificate]:
-    """The certificate of each of the devices for a period, in their order; also of one that nobody heard of.
+    """The certificate of each device for a time (its end excluded), in their order; also of one never heard of.
 
     As `certificates_of_spans`.
     """
-    spans = dict.fromkeys(devices, (period.start, period.end))
+    spans = dict.fromkeys(devices, span)
     return certificates_of_spans(lake, snapshot, spans, {} if bounds is None else dict.fromkeys(devices, bounds))
 
 

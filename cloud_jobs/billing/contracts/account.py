@@ -3,27 +3,129 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from itertools import pairwise
-from typing import Self
+from typing import Annotated, Final, Self
 
-from pydantic import model_validator
+from pydantic import Field, StringConstraints, model_validator
 
-from cloud_jobs.billing.contracts.canaries import canary_faults
 from cloud_jobs.billing.contracts.fields import (
+    NEEDS_BUYERS_VAT_ID,
     Address,
     Contract,
     Currency,
+    Iban,
     Id,
+    Number,
+    PaymentMeans,
     Percent,
     Text,
     TimeZone,
+    Vat,
     VatId,
     WireName,
 )
-from cloud_jobs.billing.contracts.vat import NEEDS_BUYERS_VAT_ID, Vat
 from cloud_jobs.lake.coverage import TenantDevice
 from geo.reference.moments import Moment
+
+# Canaries stay by themselves: their devices are of a reserved tenant, and no customer's account has anything of it.
+
+CANARY: Final = "canary"
+"""The tenant of canaries' devices. Their accounts and sellers are named so, or begin with it and a hyphen."""
+
+
+def is_canary(name: str) -> bool:
+    """Whether an account or a seller is one of canaries, by its id."""
+    return name == CANARY or name.startswith(f"{CANARY}-")
+
+
+def canary_faults(
+    account: str, *, tenants: Iterable[str], parent: str | None, legal_entity: str | None
+) -> Iterator[str]:
+    """What of an account belongs to canaries and to customers at once.
+
+    `tenants`: of its devices; `parent`: the account that pays for it; `legal_entity`: who sells to it.
+    """
+    mine = is_canary(account)
+    strangers = sorted({tenant for tenant in tenants if (tenant == CANARY) != mine})
+    if strangers and mine:
+        yield f"it is an account of canaries, whose devices are of the tenant {CANARY!r} alone, not of {strangers[0]!r}"
+    elif strangers:
+        yield (
+            f"it has a device of the tenant {CANARY!r}, which is reserved for canaries: no customer pays for one; "
+            f"their accounts are named {CANARY!r}, or begin with {CANARY + '-'!r}"
+        )
+    if parent is not None and (mine or is_canary(parent)):
+        yield f"an account of canaries pays for itself and for no other: it has no parent and is none ({parent!r})"
+    if legal_entity is not None and is_canary(legal_entity) != mine:
+        whose = "is of canaries" if mine else "is a customer's"
+        yield f"it {whose}, and its seller {legal_entity!r} is not: a seller's documents are numbered without gaps"
+
+
+# What one unit of a currency is worth in another, from a moment on.
+
+
+class ExchangeRate(Contract):
+    """One version of a rate: an amount in `currency` times `rate` is the amount in `into`. `source`: who stated it.
+
+    Its id is both currencies, `usd-eur`, so that no two rates of a pair hold at one moment.
+    """
+
+    id: Id
+    effective_from: Moment
+    currency: Currency
+    into: Currency
+    rate: Annotated[Number, Field(gt=0)]
+    source: Text
+
+    @model_validator(mode="after")
+    def _named_by_its_currencies(self) -> Self:
+        if self.currency == self.into:
+            raise ValueError(f"a rate is between two currencies, and both are {self.into}")
+        if self.id != rate_id(self.currency, self.into):
+            raise ValueError(
+                f"the id of a rate from {self.currency} into {self.into} is {rate_id(self.currency, self.into)!r}, "
+                f"not {self.id!r}"
+            )
+        return self
+
+
+def rate_id(currency: str, into: str) -> str:
+    """The id of the rate by which amounts in `currency` become amounts in `into`."""
+    return f"{currency}-{into}".lower()
+
+
+# Who sells: the legal entity that an invoice is of.
+
+
+class Payment(Contract):
+    """How an invoice is to be paid. `means_code`: UNCL 4461, for instance 58 for a SEPA credit transfer."""
+
+    means_code: PaymentMeans
+    iban: Iban
+    bic: Annotated[str, StringConstraints(pattern=r"^[A-Z0-9]{8}([A-Z0-9]{3})?$")] | None = None
+
+
+class LegalEntity(Contract):
+    """One version of a seller. Its documents are numbered without gaps: `number_prefix` and a counter."""
+
+    id: Id
+    effective_from: Moment
+    name: Text
+    address: Address
+    vat_id: VatId | None = None
+    tax_registration_id: Text | None = None
+    contact: Text | None = None
+    number_prefix: Annotated[str, StringConstraints(pattern=r"^[A-Z0-9][A-Z0-9-]{0,15}$")]
+    payment: Payment
+    payment_days: int = Field(default=30, ge=0, le=365, strict=True)
+
+    @model_validator(mode="after")
+    def _known_to_the_tax_office(self) -> Self:
+        if self.vat_id is None and self.tax_registration_id is None:
+            raise ValueError("a seller needs a vat_id or a tax_registration_id: an invoice names one of them")
+        return self
 
 
 class DoubtBounds(Contract):

@@ -53,7 +53,7 @@ class BlockedPayer(BillingError):
         rest = [f"and {len(faults) - MAX_NAMED} more reasons"] if len(faults) > MAX_NAMED else []
         named = "; ".join([*map(str, faults[:MAX_NAMED]), *rest])
         super().__init__(f"account {payer!r} cannot be billed for {period} ({period.time_zone}): {named}")
-        self.payer, self.period, self.faults = payer, period, tuple(faults)
+        self.faults = tuple(faults)
 
 
 class UnknownPayer(ContractFault):
@@ -71,7 +71,6 @@ class OtherTimeZone(ContractFault):
 
     def __init__(self, payer: str, time_zone: str, given: str) -> None:
         super().__init__(f"account {payer!r} is billed by the clocks of {time_zone}, and the period is of {given}")
-        self.payer, self.time_zone, self.given = payer, time_zone, given
 
 
 class OtherZoneThanBefore(ContractFault):
@@ -82,7 +81,7 @@ class OtherZoneThanBefore(ContractFault):
             f"account {account!r} is of {before}, and from {stamp(begin)} on it would be of {after}: its days would "
             "overlap or leave hours out; end its devices then, and begin a new account that has them from there on"
         )
-        self.account, self.before, self.after, self.begin = account, before, after, begin
+        self.account = account
 
 
 class ChangesInsidePeriod(ContractFault):
@@ -93,7 +92,7 @@ class ChangesInsidePeriod(ContractFault):
             f"the {what} of account {account!r} changes from {before} to {after} at {stamp(moment)}, in the period; "
             "let it change with a period, or at a local midnight, and bill the days before and after it by themselves"
         )
-        self.account, self.what, self.before, self.after, self.moment = account, what, before, after, moment
+        self.account = account
 
 
 class RefusedVersionUsed(ContractFault):
@@ -101,7 +100,6 @@ class RefusedVersionUsed(ContractFault):
 
     def __init__(self, refused: RefusedVersion) -> None:
         super().__init__(f"{refused}; publish it again, corrected")
-        self.refused = refused
 
 
 class AccountCycle(ContractFault):
@@ -121,7 +119,7 @@ class MissingParent(ContractFault):
 
     def __init__(self, account: str, parent: str, since: datetime) -> None:
         super().__init__(f"account {account!r} has the parent {parent!r}, which is not there at {stamp(since)}")
-        self.account, self.parent, self.since = account, parent, since
+        self.account, self.parent = account, parent
 
 
 class TreeTooDeep(ContractFault):
@@ -143,7 +141,7 @@ class DeviceInTwoAccounts(ContractFault):
             f"device {of_device.device!r} of tenant {of_device.tenant!r} is in account {accounts[0]!r} and in account "
             f"{accounts[1]!r} from {stamp(begin)}{until}; end one of the two assignments"
         )
-        self.of_device, self.accounts, self.begin, self.end = of_device, accounts, begin, end
+        self.accounts = accounts
 
 
 class UnknownTariff(ContractFault):
@@ -166,7 +164,7 @@ class TariffNotInForce(ContractFault):
             f"tariff {tariff!r} of account {account!r} has no version in force from {stamp(begin)} until {stamp(end)}, "
             "while a device is assigned"
         )
-        self.account, self.tariff, self.begin, self.end = account, tariff, begin, end
+        self.account = account
 
 
 class UnknownLegalEntity(ContractFault):
@@ -200,7 +198,7 @@ class SharedNumberPrefix(ContractFault):
             f"the legal entities {' and '.join(map(repr, legal_entities[:MAX_NAMED]))} have one number_prefix, "
             f"{prefix!r}: two documents would have one number; give each a prefix that no other one ever had"
         )
-        self.prefix, self.legal_entities = prefix, tuple(legal_entities)
+        self.legal_entities = tuple(legal_entities)
 
 
 class MetersForgotten(ContractFault):
@@ -212,7 +210,7 @@ class MetersForgotten(ContractFault):
             f"tariff {tariff!r} from {stamp(begin)} has no price for {', '.join(meters)}, which is sold until then: it "
             f"would be free in silence; give a price (0: it is free), or write not_sold = [{named}]"
         )
-        self.tariff, self.meters, self.begin = tariff, tuple(meters), begin
+        self.tariff, self.begin = tariff, begin
 
 
 class NoExchangeRate(ContractFault):
@@ -225,4 +223,4 @@ class NoExchangeRate(ContractFault):
             f"account {account!r} has prices in {currency}, is billed in {into}, and no exchange rate {rate_id!r} is "
             "in force at the period's end"
         )
-        self.account, self.currency, self.into = account, currency, into
+        self.account = account

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from decimal import Decimal
-from typing import Annotated, Any, Final
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Self
 
 from pydantic import (
     AfterValidator,
@@ -12,15 +16,59 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    model_validator,
 )
 
 from cloud_jobs.billing.billing_period import zone_of
-from cloud_jobs.billing.codes import COUNTRIES, PAYMENT_MEANS, VAT_PREFIXES
-from cloud_jobs.billing.currency import exponent
 from cloud_jobs.billing.errors import BillingError
-from cloud_jobs.billing.printable import unprintable
+from cloud_jobs.billing.units import exponent
 from geo.spatial.ids import id_fault
 from waybill.record import DEVICE_PATTERN
+
+# Code lists that EN 16931 refers to: countries, prefixes of VAT ids, means of payment, currencies.
+
+_ISO_3166 = """
+AD AE AF AG AI AL AM AO AQ AR AS AT AU AW AX AZ BA BB BD BE BF BG BH BI BJ BL BM BN BO BQ BR BS BT BV BW BY BZ
+CA CC CD CF CG CH CI CK CL CM CN CO CR CU CV CW CX CY CZ DE DJ DK DM DO DZ EC EE EG EH ER ES ET FI FJ FK FM FO FR
+GA GB GD GE GF GG GH GI GL GM GN GP GQ GR GS GT GU GW GY HK HM HN HR HT HU ID IE IL IM IN IO IQ IR IS IT
+JE JM JO JP KE KG KH KI KM KN KP KR KW KY KZ LA LB LC LI LK LR LS LT LU LV LY MA MC MD ME MF MG MH MK ML MM MN MO
+MP MQ MR MS MT MU MV MW MX MY MZ NA NC NE NF NG NI NL NO NP NR NU NZ OM PA PE PF PG PH PK PL PM PN PR PS PT PW PY
+QA RE RO RS RU RW SA SB SC SD SE SG SH SI SJ SK SL SM SN SO SR SS ST SV SX SY SZ TC TD TF TG TH TJ TK TL TM TN TO
+TR TT TV TW TZ UA UG UM US UY UZ VA VC VE VG VI VN VU WF WS YE YT ZA ZM ZW
+"""
+
+COUNTRIES: Final = frozenset(_ISO_3166.split()) | {"XI"}
+"""ISO 3166-1 alpha-2, and XI: Northern Ireland, as VAT has it (BR-CL-14)."""
+
+VAT_PREFIXES: Final = COUNTRIES | {"EL"}
+"""The prefix of Greece for VAT is not its country's code (BR-CO-09)."""
+
+PAYMENT_MEANS: Final = frozenset(str(code) for code in (*range(1, 71), *range(74, 79), *range(91, 99)))
+"""UNCL 4461 (BR-CL-16)."""
+
+NEWER_CURRENCIES: Final = frozenset({"MRU", "STN", "XCG"})
+"""Currencies of ISO 4217 that the published rules do not list yet (BR-CL-04)."""
+
+
+# Which characters names, addresses and references of contracts may have: those that every form of a document shows.
+
+_PRINTED: Final = (
+    "\x20-\x7e\xa0-\xac\xae-\u0377\u037a-\u037f\u0384-\u038a\u038c\u038e-\u03a1\u03a3-\u03e1\u03f0-\u052f"
+    "\u1e00-\u1f15\u1f18-\u1f1d\u1f20-\u1f45\u1f48-\u1f4d\u1f50-\u1f57\u1f59\u1f5b\u1f5d\u1f5f-\u1f7d\u1f80-\u1fb4"
+    "\u1fb6-\u1fc4\u1fc6-\u1fd3\u1fd6-\u1fdb\u1fdd-\u1fef\u1ff2-\u1ff4\u1ff6-\u1ffe"
+    "\u2010-\u2027\u202f-\u205e\u20a0-\u20c0\u2100-\u215f\u2212"
+)
+"""Latin, Greek and Cyrillic, punctuation, currencies and signs that stand for letters, as far as the PDF's font goes.
+
+Nothing in it is invisible or turns the direction of a line, and none needs its neighbours to be drawn."""
+_NOT_PRINTED: Final = re.compile(f"[^{_PRINTED}]")
+
+
+def unprintable(text: str) -> str | None:
+    """The first character of a text that no document prints; None: it can be printed."""
+    found = _NOT_PRINTED.search(text)
+    return None if found is None else found.group()
+
 
 _CHECKSUM: Final = 97
 
@@ -154,3 +202,52 @@ class Address(Contract):
     city: Text
     postal_code: Annotated[str, StringConstraints(max_length=32, strip_whitespace=True), AfterValidator(_readable)] = ""
     country: Country
+
+
+# The tax on what a payer is charged, and what EN 16931 asks of seller and buyer for it: by contract and document.
+
+
+class VatCategory(StrEnum):
+    """UNCL 5305, as EN 16931 uses it."""
+
+    STANDARD = "S"
+    ZERO = "Z"
+    EXEMPT = "E"
+    REVERSE_CHARGE = "AE"
+    INTRA_COMMUNITY = "K"
+    EXPORT = "G"
+    OUT_OF_SCOPE = "O"
+
+
+NEEDS_SELLERS_VAT_ID: Final[Mapping[VatCategory, str]] = MappingProxyType(
+    {VatCategory.INTRA_COMMUNITY: "BR-IC-02", VatCategory.EXPORT: "BR-G-02"}
+)
+"""The rule by which a seller needs a vat_id; for all other categories its tax_registration_id will do."""
+
+NEEDS_BUYERS_VAT_ID: Final[Mapping[VatCategory, str]] = MappingProxyType(
+    {VatCategory.REVERSE_CHARGE: "BR-AE-02", VatCategory.INTRA_COMMUNITY: "BR-IC-02"}
+)
+"""The rule by which a payer needs a vat_id."""
+
+
+class Vat(Contract):
+    """The tax on everything that a payer is charged. `rate` in per cent; above 0 for the category S alone."""
+
+    category: VatCategory
+    rate: Annotated[Number, Field(ge=0, le=100, max_digits=6, decimal_places=3)] = Decimal(0)
+    exemption_reason: Text | None = None
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        if (self.category is VatCategory.STANDARD) != (self.rate > 0):
+            raise ValueError(
+                f"category {self.category} with a rate of {self.rate}: S has a rate above 0, all others have 0"
+            )
+        unexplained = self.category not in {VatCategory.STANDARD, VatCategory.ZERO}
+        if unexplained != (self.exemption_reason is not None):
+            raise ValueError(
+                f"category {self.category} needs an exemption_reason, for instance 'Reverse charge'"
+                if unexplained
+                else f"category {self.category} has no exemption_reason"
+            )
+        return self

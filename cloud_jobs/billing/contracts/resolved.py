@@ -32,25 +32,21 @@ from cloud_jobs.billing.contracts.errors import (
     TreeTooDeep,
     UnknownPayer,
 )
-from cloud_jobs.billing.contracts.payer_contract import PayerContract
-from cloud_jobs.billing.contracts.payer_parts import PayerParts
-from cloud_jobs.billing.contracts.price import PoolKey
+from cloud_jobs.billing.contracts.payer_contract import PayerContract, PayerParts
 from cloud_jobs.billing.contracts.published import (
+    EVER,
     MODEL_OF,
     AccountFacts,
-    DeviceNumbers,
-    TariffFacts,
-    facts_of,
-    parsed,
-    usable_contract,
-)
-from cloud_jobs.billing.contracts.versions import (
-    EVER,
     ContractVersion,
     ContractVersions,
+    DeviceNumbers,
+    TariffFacts,
     UnusableVersion,
+    facts_of,
     micros,
     moment_of,
+    parsed,
+    usable_contract,
 )
 from cloud_jobs.in_force import in_force
 from cloud_jobs.lake.coverage import TenantDevice
@@ -146,45 +142,36 @@ class AccountTree:
         An account that is not there leads nowhere, and nothing is wrong with that.
         """
         path: dict[str, None] = {}
-        version = self._at(name, moment_us)
+        version = self.version_at(name, moment_us)
         while version is not None and version.facts.parent is not None:
             path[name] = None
             above = version.facts.parent
             if above in path:
                 names = list(path)
                 return AccountCycle(names[names.index(above) :])
-            version = self._at(above, moment_us)
+            version = self.version_at(above, moment_us)
             if version is None:
                 return MissingParent(name, above, moment_of(moment_us))
             name = above
         return None
 
-    def _at(self, name: str, moment_us: int) -> ContractVersion[AccountFacts] | None:
+    def version_at(self, name: str, moment_us: int) -> ContractVersion[AccountFacts] | None:
+        """The version of an account that is in force at a moment."""
         versions = self._accounts.get(name)
         return None if versions is None else versions.at(moment_us)
 
     def without_payer(self, moment_us: int) -> list[ContractFault]:
         """Why accounts lead to no payer at a moment: each cycle, and each parent that is not there, once."""
-        faults = list[ContractFault]()
-        seen = set[str]()
+        faults = dict[tuple[str, ...], ContractFault]()
         for name in sorted(self._accounts):
-            path: dict[str, None] = {}
-            here: str | None = name
-            while here is not None and here not in seen:
-                seen.add(here)
-                path[here] = None
-                version = self._accounts[here].at(moment_us)
-                parent = version.facts.parent if version else None
-                above = self._accounts.get(parent) if parent else None
-                if parent and (above is None or above.at(moment_us) is None):
-                    faults.append(MissingParent(here, parent, moment_of(moment_us)))
-                    break
-                if parent in path:
-                    names = list(path)
-                    faults.append(AccountCycle(names[names.index(parent) :]))
-                here = parent
-            faults.extend(self._never_usable(name, moment_us))
-        return faults
+            match self.way_up(name, moment_us):
+                case AccountCycle() as fault:
+                    faults.setdefault(tuple(sorted(fault.accounts)), fault)
+                case MissingParent() as fault:
+                    faults.setdefault((fault.account,), fault)
+            for unusable in self._never_usable(name, moment_us):
+                faults[name, str(unusable)] = unusable
+        return [*faults.values()]
 
     def _never_usable(self, name: str, moment_us: int) -> Iterator[ContractFault]:
         """What was to be an account, and is none at all: of its devices nobody knows."""
@@ -384,7 +371,7 @@ class Contracts:
 
     def devices_of(self, account: str, moment: datetime) -> set[TenantDevice]:
         """The devices that an account pays for at a moment."""
-        version = self._accounts.get(account, ContractVersions[AccountFacts]()).at(micros(moment))
+        version = self._tree.version_at(account, micros(moment))
         return set() if version is None else {TenantDevice(*self._names[one]) for one in _held(version, moment)}
 
     def devices_paid_for(self, payer_id: str, period: BillingPeriod) -> set[TenantDevice]:
@@ -410,29 +397,13 @@ class Contracts:
             found |= self.devices_of(name, moment) & {*devices}
         return found
 
-    def pays(self, account: str, moment: datetime) -> bool:
-        """Whether an account pays itself at a moment."""
-        version = self._accounts.get(account, ContractVersions[AccountFacts]()).at(micros(moment))
-        return version is not None and version.facts.pays is not None
+    def account_at(self, account: str, moment: datetime) -> AccountFacts | None:
+        """What is known of an account at a moment; None: it is not there."""
+        version = self._tree.version_at(account, micros(moment))
+        return None if version is None else version.facts
 
-    def tariff_of(self, account: str, moment: datetime) -> str:
-        """The tariff of an account at a moment; "": it is not there."""
-        version = self._accounts.get(account, ContractVersions[AccountFacts]()).at(micros(moment))
-        return "" if version is None else version.facts.tariff
-
-    def sold(self, tariff: str, moment: datetime) -> frozenset[str]:
-        """The meters that a tariff has a price for at a moment."""
-        return self._tariff_facts(tariff, moment).sold
-
-    def not_sold(self, tariff: str, moment: datetime) -> frozenset[str]:
-        """The meters of which a tariff says at a moment that they are not sold."""
-        return self._tariff_facts(tariff, moment).not_sold
-
-    def pools(self, tariff: str, moment: datetime) -> frozenset[PoolKey]:
-        """The pools of a tariff at a moment that have an allowance or tiers."""
-        return self._tariff_facts(tariff, moment).pools
-
-    def _tariff_facts(self, tariff: str, moment: datetime) -> TariffFacts:
+    def tariff_at(self, tariff: str, moment: datetime) -> TariffFacts:
+        """The meters that a tariff has a price for at a moment, those that it says are not sold, and its pools."""
         version = self._of_kind["tariff"].get(tariff, ContractVersions[TariffFacts]()).at(micros(moment))
         return _NO_TARIFF if version is None else version.facts
 
@@ -462,6 +433,10 @@ class Contracts:
         of_period = [*versions.within(micros(period.start), micros(period.end))]
         payer = parsed(Account, of_period[-1].body).payer if of_period else None
         return DoubtBounds() if payer is None else payer.doubts
+
+    def zone_of_account(self, account: str) -> str:
+        """The time zone of an account; UTC of one that has none."""
+        return own_time_zone(self._accounts.get(account, ContractVersions())) or "UTC"
 
     def time_zone_of(self, payer_id: str) -> str:
         """The time zone of a payer, which never changes; UTC of one of which no publication that says it can be used.
@@ -517,12 +492,11 @@ class Contracts:
     def _no_payer(self, account: str, there: list[ContractVersion[AccountFacts]]) -> ContractFault:
         if not there:
             return UnknownPayer(account, "is not in force in the period")
-        last = there[-1].end_us - 1
-        for fault in self._tree.without_payer(last):
-            if isinstance(fault, AccountCycle) and account in fault.accounts:
-                return fault
-            if isinstance(fault, MissingParent) and account == fault.account:
-                return fault
+        fault = self._tree.way_up(account, there[-1].end_us - 1)
+        if isinstance(fault, AccountCycle) and account in fault.accounts:
+            return fault
+        if isinstance(fault, MissingParent) and account == fault.account:
+            return fault
         return UnknownPayer(account, f"is paid for by its parent, {there[-1].facts.parent!r}")
 
 

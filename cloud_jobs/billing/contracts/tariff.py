@@ -2,19 +2,206 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from datetime import time
+from decimal import Decimal
 from enum import StrEnum
-from itertools import combinations, islice
-from typing import Annotated, Final, Self
+from itertools import combinations, islice, pairwise
+from typing import Annotated, Final, Literal, NamedTuple, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 
-from cloud_jobs.billing.contracts.fields import Amount, Contract, Currency, Id, decimals_of
-from cloud_jobs.billing.contracts.price import ANY_ZONE, Pool, Price
-from cloud_jobs.billing.contracts.window import Window, window_of_quarters
-from cloud_jobs.billing.currency import exponent
-from cloud_jobs.billing.meters import MEASURE_OF, Meter, MeterZones
+from cloud_jobs.billing.contracts.fields import Amount, Contract, Currency, Id, UnitAmount, Zone, decimals_of
+from cloud_jobs.billing.units import MEASURE_OF, Meter, MeterZones, exponent
 from geo.reference.moments import Moment
+
+# Local times of the week at which another price may hold: by the quarters of a week of clock time.
+
+Weekday = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+QUARTERS_OF_A_DAY: Final = 96
+QUARTERS_OF_A_WEEK: Final = 7 * QUARTERS_OF_A_DAY
+_MINUTES: Final = 15
+_NUMBER_OF: Final[dict[Weekday, int]] = {day: number for number, day in enumerate(get_args(Weekday))}
+
+
+def _on_a_quarter(given: object) -> time:
+    try:
+        made = given if isinstance(given, time) else time.fromisoformat(given)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise ValueError("write a time of the day, for instance 22:00:00") from None
+    if made.tzinfo is not None:
+        raise ValueError(f"{made} has an offset; a window is of the payer's local time")
+    if made.minute % _MINUTES or made.second or made.microsecond:
+        raise ValueError(f"{made} is not on a quarter of an hour, by which usage is kept")
+    return made
+
+
+TimeOfDay = Annotated[
+    time, PlainValidator(_on_a_quarter), PlainSerializer(lambda one: one.isoformat(), return_type=str, when_used="json")
+]
+
+
+class Window(Contract):
+    """Local times of a day on which another price may hold: from `begin` until `end` (excluded; not after `begin`: the
+    next day's), on quarters of an hour. `days`: the days on which it begins."""
+
+    id: Id
+    days: tuple[Weekday, ...]
+    begin: TimeOfDay
+    end: TimeOfDay
+
+    @model_validator(mode="after")
+    def _has_days(self) -> Self:
+        if not self.days:
+            raise ValueError(f'window {self.id!r} has no days; write days = ["mon", "tue"], or so')
+        if len(set(self.days)) != len(self.days):
+            raise ValueError(f"window {self.id!r} names a day twice")
+        return self
+
+    @property
+    def quarters(self) -> frozenset[int]:
+        """The quarters of the week in it, counted from 0, Monday at 00:00."""
+        begin, end = (one.hour * 4 + one.minute // _MINUTES for one in (self.begin, self.end))
+        length = (end - begin) % QUARTERS_OF_A_DAY or QUARTERS_OF_A_DAY
+        starts = (_NUMBER_OF[day] * QUARTERS_OF_A_DAY + begin for day in self.days)
+        return frozenset((start + number) % QUARTERS_OF_A_WEEK for start in starts for number in range(length))
+
+
+def window_of_quarters(windows: Iterable[Window]) -> tuple[str, ...]:
+    """The window ("": none) of each quarter of a week of the payer's clocks, counted from 0, Monday at 00:00.
+
+    Raises ValueError for windows that overlap.
+    """
+    found = [""] * QUARTERS_OF_A_WEEK
+    for window in windows:
+        for quarter in sorted(window.quarters):
+            if found[quarter]:
+                raise ValueError(f"windows {found[quarter]!r} and {window.id!r} overlap on {quarter_text(quarter)}")
+            found[quarter] = window.id
+    return tuple(found)
+
+
+def quarter_text(quarter: int) -> str:
+    """A quarter of the week for reading: `mon 06:15`."""
+    day, of_day = divmod(quarter, QUARTERS_OF_A_DAY)
+    return f"{get_args(Weekday)[day]} {of_day // 4:02}:{of_day % 4 * _MINUTES:02}"
+
+
+# What a unit of a meter costs, by zone and window, at one amount or in tiers.
+
+ANY_ZONE: Final = "*"
+"""The price of every zone that has none of its own; "" is what is outside all zones."""
+MAX_TIERS: Final = 100
+
+
+class TierMode(StrEnum):
+    """Graduated: each unit costs what its own tier says. Volume: all cost what the tier of the whole quantity says."""
+
+    GRADUATED = "graduated"
+    VOLUME = "volume"
+
+
+class Pool(StrEnum):
+    """What is added up before tiers, allowances and caps look at it: each device's, or the whole account's."""
+
+    DEVICE = "device"
+    ACCOUNT = "account"
+
+
+class Tier(Contract):
+    """Units up to and including `up_to` (None: all above). Units are those of the price."""
+
+    up_to: Amount | None = None
+    unit_amount: UnitAmount
+
+
+class PoolKey(NamedTuple):
+    """Which pool a price is of, whichever version of a tariff states it: a `pool_id`, or the place of the price."""
+
+    is_of_account: bool
+    meter: Meter
+    pool_id: str
+    zone: str = ""
+    window: str = ""
+
+
+class Price(Contract):
+    """What one unit of a meter costs in a zone and a window ("": whenever no other window has a price).
+
+    Each price has an allowance, tiers and one rounding of its own; prices with the same `pool_id` have them together.
+    """
+
+    meter: Meter
+    zone: Zone = ""
+    window: str = ""
+    unit: str
+    unit_amount: UnitAmount | None = None
+    tiers: Annotated[tuple[Tier, ...], Field(max_length=MAX_TIERS)] = ()
+    tier_mode: TierMode = TierMode.GRADUATED
+    allowance: Amount = Decimal(0)
+    pool: Pool = Pool.DEVICE
+    pool_id: Id | None = None
+
+    @property
+    def base_per_unit(self) -> int:
+        """How many of the meter's base unit make one unit of the price."""
+        return MEASURE_OF[self.meter].sale_units[self.unit].base_per_unit
+
+    @property
+    def pool_key(self) -> PoolKey:
+        """The pool that its quantities are added up in."""
+        is_of_account = self.pool is Pool.ACCOUNT
+        if self.pool_id is not None:
+            return PoolKey(is_of_account, self.meter, self.pool_id)
+        return PoolKey(is_of_account, self.meter, "", self.zone, self.window)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether each unit costs the same, from the first one on."""
+        return not self.tiers and not self.allowance
+
+    @model_validator(mode="after")
+    def _of_its_meter(self) -> Self:
+        measure = MEASURE_OF[self.meter]
+        if self.unit not in measure.sale_units:
+            units = " or ".join(repr(unit) for unit in measure.sale_units)
+            raise ValueError(f"{self.meter} is sold by {units}, not by {self.unit!r}")
+        if measure.zones is MeterZones.NONE and self.zone:
+            raise ValueError(f"{self.meter} is of the device wherever it is; leave out zone {self.zone!r}")
+        if measure.zones in {MeterZones.INSIDE, MeterZones.GATES} and not self.zone:
+            what = "gate" if measure.zones is MeterZones.GATES else "zone"
+            raise ValueError(f'{self.meter} is of a {what}: name its zone, or write "*" for every one')
+        if self.meter is Meter.ACTIVE_DAY and self.window:
+            raise ValueError(f"{self.meter} is a whole day, and in no window; leave out window {self.window!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _one_amount_or_tiers(self) -> Self:
+        if (self.unit_amount is None) == (not self.tiers):
+            raise ValueError("a price has either a unit_amount or tiers" + (", not both" if self.tiers else ""))
+        if not self.tiers:
+            if self.tier_mode is TierMode.VOLUME:
+                raise ValueError("tier_mode is for prices with tiers, and this one has none")
+            return self
+        *below, last = self.tiers
+        if last.up_to is not None:
+            raise ValueError(f"the last tier ends at {last.up_to}; leave out its up_to: it is for all above")
+        bounds = [Decimal(0)]
+        for number, tier in enumerate(below):
+            if tier.up_to is None:
+                raise ValueError(f"tiers.{number} has no up_to; only the last tier is for all above")
+            bounds.append(tier.up_to)
+        for before, after in pairwise(bounds):
+            if after <= before:
+                raise ValueError(f"tiers must ascend, and up_to {after} follows {before}")
+        return self
+
+    def __str__(self) -> str:
+        """What the price is for, as messages name it."""
+        zone = {"": "outside", ANY_ZONE: "in any zone"}.get(self.zone, f"in zone {self.zone!r}")
+        where = "" if MEASURE_OF[self.meter].zones is MeterZones.NONE else f" {zone}"
+        return f"{self.meter}{where}" + (f" in window {self.window!r}" if self.window else "")
+
 
 MAX_PRICES: Final = 10_000
 MAX_WINDOWS: Final = 100

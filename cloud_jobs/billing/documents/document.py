@@ -6,20 +6,345 @@ A credit note states what it gives back as positive amounts; times `posting_sign
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import date
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import StrEnum
+from itertools import groupby
+from operator import itemgetter
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from cloud_jobs.billing.contracts import Account, Address, LegalEntity, Payer, VatCategory
-from cloud_jobs.billing.documents.annex import Annex, Columns
-from cloud_jobs.billing.documents.canonical import FORMAT, Document, canonical_pieces, canonical_text, digest_of
-from cloud_jobs.billing.documents.checks import check_kind, check_taxes, check_texts, is_plain
-from cloud_jobs.billing.documents.errors import MissingFact
-from cloud_jobs.billing.documents.facts import CertificateSummary, DocumentType, InvoicingPeriod, PrecedingInvoice
-from cloud_jobs.billing.documents.lines import amount, lines_and_annex, rate_text
-from cloud_jobs.billing.rating import Owed, RatedAccount, TaxGroup
+from cloud_jobs.billing.contracts import (
+    NEEDS_BUYERS_VAT_ID,
+    NEEDS_SELLERS_VAT_ID,
+    Account,
+    Address,
+    LegalEntity,
+    Payer,
+    VatCategory,
+)
+from cloud_jobs.billing.documents.canonical import (
+    FORMAT,
+    Annex,
+    Columns,
+    Document,
+    MissingFact,
+    UnusableText,
+    annex_columns,
+    canonical_pieces,
+    canonical_text,
+    digest_of,
+)
+from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, MeteredRows, Owed, RatedAccount, TaxGroup
+from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, place_text, quantity_text
 from geo.reference.moments import stamp
+from geo.spatial.ids import UNSHOWN
+
+# What a document is of, beside the charges: its type, its period, what it refers to, how complete its records are.
+
+
+class DocumentType(StrEnum):
+    """UNTDID 1001 (BT-3)."""
+
+    INVOICE = "380"
+    CREDIT_NOTE = "381"
+    DEBIT_NOTE = "383"
+
+    @property
+    def sign(self) -> int:
+        """What a charge is multiplied with: a credit note states what is given back, as a positive amount."""
+        return -1 if self is DocumentType.CREDIT_NOTE else 1
+
+    @property
+    def heading(self) -> str:
+        """As a person calls it."""
+        return self.name.capitalize().replace("_", " ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvoicingPeriod:
+    """BG-14: whole local days, both included, and the moments at which they begin and end (excluded), in UTC."""
+
+    first_day: date
+    last_day: date
+    start: datetime
+    end: datetime
+    time_zone: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecedingInvoice:
+    """BG-3: the invoice that a note corrects."""
+
+    number: str
+    issue_date: date
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateSummary:
+    """How many devices are in which state of completeness, and the SHA-256 (hex) of all their certificates.
+
+    `decisions`: of devices that a person closed, each in words, with who decided and why. `doubtful`: what of some
+    devices is not known, in words. `unknown`: what stands on no line for that reason, in words; "": nothing.
+    """
+
+    devices_by_state: Mapping[str, int]
+    digest: str
+    decisions: tuple[str, ...] = ()
+    doubtful: tuple[str, ...] = ()
+    unknown: str = ""
+
+
+# What must hold before a document is made: texts that can be shown, and the facts that EN 16931 asks for.
+
+# how JSON writes controls; a text with a backslash before such a letter looks alike, and is looked at closely
+_ESCAPED: Final = re.compile(r"\\[bfnrtu]")
+
+
+def is_plain(text: str) -> bool:
+    """Whether JSON, in which ends of lines and controls are escaped, has no text that `check_texts` could refuse."""
+    # most have none: of ASCII only the escaped controls and DEL are not to be used
+    if text.isascii() and "\\" not in text and "\x7f" not in text:
+        return True
+    return not (UNSHOWN.search(text) or _ESCAPED.search(text))
+
+
+def check_texts(value: Any, where: str = "") -> None:
+    """Look at every text of plain values, keys included. Raises UnusableText, which names where it stands."""
+    match value:
+        case str():
+            if found := UNSHOWN.search(value):
+                raise UnusableText(where or "a text", ord(found.group()))
+        case dict():
+            for key, inner in value.items():
+                check_texts(key, f"a key of {where}")
+                check_texts(inner, f"{where}.{key}" if where else key)
+        case list() | tuple():
+            for inner in value:
+                check_texts(inner, where)
+
+
+def check_taxes(seller: LegalEntity, buyer: Account, categories: Collection[VatCategory]) -> None:
+    """That one document can have these categories of VAT, with the VAT ids that they need. Raises MissingFact."""
+    if VatCategory.OUT_OF_SCOPE in categories and len(categories) > 1:
+        raise MissingFact("what is not subject to VAT stands on a document by itself", "BR-O-11")
+    assert buyer.payer is not None
+    for category in sorted(categories):
+        for of, vat_id, rules in (
+            (f"legal entity {seller.id}", seller.vat_id, NEEDS_SELLERS_VAT_ID),
+            (f"account {buyer.id}", buyer.payer.vat_id, NEEDS_BUYERS_VAT_ID),
+        ):
+            if not vat_id and (rule := rules.get(category)):
+                raise MissingFact(f"{of} has no vat_id, which VAT category {category} needs", rule)
+
+
+def check_kind(kind: DocumentType, preceding: PrecedingInvoice | None, *, with_due_date: bool) -> None:
+    """That a note names its invoice, an invoice none, and that what is to be paid says until when."""
+    if (kind is DocumentType.INVOICE) != (preceding is None):
+        raise MissingFact("a credit or debit note names the invoice that it corrects, an invoice names none", "BG-3")
+    if (kind is DocumentType.CREDIT_NOTE) == with_due_date:
+        raise MissingFact("invoices and debit notes have a due date, credit notes have none", "BR-CO-25")
+
+
+# The lines of a document: charges alike are one line for all their vehicles; the annex has each vehicle's part.
+
+ALL_REGIONS: Final = "all regions"
+NOTHING_USED: Final = "Nothing was used in this period"
+_PIECE: Final = "C62"
+_OF_VEHICLE: Final = ("tenant", "device")
+_ALIKE: Final = itemgetter(*(at for at, name in enumerate(ChargeKey._fields) if name not in _OF_VEHICLE))
+
+
+class GroupKey(NamedTuple):
+    """What the charges of one line have in common: all of their keys but the vehicle, and the tax."""
+
+    account: str
+    region: str
+    kind: ChargeKind
+    meter: Meter | None
+    zone: str
+    window: str
+    price: str
+    part: int
+    """Counted from 0: charges of one part are taxed alike."""
+
+
+class _Group(NamedTuple):
+    """The charges of a line, and what they are together."""
+
+    quantity: int
+    free: int
+    amount_minor: int
+    charges: Sequence[Charge]
+
+    @classmethod
+    def of(cls, charges: Sequence[Charge], sign: int) -> _Group:
+        # column by column: a large month has ten million charges
+        _, quantities, free, amounts, _ = zip(*charges, strict=True) if charges else ((),) * 5
+        return cls(sign * sum(quantities), sign * sum(free), sign * sum(amounts), charges)
+
+
+def amount(minor: int, currency: str) -> Document:
+    """An amount twice: exact, and as a person reads it."""
+    return {"minor": minor, "text": amount_text(minor, currency)}
+
+
+def rate_text(tax: TaxGroup) -> str | None:
+    """The rate of a tax; of what is not subject to VAT there is none, not even 0 (BR-O-05)."""
+    return None if tax.category is VatCategory.OUT_OF_SCOPE else f"{tax.rate.normalize():f}"
+
+
+def lines_and_annex(
+    parts: Sequence[tuple[Iterable[Charge], TaxGroup]], payer: str, names: Mapping[str, str], currency: str, sign: int
+) -> tuple[list[Document], list[Document], Columns]:
+    """Lines, sub-totals of each account and region, and the annex. The payer's own come first, then its children's.
+
+    `parts`: charges and the one tax on them.
+    """
+    groups: dict[GroupKey, _Group] = {}
+    for part, (charges, _) in enumerate(parts):
+        alike: defaultdict[tuple[Any, ...], list[Charge]] = defaultdict(list)
+        for charge in charges:
+            alike[_ALIKE(charge.key)].append(charge)
+        groups |= {GroupKey._make((*of, part)): _Group.of(members, sign) for of, members in alike.items()}
+    ordered = sorted(groups.items(), key=lambda item: _order(item[0], payer)) or [(_nothing(payer), _Group.of((), 1))]
+    lines = [
+        _line(number, key, group, names, currency) | _taxed(parts[key.part][1])
+        for number, (key, group) in enumerate(ordered, 1)
+    ]
+    annex = annex_columns((group.charges for _, group in ordered), sign)
+    return lines, list(_subtotals(lines, currency)), annex
+
+
+def _taxed(tax: TaxGroup) -> Document:
+    return {"invoiced_item_vat_category_code": tax.category.value, "invoiced_item_vat_rate": rate_text(tax)}
+
+
+def charges_of(document: Document) -> tuple[Charge, ...]:
+    """The charges that a document was made of, as rated, in the order of their keys."""
+    sign = document["posting_sign"]
+    line_of = {line["invoice_line_identifier"]: line for line in document["lines"]}
+    charges = (_charge(line_of[entry["line"]], entry, sign) for entry in document["annex"])
+    return tuple(sorted(charges, key=lambda charge: charge.key.order))
+
+
+def _order(key: GroupKey, payer: str) -> tuple[Any, ...]:
+    # what is of no region, as the minimum fee, closes its account
+    alike = ChargeKey(key.account, key.region, "", "", key.kind, key.meter, key.zone, key.window, key.price)
+    return (key.account != payer, key.account, not key.region, alike.order, key.part)
+
+
+def _nothing(payer: str) -> GroupKey:
+    return GroupKey(payer, "", ChargeKind.USAGE, None, "", "", "", 0)
+
+
+def _line(number: int, key: GroupKey, group: _Group, names: Mapping[str, str], currency: str) -> Document:
+    # a cap is of a meter, and measures nothing
+    meter = key.meter if key.kind is ChargeKind.USAGE else None
+    vehicles = {(charge.key.tenant, charge.key.device) for charge in group.charges if charge.key.device}
+    return {
+        "invoice_line_identifier": number,
+        "account": key.account,
+        "account_name": names.get(key.account, key.account),
+        "region": key.region,
+        "kind": key.kind.value,
+        "meter": key.meter and key.meter.value,
+        "zone": key.zone,
+        "window": key.window,
+        "price": key.price,
+        "vehicles": len(vehicles),
+        "quantity": _measured(meter, group),
+        **_stated(meter, group.quantity, group.amount_minor, currency),
+        "item_name": _item_name(key) if group.charges else NOTHING_USED,
+        "invoice_line_net_amount": amount(group.amount_minor, currency),
+    }
+
+
+def _measured(meter: Meter | None, group: _Group) -> Document | None:
+    if meter is None:
+        return None
+    measure = MEASURE_OF[meter]
+    return {
+        "base": group.quantity,
+        "base_unit": measure.base,
+        "free_base": group.free,
+        "text": quantity_text(meter, group.quantity),
+        "free_text": quantity_text(meter, group.free),
+        "unit": measure.unit,
+    }
+
+
+def _stated(meter: Meter | None, quantity: int, amount_minor: int, currency: str) -> Document:
+    """Quantity and price as EN 16931 wants them: their product, by the base quantity, is exactly the line's amount."""
+    text = "0" if meter is None else quantity_text(meter, quantity)
+    whole = Decimal(text)
+    if meter is None or not whole or (amount_minor and (whole > 0) != (amount_minor > 0)):
+        pieces = (amount_minor > 0) - (amount_minor < 0)
+        text, base, code = str(pieces), "1", _PIECE
+    else:
+        base, code = text.removeprefix("-"), MEASURE_OF[meter].code
+    return {
+        "invoiced_quantity": text,
+        "invoiced_quantity_unit_of_measure_code": code,
+        "item_net_price": amount_text(abs(amount_minor), currency),
+        "item_price_base_quantity": base,
+    }
+
+
+def _item_name(key: GroupKey) -> str:
+    if key.kind is not ChargeKind.USAGE or key.meter is None:
+        # it is of all places; of several meters the price names each
+        return ": ".join(part for part in (key.kind.value.capitalize(), key.meter and key.meter.value) if part)
+    place, window = place_text(key.meter, key.zone), key.window and f"window {key.window}"
+    return ", ".join(part for part in (key.meter.value.capitalize(), place, window) if part)
+
+
+def _subtotals(lines: list[Document], currency: str) -> Iterator[Document]:
+    for (account, name, region), found in groupby(
+        lines, key=lambda line: (line["account"], line["account_name"], line["region"])
+    ):
+        members = list(found)
+        yield {
+            "account": account,
+            "account_name": name,
+            "region": region,
+            "first_line": members[0]["invoice_line_identifier"],
+            "last_line": members[-1]["invoice_line_identifier"],
+            "net_amount": amount(sum(line["invoice_line_net_amount"]["minor"] for line in members), currency),
+        }
+
+
+def _charge(line: Document, entry: Document, sign: int) -> Charge:
+    metered = entry["metered"]
+    return Charge(
+        key=ChargeKey(
+            account=line["account"],
+            region=line["region"],
+            tenant=entry["tenant"],
+            device=entry["device"],
+            kind=ChargeKind(line["kind"]),
+            meter=line["meter"] and Meter(line["meter"]),
+            zone=line["zone"],
+            window=line["window"],
+            price=line["price"],
+        ),
+        quantity=sign * entry["quantity_base"],
+        free=sign * entry["free_base"],
+        amount_minor=sign * entry["amount_minor"],
+        metered=metered
+        and MeteredRows(
+            metered["rows"], _moment(metered["first_hour"]), _moment(metered["last_hour"]), metered["digest"]
+        ),
+    )
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)
+
 
 CREDITED: Final = "This amount is credited; nothing is to be paid."
 

@@ -2,27 +2,297 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import io
+import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
 
-from cloud_jobs.billing.documents.canonical import Document, canonical_pieces
-from cloud_jobs.billing.documents.tabular import to_csv, to_focus
-from cloud_jobs.billing.documents.terminal import document_table
+from cloud_jobs.billing.documents import presentation
+from cloud_jobs.billing.documents.canonical import UNKNOWN, Document, NotIssued, NotWritten, canonical_pieces
+from cloud_jobs.billing.documents.document import DocumentType
 from cloud_jobs.billing.documents.ubl import to_ubl
-from cloud_jobs.fitted_table import PIPE_WIDTH
+from cloud_jobs.billing.rating import ChargeKind
+from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, quantity_text
+from cloud_jobs.fitted_table import PIPE_WIDTH, Column, FittedTable
+from cloud_jobs.result_file import spreadsheet_text
+from waybill.daemon.durable_file import create_durably, sync_folder
+
+# A document for the terminal, as Rich tables.
+
+_QUANTITY: Final = Column("Quantity", right=True, folds=True)
+
+
+def document_table(document: Document) -> RenderableType:
+    """Parties and dates, the lines with their sub-totals, the tax and the totals; no annex."""
+    small = (Text(text, style="dim") for text in (*presentation.remarks(document), presentation.provenance(document)))
+    return Group(_facts(document), _lines(document), _totals(document), *small)
+
+
+def _facts(document: Document) -> FittedTable:
+    table = FittedTable(Column.text(""), Column.text(""), title=presentation.heading(document))
+    for role, label in (("seller", "From"), ("buyer", "To")):
+        table.add(label, ", ".join(presentation.party(document, role)))
+    for label, text in (*presentation.facts_of(document), *presentation.payment(document)):
+        table.add(label, text)
+    return table
+
+
+def _lines(document: Document) -> FittedTable:
+    folding = {"Item": Column.text("Item"), "Price": Column.text("Price", 1), "Quantity": _QUANTITY}
+    table = FittedTable(*(folding.get(name) or Column.number(name) for name in presentation.LINE_COLUMNS))
+    for group in presentation.line_groups(document):
+        table.add("", Text(group.heading, style="bold"))
+        for row in group.rows:
+            table.add(*row)
+        table.add("", "Sub-total", "", "", "", Text(group.net_amount, style="bold"))
+        table.add_section()
+    return table
+
+
+def _totals(document: Document) -> FittedTable:
+    table = FittedTable(Column.text(""), Column.number(""))
+    for category, rate, taxable, tax in presentation.vat_rows(document):
+        table.add(f"VAT {category}, {rate} of {taxable}", tax)
+    table.add_section()
+    for label, text in presentation.totals(document):
+        table.add(label, Text(text, style="bold"))
+    return table
+
+
+# A document as CSV: each vehicle's part of each line, as it is posted; and as FOCUS 1.2 for tools that compare costs.
+
+COLUMNS: Final = (
+    "invoice_number", "invoice_type_code", "line", "account", "region", "tenant", "device", "kind", "meter", "zone",
+    "window", "price", "quantity", "unit", "quantity_base", "base_unit", "free_base", "posted_amount", "currency",
+    "metered_rows", "first_hour", "last_hour", "metered_digest", *UNKNOWN,
+)  # fmt: skip
+
+FOCUS_COLUMNS: Final = (
+    "BilledCost", "BillingAccountId", "BillingAccountName", "BillingAccountType", "BillingCurrency",
+    "BillingPeriodEnd", "BillingPeriodStart", "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargePeriodEnd",
+    "ChargePeriodStart", "ConsumedQuantity", "ConsumedUnit", "ContractedCost", "EffectiveCost", "InvoiceId",
+    "InvoiceIssuerName", "ListCost", "PricingQuantity", "PricingUnit", "ProviderName", "PublisherName", "RegionId",
+    "RegionName", "ResourceId", "ResourceName", "ResourceType", "ServiceCategory", "ServiceName", "SkuId",
+    "SubAccountId", "SubAccountName", "SubAccountType", "x_Zone", "x_Window", "x_Price",
+)  # fmt: skip
+"""FOCUS 1.2: all that are mandatory, and those of the others that we have; in the order of the alphabet, ours last."""
+
+_CATEGORY: Final = {
+    ChargeKind.USAGE: "Usage",
+    ChargeKind.DAILY_CAP: "Adjustment",
+    ChargeKind.PERIOD_CAP: "Adjustment",
+    ChargeKind.MINIMUM: "Adjustment",
+}
+_SERVICE: Final = "Vehicle telematics"
+_SERVICE_CATEGORY: Final = "Internet of Things"
+_NUMERIC: Final = frozenset({
+    "quantity", "quantity_base", "free_base", "posted_amount", *UNKNOWN,
+    "BilledCost", "ConsumedQuantity", "ContractedCost", "EffectiveCost", "ListCost", "PricingQuantity",
+})  # fmt: skip
+
+
+def to_csv(document: Document) -> Iterator[bytes]:
+    """Line by line: one row for each entry of the annex, and behind them one, without an amount, for each device whose
+    way is unknown in part; with the header COLUMNS, in UTF-8 with CRLF (RFC 4180)."""
+    return _written(COLUMNS, chain(_rows(document), _unknown_rows(document)))
+
+
+def to_focus(document: Document) -> Iterator[bytes]:
+    """FOCUS 1.2 as CSV, line by line: a row for each entry of the annex and each tax; their sum is what is posted.
+
+    Raises NotIssued: a cost of a draft is nobody's yet.
+    """
+    if document["invoice_number"] is None:
+        raise NotIssued("a draft has no number, so its costs are not billed; issue the period first")
+    return _written(FOCUS_COLUMNS, _focus_rows(document))
+
+
+class _Lines:
+    """A file of which the one who writes gets back what it would have in it."""
+
+    def write(self, line: str) -> bytes:
+        return line.encode()
+
+
+def _written(columns: tuple[str, ...], rows: Iterable[dict[str, Any]]) -> Iterator[bytes]:
+    writer: Any = csv.DictWriter(_Lines(), columns)
+    yield writer.writeheader()
+    for row in rows:
+        yield writer.writerow({name: _cell(name, value) for name, value in row.items()})
+
+
+def _cell(column: str, value: Any) -> Any:
+    return value if column in _NUMERIC else spreadsheet_text(value)
+
+
+def _entries(document: Document) -> Iterator[tuple[Document, Document]]:
+    line_of = {line["invoice_line_identifier"]: line for line in document["lines"]}
+    return ((line_of[entry["line"]], entry) for entry in document["annex"])
+
+
+def _rows(document: Document) -> Iterator[dict[str, Any]]:
+    sign, currency = document["posting_sign"], document["invoice_currency_code"]
+    for line, entry in _entries(document):
+        quantity, metered = sign * entry["quantity_base"], entry["metered"] or {}
+        yield {
+            "invoice_number": document["invoice_number"],
+            "invoice_type_code": document["invoice_type_code"],
+            **{name: line[name] for name in ("account", "region", "kind", "meter", "zone", "window", "price")},
+            **{name: entry[name] for name in ("line", "tenant", "device")},
+            **_quantities(line, quantity),
+            "free_base": sign * entry["free_base"] if line["quantity"] else None,
+            "posted_amount": amount_text(sign * entry["amount_minor"], currency),
+            "currency": currency,
+            "metered_rows": metered.get("rows"),
+            "first_hour": metered.get("first_hour"),
+            "last_hour": metered.get("last_hour"),
+            "metered_digest": metered.get("digest"),
+        }
+
+
+def _unknown_rows(document: Document) -> Iterator[dict[str, Any]]:
+    of = {name: document[name] for name in ("invoice_number", "invoice_type_code")}
+    return ({**of, **one, "kind": "unknown_way"} for one in document["unknown_ways"])
+
+
+def _quantities(line: Document, quantity: int) -> dict[str, Any]:
+    if line["quantity"] is None:
+        return {"quantity": None, "unit": None, "quantity_base": None, "base_unit": None}
+    measure = MEASURE_OF[Meter(line["meter"])]
+    return {
+        "quantity": quantity_text(Meter(line["meter"]), quantity),
+        "unit": measure.unit,
+        "quantity_base": quantity,
+        "base_unit": measure.base,
+    }
+
+
+def _focus_rows(document: Document) -> Iterator[dict[str, Any]]:
+    sign, currency = document["posting_sign"], document["invoice_currency_code"]
+    common = _focus_common(document)
+    for line, entry in _entries(document):
+        category, device = _CATEGORY[ChargeKind(line["kind"])], entry["device"]
+        quantities = _quantities(line, sign * entry["quantity_base"])
+        yield {
+            **common,
+            **_costs(amount_text(sign * entry["amount_minor"], currency)),
+            "ChargeCategory": category,
+            "ChargeDescription": line["item_name"],
+            "ConsumedQuantity": quantities["quantity"],
+            "ConsumedUnit": quantities["unit"],
+            "PricingQuantity": quantities["quantity"],
+            "PricingUnit": quantities["unit"],
+            "RegionId": line["region"] or None,
+            "RegionName": line["region"] or None,
+            "ResourceId": f"{entry['tenant']}/{device}" if device else None,
+            "ResourceName": device or None,
+            "ResourceType": "Vehicle" if device else None,
+            "SkuId": line["meter"] if line["quantity"] else None,
+            "SubAccountId": line["account"],
+            "SubAccountName": line["account_name"],
+            "SubAccountType": "Account",
+            "x_Zone": line["zone"] or None,
+            "x_Window": line["window"] or None,
+            "x_Price": line["price"] or None,
+        }
+    for vat in document["vat_breakdown"]:
+        tax = sign * vat["vat_category_tax_amount"]["minor"]
+        if tax:
+            yield {**common, **_costs(amount_text(tax, currency)), "ChargeCategory": "Tax", "ChargeDescription": "VAT"}
+
+
+def _focus_common(document: Document) -> dict[str, Any]:
+    period, seller, buyer = document["invoicing_period"], document["seller"], document["buyer"]
+    invoice = document["invoice_type_code"] == DocumentType.INVOICE
+    return {
+        "BillingAccountId": buyer["buyer_identifier"],
+        "BillingAccountName": buyer["buyer_name"],
+        "BillingAccountType": "Payer",
+        "BillingCurrency": document["invoice_currency_code"],
+        "BillingPeriodEnd": period["end"],
+        "BillingPeriodStart": period["start"],
+        "ChargeClass": None if invoice else "Correction",
+        "ChargePeriodEnd": period["end"],
+        "ChargePeriodStart": period["start"],
+        "InvoiceId": document["invoice_number"],
+        "InvoiceIssuerName": seller["seller_name"],
+        "ProviderName": seller["seller_name"],
+        "PublisherName": seller["seller_name"],
+        "ServiceCategory": _SERVICE_CATEGORY,
+        "ServiceName": _SERVICE,
+    }
+
+
+def _costs(amount: str) -> dict[str, str]:
+    """There is one price, and nothing is paid ahead: all four costs are what is billed."""
+    return dict.fromkeys(("BilledCost", "ContractedCost", "EffectiveCost", "ListCost"), amount)
+
+
+# Writes the files of documents into one folder: inside it, all or none of them, and never over what is there.
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+"""Of what a file's name consists: nothing in it is a folder, and none is hidden."""
+
+
+def write_documents(folder: Path, files: Mapping[str, bytes | Iterable[bytes]]) -> None:
+    """Make the folder if it is not there, and the files in it, each of them new. Raises NotWritten.
+
+    After an error, none of them is there; after a power cut, some may be, each of them whole. The folder itself may be
+    a link, chosen by whoever asks; a file whose name is taken, also by a link, is not written.
+    """
+    for name in files:
+        if not _NAME.fullmatch(name):
+            raise NotWritten(f"{name!r} is no name for a file: use letters, digits, points, dashes and underlines")
+    made: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        taken = sorted(name for name in files if os.path.lexists(folder / name))
+        if taken:
+            raise NotWritten(f"{folder} has {', '.join(taken)} already; nothing was written")
+        for name, content in files.items():
+            if not create_durably(folder / name, content):
+                raise NotWritten(f"{folder} got {name} from somebody else meanwhile; nothing was written")
+            made.append(folder / name)
+    except BaseException as error:
+        _remove(made)
+        if isinstance(error, OSError):
+            raise NotWritten(f"nothing was written into {folder}: {error}") from error
+        raise
+
+
+def _remove(made: list[Path]) -> None:
+    for path in made:
+        with contextlib.suppress(OSError):
+            path.unlink()
+    if made:
+        with contextlib.suppress(OSError):
+            sync_folder(made[0].parent)
 
 
 def document_to_html(document: Document) -> str:
-    """A document as a page (see `html`)."""
+    """A document as a page that prints: plain HTML, no script, nothing loaded from elsewhere; every text is escaped."""
     # imported when it is asked for, as is what draws a PDF: together they take longer than all that shows a table
-    from cloud_jobs.billing.documents.html import document_to_html as made  # noqa: PLC0415
+    from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape  # noqa: PLC0415
 
-    return made(document)
+    environment = Environment(
+        loader=PackageLoader("cloud_jobs.billing.documents"),
+        autoescape=select_autoescape(default=True),
+        # a name that the document lacks is an error, not a blank on an invoice
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("document.html.j2").render(document=document, show=presentation)
 
 
 def to_pdf(document: Document) -> bytes:
@@ -44,11 +314,6 @@ class Form(StrEnum):
     UBL = "ubl"
 
 
-class _Made(NamedTuple):
-    suffix: str
-    pieces: Callable[[Document], Iterable[bytes]]
-
-
 def _text(document: Document) -> Iterator[bytes]:
     file = io.StringIO()
     Console(file=file, width=PIPE_WIDTH).print(document_table(document))
@@ -61,14 +326,14 @@ def _json(document: Document) -> Iterator[bytes]:
     yield b"\n"
 
 
-_MADE: Final[Mapping[Form, _Made]] = {
-    Form.TABLE: _Made(".txt", _text),
-    Form.JSON: _Made(".json", _json),
-    Form.HTML: _Made(".html", lambda document: [document_to_html(document).encode()]),
-    Form.PDF: _Made(".pdf", lambda document: [to_pdf(document)]),
-    Form.CSV: _Made(".csv", to_csv),
-    Form.FOCUS: _Made(".focus.csv", to_focus),
-    Form.UBL: _Made(".xml", lambda document: [to_ubl(document)]),
+_MADE: Final[Mapping[Form, tuple[str, Callable[[Document], Iterable[bytes]]]]] = {
+    Form.TABLE: (".txt", _text),
+    Form.JSON: (".json", _json),
+    Form.HTML: (".html", lambda document: [document_to_html(document).encode()]),
+    Form.PDF: (".pdf", lambda document: [to_pdf(document)]),
+    Form.CSV: (".csv", to_csv),
+    Form.FOCUS: (".focus.csv", to_focus),
+    Form.UBL: (".xml", lambda document: [to_ubl(document)]),
 }
 
 
@@ -81,7 +346,7 @@ class DocumentContent:
     form: Form
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(_MADE[self.form].pieces(self.document))
+        return iter(_MADE[self.form][1](self.document))
 
     def __bytes__(self) -> bytes:
         return b"".join(self)
@@ -89,4 +354,4 @@ class DocumentContent:
 
 def files_of(document: Document, forms: Collection[Form]) -> dict[str, DocumentContent]:
     """The files of an issued document in some forms, by name: its number and what each form ends with."""
-    return {f"{document['invoice_number']}{_MADE[form].suffix}": DocumentContent(document, form) for form in forms}
+    return {f"{document['invoice_number']}{_MADE[form][0]}": DocumentContent(document, form) for form in forms}

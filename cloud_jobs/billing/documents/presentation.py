@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from cloud_jobs.billing.currency import amount_text
 from cloud_jobs.billing.documents.canonical import Document
-from cloud_jobs.billing.documents.facts import DocumentType
-from cloud_jobs.billing.documents.lines import ALL_REGIONS
-from cloud_jobs.billing.meters import Meter, quantity_text
+from cloud_jobs.billing.documents.document import ALL_REGIONS, DocumentType
+from cloud_jobs.billing.units import Meter, amount_text, quantity_text
 
 MAX_ANNEX_ENTRIES: Final = 2000
 """How many entries of the annex a page shows; the CSV has all."""

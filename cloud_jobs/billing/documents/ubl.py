@@ -12,11 +12,10 @@ from decimal import Decimal
 from typing import Any, Final
 from xml.etree.ElementTree import Element, SubElement, indent, register_namespace, tostring
 
-from cloud_jobs.billing.codes import NEWER_CURRENCIES
 from cloud_jobs.billing.contracts import VatCategory
-from cloud_jobs.billing.documents.canonical import Document
-from cloud_jobs.billing.documents.errors import NotIssued
-from cloud_jobs.billing.documents.facts import DocumentType
+from cloud_jobs.billing.contracts.fields import NEWER_CURRENCIES
+from cloud_jobs.billing.documents.canonical import Document, NotIssued
+from cloud_jobs.billing.documents.document import DocumentType
 
 EN_16931: Final = "urn:cen.eu:en16931:2017"
 _UBL: Final = "urn:oasis:names:specification:ubl:schema:xsd:"

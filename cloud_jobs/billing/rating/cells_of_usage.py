@@ -3,32 +3,235 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import timedelta
+from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
 from hashlib import sha256
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from cloud_jobs.billing.contracts import Assignment
-from cloud_jobs.billing.errors import AssignedTwice
-from cloud_jobs.billing.meters import Meter
-from cloud_jobs.billing.rating.calendars import (
-    EPOCH,
-    QUARTER,
-    Calendar,
-    Ints,
-    Slot,
-    calendar_of,
-    local_times,
-    quarter_number,
-)
-from cloud_jobs.billing.rating.cells import WITHOUT_ZONE, Cell, MeteredKey, MeteredRows
-from cloud_jobs.billing.rating.contract import AccountTerms, RatingContract
-from cloud_jobs.billing.rating.usage_columns import DIGEST_BYTES, UsageColumns
+from cloud_jobs.billing.contracts import Assignment, Tariff, Window
+from cloud_jobs.billing.errors import AssignedTwice, BadUsage, ContradictoryUsage
+from cloud_jobs.billing.rating.charges import WITHOUT_ZONE, Cell, MeteredKey, MeteredRows
+from cloud_jobs.billing.rating.contract import AccountTerms, RatingContract, TariffInForce
+from cloud_jobs.billing.units import Meter
 from cloud_jobs.lake.coverage import TenantDevice
-from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS
+from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS, WHOLE_DEVICE
+
+# The local day, the window and the version of the tariff of each quarter of an hour of a period.
+
+Ints = NDArray[np.int64]
+QUARTER: Final = timedelta(minutes=15)
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+WEEKDAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+MAX_LOCAL_TIMES: Final = 64
+"""Of how many time zones and periods the local times are kept ready."""
+
+
+class LocalTimes(NamedTuple):
+    """What the clocks of a time zone show at the beginning of each quarter: the day (as an ordinal) and the minute."""
+
+    day: Ints
+    minute: Ints
+
+
+def quarter_number(moment: datetime) -> int:
+    """Which quarter of an hour begins at a moment, counted from 1970; the one that it lies in."""
+    return (moment - EPOCH) // QUARTER
+
+
+@lru_cache(maxsize=MAX_LOCAL_TIMES)
+def local_times(time_zone: str, first: int, count: int) -> LocalTimes:
+    """Of `count` quarters from the number `first`. Each is asked for by itself, so a change of clocks is exact."""
+    zone = ZoneInfo(time_zone)
+    moments = [(EPOCH + QUARTER * number).astimezone(zone) for number in range(first, first + count)]
+    return LocalTimes(
+        np.array([moment.toordinal() for moment in moments], np.int64),
+        np.array([moment.hour * 60 + moment.minute for moment in moments], np.int64),
+    )
+
+
+def _minute(clock: time) -> int:
+    return clock.hour * 60 + clock.minute
+
+
+def window_mask(window: Window, local: LocalTimes) -> NDArray[np.bool_]:
+    """The quarters in a window. One that ends at or before its beginning goes on into the next day."""
+    begin, end = _minute(window.begin), _minute(window.end)
+    weekday = (local.day - 1) % 7  # the ordinal 1 was a Monday
+    days = np.zeros(7, np.bool_)
+    days[[WEEKDAYS.index(day) for day in window.days]] = True
+    if begin < end:
+        return days[weekday] & (begin <= local.minute) & (local.minute < end)
+    return (days[weekday] & (local.minute >= begin)) | (days[(weekday - 1) % 7] & (local.minute < end))
+
+
+class Slot(NamedTuple):
+    """What a price can depend on besides meter and zone."""
+
+    day: date | None
+    window: str
+    version: int
+
+
+class Calendar(NamedTuple):
+    """Of each quarter of a period: `run`, which rises wherever day, window or version change; and of each run what
+    they are. `slot` counts the different (day or None, window, version), `day` the local days."""
+
+    run: Ints
+    run_slot: Ints
+    run_day: Ints
+    slots: tuple[Slot, ...]
+
+
+def calendar_of(tariffs: tuple[TariffInForce, ...], local: LocalTimes, first: int, *, by_day: bool) -> Calendar:
+    """The calendar of an account for the quarters from the number `first`; `by_day`: whether prices look at days."""
+    numbers = np.arange(first, first + len(local.day), dtype=np.int64)
+    begins = np.array([quarter_number(one.begin) for one in tariffs], np.int64)
+    version = np.searchsorted(begins, numbers, side="right").astype(np.int64) - 1
+    names = [""]
+    window = np.zeros(len(numbers), np.int64)
+    for number in np.unique(version[version >= 0]):
+        held = version == number
+        _name_windows(tariffs[number].tariff, local, held, names, window)
+    changes = (np.diff(local.day) != 0) | (np.diff(window) != 0) | (np.diff(version) != 0)
+    run = np.concatenate(([0], np.cumsum(changes))).astype(np.int64)
+    begin = np.concatenate(([0], np.flatnonzero(changes) + 1))
+    slots: dict[Slot, int] = {}
+    run_slot = np.empty(len(begin), np.int64)
+    for index, (day, at, of) in enumerate(
+        zip(local.day[begin].tolist(), window[begin].tolist(), version[begin].tolist(), strict=True)
+    ):
+        slot = Slot(date.fromordinal(day) if by_day else None, names[at], of)
+        run_slot[index] = slots.setdefault(slot, len(slots))
+    return Calendar(run, run_slot, local.day[begin], tuple(slots))
+
+
+def _name_windows(
+    tariff: Tariff, local: LocalTimes, held: NDArray[np.bool_], names: list[str], window: NDArray[Any]
+) -> None:
+    # backwards: of windows that overlap the first one counts
+    for one in reversed(tariff.windows):
+        if one.id not in names:
+            names.append(one.id)
+        window[held & window_mask(one, local)] = names.index(one.id)
+
+
+# Rows of usage as arrays: of the devices that are asked for, and of each key the row that is in force.
+
+HOUR_US: Final = 3_600_000_000
+BY_DEVICE: Final = frozenset({"events", "content_bytes"})
+"""The columns that rows of WHOLE_DEVICE count; the rows of zones count the others."""
+DIGEST_BYTES: Final = 16
+MOST: Final = 1 << 62
+"""What the quantities of all rows together stay below, so that no sum of 64 bits overflows."""
+
+
+class UsageColumns:
+    """In the order of device (its number), zone (its number in `zones`) and hour (since 1970).
+
+    `quantities`: for each of `names` an array of (rows, 4), the quarters of the hour. `digests`: 16 bytes each.
+    Raises BadUsage, ContradictoryUsage.
+    """
+
+    def __init__(
+        self, usage: pa.Table, devices: dict[TenantDevice, int], hours: tuple[int, int], names: Sequence[str]
+    ) -> None:
+        number, taken = _device_numbers(usage, devices)
+        hour = pc.cast(usage["hour"], pa.int64()).to_numpy() // HOUR_US
+        taken &= (hours[0] <= hour) & (hour < hours[1])
+        rows = np.flatnonzero(taken)
+        zones = usage["zone"].combine_chunks().dictionary_encode()
+        self.zones: list[str] = zones.dictionary.to_pylist()
+        zone = zones.indices.to_numpy(zero_copy_only=False).astype(np.int64)[rows]
+        number, hour = number[rows], hour[rows]
+        commit = usage["commit_number"].to_numpy()[rows]
+        width = hours[1] - hours[0]
+        key = (number * max(1, len(self.zones)) + zone) * width + (hour - hours[0])
+        order = np.lexsort((commit, key))
+        last = np.ones(len(order), np.bool_)
+        last[:-1] = np.diff(key[order]) != 0
+        kept = order[last]
+        self.device: Ints = number[kept]
+        self.zone: Ints = zone[kept]
+        self.hour: Ints = hour[kept]
+        taken_rows = rows[kept]
+        self.whole_device = np.array([name == WHOLE_DEVICE for name in self.zones], np.bool_)[self.zone]
+        every = [_quarters(usage[name]) for name in names]
+        digests = _digests(usage["digest"])
+        again = np.flatnonzero(~last[:-1] & (np.diff(commit[order]) == 0)) if len(order) else np.zeros(0, np.int64)
+        _refuse_contradictions(usage, rows[order[again]], rows[order[again + 1]], every, digests)
+        self.quantities = tuple(
+            np.where(((self.whole_device == (name in BY_DEVICE))[:, None]), quarters[taken_rows], 0)
+            for name, quarters in zip(names, every, strict=True)
+        )
+        self.digests: Any = digests[taken_rows]
+
+    @property
+    def first_quarter(self) -> Ints:
+        """The number of the first quarter of each hour."""
+        found: Ints = self.hour * QUARTERS
+        return found
+
+
+def _device_numbers(usage: pa.Table, devices: dict[TenantDevice, int]) -> tuple[Ints, Any]:
+    """The number of the device of each row, and which rows are of one that is asked for."""
+    tenants = sorted({device.tenant for device in devices})
+    names = sorted({device.device for device in devices})
+    of_tenant, of_name = {name: at for at, name in enumerate(tenants)}, {name: at for at, name in enumerate(names)}
+    pairs = sorted((of_tenant[one.tenant] * len(names) + of_name[one.device], at) for one, at in devices.items())
+    known, numbers = np.array(pairs, np.int64).reshape(-1, 2).T
+    tenant = pc.fill_null(pc.index_in(usage["tenant"], pa.array(tenants, pa.string())), -1).to_numpy()
+    name = pc.fill_null(pc.index_in(usage["device"], pa.array(names, pa.string())), -1).to_numpy()
+    pair = tenant.astype(np.int64) * len(names) + name
+    at = np.minimum(np.searchsorted(known, pair), max(0, len(known) - 1))
+    if not len(known):
+        return np.zeros(len(pair), np.int64), np.zeros(len(pair), np.bool_)
+    return numbers[at], (tenant >= 0) & (name >= 0) & (known[at] == pair)
+
+
+def known_quarters(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A quantity that rows may not state, with 0 where they do not."""
+    return pc.coalesce(column, pa.scalar([0] * QUARTERS, column.type)) if column.null_count else column
+
+
+def _quarters(column: pa.ChunkedArray) -> Ints:
+    lists = known_quarters(column).combine_chunks()
+    lengths = pc.list_value_length(lists)
+    if len(lists) and pc.min_max(lengths).as_py() != {"min": QUARTERS, "max": QUARTERS}:
+        raise BadUsage("a quantity of usage is not a list of the four quarters of its hour")
+    values: Ints = lists.flatten().to_numpy(zero_copy_only=False).astype(np.int64).reshape(-1, QUARTERS)
+    if len(values) and (values.min() < 0 or int(values.max()) * values.size >= MOST):
+        raise BadUsage("a quantity of usage is negative, or larger than anything that can be metered")
+    return values
+
+
+def _digests(column: pa.ChunkedArray) -> Any:
+    try:
+        fixed = pc.cast(pc.cast(column.combine_chunks(), pa.binary()), pa.binary(DIGEST_BYTES))
+    except pa.ArrowInvalid as error:
+        raise BadUsage(f"a digest of usage is not {DIGEST_BYTES} characters: {error}") from error
+    held = fixed.buffers()[1]
+    everything = np.frombuffer(held, f"S{DIGEST_BYTES}") if held is not None else np.zeros(0, f"S{DIGEST_BYTES}")
+    return everything[fixed.offset : fixed.offset + len(fixed)]
+
+
+def _refuse_contradictions(usage: pa.Table, one: Ints, other: Ints, quarters: list[Ints], digests: Any) -> None:
+    """The same row twice is no contradiction; two of one key and commit that differ are."""
+    differ = digests[one] != digests[other]
+    for values in quarters:
+        differ |= (values[one] != values[other]).any(axis=1)
+    if differ.any():
+        row = usage.slice(int(one[np.flatnonzero(differ)[0]]), 1)
+        tenant, device, zone = (row[name][0].as_py() for name in ("tenant", "device", "zone"))
+        hour = EPOCH + timedelta(microseconds=pc.cast(row["hour"], pa.int64())[0].as_py())
+        raise ContradictoryUsage(tenant, device, hour, zone)
+
 
 # Who pays for a device at which moment, for many payers at once, in arrays that are searched by device and time.
 

@@ -2,15 +2,65 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date, datetime
 from decimal import Decimal
 from enum import StrEnum
 from functools import cached_property
 from typing import Final, NamedTuple
 
 from cloud_jobs.billing.contracts import VatCategory
-from cloud_jobs.billing.meters import Meter
-from cloud_jobs.billing.rating.cells import MeteredRows
+from cloud_jobs.billing.units import MEASURE_OF, Meter, MeterZones
+from cloud_jobs.lake.schemas import WHOLE_DEVICE
+
+# Usage as rating takes it: what a device used of a meter in a zone, by local day, window and version of the tariff.
+
+WITHOUT_ZONE: Final = frozenset(meter for meter in Meter if MEASURE_OF[meter].zones is MeterZones.NONE)
+"""The meters of the rows of WHOLE_DEVICE: a price for them has no zone."""
+
+
+class Cell(NamedTuple):
+    """A quantity (in the meter's base unit) with everything that a price can depend on.
+
+    `zone`: "" outside all zones; of a crossing its gate; "" of meters that have no zone. `day`: the local day; None
+    where the account's tariff has no daily cap, so that nothing looks at it. `window`: "" in none, and of an active
+    day. `version`: of the account's tariff, counted from 0 in the order of their beginnings; -1 before the first.
+    """
+
+    account: str
+    tenant: str
+    device: str
+    region: str
+    meter: Meter
+    zone: str
+    day: date | None
+    window: str
+    version: int
+    quantity: int
+
+
+class MeteredRows(NamedTuple):
+    """From which rows of usage the charges of a device and zone come: their number, the first and the last hour, and
+    the SHA-256 (hex) of their digests in the order of the hours. Rows of zeros are not among them."""
+
+    rows: int
+    first_hour: datetime
+    last_hour: datetime
+    digest: str
+
+
+class MeteredKey(NamedTuple):
+    """Whose rows of usage: of an account, a device, a zone as the rows have it (WHOLE_DEVICE too)."""
+
+    account: str
+    tenant: str
+    device: str
+    zone: str
+
+
+def metered_key(account: str, tenant: str, device: str, meter: Meter, zone: str) -> MeteredKey:
+    """The rows that a charge of a meter comes from."""
+    return MeteredKey(account, tenant, device, WHOLE_DEVICE if meter in WITHOUT_ZONE else zone)
 
 
 class ChargeKind(StrEnum):
@@ -121,3 +171,65 @@ class RatedAccount:
     def gross_minor(self) -> int:
         """BT-112, what is to be paid."""
         return self.net_minor + self.tax_minor
+
+
+# What is still to be posted: the difference between what a payer owes now and what all documents so far say.
+
+
+def change_in_parts(before: RatedAccount, after: RatedAccount) -> tuple[RatedAccount, ...]:
+    """What brings what is posted from one account to another, in parts that are each of one category and rate of VAT.
+
+    One, the difference, where both are taxed alike; else what is taken back and what is owed, without a part that has
+    no charge.
+    """
+    # of a closing there is one, also where nothing is charged
+    if _by_rate(before).keys() == _by_rate(after).keys():
+        return (difference(before, after),)
+    return tuple(part for part in (taken_back(before), after) if part.charges) or (after,)
+
+
+def taken_back(rated: RatedAccount) -> RatedAccount:
+    """The account that makes nothing of another one."""
+    charges = tuple(
+        one._replace(quantity=-one.quantity, free=-one.free, amount_minor=-one.amount_minor, metered=None)
+        for one in rated.charges
+    )
+    taxes = tuple(replace(one, taxable_minor=-one.taxable_minor, tax_minor=-one.tax_minor) for one in rated.taxes)
+    return replace(rated, charges=charges, taxes=taxes)
+
+
+def difference(before: RatedAccount, now: RatedAccount) -> RatedAccount:
+    """The charges and taxes of the note that brings what is posted to `now`; none of both: nothing to post.
+
+    A charge is there if its quantity, what of it is free, or its amount differ. The tax is the difference of the taxes
+    and not that of the note's own sum, so that all documents together have the tax of the whole.
+    """
+    changes = {one.key: one for one in taken_back(before).charges}
+    for one in now.charges:
+        was = changes.get(one.key, Charge(one.key, 0, 0, 0, None))
+        changes[one.key] = one._replace(
+            quantity=one.quantity + was.quantity,
+            free=one.free + was.free,
+            amount_minor=one.amount_minor + was.amount_minor,
+        )
+    charges = [one for one in changes.values() if one.quantity or one.free or one.amount_minor]
+    taxes, posted = _by_rate(now), _by_rate(before)
+    for key, group in posted.items():
+        owed = taxes.get(key, replace(group, taxable_minor=0, tax_minor=0))
+        taxable, tax = owed.taxable_minor - group.taxable_minor, owed.tax_minor - group.tax_minor
+        taxes[key] = replace(owed, taxable_minor=taxable, tax_minor=tax)
+    groups = (taxes[key] for key in sorted(taxes))
+    note = RatedAccount(
+        payer=now.payer,
+        currency=now.currency,
+        charges=tuple(sorted(charges, key=lambda one: one.key.order)),
+        taxes=tuple(one for one in groups if one.taxable_minor or one.tax_minor),
+    )
+    assert note.net_minor == now.net_minor - before.net_minor
+    assert note.tax_minor == now.tax_minor - before.tax_minor
+    return note
+
+
+def _by_rate(rated: RatedAccount) -> dict[tuple[VatCategory, Decimal], TaxGroup]:
+    """What is taxed together (BR-S-08). Not by the reason of an exemption, which is words: the newest are said."""
+    return {(group.category, group.rate): group for group in rated.taxes}

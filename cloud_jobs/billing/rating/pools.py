@@ -8,17 +8,107 @@ no unit is the first one in time, and every use bears the step's average.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from itertools import groupby
-from typing import NamedTuple
+from math import lcm
+from typing import Final, NamedTuple
 
-from cloud_jobs.billing.contracts import PoolKey, Price, TierMode
-from cloud_jobs.billing.errors import BadReference
-from cloud_jobs.billing.meters import round_ratio
-from cloud_jobs.billing.rating.split import Exact, split, split_exact
+from cloud_jobs.billing.contracts import ANY_ZONE, Cap, CapSpan, Pool, PoolKey, Price, Tariff, TierMode
+from cloud_jobs.billing.errors import BadReference, MissingRate
+from cloud_jobs.billing.rating.charges import WITHOUT_ZONE
+from cloud_jobs.billing.rating.contract import RatingContract, TariffInForce
+from cloud_jobs.billing.units import Meter, exponent, round_ratio
+
+# A rounded whole, divided so that nothing is lost: each part its whole units, the largest remainders one more.
+
+
+class Exact(NamedTuple):
+    """A number of at least 0 as a ratio of integers, not reduced: as exact as a fraction, and several times as fast."""
+
+    numerator: int
+    denominator: int = 1
+
+
+def split(whole: int, exact: Exact | Fraction, weights: Sequence[int]) -> list[int]:
+    """`whole`, which is `exact` after rounding it up or down, in the ratio of the weights.
+
+    The remainders are those of the exact shares; of equal ones the earlier part gets the unit. A part of the weight 0
+    gets nothing, none is below 0. Raises ValueError for a whole that is another one, and where all weights are 0.
+    """
+    total, numerator, denominator = sum(weights), exact.numerator, exact.denominator
+    if numerator < 0 or abs(whole * denominator - numerator) >= denominator or total <= 0 or min(weights) < 0:
+        raise ValueError(f"{whole} of {exact} cannot be split by {list(weights)}")
+    if len(weights) == 1:
+        return [whole]
+    denominator *= total
+    return _whole_units(whole, [divmod(weight * numerator, denominator) for weight in weights])
+
+
+def split_exact(whole: int, shares: Sequence[Fraction]) -> list[int]:
+    """`whole`, which is the sum of exact shares after rounding it up or down, in units near to each share.
+
+    As `split`, for shares in no ratio of integers. Raises ValueError for a whole that is another one.
+    """
+    if abs(whole - sum(shares, Fraction(0))) >= 1 or min(shares) < 0:
+        raise ValueError(f"{whole} cannot be split into {[str(share) for share in shares]}")
+    return _whole_units(whole, [divmod(share, 1) for share in shares])
+
+
+def _whole_units(whole: int, shares: Sequence[tuple[int, int | Fraction]]) -> list[int]:
+    """The whole units of each share, and one more for the largest remainders."""
+    parts = [part for part, _ in shares]
+    left = whole - sum(parts)
+    if left:
+        # never more units than remainders above 0; the sort keeps the order of equal ones
+        rests = [rest for _, rest in shares]
+        for index in sorted(range(len(parts)), key=rests.__getitem__, reverse=True)[:left]:
+            parts[index] += 1
+    assert sum(parts) == whole, (whole, shares)
+    return parts
+
+
+# Prices, caps and minimum fees in words, by which charges are known. Equal contents have equal words.
+
+
+def number_text(value: Decimal, digits: int = 0) -> str:
+    """A number without zeros that say nothing, but with at least so many digits after the point: 0.50, 0.4567, 100."""
+    whole, _, fraction = f"{value:f}".partition(".")
+    fraction = fraction.rstrip("0").ljust(digits, "0")
+    return f"{whole}.{fraction}" if fraction else whole
+
+
+def price_text(price: Price, currency: str) -> str:
+    """`0.45 EUR/km`; `graduated 0.50 to 100, 0.30 EUR/km, the first 50 km free, pooled by account, pool km`."""
+    digits = exponent(currency)
+    if price.unit_amount is not None:
+        amounts = number_text(price.unit_amount, digits)
+    else:
+        tiers = ", ".join(
+            number_text(tier.unit_amount, digits) + ("" if tier.up_to is None else f" to {number_text(tier.up_to)}")
+            for tier in price.tiers
+        )
+        amounts = f"{price.tier_mode.value} {tiers}"
+    free = f", the first {number_text(price.allowance)} {price.unit} free" if price.allowance else ""
+    pooled = ", pooled by account" if price.pool is Pool.ACCOUNT else ""
+    shared = f", pool {price.pool_id}" if price.pool_id else ""
+    return f"{amounts} {currency}/{price.unit}{free}{pooled}{shared}"
+
+
+def cap_text(cap: Cap, currency: str) -> str:
+    """`at most 5.00 EUR a day for each device (distance, duration)`."""
+    span = "day" if cap.per is CapSpan.DAY else "period"
+    of_whom = "for each device" if cap.pool is Pool.DEVICE else "for the account"
+    meters = ", ".join(sorted(meter.value for meter in cap.meters)) or "all meters"
+    return f"at most {number_text(cap.amount, exponent(currency))} {currency} a {span} {of_whom} ({meters})"
+
+
+def minimum_text(amount: Decimal, currency: str) -> str:
+    """`at least 10.00 EUR a period`."""
+    return f"at least {number_text(amount, exponent(currency))} {currency} a period"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -218,3 +308,113 @@ def parts_of(price: Price, paid: Paid) -> list[tuple[Fraction, Decimal]]:
         f"the price of {price.meter} in zone {price.zone!r} has no tier for {float(reached):g} {price.unit}; "
         "the last tier must have no upper end"
     )
+
+
+# Which price holds for a cell, and what it is worth in the payer's minor unit.
+
+MAX_BOOKS: Final = 4096
+"""Of how many different tariffs the prices are kept ready for the next account."""
+MAX_FOUND: Final = 65_536
+"""Of how many meters in zones and windows a book remembers which price holds."""
+
+
+_Place = tuple[Meter, str, str]
+
+
+class PriceBook:
+    """The prices of an account's tariff versions. Raises MissingRate."""
+
+    def __init__(self, tariffs: tuple[TariffInForce, ...], contract: RatingContract) -> None:
+        self.tariffs = tuple(one.tariff for one in tariffs)
+        self.worths = tuple(worth_of(tariff.currency, contract) for tariff in self.tariffs)
+        self._listed: list[dict[_Place, RatedPrice]] = []
+        terms: dict[object, int] = {}
+        for version, (tariff, worth) in enumerate(zip(self.tariffs, self.worths, strict=True)):
+            before = self._listed[-1] if self._listed else {}
+            self._listed.append(_rated(version, tariff, worth, terms, before))
+        self._sold = [{price.meter for price in tariff.prices} for tariff in self.tariffs]
+        # all amounts of days are integers in this part of a minor unit
+        self.parts = lcm(
+            *(price.flat.denominator for listed in self._listed for price in listed.values() if price.flat)
+        )
+        self._found: dict[tuple[int, Meter, str, str], RatedPrice | None] = {}
+        self.capped_by_day = [any(cap.per == "day" for cap in tariff.caps) for tariff in self.tariffs]
+
+    def sells(self, version: int, meter: Meter) -> bool:
+        """Whether the version has a price for the meter anywhere. What has none is not sold."""
+        return meter in self._sold[version]
+
+    def price(self, version: int, meter: Meter, zone: str, window: str) -> RatedPrice | None:
+        """The price that holds: of the zone or else of ANY_ZONE, each in the window or else in none.
+
+        Outside all zones ("") is no zone that ANY_ZONE stands for. None: no price, which is an error of what is sold.
+        """
+        of = (version, meter, zone, window)
+        found = self._found.get(of)
+        if found is None and of not in self._found:
+            if len(self._found) >= MAX_FOUND:
+                self._found.clear()
+            found = self._found[of] = self._look_up(*of)
+        return found
+
+    def _look_up(self, version: int, meter: Meter, zone: str, window: str) -> RatedPrice | None:
+        listed = self._listed[version]
+        found = listed.get((meter, zone, window)) or listed.get((meter, zone, ""))
+        if found is None and (zone or meter in WITHOUT_ZONE):
+            found = listed.get((meter, ANY_ZONE, window)) or listed.get((meter, ANY_ZONE, ""))
+        return found
+
+
+class PriceBooks:
+    """Price books by the versions they are of, at most MAX_BOOKS: many accounts have the same tariff."""
+
+    def __init__(self) -> None:
+        self._books: dict[tuple[object, ...], PriceBook] = {}
+
+    def book(self, tariffs: tuple[TariffInForce, ...], contract: RatingContract) -> PriceBook:
+        """The book of these versions for a payer of this currency and these rates. Raises MissingRate."""
+        # The same objects: comparing their contents would cost more than the book. A book keeps its tariffs alive, so
+        # that no other one gets the identity of one that is gone.
+        rates = tuple(contract.rates.get(one.tariff.currency) for one in tariffs)
+        key = (contract.currency, rates, *(id(one.tariff) for one in tariffs))
+        if key not in self._books:
+            if len(self._books) >= MAX_BOOKS:
+                self._books.clear()
+            self._books[key] = PriceBook(tariffs, contract)
+        return self._books[key]
+
+
+def worth_of(currency: str, contract: RatingContract) -> Fraction:
+    """How many of the payer's minor units one unit of a currency is. Raises MissingRate, UnknownCurrency."""
+    minor: int = 10 ** exponent(contract.currency)
+    if currency == contract.currency:
+        return Fraction(minor)
+    rate = contract.rates.get(currency)
+    if rate is None:
+        raise MissingRate(currency, contract.currency)
+    return Fraction(rate) * minor
+
+
+def _rated(
+    version: int, tariff: Tariff, worth: Fraction, terms: dict[object, int], before: Mapping[_Place, RatedPrice]
+) -> dict[_Place, RatedPrice]:
+    """The prices of a version by meter, zone and window. `terms` numbers what the prices of a pool say together; where
+    they say what they did in the version before, the price is that of `before`."""
+    of_pool: defaultdict[PoolKey, list[tuple[str, str, str]]] = defaultdict(list)
+    stated = [(price, price.pool_key, price_text(price, tariff.currency)) for price in tariff.prices]
+    for price, pool, text in stated:
+        of_pool[pool].append((price.zone, price.window, text))
+    number = {pool: terms.setdefault((pool, *sorted(of_pool[pool])), len(terms)) for pool in of_pool}
+    found = {}
+    for price, pool, text in stated:
+        place = price.meter, price.zone, price.window
+        was = before.get(place)
+        if was is not None and was.terms == number[pool]:
+            found[place] = was
+            continue
+        flat = None
+        if price.unit_amount is not None:
+            flat = Exact(*(Fraction(price.unit_amount) * worth / price.base_per_unit).as_integer_ratio())
+        allowance = Exact(*(Fraction(price.allowance) * price.base_per_unit).as_integer_ratio())
+        found[place] = RatedPrice(price, text, pool, version, number[pool], worth, flat, allowance)
+    return found

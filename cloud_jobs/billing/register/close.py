@@ -7,8 +7,10 @@ What a run that died has written is named by nothing.
 
 from __future__ import annotations
 
+import gc
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, time, timedelta
 from itertools import groupby
@@ -20,8 +22,8 @@ from deltalake import DeltaTable
 from cloud_jobs.billing.billing_period import BillingPeriod, days_text
 from cloud_jobs.billing.certificates import DeviceCertificate, certificates_of_spans
 from cloud_jobs.billing.contracts import BlockedPayer, Contracts, PayerContract, UnknownPayer
+from cloud_jobs.billing.documents.canonical import canonical_text
 from cloud_jobs.billing.errors import BadPeriod, BillingError
-from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.rating import (
     Cell,
     MeteredKey,
@@ -33,20 +35,22 @@ from cloud_jobs.billing.rating import (
     rated_columns,
     rating_contract,
 )
-from cloud_jobs.billing.register.assigned_usage import assigned_usage
-from cloud_jobs.billing.register.closer import ClosedPayer, ClosingRun, blocked, closed
-from cloud_jobs.billing.register.closing import Closing, ClosingState, Days
-from cloud_jobs.billing.register.closing_fences import ClosingFences, closing_fences
-from cloud_jobs.billing.register.control_totals import RecordSums, control_totals, record_totals
-from cloud_jobs.billing.register.cycles import without_cycles
-from cloud_jobs.billing.register.errors import ClosingTooLate, DamagedPayer, NobodyPays, RegisterDamaged
+from cloud_jobs.billing.register.closer import ClosedPayer, ClosingFences, ClosingRun, blocked, closed, closing_fences
+from cloud_jobs.billing.register.closing import Closing, ClosingState, Days, Noticed, Parties
+from cloud_jobs.billing.register.control_totals import (
+    MeteredRecords,
+    RecordSums,
+    assigned_usage,
+    compare_records,
+    control_totals,
+    record_totals,
+)
+from cloud_jobs.billing.register.current_contracts import agreed_with, contract_digest
+from cloud_jobs.billing.register.errors import ClosingTooLate, DamagedPayer, NoPayer, RegisterDamaged
 from cloud_jobs.billing.register.ledger import Ledger
-from cloud_jobs.billing.register.metered_records import MeteredRecords, compare_records
-from cloud_jobs.billing.register.parties import Noticed, Parties
-from cloud_jobs.billing.register.payer_groups import device_parts, payer_groups, usage_parts
-from cloud_jobs.billing.register.posting import commit_made
-from cloud_jobs.billing.register.rows import (
-    canonical,
+from cloud_jobs.billing.register.operations import commit_made
+from cloud_jobs.billing.register.tables import (
+    Register,
     certificate_rows,
     charge_columns,
     charge_rows,
@@ -55,17 +59,101 @@ from cloud_jobs.billing.register.rows import (
     lines_digest,
     taxes_text,
 )
-from cloud_jobs.billing.register.tables import Register
-from cloud_jobs.billing.register.unbilled_devices import unbilled_devices
+from cloud_jobs.billing.units import Meter
 from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.dead_runs import is_dead
 from cloud_jobs.lake.record_counts import miscounted
 from cloud_jobs.lake.schemas import TABLES
-from cloud_jobs.lake.snapshot_reads import reference_rows
-from cloud_jobs.lake.snapshots import Snapshot
+from cloud_jobs.lake.snapshot_reads import reference_rows, usage_rows, usage_rows_each, used_devices
+from cloud_jobs.lake.snapshots import LakeState, Snapshot
 from cloud_jobs.lake.tables import Lake, row_fault_as_error
+
+# Python's search for cycles of objects, put off while much is made that has none.
+
+
+@contextmanager
+def without_cycles() -> Iterator[None]:
+    """Nothing that the block makes is in a cycle: it is freed by its counts alone, and not looked through again and
+    again. For bounded work: a cycle that it makes all the same is held until the block ends."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+# Payers cut into groups that a task can hold: neighbours by their devices, so that a group reads few files.
+
+DEVICES_AT_ONCE: Final = 6_000
+"""The most devices that are read at a time, and about as many as a group has: its charges are held at once."""
+_ROWS_AT_ONCE: Final = 200_000
+"""So many rows of usage are read at a time, whoever pays for them: about 60 MB."""
+_LEAST_DEVICES: Final = 100
+_EACH_PAYER: Final = 5
+"""A payer costs about as much as so many devices."""
+
+
+def payer_groups(contracts: Sequence[PayerContract], tasks: int) -> list[list[PayerContract]]:
+    """About `tasks` groups, more of what is much, and one of what is little; a payer is in one."""
+    # usage lies in the order of devices, so neighbours are in the same files
+    in_order = sorted(contracts, key=lambda one: (one.assigned[:1], one.id))
+    weights = [len(one.assigned) + _EACH_PAYER for one in in_order]
+    most = min(max(sum(weights) // max(tasks, 1), _LEAST_DEVICES), DEVICES_AT_ONCE)
+    groups: list[list[PayerContract]] = []
+    # the first payer opens the first group
+    held = most
+    for contract, weight in zip(in_order, weights, strict=True):
+        if held + weight > most:
+            groups.append([])
+            held = 0
+        groups[-1].append(contract)
+        held += weight
+    return groups
+
+
+def device_parts(contracts: Sequence[PayerContract], rows_each: int = 0) -> Iterator[list[TenantDevice]]:
+    """The devices of some payers, each once, in parts that can be read at once, if a device has so many rows."""
+    devices = sorted({device for contract in contracts for device in contract.devices})
+    # few parts: each looks into every file of the period that may have a row of it
+    at_once = min(DEVICES_AT_ONCE, max(_ROWS_AT_ONCE // max(rows_each, 1), 1))
+    for begin in range(0, len(devices), at_once):
+        yield devices[begin : begin + at_once]
+
+
+class UsagePart(NamedTuple):
+    """Rows of usage of some devices. `payers`: whose they are, in order; `payers_of`: those of each device.
+
+    `span`: the first and the last moment of the rows.
+    """
+
+    devices: list[TenantDevice]
+    payers: list[str]
+    payers_of: Mapping[TenantDevice, list[str]]
+    span: tuple[datetime, datetime]
+    rows: pa.Table
+
+
+def usage_parts(
+    lake: Lake, state: LakeState, contracts: Sequence[PayerContract], columns: Sequence[str]
+) -> Iterator[UsagePart]:
+    """What the devices of some payers used in all their periods, part by part."""
+    # a device may have several payers in one period, one after the other
+    payers_of: dict[TenantDevice, list[str]] = defaultdict(list)
+    for one in contracts:
+        for device in one.devices:
+            payers_of[device].append(one.id)
+    # payers of several time zones: what is read is cut to each one's own days by rating
+    first = min(one.period.start for one in contracts)
+    last = max(one.period.end for one in contracts) - timedelta.resolution
+    for devices in device_parts(contracts, usage_rows_each(lake, state, first, last)):
+        payers = sorted({payer for device in devices for payer in payers_of[device]})
+        rows = usage_rows(lake, state, devices, first, last, columns=columns)
+        yield UsagePart(devices, payers, payers_of, (first, last), rows)
+
 
 # Who was closed for some days and, by what is agreed now, pays for none of them: nothing of it is owed any more.
 
@@ -125,9 +213,10 @@ def closed_empty(run: ClosingRun, posted: Closing) -> ClosedPayer:
         taxes=taxes_text(()),
         lines_digest=lines_digest(nothing),
         body_digest="",
-        certificates_digest=digest_of(canonical([])),
-        control_totals=canonical([]),
+        certificates_digest=digest_of(canonical_text([])),
+        control_totals=canonical_text([]),
         parties=_without_devices(posted),
+        decisions=(),
     )
     return ClosedPayer(closing=closing, charges=nothing, certificates=())
 
@@ -145,7 +234,7 @@ RECORDS_COLUMNS: Final = ("seq_ranges", "day")
 """What is taken beside `rated_columns` to hold a row against the records that it counts."""
 _WITHIN: Final = timedelta(days=2)
 """No local day is further than this from the day of the same name in UTC."""
-_MOMENT: Final = timedelta(microseconds=1)
+_MAX_UNBILLED: Final = 5
 
 
 class GroupClosed(NamedTuple):
@@ -233,13 +322,13 @@ def close_period(
     `unbilled`: takes the devices that used something in these days and that no account has which can be billed, if
     there are some, and all payers are closed.
 
-    Raises UnknownPayer for one that was asked for and never pays; NobodyPays if none was asked for, and there is none;
+    Raises UnknownPayer for one that was asked for and never pays; NoPayer if none was asked for, and there is none;
     BadPeriod, LakeError, CommitConflict, CommitFailed, StoreUnavailable, ClosingTooLate: then nothing is closed.
     """
     with without_cycles():
         contracts, refused = contracts_of(lake, snapshot, days, payers, run)
     if not contracts and not refused:
-        raise NobodyPays(days_text(*days))
+        raise NoPayer(days_text(*days))
     fences = closing_fences(lake, snapshot)
     made = run_tasks(
         close_group(lake, snapshot, run, fences, against_records=against_records), payer_groups(contracts, tasks)
@@ -269,9 +358,20 @@ def close_period(
 
 
 def _unbilled(lake: Lake, snapshot: Snapshot, days: Days, contracts: Sequence[PayerContract]) -> list[TenantDevice]:
+    """The devices that used something in the days of a closing, and that no closed payer has for any of them."""
     periods = [one.period for one in contracts] or [BillingPeriod("UTC", *days)]
     start, end = min(one.start for one in periods), max(one.end for one in periods)
-    return unbilled_devices(lake, snapshot, start, end, contracts)
+    return sorted({*used_devices(lake, snapshot, start, end)} - {device for one in contracts for device in one.devices})
+
+
+def unbilled_text(devices: Sequence[TenantDevice]) -> str:
+    """What a clerk has to know of them, with the first names."""
+    names = [f"{one.tenant}/{one.device}" for one in devices[:_MAX_UNBILLED]]
+    names += [f"and {len(devices) - _MAX_UNBILLED:,} more"] if len(devices) > _MAX_UNBILLED else []
+    return (
+        f"used in these days and billed to nobody, as no account that can be billed has it: {', '.join(names)};"
+        " `waybill reconcile` says how much"
+    )
 
 
 def contracts_of(
@@ -286,42 +386,43 @@ def contracts_of(
     BillingPeriod("UTC", *days)
     contracts, register = Contracts(reference_rows(lake, snapshot)), Register(lake)
     before = {*register.payers(*days)}
-    found, refused = [], []
-    without: dict[str, tuple[str, BlockedPayer | UnknownPayer]] = {}
-    for payer in sorted({*payers} if payers is not None else {*_paying(contracts, days), *before}):
-        zone = "UTC"
-        try:
-            zone = contracts.time_zone_of(payer)
-            found.append(contracts.contract_of(payer, BillingPeriod(zone, *days)))
-        except BadPeriod as fault:
-            refused.append(blocked(run, payer, days, zone, [str(fault)]))
-        except (BlockedPayer, UnknownPayer) as fault:
-            nowhere = contracts.way_up(payer, _last_moment(zone, days)) if _pays_nothing(fault) else None
-            if nowhere is None:
-                without[payer] = zone, fault
-            else:
-                # nobody pays for it instead: what stands on its invoice is not taken back
-                refused.append(blocked(run, payer, days, zone, [str(nowhere)]))
-    nothing = {payer for payer, (_, fault) in without.items() if _pays_nothing(fault)}
+    names = sorted({*payers} if payers is not None else {*_paying(contracts, days), *before})
+    agreed = {name: agreed_with(contracts, name, days) for name in names}
+    without = {name: fault for name, fault in agreed.items() if not isinstance(fault, PayerContract)}
+    nothing, refused = set[str](), dict[str, ClosedPayer]()
+    for payer, fault in without.items():
+        zone = contracts.zone_of_account(payer)
+        if isinstance(fault, BadPeriod):
+            refused[payer] = blocked(run, payer, days, zone, [str(fault)])
+        elif not _pays_nothing(fault):
+            assert isinstance(fault, BlockedPayer)
+            refused[payer] = blocked(run, payer, days, zone, [str(one) for one in fault.faults])
+        elif nowhere := contracts.way_up(payer, BillingPeriod(zone, *days).end - timedelta.resolution):
+            # nobody pays for it instead: what stands on its invoice is not taken back
+            refused[payer] = blocked(run, payer, days, zone, [str(nowhere)])
+        else:
+            nothing.add(payer)
     taken_back = closed_former(register, run, days, nothing & before)
-    refused += taken_back.values()
-    for payer in without.keys() - taken_back.keys():
-        zone, why = without[payer]
-        if isinstance(why, BlockedPayer) and (payers is not None or payer not in nothing):
-            refused.append(blocked(run, payer, days, zone, [str(one) for one in why.faults]))
-        elif payers is not None:
-            # somebody asked for it
-            raise why
-    return found, refused
+    for payer in nothing - taken_back.keys() if payers is not None else ():
+        # somebody asked for it
+        fault = without[payer]
+        if not isinstance(fault, BlockedPayer):
+            raise fault
+        refused[payer] = blocked(run, payer, days, contracts.zone_of_account(payer), [str(one) for one in fault.faults])
+    refused |= taken_back
+    return (
+        [one for one in agreed.values() if isinstance(one, PayerContract)],
+        [
+            replace(one, closing=replace(one.closing, contract_digest=contract_digest(without[name])))
+            for name, one in refused.items()
+        ],
+    )
 
 
-def _last_moment(zone: str, days: Days) -> datetime:
-    return BillingPeriod(zone, *days).end - _MOMENT
-
-
-def _pays_nothing(fault: BlockedPayer | UnknownPayer) -> bool:
+def _pays_nothing(fault: BillingError) -> bool:
     """Whether all that is wrong is that it pays for none of the days: as one listed for a day around the period."""
-    return isinstance(fault, UnknownPayer) or all(isinstance(one, UnknownPayer) for one in fault.faults)
+    faults = fault.faults if isinstance(fault, BlockedPayer) else [fault]
+    return all(isinstance(one, UnknownPayer) for one in faults)
 
 
 def close_group(

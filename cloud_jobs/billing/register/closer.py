@@ -8,27 +8,60 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Any, Final
 
+from cloud_jobs.applied_fences import fences_number
 from cloud_jobs.billing.billing_period import day_start
 from cloud_jobs.billing.certificates import DeviceCertificate
 from cloud_jobs.billing.contracts import PayerContract
 from cloud_jobs.billing.documents import Document, DocumentError, DocumentType, document_body, unknown_way
-from cloud_jobs.billing.meters import Meter
+from cloud_jobs.billing.documents.canonical import canonical_text
 from cloud_jobs.billing.rating import ChargeKind, RatedAccount
-from cloud_jobs.billing.register.closing import Closing, ClosingState, PeriodKey
-from cloud_jobs.billing.register.closing_fences import ClosingFences
+from cloud_jobs.billing.register.closing import Closing, ClosingState, Noticed, Parties, PeriodKey, closing_head
 from cloud_jobs.billing.register.control_totals import ControlTotal
-from cloud_jobs.billing.register.document_heads import closing_head
-from cloud_jobs.billing.register.parties import Noticed, Parties
-from cloud_jobs.billing.register.rows import (
+from cloud_jobs.billing.register.tables import (
     CertificateRow,
     Columns,
-    canonical,
     certificate_row,
     charge_columns,
     digest_of,
     lines_digest,
     taxes_text,
 )
+from cloud_jobs.billing.units import Meter
+from cloud_jobs.lake.snapshot_reads import reference_rows
+from cloud_jobs.lake.snapshots import LakeState
+from cloud_jobs.lake.tables import Lake
+from geo.reference.in_force import published_fences
+
+# What the fences of a snapshot mean for a closing: whether usage was computed with them, and which are refused.
+
+MAX_NAMED: Final = 20
+"""So many refused publications are named in a closing; there may be as many as somebody publishes."""
+_OTHER: Final = "usage was computed with other fences than those of the snapshot"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosingFences:
+    """`refused`: publications of fences that cannot be used, in words; what they were to replace was metered.
+
+    `open_end`: why no closing is final; None: usage was computed with the fences of the snapshot.
+    """
+
+    refused: tuple[str, ...] = ()
+    open_end: str | None = None
+
+
+def closing_fences(lake: Lake, snapshot: LakeState) -> ClosingFences:
+    """The fences of a snapshot, as every closing of it sees them. Raises LakeError."""
+    found = published_fences(reference_rows(lake, snapshot, "fence"))
+    # usage that was never computed states nothing; without fences there is nothing that it could lack
+    is_same = (
+        not found.features if snapshot.usage_fences is None else snapshot.usage_fences == fences_number(found.features)
+    )
+    refused = [str(one) for one in found.refused[:MAX_NAMED]]
+    if more := len(found.refused) - MAX_NAMED:
+        refused += [f"and {more} more"] if more > 0 else []
+    return ClosingFences(refused=tuple(refused), open_end=None if is_same else _OTHER)
+
 
 _INFERRED: Final = ChargeKind.USAGE, Meter.INFERRED_ENTRY
 _MAX_NAMED: Final = 20
@@ -103,9 +136,11 @@ def closed(
         taxes=taxes_text(rated.taxes),
         lines_digest=lines_digest(columns),
         body_digest="",
-        certificates_digest=digest_of(canonical([row.digest for row in rows])),
-        control_totals=canonical([total._asdict() for total in totals]),
+        certificates_digest=digest_of(canonical_text([row.digest for row in rows])),
+        control_totals=canonical_text([total._asdict() for total in totals]),
         parties=parties.text,
+        contract_digest=contract.digest,
+        decisions=tuple(sorted({made.number for one in certificates for made in (one.decision, one.accepted) if made})),
     )
     unknown = [unknown_way(one.document()) for one in certificates if one.observed.unknown_mm]
     return ClosedPayer(closing=_drafted(closing, parties, rated, unknown), charges=columns, certificates=rows)
@@ -203,11 +238,12 @@ def blocked(
         net_minor=0,
         tax_minor=0,
         charges=0,
-        taxes=canonical([]),
+        taxes=canonical_text([]),
         lines_digest=lines_digest(nothing_charged),
         body_digest="",
-        certificates_digest=digest_of(canonical([])),
-        control_totals=canonical([]),
-        parties=canonical(nothing),
+        certificates_digest=digest_of(canonical_text([])),
+        control_totals=canonical_text([]),
+        parties=canonical_text(nothing),
+        contract_digest="" if contract is None else contract.digest,
     )
     return ClosedPayer(closing=closing, charges=nothing_charged, certificates=())

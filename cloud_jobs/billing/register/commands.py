@@ -5,10 +5,10 @@ from __future__ import annotations
 import getpass
 import shlex
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from secrets import token_hex
-from typing import Annotated, Any, Final, NamedTuple, Protocol
+from typing import Annotated, Any, Final
 
 import typer
 from pydantic import TypeAdapter, ValidationError
@@ -19,10 +19,10 @@ from cloud_jobs.billing.contracts.fields import Id
 from cloud_jobs.billing.documents import DocumentContent, DocumentError, Form, document_table, files_of, write_documents
 from cloud_jobs.billing.errors import BadPeriod
 from cloud_jobs.billing.register.closing import ClosingState, Days
-from cloud_jobs.billing.register.documents_of import DocumentMaker, issued_document, outstanding
+from cloud_jobs.billing.register.documents_of import issued_document, outstanding
 from cloud_jobs.billing.register.errors import AlreadyIssued, NothingClosed, NothingToAdjust, NothingToIssue
 from cloud_jobs.billing.register.ledger import IssuedDocument
-from cloud_jobs.billing.register.operations import Books, Clerk, Done, adjust_period, issue_period, void_invoice
+from cloud_jobs.billing.register.operations import Clerk, PostingResult, adjust_period, issue_period, void_invoice
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.billing.register.terminal import (
     changes_table,
@@ -32,7 +32,6 @@ from cloud_jobs.billing.register.terminal import (
     document_values,
     documents_table,
 )
-from cloud_jobs.billing.register.unbilled_devices import unbilled_text
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.fitted_table import screen
 from cloud_jobs.lake.coverage import TenantDevice
@@ -47,21 +46,11 @@ from waybill.settings import printable_json
 # Issued documents into files: those of one document all or none; and a document that could not be written is named.
 
 
-class Unwritten(NamedTuple):
-    """An issued document of which no file was written, and why: it is in the register all the same."""
-
-    number: str
-    reason: str
-    command: str
-
-    def __str__(self) -> str:
-        return f"{self.number} is issued, but not written: {self.reason}; `{self.command}` writes it"
-
-
 def write_issued(
     register: Register, documents: Iterable[IssuedDocument], folder: Path, forms: Collection[Form]
-) -> Iterator[Unwritten]:
-    """Write documents into a folder in some forms, one after the other; yields those that could not be written.
+) -> Iterator[str]:
+    """Write documents into a folder in some forms, one after the other; yields what is said of each that could not be
+    written: it is in the register all the same.
 
     Raises RegisterDamaged, LakeError, StoreUnavailable.
     """
@@ -71,14 +60,11 @@ def write_issued(
             files = files_of(made, forms)
             write_documents(folder, {name: one for name, one in files.items() if not _is_there(folder / name, one)})
         except DocumentError as error:
-            yield Unwritten(one.number, str(error), _command(register, one, folder, forms))
-
-
-def _command(register: Register, issued: IssuedDocument, folder: Path, forms: Collection[Form]) -> str:
-    """What writes it later; the folder is perhaps another one then."""
-    words = ["waybill", "bill", "show", issued.number, "--lake", str(register.lake.location)]
-    words += ["--seller", issued.key.legal_entity, "--out", str(folder)]
-    return shlex.join([*words, *(word for form in forms for word in ("--form", form.value))])
+            # what writes it later; the folder is perhaps another one then
+            words = ["waybill", "bill", "show", one.number, "--lake", str(register.lake.location)]
+            words += ["--seller", one.key.legal_entity, "--out", str(folder)]
+            words += [word for form in forms for word in ("--form", form.value)]
+            yield f"{one.number} is issued, but not written: {error}; `{shlex.join(words)}` writes it"
 
 
 def _is_there(path: Path, content: Iterable[bytes]) -> bool:
@@ -170,7 +156,7 @@ def close(
     Example: waybill bill close --lake lake --period 2026-03
     """
     # with all that rates: who shows or issues what was rated does not wait for it
-    from cloud_jobs.billing.register.close import close_period  # noqa: PLC0415
+    from cloud_jobs.billing.register.close import close_period, unbilled_text  # noqa: PLC0415
     from cloud_jobs.billing.register.closer import ClosingRun  # noqa: PLC0415
 
     tables = _lake(lake)
@@ -208,7 +194,7 @@ def issue(
 
     Example: waybill bill issue --lake lake --period 2026-03 --out invoices --form pdf --form ubl
     """
-    _post(issue_period, _Asked(_lake(lake), days_of(period), payer, by), _Files(out, form), as_json=as_json)
+    _post(issue_period, lake, period, payer, by=by, out=out, form=form, as_json=as_json)
 
 
 @app.command(epilog=EXIT_STATUSES)
@@ -230,8 +216,7 @@ def adjust(
 
     Example: waybill bill adjust --lake lake --period 2026-03 --reason "the vehicle was without network until 4 April"
     """
-    asked = _Asked(_lake(lake), days_of(period), payer, by, reason)
-    _post(adjust_period, asked, _Files(out, form), as_json=as_json)
+    _post(adjust_period, lake, period, payer, by=by, reason=reason, out=out, form=form, as_json=as_json)
 
 
 @app.command(epilog=EXIT_STATUSES)
@@ -251,7 +236,7 @@ def void(
     """
     register = Register(_lake(lake))
     clerk = _clerk(register.lake, by)
-    made = void_invoice(register, number, reason, seller, books=DocumentMaker(register), clerk=clerk)
+    made = void_invoice(register, number, reason, seller, clerk=clerk)
     _print(as_json, [document_values(made)], documents_table([made]))
 
 
@@ -367,35 +352,23 @@ def _clerk(lake: Lake, by: str | None, reason: str = "") -> Clerk:
     return Clerk(by=by, now=checked_time(lake), attempt=token_hex(8), reason=reason)
 
 
-class _Files:
-    """Into which folder documents go, and in which forms; `folder` None: into none."""
-
-    def __init__(self, folder: Path | None, forms: list[Form] | None) -> None:
-        """Raises BadParameter for forms without a folder."""
-        if folder is None and forms:
-            raise typer.BadParameter("forms are written into a folder: give --out")
-        self.folder, self.forms = folder, forms or [Form.JSON]
-
-
-class _Operation(Protocol):
-    def __call__(
-        self, register: Register, days: Days, payers: Collection[str] | None, *, books: Books, clerk: Clerk
-    ) -> Done: ...
-
-
-class _Asked(NamedTuple):
-    lake: Lake
-    days: Days
-    payers: list[str] | None
-    by: str | None
-    reason: str = ""
-
-
-def _post(operation: _Operation, asked: _Asked, files: _Files, *, as_json: bool) -> None:
+def _post(
+    operation: Callable[..., PostingResult],
+    lake: str,
+    period: str,
+    payers: list[str] | None,
+    *,
+    by: str | None,
+    reason: str = "",
+    out: Path | None,
+    form: list[Form] | None,
+    as_json: bool,
+) -> None:
     """Posts, and says what was posted, of whom nothing was, and why; what was done before is no failure."""
-    register = Register(asked.lake)
-    clerk = _clerk(asked.lake, asked.by, asked.reason)
-    done = operation(register, asked.days, asked.payers, books=DocumentMaker(register), clerk=clerk)
+    register, days = Register(_lake(lake)), days_of(period)
+    if out is None and form:
+        raise typer.BadParameter("forms are written into a folder: give --out")
+    done = operation(register, days, payers, clerk=_clerk(register.lake, by, reason))
     # the same command twice ends as well as once
     refused = [one for one in done.refused if not isinstance(one, AlreadyIssued | NothingToAdjust | NothingToIssue)]
     values = {
@@ -408,18 +381,16 @@ def _post(operation: _Operation, asked: _Asked, files: _Files, *, as_json: bool)
     if not as_json:
         for one in done.refused:
             typer.echo(f"bill: {one}", err=True)
-    unwritten = () if files.folder is None else [*_written(register, asked, files.folder, files.forms)]
+    unwritten = list[str]()
+    if out is not None:
+        # all documents of the days, also those of a command that died before it wrote them
+        found = register.documents(payers, first_day=days[0], last_day=days[1])
+        of_days = [one for one in found if (one.key.first_day, one.key.last_day) == days]
+        unwritten += write_issued(register, of_days, out, form or [Form.JSON])
     for lost in unwritten:
         typer.echo(f"bill: {lost}", err=True)
     if refused or unwritten:
         raise typer.Exit(NOT_ALL)
-
-
-def _written(register: Register, asked: _Asked, folder: Path, forms: list[Form]) -> Iterator[Unwritten]:
-    """All documents of the days, also those of a command that died before it wrote them."""
-    found = register.documents(asked.payers, first_day=asked.days[0], last_day=asked.days[1])
-    of_days = [one for one in found if (one.key.first_day, one.key.last_day) == asked.days]
-    yield from write_issued(register, of_days, folder, forms)
 
 
 def _print(as_json: bool, values: Any, table: RenderableType) -> None:

@@ -20,16 +20,11 @@ from cloud_jobs.billing.documents import (
     unknown_way,
 )
 from cloud_jobs.billing.rating import Charge, Owed, RatedAccount, change_in_parts, taken_back
-from cloud_jobs.billing.register.closing import Closing, Days, RegisterKey
-from cloud_jobs.billing.register.document_heads import closing_head
+from cloud_jobs.billing.register.closing import Closing, Days, Parties, RegisterKey, closing_head
+from cloud_jobs.billing.register.current_contracts import CurrentContracts
 from cloud_jobs.billing.register.errors import NotClosed, OutdatedClosing, RegisterDamaged
 from cloud_jobs.billing.register.ledger import IssuedDocument, PostedChange, adjustable
-from cloud_jobs.billing.register.newer_contracts import NewerContracts
-from cloud_jobs.billing.register.operations import Sealed
-from cloud_jobs.billing.register.outdated import outdated_closings
-from cloud_jobs.billing.register.parties import Parties
-from cloud_jobs.billing.register.rows import taxes_from
-from cloud_jobs.billing.register.tables import Register, missing_closing
+from cloud_jobs.billing.register.tables import Register, missing_closing, taxes_from
 from cloud_jobs.lake.tables import row_fault_as_error
 
 
@@ -96,15 +91,18 @@ class DocumentMaker:
         ways = [unknown_way(one) for one in found if one["unknown_mm"]]
         return sorted(ways, key=itemgetter("tenant", "device"))
 
-    def seal(self, entry: IssuedDocument, closing: Closing | None, before: Closing | None) -> Sealed:
-        """What the register keeps of the document of an entry. Of an invoice the closing alone is looked at: it has
-        the digest of what was made of the charges when they were rated."""
+    def seal(self, entry: IssuedDocument, closing: Closing | None, before: Closing | None) -> tuple[str, str]:
+        """What the register keeps of the document of an entry: its head (canonical JSON) and the digest of the whole.
+
+        Of an invoice the closing alone is looked at: it has the digest of what was made of the
+        charges when they were rated.
+        """
         if closing is not None and before is None:
             _, parties = _terms(closing, None)
             made = _head(entry, closing, parties, [_owed_by(closing)], closing.body_digest)
         else:
             made = head(self.document(entry, closing, before))
-        return Sealed(canonical_bytes(made).decode(), made["digest"])
+        return canonical_bytes(made).decode(), made["digest"]
 
     def parts(self, before: Closing | None, after: Closing | None) -> tuple[RatedAccount, ...]:
         """The charges of a closing, or what they change of those of another one; without it, those taken back."""
@@ -186,15 +184,14 @@ def outstanding(register: Register, days: Days, payer: str) -> tuple[str, tuple[
     if not closings:
         raise NotClosed(payer, days_text(*days))
     newest = [*closings.values()][-1]
-    outdated = outdated_closings(register, days, NewerContracts(register.lake, days[1]), [payer])
     ledger = register.ledger(register.lake.open("documents"), [newest.key])
     posted = ledger.posted(newest.key)
     if posted is None or posted.closing != newest.id:
         # what cannot be posted has no difference that would be
         posted = adjustable(ledger, newest)
-    if payer in outdated:
-        # a closing of before says nothing of what is to be posted now
-        raise OutdatedClosing(payer, outdated[payer])
+    # a closing of before says nothing of what is to be posted now
+    if fault := CurrentContracts(register.lake).fault(newest):
+        raise OutdatedClosing(payer, fault)
     before = closings.get(posted.closing)
     if before is None:
         raise missing_closing(payer, posted.closing)

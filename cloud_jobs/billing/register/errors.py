@@ -4,7 +4,7 @@ RegisterError
 ├── RegisterRefusal         what was asked contradicts what stands in the register
 │   ├── AlreadyIssued       the period has an invoice
 │   ├── OverlappingPeriod   a day of the period stands on another invoice of the payer
-│   ├── OutdatedClosing     contracts were published since the newest closing, or a decision was withdrawn
+│   ├── OutdatedClosing     the newest closing is of another contract than that of now, or rests on a withdrawn decision
 │   ├── AdjustmentDue       the period has an invoice, and the newest closing says another thing
 │   ├── InvoicedToAnother   an account or a device of the payer stands on the invoice of another one
 │   ├── OtherSeller         the period has an invoice of another seller
@@ -19,12 +19,12 @@ RegisterError
 │   ├── NothingToAdjust     what is posted is what the newest closing says
 │   ├── OtherCurrency       the newest closing is in another currency than the invoice
 │   ├── NotOneNote          what the newest closing changes cannot stand on one document
-│   ├── NumberOfAnother     the next number of the seller is that of another one's document
+│   ├── NumberCollision     the next number of the seller is that of another one's document
 │   └── AlreadyVoid         the invoice was taken back before
 ├── UnknownDocument         no document has that number
 ├── Unattributed            nobody is named who asks, or no reason why
 ├── NothingClosed           nobody was closed for the period
-├── NobodyPays              no account pays for a day of the period
+├── NoPayer                 no account pays for a day of the period
 ├── ClosingTooLate          a closing was stopped for so long that its lines were swept up
 └── RegisterDamaged         documents contradict each other, or what they were made of
 """
@@ -32,10 +32,9 @@ RegisterError
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date, datetime
+from typing import ClassVar
 
 from cloud_jobs.billing.errors import BillingError
-from cloud_jobs.billing.register.closing import PeriodKey
 
 _MAX_SHOWN = 5
 
@@ -45,184 +44,156 @@ class RegisterError(BillingError):
 
 
 class RegisterRefusal(RegisterError):
-    """Of one payer: `payer`. Others may still be issued."""
+    """Of one payer: `payer`. Others may still be issued. `text`: the message, with its facts."""
 
-    def __init__(self, payer: str, message: str) -> None:
-        super().__init__(f"{payer}: {message}")
+    text: ClassVar[str] = "{}"
+
+    def __init__(self, payer: str, *facts: object) -> None:
+        super().__init__(f"{payer}: {self.text.format(*facts, payer=payer)}")
         self.payer = payer
 
 
 class AlreadyIssued(RegisterRefusal):
-    """The period stands on an invoice, with what was posted to it since."""
+    """The period stands on an invoice (its number), with what was posted to it since."""
 
-    def __init__(self, payer: str, number: str) -> None:
-        super().__init__(payer, f"issued already as {number}; what came later is posted by `waybill bill adjust`")
-        self.number = number
+    text = "issued already as {}; what came later is posted by `waybill bill adjust`"
 
 
 class OverlappingPeriod(RegisterRefusal):
-    """A day is on one invoice of a payer at most."""
+    """A day is on one invoice of a payer at most: the number of the other one, its first and last day."""
 
-    def __init__(self, payer: str, number: str, first_day: date, last_day: date) -> None:
-        super().__init__(payer, f"invoice {number} has days of the period ({first_day} to {last_day}); void that first")
-        self.number = number
+    text = "invoice {} has days of the period ({} to {}); void that first"
 
 
 class OutdatedClosing(RegisterRefusal):
-    """What the newest closing rests on is not so any more: see `outdated`."""
+    """What the newest closing rests on is not so any more, and why: see `current_contracts`."""
 
-    def __init__(self, payer: str, why: str) -> None:
-        super().__init__(payer, f"{why}; close the period again first")
-        self.why = why
+    text = "{}; close the period again first"
 
 
 class AdjustmentDue(RegisterRefusal):
-    """What is posted is not what the newest closing says."""
+    """What is posted to an invoice (its number) is not what the newest closing says."""
 
-    def __init__(self, payer: str, number: str) -> None:
-        super().__init__(
-            payer, f"issued already as {number}, and the newest closing says another thing; run `waybill bill adjust`"
-        )
-        self.number = number
+    text = "issued already as {}, and the newest closing says another thing; run `waybill bill adjust`"
 
 
 class InvoicedToAnother(RegisterRefusal):
-    """No account and no device is asked for at one moment by invoices of two payers."""
+    """No account and no device is asked for at one moment by invoices of two payers: what, whose, number and days."""
 
-    def __init__(self, payer: str, what: str, holder: str, number: str, days: str) -> None:
-        super().__init__(
-            payer,
-            f"its {what} stands on {number} of {holder}, by contracts of before; close {holder} for {days}, run "
-            f"`waybill bill adjust --period {days}`, and then this again",
-        )
-        self.what, self.holder, self.number = what, holder, number
+    text = (
+        "its {0} stands on {2} of {1}, by contracts of before; close {1} for {3}, run `waybill bill adjust --period"
+        " {3}`, and then this again"
+    )
 
 
 class OtherSeller(RegisterRefusal):
-    """A note is of the seller of its invoice."""
+    """A note is of the seller of its invoice: its number, its seller and that of the closing."""
 
-    def __init__(self, payer: str, number: str, posted: str, closed: str) -> None:
-        super().__init__(
-            payer, f"{number} is of the seller {posted}, the newest closing of {closed}; void it and issue it anew"
-        )
-        self.number = number
+    text = "{} is of the seller {}, the newest closing of {}; void it and issue it anew"
 
 
 class OtherClocks(RegisterRefusal):
-    """The days of a payer follow on each other by the same clocks: else hours are on two invoices, or on none."""
+    """The days of a payer follow on each other by the same clocks: else hours are on two invoices, or on none.
 
-    def __init__(self, payer: str, number: str, posted: str, closed: str) -> None:
-        super().__init__(
-            payer,
-            f"{number} is of days by the clocks of {posted}, the newest closing by those of {closed}: hours would be"
-            f" asked for twice, or never. Give the account its time zone back, or a new account to what goes by other"
-            f" clocks",
-        )
-        self.number = number
+    The number, the time zone of the invoice and that of the closing.
+    """
+
+    text = (
+        "{} is of days by the clocks of {}, the newest closing by those of {}: hours would be asked for twice, or"
+        " never. Give the account its time zone back, or a new account to what goes by other clocks"
+    )
 
 
 class DamagedPayer(RegisterRefusal):
     """What the register has of the payer cannot be right; others are not held up by it."""
 
-    def __init__(self, payer: str, fault: str) -> None:
-        super().__init__(payer, f"damaged: {fault}")
+    text = "damaged: {}"
 
 
 class FuturePeriod(RegisterRefusal):
-    """What has not happened is not owed."""
+    """What has not happened is not owed: the end of the period, and now."""
 
-    def __init__(self, payer: str, end: datetime, now: datetime) -> None:
-        super().__init__(payer, f"the period ends at {end.isoformat()}, and it is {now.isoformat(timespec='seconds')}")
-        self.end = end
+    text = "the period ends at {}, and it is {}"
 
 
 class NotFinal(RegisterRefusal):
-    """Something of the period may still come. `reasons` says what."""
+    """Something of the period may still come."""
+
+    text = "the newest closing is provisional: {}"
 
     def __init__(self, payer: str, reasons: Sequence[str]) -> None:
-        super().__init__(payer, f"the newest closing is provisional: {_shown(reasons)}")
-        self.reasons = tuple(reasons)
+        super().__init__(payer, _shown(reasons))
 
 
-class Blocked(RegisterRefusal):
-    """The period could not be rated, or a control total is not what it should be. `reasons` says why."""
+class Blocked(NotFinal):
+    """The period could not be rated, or a control total is not what it should be."""
 
-    def __init__(self, payer: str, reasons: Sequence[str]) -> None:
-        super().__init__(payer, f"blocked: {_shown(reasons)}")
-        self.reasons = tuple(reasons)
+    text = "blocked: {}"
 
 
 class NotClosed(RegisterRefusal):
     """There is no closing of that payer and period."""
 
-    def __init__(self, payer: str, period: str) -> None:
-        super().__init__(payer, f"{period} was not closed; run `waybill bill close` first")
+    text = "{} was not closed; run `waybill bill close` first"
 
 
 class NothingToIssue(RegisterRefusal):
     """An invoice has at least one line (EN 16931 BR-16)."""
 
-    def __init__(self, payer: str) -> None:
-        super().__init__(payer, "nothing is charged in the period")
+    text = "nothing is charged in the period"
 
 
 class NoInvoice(RegisterRefusal):
     """A note needs an invoice that it refers to."""
 
-    def __init__(self, payer: str) -> None:
-        super().__init__(payer, "the period has no invoice; run `waybill bill issue` first")
+    text = "the period has no invoice; run `waybill bill issue` first"
 
 
 class NothingToAdjust(RegisterRefusal):
-    """The sum of the invoice and its notes is the newest closing's."""
+    """The sum of the invoice (its number) and its notes is the newest closing's (its snapshot)."""
 
-    def __init__(self, payer: str, number: str, snapshot_id: str) -> None:
-        super().__init__(
-            payer,
-            f"what is posted to {number} is what the newest closing says, of snapshot {snapshot_id}; what became known "
-            "since needs a new closing",
-        )
-        self.number = number
+    text = (
+        "what is posted to {} is what the newest closing says, of snapshot {}; what became known since needs a new"
+        " closing"
+    )
+
+
+_ANEW = (
+    'run `waybill bill void {0} --lake LAKE --reason "other WHAT"`, then `waybill bill issue --lake LAKE --period {1} '
+    "--payer {payer}`"
+)
+"""The commands that lead to the same end by two documents."""
 
 
 class OtherCurrency(RegisterRefusal):
-    """Amounts in two currencies have no difference."""
+    """Amounts in two currencies have no difference: number, period, currency of the invoice and of the closing."""
 
-    def __init__(self, key: PeriodKey, number: str, posted: str, closed: str) -> None:
-        super().__init__(
-            key.payer, f"{number} is in {posted}, the newest closing in {closed}; {_anew(key, number, 'currency')}"
-        )
-        self.number = number
+    text = "{0} is in {2}, the newest closing in {3}; " + _ANEW.replace("WHAT", "currency")
 
 
 class NotOneNote(RegisterRefusal):
-    """The tax changed so that EN 16931 has no document that takes back the one and asks for the other."""
+    """The tax changed so that EN 16931 has no document that takes back the one and asks for the other: number, period
+    and what is wrong."""
 
-    def __init__(self, key: PeriodKey, number: str, fault: str) -> None:
-        super().__init__(
-            key.payer, f"no note can change {number} to the newest closing: {fault}; {_anew(key, number, 'VAT')}"
-        )
-        self.number = number
+    text = "no note can change {0} to the newest closing: {2}; " + _ANEW.replace("WHAT", "VAT")
 
 
-class NumberOfAnother(RegisterRefusal):
-    """A number is of one document, whoever sells: two sellers may have had one prefix, one after the other."""
+class NumberCollision(RegisterRefusal):
+    """A number is of one document, whoever sells: two sellers may have had one prefix, one after the other.
 
-    def __init__(self, payer: str, number: str, seller: str, holder: str) -> None:
-        super().__init__(
-            payer,
-            f"the next number of {seller} would be {number}, which a document of {holder} has; publish a number_prefix "
-            f"for {seller} that no other one ever had, and close the period again",
-        )
-        self.number = number
+    The number, the seller, and whose document has it.
+    """
+
+    text = (
+        "the next number of {1} would be {0}, which a document of {2} has; publish a number_prefix for {1} that no"
+        " other one ever had, and close the period again"
+    )
 
 
 class AlreadyVoid(RegisterRefusal):
     """What is posted to the invoice is zero."""
 
-    def __init__(self, payer: str, number: str) -> None:
-        super().__init__(payer, f"{number} was voided before")
-        self.number = number
+    text = "{} was voided before"
 
 
 class UnknownDocument(RegisterError):
@@ -230,15 +201,10 @@ class UnknownDocument(RegisterError):
 
     def __init__(self, number: str, needed: str = "document") -> None:
         super().__init__(f"there is no {needed} {number!r} in the register; `waybill bill list` shows what there is")
-        self.number = number
 
 
 class Unattributed(RegisterError):
-    """What is kept for ever has the name of who asked for it, and why. `faults`: what is wrong with them."""
-
-    def __init__(self, faults: Sequence[str]) -> None:
-        super().__init__("; ".join(faults))
-        self.faults = tuple(faults)
+    """What is kept for ever has the name of who asked for it, and why."""
 
 
 class NothingClosed(RegisterError):
@@ -246,15 +212,13 @@ class NothingClosed(RegisterError):
 
     def __init__(self, period: str) -> None:
         super().__init__(f"nobody was closed for {period}; run `cloud-jobs close` or `waybill bill close` first")
-        self.period = period
 
 
-class NobodyPays(RegisterError):
+class NoPayer(RegisterError):
     """There is nobody to close the period for, so it is perhaps another one that was meant."""
 
     def __init__(self, period: str) -> None:
         super().__init__(f"no account pays for a day of {period}, so nobody is closed: is the period meant?")
-        self.period = period
 
 
 class ClosingTooLate(RegisterError):
@@ -265,19 +229,10 @@ class ClosingTooLate(RegisterError):
             f"nothing is closed: the run {run} was stopped for hours after it wrote its lines, and maintenance has "
             "taken it for dead; close the period again"
         )
-        self.run = run
 
 
 class RegisterDamaged(RegisterError):
     """Rows of the register contradict each other. Nothing is computed from them."""
-
-
-def _anew(key: PeriodKey, number: str, what: str) -> str:
-    """The commands that lead to the same end by two documents."""
-    return (
-        f'run `waybill bill void {number} --lake LAKE --reason "other {what}"`, then `waybill bill issue --lake LAKE '
-        f"--period {key.text} --payer {key.payer}`"
-    )
 
 
 def _shown(reasons: Sequence[str]) -> str:

@@ -27,7 +27,7 @@ from cloud_jobs.billing.register.errors import (
     NothingToAdjust,
     NothingToIssue,
     NotOneNote,
-    NumberOfAnother,
+    NumberCollision,
     OtherClocks,
     OtherCurrency,
     OtherSeller,
@@ -155,12 +155,12 @@ class Ledger:
         self._taken.update(taken)
 
     def next_number(self, closing: Closing) -> tuple[int, str]:
-        """The counter and the number of the next document of a closing's seller. Raises NumberOfAnother."""
+        """The counter and the number of the next document of a closing's seller. Raises NumberCollision."""
         counter = self.numbering(closing.key.legal_entity).counter + 1
         number = document_number(closing.number_prefix, counter)
         holder = self._taken.get(number, closing.key.legal_entity)
         if holder != closing.key.legal_entity:
-            raise NumberOfAnother(closing.key.payer, number, closing.key.legal_entity, holder)
+            raise NumberCollision(closing.key.payer, number, closing.key.legal_entity, holder)
         return counter, number
 
     @property
@@ -230,7 +230,7 @@ def issue(ledger: Ledger, closing: Closing, now: datetime, by: str = "") -> Issu
     for other in ledger.standing(key.payer):
         _check_beside(other.invoice, closing)
     if now < closing.period_end:
-        raise FuturePeriod(key.payer, closing.period_end, now)
+        raise FuturePeriod(key.payer, closing.period_end.isoformat(), now.isoformat(timespec="seconds"))
     _check_final(closing)
     if not closing.charges:
         raise NothingToIssue(key.payer)
@@ -263,7 +263,7 @@ def adjust(
     if change.is_empty:
         raise NothingToAdjust(closing.key.payer, posted.invoice.number, closing.snapshot_id)
     if change.fault:
-        raise NotOneNote(closing.key, posted.invoice.number, change.fault)
+        raise NotOneNote(closing.key.payer, posted.invoice.number, closing.key.text, change.fault)
     note = _note(ledger, posted, closing, change, now)
     # a customer who is asked for more reads why
     said = reason or f"What became known since, by snapshot {closing.snapshot_id}"
@@ -291,7 +291,7 @@ def adjustable(ledger: Ledger, closing: Closing) -> PostedInvoice:
     _check_final(closing)
     # amounts of two currencies are never subtracted
     if closing.currency != posted.invoice.currency:
-        raise OtherCurrency(key, number, posted.invoice.currency, closing.currency)
+        raise OtherCurrency(key.payer, number, key.text, posted.invoice.currency, closing.currency)
     if closing.time_zone != posted.invoice.time_zone:
         raise OtherClocks(key.payer, number, posted.invoice.time_zone, closing.time_zone)
     return posted

@@ -9,12 +9,10 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from cloud_jobs.billing.currency import amount_text
-from cloud_jobs.billing.meters import quantity_text
 from cloud_jobs.billing.rating import Charge, RatedAccount
-from cloud_jobs.billing.register.closing import Closing, ClosingState
+from cloud_jobs.billing.register.closing import Closing, ClosingState, Noticed
 from cloud_jobs.billing.register.ledger import IssuedDocument
-from cloud_jobs.billing.register.parties import Noticed
+from cloud_jobs.billing.units import amount_text, quantity_text
 from cloud_jobs.fitted_table import Column, FittedTable
 from geo.reference.moments import stamp
 

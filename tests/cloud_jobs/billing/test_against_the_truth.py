@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloud_jobs.billing.currency import EXPONENT_OF, exponent
+from cloud_jobs.billing.units import EXPONENT_OF, exponent
 from simulator.truth.money import exponent as true_exponent
 
 

@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 from lxml import etree
 from pydantic import ValidationError
 
-from cloud_jobs.billing.codes import COUNTRIES, PAYMENT_MEANS, VAT_PREFIXES
 from cloud_jobs.billing.contracts import MODEL_OF, Contracts, PayerContract, VatCategory
 from cloud_jobs.billing.contracts.check import check_contracts
-from cloud_jobs.billing.currency import EXPONENT_OF
+from cloud_jobs.billing.contracts.fields import COUNTRIES, PAYMENT_MEANS, VAT_PREFIXES
 from cloud_jobs.billing.documents import Document, DocumentContent, DocumentType, Form, InvoicingPeriod, document
 from cloud_jobs.billing.documents.ubl import EN_16931
 from cloud_jobs.billing.rating import Charge, RatedAccount, taken_back
+from cloud_jobs.billing.units import EXPONENT_OF
 from tests.cloud_jobs.billing.contracts.makers import (
-    ADDRESS,
     BERLIN,
     MARCH,
     account,
@@ -183,18 +182,3 @@ def test_most_of_what_is_drawn_is_accepted() -> None:
 
     draw()
     assert sum(found) > len(found) / 4
-
-
-def test_a_seller_without_a_vat_id_is_found_before_it_exports() -> None:
-    seller = legal_entity(vat_id=None, tax_registration_id="12/345/67890")
-    vat = {"category": "G", "exemption_reason": "Export outside the EU"}
-    body = account("acme", device(), payer=payer(vat=vat, address=ADDRESS))
-    stated = [
-        {"kind": kind_of(one), "id": one["id"], "body": json.dumps(one), "place": f"contracts.toml:{number}"}
-        for number, one in enumerate((seller, tariff(), body), 1)
-    ]
-    (fault,) = check_contracts([], stated, MOMENT).faults
-    assert fault == (
-        "contracts.toml:3: account 'acme' is charged VAT of category G, for which its seller, the legal entity "
-        "'waybill-eu', needs a vat_id (EN 16931, BR-G-02)"
-    )

@@ -69,14 +69,7 @@ def test_a_day_that_the_zone_skipped_is_no_period_and_takes_nothing_of_its_month
         BillingPeriod.parse("2011-12-30", "Pacific/Apia")
     december = BillingPeriod.parse("2011-12", "Pacific/Apia")
     assert december.end - december.start == 30 * DAY
-    assert len(december.days) == len(december.day_starts) == 31
-
-
-def test_a_month_of_local_time_ends_where_the_next_one_begins_and_has_its_hour_more_or_less() -> None:
-    march, april = (BillingPeriod.parse(f"2026-0{month}", "Europe/Berlin") for month in (3, 4))
-    assert (march.start, march.end) == (datetime(2026, 2, 28, 23, tzinfo=UTC), datetime(2026, 3, 31, 22, tzinfo=UTC))
-    assert march.end == april.start
-    assert march.end - march.start == 31 * DAY - timedelta(hours=1)
+    assert len(december.days) == 31
 
 
 @st.composite
@@ -105,30 +98,9 @@ def test_periods_that_follow_each_other_tile_time(zone: str, day: date, length: 
         assume(False)
         raise
     assert (both.start, one.end, other.end) == (one.start, other.start, both.end)
-    assert not one.overlaps(other)
-    assert both.covers(one)
-    assert both.covers(other)
-    assert both.overlaps(one)
     assert one.start in one
     assert one.end not in one
     assert one.end in other
-
-
-@given(periods())
-def test_the_days_of_a_period_begin_in_order_within_it(period: BillingPeriod) -> None:
-    starts = period.day_starts
-    assert list(starts) == sorted(starts)
-    assert starts[0] == period.start
-    assert all(start in period for start in starts[:-1])
-    assert len(starts) == len(period.days)
-
-
-def test_periods_of_two_zones_overlap_by_instants() -> None:
-    auckland, honolulu = (BillingPeriod.parse("2026-03", zone) for zone in ("Pacific/Auckland", "Pacific/Honolulu"))
-    april = BillingPeriod.parse("2026-04", "Pacific/Auckland")
-    assert auckland.overlaps(honolulu)
-    assert honolulu.overlaps(april)
-    assert not honolulu.covers(auckland)
 
 
 @pytest.mark.parametrize(
@@ -158,22 +130,10 @@ def test_a_text_that_names_no_days_is_refused(text: str) -> None:
         BillingPeriod.parse(text, "Europe/Berlin")
 
 
-def test_several_months_and_both_days_of_a_range_belong_to_a_period() -> None:
-    zone = "Europe/Berlin"
-    assert BillingPeriod.parse("2026-03-05/2026-03-19", zone).days[-1] == date(2026, 3, 19)
-    assert BillingPeriod.parse("2026-01/2026-03", zone) == BillingPeriod(zone, date(2026, 1, 1), date(2026, 3, 31))
-    assert str(BillingPeriod.parse("2026-01/2026-03", zone)) == "2026-01-01/2026-03-31"
-
-
 @pytest.mark.parametrize("zone", ["", "localtime", "Factory", "posixrules", "../etc/passwd", "/etc/localtime", "CET\0"])
 def test_a_zone_that_is_none_or_another_one_on_each_machine_is_refused(zone: str) -> None:
     with pytest.raises(BadPeriod, match="no time zone"):
         BillingPeriod.parse("2026", zone)
-
-
-def test_a_zone_that_is_nearly_right_is_suggested() -> None:
-    with pytest.raises(BadPeriod, match="did you mean 'Europe/Berlin'"):
-        BillingPeriod.parse("2026", "Europe/Berln")
 
 
 def test_a_midnight_that_is_on_no_quarter_of_an_hour_is_refused() -> None:

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.billing import Meter, UnknownCurrency
-from cloud_jobs.billing.currency import EXPONENT_OF, amount_text, exponent
-from cloud_jobs.billing.meters import place_text, quantity_text, round_ratio
+from cloud_jobs.billing import Meter
+from cloud_jobs.billing.units import EXPONENT_OF, amount_text, exponent, quantity_text, round_ratio
 
 
 @given(st.decimals(-(10**9), 10**9, places=4, allow_nan=False, allow_infinity=False))
@@ -31,12 +30,6 @@ def test_the_text_of_an_amount_is_the_amount(amount: int, currency: str) -> None
     assert int(Decimal(amount_text(amount, currency)).scaleb(exponent(currency))) == amount
 
 
-def test_a_currency_is_three_capital_letters_of_the_standard() -> None:
-    assert all(len(code) == 3 and code.isupper() for code in EXPONENT_OF)
-    with pytest.raises(UnknownCurrency, match="no currency 'eur'"):
-        exponent("eur")
-
-
 @pytest.mark.parametrize(
     ("meter", "quantity", "text"),
     [
@@ -48,10 +41,3 @@ def test_a_currency_is_three_capital_letters_of_the_standard() -> None:
 )
 def test_a_quantity_is_read_in_its_unit_of_sale(meter: Meter, quantity: int, text: str) -> None:
     assert quantity_text(meter, quantity) == text
-
-
-def test_a_place_is_named_by_what_it_is_to_the_meter() -> None:
-    found = [
-        place_text(meter, zone) for meter in (Meter.DISTANCE, Meter.CROSSING, Meter.EVENT) for zone in ("", "port")
-    ]
-    assert found == ["outside all zones", "zone port", "outside all zones", "gate port", "", ""]

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,38 +65,3 @@ def test_no_fence_that_a_track_can_meet_is_left_out(body: str, data: st.DataObje
     lon = west + data.draw(share) * (east - west)
     lat = south + data.draw(share) * (north - south)
     assert is_near(body, box(lon, lat, lon, lat))
-
-
-@pytest.mark.parametrize(
-    ("body", "near"),
-    [
-        (feature("Polygon", [[[9, 52], [9.1, 52], [9.1, 52.1], [9, 52]]]), True),
-        (feature("Polygon", [[[9.6, 52], [9.7, 52], [9.7, 52.1], [9.6, 52]]]), False),
-        (feature("Polygon", [[[9, 53], [9.1, 53], [9.1, 53.1], [9, 53]]]), False),
-        (feature("Point", [9.0, 52.6], radius_m=1_000), False),
-        (feature("Point", [9.0, 52.6], radius_m=20_000), True),
-        (feature("LineString", [[8, 51], [10, 51.8]], gate=True), False),
-        (feature("LineString", [[8, 51], [10, 53]], gate=True), True),
-        # what cannot be read may be anywhere, until somebody says why it is refused
-        ("no JSON", True),
-        (feature("Polygon", "none"), True),
-        (feature("Rectangle", [9, 60]), True),
-        ("[" * 100_000, True),
-    ],
-)
-def test_a_fence_elsewhere_is_not_looked_at(body: str, near: bool) -> None:
-    assert is_near(body, box(8.9, 51.9, 9.5, 52.5)) is near
-
-
-def test_all_publications_of_an_id_go_together() -> None:
-    here, there = feature("Point", [9, 52], radius_m=10), feature("Point", [20, 10], radius_m=10)
-    track = box(9, 52, 9, 52)
-    assert track is not None
-    assert ids_near([("moved", there), ("moved", here), ("far", there)], track) == {"moved"}
-
-
-def test_nothing_is_near_no_track_and_everything_near_one_over_the_antimeridian() -> None:
-    none = TrackBox.around(np.zeros(0), np.zeros(0))
-    assert none is not None
-    assert not is_near(feature("Point", [9, 52], radius_m=10), none)
-    assert TrackBox.around(np.array([-179.9, 179.9]), np.zeros(2)) is None

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
-from rich.console import Console
 
 from cloud_jobs.billing.register.close import close_period
 from cloud_jobs.billing.register.closer import ClosingRun
-from cloud_jobs.billing.register.documents_of import DocumentMaker, issued_document
+from cloud_jobs.billing.register.documents_of import issued_document
 from cloud_jobs.billing.register.operations import Clerk, adjust_period, issue_period
-from cloud_jobs.explain import metered_again
 from cloud_jobs.explain.issued_line import explain_line
-from cloud_jobs.explain.terminal import line_tables
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.snapshots import take_snapshot
-from cloud_jobs.usage import job, metering
-from cloud_jobs.usage.metering import MeterRules
-from geo.spatial import ENGINE_VERSION, TrackSettings
+from cloud_jobs.usage import job
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, price, tariff
 from tests.cloud_jobs.billing.register.billed_lake import BilledLake, clerk
 from tests.cloud_jobs.billing.register.metered_lake import JANUARY, meter, metered_lake, publish, state
@@ -50,39 +44,9 @@ def test_a_line_of_a_note_that_takes_a_whole_charge_back_agrees(tmp_path: Path) 
     publish(billed, square("square", lon=5.0))
     meter(billed)
     billed.close("two", days=JANUARY)
-    books = DocumentMaker(billed.register)
-    notes = adjust_period(billed.register, JANUARY, None, books=books, clerk=clerk("adjust")).documents
+    notes = adjust_period(billed.register, JANUARY, None, clerk=clerk("adjust")).documents
     found = [one for note in notes for one in every_line(billed, note.number)]
     assert (len(found) > 2, {*found}) == (True, {True})
-
-
-def test_hours_that_another_engine_makes_the_same_agree_and_others_are_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    billed = issued(metered_lake(tmp_path))
-    for module in (metering, metered_again):
-        monkeypatch.setattr(module, "ENGINE_VERSION", ENGINE_VERSION + 1)
-    assert {*every_line(billed, "WB-EU-00000001")} == {True}
-    line = explain_line(billed.register, "WB-EU-00000001", 1)
-    assert line.again is not None
-    assert (line.again.engine_version, line.again.is_of_other_engine) == (ENGINE_VERSION, True)
-    console = Console(width=200)
-    with console.capture() as captured:
-        console.print(line_tables(line, 24))
-    assert f"metered by engine version {ENGINE_VERSION}; version" in captured.get()
-    monkeypatch.setattr(
-        metered_again, "MeterRules", lambda features, _: MeterRules(features, TrackSettings(max_gap_s=30))
-    )
-    assert {*every_line(billed, "WB-EU-00000001")} == {True, None}
-    monkeypatch.setattr(metered_again, "ENGINE_VERSION", ENGINE_VERSION)
-    assert {*every_line(billed, "WB-EU-00000001")} == {True, False}
-
-
-@pytest.mark.parametrize("bad", [{"tariff": ["x"]}, {"parent": ["x"]}, {"parent": 5}])
-def test_a_publication_of_another_year_that_cannot_be_used_has_no_say(tmp_path: Path, bad: dict[str, Any]) -> None:
-    billed = metered_lake(tmp_path)
-    publish(billed, account("acme", device("eu-1", tenant="acme"), effective_from="2027-01-01T00:00:00Z") | bad)
-    assert {*every_line(issued(billed), "WB-EU-00000001")} == {True}
 
 
 def test_every_hour_of_the_longest_month_is_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,6 +66,6 @@ def test_every_hour_of_the_longest_month_is_computed_again(tmp_path: Path, monke
     run = ClosingRun(name="one", snapshot=snapshot.number, snapshot_id=snapshot.id, now=now)
     close_period(lake, snapshot, days, None, run=run)
     by = Clerk(by="A. Clerk", now=now, attempt="one")
-    issue_period(billed.register, days, None, books=DocumentMaker(billed.register), clerk=by)
+    issue_period(billed.register, days, None, clerk=by)
     explanation = explain_line(billed.register, "WB-EU-00000001", 1).explanation
     assert (len(explanation.hours), explanation.agrees) == (hours, True)

@@ -12,7 +12,7 @@ from cloud_jobs.billing.documents import charges_of
 from cloud_jobs.billing.register.closing import ClosingState
 from cloud_jobs.billing.register.documents_of import issued_document
 from cloud_jobs.billing.register.errors import ClosingTooLate
-from cloud_jobs.billing.register.rows import closing_row
+from cloud_jobs.billing.register.tables import closing_row
 from cloud_jobs.lake.dead_runs import declare_dead
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, price, tariff
 from tests.cloud_jobs.billing.register.billed_lake import BilledLake, used

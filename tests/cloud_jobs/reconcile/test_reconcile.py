@@ -19,7 +19,7 @@ from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.reconcile import Comparison, ComparisonOutcome, Station, outcome_of, reconcile
 from cloud_jobs.reconcile.cli import DIFFERENT
 from cloud_jobs.reconcile.comparison import summed
-from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, tariff
+from tests.cloud_jobs.billing.contracts.makers import account, device, payer
 from tests.cloud_jobs.billing.register.billed_lake import NOW, BilledLake
 from tests.cloud_jobs.billing.register.metered_lake import (
     FIXES,
@@ -31,7 +31,7 @@ from tests.cloud_jobs.billing.register.metered_lake import (
     publish,
     state,
 )
-from tests.system.lake_of_fixes import LakeFix, cover, ingest, lake_of
+from tests.system.lake_of_fixes import LakeFix, cover, ingest
 from waybill.commands import SUBCOMMANDS, command_line
 
 
@@ -128,14 +128,6 @@ def test_a_device_that_fell_silent_is_unknown_for_who_pays_for_it(billed: Billed
     assert [(one.place, one.outcome) for one in found] == [("acme/eu-8", ComparisonOutcome.UNKNOWN)]
 
 
-def test_a_vehicle_that_was_taken_out_of_service_is_counted(billed: BilledLake) -> None:
-    cover(billed.lake, {DeviceStream("acme", "eu-8", 7): Coverage(stated_us=1_000_000, complete_until_us=1_000_000)})
-    meter(billed)
-    assert wrong(billed) == []
-    (found,) = [one for one in compared(billed) if one.name == "silent devices that no account has in the period"]
-    assert (found.found, found.outcome, found.note) == (1, ComparisonOutcome.COUNTED, "acme/eu-8")
-
-
 def late_fixes(billed: BilledLake, day: int, count: int = 3) -> None:
     at = datetime(2026, 1, day, 10, tzinfo=UTC)
     fixes = [
@@ -157,31 +149,6 @@ def test_records_of_the_period_that_came_and_are_not_metered_are_unknown(billed:
     # they are metered, and the bill is of before
     meter(billed)
     assert {one.name for one in wrong(billed)} == {"distance, mm"}
-
-
-def test_records_of_another_period_that_are_not_metered_change_nothing(billed: BilledLake) -> None:
-    fixes = [LakeFix("eu-1", FIXES + 2, datetime(2026, 2, 20, tzinfo=UTC), 0.005, 0.1)]
-    ingest(billed.lake, fixes)
-    state(billed.lake, "eu-1", STATED + timedelta(days=20), FIXES + 2)
-    assert wrong(billed) == []
-
-
-def test_where_usage_never_ran_nothing_is_equal(tmp_path: Path) -> None:
-    made = BilledLake(lake_of(tmp_path))
-    publish(made, legal_entity(), tariff(), account("acme", device("eu-1", tenant="acme")))
-    late_fixes(made, 20)
-    made.close("one", days=JANUARY)
-    assert {("records of the period that usage covers", 3, None), ("closing", None, None)} <= {
-        (one.name, one.expected, one.found) for one in wrong(made)
-    }
-
-
-def test_records_that_no_usage_was_asked_for_differ(billed: BilledLake) -> None:
-    # as of a device of which the coverage says nothing
-    (row,) = [one for one in billed.lake.rows("records").to_pylist() if (one["device"], one["seq"]) == ("eu-1", 7)]
-    billed.lake.append("records", [row | {"device": "eu-7"}])
-    found = [(one.name, one.difference) for one in wrong(billed) if one.station is Station.USAGE]
-    assert found == [("records of the period that usage covers", -1)]
 
 
 def test_what_is_decided_for_each_payer_of_a_device_is_known(billed: BilledLake) -> None:
@@ -258,18 +225,6 @@ def test_a_document_that_was_changed_is_named_at_invoiced(billed: BilledLake) ->
     found = wrong(billed)
     assert stations(found) == {Station.INVOICED}
     assert ("posted", "acme", 1, "EUR") in [(one.name, one.place, one.difference, one.currency) for one in found]
-
-
-def test_a_number_that_is_gone_is_named(billed: BilledLake) -> None:
-    billed.lake.open("documents").delete("counter = 1")
-    found = wrong(billed)
-    assert ("numbers of a legal entity", 2, 1) in [(one.name, one.expected, one.found) for one in found]
-
-
-def test_what_came_since_the_closing_differs_until_it_is_posted(billed: BilledLake) -> None:
-    row = usage_row(billed, "eu-1", "*")
-    billed.use(row | {"events": [7, 0, 0, 0], "computed_at": NOW})
-    assert ("event", "acme, acme") in [(one.name, one.place) for one in wrong(billed)]
 
 
 def test_a_period_that_is_not_closed_or_not_issued_is_unknown(tmp_path: Path) -> None:

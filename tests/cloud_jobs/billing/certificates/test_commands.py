@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from cloud_jobs.billing.certificates import ClosedState, Decision, cli, decisions
+from cloud_jobs.billing.certificates import ClosedState, decisions
 from cloud_jobs.billing.certificates.cli import app
-from cloud_jobs.billing.certificates.decisions import decide_each
-from cloud_jobs.lake import store_clock
-from cloud_jobs.lake.snapshots import snapshots
 from cloud_jobs.lake.tables import Lake
 from tests.cloud_jobs.billing.contracts.makers import account, device, payer, rows
 from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, take_in
-from tests.cloud_jobs.publications import row_of
-from waybill.record import Batch, encode
 
 NAMED = ["--tenant", "fleet", "--device", "d", "--by", "A. Clerk", "--reason", "it was [sold]"]
 OF_PERIOD = ["--payer", "acme", "--period", "2026-09"]
@@ -85,21 +77,10 @@ def test_what_cannot_be_decided_ends_with_a_message(lake: Lake, wrong: list[str]
     assert decisions(lake) == []
 
 
-@pytest.mark.parametrize("body", ['{"devices":null,"n":"d"}', '{"devices":7,"n":"d"}', '{"devices":["d"]}', '["d"]'])
-def test_what_another_account_says_wrong_keeps_nobody_from_deciding(lake: Lake, body: str) -> None:
-    lake.append("reference", [row_of("account", "x", None, 77) | {"body": body}])
-    assert run(lake, "close-device", *NAMED, *OF_PERIOD)[0] == 0
-
-
 def test_a_device_that_no_account_names_is_not_decided_on(lake: Lake) -> None:
     for words in (["--tenant", "other", *NAMED[2:]], [*NAMED[:2], *NAMED[4:], "--device", "e"]):
         status, shown = run(lake, "close-device", *words, *OF_PERIOD)
         assert (status, "no account that 'acme' pays for names it in 2026-09" in " ".join(shown.split())) == (1, True)
-
-
-def test_whoever_pays_for_the_account_of_a_device_decides_on_it(lake: Lake) -> None:
-    lake.append("reference", rows(account("child", device("of-child"), parent="acme")))
-    assert run(lake, "close-device", *NAMED[:2], *NAMED[4:], *OF_PERIOD, "--device", "of-child")[0] == 0
 
 
 def test_several_devices_are_decided_on_at_once_or_none_of_them(lake: Lake, tmp_path: Path) -> None:
@@ -119,51 +100,3 @@ def test_several_devices_are_decided_on_at_once_or_none_of_them(lake: Lake, tmp_
     assert run(lake, "close-device", *by, "--device", "d")[0] == 2
     for wrong in (["--devices", str(tmp_path / "none")], ["--devices", str(tmp_path)]):
         assert run(lake, "close-device", *NAMED, *OF_PERIOD, *wrong)[0] == 2
-
-
-def test_a_command_that_looks_and_one_that_decides_leave_no_snapshot(lake: Lake) -> None:
-    run(lake, "close-device", *NAMED, *OF_PERIOD)
-    run(lake, "list")
-    assert snapshots(lake) == []
-
-
-def test_what_was_withdrawn_is_closed_again_by_the_same_words(lake: Lake) -> None:
-    run(lake, "close-device", *NAMED, *OF_PERIOD)
-    run(lake, "withdraw", "1", "--by", "B. Clerk", "--reason", "another vehicle")
-    status, shown = run(lake, "close-device", *NAMED, *OF_PERIOD)
-    assert (status, "fleet/d is closed" in shown, len(decisions(lake))) == (0, True, 3)
-
-
-def test_a_device_that_opens_while_it_is_decided_on_is_not_said_to_be_closed(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def opened_meanwhile(*arguments: Any, **named: Any) -> list[Decision]:
-        take_in(lake, new_ingest(lake), [("fleet", batch(5))])
-        return decide_each(*arguments, **named)
-
-    monkeypatch.setattr(cli, "decide_each", opened_meanwhile)
-    shown = " ".join(run(lake, "close-device", *NAMED, *OF_PERIOD)[1].split())
-    assert ("is closed" in shown, "fleet/d is open meanwhile, which the decision does not close" in shown) == (
-        False,
-        True,
-    )
-
-
-def test_a_clock_that_is_years_ahead_decides_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    ahead = datetime.now(UTC) + timedelta(days=3650)
-    monkeypatch.setattr(store_clock, "datetime", SimpleNamespace(now=lambda _: ahead))
-    status, shown = run(lake, "close-device", *NAMED, *OF_PERIOD, "--period", f"{ahead.year - 1}-01")
-    assert (status != 0, "this machine's clock says" in shown) == (True, True)
-    assert decisions(lake) == []
-
-
-def test_what_a_device_stated_needs_no_decision(lake: Lake) -> None:
-    take_in(lake, new_ingest(lake), [("fleet", encode(Batch("d", 7, 2, stated_us=1_900_000_000_000_000)))])
-    found = run(lake, "close-device", *NAMED, *OF_PERIOD, "--period", "2025-12")
-    assert (found[0], "nothing has to be decided" in found[1]) == (1, True)
-
-
-def test_a_gap_is_not_closed_by_a_decision_on_silence(lake: Lake) -> None:
-    take_in(lake, new_ingest(lake), [("fleet", batch(5))])
-    found = run(lake, "close-device", *NAMED, *OF_PERIOD, "--closes", "silent")
-    assert (found[0], "it is open" in " ".join(found[1].split())) == (1, True)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from threading import Barrier
 from typing import Any
 
 import pytest
 
 from cloud_jobs.billing.certificates import BadDecision, ClosedState, Decision, decide, decisions, withdraw
-from cloud_jobs.billing.certificates.decision import standing
 from cloud_jobs.billing.certificates.decisions import decide_each
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.snapshots import take_snapshot
@@ -47,17 +44,6 @@ def test_decisions_are_numbered_and_stay_as_they_were_made(lake: Lake) -> None:
 def test_a_decision_that_is_sent_again_is_the_same_one(lake: Lake) -> None:
     assert close(lake) == close(lake, now=NOW + timedelta(hours=1), reason="  the vehicle was sold ")
     assert len(decisions(lake)) == 1
-
-
-def test_decisions_at_one_moment_have_each_a_number_of_their_own(lake: Lake) -> None:
-    barrier = Barrier(4)
-
-    def decide_one(at: int) -> int:
-        barrier.wait()
-        return close(lake, reason=f"reason {at}").number
-
-    with ThreadPoolExecutor(4) as threads:
-        assert sorted(threads.map(decide_one, range(4))) == [1, 2, 3, 4]
 
 
 def test_a_snapshot_has_the_decisions_that_were_made_by_then(lake: Lake) -> None:
@@ -100,32 +86,6 @@ def test_a_decision_is_withdrawn_once_and_both_stay(lake: Lake) -> None:
     assert close(lake, reason="sold all the same").number == 3
 
 
-def test_what_was_withdrawn_and_is_decided_again_in_the_same_words_holds(lake: Lake) -> None:
-    answer: dict[str, Any] = {"decided_by": "B. Clerk", "reason": "another vehicle", "now": NOW}
-    for number in (1, 3):
-        made = close(lake)
-        assert (made.number, standing(decisions(lake))) == (number, [made])
-        assert withdraw(lake, number, **answer).number == number + 1
-        assert standing(decisions(lake)) == []
-
-
-def test_of_two_who_withdraw_at_one_moment_one_does(lake: Lake) -> None:
-    close(lake)
-    barrier = Barrier(4)
-
-    def take_back(at: int) -> bool:
-        barrier.wait()
-        try:
-            withdraw(lake, 1, decided_by=f"clerk {at}", reason="another vehicle", now=NOW)
-        except BadDecision:
-            return False
-        return True
-
-    with ThreadPoolExecutor(4) as threads:
-        assert sum(threads.map(take_back, range(4))) == 1
-    assert [one.withdraws for one in decisions(lake)] == [None, 1]
-
-
 def test_several_devices_are_decided_on_in_one_commit_and_each_has_a_number(lake: Lake) -> None:
     others = [TenantDevice("acme", name) for name in ("e", "f")]
     said: dict[str, Any] = {"decided_by": "A. Clerk", "reason": "the vehicle was sold", "now": NOW}
@@ -135,9 +95,3 @@ def test_several_devices_are_decided_on_in_one_commit_and_each_has_a_number(lake
     assert (made[0], lake.open("decisions").version()) == (first, version + 1)
     assert decisions(lake, devices=others[:1]) == [made[1]]
     assert decisions(lake, devices=[]) == []
-
-
-def test_everything_that_is_wrong_is_said_at_once(lake: Lake) -> None:
-    with pytest.raises(BadDecision) as caught:
-        close(lake, decided_by="", reason="")
-    assert len(caught.value.faults) == 2

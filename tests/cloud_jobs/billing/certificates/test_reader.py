@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-import pyarrow as pa
 import pytest
-from pyarrow.fs import FileSystem
 
 from cloud_jobs.billing.certificates import (
     CertificateState,
-    ClosedState,
     DeviceCertificate,
     certificates_from,
     certificates_of_spans,
-    decide,
     refused_fences,
 )
 from cloud_jobs.lake.coverage import TenantDevice
-from cloud_jobs.lake.erasures import Erasure, declare_erasure
+from cloud_jobs.lake.erasures import Erasure
 from cloud_jobs.lake.snapshots import LakeState, take_snapshot
-from cloud_jobs.lake.stored_files import stored_rows
 from cloud_jobs.lake.tables import Lake
 from geo.reference.moments import stamp
 from tests.cloud_jobs.ingest.centre import DAY_US, NOON_US, batch, new_ingest, new_lake, take_in
@@ -32,7 +25,7 @@ from tests.cloud_jobs.lake.metered import HOUR, meter
 from tests.cloud_jobs.maintenance.test_snapshots_kept import grow_old
 from tests.cloud_jobs.maintenance.upkeep import positions, run
 from tests.cloud_jobs.publications import row_of
-from waybill.record import Batch, decode, encode
+from waybill.record import Batch, encode
 
 NOW = datetime(2026, 2, 3, tzinfo=UTC)
 DAY, MINUTE, SECOND = timedelta(days=1), timedelta(minutes=1), timedelta(seconds=1)
@@ -40,8 +33,7 @@ NOON = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=NOON_US)
 D, E, F, NEVER = (TenantDevice("acme", name) for name in ("d", "e", "f", "never"))
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     start: datetime
     end: datetime
 
@@ -100,17 +92,6 @@ def test_of_a_device_that_never_stated_anything_is_said_what_came_of_it(tmp_path
     assert found[D].document()["heard"] == {"records": 3, "first": stamp(first), "last": stamp(last)}
 
 
-def test_of_a_buffer_that_never_stated_anything_is_said_what_came_of_it_and_not_of_the_others(tmp_path: Path) -> None:
-    lake = new_lake(tmp_path)
-    newer = [replace(decode(one), epoch=8) for one in (of_day(1, 2), batch(3))]
-    sent = [of_day(1, 2, 3), batch(4), stated(4), *map(encode, newer)]
-    take_in(lake, new_ingest(lake), sent)
-    first, last = (stamp(datetime.fromtimestamp((NOON_US - DAY_US + seq) / 1_000_000, UTC)) for seq in (1, 2))
-    found = certified(lake, take_snapshot(lake, NOW))
-    came = f"buffer 8: never stated what it has; 2 records of the period came, from {first} to {last}"
-    assert (found.reasons[0], found.silent_epochs, found.document()["silent_epochs"]) == (came, (8,), [8])
-
-
 def test_a_bill_before_the_usage_run_is_provisional_and_says_by_how_many_records(lake: Lake) -> None:
     early = take_snapshot(lake, NOW)
     certificate = certified(lake, early)
@@ -160,16 +141,6 @@ def test_of_each_device_is_counted_what_is_of_its_own_time(lake: Lake) -> None:
     assert heard.records == 2
 
 
-def test_an_erasure_is_counted_of_each_device_in_its_own_time(lake: Lake) -> None:
-    seqs = {0: '{"7":[[4,4]]}', 1: '{"7":[[1,3]]}'}
-    hours = [(name, days) for name in ("d", "e") for days in seqs]
-    meter(lake, *({"device": name, "hour": HOUR - days * DAY, "seq_ranges": seqs[days]} for name, days in hours))
-    declare_erasure(lake, Erasure(None, None, NOON + DAY), NOW)
-    spans = {D: (PERIOD.end, PERIOD.end + DAY), E: (PERIOD.start, PERIOD.end + DAY)}
-    found = certificates_of_spans(lake, take_snapshot(lake, NOW), spans)
-    assert [found[of].counts.erased for of in (D, E)] == [1, 4]
-
-
 def test_conflicts_and_records_of_a_clock_far_off_are_counted_as_of_the_snapshot(lake: Lake) -> None:
     take_in(lake, new_ingest(lake), [of_day(1, word="other"), batch(7, day=-5000)])
     one = take_snapshot(lake, NOW)
@@ -178,31 +149,6 @@ def test_conflicts_and_records_of_a_clock_far_off_are_counted_as_of_the_snapshot
     assert (then.counts.conflicts, then.observed.far_off) == (1, 1)
     later = certificates_from(lake, take_snapshot(lake, NOW), [D, E], PERIOD)
     assert [(found.counts.conflicts, found.observed.far_off) for found in later.values()] == [(3, 2), (1, 0)]
-
-
-def test_files_of_other_days_are_not_opened_and_those_without_a_day_of_the_device_all_are(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for day in (-40, -70, -100):
-        take_in(lake, new_ingest(lake), [batch(7 - day, day=day)])
-    snapshot, opened = take_snapshot(lake, NOW), list[str]()
-
-    def noted(files: FileSystem, table: str, path: str, *others: Any) -> Iterator[pa.Table]:
-        opened.append(path)
-        return stored_rows(files, table, path, *others)
-
-    monkeypatch.setattr("cloud_jobs.billing.certificates.counting.stored_rows", noted)
-    certified(lake, snapshot)
-    of_period = {*opened}
-    assert len(of_period) == 1
-    # of no month, so of each: one a commit of the ingest, until they are merged
-    for seq in (10, 11):
-        take_in(lake, new_ingest(lake), [batch(seq, day=-5000)])
-    take_in(lake, new_ingest(lake), [batch(12, device="e", day=-5000)])
-    now = take_snapshot(lake, NOW)
-    opened.clear()
-    assert certified(lake, now).observed.far_off == 2
-    assert len({*opened} - of_period) == 2
 
 
 def test_records_that_were_not_metered_and_are_erased_since_keep_a_bill_from_being_final(lake: Lake) -> None:
@@ -218,16 +164,6 @@ def test_records_that_were_not_metered_and_are_erased_since_keep_a_bill_from_bei
     assert (certified(lake, two).is_final, certified(lake, two).counts.erased) == (True, 0)
     after = certified(lake, take_snapshot(lake, NOW))
     assert (after.is_final, after.counts.erased) == (True, 4)
-
-
-def test_a_decision_holds_from_the_snapshot_on_that_knows_it(lake: Lake) -> None:
-    take_in(lake, new_ingest(lake), [of_day(9, device="f")])
-    meter(lake, {})
-    before = take_snapshot(lake, NOW)
-    decide(lake, F, ClosedState.OPEN, (PERIOD.start, PERIOD.end), decided_by="A. Clerk", reason="it was sold", now=NOW)
-    found = certified(lake, take_snapshot(lake, NOW), F)
-    assert (found.state, found.stated_state) == (CertificateState.DECIDED, CertificateState.OPEN)
-    assert (found.is_final, certified(lake, before, F).state) == (True, CertificateState.OPEN)
 
 
 def test_certificates_of_a_snapshot_are_the_same_bytes_after_months_of_maintenance(lake: Lake) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from cloud_jobs.billing.contracts import MissingParent
-from cloud_jobs.billing.contracts.versions import micros
+from cloud_jobs.billing.contracts.published import micros
 from tests.cloud_jobs.billing.contracts.makers import (
     APRIL,
     MARCH,
@@ -34,28 +34,11 @@ def test_an_account_that_ended_is_in_the_period_of_its_end_and_in_no_later_one()
     assert "is not in force in the period" in str(fault)
 
 
-def test_a_device_of_an_account_that_ended_may_be_of_another_one_from_then_on() -> None:
-    ended = account("acme", device(), effective_until=MID_MARCH)
-    made = contracts(*SOLD, ended, account("beta", device(begin=MID_MARCH)))
-    assert (faults_of(made), faults_of(made, "beta")) == ([], [])
-    assert made.devices_of("acme", MARCH.end) == set()
-
-
-def test_an_account_that_ended_may_begin_anew() -> None:
-    again = account("acme", device(), effective_from="2026-03-25T00:00:00Z")
-    made = contracts(*SOLD, account("acme", device(), effective_until=MID_MARCH), again)
-    begun = micros(datetime(2026, 3, 25, tzinfo=UTC))
-    assert made.contract_of("acme", MARCH).accounts[0].times == (
-        (START, MID),
-        (begun, END),
-    )
-
-
 def test_a_parent_that_ends_before_its_child_is_missing_from_then_on() -> None:
     made = contracts(*SOLD, account(effective_until=MID_MARCH), account("child", parent="acme"))
     (fault,) = faults_of(made)
     assert isinstance(fault, MissingParent)
-    assert fault.since == datetime.fromisoformat(MID_MARCH)
+    assert MID_MARCH in str(fault)
     assert made.without_payer(MARCH.start) == []
     assert [type(one) for one in made.without_payer(APRIL.start)] == [MissingParent]
     both = account("child", parent="acme", effective_until=MID_MARCH)

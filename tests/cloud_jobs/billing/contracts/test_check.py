@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cloud_jobs import reference_cli as contracts_cli
 from cloud_jobs.billing.billing_period import month_before
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import store
@@ -28,8 +27,6 @@ from tests.cloud_jobs.billing.contracts.makers import (
     rows,
     tariff,
 )
-from tests.cloud_jobs.billing.register.billed_lake import BilledLake
-from tests.cloud_jobs.billing.register.billed_lake import used as used_row
 from tests.cloud_jobs.publications import message_of, row_of
 from tests.system.lake_of_fixes import derive
 from tests.usage_rows import usage_row
@@ -40,15 +37,6 @@ def test_a_later_version_with_another_time_zone_is_a_fault() -> None:
         account("acme", device(), effective_from="2026-05-01T00:00:00+02:00", payer=payer(time_zone="Asia/Tokyo"))
     ).faults
     assert fault.startswith("f:1: account 'acme' is of Europe/Berlin, and from 2026-04-30T22:00:00Z on it would be of")
-
-
-def test_an_earlier_version_with_another_time_zone_is_a_fault_too() -> None:
-    found = checked(
-        account("acme", device(), effective_from="2025-01-01T00:00:00+09:00", payer=payer(time_zone="Asia/Tokyo"))
-    )
-    assert any(
-        "account 'acme' is of Asia/Tokyo, and from 2026-01-01T00:00:00Z on it would be" in one for one in found.faults
-    )
 
 
 def test_two_sellers_with_one_prefix_are_a_fault_though_nobody_buys_of_both() -> None:
@@ -75,18 +63,6 @@ def test_a_version_that_forgets_a_meter_is_a_fault_wherever_it_begins(since: str
     assert (
         f"f:1: tariff 'standard' has no price for entry from {since} on, and had one; what is used of it is free"
         in (found.notices)
-    )
-
-
-def test_an_account_that_gets_a_tariff_without_a_meter_is_named() -> None:
-    published = rows(*WHOLE[:1], tariff(price(), ENTRY), *WHOLE[2:], tariff(id="other"))
-    moved = account("acme", device(), tariff="other", effective_from="2026-05-01T00:00:00Z")
-    found = checked(moved, published=published)
-    assert found.faults == []
-    (said,) = found.notices
-    assert said == (
-        "f:1: account 'acme' has no price for entry from 2026-05-01T00:00:00Z on, and had one; "
-        "what is used of it is free"
     )
 
 
@@ -168,21 +144,6 @@ def test_a_fault_ends_with_1_and_has_its_file_and_line(tmp_path: Path) -> None:
     assert len(json.loads(shown)["faults"]) == 1
 
 
-def test_files_are_checked_beside_what_the_lake_has(tmp_path: Path, lake: Path) -> None:
-    file = file_of(tmp_path, account("gamma", device()))
-    assert run(file)[0] == 0
-    status, _, said = run(file, "--lake", lake)
-    assert status == 1
-    assert "device 'van-1' of tenant 'fleet' is in account 'acme' and in account 'gamma'" in said
-
-
-def test_where_no_bill_changes_it_is_said_and_how_many_were_looked_at(tmp_path: Path, lake: Path) -> None:
-    other = file_of(tmp_path, tariff(price("0.50"), effective_from="2030-01-01T00:00:00Z"))
-    assert run(other, "--lake", lake)[:2] == (0, "right: 1 tariff\nno bill changes (1 looked at)\n")
-    assert json.loads(run(other, "--lake", lake, "--json")[1])["bills_compared"] == 1
-    assert json.loads(run(other, "--json")[1])["bills_compared"] is None
-
-
 def test_whose_bill_would_change_is_listed_with_what_it_is_by_the_usage_of_the_lake(tmp_path: Path, lake: Path) -> None:
     month = month_before("Europe/Berlin", datetime.now(UTC))
     hours = [month.start - timedelta(hours=1), month.start, month.end - timedelta(hours=1), month.end]
@@ -231,25 +192,6 @@ def test_a_price_for_a_zone_that_no_fence_has_is_named_with_the_one_that_is_near
     )
     found = checked(IN_DEPOT, published=[*PUBLISHED, *fence_rows(fence("depot"))])
     assert (found.faults, found.lacking) == ([], [])
-
-
-@pytest.mark.parametrize(("zone", "there"), [("K\u00f6ln", "Ko\u0308ln"), ("12", "12.0"), ("Tor 1", "Tor\u00a01")])
-def test_a_zone_that_only_reads_as_a_fence_is_a_fault_with_both_spelled_out(zone: str, there: str) -> None:
-    found = checked(tariff(price(), price(zone=zone)), published=[*PUBLISHED, *fence_rows(fence(there), fence("port"))])
-    (said,) = found.faults
-    assert said.endswith(f"this is written {zone!a}, and there is {there!a}, which reads the same")
-    assert "did you mean" not in said
-
-
-def test_a_fence_that_cannot_be_used_is_no_zone() -> None:
-    flat = fence("depot")
-    flat["geometry"] = {"type": "Polygon", "coordinates": [[[0, 0], [1, 1], [0, 0]]]}
-    (said,) = checked(IN_DEPOT, published=[*PUBLISHED, *fence_rows(flat)]).lacking
-    assert "which no fence or gate is that can be used" in said
-
-
-def test_without_any_publication_and_any_fence_nobody_knows_which_zones_there_are() -> None:
-    assert checked(IN_DEPOT, published=[]).lacking == []
 
 
 def test_crossings_are_of_gates_and_all_else_of_fences() -> None:
@@ -304,12 +246,6 @@ def test_a_pool_that_begins_anew_within_a_month_is_named(begin: str, change: dic
     assert any("are given once more" in one for one in checked(first, later).notices) is anew
 
 
-def test_a_version_that_replaces_one_of_the_same_moment_is_named_and_the_same_again_is_not() -> None:
-    (said,) = checked(tariff(price("0.50"))).notices
-    assert "tariff 'standard' from 2026-01-01T00:00:00Z is published with another content; this replaces it" in said
-    assert checked(tariff()).notices == []
-
-
 def test_a_zone_that_is_mistyped_is_named_with_the_line_of_its_price(tmp_path: Path, lake: Path) -> None:
     (tmp_path / "fences.geojson").write_text(json.dumps(fence("depot")), encoding="utf-8")
     (tmp_path / "contracts.toml").write_text(
@@ -327,39 +263,6 @@ def test_a_zone_that_is_mistyped_is_named_with_the_line_of_its_price(tmp_path: P
         True,
     )
     assert "did you mean 'depot'?" in said
-
-
-def test_what_was_issued_is_compared_by_the_register_of_the_lake(tmp_path: Path) -> None:
-    billed = BilledLake.create(tmp_path / "lake", "van-1")
-    billed.publish(*WHOLE, tariff(id="other"))
-    billed.use(used_row("van-1", 10_000))
-    billed.close("one")
-    billed.issue("first")
-    file = file_of(tmp_path, tariff(price("0.50")))
-    status, said, _ = run(file, "--lake", tmp_path / "lake")
-    assert (status, said) == (0, "right: 1 tariff\nacme 2026-03, posted: 4.50 EUR -> 5.00 EUR\n")
-    (bill,) = json.loads(run(file, "--lake", tmp_path / "lake", "--json")[1])["bills"]
-    assert (bill["posted"], bill["after"]["net_minor"]) == (True, 500)
-
-
-def test_of_very_many_bills_some_are_listed_and_the_rest_is_counted(
-    tmp_path: Path, lake: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(contracts_cli, "MAX_LISTED", 1)
-    monkeypatch.setattr(contracts_cli, "EACH_S", -1.0)
-    file = file_of(
-        tmp_path,
-        tariff(price("0.50")),
-        tariff(price("0.50"), id="other", minimum_amount="5"),
-        tariff(minimum_amount="5", effective_from="2026-01-02T00:00:00Z"),
-    )
-    status, said, progress = run(file, "--lake", lake)
-    month = month_before("Europe/Berlin", datetime.now(UTC))
-    assert (status, said.splitlines()[1:]) == (
-        0,
-        [f"acme {month}: 0.00 EUR -> 5.00 EUR", "and 1 more, which --json names"],
-    )
-    assert "compared 2 of 2 bills" in progress
 
 
 def test_an_end_that_leaves_devices_or_children_to_nobody_is_said() -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts import MetersForgotten, OtherZoneThanBefore, SharedNumberPrefix
 from tests.cloud_jobs.billing.contracts.makers import (
     APRIL,
-    BERLIN,
     MARCH,
     account,
     contracts,
@@ -39,17 +37,6 @@ def test_a_payer_keeps_its_time_zone_and_a_version_with_another_one_blocks_what_
     assert str(again) == str(fault)
 
 
-def test_an_account_that_pays_again_has_the_time_zone_of_then() -> None:
-    child = account("acme", device(), parent="beta", effective_from="2026-03-31T22:00:00Z")
-    again = account(
-        "acme", device(), effective_from="2026-04-30T22:00:00Z", payer=payer(time_zone="America/Los_Angeles")
-    )
-    made = contracts(*WHOLE, account("beta"), child, again)
-    assert faults_of(made, "beta", APRIL) == []
-    (fault,) = faults_of(made, period=BillingPeriod.parse("2026-06", BERLIN))
-    assert isinstance(fault, OtherZoneThanBefore)
-
-
 def test_two_sellers_with_one_prefix_of_numbers_block_their_payers_and_no_others() -> None:
     others = [
         legal_entity(id="waybill-us"),
@@ -63,19 +50,6 @@ def test_two_sellers_with_one_prefix_of_numbers_block_their_payers_and_no_others
         assert isinstance(fault, SharedNumberPrefix)
         assert "the legal entities 'waybill-eu' and 'waybill-us' have one number_prefix, 'WB-EU-'" in str(fault)
     assert faults_of(made, "kaze") == []
-
-
-def test_a_prefix_that_another_seller_once_had_is_never_free_again() -> None:
-    moved = legal_entity(number_prefix="EU-", effective_from=MID_MARCH)
-    taken = legal_entity(id="waybill-us", effective_from=MID_APRIL)
-    made = contracts(*WHOLE, moved, taken, account("beta", payer=payer(legal_entity="waybill-us")))
-    assert [type(one) for one in faults_of(made, "beta", BillingPeriod.parse("2026-05", BERLIN))] == [
-        SharedNumberPrefix
-    ]
-    assert faults_of(made, period=APRIL) == []
-    # a seller that has its own prefix again gives no number twice: it counts on
-    back = [moved, legal_entity(effective_from=MID_APRIL)]
-    assert faults_of(contracts(*WHOLE, *back), period=APRIL) == []
 
 
 def test_a_version_that_forgets_a_meter_blocks_who_uses_it_and_one_that_says_so_blocks_nobody() -> None:

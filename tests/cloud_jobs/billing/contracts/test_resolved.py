@@ -15,22 +15,19 @@ from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts import (
     AccountCycle,
     Assigned,
-    BlockedPayer,
     ChangesInsidePeriod,
     Contracts,
     DeviceInTwoAccounts,
     MissingParent,
     NoExchangeRate,
-    OtherTimeZone,
     RefusedVersionUsed,
-    TariffNotInForce,
     TreeTooDeep,
     UnknownLegalEntity,
     UnknownPayer,
     UnknownTariff,
 )
+from cloud_jobs.billing.contracts.published import micros
 from cloud_jobs.billing.contracts.resolved import MAX_LEVELS
-from cloud_jobs.billing.contracts.versions import micros
 from tests.cloud_jobs.billing.contracts.makers import (
     APRIL,
     BERLIN,
@@ -68,7 +65,17 @@ def test_a_payer_has_its_seller_its_tree_its_prices_and_its_devices() -> None:
     )
     for one in contract.accounts:
         assert [(span.begin_us, span.end_us, span.tariff.id) for span in one.spans] == [(START, END, "standard")]
-    assert len(contract.publication_ids) == 5
+    # the digest is of what holds in the period, whatever was published before, again, later, or of others
+    same = contracts(
+        *WHOLE,
+        account("acme-a", parent="acme"),
+        account("acme-b", device("van-2"), parent="acme"),
+        account("beta"),
+        tariff(effective_from=MID_APRIL),
+        *WHOLE,
+    )
+    assert same.contract_of("acme", MARCH).digest == contract.digest
+    assert contracts(*WHOLE).contract_of("acme", MARCH).digest != contract.digest
 
 
 def test_the_version_in_force_at_each_quarter_counts_for_tariff_and_devices() -> None:
@@ -80,18 +87,6 @@ def test_the_version_in_force_at_each_quarter_counts_for_tariff_and_devices() ->
     )
     spans = [(span.begin_us, span.end_us, span.tariff.id) for span in contract.accounts[0].spans]
     assert spans == [(START, MID, "standard"), (MID, END, "cheap")]
-
-
-def test_a_version_that_repeats_a_device_and_a_tariff_splits_nothing() -> None:
-    contract = contracts(*WHOLE, account("acme", device(), effective_from=MID_MARCH)).contract_of("acme", MARCH)
-    assert contract.assigned == (Assigned("fleet", "van-1", START, END, "acme", "eu"),)
-    assert len(contract.accounts[0].spans) == 1
-
-
-def test_a_price_that_changes_in_the_period_makes_two_spans() -> None:
-    contract = contracts(*WHOLE, tariff(price("0.5"), effective_from=MID_MARCH)).contract_of("acme", MARCH)
-    amounts = [(span.begin_us, span.tariff.prices[0].unit_amount) for span in contract.accounts[0].spans]
-    assert amounts == [(START, Decimal("0.45")), (MID, Decimal("0.5"))]
 
 
 def test_a_device_that_moves_on_the_20th_is_billed_to_each_account_for_its_time() -> None:
@@ -107,18 +102,8 @@ def test_a_device_in_two_accounts_blocks_both_for_the_periods_that_overlap_and_n
     for payer_id in ("acme", "beta"):
         (fault,) = faults_of(made, payer_id, APRIL)
         assert isinstance(fault, DeviceInTwoAccounts)
-        assert (fault.of_device, fault.accounts) == (("fleet", "van-1"), ("acme", "beta"))
+        assert "device 'van-1' of tenant 'fleet' is in account 'acme' and in account 'beta'" in str(fault)
         assert "from 2026-04-10T00:00:00Z on; end one of the two assignments" in str(fault)
-
-
-def test_a_device_of_the_same_name_of_another_tenant_is_another_device() -> None:
-    assert faults_of(contracts(*WHOLE, account("beta", device(tenant="other")))) == []
-
-
-def test_a_device_in_two_accounts_of_one_payer_blocks_it_once() -> None:
-    made = contracts(*WHOLE, account("child", device(end=MID_MARCH), parent="acme"))
-    (fault,) = faults_of(made)
-    assert "from 2026-01-01T00:00:00Z until 2026-03-20T00:00:00Z" in str(fault)
 
 
 def bad(body: dict[str, Any]) -> dict[str, Any]:
@@ -161,12 +146,6 @@ def test_a_later_good_publication_unblocks_also_where_the_moment_of_the_bad_one_
     assert amounts == [Decimal("0.45"), Decimal("0.5")]
 
 
-def test_a_bad_version_is_over_when_the_next_one_begins() -> None:
-    made = contracts(*WHOLE, bad(tariff(effective_from=MID_MARCH)), tariff(price("1"), effective_from=MID_APRIL))
-    may = BillingPeriod.parse("2026-05", BERLIN)
-    assert [bool(faults_of(made, period=period)) for period in (MARCH, APRIL, may)] == [True, True, False]
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -190,20 +169,6 @@ def test_an_account_that_never_could_be_used_blocks_the_payer_that_it_names_as_i
     assert [str(one) for one in made.without_payer(MARCH.start)] == [str(fault)]
 
 
-def test_a_payer_that_never_could_be_used_is_listed_and_blocked() -> None:
-    made = contracts(legal_entity(), tariff(), bad(account("acme", device())))
-    assert made.payers(MARCH.start, MARCH.end) == ["acme"]
-    (fault,) = faults_of(made)
-    assert isinstance(fault, RefusedVersionUsed)
-
-
-def test_what_a_bad_version_says_of_devices_blocks_no_other_account() -> None:
-    moved = bad(account("acme", effective_from=MID_MARCH))
-    made = contracts(*WHOLE, account("beta", device(begin=MID_MARCH)), moved)
-    assert faults_of(made, "beta", APRIL) == []
-    assert [type(one) for one in faults_of(made, "acme", APRIL)] == [RefusedVersionUsed]
-
-
 @pytest.mark.parametrize(
     ("what", "more", "said"),
     [
@@ -224,14 +189,9 @@ def test_a_currency_or_seller_that_changes_blocks_that_period_and_no_other(
     assert faults_of(made, period=MARCH) == []
     (fault,) = faults_of(made, period=APRIL)
     assert isinstance(fault, ChangesInsidePeriod)
-    assert (fault.what, fault.account) == (what, "acme")
+    assert f"the {what} of account 'acme' changes" in str(fault)
     assert said in str(fault)
     assert faults_of(made, period=BillingPeriod.parse("2026-05", BERLIN)) == []
-
-
-def test_a_period_of_another_time_zone_than_the_payers_is_refused() -> None:
-    (fault,) = faults_of(contracts(*WHOLE), period=BillingPeriod.parse("2026-03", "Asia/Kolkata"))
-    assert isinstance(fault, OtherTimeZone)
 
 
 def test_a_parent_that_changes_within_the_period_blocks_both_payers() -> None:
@@ -243,14 +203,6 @@ def test_a_parent_that_changes_within_the_period_blocks_both_payers() -> None:
         assert "the parent of account 'child' changes from 'acme' to 'beta'" in str(fault)
     assert faults_of(made, "acme", APRIL) == faults_of(made, "beta", APRIL) == []
     assert made.contract_of("beta", APRIL).devices == (("fleet", "v"),)
-
-
-def test_an_account_that_begins_to_pay_for_itself_within_the_period_blocks_the_payer_before() -> None:
-    alone = account("child", device("v"), effective_from=MID_MARCH)
-    made = contracts(*WHOLE, account("child", device("v"), parent="acme"), alone)
-    assert [type(one) for one in faults_of(made)] == [ChangesInsidePeriod]
-    assert [type(one) for one in faults_of(made, "child")] == [ChangesInsidePeriod]
-    assert faults_of(made, "child", APRIL) == []
 
 
 def test_accounts_in_a_circle_are_named_and_block_no_other_tree() -> None:
@@ -275,12 +227,6 @@ def test_a_parent_that_is_not_there_is_named_and_blocks_no_other_tree() -> None:
     assert [type(one) for one in faults_of(made, "b")] == [UnknownPayer]
 
 
-def test_a_parent_that_begins_after_its_child_is_missing_until_then() -> None:
-    made = contracts(legal_entity(), tariff(), account(effective_from=MID_MARCH), account("child", parent="acme"))
-    assert [type(one) for one in faults_of(made)] == [MissingParent]
-    assert faults_of(made, period=APRIL) == []
-
-
 def test_a_tree_is_followed_to_its_bound_and_said_to_be_too_deep_beyond() -> None:
     chain = [account(f"a{at}", parent=f"a{at - 1}" if at else "acme") for at in range(MAX_LEVELS + 1)]
     assert len(contracts(*WHOLE, *chain[:-1]).contract_of("acme", MARCH).accounts) == MAX_LEVELS + 1
@@ -293,14 +239,6 @@ def test_a_tariff_or_seller_that_was_not_published_is_named() -> None:
     later = contracts(tariff(), account(), legal_entity(effective_from=MID_APRIL))
     assert [type(one) for one in faults_of(later)] == [UnknownLegalEntity]
     assert faults_of(later, period=APRIL) == []
-
-
-def test_a_device_that_is_assigned_before_its_tariff_begins_blocks_and_before_its_own_begin_it_does_not() -> None:
-    late = tariff(effective_from=MID_MARCH)
-    (fault,) = faults_of(contracts(legal_entity(), late, account("acme", device())))
-    assert isinstance(fault, TariffNotInForce)
-    assert "from 2026-02-28T23:00:00Z until 2026-03-20T00:00:00Z" in str(fault)
-    assert faults_of(contracts(legal_entity(), late, account("acme", device(begin=MID_MARCH)))) == []
 
 
 def test_a_tariff_in_another_currency_needs_the_rate_at_the_end_of_the_period() -> None:
@@ -325,21 +263,6 @@ def test_who_is_no_payer_is_blocked_with_a_reason(payer_id: str) -> None:
     assert [type(one) for one in faults_of(made, payer_id)] == [UnknownPayer]
     with pytest.raises(UnknownPayer):
         made.period_of(payer_id, date(2026, 3, 1), date(2026, 3, 31))
-
-
-def test_all_reasons_are_said_at_once() -> None:
-    made = contracts(account("acme", device(), tariff="x"), account("beta", device()), bad(account("c", parent="acme")))
-    with pytest.raises(BlockedPayer) as caught:
-        made.contract_of("acme", MARCH)
-    kinds = {type(one) for one in caught.value.faults}
-    assert kinds == {RefusedVersionUsed, UnknownTariff, UnknownLegalEntity, DeviceInTwoAccounts}
-    assert "account 'acme' cannot be billed for 2026-03 (Europe/Berlin): " in str(caught.value)
-
-
-def test_an_account_of_the_former_form_is_refused_and_named() -> None:
-    former = {"id": "acme", "name": "A", "currency": "EUR", "tariff": "standard", "vehicles": []}
-    made = contracts(*WHOLE[:2], former)
-    assert [one.id for one in made.refused] == ["acme"]
 
 
 MOMENTS = st.integers(0, 12).map(lambda week: datetime(2026, 2, 1 + week, tzinfo=UTC).isoformat())

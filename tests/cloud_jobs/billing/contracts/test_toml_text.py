@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import tomllib
-from collections import Counter
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.billing.contracts import MODEL_OF, Account, Tariff, contracts_of_toml
-from cloud_jobs.billing.contracts import toml_text as contracts_text
-from cloud_jobs.billing.contracts.toml_text import MAX_TEXT_FAULTS, MAX_TOML_CONTRACTS_BYTES
-from cloud_jobs.billing.currency import EXPONENT_OF
-from cloud_jobs.billing.meters import MEASURE_OF, Meter, MeterZones
-from cloud_jobs.billing.printable import unprintable
+from cloud_jobs.billing.contracts import Account, Tariff, contracts_of_toml
+from cloud_jobs.billing.contracts.fields import unprintable
+from cloud_jobs.billing.contracts.toml_text import MAX_TOML_CONTRACTS_BYTES
+from cloud_jobs.billing.units import EXPONENT_OF, MEASURE_OF, Meter, MeterZones
 from simulator.toml_text import toml_text
 from tests.cloud_jobs.billing.contracts.makers import ADDRESS
-from waybill.settings import TomlLines
 
 EXAMPLE = """\
 # what a clerk writes
@@ -90,20 +84,6 @@ def line_of(text: str) -> int:
     return next(number for number, line in enumerate(EXAMPLE.splitlines(), 1) if text in line)
 
 
-def test_the_example_has_one_contract_of_each_kind_with_its_line() -> None:
-    found, wrong = contracts_of_toml(EXAMPLE)
-    assert wrong == []
-    lines = {one.kind: one.line_of() for one in found}
-    assert lines == {kind: line_of(f"[[{kind}]]") for kind in MODEL_OF}
-
-
-def test_an_amount_has_each_digit_that_was_written() -> None:
-    found, _ = contracts_of_toml(EXAMPLE)
-    (tariff,) = (one.made for one in found if isinstance(one.made, Tariff))
-    assert tariff.prices[2].unit_amount == Decimal("0.123456789012")
-    assert tariff.effective_from == datetime(2025, 12, 31, 23, tzinfo=UTC)
-
-
 @pytest.mark.parametrize(
     ("wrong", "right", "said"),
     [
@@ -128,20 +108,6 @@ def test_a_fault_has_its_line_its_key_and_its_reason(wrong: str, right: str, sai
     assert "Value error" not in first
 
 
-def test_a_fault_in_the_toml_has_its_line_and_column() -> None:
-    (fault,) = faults(EXAMPLE.replace('id = "acme"', 'id = "acme'))
-    line = 'id = "acme'
-    assert fault.startswith(f"{line_of(line)}:{len(line) + 1}: ")
-    assert "is not valid TOML" in fault
-
-
-def test_all_faults_of_a_text_are_said_and_what_is_right_is_there() -> None:
-    text = EXAMPLE.replace('currency = "USD"', 'currency = "USS"').replace("unit_amount = 0.45", "unit_amount = -1")
-    found, wrong = contracts_of_toml(text)
-    assert [one.kind for one in found] == ["legal_entity", "account"]
-    assert len(wrong) == 2
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -162,24 +128,6 @@ def test_hostile_texts_are_refused_with_a_short_reason(text: str, said: str) -> 
     wrong = faults(text)
     assert any(said in one for one in wrong), wrong
     assert all(len(one) < 600 for one in wrong)
-
-
-def test_of_very_many_faults_a_bounded_number_is_named() -> None:
-    assert len(faults("[[tariff]]\n" * 5000)) == MAX_TEXT_FAULTS
-
-
-def test_of_very_many_faults_in_one_table_only_those_that_are_named_are_put_into_words(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    worded = Counter[str]()
-
-    def word(*_: Any) -> str:
-        worded["all"] += 1
-        return "wrong"
-
-    monkeypatch.setattr(contracts_text, "problem_text", word)
-    assert len(faults("[[tariff]]\nprices = [" + "{amount = 1.5}, " * 3000 + "]")) == MAX_TEXT_FAULTS
-    assert worded["all"] == MAX_TEXT_FAULTS
 
 
 @given(st.text(alphabet=st.sampled_from("[]{}=.\n \"'#a1,-:Ttariff"), max_size=200))
@@ -252,46 +200,3 @@ def test_a_contract_is_the_same_from_toml_and_from_the_json_that_is_published(st
         model: type[Tariff] | type[Account] = Tariff if one.kind == "tariff" else Account
         assert one.made == model.model_validate(stated[one.kind][0])
         assert model.model_validate_json(one.made.model_dump_json(exclude_defaults=True)) == one.made
-
-
-def lines_of(text: str) -> TomlLines:
-    tomllib.loads(text)
-    return TomlLines(text)
-
-
-def test_the_line_of_a_key_is_found_through_strings_comments_and_lists() -> None:
-    text = """\
-"a b" = '''[[tariff]]
-x = 1'''  # [[tariff]]
-[[tariff]] # = {
-id = "x]]" # = 5
-"q.r".s = [ # one
-  { a = 1 },
-  # {
-  { a = 2, b = { c = 1 } }, { a = 3 },
-]
-[tariff.deep]
-k = 1
-[[tariff]]
-[[tariff.inner]]
-k = 2
-[[tariff.inner]]
-k = 3
-"""
-    lines = lines_of(text)
-    places: dict[tuple[str | int, ...], int] = {
-        ("a b",): 1,
-        ("tariff", 0): 3,
-        ("tariff", 0, "id"): 4,
-        ("tariff", 0, "q.r", "s"): 5,
-        ("tariff", 0, "q.r", "s", 0): 6,
-        ("tariff", 0, "q.r", "s", 1, "b", "c"): 8,
-        ("tariff", 0, "q.r", "s", 2, "a"): 8,
-        ("tariff", 0, "deep", "k"): 11,
-        ("tariff", 1): 12,
-        ("tariff", 1, "inner", 0, "k"): 14,
-        ("tariff", 1, "inner", 1): 15,
-        ("tariff", 1, "inner", 1, "missing"): 15,
-    }
-    assert {place: lines.of(place) for place in places} == places
-    assert lines.of(("elsewhere",)) is None

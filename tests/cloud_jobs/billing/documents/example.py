@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cloud_jobs.billing.documents import Document
-from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.rating import ChargeKind
+from cloud_jobs.billing.units import Meter
 from tests.cloud_jobs.billing.documents.rated import charge, fixed, issued, taxed
 
 LONDON = {"account": "acme-north", "region": "uk", "zone": "london", "price": "3.20 EUR/h"}

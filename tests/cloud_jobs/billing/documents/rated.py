@@ -10,12 +10,12 @@ from typing import Any
 from hypothesis import strategies as st
 
 from cloud_jobs.billing.contracts import Account, Address, LegalEntity, Payer, Payment, Vat
-from cloud_jobs.billing.contracts.vat import VatCategory
+from cloud_jobs.billing.contracts.fields import VatCategory
 from cloud_jobs.billing.documents import CertificateSummary, Document, DocumentType, InvoicingPeriod, PrecedingInvoice
 from cloud_jobs.billing.documents import document as made_of
-from cloud_jobs.billing.meters import Meter, round_ratio
 from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, MeteredRows, RatedAccount, TaxGroup
 from cloud_jobs.billing.rating.charges import MOST_QUANTITY
+from cloud_jobs.billing.units import Meter, round_ratio
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 STANDARD = Vat(category=VatCategory.STANDARD, rate=Decimal(19))

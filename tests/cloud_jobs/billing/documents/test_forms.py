@@ -36,9 +36,3 @@ def test_pieces_of_json_are_the_canonical_bytes_and_are_read_back() -> None:
     content = bytes(DocumentContent(large(), Form.JSON))
     assert content == canonical_bytes(large())
     assert [*read_document(content)["annex"]] == [*large()["annex"]]
-
-
-def test_a_form_can_be_made_again() -> None:
-    content = DocumentContent(issued(taxed([charge()])), Form.CSV)
-    first, again = bytes(content), bytes(content)
-    assert first == again != b""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree, html
 
-from cloud_jobs.billing.documents import Document, DocumentType, document_to_html, presentation
+from cloud_jobs.billing.documents import Document, DocumentType, document_to_html
 from cloud_jobs.billing.rating import ChargeKind, RatedAccount
 from tests.cloud_jobs.billing.documents.rated import buyer, charge, fixed, issued, rated_accounts, seller, taxed
 from tests.cloud_jobs.billing.documents.test_document import KINDS, document_of
@@ -52,12 +51,6 @@ def test_a_credit_note_asks_for_nothing_and_names_the_invoice() -> None:
     assert "IBAN" not in text
 
 
-def test_a_draft_is_no_demand_for_payment() -> None:
-    text = words(page(issued(taxed(FLEET), number=None, issue_date=None, due_date=None)))
-    assert text.count("This is no demand for payment.") == 1
-    assert "Draft of: invoice" in text
-
-
 @given(rated_accounts(), KINDS)
 def test_lines_subtotals_and_annex_are_all_there(rated: RatedAccount, kind: DocumentType) -> None:
     made = document_of(rated, kind)
@@ -70,13 +63,6 @@ def test_lines_subtotals_and_annex_are_all_there(rated: RatedAccount, kind: Docu
     assert amounts == expected
     annex = tables[3].xpath(".//tbody/tr") if len(tables) > 3 else []
     assert len(annex) == len(rated.charges)
-
-
-def test_of_a_long_annex_the_page_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presentation, "MAX_ANNEX_ENTRIES", 4)
-    found = page(issued(taxed(FLEET)))
-    assert len(found.xpath("//table")[3].xpath(".//tbody/tr")) == 4
-    assert "7 more entries are in the CSV" in words(found)
 
 
 HOSTILE = st.sampled_from(

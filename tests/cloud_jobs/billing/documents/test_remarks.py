@@ -13,8 +13,7 @@ from rich.console import Console
 
 from cloud_jobs.billing.documents import Document, DocumentType, document_table, document_to_html, to_pdf
 from cloud_jobs.billing.documents.presentation import ROUNDED, SIGNS, remarks
-from cloud_jobs.billing.rating import ChargeKind
-from tests.cloud_jobs.billing.documents.rated import charge, fixed, issued, taxed
+from tests.cloud_jobs.billing.documents.rated import charge, issued, taxed
 
 
 def page_text(made: Document) -> str:
@@ -39,8 +38,3 @@ def test_each_form_has_the_remarks(shown: Callable[[Document], str]) -> None:
     text = shown(note)
     assert remarks(note) == [SIGNS[DocumentType.CREDIT_NOTE], ROUNDED]
     assert [one for one in remarks(note) if one not in text] == []
-
-
-def test_an_invoice_has_one_sign_and_what_has_no_quantity_no_rounding() -> None:
-    assert remarks(issued(taxed([charge()]))) == [ROUNDED]
-    assert remarks(issued(taxed([fixed(2500, ChargeKind.MINIMUM)]))) == []

@@ -11,10 +11,10 @@ from decimal import Decimal
 import pytest
 from hypothesis import given
 
-from cloud_jobs.billing.documents import DocumentType, NotIssued, to_csv, to_focus
-from cloud_jobs.billing.documents.tabular import COLUMNS, FOCUS_COLUMNS
-from cloud_jobs.billing.rating import ChargeKind, RatedAccount
-from tests.cloud_jobs.billing.documents.rated import buyer, charge, fixed, issued, rated_accounts, taxed
+from cloud_jobs.billing.documents import DocumentType, to_csv, to_focus
+from cloud_jobs.billing.documents.forms import FOCUS_COLUMNS
+from cloud_jobs.billing.rating import RatedAccount
+from tests.cloud_jobs.billing.documents.rated import buyer, charge, issued, rated_accounts, taxed
 from tests.cloud_jobs.billing.documents.test_document import KINDS, document_of
 
 # FOCUS 1.2, feature level "Mandatory"; and of these what may be null.
@@ -67,12 +67,6 @@ def test_focus_keeps_the_rules_of_its_columns(rated: RatedAccount, kind: Documen
         assert bool(row["ConsumedQuantity"]) == bool(row["ConsumedUnit"])
 
 
-def test_the_header_is_the_same_for_every_document() -> None:
-    made = issued(taxed([fixed(500, ChargeKind.MINIMUM)]))
-    assert next(to_csv(made)).decode() == ",".join(COLUMNS) + "\r\n"
-    assert next(to_focus(made)).decode() == ",".join(FOCUS_COLUMNS) + "\r\n"
-
-
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", '=cmd|" /C calc"!A0'])
 def test_a_name_is_no_formula(text: str) -> None:
     made = issued(taxed([charge(device=text, price=text)]), buyer=buyer(name=text))
@@ -80,13 +74,3 @@ def test_a_name_is_no_formula(text: str) -> None:
         cells = {name: cell for name, cell in row.items() if not NUMBER.fullmatch(cell)}
         assert [name for name, cell in cells.items() if cell.startswith(("=", "+", "-", "@"))] == []
         assert f"'{text}" in row.values()
-
-
-def test_a_negative_amount_is_a_number() -> None:
-    [row] = rows(to_csv(issued(taxed([fixed(-120, ChargeKind.DAILY_CAP)]))))
-    assert row["posted_amount"] == "-1.20"
-
-
-def test_costs_of_a_draft_are_nobodys() -> None:
-    with pytest.raises(NotIssued):
-        to_focus(issued(taxed([charge()]), number=None, issue_date=None, due_date=None))

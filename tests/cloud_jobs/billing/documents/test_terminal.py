@@ -8,7 +8,7 @@ from rich.console import Console
 
 from cloud_jobs.billing.documents import Document, document_table
 from cloud_jobs.billing.rating import ChargeKind
-from tests.cloud_jobs.billing.documents.rated import buyer, charge, fixed, issued, taxed
+from tests.cloud_jobs.billing.documents.rated import charge, fixed, issued, taxed
 
 
 def shown(made: Document) -> str:
@@ -30,7 +30,3 @@ def test_the_table_has_lines_subtotals_tax_and_the_sum() -> None:
         "105.67 EUR",
     ):
         assert needed in text
-
-
-def test_a_name_in_brackets_is_no_markup() -> None:
-    assert "[red]Acme[/red] [link=x]" in shown(issued(taxed([charge()]), buyer=buyer(name="[red]Acme[/red] [link=x]")))

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from cloud_jobs.billing.contracts import Contracts, Tariff
-from cloud_jobs.billing.errors import AmountTooLarge, BadUsage, BillingError
+from cloud_jobs.billing.errors import AmountTooLarge, BillingError
 from cloud_jobs.billing.rating import RatedAccount, cells_of_usage, rate, rating_contract
-from cloud_jobs.billing.rating.charges import MOST_MINOR, MOST_QUANTITY
-from cloud_jobs.billing.register.assigned_usage import assigned_usage
+from cloud_jobs.billing.rating.charges import MOST_MINOR
 from cloud_jobs.billing.register.closing import PeriodKey
-from cloud_jobs.billing.register.rows import charge_columns, charge_rows, charges_from
+from cloud_jobs.billing.register.control_totals import assigned_usage
+from cloud_jobs.billing.register.tables import charge_columns, charge_rows, charges_from
 from tests.cloud_jobs.billing.contracts.makers import (
     MARCH,
     account,
@@ -24,7 +24,6 @@ from tests.cloud_jobs.billing.contracts.makers import (
     device,
     exchange_rate,
     legal_entity,
-    payer,
     price,
     tariff,
 )
@@ -108,23 +107,3 @@ def test_a_payer_that_owes_more_than_all_money_is_named_with_its_price() -> None
     slip = tariff(price("1000000000", unit="m"))
     with pytest.raises(AmountTooLarge, match="a charge of account 'acme'"):
         rated(agreed(slip), [row(HOUR, "", "van-1", distance_mm=(2 * 10**7, 0, 0, 0))])
-
-
-def test_a_quantity_that_64_bits_do_not_hold_is_named() -> None:
-    """A read is held to them by itself; a payer of many devices is read in parts."""
-    made = agreed(tariff(price("0", pool="account")))
-    contract = rating_contract(made.contract_of("acme", MARCH))
-    parts = [
-        cells_of_usage([contract], table([row(HOUR.replace(hour=number), "", "van-1", distance_mm=(2**59, 0, 0, 0))]))
-        for number in range(20)
-    ]
-    cells = [cell for ((found, _),) in parts for cell in found]
-    with pytest.raises(BadUsage, match="the distance of 'van-1' is"):
-        rate(contract, cells, {})
-    assert MOST_QUANTITY < 20 * 2**59
-
-
-def test_the_currency_of_the_payer_is_what_the_bound_is_of() -> None:
-    made = agreed(tariff(price("1"), currency="USD"), account("acme", device(), payer=payer(currency="EUR")))
-    with pytest.raises(AmountTooLarge):
-        rated(made, [row(HOUR, "", "van-1", distance_mm=(10**9, 0, 0, 0))])

@@ -121,35 +121,6 @@ def test_a_day_is_capped_by_itself_and_a_period_by_what_the_days_left() -> None:
     assert found.net_minor == 700
 
 
-def test_roundings_never_lift_a_day_above_its_cap() -> None:
-    """Two prices of half a cent each are a cent each when rounded; the cap of the day is one."""
-    day = {"pool": "device", "per": "day", "amount": "0.01"}
-    prices = (price("distance", "0.005"), price("duration", "0.005"))
-    world = World(days=TWO_DAYS, tariffs=(tariff(*prices, caps=[day]),))
-    rows = [row(FIRST, distance_mm=(KM, 0, 0, 0), duration_ms=(900_000,) * 4)]
-    assert rated(without(world, "caps"), rows).net_minor == 2
-    assert rated(world, rows).net_minor == 1
-
-
-def test_a_version_without_the_cap_is_not_capped() -> None:
-    day = {"pool": "device", "per": "day", "amount": "5"}
-    second = FIRST + timedelta(hours=12)
-    tariffs = (tariff(price("distance"), caps=[day]), tariff(price("distance"), begin=second))
-    assert rated(World(days=TWO_DAYS, tariffs=tariffs), kilometres(8, 9)).net_minor == 500 + 900
-
-
-def test_the_same_cap_of_two_versions_is_one_cap_of_the_day() -> None:
-    day = {"pool": "device", "per": "day", "amount": "5"}
-    tariffs = tuple(
-        tariff(price("distance", amount), begin=begin, caps=[day])
-        for amount, begin in (("1", FIRST - timedelta(days=9)), ("2", FIRST + timedelta(hours=1)))
-    )
-    rows = [row(FIRST + timedelta(hours=number), distance_mm=(3 * KM, 0, 0, 0)) for number in (0, 1)]
-    found = rated(World(days=TWO_DAYS, tariffs=tariffs), rows)
-    assert sorted(usage_only(found).values()) == [300, 600]
-    assert found.net_minor == 500
-
-
 def test_a_cap_that_changes_within_a_day_counts_what_was_charged_before() -> None:
     """It was 5 and 6 for one day."""
     caps = [{"pool": "device", "per": "day", "amount": amount} for amount in ("5", "6")]
@@ -162,18 +133,6 @@ def test_a_cap_that_changes_within_a_day_counts_what_was_charged_before() -> Non
         ("daily cap", "at most 6.00 EUR a day for each device (all meters)", -700),
     ]
     assert found.net_minor == 600
-
-
-def test_the_minimum_and_the_cap_of_the_period_are_those_of_the_last_version() -> None:
-    tariffs = (
-        tariff(price("distance"), minimum_amount="90"),
-        tariff(price("distance"), begin=FIRST, minimum_amount="20"),
-    )
-    found = rated(World(days=TWO_DAYS, tariffs=tariffs), kilometres(8))
-    assert negative(found) == [
-        # and none of the account that has no device
-        ("minimum fee", "at least 20.00 EUR a period", 1200),
-    ]
 
 
 def test_a_minimum_by_day_is_of_the_local_days_on_which_the_account_is_in_force() -> None:
@@ -207,16 +166,3 @@ def test_a_minimum_by_day_is_never_above_the_whole_and_grows_with_the_days(
         bus = (assigned("bus", end=end),)
         fees.append(rated(replace(world, tariffs=tariffs, child_times=(ALWAYS, end), child_devices=bus), []).net_minor)
     assert 0 < fees[0] <= fees[1] <= fees[2] == fees[3] == 50 * {"EUR": 100, "JPY": 1, "KWD": 1000}[world.currency]
-
-
-def test_caps_in_another_currency_are_converted_and_rounded_once() -> None:
-    cap = {"pool": "device", "per": "period", "amount": "2"}
-    world = World(
-        days=month_of("UTC", 2026, 3),
-        tariffs=(tariff(price("distance"), currency="USD", caps=[cap]),),
-        devices=(assigned(),),
-        currency="JPY",
-        rates=(("USD", "151.23"),),
-    )
-    found = rated(world, kilometres(8))
-    assert [charge.amount_minor for charge in found.charges] == [1210, 302 - 1210]

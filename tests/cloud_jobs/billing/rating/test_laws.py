@@ -45,22 +45,6 @@ def test_order_duplicates_and_files_of_the_rows_change_nothing(
     assert rate(contract, *found) == before
 
 
-@few
-@given(used, st.randoms(use_true_random=False))
-def test_order_and_pieces_of_the_cells_change_nothing(drawn: tuple[World, list[Row]], shuffled: random.Random) -> None:
-    world, rows = drawn
-    contract = world.contract
-    (found,) = cells_of_usage([contract], table(rows))
-    pieces = [
-        cell._replace(quantity=part)
-        for cell in found.cells
-        for part in (cell.quantity // 3, -(-cell.quantity * 2 // 3))
-    ]
-    assert sum(cell.quantity for cell in pieces) == sum(cell.quantity for cell in found.cells)
-    shuffled.shuffle(pieces)
-    assert rate(contract, pieces, found.metered) == rated(world, rows)
-
-
 def _assigned(world: World, tenant: str, device: str, moment: datetime) -> bool:
     listed = [*world.devices, *world.child_devices]
     return any(
@@ -141,21 +125,6 @@ def test_the_same_price_from_an_earlier_date_changes_no_charge(
     assert rated(replace(world, tariffs=(one, *rewritten)), rows) == rated(replace(world, tariffs=(one,)), rows)
 
 
-@few
-@given(used, st.data())
-def test_a_period_that_is_split_by_a_change_to_identical_prices_is_billed_as_the_whole(
-    drawn: tuple[World, list[Row]], data: st.DataObject
-) -> None:
-    world, rows = drawn
-    moments = [moment for moment, _ in quarters_of(world.days)]
-    version = data.draw(st.sampled_from(world.tariffs))
-    later = [one["effective_from"] for one in world.tariffs if one["effective_from"] > version["effective_from"]]
-    within = [one for one in moments if version["effective_from"] < one < min(later, default=moments[-1])]
-    again = data.draw(st.sets(st.sampled_from(within), max_size=3)) if within else set()
-    repeated = tuple({**version, "effective_from": begin} for begin in again)
-    assert rated(replace(world, tariffs=(*world.tariffs, *repeated)), rows) == rated(world, rows)
-
-
 def dearer(one: dict[str, Any], by: Decimal, which: int = -1) -> dict[str, Any]:
     """A price with one of its tiers (-1: each) at another amount."""
     if "unit_amount" in one:
@@ -191,29 +160,6 @@ def test_a_price_that_rises_never_lowers_a_bill(
     assert (
         rated(replace(world, tariffs=raised), rows).net_minor >= rated(replace(world, tariffs=tariffs), rows).net_minor
     )
-
-
-BASE = {"distance": 10**6, "duration": 3_600_000, "transmitted": 10**6}
-
-
-@few
-@given(used_worlds(), st.sampled_from(["0.01", "-0.01"]), st.data())
-def test_a_change_of_one_cent_changes_a_bill_by_one_cent_a_unit_at_most(
-    drawn: tuple[World, list[Row]], by: str, data: st.DataObject
-) -> None:
-    """In the middle of the period, of all prices of a meter. It gave allowances and tiers once more."""
-    world, rows = drawn
-    one = {key: value for key, value in world.tariffs[0].items() if key != "minimum_amount"}
-    one = {**one, "currency": "EUR", "prices": [dearer(price, Decimal("0.01")) for price in one["prices"]]}
-    meter = data.draw(st.sampled_from([price["meter"] for price in one["prices"]]))
-    prices = [dearer(price, Decimal(by)) if price["meter"] == meter else price for price in one["prices"]]
-    middle = data.draw(st.sampled_from([moment for moment, _ in quarters_of(world.days)]))
-    world = replace(world, currency="EUR", tariffs=(one,))
-    before = rated(world, rows)
-    after = rated(replace(world, tariffs=(one, {**one, "prices": prices, "effective_from": middle})), rows)
-    # each pool is rounded once, and has no more units than its charges
-    units = [-(-charge.quantity // BASE.get(meter, 1)) for charge in before.charges if charge.key.meter == meter]
-    assert abs(after.net_minor - before.net_minor) <= sum(units)
 
 
 @few
@@ -265,12 +211,3 @@ def test_what_was_inferred_changes_no_bill_by_tariffs_without_a_price_for_it(
 
 def _order(cell: Cell) -> tuple[str, ...]:
     return tuple(map(str, cell))
-
-
-@few
-@given(used)
-def test_rows_of_zeros_leave_no_trace(drawn: tuple[World, list[Row]]) -> None:
-    """A zone that a device left altogether gets one; whether it did depends on what arrived when."""
-    world, rows = drawn
-    zeros = [{**row, "zone": "left", "digest": "0" * 16, **{name: [0, 0, 0, 0] for name in QUANTITIES}} for row in rows]
-    assert rated(world, rows + zeros) == rated(world, rows)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cloud_jobs.billing.currency import amount_text
 from cloud_jobs.billing.rating import Charge, ChargeKind, RatedAccount, cells_of_usage, rate
+from cloud_jobs.billing.units import amount_text
 from simulator.truth import TrueDays
 from tests.cloud_jobs.billing.rating.worlds import ALWAYS, World, assigned, row, table
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from decimal import Decimal
 from fractions import Fraction
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_jobs.billing.contracts import Price
-from cloud_jobs.billing.errors import BadReference
 from cloud_jobs.billing.rating.pools import Paid
 from cloud_jobs.billing.rating.pools import cost as cost_of
 from tests.cloud_jobs.billing.rating.worlds import price, tiers
@@ -47,31 +45,7 @@ def test_a_unit_costs_between_the_cheapest_and_the_dearest_tier(
     assert min(amounts) * more <= step <= max(amounts) * more
 
 
-@given(tiers(), units)
-def test_tiers_of_one_amount_are_a_price_without_tiers(listed: list[dict[str, str]], some: Fraction) -> None:
-    same = [one | {"unit_amount": "0.45"} for one in listed]
-    flat = Price.model_validate(price("distance", "0.45"))
-    assert cost(tiered(same), some) == cost(tiered(same, "volume"), some) == cost(flat, some)
-
-
 def test_graduated_prices_each_unit_by_its_own_tier_and_volume_all_by_the_last_one() -> None:
     assert cost(tiered(TO_100), Fraction(150)) == 100 * Fraction(1, 2) + 50 * Fraction(3, 10)
     assert cost(tiered(TO_100, "volume"), Fraction(150)) == 150 * Fraction(3, 10)
     assert cost(tiered(TO_100, "volume"), Fraction(100)) == 50
-
-
-@given(tiers(), st.sampled_from(["graduated", "volume"]), units, units)
-def test_the_parts_of_a_pool_cost_together_what_the_whole_costs(
-    listed: list[dict[str, str]], mode: str, some: Fraction, more: Fraction
-) -> None:
-    agreed, whole = tiered(listed, mode), some + more
-    first, second = Paid(Fraction(0), some, whole), Paid(some, whole, whole)
-    assert cost_of(agreed, first) + cost_of(agreed, second) == cost(agreed, whole)
-
-
-def test_a_quantity_above_the_last_tier_is_an_error() -> None:
-    # as no boundary lets it in
-    ends = tiered(TO_100).model_copy(update={"tiers": tiered(TO_100).tiers[:1]})
-    for mode in ("graduated", "volume"):
-        with pytest.raises(BadReference, match="no tier for 150 km"):
-            cost(ends.model_copy(update={"tier_mode": mode}), Fraction(150))

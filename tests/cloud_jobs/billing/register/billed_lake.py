@@ -12,8 +12,7 @@ from typing import Any
 from cloud_jobs.billing.register.close import close_period
 from cloud_jobs.billing.register.closer import ClosingRun
 from cloud_jobs.billing.register.closing import Closing, Days
-from cloud_jobs.billing.register.documents_of import DocumentMaker
-from cloud_jobs.billing.register.operations import Clerk, Done, adjust_period, issue_period
+from cloud_jobs.billing.register.operations import Clerk, PostingResult, adjust_period, issue_period
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.data_files import write_data_files
@@ -103,11 +102,11 @@ class BilledLake:
         run = ClosingRun(name=name, snapshot=snapshot.number, snapshot_id=snapshot.id, now=now)
         return close_period(self.lake, snapshot, days, payers, run=run, **more)
 
-    def issue(self, name: str, days: Days = DAYS) -> Done:
-        return issue_period(self.register, days, None, books=DocumentMaker(self.register), clerk=clerk(name))
+    def issue(self, name: str, days: Days = DAYS) -> PostingResult:
+        return issue_period(self.register, days, None, clerk=clerk(name))
 
-    def adjust(self, name: str) -> Done:
-        return adjust_period(self.register, DAYS, None, books=DocumentMaker(self.register), clerk=clerk(name))
+    def adjust(self, name: str) -> PostingResult:
+        return adjust_period(self.register, DAYS, None, clerk=clerk(name))
 
 
 def clerk(name: str) -> Clerk:

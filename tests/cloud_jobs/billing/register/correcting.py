@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from cloud_jobs.billing.register.closing import Days
-from cloud_jobs.billing.register.documents_of import DocumentMaker
 from cloud_jobs.billing.register.ledger import Ledger
-from cloud_jobs.billing.register.operations import Done, adjust_period, issue_period
+from cloud_jobs.billing.register.operations import PostingResult, adjust_period, issue_period
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, price, tariff
 from tests.cloud_jobs.billing.register.billed_lake import DAYS, BilledLake, clerk, used
 
@@ -30,15 +29,15 @@ def agree(billed: BilledLake, *bodies: dict[str, Any]) -> None:
     billed.publish(legal_entity(), tariff(price()), OWN, BETA, *bodies)
 
 
-def issue(billed: BilledLake, name: str, payers: Sequence[str] | None = None, days: Days = DAYS) -> Done:
-    return issue_period(billed.register, days, payers, books=DocumentMaker(billed.register), clerk=clerk(name))
+def issue(billed: BilledLake, name: str, payers: Sequence[str] | None = None, days: Days = DAYS) -> PostingResult:
+    return issue_period(billed.register, days, payers, clerk=clerk(name))
 
 
-def adjust(billed: BilledLake, name: str, payers: Sequence[str] | None = None, days: Days = DAYS) -> Done:
-    return adjust_period(billed.register, days, payers, books=DocumentMaker(billed.register), clerk=clerk(name))
+def adjust(billed: BilledLake, name: str, payers: Sequence[str] | None = None, days: Days = DAYS) -> PostingResult:
+    return adjust_period(billed.register, days, payers, clerk=clerk(name))
 
 
-def changes(done: Done) -> list[tuple[str, int]]:
+def changes(done: PostingResult) -> list[tuple[str, int]]:
     """By payer what was posted of each."""
     return sorted((one.key.payer, one.net_minor) for one in done.documents)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -12,26 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_jobs.billing.certificates.decision import ClosedState
-from cloud_jobs.billing.certificates.decisions import decide, withdraw
+from cloud_jobs.billing.certificates.decisions import ClosedState, decide, withdraw
 from cloud_jobs.billing.register.closing import ClosingState
-from cloud_jobs.billing.register.documents_of import DocumentMaker, outstanding
+from cloud_jobs.billing.register.current_contracts import CurrentContracts
+from cloud_jobs.billing.register.documents_of import outstanding
 from cloud_jobs.billing.register.errors import (
-    AdjustmentDue,
     AlreadyIssued,
     Blocked,
     InvoicedToAnother,
-    NumberOfAnother,
+    NumberCollision,
     OutdatedClosing,
-    Unattributed,
 )
-from cloud_jobs.billing.register.newer_contracts import NewerContracts
-from cloud_jobs.billing.register.operations import adjust_period, issue_period
-from cloud_jobs.billing.register.outdated import outdated_closings
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.snapshots import take_snapshot
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
-from tests.cloud_jobs.billing.register.billed_lake import DAYS, NOW, BilledLake, clerk, used
+from tests.cloud_jobs.billing.register.billed_lake import DAYS, NOW, BilledLake, used
 from tests.cloud_jobs.billing.register.correcting import (
     BETA,
     CHILD,
@@ -145,19 +139,6 @@ def test_what_is_posted_of_another_month_has_no_say(tmp_path: Path, more: int) -
     assert changes(issue(billed, "fourth")) == [("beta", 630)]
 
 
-def test_a_charge_that_goes_to_another_account_of_the_payer_is_still_to_be_adjusted(tmp_path: Path) -> None:
-    x, y = account("x", device("van-1"), parent="pa"), account("y", device("van-2"), parent="pa")
-    billed, agreed = small_fleet(tmp_path, account("pa", device("van-3")), x, y)
-    billed.close("one")
-    issue(billed, "first")
-    agree_more(billed, agreed, account("x", parent="pa"), account("y", device("van-1"), device("van-2"), parent="pa"))
-    billed.close("two")
-    # the sums are the same, the lines are not
-    assert [type(one) for one in issue(billed, "second").refused] == [AdjustmentDue]
-    assert changes(adjust(billed, "third")) == [("pa", 0)]
-    assert [type(one) for one in issue(billed, "fourth").refused] == [AlreadyIssued]
-
-
 def test_a_number_that_another_seller_gave_is_not_given_again(tmp_path: Path) -> None:
     other = account("pb", device("van-2"), payer=payer(legal_entity="other"))
     sellers = legal_entity(), legal_entity(id="other", number_prefix="OT-")
@@ -168,7 +149,7 @@ def test_a_number_that_another_seller_gave_is_not_given_again(tmp_path: Path) ->
     billed.close("two")
     assert [(one.payer, type(one)) for one in issue(billed, "second").refused] == [
         ("pa", AlreadyIssued),
-        ("pb", NumberOfAnother),
+        ("pb", NumberCollision),
     ]
     agree_more(billed, agreed, legal_entity(id="other", number_prefix="OT-"))
     billed.close("three")
@@ -241,10 +222,8 @@ def test_what_a_snapshot_did_not_know_of_is_not_published_since_for_it(tmp_path:
     agree(billed, account("gamma", device("van-9")))
     later = take_snapshot(billed.lake, NOW)
     agree(billed, account("gamma", device("van-9")), tariff(price("9")))
-    then = NewerContracts(billed.lake, DAYS[1], later)
-    assert then.changed(then.commit_of(closing.snapshot)) == {("account", "gamma")}
-    assert outdated_closings(billed.register, DAYS, then) == {}
-    assert outdated_closings(billed.register, DAYS, NewerContracts(billed.lake, DAYS[1])).keys() == {"acme", "beta"}
+    assert CurrentContracts(billed.lake, later).fault(closing) == ""
+    assert CurrentContracts(billed.lake).fault(closing) == "contracts were published since it was closed"
 
 
 def test_a_price_that_was_published_since_is_not_said_to_be_adjusted(tmp_path: Path) -> None:
@@ -258,17 +237,3 @@ def test_a_price_that_was_published_since_is_not_said_to_be_adjusted(tmp_path: P
         outstanding(billed.register, DAYS, "acme")
     billed.close("two")
     assert len(adjust(billed, "third").documents) == 2
-
-
-def test_nothing_is_posted_in_nobodys_name(tmp_path: Path) -> None:
-    billed = billed_in(tmp_path)
-    billed.close("one")
-    for post in (issue_period, adjust_period):
-        with pytest.raises(Unattributed, match="name"):
-            post(
-                billed.register,
-                DAYS,
-                None,
-                books=DocumentMaker(billed.register),
-                clerk=replace(clerk("one"), by=" "),
-            )

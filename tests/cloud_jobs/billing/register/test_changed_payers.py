@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_jobs.billing.contracts import Contracts
 from cloud_jobs.billing.documents import DocumentType
-from cloud_jobs.billing.register import newer_contracts
-from cloud_jobs.billing.register.close import closed_empty
-from cloud_jobs.billing.register.closer import ClosingRun
 from cloud_jobs.billing.register.closing import ClosingState
-from cloud_jobs.billing.register.documents_of import DocumentMaker, outstanding
+from cloud_jobs.billing.register.documents_of import outstanding
 from cloud_jobs.billing.register.errors import (
     AdjustmentDue,
     AlreadyIssued,
@@ -28,13 +22,10 @@ from cloud_jobs.billing.register.errors import (
     OtherSeller,
     OutdatedClosing,
 )
-from cloud_jobs.billing.register.operations import void_invoice
-from cloud_jobs.billing.register.outdated import outdated_closings
-from cloud_jobs.billing.register.parties import Noticed, Parties
 from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.reconcile import ComparisonOutcome, reconcile
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
-from tests.cloud_jobs.billing.register.billed_lake import DAYS, NOW, BilledLake, clerk, used
+from tests.cloud_jobs.billing.register.billed_lake import DAYS, NOW, BilledLake, used
 from tests.cloud_jobs.billing.register.correcting import (
     BETA,
     CHILD,
@@ -82,44 +73,6 @@ def test_who_became_a_child_after_its_invoice_is_credited_before_its_parent_is_a
     ] == []
 
 
-def test_the_closing_of_a_former_payer_says_nothing_of_devices_that_are_no_more_its_own(billed: BilledLake) -> None:
-    [last] = billed.close("one", payers=["acme"])
-    noticed = Noticed(1, 2, 3, 4, ("acme/van-1: silent, closed by ada",), ("fence 'port'",), ("minimum fee",))
-    last = replace(last, parties=replace(Parties.parse(last.parties), noticed=noticed).text)
-    assert Noticed.of(last.parties) == noticed
-    run = ClosingRun(name="two", snapshot=last.snapshot, snapshot_id=last.snapshot_id, now=NOW)
-    assert Noticed.of(closed_empty(run, last).closing.parties) == Noticed()
-
-
-def test_both_are_adjusted_by_one_command_whichever_comes_first(billed: BilledLake) -> None:
-    billed.close("one")
-    issue(billed, "first")
-    agree(billed, CHILD)
-    billed.close("two")
-    done = adjust(billed, "second")
-    assert sorted((one.key.payer, one.net_minor) for one in done.documents) == [("acme", -450), ("beta", 450)]
-    assert posted(billed) == 630
-    # and back again: the child pays itself
-    agree(billed, CHILD, OWN)
-    billed.close("three")
-    done = adjust(billed, "third")
-    assert sorted((one.key.payer, one.net_minor) for one in done.documents) == [("acme", 450), ("beta", -450)]
-    assert posted(billed) == 630
-
-
-def test_a_child_that_pays_itself_now_is_not_invoiced_before_its_parent_is_credited(tmp_path: Path) -> None:
-    billed = billed_in(tmp_path, CHILD, BETA)
-    billed.close("one")
-    issue(billed, "first")
-    billed.publish(legal_entity(), tariff(price()), CHILD, BETA, OWN)
-    billed.close("two")
-    done = issue(billed, "second", ["acme"])
-    assert ([type(one) for one in done.refused], posted(billed)) == ([InvoicedToAnother], 630)
-    adjust(billed, "third")
-    issue(billed, "fourth", ["acme"])
-    assert posted(billed) == 630
-
-
 def test_a_closing_of_before_a_correction_is_not_issued_beside_those_of_after_it(billed: BilledLake) -> None:
     billed.close("one")
     agree(billed, CHILD)
@@ -134,35 +87,17 @@ def test_a_closing_of_before_a_correction_is_not_issued_beside_those_of_after_it
     assert posted(billed) == 630
 
 
-def test_what_is_issued_anew_is_by_the_corrected_contracts(billed: BilledLake) -> None:
-    billed.close("one")
-    issue(billed, "first")
-    void_invoice(
-        billed.register, "WB-EU-00000001", "wrong buyer", books=DocumentMaker(billed.register), clerk=clerk("void")
-    )
-    agree(billed, account("acme", device("van-1"), name="Acme Ltd"))
-    done = issue(billed, "second")
-    assert [type(one) for one in done.refused] == [OutdatedClosing, AlreadyIssued]
-    billed.close("two")
-    assert [one.key.payer for one in issue(billed, "third").documents] == ["acme"]
-
-
 def test_contracts_that_begin_later_or_are_of_others_hold_nobody_up(billed: BilledLake) -> None:
     billed.close("one")
     agree(billed, tariff(price("9"), effective_from="2026-04-03T00:00:00Z"), account("gamma", device("van-9")))
     assert len(issue(billed, "first").documents) == 2
 
 
-@pytest.mark.parametrize("escaped", [False, True])
-def test_a_changed_tariff_holds_up_who_pays_for_its_accounts_and_nobody_else(tmp_path: Path, escaped: bool) -> None:
+def test_a_changed_tariff_holds_up_who_pays_for_its_accounts_and_nobody_else(tmp_path: Path) -> None:
     night = {"id": "night", "effective_from": "2026-01-01T00:00:00Z"}
     bodies = [tariff(price("0.20"), **night), OWN, account("deep", device("van-2"), tariff="night", parent="acme")]
     billed = BilledLake.create(tmp_path, "van-1", "van-2", "van-3")
     billed.publish(legal_entity(), tariff(price()), *bodies, account("beta", device("van-3")))
-    if escaped:
-        # the same text to a reader of JSON
-        update = {"body": """replace(body, '"night"', '"n\\u0069ght"')"""}
-        billed.lake.open("reference").update(updates=update, predicate="kind = 'account'")
     billed.use(used("van-1", 1_000), used("van-2", 1_000), used("van-3", 1_000))
     billed.close("one")
     there = [tariff(price()), *bodies, account("beta", device("van-3"))]
@@ -170,24 +105,6 @@ def test_a_changed_tariff_holds_up_who_pays_for_its_accounts_and_nobody_else(tmp
     done = issue(billed, "first")
     assert [(type(one), one.payer) for one in done.refused] == [(OutdatedClosing, "acme")]
     assert [one.key.payer for one in done.documents] == ["beta"]
-
-
-def test_contracts_of_others_are_not_read_for_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    billed = billed_in(tmp_path)
-    billed.close("one")
-    agree(billed, account("acme", device("van-1"), name="Acme Ltd"))
-    judged: list[str] = []
-
-    class Counted(Contracts):
-        def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
-            taken = [*rows]
-            judged.extend(row["id"] for row in taken)
-            super().__init__(taken)
-
-    monkeypatch.setattr(newer_contracts, "Contracts", Counted)
-    newer = newer_contracts.NewerContracts(billed.lake, DAYS[1])
-    assert outdated_closings(billed.register, DAYS, newer).keys() == {"acme"}
-    assert {*judged} == {"acme"}
 
 
 def test_a_former_payer_whose_rows_are_damaged_is_blocked_and_holds_nobody_up(tmp_path: Path) -> None:

@@ -11,22 +11,19 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from rich.console import Console
 
 from cloud_jobs.billing.documents import DocumentContent, Form, charges_of
-from cloud_jobs.billing.rating import PayerUsage, RatingContract, cells_of_usage
 from cloud_jobs.billing.register.close import GroupClosed, Work
 from cloud_jobs.billing.register.closing import ClosingState
-from cloud_jobs.billing.register.documents_of import DocumentMaker, issued_document
+from cloud_jobs.billing.register.documents_of import issued_document
 from cloud_jobs.billing.register.errors import (
     Blocked,
     DamagedPayer,
     NotFinal,
     NothingClosed,
     NotOneNote,
-    RegisterDamaged,
 )
 from cloud_jobs.billing.register.operations import void_invoice
 from cloud_jobs.billing.register.terminal import closing_values, closings_table
@@ -83,17 +80,6 @@ def test_what_came_late_is_a_debit_note_and_what_was_too_much_a_credit_note(bill
     assert [charge.key.device for charge in charges_of(note)] == ["van-1"]
 
 
-def test_a_void_posts_nothing_and_is_shown(billed: BilledLake) -> None:
-    billed.close("one")
-    billed.issue("first")
-    made = void_invoice(
-        billed.register, "WB-EU-00000001", "wrong buyer", books=DocumentMaker(billed.register), clerk=clerk("void")
-    )
-    note = issued_document(billed.register, made.number)
-    assert (note["invoice_note"], note["document_totals"]["amount_due_for_payment"]["text"]) == ("wrong buyer", "8.57")
-    assert [one.number for one in billed.issue("second").documents] == ["WB-EU-00000004"]
-
-
 def test_an_open_device_makes_its_payer_provisional_and_no_other(tmp_path: Path) -> None:
     billed = BilledLake.create(tmp_path, "van-1", "van-2", "van-4")
     billed.publish(*FLEET)
@@ -107,23 +93,6 @@ def test_an_open_device_makes_its_payer_provisional_and_no_other(tmp_path: Path)
     assert [one.key.payer for one in done.documents] == ["beta"]
     (refused,) = done.refused
     assert isinstance(refused, NotFinal)
-
-
-def test_a_device_that_fell_silent_is_never_final_whatever_was_received_of_it(billed: BilledLake) -> None:
-    billed.publish(*FLEET, account("gamma", device("van-5"), device("van-6")))
-    billed.hear("van-5", until=datetime(2026, 3, 10, tzinfo=UTC))
-    billed.use()
-    *_, gamma = billed.close("one")
-    assert gamma.outcome is ClosingState.PROVISIONAL
-    assert gamma.reasons == (
-        "fleet/van-5: silent since 2026-03-10T00:00:00Z",
-        "fleet/van-6: nothing was ever heard of it",
-    )
-
-
-def test_a_month_that_has_not_ended_is_provisional(billed: BilledLake) -> None:
-    closings = billed.close("one", now=datetime(2026, 3, 31, 21, 59, tzinfo=UTC))
-    assert {one.outcome for one in closings} == {ClosingState.PROVISIONAL}
 
 
 def test_a_device_that_changes_its_account_is_billed_to_each_for_its_own_time(tmp_path: Path) -> None:
@@ -160,49 +129,11 @@ def test_days_that_a_payers_clocks_skipped_block_that_payer_and_nobody_else(tmp_
     assert again == replace(beta, number=1)
 
 
-def test_an_account_of_which_no_publication_can_be_used_blocks_itself_and_nobody_else(billed: BilledLake) -> None:
-    billed.publish(*FLEET, account("gamma", device("van-5"), colour="red"))
-    *others, gamma = billed.close("one")
-    assert {one.outcome for one in others} == {ClosingState.FINAL}
-    assert (gamma.outcome, "colour: Extra inputs" in gamma.reasons[0]) == (ClosingState.BLOCKED, True)
-
-
-def test_a_device_in_two_accounts_blocks_both_and_nobody_else(tmp_path: Path) -> None:
-    billed = BilledLake.create(tmp_path, "van-1", "van-2")
-    billed.publish(
-        legal_entity(),
-        tariff(price("0.45")),
-        account("acme", device("van-1")),
-        account("beta", device("van-1")),
-        account("gamma", device("van-2")),
-    )
-    billed.use(used("van-1", 1_000), used("van-2", 1_000))
-    states = {one.key.payer: (one.outcome.value, one.reasons) for one in billed.close("one")}
-    assert {name: state for name, (state, _) in states.items()} == {
-        "acme": "blocked",
-        "beta": "blocked",
-        "gamma": "final",
-    }
-    assert "'acme'" in states["beta"][1][0]
-    assert "'beta'" in states["beta"][1][0]
-    done = billed.issue("first")
-    assert [one.key.payer for one in done.documents] == ["gamma"]
-    assert {type(one) for one in done.refused} == {Blocked}
-
-
 def test_kilometres_in_a_zone_without_a_price_block_their_payer(billed: BilledLake) -> None:
     billed.use(used("van-4", 5_000, zone="new-fence"))
     acme, beta = billed.close("one")
     assert (acme.outcome, beta.outcome) == (ClosingState.FINAL, ClosingState.BLOCKED)
     assert "new-fence" in beta.reasons[0]
-
-
-def test_a_bad_tariff_blocks_until_it_is_corrected(billed: BilledLake) -> None:
-    bad = tariff(price("0.45"), effective_from="2026-02-01T00:00:00Z", currency="EURO")
-    billed.publish(*FLEET, bad)
-    assert {one.outcome for one in billed.close("one")} == {ClosingState.BLOCKED}
-    billed.publish(*FLEET, bad, bad | {"currency": "EUR"})
-    assert {one.outcome for one in billed.close("two")} == {ClosingState.FINAL}
 
 
 def test_a_run_that_died_before_its_last_commit_has_closed_nothing(
@@ -227,15 +158,6 @@ def test_a_run_that_died_before_its_last_commit_has_closed_nothing(
     assert charges_of(issued_document(billed.register, "WB-EU-00000002"))[0].quantity == 1_000_000
 
 
-def test_lines_that_were_changed_are_not_shown_as_an_invoice(billed: BilledLake) -> None:
-    billed.close("one")
-    billed.issue("first")
-    billed.lake.open("rated_lines").update(updates={"amount_minor": "1"}, predicate="device = 'van-1'")
-    with pytest.raises(RegisterDamaged, match="acme"):
-        issued_document(billed.register, "WB-EU-00000001")
-    assert issued_document(billed.register, "WB-EU-00000002")
-
-
 def test_nothing_is_numbered_whose_lines_are_not_there(billed: BilledLake) -> None:
     billed.close("one")
     billed.lake.open("rated_lines").delete("device = 'van-2'")
@@ -255,16 +177,6 @@ def test_a_payer_of_whom_no_valid_invoice_can_be_made_is_blocked_when_it_is_clos
     assert (gamma.outcome, gamma.net_minor, gamma.body_digest) == (ClosingState.BLOCKED, 45, "")
     assert "U+FFFE, which a document cannot show" in gamma.reasons[0]
     assert {type(one) for one in billed.issue("first").refused} == {Blocked}
-
-
-def test_an_amount_beyond_all_sense_blocks_its_payer_and_nobody_else(billed: BilledLake) -> None:
-    dear = tariff(price("999999999", unit="m"), id="dear")
-    billed.publish(*FLEET, dear, account("gamma", device("van-5"), tariff="dear"))
-    billed.hear("van-5")
-    billed.use(used("van-5", 1_000_000_000))
-    acme, _, gamma = billed.close("one")
-    assert (acme.outcome, gamma.outcome) == (ClosingState.FINAL, ClosingState.BLOCKED)
-    assert "look for a mistyped price or exchange rate" in gamma.reasons[0]
 
 
 def contents(billed: BilledLake, table: str, *without: str) -> list[dict[str, Any]]:
@@ -294,35 +206,6 @@ def test_what_is_closed_is_the_same_for_any_order_duplication_and_grouping(tmp_p
         assert contents(plain, table, *run_only) == contents(other, table, *run_only)
 
 
-def test_a_payer_with_many_devices_is_rated_in_parts_to_the_same_sum(
-    billed: BilledLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (whole, _) = billed.close("one")
-    monkeypatch.setattr("cloud_jobs.billing.register.payer_groups.DEVICES_AT_ONCE", 1)
-    (parts, _) = billed.close("two")
-    assert (parts.net_minor, parts.lines_digest, parts.body_digest, parts.control_totals) == (
-        whole.net_minor,
-        whole.lines_digest,
-        whole.body_digest,
-        whole.control_totals,
-    )
-
-
-def test_quantities_that_went_missing_between_usage_and_charges_block(
-    billed: BilledLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lose(contracts: Sequence[RatingContract], rows: pa.Table) -> list[PayerUsage]:
-        found = cells_of_usage(contracts, rows)
-        for one in found:
-            one.cells[:] = one.cells[1:]
-        return found
-
-    monkeypatch.setattr("cloud_jobs.billing.register.close.cells_of_usage", lose)
-    acme, _ = billed.close("one")
-    assert acme.outcome is ClosingState.BLOCKED
-    assert "usage assigned of acme, distance" in acme.reasons[0]
-
-
 def vat_of(**vat: Any) -> dict[str, Any]:
     return account("acme", device("van-1"), device("van-2"), payer=payer(vat=vat, vat_id="FR40303265045"))
 
@@ -348,9 +231,7 @@ def test_a_note_across_another_rate_takes_back_as_it_was_taxed_and_asks_as_it_is
     assert broken_rules(bytes(DocumentContent(made, Form.UBL))) == []
     billed.close("three")
     assert billed.adjust("again").documents == []
-    void = void_invoice(
-        billed.register, "WB-EU-00000001", "wrong", books=DocumentMaker(billed.register), clerk=clerk("void")
-    )
+    void = void_invoice(billed.register, "WB-EU-00000001", "wrong", clerk=clerk("void"))
     assert (void.net_minor, void.tax_minor) == (-810, -57)
     assert broken_rules(bytes(DocumentContent(issued_document(billed.register, void.number), Form.UBL))) == []
 
@@ -368,19 +249,6 @@ def test_a_note_from_taxed_to_not_subject_to_vat_is_refused_with_the_commands_to
         ' by itself (EN 16931, BR-O-11); run `waybill bill void WB-EU-00000001 --lake LAKE --reason "other VAT"`, then'
         " `waybill bill issue --lake LAKE --period 2026-03 --payer acme`"
     )
-
-
-def test_only_other_words_for_an_exemption_are_no_reason_for_a_note(billed: BilledLake) -> None:
-    billed.publish(*FLEET, vat_of(category="E", exemption_reason="Exempt"))
-    billed.use()
-    billed.close("one")
-    billed.issue("first")
-    billed.publish(
-        *FLEET, vat_of(category="E", exemption_reason="Exempt"), vat_of(category="E", exemption_reason="New")
-    )
-    billed.use()
-    billed.close("two")
-    assert billed.adjust("adjust").documents == []
 
 
 def test_the_screen_of_a_closing_names_refused_fences_and_records_in_quarantine(billed: BilledLake) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -85,22 +85,6 @@ def test_an_id_that_leads_out_of_a_folder_is_no_id(billed: BilledLake, name: str
         assert "no id of an account" in " ".join(result.stderr.split())
 
 
-def test_a_number_that_nobody_issued_is_not_shown_and_writes_nothing(billed: BilledLake, tmp_path: Path) -> None:
-    before = sorted(tmp_path.rglob("*"))
-    result = run(billed, "show", "../../evil", "--out", str(tmp_path / "out"))
-    assert (result.exit_code, "there is no document" in result.stderr) == (1, True)
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_an_issued_document_is_never_written_over(billed: BilledLake, tmp_path: Path) -> None:
-    run(billed, "close", "--period", "2026-03")
-    run(billed, "issue", "--period", "2026-03")
-    there = tmp_path / "WB-EU-00000001.json"
-    there.write_text("of somebody else")
-    result = run(billed, "show", "WB-EU-00000001", "--out", str(tmp_path))
-    assert (result.exit_code, there.read_text()) == (1, "of somebody else")
-
-
 @pytest.mark.parametrize("text", ["2026-13", "March", "2026-03-31/2026-03-01"])
 @pytest.mark.parametrize("command", ["close", "issue", "adjust", "list", "diff"])
 def test_a_period_that_is_none_is_a_wrong_option_and_nothing_is_written(
@@ -137,34 +121,6 @@ def test_a_note_says_why_it_was_made(billed: BilledLake) -> None:
     assert (refused.exit_code, "it needs a reason" in refused.stderr) == (1, True)
 
 
-def test_a_user_without_a_name_is_asked_for_one(billed: BilledLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(billed, "close", "--period", "2026-03", "--payer", "acme")
-
-    def nobody() -> str:
-        raise KeyError("getpwuid(): uid not found: 4711")
-
-    monkeypatch.setattr("getpass.getuser", nobody)
-    asked = run(billed, "issue", "--period", "2026-03")
-    assert (asked.exit_code, "--by" in asked.stderr) == (2, True)
-    assert run(billed, "issue", "--period", "2026-03", "--payer", "acme", "--by", "A. Clerk").exit_code == 0
-
-
-def test_what_is_blocked_shows_no_sum(billed: BilledLake) -> None:
-    billed.use(used("van-1", 10_000, zone="nowhere-priced"))
-    closed = run(billed, "close", "--period", "2026-03", "--payer", "acme")
-    assert "blocked" in closed.stdout
-    assert "0.00" not in closed.stdout
-
-
-def test_of_a_part_of_a_month_the_screen_says_what_counts_once_for_it(billed: BilledLake) -> None:
-    later = tariff(price(), minimum_amount="10", effective_from="2026-02-01T00:00:00Z")
-    accounts = account("acme", device("van-1")), account("beta", device("van-2"))
-    billed.publish(legal_entity(), tariff(price()), *accounts, later)
-    part = run(billed, "close", "--period", "2026-03-01/2026-03-15", "--payer", "acme")
-    assert "acme: once for these days: the minimum fee;" in " ".join(part.stdout.split())
-    assert "once for" not in run(billed, "close", "--period", "2026-03", "--payer", "acme").stdout
-
-
 FORMS = {
     "table": (".txt", b"WB-EU-00000001"),
     "json": (".json", b'{"annex"'),
@@ -187,16 +143,6 @@ def test_all_forms_are_written_while_issuing_and_are_those_that_are_shown(billed
         assert begin in content[:300], form
         assert run(billed, "show", "WB-EU-00000001", "--form", form).stdout_bytes == content
     assert len([*(tmp_path / "out").iterdir()]) == len(FORMS)
-
-
-def test_if_one_form_is_there_already_none_is_written(billed: BilledLake, tmp_path: Path) -> None:
-    run(billed, "close", "--period", "2026-03", "--payer", "acme")
-    run(billed, "issue", "--period", "2026-03", "--payer", "acme")
-    taken = tmp_path / "WB-EU-00000001.csv"
-    taken.write_bytes(b"mine")
-    result = run(billed, "show", "WB-EU-00000001", "--form", "ubl", "--form", "csv", "--out", str(tmp_path))
-    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
-    assert (taken.read_bytes(), [*tmp_path.glob("*.xml")]) == (b"mine", [])
 
 
 def test_what_is_issued_and_could_not_be_written_is_named_and_written_later(billed: BilledLake, tmp_path: Path) -> None:
@@ -311,13 +257,6 @@ def test_by_a_clock_that_is_not_the_stores_nothing_is_closed_issued_or_voided(
     assert len(billed.register.documents()) == 1
 
 
-@pytest.mark.parametrize("command", ["close", "issue", "adjust", "void"])
-def test_each_command_says_that_there_is_no_lake(tmp_path: Path, command: str) -> None:
-    words = ["WB-EU-00000001", "--reason", "wrong buyer"] if command == "void" else ["--period", "2026-03"]
-    result = CliRunner().invoke(app, [command, *words, "--lake", str(tmp_path / "typo")])
-    assert (result.exit_code, "there is no lake" in result.stderr) == (1, True), result.stderr
-
-
 def test_a_period_in_which_nobody_pays_is_no_success(billed: BilledLake) -> None:
     result = run(billed, "close", "--period", "2020-01")
     assert (result.exit_code, result.stdout) == (1, "")
@@ -332,26 +271,6 @@ def test_what_is_used_and_billed_to_nobody_is_named_by_close(billed: BilledLake)
     assert "billed to nobody, as no account that can be billed has it: fleet/van-3; `waybill" in closed.stderr
     assert len(values(closed)) == 2
     assert "billed to nobody" not in run(billed, "close", "--period", "2026-03", "--payer", "acme").stderr
-
-
-def test_what_is_used_after_its_assignment_ended_is_named_by_close(tmp_path: Path) -> None:
-    ends, begins = "2026-03-15T12:00:00Z", datetime(2026, 3, 15, 12, tzinfo=UTC)
-    made = BilledLake.create(tmp_path, "van-1", "van-2")
-    moved = account("beta", device("van-2", begin=ends), payer=payer(time_zone="America/New_York"))
-    made.publish(
-        legal_entity(),
-        tariff(price("0.45")),
-        account("acme", device("van-1", end=ends), device("van-2", end=ends)),
-        moved,
-    )
-    # the first is of the payer's, the second would be of the next month in Berlin
-    made.use(used("van-1", 4_000, begins - timedelta(hours=1)), used("van-2", 4_000, datetime(2026, 4, 1, tzinfo=UTC)))
-    assert "billed to nobody" not in run(made, "close", "--period", "2026-03").stderr
-    made.use(used("van-1", 0, begins), used("van-2", 4_000, begins))
-    assert "billed to nobody" not in run(made, "close", "--period", "2026-03").stderr
-    made.use(used("van-1", 4_000, begins))
-    closed = run(made, "close", "--period", "2026-03")
-    assert "as no account that can be billed has it: fleet/van-1; `waybill" in closed.stderr
 
 
 def test_close_says_until_when_publications_were_taken_over(billed: BilledLake) -> None:

@@ -12,9 +12,8 @@ import pytest
 
 from cloud_jobs.billing.rating import rate
 from cloud_jobs.billing.register.closing import Closing, ClosingState
+from cloud_jobs.billing.register.control_totals import seq_counts
 from cloud_jobs.billing.register.errors import Blocked
-from cloud_jobs.billing.register.metered_records import seq_counts
-from cloud_jobs.billing.register.parties import Parties
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.seq_ranges import SeqRanges
 from tests.cloud_jobs.billing.register.billed_lake import NOW, BilledLake
@@ -101,19 +100,6 @@ def test_a_record_of_another_month_that_is_gone_is_named_too(metered: BilledLake
     assert_only_acme_is_refused(metered)
 
 
-def test_records_that_came_past_the_regions_are_named(metered: BilledLake) -> None:
-    metered.lake.open("records").update(updates={"region": "null"}, predicate="device = 'eu-1' and seq < 4")
-    assert close(metered)["acme"].reasons == ("records with a region of acme/eu-1 on 2026-01-05: 58 instead of 61",)
-    assert_only_acme_is_refused(metered)
-
-
-def test_records_that_are_gone_are_named(metered: BilledLake) -> None:
-    metered.lake.open("records").delete("device = 'us-1' and seq = 3")
-    found = close(metered)
-    assert "records metered of acme/us-1 on 2026-01-05: 61 instead of 60" in found["acme"].reasons
-    assert_only_acme_is_refused(metered)
-
-
 @pytest.mark.parametrize("column", ["events", "content_bytes"])
 def test_a_row_of_usage_that_was_written_over_is_named(metered: BilledLake, column: str) -> None:
     row = row_in_force(metered, "eu-1", "*")
@@ -155,14 +141,6 @@ def test_usage_of_other_fences_than_those_of_the_snapshot_is_provisional_until_i
     assert {one.outcome for one in close(metered, "two").values()} == {ClosingState.FINAL}
 
 
-def test_a_refused_fence_is_named_in_the_closing(metered: BilledLake) -> None:
-    publish(metered, square("square") | {"geometry": None})
-    acme = close(metered)["acme"]
-    assert acme.outcome is ClosingState.FINAL
-    (refused,) = Parties.parse(acme.parties).noticed.refused_fences
-    assert refused.startswith("fence 'square'")
-
-
 @pytest.mark.parametrize(
     "sets",
     [
@@ -175,10 +153,3 @@ def test_seq_ranges_are_counted_without_being_parsed(sets: dict[int, IntervalSet
     ranges = SeqRanges.of(sets)
     texts = pa.chunked_array([["{}", ranges.text(), '{"3":[[5,5]]}']])
     assert seq_counts(texts).tolist() == [0, ranges.count, 1]
-
-
-def test_a_total_that_was_not_compared_is_none(metered: BilledLake) -> None:
-    (found, _) = metered.close("one", days=JANUARY, against_records=False)
-    names = {one["name"] for one in json.loads(found.control_totals)}
-    assert names
-    assert not [name for name in names if "records" in name]

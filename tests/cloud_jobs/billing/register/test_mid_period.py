@@ -89,33 +89,3 @@ def test_who_is_there_for_a_part_of_the_month_pays_a_part_of_the_minimum_and_who
         "no-device-standby": 10000,
         "whole-month": 10000,
     }
-
-
-def test_a_price_and_an_end_that_come_after_the_invoice_are_posted_as_the_difference(tmp_path: Path) -> None:
-    billed = BilledLake.create(tmp_path, "van-1", "van-2", "van-3")
-    agreed = [
-        legal_entity(),
-        tariff(price("0.45", allowance="50")),
-        tariff(price(), id="least", minimum_amount="100"),
-        account("acme", device("van-1")),
-        account("ends", device("van-2"), tariff="least"),
-        account("gone", device("van-3"), tariff="least"),
-    ]
-    billed.publish(*agreed)
-    billed.use(*(used("van-1", 60_000, datetime(2026, 3, day, 6, tzinfo=UTC)) for day in (10, 20)))
-    assert closed(billed) == {"acme": 3150, "ends": 10000, "gone": 10000}
-    billed.issue("first")
-    billed.publish(
-        *agreed,
-        tariff(price("0.46", allowance="50"), effective_from=MIDDLE),
-        account("ends", device("van-2"), tariff="least", effective_until=MIDDLE),
-        account("gone", device("van-3"), tariff="least", effective_until=MARCH_BEGINS),
-    )
-    billed.use()
-    assert closed(billed) == {"acme": 3210, "ends": 5161, "gone": 0}
-    notes = billed.adjust("second").documents
-    assert [(one.type.name, one.net_minor) for one in notes] == [
-        ("DEBIT_NOTE", 60),
-        ("CREDIT_NOTE", 5161 - 10000),
-        ("CREDIT_NOTE", -10000),
-    ]

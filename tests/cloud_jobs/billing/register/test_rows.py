@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_jobs.billing.rating import Charge
-from cloud_jobs.billing.register import rows
+from cloud_jobs.billing.register import tables as rows
 from cloud_jobs.billing.register.closing import PeriodKey
 from tests.cloud_jobs.billing.documents.rated import charges
 

@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -69,13 +68,6 @@ def test_who_accepts_it_is_named_on_the_invoice_and_more_of_it_is_not_accepted(b
     assert close(billed)["outcome"] == "provisional"
 
 
-def test_one_decision_accepts_all_doubts_on_a_device(billed: BilledLake) -> None:
-    take(billed, [*FOUR_FIXES, Said(9, b"x"), Said(10, b"y")])
-    assert len(close(billed)["reasons"]) == 2
-    assert accept(billed).exit_code == 0
-    assert close(billed)["outcome"] == "final"
-
-
 @pytest.mark.parametrize("drift", [0.0, 0.001, -0.0015])
 def test_a_night_without_a_fix_at_one_place_makes_nothing_provisional(billed: BilledLake, drift: float) -> None:
     there = 29 * EAST
@@ -84,15 +76,6 @@ def test_a_night_without_a_fix_at_one_place_makes_nothing_provisional(billed: Bi
     found = close(billed)
     assert (found["outcome"], found["unknown_mm"], found["inferred"]) == ("final", 0, 0)
     assert certificate(billed)["unknown_ms"] == 0
-
-
-def test_a_start_that_is_seen_late_counts_as_long_as_its_beeline_takes(billed: BilledLake) -> None:
-    away = [fix(NIGHT_MIN + 30 + minute, 34 * EAST + minute * EAST) for minute in range(30)]
-    take(billed, [*drive(range(30)), *away])
-    found = certificate(billed)
-    # five minutes of way, at 3 m/s; not ten hours
-    assert (found["unknown_mm"], found["unknown_ms"]) == (1_113_195, 371_065)
-    assert close(billed)["outcome"] == "provisional"
 
 
 def test_a_payer_may_agree_on_another_share(tmp_path: Path) -> None:
@@ -139,23 +122,6 @@ def test_an_entry_in_a_gap_is_charged_as_inferred_where_the_tariff_sells_it_and_
         assert drawn == ["2", "2"]
 
 
-@pytest.mark.parametrize("late", range(4))
-def test_each_fix_may_come_late(tmp_path: Path, late: int) -> None:
-    gap_min = 11 * 60
-    said = [fix(0, 0.0), fix(1, EAST), fix(gap_min, 1.0), fix(gap_min + 1, 1.0 + EAST)]
-    whole, parts = lake_of(tmp_path / "whole"), lake_of(tmp_path / "parts")
-    take(whole, said)
-    others = [one for at, one in enumerate(said) if at != late]
-    take(parts, others)
-    take(parts, [said[late]], first=4)
-
-    def known(billed: BilledLake) -> dict[str, Any]:
-        found = certificate(billed)
-        return {name: found[name] for name in ("positions", "driven_ms", "unknown_ms", "unknown_mm")}
-
-    assert known(parts) == known(whole)
-
-
 def at_origin(minute: float) -> Said:
     return fix(minute, 0.0, latitude=0.0, speed_mps=12)
 
@@ -197,23 +163,3 @@ def test_positions_that_no_track_takes_are_final_for_nobody(billed: BilledLake, 
     assert "positions are of no use to any track" in found["reasons"][0]
     assert accept(billed).exit_code == 0
     assert close(billed)["outcome"] == "final"
-
-
-def test_what_is_refused_on_a_way_that_is_known_makes_nothing_provisional(billed: BilledLake) -> None:
-    parked = [fix(minute, 59 * EAST) for minute in (*range(60, 90), *range(60, 90))]
-    others = [refused(minute + 0.5) for minute in range(60) for refused in (at_origin, inaccurate)]
-    take(billed, [*drive(range(60)), *others, *parked])
-    assert (certificate(billed)["kept"], certificate(billed)["refused"]) == (90, 0)
-    assert close(billed)["outcome"] == "final"
-
-
-def test_a_payer_may_agree_on_another_share_of_them(tmp_path: Path) -> None:
-    made = lake_of(tmp_path, doubts={"refused_percent": "80"})
-    take(made, drive(range(3)), "car")
-    take(made, [*drive(range(60)), *map(inaccurate, range(60, 300))])
-    assert close(made)["outcome"] == "final"
-
-
-def test_what_is_longer_than_a_day_is_silence(billed: BilledLake) -> None:
-    take(billed, [fix(-2000, 0.0), fix(0, 1.0)])
-    assert certificate(billed)["unknown_mm"] == 0

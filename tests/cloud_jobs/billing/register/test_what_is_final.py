@@ -5,23 +5,18 @@ from __future__ import annotations
 import io
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-import pytest
 from rich.console import Console
 
 from cloud_jobs.billing.billing_period import BillingPeriod
-from cloud_jobs.billing.certificates import certificates_from, counting
-from cloud_jobs.billing.register.closing import ClosingState
-from cloud_jobs.billing.register.parties import Noticed
+from cloud_jobs.billing.certificates import certificates_from
+from cloud_jobs.billing.register.closing import ClosingState, Noticed
 from cloud_jobs.billing.register.terminal import closing_values, closings_table
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.snapshots import take_snapshot
-from cloud_jobs.published_fences import parsed
 from cloud_jobs.reconcile import ComparisonOutcome, reconcile
-from cloud_jobs.usage import job, metering
-from geo.spatial import ENGINE_VERSION, TrackSettings
+from geo.spatial import TrackSettings
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, price, tariff
 from tests.cloud_jobs.billing.register.billed_lake import NOW, BilledLake
 from tests.cloud_jobs.billing.register.metered_lake import FIXES, JANUARY, TEN, meter, metered_lake, publish, state
@@ -63,7 +58,7 @@ def test_what_comes_after_an_erasure_is_billed_but_for_ways_and_those_are_counte
     assert {one.key.payer: one.net_minor - before[one.key.payer] for one in after} == {"acme": 500, "beta": 0}
     assert Noticed.of(next(one.parties for one in after if one.key.payer == "acme")).late_positions == 1
     van, days = TenantDevice("acme", "eu-1"), BillingPeriod.parse("2026-01", "Europe/Berlin")
-    found = certificates_from(made.lake, take_snapshot(made.lake, NOW), [van], days)[van]
+    found = certificates_from(made.lake, take_snapshot(made.lake, NOW), [van], (days.start, days.end))[van]
     assert (found.is_final, found.counts.late_positions) == (True, 1)
     reconciled = reconcile(made.lake, take_snapshot(made.lake, NOW), JANUARY, None, now=NOW)
     (events,) = [one for one in reconciled.comparisons if one.name == "events metered"]
@@ -97,74 +92,6 @@ def test_hours_that_keep_what_former_rules_made_of_them_are_counted(tmp_path: Pa
     # two hours of two devices, and of one
     found = {one.key.payer: Noticed.of(one.parties).former_rules for one in made.close("two", days=JANUARY)}
     assert found == {"acme": 2, "beta": 1}
-
-
-@pytest.mark.parametrize("other", ["settings", "engine"])
-def test_hours_that_keep_what_other_track_settings_or_another_engine_made_of_them_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
-) -> None:
-    made = metered_lake(tmp_path)
-    declare_erasure(made.lake, Erasure("acme", "eu-1", TEN + timedelta(days=10)), NOW)
-    before = {one.key.payer: one.net_minor for one in made.close("one", days=JANUARY)}
-    if other == "engine":
-        for module in (job, metering):
-            monkeypatch.setattr(module, "ENGINE_VERSION", ENGINE_VERSION + 1)
-    meter(made, TrackSettings(max_gap_s=30) if other == "settings" else None)
-    after = {
-        one.key.payer: (one.net_minor, Noticed.of(one.parties).former_rules) for one in made.close("two", days=JANUARY)
-    }
-    # of beta all is computed again, also what comes out the same; of acme the hours of eu-1 are not
-    assert after["beta"] == (5 if other == "settings" else before["beta"], 0)
-    assert after["acme"][1] == 2
-    # and who goes back to the first ones has no such hours
-    monkeypatch.undo()
-    meter(made)
-    back = {
-        one.key.payer: (one.net_minor, Noticed.of(one.parties).former_rules) for one in made.close("x", days=JANUARY)
-    }
-    assert back == {payer: (net, 0) for payer, net in before.items()}
-
-
-def test_an_hour_in_which_a_device_stood_still_is_of_no_former_rules(tmp_path: Path) -> None:
-    lake = lake_of(tmp_path)
-    ingest(lake, [LakeFix("eu-1", 1, TEN, 0.0, 0.0, kind="event")])
-    state(lake, "eu-1", count=1)
-    made = BilledLake(lake)
-    publish(made, legal_entity(), tariff(price("0.45")), account("acme", device("eu-1", tenant="acme")))
-    meter(made)
-    declare_erasure(lake, Erasure("acme", "eu-1", TEN + timedelta(days=10)), NOW)
-    meter(made, TrackSettings(max_gap_s=30))
-    (found,) = made.close("one", days=JANUARY)
-    assert Noticed.of(found.parties).former_rules == 0
-
-
-def test_an_hour_is_held_to_be_erased_as_long_after_the_moment_as_usage_holds_it(tmp_path: Path) -> None:
-    # two gaps of a day each: 30 hours after the moment nothing is computed again
-    tracks = TrackSettings(max_gap_s=86_400)
-    made = metered_lake(tmp_path)
-    meter(made, tracks)
-    declare_erasure(made.lake, Erasure(None, None, TEN - timedelta(hours=30)), NOW)
-    assert {Noticed.of(one.parties).former_rules for one in made.close("one", days=JANUARY)} == {0}
-    publish(made, square("square", lon=5.0))
-    meter(made, tracks)
-    found = {one.key.payer: Noticed.of(one.parties).former_rules for one in made.close("two", days=JANUARY)}
-    assert found == {"acme": 2, "beta": 1}
-
-
-def test_of_many_fences_only_those_are_parsed_that_hours_with_erased_positions_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = metered_lake(tmp_path, square("square"), *(square(f"other-{at}", lon=5.0 + at) for at in range(20)))
-    declare_erasure(made.lake, Erasure(None, None, TEN + timedelta(days=10)), NOW)
-    asked: list[int] = []
-
-    def counted(texts: list[str]) -> Any:
-        asked.append(len(texts))
-        return parsed(texts)
-
-    monkeypatch.setattr(counting, "parsed", counted)
-    made.close("one", days=JANUARY)
-    assert {*asked} == {1}
 
 
 def driven(folder: Path, stated_s: int) -> BilledLake:

@@ -1,0 +1,95 @@
+"""What closings rest on, as it is now or at a snapshot: contracts by their digest, and decisions that still stand."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cached_property
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cloud_jobs.billing.contracts import BlockedPayer, Contracts, PayerContract, UnknownPayer
+from cloud_jobs.billing.contracts.published import MODEL_OF
+from cloud_jobs.billing.errors import BadPeriod, BillingError
+from cloud_jobs.billing.register.closing import Closing, Days
+from cloud_jobs.billing.register.tables import digest_of
+from cloud_jobs.lake.snapshot_reads import publications, reference_rows
+from cloud_jobs.lake.snapshots import LakeState, newest_state, snapshots
+from cloud_jobs.lake.tables import Condition, Lake
+
+_PRICES: Final = ("tariff", "legal_entity", "exchange_rate")
+
+
+def agreed_with(contracts: Contracts, payer: str, days: Days) -> PayerContract | BillingError:
+    """The contract of a payer for its local days, or why there is none."""
+    try:
+        return contracts.contract_of(payer, contracts.period_of(payer, *days))
+    except (BadPeriod, BlockedPayer, UnknownPayer) as fault:
+        return fault
+
+
+def contracts_above(reference: pa.Table, accounts: Collection[str], *, with_prices: bool = True) -> Contracts:
+    """The contracts of some accounts and of those above them, of all accounts only these; by rows of the table
+    `reference`. Without prices they say who pays for which devices."""
+    asked, above = set[str](), {*accounts}
+    while above := above - asked:
+        asked |= above
+        made = Contracts(publications(reference, "account", asked))
+        above = made.parents
+    others = [row for kind in _PRICES if with_prices for row in publications(reference, kind)]
+    return Contracts([*publications(reference, "account", asked), *others]) if others else made
+
+
+def contract_digest(contract: PayerContract | BillingError) -> str:
+    """What stands in a closing for the contract that it was made by."""
+    return contract.digest if isinstance(contract, PayerContract) else digest_of(str(contract))
+
+
+class CurrentContracts:
+    """Whether closings are to be made again before anything is posted, or said of them. Raises LakeError."""
+
+    def __init__(self, lake: Lake, state: LakeState | None = None) -> None:
+        """`state`: what is known; None: all that there is."""
+        self._lake, self._state = lake, state or newest_state(lake)
+        self._commit_of = {one.number: one.reference_commit for one in snapshots(lake)}
+        self._digests: dict[tuple[str, Days], str] = {}
+
+    def are_newer(self, snapshot: int) -> bool:
+        """Whether contracts were published since a snapshot, or may have been, as nobody knows it any more."""
+        return self._commit_of.get(snapshot, 0) < self._newest_commit
+
+    def contract(self, payer: str, days: Days) -> PayerContract | BillingError:
+        """The contract of a payer, or why there is none."""
+        return agreed_with(self._contracts, payer, days)
+
+    def differ(self, closing: Closing) -> bool:
+        """Whether a closing was made by another contract."""
+        if not self.are_newer(closing.snapshot):
+            return False
+        asked = closing.key.payer, (closing.key.first_day, closing.key.last_day)
+        if asked not in self._digests:
+            self._digests[asked] = contract_digest(self.contract(*asked))
+        return self._digests[asked] != closing.contract_digest
+
+    def fault(self, closing: Closing) -> str:
+        """Why a closing is to be made again; "": what it rests on still holds."""
+        if self.differ(closing):
+            return "contracts were published since it was closed"
+        withdrawn = self._withdrawn.intersection(closing.decisions)
+        return f"decision {min(withdrawn)} was withdrawn since it was closed" if withdrawn else ""
+
+    @cached_property
+    def _contracts(self) -> Contracts:
+        return Contracts(reference_rows(self._lake, self._state))
+
+    @cached_property
+    def _newest_commit(self) -> int:
+        known: list[Condition] = [("commit_number", "<=", self._state.reference_commit)]
+        commits = self._lake.rows("reference", ["commit_number"], where=[("kind", "in", [*MODEL_OF]), *known])
+        return pc.max(commits["commit_number"]).as_py() or 0
+
+    @cached_property
+    def _withdrawn(self) -> frozenset[int]:
+        known: list[Condition] = [("number", "<=", self._state.decisions_number)]
+        return frozenset(self._lake.rows("decisions", ["withdraws"], where=known)["withdraws"].to_pylist())
