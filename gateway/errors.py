@@ -9,7 +9,6 @@ GatewayError
 ├── AddressTaken         metrics and status cannot be served at their address
 ├── ClockSetBack         what was forgotten by the clock of before has to be read again
 ├── NoAnswer             no gateway answers at the address of its status
-├── NotForgotten         what an access daemon keeps of a device is not given up
 ├── ThreadEnded          a thread of this process ended by itself
 ├── AlertsUnread         a topic of alerts or verdicts cannot be read
 ├── StateUnusable        the notifier's state file cannot be read or written
@@ -70,10 +69,6 @@ class ClockSetBack(GatewayError):
 
 class NoAnswer(GatewayError):
     """The status of a gateway cannot be read."""
-
-
-class NotForgotten(GatewayError):
-    """Nothing was changed in what the daemon keeps."""
 
 
 class ThreadEnded(GatewayError):

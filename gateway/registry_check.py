@@ -54,7 +54,7 @@ class RegistryCheck:
             "registry_current": standing.is_current,
             "registry_unreachable_since_s": standing.unreachable_since_s,
             "registry_devices": len(registry),
-            "registry_entries_refused_by": dict(registry.counts.refused_by),
+            "registry_entries_refused_by": dict(registry.refused_by),
             "registry_last_refused": registry.last_refused,
         }
 

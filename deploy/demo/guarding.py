@@ -22,7 +22,7 @@ from waybill.daemon.tls import tls_context
 from waybill.identity.claims import TOKEN_LIFETIME, make_token
 from waybill.identity.operator_settings import OPERATOR_SETTINGS, read_operator_settings
 from waybill.identity.registry import Claim, DeviceChange, DeviceState, expect, revoke
-from waybill.identity.registry_session import RegistrySession
+from waybill.identity.registry_session import RegistrySession, exactly
 
 __all__ = ["ExpectedDevice", "LockedOut", "enrolled", "expect_devices", "expect_vehicles", "lock_out"]
 
@@ -76,7 +76,7 @@ def expect_devices(stack: LocalStack, devices: Iterable[ExpectedDevice], reason:
         claim = Claim(id=token.id, password_hash=token.password_hash, until=now + TOKEN_LIFETIME)
         entries.append(expect(*device.sender, region=device.region, claim=claim, change=change))
     with _registry(stack) as registry:
-        missing = registry.publish(entries, _CONFIRM_S).missing
+        missing = registry.change({one.name: exactly(one) for one in entries}, _CONFIRM_S).missing
     if missing:
         raise DemoError(f"the access daemons of {', '.join(missing)} did not confirm the devices")
 
@@ -106,7 +106,7 @@ def lock_out(stack: LocalStack, name: str, region: str, certificate: TlsFiles) -
         # A thread of its own: the end is noticed when it comes, whatever the publication still waits for.
         ended = pool.submit(_ended_s, session)
         began = time.monotonic()
-        registry.publish([revoke(entry, DeviceChange(datetime.now(UTC), _OPERATOR, "stolen"))])
+        registry.change({name: exactly(revoke(entry, DeviceChange(datetime.now(UTC), _OPERATOR, "stolen")))})
         ended_s = ended.result()
         after_s = None if ended_s is None else ended_s - began
     refused = tuple(one for one in regions if _is_refused(stack.brokers[one].port, certificate))

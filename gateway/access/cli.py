@@ -278,29 +278,6 @@ def status(
         raise typer.Exit(1)
 
 
-@app.command()
-def forget(
-    devices: Annotated[list[str] | None, typer.Argument(help="Of which devices; none: say which there are.")] = None,
-    *,
-    config: ConfigOption,
-) -> None:
-    """Give up what the daemon, which is stopped, keeps of devices by keys that are not trusted any more.
-
-    Without devices it prints a line for each that there is: name, state, and why it is not trusted.
-
-    Example: fleet-gateway access forget acme/bus-1 --config access.toml
-    """
-    from gateway.access.forget import doubtful_entries, forget_entries
-
-    with _errors_as_messages():
-        settings = _checked_settings(config)
-        if devices:
-            forget_entries(settings, devices)
-            return
-        for one in doubtful_entries(settings):
-            typer.echo(printable(f"{one.device} {one.state} {one.doubt}"))
-
-
 def _checked_settings(config: Path) -> AccessSettings:
     settings = load(AccessSettings, config)
     if found := problems(settings):

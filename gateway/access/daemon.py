@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,14 +21,12 @@ from gateway.access.broker_log import BrokerLogs
 from gateway.access.clock_watch import ClockWatch
 from gateway.access.config import AccessSettings, ClaimBroker, GuardedBroker
 from gateway.access.core import AccessCore
-from gateway.access.displaced import MISSING, OUTRANKED, Displaced
 from gateway.access.enrolment_service import RegionEnrolment
 from gateway.access.issued import IssuedReader
-from gateway.access.kept_entries import IN_DOUBT, DoubtfulEntries, judge_kept, rank_of
 from gateway.access.loop import AccessLoop, ListIntake, SessionLooks, Settling
 from gateway.access.publisher import AccessPublisher
+from gateway.access.registry_cache import CACHE_FILE, RegistryCache
 from gateway.access.revocation import LISTS_TOPIC, OwnList
-from gateway.access.seen_entries import SEEN_FILE, SeenEntries, SeenUnreadable
 from gateway.access.status import AccessMetrics, AccessStatus, RefusedEnrolment
 from gateway.errors import AddressTaken, ThreadEnded
 from waybill.daemon.durable_file import replace_durably
@@ -44,15 +41,13 @@ from waybill.identity.broker_conf import (
 )
 from waybill.identity.publication_id import PROPERTY
 from waybill.identity.registry_messages import (
-    ENTRY_PROPERTIES,
     CheckSigned,
     DevicePublication,
     EntryRefused,
     FollowedOperators,
     devices_topic,
-    tenant_of,
 )
-from waybill.identity.registry_topic import BecameOfMessage, DeviceRegistry, Outranked, RegistryReader, Taken
+from waybill.identity.registry_topic import BecameOfMessage, DeviceRegistry, RegistryReader, Taken
 from waybill.pulsar.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
 from waybill.pulsar.pulsar_client import TokenWatch
 
@@ -115,156 +110,7 @@ def _claim_lines(broker: ClaimBroker) -> list[str]:
     return [*lines, *broker_log_lines()]
 
 
-# What holds of each device, as it was published: kept, and published again where another message came after it.
-
 _LOG = structlog.get_logger("access")
-
-
-class HeldEntries:
-    """What the registry in memory holds, as messages on disk. Its reader calls `take`, any thread `message`.
-
-    Published again is what the registry holds, whole, and never what is older than that or than what waits for our
-    clock: where the disk has not got it, nothing is.
-    """
-
-    def __init__(
-        self,
-        registry: DeviceRegistry[Any],
-        seen: SeenEntries,
-        displaced: Displaced,
-        check_signed: CheckSigned | None,
-    ) -> None:
-        self._registry, self._seen, self._check_signed = registry, seen, check_signed
-        self._doubtful = DoubtfulEntries()
-        self._to_come: defaultdict[str, set[str]] = defaultdict(set)
-        self._missing: set[str] = set()
-        self.displaced = displaced
-
-    @property
-    def problem(self) -> str:
-        """Of what is held: what the topic has not got, and what no key of today is trusted for; "" if all is well."""
-        missing = len(self._missing)
-        lost = f"registry: {missing} devices are known here and not on the topic; they are published again"
-        return "; ".join(filter(None, (lost if missing else "", self._doubtful.problem)))
-
-    def doubt(self, name: str) -> str:
-        """Why nothing is to be made of the entry that holds of a device; "" if it is the newest for all we know."""
-        rank = self._registry.precedence(name)
-        if rank is not None and self._registry.ahead.outranks(name, rank):
-            return f"a later entry of {name} is, or may be, dated ahead of this machine's clock"
-        return f"the last entry of {name} is by a key that is not trusted now" if name in self._doubtful else ""
-
-    def restore(self) -> Iterator[DevicePublication]:
-        """What was taken before the last end, and holds: the topic may have an older entry by now, or none."""
-        for message in self._seen.all():
-            yield from self._judge_again(message)
-
-    def restore_late(self) -> Iterator[DevicePublication]:
-        """The same where the file can be opened only now, for whoever has read the topic already."""
-        if self._seen.look():
-            for publication in self.restore():
-                self.displaced.note(publication.entry.name, OUTRANKED)
-                yield publication
-
-    def look_at_doubtful(self) -> Iterator[DevicePublication]:
-        """Other keys are trusted than before: what holds now that was in doubt, though the topic may have lost it."""
-        for name in self._doubtful.names():
-            with contextlib.suppress(SeenUnreadable):
-                if (message := self._seen.message(name)) is not None:
-                    yield from self._judge_again(message)
-
-    def on_begin(self, tenant: str) -> None:
-        """The topic of a tenant is read from its beginning: all that is known of it is to come."""
-        self._to_come[tenant] = self._registry.names(tenant)
-
-    def on_standing(self, tenant: str, standing: TopicStanding) -> None:
-        """How far a tenant's topic is read. What did not come by its end is lost there: it is published again."""
-        if standing.is_current:
-            missing = self._to_come.pop(tenant, set())
-            if missing:
-                _LOG.error("the topic has lost devices that are known here", devices=len(missing))
-            for name in missing:
-                self.displaced.note(name, MISSING)
-            self._missing |= missing
-
-    def take(self, message: TopicMessage, became: BecameOfMessage) -> None:
-        """What became of the last message of the topic. A message of a device that is not known displaces nothing."""
-        name = became.key if isinstance(became, EntryRefused) else became.publication.entry.name
-        message = _without_others(message)
-        self._to_come[tenant_of(name)].discard(name)
-        if isinstance(became, Taken):
-            self._seen.keep(message)
-            self._is_there(name, is_new=True)
-            return
-        if isinstance(became, Outranked):
-            _LOG.warning("an older entry came after a newer one, which holds", device=name)
-            self.displaced.note(name, OUTRANKED)
-        elif isinstance(became, EntryRefused):
-            self._take_refused(name, message, became.reason)
-        else:
-            # On a disk that was full when it came first it may be missing.
-            if not self._has(name, message):
-                self._seen.keep(message)
-            self._is_there(name)
-
-    def message(self, name: str) -> TopicMessage | None:
-        """The message that holds of a device; None: none does, or it is not on disk. Raises SeenUnreadable."""
-        rank, message = self._registry.precedence(name), self._seen.message(name)
-        if message is None or rank is None or rank_of(message) != rank or self._registry.ahead.outranks(name, rank):
-            return None
-        return _without_others(message)
-
-    def _judge_again(self, message: TopicMessage) -> Iterator[DevicePublication]:
-        try:
-            kept = judge_kept(message, self._check_signed)
-        except EntryRefused:
-            self._seen.note_damaged(message.key or "")
-            return
-        self._doubtful.put(kept)
-        publication = kept.publication
-        # By keys of before nobody is let in, and nobody who is locked out comes back.
-        if kept.doubt and publication.entry.may_connect:
-            self._registry.bar(publication.entry.name, publication.precedence)
-        elif isinstance(self._registry.hold(publication, message), Taken):
-            yield publication
-
-    def _is_there(self, name: str, *, is_new: bool = False) -> None:
-        """The last message of a device is the one that holds, and somebody signed it who is trusted now."""
-        self._missing.discard(name)
-        self._doubtful.settle(name)
-        self.displaced.settle(name, is_new=is_new)
-
-    def _take_refused(self, name: str, message: TopicMessage, reason: str) -> None:
-        is_kept = self._has(name, message)
-        if is_kept and reason in IN_DOUBT:
-            self._doubtful.put(judge_kept(message, self._check_signed))
-        if self._registry.precedence(name) is None:
-            return
-        # The same one, whole: it holds, and its key is trusted no more.
-        if is_kept:
-            self._missing.discard(name)
-            self.displaced.settle(name)
-        else:
-            self.displaced.note(name, reason)
-
-    def _has(self, name: str, message: TopicMessage) -> bool:
-        """Whether this is known to be what is kept of a device."""
-        with contextlib.suppress(SeenUnreadable):
-            kept = self._seen.message(name)
-            return kept is not None and _content(_without_others(kept)) == _content(message)
-        return False
-
-
-def _without_others(message: TopicMessage) -> TopicMessage:
-    """A message with the properties of an entry alone: others are signed by nobody, and as large as anybody likes."""
-    return message._replace(
-        properties={key: message.properties[key] for key in ENTRY_PROPERTIES & message.properties.keys()}
-    )
-
-
-def _content(message: TopicMessage) -> tuple[str | None, bytes, Mapping[str, str]]:
-    return message.key, message.body, dict(message.properties)
-
 
 # What is said of a running access daemon: each second its parts are asked, and its status and numbers follow.
 
@@ -284,8 +130,7 @@ class ReportedParts:
     operators: FollowedOperators | None
     key: AccessKey
     publisher: AccessPublisher
-    seen: SeenEntries
-    held: HeldEntries
+    cache: RegistryCache
     clock_watch: ClockWatch
     tokens: TokenWatch
     enrolment: RegionEnrolment | None
@@ -308,7 +153,7 @@ class AccessReport:
         parts.logs.end_sessions()
         problem, ends = next(self._problems(), ""), parts.key.ends
         standing, registry, enrolment = parts.reader.standing, parts.reader.registry, parts.enrolment
-        counts = registry.counts
+
         self.status = self._first.model_copy(
             update={
                 "healthy": not problem,
@@ -322,14 +167,14 @@ class AccessReport:
                 # From the file: what the broker has counts, not what we meant to give it.
                 "lists": {one.issuer: one.next_update.timestamp() for one in parts.files.lists.values()},
                 "key_ends_s": ends.timestamp() if ends is not None else None,
-                "entries_refused": counts.refused,
-                "entries_refused_by": dict(counts.refused_by),
-                "entries_outranked": counts.outranked,
+                "entries_refused": registry.refused_by.total(),
+                "entries_refused_by": dict(registry.refused_by),
+                "entries_outranked": registry.outranked,
                 "list_bytes": parts.publisher.list_bytes,
                 "devices_left_open": parts.core.left_open,
                 "answers_dropped": parts.publisher.dropped + parts.core.confirmations_dropped,
                 "topics_held": dict(parts.publisher.topics_held + (enrolment.topics_held if enrolment else Counter())),
-                "entries_published_again": parts.held.displaced.published.total(),
+                "entries_published_again": parts.cache.published_again,
                 "last_entry_refused": registry.last_refused,
                 "enrolments": dict(enrolment.outcomes) if enrolment else {},
                 "enrolments_refused": [RefusedEnrolment.of(one) for one in (enrolment.refusals if enrolment else ())],
@@ -337,7 +182,7 @@ class AccessReport:
                 **parts.metrics.counts,
             }
         )
-        parts.metrics.mirrored.entries.set(counts.taken, "taken")
+        parts.metrics.mirrored.entries.set(registry.taken, "taken")
         parts.metrics.take(self.status)
 
     def _problems(self) -> Iterator[str]:
@@ -360,9 +205,7 @@ class AccessReport:
             parts.intake.problem,
             parts.key.problem(datetime.fromtimestamp(self._clock(), UTC)),
             parts.publisher.problem,
-            parts.seen.problem,
-            parts.held.problem,
-            parts.held.displaced.problem,
+            parts.cache.problem,
             "; ".join(parts.enrolment.problems) if parts.enrolment is not None else "",
             parts.tokens.ending,
         )
@@ -390,14 +233,17 @@ class AccessDaemon:
         reading, operators = settings.registry, settings.registry.followed()
         key, guard = AccessKey(reading, settings.region, operators), files.open_guard()
         logs = BrokerLogs(settings, guard)
-        self._seen = SeenEntries(own.folder.folder / SEEN_FILE)
         registry, self._watch = DeviceRegistry(_keep, reading.max_devices, clock), self._made_watch()
         self._operators, check_signed = operators, None if operators is None else operators.check_signed
-        displaced = Displaced(lambda tenant: self._reader.is_current(tenant))  # noqa: PLW0108 - it is made below
-        self._held = held = HeldEntries(registry, self._seen, displaced, check_signed)
-        self._publisher = AccessPublisher(reading, settings.region, key, displaced, held.message)
+        self._cache = cache = RegistryCache(
+            own.folder.folder / CACHE_FILE,
+            registry,
+            check_signed,
+            lambda tenant: self._reader.is_current(tenant),  # noqa: PLW0108 - it is made below
+        )
+        self._publisher = AccessPublisher(reading, settings.region, key, cache)
         core = AccessCore(own.issuer, lambda name: (kept := registry.get(name)) is not None and not kept.is_closed)
-        self._enrolment, intake = self._made_enrolment(key), ListIntake(core, own, root, metrics, clock)
+        self._enrolment, intake = self._made_enrolment(key), ListIntake(core, own, root, metrics)
         self._loop = AccessLoop(
             core,
             StepRunner(
@@ -430,8 +276,7 @@ class AccessDaemon:
                 operators=operators,
                 key=key,
                 publisher=self._publisher,
-                seen=self._seen,
-                held=held,
+                cache=cache,
                 clock_watch=self._watch,
                 tokens=TokenWatch([reading.access], clock),
                 enrolment=self._enrolment,
@@ -452,7 +297,15 @@ class AccessDaemon:
     def _made_enrolment(self, key: AccessKey) -> RegionEnrolment | None:
         if self._settings.enrolment is None:
             return None
-        return RegionEnrolment(self._settings, self._own.folder, key, self._clock, doubt=self._doubt)
+        watch = self._watch
+        return RegionEnrolment(
+            self._settings,
+            self._own.folder,
+            key,
+            self._clock,
+            devices=self._cache,
+            clock_problem=lambda: "" if watch.is_good else watch.problem,
+        )
 
     def _registry_reader(
         self, registry: DeviceRegistry[_Kept], check_signed: CheckSigned | None
@@ -463,7 +316,7 @@ class AccessDaemon:
             registry,
             tenants=self._settings.registry.tenants,
             check_signed=check_signed,
-            on_begin=self._held.on_begin,
+            on_begin=self._cache.on_begin,
             starts_anew=self._look,
             loss_look_s=LOSS_LOOK_S,
             on_message=self._on_entry,
@@ -500,7 +353,7 @@ class AccessDaemon:
         """Serve until `stop` is set. Raises AddressTaken, ClockSetBack, ThreadEnded."""
         # First, because the broker may be waiting for its files.
         self.prepare()
-        with self._serve() as server, self._seen:
+        with self._serve() as server, self._cache:
             self._restore()
             for thread in self._threads:
                 thread.start()
@@ -521,28 +374,22 @@ class AccessDaemon:
                     thread.close()
 
     def _restore(self) -> None:
-        for publication in self._held.restore():
+        for publication in self._cache.restore():
             self._loop.take(publication)
             if self._enrolment is not None:
                 self._enrolment.take(publication)
 
     def _look(self) -> bool:
         """Whether the registry is to be read again; asked by its reader."""
-        for publication in self._held.restore_late():
+        for publication in self._cache.recover():
             self._hear(publication)
+        # Both are asked: each may have something to do.
         is_other = self._operators is not None and self._operators.look()
-        if is_other:
-            for publication in self._held.look_at_doubtful():
-                self._hear(publication)
-        return self._seen.take_missed() or is_other
+        return self._cache.take_read_again() or is_other
 
     def _on_standing(self, tenant: str, standing: TopicStanding) -> None:
-        self._held.on_standing(tenant, standing)
+        self._cache.on_standing(tenant, standing)
         self._loop.put(self._reader.standing)
-
-    def _doubt(self, name: str) -> str:
-        """Why no certificate is signed for a device now."""
-        return self._held.doubt(name) if self._watch.is_good else self._watch.problem
 
     def _on_entry(self, message: TopicMessage, became: BecameOfMessage) -> None:
         if isinstance(became, Taken):
@@ -552,13 +399,15 @@ class AccessDaemon:
                 self._enrolment.refuse(message.properties.get(PROPERTY, ""), str(became))
             self._publisher.refuse(message.properties.get(PROPERTY, ""), became.reason, message.published_ms / 1000)
         # Last: no session waits for a disk.
-        self._held.take(message, became)
+        self._cache.take(message, became)
 
     def _hear(self, publication: DevicePublication) -> None:
-        # Before the loop hears of it: who is locked out gets no certificate meanwhile.
-        if self._enrolment is not None:
-            self._enrolment.take(publication)
-        self._loop.put(publication)
+        try:
+            # Before the loop hears of it: who is locked out gets no certificate meanwhile.
+            if self._enrolment is not None:
+                self._enrolment.take(publication)
+        finally:
+            self._loop.put(publication)
 
     def _serve(self) -> StatusServer:
         where = self._settings.status

@@ -35,7 +35,7 @@ from waybill.identity.enrolment import (
 from waybill.identity.errors import EnrolmentUnreadable, IdentityError, RequestFault, RequestRefused
 from waybill.identity.names import DeviceName, PrincipalKind, PrincipalName, parse_name, principal
 from waybill.identity.registry import DeviceChange, DeviceEntry, DeviceState, EnrolledCertificate, enrol, renew
-from waybill.identity.registry_messages import entry_body
+from waybill.identity.registry_messages import DevicePublication
 from waybill.record import FACTORY_MOUNT
 from waybill.settings import Settings
 
@@ -153,53 +153,6 @@ def _open_of(entry: DeviceEntry, region: str) -> _Open | None:
     return None
 
 
-# The entries of a region's devices, for whoever enrols them. Bytes are kept, not objects.
-
-
-class EntryBook:
-    """What holds of each device that this region enrols and renews. One thread takes, any may look.
-
-    An entry is kept as it is published, half a kilobyte, and made an object again when it is asked for.
-    """
-
-    def __init__(self, region: str) -> None:
-        self._region = region
-        self._lock = threading.Lock()
-        self._bodies: dict[str, bytes] = {}
-        self._warrants: dict[str, str] = {}
-        self._successors: dict[str, str] = {}
-
-    def __len__(self) -> int:
-        return len(self._bodies)
-
-    def take(self, entry: DeviceEntry, warrant: str = "") -> None:
-        """An entry that holds from now on; `warrant`: the operator's word for what this region may say of it."""
-        name = entry.name
-        with self._lock:
-            for known in (self._bodies, self._warrants, self._successors):
-                known.pop(name, None)
-            # Of any region: a successor of ours may come from there.
-            if entry.successor is not None:
-                self._successors[name] = entry.successor
-            # Of a device of another region nothing else is asked here but why its claim is refused.
-            if entry.region == self._region or entry.claim is not None:
-                self._bodies[name] = entry_body(entry)
-                self._warrants[name] = warrant
-
-    def device(self, name: str) -> DeviceEntry | None:
-        """The entry of `tenant/device`."""
-        body = self._bodies.get(name)
-        return None if body is None else DeviceEntry.model_validate_json(body)
-
-    def warrant(self, name: str) -> str:
-        """The operator's word for a device of this region; "" if there is none."""
-        return self._warrants.get(name, "")
-
-    def successor(self, name: str) -> str | None:
-        """In whose favour a device has ended; None: it has not."""
-        return self._successors.get(name)
-
-
 MAX_VALID_CERTIFICATES = 8
 """Of one device at a time: each is on the revocation list when the device is revoked."""
 MAX_PENDING = 1000
@@ -209,13 +162,10 @@ _LOG = structlog.get_logger("access")
 
 
 class KnownDevices(Protocol):
-    """What the registry says now."""
+    """What the registry says now: the cache, or a test's own."""
 
-    def device(self, name: str) -> DeviceEntry | None:
-        """The entry of `tenant/device`."""
-
-    def successor(self, name: str) -> str | None:
-        """In whose favour a device has ended; None: it has not."""
+    def publication(self, name: str) -> DevicePublication | None:
+        """What holds of `tenant/device`; None: it is not known. Raises IdentityError where that cannot be read."""
 
 
 class CertificateSigner(Protocol):
@@ -367,7 +317,7 @@ class EnrolmentDesk:
         pending = self._pending.pop(name, None)
         if pending is None:
             return []
-        entry = self.devices.device(name)
+        entry = self._entry(name)
         # An operator may have changed it in the meantime, and what is stricter holds.
         if entry is None or entry.state is not DeviceState.ACTIVE:
             detail = f"{name} is {'unknown' if entry is None else entry.state}"
@@ -394,7 +344,7 @@ class EnrolmentDesk:
             raise _Refuse(RefusedBecause.UNKNOWN_CLAIM, detail)
         # By the name that the request is for: many may name one claim, and each device has the one of its own entry.
         name = asked.wanted.common_name
-        entry = self.devices.device(name)
+        entry = self._entry(name)
         if entry is None or entry.claim is None or entry.claim.id != claim_id:
             raise _Refuse(
                 RefusedBecause.UNKNOWN_CLAIM, f"{name!r:.80} is not expected with this claim: `waybill device expect`"
@@ -415,7 +365,7 @@ class EnrolmentDesk:
 
     def _renewed(self, asked: _Asked) -> list[EnrolmentEffect]:
         name = asked.sender
-        entry = self.devices.device(name)
+        entry = self._entry(name)
         if entry is None or entry.state is not DeviceState.ACTIVE:
             raise _Refuse(RefusedBecause.NOT_ACTIVE, f"{name} is {'unknown' if entry is None else entry.state}")
         self._check_place(entry, asked)
@@ -429,6 +379,10 @@ class EnrolmentDesk:
             raise _Refuse(RefusedBecause.TOO_MANY, f"{name} has {valid} valid certificates, and may have no more")
         return self._issue(entry, asked)
 
+    def _entry(self, name: str) -> DeviceEntry | None:
+        found = self.devices.publication(name)
+        return None if found is None else found.entry
+
     def _bound(self, is_within: bool) -> None:
         if not is_within:
             raise _Refuse(RefusedBecause.TOO_OFTEN, "ask again later")
@@ -439,7 +393,7 @@ class EnrolmentDesk:
         Many may name one claim: each counts for its own tenant, and takes nothing from another's.
         """
         name = asked.wanted.common_name if asked.is_claim else asked.sender
-        entry = self.devices.device(name)
+        entry = self._entry(name)
         is_its_own = not asked.is_claim or (asked.is_at_its_door and _has_claim(entry, asked.sender))
         return entry.tenant if entry is not None and is_its_own else ""
 
@@ -449,7 +403,8 @@ class EnrolmentDesk:
         if entry.region != self.rules.region:
             raise _Refuse(RefusedBecause.OTHER_REGION, f"{entry.name} is enrolled and renewed by {entry.region}")
         # Before the end of its predecessor was published, or where another change of that one holds instead.
-        if entry.predecessor is not None and self.devices.successor(entry.predecessor) != entry.name:
+        before = None if entry.predecessor is None else self._entry(entry.predecessor)
+        if entry.predecessor is not None and (before is None or before.successor != entry.name):
             detail = f"{entry.predecessor} has not ended in favour of {entry.name}"
             raise _Refuse(RefusedBecause.NOT_ACTIVE, detail)
 

@@ -27,7 +27,7 @@ from gateway.access.enrolment import (
     EnrolmentEffect,
     EnrolmentRates,
     EnrolmentRules,
-    EntryBook,
+    KnownDevices,
     OpenTokens,
     PublishEntry,
     RefusedRequest,
@@ -95,13 +95,13 @@ class _Sent(NamedTuple):
 class EnrolmentPublisher:
     """`saw` and `refuse` are called by the registry's reader, the rest by the thread that enrols.
 
-    `book`: what the reader has taken. `monotonic`: by which an entry that is not read back is given up.
+    `devices`: what the reader has taken. `monotonic`: by which an entry that is not read back is given up.
     """
 
     def __init__(
-        self, publisher: RegistryPublisher, book: EntryBook, monotonic: Callable[[], float] = time.monotonic
+        self, publisher: RegistryPublisher, devices: KnownDevices, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self._publisher, self._book, self._monotonic = publisher, book, monotonic
+        self._publisher, self._devices, self._monotonic = publisher, devices, monotonic
         self._newest = ""
         self._lock = threading.Lock()
         self._sent: dict[str, _Sent] = {}
@@ -126,7 +126,8 @@ class EnrolmentPublisher:
         # Behind all that was seen, whatever this clock says.
         self._publisher.newest = max(self._publisher.newest or "", self._newest) or None
         try:
-            publication_id = self._publisher.publish(entry, self._book.warrant(entry.name))
+            held = self._devices.publication(entry.name)
+            publication_id = self._publisher.publish(entry, "" if held is None else held.warrant)
         except RegistryRefused as error:
             # The device asks again. Devices of other tenants do not wait for it.
             raise EntryNotTaken(str(error)) from error
@@ -135,8 +136,11 @@ class EnrolmentPublisher:
 
     def is_taken(self, entry: DeviceEntry) -> bool:
         """Whether what was published was read back, or what holds instead. Raises EntryNotTaken if it never will be."""
-        held = self._book.device(entry.name)
-        is_taken = held is not None and held.version >= entry.version
+        try:
+            held = self._devices.publication(entry.name)
+        except IdentityError:
+            held = None
+        is_taken = held is not None and held.entry.version >= entry.version
         with self._lock:
             sent = self._sent[entry.name]
             why = self._refused.get(sent.id, "")
@@ -457,22 +461,23 @@ class RegionEnrolment:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         *,
-        doubt: Callable[[str], str] = lambda _: "",
+        devices: KnownDevices,
+        clock_problem: Callable[[], str] = lambda: "",
     ) -> None:
         """`clock`: by which tokens end; `monotonic`: by which what is to be done waits, however the former is set.
 
-        `doubt`: why nothing is to be made of the entry of a device now; "" if there is no reason.
+        `devices`: what the registry says. `clock_problem`: why no certificate is signed by this machine's clock now.
         """
         assert daemon.enrolment is not None
         region, registry, settings = daemon.region, daemon.registry, daemon.enrolment
         self._settings, self._clock, self._monotonic = settings, clock, monotonic
         self._secret = drawn_secret(settings.secret_file)
-        self._name, self._key, self._doubt = name_at_enrolment(region, self._secret), key, doubt
-        self._book, self._tokens = EntryBook(region), OpenTokens(region)
+        self._name, self._key, self._clock_problem = name_at_enrolment(region, self._secret), key, clock_problem
+        self._devices, self._tokens = devices, OpenTokens(region)
         rules = EnrolmentRules(
             region=region, issuer=authority.authority.name, lifetime=timedelta(days=settings.certificate_days)
         )
-        self._desk = EnrolmentDesk(rules, self._book, authority, EnrolmentRates(settings.rates), self._check)
+        self._desk = EnrolmentDesk(rules, devices, authority, EnrolmentRates(settings.rates), self._check)
         own = {"username": self._name, "password_file": settings.secret_file}
         doors = EnrolmentDoors(
             name=principal(PrincipalKind.ACCESS, region),
@@ -480,7 +485,7 @@ class RegionEnrolment:
             devices=settings.devices,
         )
         publisher = RegistryPublisher(registry.service_url, registry.access, sign=key.sign_entry, clock=clock)
-        self._publisher = EnrolmentPublisher(publisher, self._book, monotonic)
+        self._publisher = EnrolmentPublisher(publisher, devices, monotonic)
         self.topics_held = publisher.topics_held
         """How often another producer had the topic of an entry for itself, by topic."""
         self._service = EnrolmentService(self._desk, doors, self._publisher.publish, self._publisher.is_taken)
@@ -488,7 +493,6 @@ class RegionEnrolment:
         self._next_s = self._due_s = monotonic()
         self._reloaded: BrokerProcess | None = None
         self._files_problem = ""
-        self._not_taken: dict[str, str] = {}
 
     @property
     def outcomes(self) -> Counter[str]:
@@ -505,8 +509,7 @@ class RegionEnrolment:
         """What is wrong now; nothing before `start`."""
         if not self._is_started:
             return []
-        found = [*self._not_taken.values()][:1]
-        return [f"enrolment: {one}" for one in (*found, self._files_problem, *self._service.problems) if one]
+        return [f"enrolment: {one}" for one in (self._files_problem, *self._service.problems) if one]
 
     @property
     def has_ended(self) -> bool:
@@ -524,17 +527,10 @@ class RegionEnrolment:
             self._write_passwords(password_file({self._name: self._new_hash()}))
 
     def take(self, publication: DevicePublication) -> None:
-        """An entry that holds from now on. What it fails at is a problem, and keeps no other from being taken."""
-        name = publication.entry.name
-        try:
-            self._book.take(publication.entry, publication.warrant)
-            # Of one that was used long ago nothing changes: no scan, and no file, for its sake.
-            if self._tokens.take(publication.entry, self._now()):
-                self._is_changed = True
-        except Exception as error:  # noqa: BLE001 - the entries of the others are to be known
-            self._not_taken[name] = f"{name} is not known here: {last_line(error)}"
-        else:
-            self._not_taken.pop(name, None)
+        """An entry that holds from now on."""
+        # Of one that was used long ago nothing changes: no scan, and no file, for its sake.
+        if self._tokens.take(publication.entry, self._now()):
+            self._is_changed = True
         self._publisher.saw(publication.publication_id)
 
     def refuse(self, publication_id: str, why: str) -> None:
@@ -581,10 +577,10 @@ class RegionEnrolment:
         return datetime.fromtimestamp(self._clock(), UTC)
 
     def _check(self, entry: DeviceEntry, now: datetime) -> None:
-        # What would be published comes behind an entry that may hold against it, and compaction keeps the last.
-        if why := self._doubt(entry.name):
+        if why := self._clock_problem():
             raise IdentityError(why)
-        self._key.check(entry, self._book.warrant(entry.name), now)
+        held = self._devices.publication(entry.name)
+        self._key.check(entry, "" if held is None else held.warrant, now)
 
     def _hash_in_file(self) -> str:
         """Our own password's hash that the broker knows; "" if it knows none."""

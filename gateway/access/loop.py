@@ -25,7 +25,6 @@ from gateway.access.revocation import ListRefused, OwnList, RevocationList, read
 from gateway.access.status import AccessMetrics
 from gateway.errors import ClockSetBack, GatewayError, last_line
 from waybill.identity.registry_messages import DevicePublication
-from waybill.pulsar.cluster_clock import MAX_CLOCK_DIFFERENCE_S
 from waybill.pulsar.compacted_topic import TopicMessage, TopicStanding
 
 # When the access daemon does what is to be done: how long changes settle, and when ended sessions are looked at
@@ -108,12 +107,10 @@ class SessionLooks:
         return due
 
 
-# Revocation lists that come by the topic: whose holds, which wait for their time, and whether ours was displaced.
+# Revocation lists that come by the topic: whose holds, and whether ours was displaced.
 
-MAX_PAUSE_TICKS: Final = 3600
-"""Between two answers to lists by another key, at most: who signs these may answer ours."""
-TWIN_S: Final = 3600.0
-"""For so long after its last list another daemon is named."""
+FOLLOW_TICKS: Final = 60
+"""Between two lists of our name that are followed: a second daemon of that name may answer ours."""
 _LOG = structlog.get_logger("access")
 
 
@@ -126,25 +123,20 @@ class ListIntake:
         own: OwnList,
         root: x509.Certificate,
         metrics: AccessMetrics,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._core, self._own, self._root, self._metrics = core, own, root, metrics
-        self._ahead: dict[str, RevocationList] = {}
         self._is_displaced = False
-        self._of_other_key: RevocationList | None = None
-        self._pause_ticks, self._wait_ticks = 1, 0
-        self._live_at_s, self._twin_until_s, self._twin = clock() + MAX_CLOCK_DIFFERENCE_S, 0.0, ""
+        self._to_follow: RevocationList | None = None
+        self._wait_ticks = 0
 
     @property
     def problem(self) -> str:
-        """That somebody else signs lists of our authority's name: by our key, or by another one, again and again."""
-        if self._twin:
-            return self._twin
-        if (found := self._of_other_key) is None:
+        """That somebody else signs lists of our authority's name, again and again."""
+        if (found := self._to_follow) is None:
             return ""
         return (
-            f"revocation list {found.number} of {found.issuer!r} is signed by another key than ours, and so were some"
-            " before: end the access daemon that runs with a former authority of this region"
+            f"revocation list {found.number} of {found.issuer!r} is not of this daemon: another one of this region or a"
+            " former authority of its name runs; end it"
         )
 
     def take(self, message: TopicMessage, now_s: float) -> None:
@@ -157,60 +149,38 @@ class ListIntake:
             self._is_displaced |= message.key == self._own.issuer
             return
         if found.issuer == self._own.issuer:
-            self._look_for_twin(found, message.published_ms / 1000, now_s)
             self._take_own(found, now_s)
             return
-        # A broker refuses everybody of an issuer whose list begins later: it waits for its time, on whichever side
-        # the clock is wrong.
+        # A broker refuses everybody of an issuer whose list begins later. It comes again daily, by a clock set right.
         if found.this_update.timestamp() > now_s:
-            _LOG.warning("a revocation list begins in the future, and waits", issuer=found.issuer, at=found.this_update)
-            self._ahead[found.issuer] = found
+            _LOG.error("a revocation list begins in the future", issuer=found.issuer, at=found.this_update)
             self._metrics.lists.labels("ahead").inc()
             return
         self._metrics.lists.labels("taken" if self._core.on_list(found, now_s) else "held already").inc()
 
     def take_due(self, now_s: float) -> None:
-        """Those that waited for their time, and have it. Called each second."""
+        """A list of our name that waited for its turn. Called each second."""
         self._wait_ticks = max(self._wait_ticks - 1, 0)
-        if now_s >= self._twin_until_s:
-            self._twin = ""
-        waiting, self._of_other_key = self._of_other_key, None
-        if waiting is not None:
+        if self._to_follow is not None and not self._wait_ticks:
+            waiting, self._to_follow = self._to_follow, None
             self._take_own(waiting, now_s)
-        for issuer in [one.issuer for one in self._ahead.values() if one.this_update.timestamp() <= now_s]:
-            self._core.on_list(self._ahead.pop(issuer), now_s)
 
     def take_displaced(self) -> bool:
         """Whether something stands on the topic behind our own list since the last call: compaction would keep that."""
         is_displaced, self._is_displaced = self._is_displaced, False
         return is_displaced
 
-    def _look_for_twin(self, found: RevocationList, published_s: float, now_s: float) -> None:
-        # Of before our start, by whichever clock: it was our own, and our disk may be an older one.
-        if published_s < self._live_at_s or not self._own.is_of_another(found):
-            return
-        self._twin_until_s = now_s + TWIN_S
-        self._twin = (
-            f"revocation list {found.number} of {found.issuer!r} is signed by our key, and not by this daemon: another"
-            " one of this region runs, as from a copy of its machine; end one of them, or a claim may be good twice"
-        )
-        _LOG.error("another access daemon of this region", number=found.number)
-
     def _take_own(self, found: RevocationList, now_s: float) -> None:
-        is_ours = self._own.is_by_us(found)
-        # Two daemons of one name would answer each other for good: the next list by another key waits longer.
-        if not is_ours and self._wait_ticks:
-            self._of_other_key = found
-            return
-        # Our own comes back from the topic; one that is later than ours shows that our disk is an older one, and one by
-        # another key that our authority was made anew: the core takes its serials, and the next step signs them.
-        if self._own.follow(found):
-            self._core.on_own_list(found, now_s)
-            if not is_ours:
-                _LOG.warning("a list by another key of our authority is followed", number=found.number)
-                self._wait_ticks, self._pause_ticks = self._pause_ticks, min(self._pause_ticks * 4, MAX_PAUSE_TICKS)
-        elif self._own.current is not None and self._own.current.is_later(found):
+        current = self._own.current
+        if current is not None and current.is_later(found):
             self._is_displaced = True
+        elif self._wait_ticks:
+            self._to_follow = None if current is not None and current.pem == found.pem else found
+        elif self._own.follow(found):
+            # The core takes its serials, and the next step signs them.
+            self._wait_ticks = FOLLOW_TICKS
+            self._core.on_own_list(found, now_s)
+            _LOG.warning("a later list of our authority is followed", number=found.number)
 
 
 MAX_QUEUED: Final = 10_000
@@ -218,8 +188,6 @@ MAX_QUEUED: Final = 10_000
 # what has to be done within a second is done by events, not by this
 TICK_S: Final = 1.0
 RETRY_S: Final = 0.5
-AGAIN_AT_ONCE: Final = 100
-"""Changes that failed and are tried again in one tick: new ones do not wait for them."""
 CLOCK_BACK_S: Final = 3600.0
 
 AccessEvent = DevicePublication | TopicStanding | TopicMessage
@@ -258,18 +226,16 @@ class AccessLoop:
         self._retry_at_s = self._tick_at_s = monotonic()
         self._clock_ahead_s = clock() - monotonic()
         # By what they are of: as many as there are devices and lists.
-        self._failed: dict[str, tuple[AccessEvent, str]] = {}
+        self._failed: dict[str, str] = {}
         self.problem = "starting"
 
     @property
     def not_applied(self) -> str:
-        """Changes that failed and are tried again: how many, the first one and why; "" if there is none."""
+        """Changes that failed: how many, the first one and why; "" if there is none."""
         failed = dict(self._failed)
-        if not failed:
-            return ""
-        name, (_, why) = next(iter(failed.items()))
+        name, why = next(iter(failed.items()), ("", ""))
         more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
-        return f"{name} is not applied: {why}{more}"
+        return f"{name} is not applied: {why}{more}; they are applied after a start" if failed else ""
 
     def put(self, event: AccessEvent) -> None:
         """Something happened; waits where there is no room."""
@@ -290,16 +256,14 @@ class AccessLoop:
         self._read_more()
 
     def take(self, event: AccessEvent) -> None:
-        """What happened, at once. What fails is `not_applied`, until it or what comes after it for the same name is."""
+        """What happened, at once. What fails is `not_applied`, until what comes after it for the same name is."""
         name = _name_of(event)
         try:
             self._apply(event, self._clock())
         except Exception as error:  # noqa: BLE001 - what one entry does must not keep the others from being applied
-            why = last_line(error)
             self._metrics.changes_failed.inc()
-            if self._failed.get(name, (None, ""))[1] != why:
-                _LOG.error("a change cannot be applied, and is tried again", change=name, problem=why)
-            self._failed[name] = event, why
+            self._failed[name] = last_line(error)
+            _LOG.error("a change cannot be applied", change=name, problem=self._failed[name])
         else:
             self._failed.pop(name, None)
 
@@ -406,10 +370,6 @@ class AccessLoop:
             raise ClockSetBack("the clock was set back by more than an hour: everything is read again after a start")
         self._clock_ahead_s = ahead_s
         try:
-            for event, _ in [*self._failed.values()][:AGAIN_AT_ONCE]:
-                # Behind the others: each has its turn.
-                self._failed[_name_of(event)] = self._failed.pop(_name_of(event))
-                self.take(event)
             if not self._core.is_ready:
                 self._begin(now_s)
             self.read_issued(now_s)

@@ -20,16 +20,13 @@ import structlog
 
 from gateway.access.access_key import AccessKey
 from gateway.access.core import Confirmation
-from gateway.access.displaced import Displaced
+from gateway.access.registry_cache import CacheUnavailable, RegistryCache
 from gateway.access.revocation import LISTS_TOPIC, MAX_LIST_BYTES, RevocationList
-from gateway.access.seen_entries import SeenUnreadable
 from gateway.config import RegistrySettings
 from waybill.daemon.backoff import Backoff
 from waybill.identity.confirmations import CONFIRMATIONS_TOPIC, encode_confirmation
-from waybill.identity.errors import SignatureFault
 from waybill.identity.publication_id import is_publication_id
-from waybill.identity.registry_messages import AHEAD, NO_ROOM, devices_topic
-from waybill.pulsar.compacted_topic import TopicMessage
+from waybill.identity.registry_messages import devices_topic
 from waybill.pulsar.pulsar_client import (
     AccessRefusal,
     PulsarAccessError,
@@ -37,49 +34,6 @@ from waybill.pulsar.pulsar_client import (
     connected_producer,
     open_pulsar_client,
 )
-
-# Publications of the registry that a region does not take, until it has said so to whoever waits for it.
-
-# whoever may write to the topic could name any number
-MAX_OF_A_RANK: Final = 1000
-# Nobody can forge these: the signature was found to be right, by a key that is trusted here.
-_SIGNED: Final = frozenset({SignatureFault.NO_RIGHT, SignatureFault.NOT_VALID_THEN, NO_ROOM})
-# What a command hears whose key is not known here yet, or whose clock is wrong; a stranger may make it too.
-_ARGUABLE: Final = frozenset({SignatureFault.UNKNOWN_KEY, AHEAD})
-
-
-class RefusedEntries:
-    """By their ids, with the reason; any thread may call.
-
-    A flood of messages that anybody can make takes no room from one that a trusted key signed. What finds none is
-    counted: `dropped`.
-    """
-
-    def __init__(self) -> None:
-        self._ranks: tuple[dict[str, str], ...] = ({}, {}, {})
-        self._lock = threading.Lock()
-        self.dropped = 0
-
-    def __bool__(self) -> bool:
-        return any(self._ranks)
-
-    def add(self, publication_id: str, reason: str) -> None:
-        """One more."""
-        with self._lock:
-            rank = self._ranks[0 if reason in _SIGNED else 1 if reason in _ARGUABLE else 2]
-            if publication_id in rank or len(rank) < MAX_OF_A_RANK:
-                rank[publication_id] = reason
-            else:
-                self.dropped += 1
-
-    def take(self) -> dict[str, str]:
-        """All of them, and none is left; of two reasons for one id the one that is harder to forge."""
-        with self._lock:
-            found = {key: reason for rank in reversed(self._ranks) for key, reason in rank.items()}
-            for rank in self._ranks:
-                rank.clear()
-            return found
-
 
 MAX_WAITING: Final = 1000
 AGAIN_AT_ONCE: Final = 100
@@ -152,18 +106,19 @@ class AccessPublisher:
         settings: RegistrySettings,
         region: str,
         key: AccessKey,
-        displaced: Displaced | None = None,
-        held: Callable[[str], TopicMessage | None] = lambda _: None,
+        cache: RegistryCache | None = None,
     ) -> None:
-        """`displaced`: devices to be published again; `held`: the message that holds of one."""
-        self._displaced, self._held = displaced, held
+        """`cache`: of which devices are to be published again."""
+        self._cache = cache
         self._settings, self._region, self._key = settings, region, key
         self._list: RevocationList | None = None
         self._confirmations: deque[tuple[bytes, Mapping[str, str]]] = deque()
-        self._refused = RefusedEntries()
+        self._refused: dict[str, str] = {}
+        self._refused_lock = threading.Lock()
         self._wake, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="publishes access", daemon=True)
-        self._not_confirmed = 0
+        self.dropped = 0
+        """Confirmations and refusals of publications for which there was no room."""
         self.list_bytes = 0
         self._no_client = self._large = ""
         self._kinds = (
@@ -213,15 +168,10 @@ class AccessPublisher:
         """What is not published, and why; "" if nothing is wrong."""
         return "; ".join(filter(None, (self._no_client, *(kind.problem for kind in self._kinds), self._large)))
 
-    @property
-    def dropped(self) -> int:
-        """Confirmations and refusals for which there was no room."""
-        return self._not_confirmed + self._refused.dropped
-
     def confirm(self, confirmed: Sequence[Confirmation], at_s: float) -> None:
         """These publications are in force at this region's broker."""
         if len(self._confirmations) >= MAX_WAITING:
-            self._not_confirmed += 1
+            self.dropped += 1
             return
         self._say(encode_confirmation(self._region, confirmed, at_s), at_s)
 
@@ -232,9 +182,15 @@ class AccessPublisher:
     def refuse(self, publication_id: str, reason: str, published_s: float) -> None:
         """A publication of the registry does not count in this region: whoever made it hears of it, if it is new."""
         is_new = abs(time.time() - published_s) < REFUSED_AGE_S
-        if is_new and is_publication_id(publication_id):
-            self._refused.add(publication_id, reason)
-            self._wake.set()
+        if not is_new or not is_publication_id(publication_id):
+            return
+        with self._refused_lock:
+            # Whoever may write to the topic could name any number.
+            if len(self._refused) < MAX_WAITING or publication_id in self._refused:
+                self._refused[publication_id] = reason
+            else:
+                self.dropped += 1
+        self._wake.set()
 
     def _run(self) -> None:
         import pulsar  # noqa: PLC0415 - imported where it is used, as everywhere
@@ -270,8 +226,9 @@ class AccessPublisher:
     def _send_confirmations(self, producer: Producer) -> None:
         # All at once: a flood of strangers' messages makes one of ours.
         if self._refused and len(self._confirmations) < MAX_WAITING:
-            refused = self._refused.take().items()
-            self._say(encode_confirmation(self._region, (), time.time(), refused), time.time())
+            with self._refused_lock:
+                refused, self._refused = self._refused, {}
+            self._say(encode_confirmation(self._region, (), time.time(), refused.items()), time.time())
         while self._confirmations:
             body, properties = self._confirmations[0]
             producer().send(body, partition_key=self._region, properties=dict(properties))
@@ -286,25 +243,20 @@ class AccessPublisher:
                 self._list = None
 
     def _send_again(self, tenant: str, producer: Producer) -> None:
-        if self._displaced is None:
+        if self._cache is None:
             return
-        names = self._displaced.take_due(tenant, AGAIN_AT_ONCE)
+        names = self._cache.take_due(tenant, AGAIN_AT_ONCE)
         # The rest after what is newer: nobody's revocation waits for a flood.
         if len(names) == AGAIN_AT_ONCE:
             self._wake.set()
-        unread = []
         try:
             while names:
                 # As it holds now: it may have changed while it waited.
-                try:
-                    message = self._held(names[0])
-                except SeenUnreadable:
-                    unread.append(names[0])
-                else:
-                    if message is None:
-                        self._displaced.give_up(names[0])
-                    else:
-                        producer().send(message.body, partition_key=names[0], properties=dict(message.properties))
+                message = self._cache.message(names[0])
+                if message is not None:
+                    producer().send(message.body, partition_key=names[0], properties=dict(message.properties))
                 names.pop(0)
+        except CacheUnavailable as error:
+            _LOG.warning("an entry is not published again", device=names[0], problem=str(error))
         finally:
-            self._displaced.put_back([*names, *unread])
+            self._cache.put_back(names)

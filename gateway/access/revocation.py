@@ -6,7 +6,6 @@ root signed the certificate and the certificate signed the list; of two lists of
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
@@ -23,9 +22,6 @@ from waybill.identity.errors import IdentityError, NotAnAuthority
 
 # The revocation list of the region's own authority: made anew when it changes, and long before it ends.
 
-# of the last seconds: what we published comes back from the topic
-_MAX_KNOWN: Final = 10
-
 
 class OwnList:
     """The newest list by the authority's name; `former`: what is on disk, which every new one has to follow.
@@ -40,7 +36,6 @@ class OwnList:
         self._renew = self._life - timedelta(days=place.renew_after_days)
         self.current: RevocationList | None = None
         self.is_ours = False
-        self._known: deque[bytes] = deque(maxlen=_MAX_KNOWN)
         if (found := former.get(self.issuer)) is not None:
             self._keep(found)
 
@@ -49,27 +44,16 @@ class OwnList:
         """The authority's name."""
         return self.folder.authority.name
 
-    def is_by_us(self, found: RevocationList) -> bool:
-        """Whether the authority's present key signed it."""
-        return found.is_signed_by(self.folder.authority)
-
     def follow(self, other: RevocationList) -> bool:
-        """A list of our name was published; whether the next of ours has to follow it.
+        """A list of our name was published; whether the next of ours has to follow it: ours is not later.
 
-        One of ours that is later: our disk is an older one. One by another key that ours is not later than.
+        Our disk is an older one, or another daemon or a former authority has our name.
         """
         current = self.current
-        must_follow = other.is_later(current) or not (
-            current is None or current.is_later(other) or self.is_by_us(other)
-        )
+        must_follow = current is None or (other.pem != current.pem and not current.is_later(other))
         if must_follow:
             self._keep(other)
         return must_follow
-
-    def is_of_another(self, other: RevocationList) -> bool:
-        """Whether a list by our key holds against ours, or is as late, and was not made here: nor was it followed."""
-        is_older = self.current is not None and self.current.is_later(other)
-        return not is_older and self.is_by_us(other) and other.pem not in self._known
 
     def is_due(self, now: datetime) -> bool:
         """Whether it is time for a new list, also with the same certificates."""
@@ -88,12 +72,10 @@ class OwnList:
             entries = [revoked[serial]._replace(at=min(revoked[serial].at, now)) for serial in sorted(revoked)]
             current = next_list(self.folder.authority, entries, current, now=now, life=self._life)
             self.current, self.is_ours = current, True
-            self._known.append(current.pem)
         return current
 
     def _keep(self, found: RevocationList) -> None:
-        self.current, self.is_ours = found, self.is_by_us(found)
-        self._known.append(found.pem)
+        self.current, self.is_ours = found, found.is_signed_by(self.folder.authority)
 
 
 # beside the registry, so that one right to read is enough

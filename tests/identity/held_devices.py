@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from waybill.identity.device_file import StatedDevice
+from waybill.identity.device_files import StatedDevice
 from waybill.identity.errors import SignatureRefused
 from waybill.identity.operator_settings import OperatorSettings
 from waybill.identity.registry import DeviceEntry
+from waybill.identity.registry_session import RegistrySession
 
 OPERATOR = OperatorSettings(
     service_url="pulsar://nowhere",
@@ -19,7 +20,7 @@ OPERATOR = OperatorSettings(
 )
 
 
-class HeldDevices:
+class HeldDevices(RegistrySession):
     """What is known of devices; `asked` counts the questions for the nearest name."""
 
     def __init__(self, held: Iterable[DeviceEntry] = ()) -> None:

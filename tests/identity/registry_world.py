@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +12,42 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cloud_jobs.reference_cli import app as reference_app
-from tests.identity.test_registry_session import Reader, Topic
 from waybill.identity import registry_session
 from waybill.identity.confirmations import encode_confirmation
 from waybill.identity.device_cli import app as device_app
+from waybill.identity.publication_id import PROPERTY, next_publication_id
 from waybill.identity.registry import DeviceEntry
+from waybill.identity.registry_messages import entry_body, tenant_of
+from waybill.identity.registry_topic import DeviceRegistry, RegistryReader
 from waybill.pulsar.compacted_topic import TopicMessage, TopicStanding
 
 
-class World(Topic):
+class World:
     """A registry, and regions that have in force what comes, but for those that are silent.
 
     `before`: of a device, what happens at its turn, before it is published. `silent_of`: devices of which eu is silent.
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        self.messages: list[TopicMessage] = []
+        self.readers: list[Reader] = []
+        self.newest: str | None = None
         self.before: dict[str, Callable[[], object]] = {}
         self.silent: set[str] = set()
         self.silent_of: set[str] = set()
         self.said: list[TopicMessage] = []
         self.hearers: list[Any] = []
+        self.is_ended = True
+        self.is_lost = False
+        self.read_after: list[int] = []
+        """How many messages there were when each reading began."""
+
+    def put(self, entry: DeviceEntry) -> str:
+        self.newest = next_publication_id(self.newest, round(time.time() * 1000), 7)
+        self.messages.append(TopicMessage(entry.name, entry_body(entry), {PROPERTY: self.newest}, 0))
+        for reader in self.readers if not self.is_lost else ():
+            reader.hear(self.messages[-1])
+        return self.newest
 
     def publish(self, entry: DeviceEntry) -> str:
         self.before.pop(entry.name, lambda: None)()
@@ -44,10 +60,49 @@ class World(Topic):
                 self.confirm(region, entry.name, made)
         return made
 
-    def confirm(self, region: str, name: str, publication_id: str) -> None:
-        self.said.append(TopicMessage(None, encode_confirmation(region, [(name, publication_id)], 1.0), {}, 0))
+    def confirm(self, region: str, name: str, publication_id: str, refused: str = "") -> None:
+        ids = [(publication_id, refused)] if refused else []
+        body = encode_confirmation(region, [] if refused else [(name, publication_id)], 1.0, ids)
+        self.said.append(TopicMessage(None, body, {}, 0))
         for hearer in self.hearers:
             hearer(self.said[-1])
+
+    def held(self) -> dict[str, DeviceEntry]:
+        """What holds of each device."""
+        registry: DeviceRegistry[DeviceEntry] = DeviceRegistry(lambda made, _: made.entry)
+        for message in self.messages:
+            registry.take(message, None)
+        return registry.all()
+
+    @property
+    def states(self) -> dict[str, str]:
+        return {name.removeprefix("acme/"): str(entry.state) for name, entry in self.held().items()}
+
+
+class Reader(RegistryReader[Any]):
+    world: World
+
+    def __init__(self, *arguments: Any, tenants: Collection[str], **more: Any) -> None:
+        super().__init__(*arguments, tenants=tenants, **more)
+        self.tenants = tenants
+
+    @property
+    def standing(self) -> TopicStanding:
+        return TopicStanding(was_current=self.world.is_ended, problem="busy")
+
+    def start(self) -> None:
+        self.world.read_after.append(len(self.world.messages))
+        self.world.readers.append(self)
+        for message in self.world.messages:
+            self.hear(message)
+
+    def hear(self, message: TopicMessage) -> None:
+        if (tenant := tenant_of(message.key or "")) in self.tenants:
+            self._take(tenant, message)
+
+    def close(self) -> None:
+        if self in self.world.readers:
+            self.world.readers.remove(self)
 
 
 @pytest.fixture
@@ -79,11 +134,13 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
         def close(self) -> None:
             made.hearers.remove(self._on_message)
 
-    monkeypatch.setattr(registry_session, "RegistryReader", type("BoundReader", (Reader,), {"topic": made}))
+    # The seams to a real cluster.
+    monkeypatch.setattr(registry_session, "RegistryReader", type("BoundReader", (Reader,), {"world": made}))
     monkeypatch.setattr(registry_session, "RegistryPublisher", Publisher)
     monkeypatch.setattr(registry_session, "CompactedTopicReader", Confirmations)
     monkeypatch.setattr(registry_session, "check_clock", lambda *_: None)
     monkeypatch.setattr(registry_session, "_LOOK_S", 0.001)
+    monkeypatch.setattr(registry_session, "_SILENCE_S", 0.05)
     return made
 
 
@@ -91,17 +148,26 @@ Command = Callable[..., Result]
 
 
 @pytest.fixture
-def command(tmp_path: Path) -> Command:
-    config = tmp_path / "operator.toml"
-    config.write_text(
+def config(tmp_path: Path) -> Path:
+    file = tmp_path / "operator.toml"
+    file.write_text(
         'admin_url = "http://nowhere"\nservice_url = "pulsar://127.0.0.1:1"\nregions = ["eu", "us"]\n'
-        'unsigned = true\noperator = "bea"\ntenants = ["acme"]\n'
+        'unsigned = true\noperator = "bea"\ntenants = ["acme", "zeta"]\n'
     )
+    return file
+
+
+@pytest.fixture
+def command(config: Path) -> Command:
+    """A command of devices or of files of devices; what changes something has a reason."""
 
     def run(what: str, *arguments: object) -> Result:
-        app, words = (reference_app, [what, "devices"]) if what in {"put", "history"} else (device_app, [what])
-        reason = ["-m", "because"] if what != "history" else []
-        more = [*map(str, arguments), *reason, "-c", str(config)]
+        is_file = what in {"put", "history", "diff", "check", "toml"}
+        app, words = (reference_app, [what, "devices"]) if is_file else (device_app, [what])
+        if what == "toml":
+            words = ["list", "devices", "--toml"]
+        reads = {"list", "show", "history", "diff", "check", "toml", "sign"}
+        more = [*map(str, arguments), *([] if what in reads else ["-m", "because"]), "-c", str(config)]
         return CliRunner().invoke(app, [*words, *more], env={"COLUMNS": "300"})
 
     return run
@@ -115,6 +181,13 @@ def put(command: Command, tmp_path: Path) -> Command:
         return command("put", file, "--wait", "0.05", *arguments)
 
     return run
+
+
+def table(device: str, state: str, **more: str | int) -> str:
+    """A device of a file."""
+    keys = {"tenant": "acme", "device": device, "state": state} | more
+    written = {name: value if isinstance(value, int) else f'"{value}"' for name, value in keys.items()}
+    return "[[device]]\n" + "".join(f"{name} = {value}\n" for name, value in written.items())
 
 
 def outcomes(done: Result) -> dict[str, str]:

@@ -72,7 +72,7 @@ def test_what_is_no_entry_is_refused_by_name_and_changes_nothing(body: bytes, wh
     refused = held.take(message(active(), body=body), None)
     assert isinstance(refused, EntryRefused)
     assert why in str(refused)
-    assert (held.counts.refused, len(held), held.last_refused) == (1, 0, str(refused))
+    assert (held.refused_by.total(), len(held), held.last_refused) == (1, 0, str(refused))
 
 
 @given(st.binary(max_size=300), st.dictionaries(st.text(max_size=20), st.text(max_size=20)), st.none() | st.text())
@@ -86,7 +86,7 @@ def test_a_publication_of_a_clock_that_is_ahead_of_ours_is_none_and_the_former_e
     # By our clock, not by that of the message, which is its publisher's.
     became = held.take(message(active()), None)
     assert isinstance(became, EntryRefused)
-    assert (became.reason, held.counts.refused_by) == ("ahead", {"ahead": 1})
+    assert (became.reason, held.refused_by) == ("ahead", {"ahead": 1})
     assert isinstance(registry(clock=lambda: NOW_MS / 1000 - 299).take(message(active()), None), Taken)
 
 
@@ -114,21 +114,21 @@ def test_the_same_publication_holds_in_whichever_order_they_come(order: tuple[in
     assert held.get("acme/bus-1") is DeviceState.REVOKED
     after = became[order.index(2) + 1 :]
     assert all(isinstance(one, Outranked) for one in after)
-    assert held.counts.outranked == sum(isinstance(one, Outranked) for one in became)
+    assert held.outranked == sum(isinstance(one, Outranked) for one in became)
 
 
 def test_a_message_that_comes_again_is_nothing_new() -> None:
     held = registry()
     assert isinstance(held.take(message(active()), None), Taken)
     assert isinstance(held.take(message(active()), None), Repeated)
-    assert held.counts.outranked == 0
+    assert held.outranked == 0
 
 
 def test_there_is_room_for_so_many_devices_and_those_above_are_refused_and_counted() -> None:
     held = registry(max_devices=2)
     became = [held.take(message(active("acme", f"bus-{number}")), None) for number in range(4)]
     assert [one.reason for one in became if isinstance(one, EntryRefused)] == ["no-room", "no-room"]
-    assert (len(held), held.counts.refused_by) == (2, {"no-room": 2})
+    assert (len(held), held.refused_by) == (2, {"no-room": 2})
     assert held.problem == "2 entries found no room: registry.max_devices is 2"
     held.take(message(revoke(active("acme", "bus-0"), CHANGE)), None)
     assert held.get("acme/bus-0") is DeviceState.REVOKED, "who has a place keeps it"
@@ -168,7 +168,7 @@ def test_whatever_a_message_raises_it_is_refused_and_counted(monkeypatch: pytest
     held = registry()
     refused = held.take(message(active()), None)
     assert isinstance(refused, EntryRefused)
-    assert (refused.key, held.counts.refused, len(held)) == (active().name, 1, 0)
+    assert (refused.key, held.refused_by.total(), len(held)) == (active().name, 1, 0)
 
 
 def test_an_entry_in_the_topic_of_another_tenant_is_none_and_the_one_in_its_own_topic_holds() -> None:
@@ -176,7 +176,7 @@ def test_an_entry_in_the_topic_of_another_tenant_is_none_and_the_one_in_its_own_
     held.take(message(active()), None, "acme")
     refused = held.take(message(revoke(active(), CHANGE), 7), None, "zeta")
     assert isinstance(refused, EntryRefused)
-    assert (refused.reason, held.counts.refused_by) == ("other-tenant", {"other-tenant": 1})
+    assert (refused.reason, held.refused_by) == ("other-tenant", {"other-tenant": 1})
     assert "it stands in the topic of the tenant zeta" in held.last_refused
     assert held.get("acme/bus-1") is DeviceState.ACTIVE
 

@@ -121,7 +121,7 @@ def test_what_nobody_signed_who_may_is_not_taken_and_the_former_entry_holds(
     read = Read(ALL_KEYS)
     read.take(signed(revoke(active(), change())))
     assert read.fault(message) == fault
-    assert read.registry.counts.refused_by == {fault: 1}
+    assert read.registry.refused_by == {fault: 1}
     assert read.registry.get("acme/bus-1") is DeviceState.REVOKED
 
 

@@ -18,7 +18,7 @@ from simulator.replay import read_recording
 from waybill.daemon.bounded_file import read_bounded
 from waybill.daemon.tls import certificate_faults
 from waybill.identity.authority_folder import AuthorityFolder
-from waybill.identity.judged_devices import read_device_files
+from waybill.identity.device_files import read_device_files
 from waybill.identity.operator_settings import read_operator_settings
 from waybill.identity.sealing import read_public_key
 from waybill.identity.signatures import read_operator_key

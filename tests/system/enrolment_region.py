@@ -13,10 +13,10 @@ from gateway.access.enrolment import (
     EnrolmentRates,
     EnrolmentRateSettings,
     EnrolmentRules,
-    EntryBook,
     OpenTokens,
 )
 from gateway.access.enrolment_service import EnrolmentDoors, EnrolmentService, enrolment_rules, name_at_enrolment
+from tests.gateway.access.known_devices import KnownDevices
 from waybill.daemon.tls import TlsSettings
 from waybill.identity.authority import KeyPair
 from waybill.identity.authority_folder import AuthorityFolder
@@ -84,9 +84,9 @@ class EnrolmentRegion:
 
     def start_service(self) -> None:
         """A service that knows what was published, and nothing else: as after SIGKILL."""
-        self.book = EntryBook("eu")
+        self.book = KnownDevices()
         for entry in self.published.values():
-            self.book.take(entry)
+            self.book.put(entry)
         rules = EnrolmentRules(region="eu", issuer=self.authority.authority.name, lifetime=self.lifetime)
         rates = EnrolmentRates(EnrolmentRateSettings(sender_burst=1000, tenant_burst=1000))
         self.desk = EnrolmentDesk(rules, self.book, self.authority, rates, lambda _, __: None)
@@ -112,7 +112,7 @@ class EnrolmentRegion:
     def take(self, entry: DeviceEntry) -> None:
         self.published[entry.name] = entry
         self.history.append(entry)
-        self.book.take(entry)
+        self.book.put(entry)
 
     def expect_token(self, device: str, life: timedelta = timedelta(days=7)) -> str:
         """A token for a device of acme; its text."""
@@ -130,7 +130,7 @@ class EnrolmentRegion:
         change = DeviceChange(datetime.now(UTC), "ana", "new bus")
         entry = expect("acme", device, region="eu", claim=claim, change=change)
         self.published[entry.name] = entry
-        self.book.take(entry)
+        self.book.put(entry)
         self.write_passwords()
         self.broker.signal_reload()
 

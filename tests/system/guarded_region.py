@@ -16,7 +16,7 @@ from tests.system.regional_broker import ending
 from tests.waiting import wait_until
 from waybill.identity.operator_settings import OPERATOR_SETTINGS, read_operator_settings
 from waybill.identity.registry import DeviceChange, expect
-from waybill.identity.registry_session import RegistrySession
+from waybill.identity.registry_session import RegistrySession, exactly
 
 TENANT = "fleet"
 RECEIVE_MAXIMUM = 16
@@ -42,7 +42,7 @@ class GuardedRegion:
         change = DeviceChange(datetime.now(UTC), "a-test", "drives here")
         entries = [expect(TENANT, one, region="eu", claim=None, change=change) for one in devices]
         with RegistrySession(read_operator_settings(self.stack.folder / OPERATOR_SETTINGS)) as registry:
-            assert registry.publish(entries, 30).missing == ()
+            assert registry.change({one.name: exactly(one) for one in entries}, 30).missing == ()
 
     def restore(self) -> None:
         """Starts what does not run, heals what is cut, and waits until both gateways are healthy."""

@@ -15,7 +15,7 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference_cli import app as reference
 from edge_agent.push.push_cli import app as push
 from tests.cloud_jobs.test_reference_publisher import CONTRACTS
-from tests.identity.test_device_files_cli import table
+from tests.identity.registry_world import table
 from waybill.identity.command_options import print_error
 from waybill.identity.pki_cli import app as pki
 from waybill.settings import printable

@@ -6,7 +6,7 @@ The region's access daemon signs them: an operator's command believes no region 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -16,55 +16,6 @@ from waybill.identity.operator_keys import OperatorKeys, Scope
 from waybill.identity.registry_messages import ENROLMENT_KIND
 from waybill.identity.signatures import OperatorKey, Publication, sign_publication, verify_publication
 from waybill.record import InvalidJson, parse_json
-
-# What the regions said of publications of the registry: in force at their brokers, or refused, and why. Pure.
-
-
-class RegionVerdicts(NamedTuple):
-    """Of some regions: which have all of a change in force, which refuse it and why, and which said nothing yet."""
-
-    confirmed: tuple[str, ...]
-    refused: Mapping[str, str]
-    silent: tuple[str, ...]
-
-    @property
-    def text(self) -> str:
-        """For people: what is not in force."""
-        refused = (f"{region} refuses it: {reason}" for region, reason in self.refused.items())
-        return "; ".join((*refused, *(f"{region} has not confirmed it" for region in self.silent)))
-
-
-class RegionAnswers:
-    """By region and publication id. One that was refused and is in force now is in force."""
-
-    def __init__(self) -> None:
-        self._confirmed: dict[str, set[str]] = {}
-        self._refused: dict[str, dict[str, str]] = {}
-
-    @property
-    def regions(self) -> frozenset[str]:
-        """Those that said anything."""
-        return frozenset(self._confirmed)
-
-    def take(self, found: RegionConfirmation) -> None:
-        """A region's message."""
-        self._confirmed.setdefault(found.region, set()).update(found.confirmed.values())
-        self._refused.setdefault(found.region, {}).update(found.refused)
-
-    def verdicts(self, ids: Collection[str], regions: Collection[str]) -> RegionVerdicts:
-        """What these regions say of a change that consists of these publications."""
-        open_ids = {region: {*ids} - self._confirmed.get(region, set()) for region in regions}
-        reasons = {region: self._reasons(region, left) for region, left in open_ids.items() if left}
-        return RegionVerdicts(
-            tuple(region for region, left in open_ids.items() if not left),
-            {region: reason for region, reason in reasons.items() if reason},
-            tuple(region for region, reason in reasons.items() if not reason),
-        )
-
-    def _reasons(self, region: str, ids: Collection[str]) -> str:
-        refused = self._refused.get(region, {})
-        return ", ".join(sorted({refused[one] for one in ids if one in refused}))
-
 
 CONFIRMATIONS_TOPIC: Final = "persistent://fleet/access/confirmations"
 CONFIRMATIONS_KEPT: Final = timedelta(days=1)
@@ -100,17 +51,12 @@ def decode_confirmation(body: bytes) -> RegionConfirmation | None:
     try:
         facts = parse_json(body, max_bytes=_MAX_BYTES, max_depth=3, max_values=_MAX_VALUES)
         region, at_s, confirmed, refused = facts["region"], facts["at_s"], facts["confirmed"], facts["refused"]
-    except (InvalidJson, KeyError, TypeError):
+        texts = [region, *confirmed, *confirmed.values(), *refused, *refused.values()]
+    except (InvalidJson, KeyError, TypeError, AttributeError):
         return None
     # A region that says nonsense has confirmed nothing.
-    if not (isinstance(confirmed, dict) and isinstance(refused, dict) and isinstance(at_s, int | float)):
-        return None
-    texts = [region, *confirmed, *confirmed.values(), *refused, *refused.values()]
-    return RegionConfirmation(region, confirmed, float(at_s), refused) if _are_texts(texts) else None
-
-
-def _are_texts(values: Iterable[object]) -> bool:
-    return all(isinstance(value, str) for value in values)
+    is_right = isinstance(at_s, int | float) and all(isinstance(text, str) for text in texts)
+    return RegionConfirmation(region, confirmed, float(at_s), refused) if is_right else None
 
 
 def sign_confirmation(key: OperatorKey, region: str, body: bytes, publication_id: str) -> Mapping[str, str]:
@@ -133,3 +79,39 @@ def confirming_regions(keys: OperatorKeys, moment: datetime) -> frozenset[str]:
     valid = (key for key in keys.keys.values() if ENROLMENT_KIND in key.kinds and key.is_valid_at(moment))
     names = (parse_name(key.name) for key in valid)
     return frozenset(one.name for one in names if isinstance(one, PrincipalName) and one.kind is PrincipalKind.ACCESS)
+
+
+class RegionAnswers:
+    """What the regions said, by region and publication id. What was refused and is in force now is in force."""
+
+    def __init__(self) -> None:
+        self._confirmed: dict[str, set[str]] = {}
+        self._refused: dict[str, dict[str, str]] = {}
+
+    @property
+    def regions(self) -> frozenset[str]:
+        """Those that said anything."""
+        return frozenset(self._confirmed)
+
+    def take(self, found: RegionConfirmation) -> None:
+        """A region's message."""
+        self._confirmed.setdefault(found.region, set()).update(found.confirmed.values())
+        self._refused.setdefault(found.region, {}).update(found.refused)
+
+    def confirmed(self, region: str, ids: Iterable[str]) -> int:
+        """How many of these publications a region has in force."""
+        return len(self._confirmed.get(region, set()).intersection(ids))
+
+    def is_complete(self, region: str, ids: Iterable[str]) -> bool:
+        """Whether a region has confirmed or refused each of these publications."""
+        return not {*ids} - self._confirmed.get(region, set()) - self._refused.get(region, {}).keys()
+
+    def missing(self, publication_id: str, regions: Iterable[str]) -> dict[str, str]:
+        """The regions in which a publication is not in force, and why."""
+        return {
+            region: f"{region} refuses it: {reason}"
+            if (reason := self._refused.get(region, {}).get(publication_id))
+            else f"{region} has not confirmed it"
+            for region in regions
+            if publication_id not in self._confirmed.get(region, ())
+        }

@@ -1,10 +1,10 @@
 """`waybill device`: who is expected, may send, is suspended or locked out; each change with who, when and why.
 
 Exit status: 0 done; 1 the registry is not reachable, or was lost on the way; 2 wrong arguments; 3 refused: nothing was
-changed; 4 published, and of a device another change of the same moment holds instead, or it did not come back; 5
-published, and a region refuses it or has not confirmed it in time; 6 of several devices some were refused, and the
-others are done; 78 wrong settings, or a file that they name cannot be used; 130 interrupted, and what is published by
-then is said.
+changed; 4 superseded: published, and of a device another change of the same moment holds instead; 5 unconfirmed:
+published, and a region refuses it or has not confirmed it in time, or it did not come back; 6 of several devices some
+were refused, and the others are done; 78 wrong settings, or a file that they name cannot be used; 130 interrupted, and
+what is published by then is said.
 """
 
 from __future__ import annotations
@@ -31,16 +31,7 @@ from waybill.identity.command_options import (
     TokenDays,
     Wait,
 )
-from waybill.identity.command_session import (
-    command_session,
-    end_refused,
-    known_entry,
-    outcome_of,
-    refusals,
-    say_outcome,
-    show_device,
-    show_devices,
-)
+from waybill.identity.command_session import command_session, say_outcome, show_device, show_devices
 from waybill.settings import printable
 
 if TYPE_CHECKING:
@@ -107,16 +98,16 @@ def expect(
 
     Example: waybill device expect acme/bus-1 --region eu --token-file bus-1.token --reason "new" --config operator.toml
     """
-    from waybill.identity.claim_option import claim_option
     from waybill.identity.registry import expect as expected
     from waybill.identity.registry import expect_again
+    from waybill.identity.token_files import claim_option
 
     tenant, _, name = device.partition("/")
 
     with claim_option(token_file, factory, by_hand=by_hand, days=days) as claim:
 
         def entries(session: RegistrySession, change: DeviceChange) -> tuple[DeviceEntry, ...]:
-            held = known_entry(session, device) if again else session.get(device)
+            held = session.known(device) if again else session.get(device)
             waits_for = None if held is None else held.predecessor
             before = None if waits_for is None else session.get(waits_for)
             if again and held is not None:
@@ -148,7 +139,11 @@ def suspend(
     """
     from waybill.identity.registry import suspend as suspended
 
-    _change_each((config, key), reason, wait, (suspended, "suspended"), devices, as_json=as_json)
+    def made(session: RegistrySession, name: str, change: DeviceChange) -> DeviceEntry | None:
+        held = session.known(name)
+        return None if held.state == "suspended" else suspended(held, change)
+
+    _change_each((config, key), reason, wait, made, devices, as_json=as_json)
 
 
 @app.command()
@@ -167,7 +162,10 @@ def resume(
     """
     from waybill.identity.registry import resume as resumed
 
-    _change_each((config, key), reason, wait, (resumed, ""), devices, as_json=as_json)
+    def made(session: RegistrySession, name: str, change: DeviceChange) -> DeviceEntry:
+        return resumed(session.known(name), change)
+
+    _change_each((config, key), reason, wait, made, devices, as_json=as_json)
 
 
 @app.command()
@@ -182,13 +180,18 @@ def revoke(
 ) -> None:
     """End devices' sessions in all regions, and never let them in again.
 
+    It is published before the registry is read, so that it takes effect at once in a registry of any size. A name that
+    was not known is refused, and is revoked all the same: it cannot be used any more.
+
     Of several devices each that is refused is named, and the others are done: exit status 6.
 
     Example: waybill device revoke acme/bus-1 acme/bus-2 --reason "stolen" --config operator.toml --wait 10
     """
-    from waybill.identity.registry import revoke as revoked
 
-    _change_each((config, key), reason, wait, (revoked, "revoked"), devices, as_json=as_json)
+    def made(session: RegistrySession, name: str, change: DeviceChange) -> DeviceEntry | None:
+        return session.revoked(name, change)
+
+    _change_each((config, key), reason, wait, made, devices, as_json=as_json, revokes=reason)
 
 
 @app.command()
@@ -210,9 +213,9 @@ def move(
 
     Example: waybill device move acme/bus-1 zeta --token-file bus-1.token --reason "sold" --config operator.toml
     """
-    from waybill.identity.claim_option import claim_option
     from waybill.identity.registry import Beginning
     from waybill.identity.registry import move as moved
+    from waybill.identity.token_files import claim_option
 
     name = device.partition("/")[2]
     with claim_option(token_file, factory, by_hand=by_hand, days=days) as claim:
@@ -220,7 +223,7 @@ def move(
         def entries(session: RegistrySession, change: DeviceChange) -> tuple[DeviceEntry, ...]:
             beginning = Beginning(claim, held=session.get(f"{tenant}/{name}"))
             # The new one first: killed between the two, the command can be given again.
-            return moved(known_entry(session, device), tenant, beginning, change)[::-1]
+            return moved(session.known(device), tenant, beginning, change)[::-1]
 
         _change(config, key, reason, wait, entries, names={device, f"{tenant}/{name}"}, tenant=tenant, as_json=as_json)
 
@@ -244,16 +247,16 @@ def replace(
 
     Example: waybill device replace acme/bus-1 bus-1b --factory SN-99 --reason "broken" --config operator.toml
     """
-    from waybill.identity.claim_option import claim_option
     from waybill.identity.registry import Beginning
     from waybill.identity.registry import replace as replaced
+    from waybill.identity.token_files import claim_option
 
     tenant = device.partition("/")[0]
     with claim_option(token_file, factory, by_hand=by_hand, days=days) as claim:
 
         def entries(session: RegistrySession, change: DeviceChange) -> tuple[DeviceEntry, ...]:
             beginning = Beginning(claim, held=session.get(f"{tenant}/{successor}"))
-            return replaced(known_entry(session, device), successor, beginning, change)[::-1]
+            return replaced(session.known(device), successor, beginning, change)[::-1]
 
         _change(config, key, reason, wait, entries, names={device, f"{tenant}/{successor}"}, as_json=as_json)
 
@@ -272,10 +275,11 @@ def sign(
 
     Example: waybill device sign --tenant acme --key anna.key --config operator.toml
     """
+    from waybill.identity.registry_session import as_it_is
+
     with command_session(config, key, names=devices or None, tenant=tenant, as_json=as_json) as (session, _):
-        chosen = [known_entry(session, name) for name in devices] or [one.entry for one in session.publications()]
-        names = [entry.name for entry in chosen if tenant in ("", entry.tenant)]
-        outcome = outcome_of(lambda: session.sign(names, wait))
+        names = devices or [one.entry.name for one in session.publications() if tenant in ("", one.entry.tenant)]
+        outcome = session.change(dict.fromkeys(names, as_it_is), wait)
     say_outcome(outcome, wait, as_json=as_json)
 
 
@@ -283,31 +287,24 @@ def _change_each(
     who: tuple[Path | None, Path | None],
     reason: str,
     wait_s: float,
-    to: tuple[Callable[[DeviceEntry, DeviceChange], DeviceEntry], str],
+    made: Callable[[RegistrySession, str, DeviceChange], DeviceEntry | None],
     devices: list[str],
     *,
     as_json: bool,
+    revokes: str = "",
 ) -> None:
     """Changes devices by one reading of the registry; of each that is refused it says why, the others are done.
 
-    `who`: the settings, and the key that signs. `to`: the change, and the state after it where that locks out. Of who
-    is in that state already the regions are asked: whoever gives the command again hears whether it is in force by now.
+    `who`: the settings, and the key that signs. `made`: the entry of a device; None: it is as it is to be, and the
+    regions are asked all the same: whoever gives the command again hears whether it is in force by now.
     """
-    from waybill.identity.changed_devices import OneChange, changed_devices
     from waybill.identity.registry import DeviceChange
 
-    names, more = list(dict.fromkeys(devices)), dict[str, object]()
-    with command_session(*who, names=set(names), as_json=as_json, facts=more) as (session, _):
+    with command_session(*who, names=set(devices), revokes=revokes, as_json=as_json) as (session, _):
         change = DeviceChange(datetime.now(UTC), session.operator, reason)
-
-        entries, refused = changed_devices(session, names, lambda entry: to[0](entry, change))
-        beside = [name for name in refused if (held := session.get(name)) is not None and held.state == to[1]]
-        if not entries and not beside:
-            end_refused(refused, as_json=as_json)
-        # Before anything is published: what is refused is known whatever becomes of the others.
-        more |= refusals(refused, as_json=as_json)
-        outcome = outcome_of(lambda: session.publish(entries, wait_s, anew=OneChange(change, *to), beside=beside))
-    say_outcome(outcome, wait_s, as_json=as_json, more=more)
+        makes = {name: lambda _, name=name: made(session, name, change) for name in dict.fromkeys(devices)}
+        outcome = session.change(makes, wait_s)
+    say_outcome(outcome, wait_s, as_json=as_json)
 
 
 def _change(
@@ -323,6 +320,7 @@ def _change(
     as_json: bool,
 ) -> None:
     from waybill.identity.registry import DeviceChange, ended_claims
+    from waybill.identity.registry_session import exactly
 
     def check(settings: OperatorSettings) -> None:
         if region is not None:
@@ -334,9 +332,8 @@ def _change(
         change = DeviceChange(datetime.now(UTC), session.operator, reason)
         made = entries(session, change)
         ended = ended_claims({one.name: session.get(one.name) for one in made}, made)
-        outcome = outcome_of(lambda: session.publish(made, wait_s))
-    published = {one.entry.name for one in outcome.publications}
-    ended = {name: said for name, said in ended.items() if name in published}
+        outcome = session.change({one.name: exactly(one) for one in made}, wait_s, together=True)
+    ended = {name: said for name, said in ended.items() if name in outcome.published}
     for name, said in ended.items() if not as_json else ():
         typer.echo(printable(f"waybill device: {name}: {said}"), err=True)
     say_outcome(outcome, wait_s, as_json=as_json, more={"void": ended} if ended else {})

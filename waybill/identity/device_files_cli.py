@@ -1,10 +1,10 @@
 """`waybill reference devices`: files of devices, checked, published, compared; the registry listed, and its history.
 
 Exit status: 0; 1 a file has a fault, or `diff` shows a change; 2 wrong arguments; 3 refused by the cluster or the
-settings: nothing was changed; 4 published, and of a device another change of the same moment holds instead, or it did
-not come back; 5 a region refuses a state of the file or has not confirmed it in time; 6 some changed meanwhile and were
-refused, and the others are done; 75 the registry is not reachable, or was lost on the way; 78 wrong settings; 130
-interrupted, and what is published by then is said.
+settings: nothing was changed; 4 superseded: published, and of a device another change of the same moment holds instead;
+5 unconfirmed: a region refuses a state of the file or has not confirmed it in time, or it did not come back; 6 some
+changed meanwhile and were refused, and the others are done; 75 the registry is not reachable, or was lost on the way;
+78 wrong settings; 130 interrupted, and what is published by then is said.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from waybill.identity.command_session import (
     EXIT_REFUSED,
     Speaker,
     command_session,
-    outcome_of,
     say_outcome,
     show_device,
     show_devices,
@@ -32,10 +31,10 @@ from waybill.identity.command_session import (
 from waybill.settings import printable_json
 
 if TYPE_CHECKING:
-    from waybill.identity.device_file import DeviceFileFault, PlacedDevice
-    from waybill.identity.device_file_changes import FileChange
-    from waybill.identity.judged_devices import JudgedDevice
-
+    from waybill.identity.device_files import DeviceFileFault, JudgedDevice, PlacedDevice
+    from waybill.identity.registry import Claim, DeviceChange
+    from waybill.identity.registry_session import RegistrySession
+    from waybill.identity.token_files import TokenFiles
 
 EXIT_FAULT: Final = 1
 _SPEAKER: Final = Speaker("waybill reference", os.EX_TEMPFAIL)
@@ -66,7 +65,7 @@ def check(files: Files, *, config: Registry = None, as_json: AsJson = False) -> 
     """
     # Whoever writes a file need not have a way to the registry.
     if config is None:
-        from waybill.identity.device_file import serials_given_twice
+        from waybill.identity.device_files import serials_given_twice
 
         placed = _read(files, as_json=as_json)
         _end_of_faults([*serials_given_twice(placed, {}).values()], as_json=as_json)
@@ -87,11 +86,11 @@ def diff(files: Files, *, config: Config = None, as_json: AsJson = False) -> Non
     """
     changes = _against_registry(files, config, as_json=as_json)
     if as_json:
-        _say([], [], as_json=True, devices=[_change_facts(*one) for one in changes])
+        _say([], [], as_json=True, devices=[_change_facts(one) for one in changes])
     else:
-        for place, change in changes:
-            typer.echo(f"{place}: {_change_text(change)}")
-    if any(_is_change(one.change) for one in changes):
+        for one in changes:
+            typer.echo(f"{one.place}: {_change_text(one)}")
+    if any(one.is_change for one in changes):
         raise typer.Exit(EXIT_FAULT)
 
 
@@ -120,8 +119,9 @@ def put(
 
     Example: waybill reference devices put devices.toml --tokens tokens --reason "fleet of 2027" --config operator.toml
     """
-    from waybill.identity.judged_devices import Beginnings, Turns, entries_of, judged
+    from waybill.identity.device_files import judged
     from waybill.identity.registry import DeviceChange
+    from waybill.identity.registry_session import Outcome
     from waybill.identity.token_files import TokenFiles
 
     placed = _read(files, as_json=as_json)
@@ -130,29 +130,63 @@ def put(
         with command_session(config, key, names=_names(placed), as_json=as_json, speaker=_SPEAKER) as (session, known):
             changes, faults = judged(placed, session, known)
             _end_of_faults(faults, as_json=as_json)
-            same = [one.change.stated.name for one in changes if not _is_change(one.change)]
-            asked = [one for one in changes if _is_change(one.change)]
             if token_files is not None:
-                token_files.note(one.change.held for one in changes if one.change.held is not None)
+                token_files.add_known(one.held for one in changes if one.held is not None)
             change = DeviceChange(datetime.now(UTC), session.operator, reason)
-            entries, faults = entries_of(asked, session, change, Beginnings(token_files, timedelta(days=days)))
+            claims, faults = _claims(changes, session, change, token_files, timedelta(days=days))
             _end_of_faults(faults, as_json=as_json)
-            anew = Turns(changes, change, entries)
-            outcome = outcome_of(lambda: session.publish(entries, wait, anew=anew, beside=same))
+            makes = {one.stated.name: one.make(change, claims.get(one.stated.name)) for one in changes}
+            outcome = session.change(makes, wait)
             if token_files is not None:
-                # What another one made known a moment before has another token, or this one: by a put beside this.
-                others = outcome.names("refused", "outranked")
-                token_files.forget(name for name in others if not token_files.opens(session.get(name)))
+                # What another command made known a moment before has another token.
+                token_files.remove_made(outcome.names(Outcome.REFUSED) + outcome.names(Outcome.SUPERSEDED))
                 # What is left now opens something, whatever the exit status will be.
                 token_files = None
         if not as_json:
             typer.echo(_summary(changes))
+        same = [one.stated.name for one in changes if not one.is_change]
         say_outcome(outcome, wait, as_json=as_json, more={"same": same}, speaker=_SPEAKER)
     except typer.Exit as ended:
         # Of what could not be reached nobody knows whether it was published: those tokens stay.
         if token_files is not None and ended.exit_code in _NOT_PUBLISHED:
-            token_files.forget()
+            token_files.remove_made()
         raise
+
+
+def _claims(
+    changes: Iterable[JudgedDevice],
+    session: RegistrySession,
+    change: DeviceChange,
+    token_files: TokenFiles | None,
+    life: timedelta,
+) -> tuple[dict[str, Claim], list[DeviceFileFault]]:
+    """The claims of devices that are to be expected, for which tokens are written; and why some cannot be changed."""
+    from waybill.identity.device_files import MAX_FILE_FAULTS, DeviceFileFault, FileFault
+    from waybill.identity.errors import IdentityError, NameRefused
+    from waybill.identity.registry import Claim
+
+    claims, faults = dict[str, Claim](), list[DeviceFileFault]()
+    for one in changes:
+        name = one.stated.name
+        if not one.is_change or len(faults) >= MAX_FILE_FAULTS:
+            continue
+        try:
+            if one.stated.factory is not None:
+                claims[name] = Claim(id=one.stated.factory)
+            elif one.needs_token:
+                if token_files is None:
+                    raise NameRefused("it gets a one-time token: say by --tokens FOLDER where that is written")
+                claims[name] = token_files.claim(name, change.at + life)
+            entry = one.make(change, claims.get(name))(one.held)
+        except NameRefused as refused:
+            faults.append(DeviceFileFault(one.place, FileFault.NO_TOKEN, f"{name}: {refused}"))
+        except IdentityError as refused:
+            faults.append(DeviceFileFault(one.place, FileFault.NO_WAY, str(refused)))
+        else:
+            # Asked for each, or a key without a right would be named without a place.
+            if entry is not None and (no_right := session.refusal(entry)) is not None:
+                faults.append(DeviceFileFault(one.place, FileFault.NO_RIGHT, f"{name}: {no_right}"))
+    return claims, faults
 
 
 @app.command("list")
@@ -186,7 +220,7 @@ def history(device: Device, *, config: Config = None, as_json: AsJson = False) -
 
 def _read(files: Sequence[Path], *, as_json: bool) -> list[PlacedDevice]:
     """The devices of files; of their faults the command ends."""
-    from waybill.identity.judged_devices import read_device_files
+    from waybill.identity.device_files import read_device_files
 
     placed, faults = read_device_files(files)
     _end_of_faults(faults, as_json=as_json)
@@ -199,7 +233,7 @@ def _names(placed: Collection[PlacedDevice]) -> set[str]:
 
 def _against_registry(files: Sequence[Path], config: Path | None, *, as_json: bool) -> list[JudgedDevice]:
     """What is to be done with each device; of faults the command ends."""
-    from waybill.identity.judged_devices import judged
+    from waybill.identity.device_files import judged
 
     placed = _read(files, as_json=as_json)
     with command_session(config, names=_names(placed), signs=False, as_json=as_json, speaker=_SPEAKER) as opened:
@@ -216,7 +250,7 @@ def _end_of_faults(faults: Sequence[DeviceFileFault], *, as_json: bool) -> None:
 
 
 def _say(faults: Sequence[DeviceFileFault], lines: Sequence[str], *, as_json: bool, **facts: object) -> None:
-    from waybill.identity.device_file import MAX_FILE_FAULTS
+    from waybill.identity.device_files import MAX_FILE_FAULTS
 
     if as_json:
         named = [one._asdict() for one in faults]
@@ -232,12 +266,8 @@ def _say(faults: Sequence[DeviceFileFault], lines: Sequence[str], *, as_json: bo
         typer.echo(line)
 
 
-def _is_change(change: FileChange) -> bool:
-    return change.what != "nothing"
-
-
 def _summary(changes: Iterable[JudgedDevice]) -> str:
-    counts = Counter(str(one.change.what) for one in changes)
+    counts = Counter(str(one.what) for one in changes)
     same = counts.pop("nothing", 0)
     done = ", ".join(f"{counts[what]} {what}" for what in sorted(counts))
     return f"changes: {done or 'none'}; {same} as they are"
@@ -247,23 +277,23 @@ def _count(count: int) -> str:
     return f"{count} device{'' if count == 1 else 's'}"
 
 
-def _change_text(change: FileChange) -> str:
-    stated, held = change.stated, change.held
+def _change_text(one: JudgedDevice) -> str:
+    stated, held = one.stated, one.held
     if held is None:
-        return f"{stated.name}: new, {stated.state}, region {stated.region} ({change.what})"
+        return f"{stated.name}: new, {stated.state}, region {stated.region} ({one.what})"
     by = f"version {held.version} by {held.changed_by}"
-    if not _is_change(change):
+    if not one.is_change:
         return f"{stated.name}: same, {held.state} ({by})"
     return f"{stated.name}: {held.state} -> {stated.state} ({by})"
 
 
-def _change_facts(place: str, change: FileChange) -> dict[str, Any]:
-    held = change.held
+def _change_facts(one: JudgedDevice) -> dict[str, Any]:
+    held = one.held
     return {
-        "place": place,
-        "device": change.stated.name,
-        "change": str(change.what),
+        "place": one.place,
+        "device": one.stated.name,
+        "change": str(one.what),
         "before": None if held is None else str(held.state),
         "version": None if held is None else held.version,
-        "after": str(held.state if held is not None and not _is_change(change) else change.stated.state),
+        "after": str(held.state if held is not None and not one.is_change else one.stated.state),
     }

@@ -239,6 +239,11 @@ class DeviceEntry(Settings):
         return self.state in ENDED
 
     @property
+    def is_unread_revocation(self) -> bool:
+        """Whether it was revoked before anybody had read what was known of it; see `revoke_unread`."""
+        return self.state is DeviceState.REVOKED and self.version == 1
+
+    @property
     def was_never_enrolled(self) -> bool:
         """Whether it is active, and has not used the claim that it got: what was suspended meanwhile and resumed."""
         return self.state is DeviceState.ACTIVE and self.claim is not None and not self.certificates
@@ -371,6 +376,16 @@ def revoke(entry: DeviceEntry, change: DeviceChange) -> DeviceEntry:
     if entry.is_ended:
         raise _refused(entry, "revoke")
     return _changed(entry, DeviceState.REVOKED, change)
+
+
+def revoke_unread(name: str, region: str, change: DeviceChange) -> DeviceEntry:
+    """The revocation of a device of which nothing was read: what has ended holds against every other version.
+
+    `region`: any. It says nothing else of the device: `revoke` does, once its entry is read. Raises ChangeRefused.
+    """
+    tenant, _, device = name.partition("/")
+    facts = {"tenant": tenant, "device": device, "region": region, "vehicle": name}
+    return _entry(name, None, facts | {"state": DeviceState.REVOKED, "version": 1}, change)
 
 
 def move(

@@ -1,30 +1,25 @@
-"""One command's use of the device registry: read to its end, change it, see that the change holds, hear the regions."""
+"""One command's use of the device registry: read it, change devices, and learn what became of each change.
+
+Each change ends in one of four outcomes: done, refused, superseded or unconfirmed. A revocation is published before the
+registry is read, so that it takes effect equally soon in a registry of ten devices and of a million.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
+from enum import StrEnum
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from waybill.daemon.process import close_within
-from waybill.identity.change_outcome import (
-    ChangeCutShort,
-    ChangeOutcome,
-    Heard,
-    Interrupted,
-    Published,
-    change_outcome,
-)
 from waybill.identity.confirmations import (
     CONFIRMATIONS_KEPT,
     CONFIRMATIONS_TOPIC,
     RegionAnswers,
-    RegionVerdicts,
     confirming_regions,
     decode_confirmation,
     is_of_its_region,
@@ -33,7 +28,7 @@ from waybill.identity.errors import IdentityError, SignatureFault, SignatureRefu
 from waybill.identity.names import nearest
 from waybill.identity.operator_settings import OperatorSettings
 from waybill.identity.publication_id import drawn_ms
-from waybill.identity.registry import DeviceEntry
+from waybill.identity.registry import ChangeRefused, DeviceChange, DeviceEntry, revoke, revoke_unread
 from waybill.identity.registry_messages import (
     DevicePublication,
     EntryRefused,
@@ -47,6 +42,7 @@ from waybill.identity.registry_topic import (
     ClockRefused,
     DeviceRegistry,
     Outranked,
+    PublicationUnknown,
     RegistryPublisher,
     RegistryReader,
     RegistryRefused,
@@ -55,74 +51,65 @@ from waybill.identity.registry_topic import (
     refusal_text,
 )
 from waybill.identity.signatures import read_operator_key, read_operators
-from waybill.identity.standing_change import Anew, AsItIs, StandingChange
 from waybill.pulsar.cluster_clock import ClockDiffers, ClockUnknown, NotLetIn, check_clock
 from waybill.pulsar.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
 from waybill.pulsar.pulsar_client import TokenNotGood
-
-# Publishes the devices of a change one by one, until all are published, the cluster is lost, or somebody interrupts.
-
-
-def published_in_turn(
-    names: Sequence[str],
-    turn: Callable[[str], DeviceEntry],
-    publish: Callable[[DeviceEntry], str],
-    on_published: Callable[[int], object],
-    before: Published | None = None,
-) -> Published:
-    """What was published, beside what was `before`; `turn` makes the entry of a device.
-
-    Raises RegistryUnreachable where surely nothing was.
-    """
-    sent = Published() if before is None else before
-    for number, name in enumerate(names):
-        former = sent.made.get(name)
-        try:
-            _take_turn(sent, name, turn, publish)
-            on_published(len(sent.made))
-        except RegistryUnreachable as error:
-            sent.error, sent.left = error, names[number:]
-            if sent.is_nothing:
-                raise
-            return sent
-        except KeyboardInterrupt:
-            # It may have come after the cluster's answer.
-            is_made = sent.made.get(name) is not former
-            sent.error, sent.left = Interrupted(f"interrupted at {name}"), names[number + is_made :]
-            return sent
-    return sent
-
-
-def _take_turn(
-    sent: Published, name: str, turn: Callable[[str], DeviceEntry], publish: Callable[[DeviceEntry], str]
-) -> None:
-    try:
-        entry = turn(name)
-    except AsItIs:
-        sent.same.append(name)
-    except IdentityError as refused:
-        sent.refused[name] = refused
-    else:
-        sent.made[name] = DevicePublication(entry, publish(entry))
-
-
-@contextmanager
-def notes_interrupt(sent: Published, before: str) -> Iterator[None]:
-    """Who ends a command while it waits hears what it has published."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        sent.error = Interrupted(f"interrupted before {before}")
-
 
 _CONFIRMATIONS_S: Final = 10.0
 _SILENCE_S: Final = 30.0
 """So long nothing may come: however many devices there are, what is read goes on."""
 _LOOK_S: Final = 0.2
-_SIGNED_AGAIN: Final = 3
+_MAX_NEAREST: Final = 20
+"""To look for the nearest names of thousands would take minutes."""
+_NOT_KEPT: Final = "it was published more than a day ago, and confirmations are not kept so long"
 
-OnMessage = Callable[[TopicMessage, BecameOfMessage], object]
-Turn = Callable[[str], DeviceEntry]
+Make = Callable[[DeviceEntry | None], DeviceEntry | None]
+"""The entry to publish of a device, by what the registry has of it now; None: it is as it is to be.
+
+Raises IdentityError: the change is refused.
+"""
+
+
+class Outcome(StrEnum):
+    """What became of a device's change: the word in `--json`."""
+
+    DONE = "done"
+    """It holds; with `--wait` every region has it in force."""
+    REFUSED = "refused"
+    """It was not published."""
+    SUPERSEDED = "superseded"
+    """It was published, and another change of the same moment holds."""
+    UNCONFIRMED = "unconfirmed"
+    """It may be published, and is not known to be in force in every region."""
+
+
+class DeviceOutcome(NamedTuple):
+    """What became of a device's change, and why; `missing`: the regions that have not confirmed it."""
+
+    outcome: Outcome
+    why: str = ""
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class ChangeOutcome:
+    """What became of a change, by device. `published`: by device what the command has published.
+
+    `confirmed`, `missing`: regions that have all of it in force, and those that do not; both empty: nobody waited.
+    `unlisted`: regions that there are and the settings do not name. `cut_short`: why the command did not go on.
+    """
+
+    devices: dict[str, DeviceOutcome] = field(default_factory=dict[str, DeviceOutcome])
+    published: dict[str, DevicePublication] = field(default_factory=dict[str, DevicePublication])
+    confirmed: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    unlisted: tuple[str, ...] = ()
+    cut_short: str = ""
+    is_interrupted: bool = False
+
+    def names(self, outcome: Outcome) -> list[str]:
+        """The devices with this outcome."""
+        return [name for name, one in self.devices.items() if one.outcome is outcome]
 
 
 class RegistrySession:
@@ -130,8 +117,8 @@ class RegistrySession:
 
     `names`: the devices that are asked about, of which alone messages are judged; None: all of a `tenant`, or of every
     tenant of the settings. Only their topics are read. `on_progress` hears what goes on and how far it is. Raises
-    RegistryUnreachable; RegistryRefused at once where a cluster lets us not in, or would not, by what our token says of
-    itself; SettingsError, OperatorKeyRefused for files of keys.
+    RegistryUnreachable; RegistryRefused at once where a cluster lets us not in; SettingsError, OperatorKeyRefused for
+    files of keys.
     """
 
     def __init__(
@@ -141,14 +128,19 @@ class RegistrySession:
         names: Collection[str] | None = None,
         tenant: str = "",
         with_history: bool = False,
+        revokes: str = "",
         on_progress: Callable[[str, int], object] = lambda _, __: None,
     ) -> None:
+        """`revokes`: the reason for which `names` are revoked; "": they are not."""
         self._settings, self._with_history, self._on_progress = settings, with_history, on_progress
+        self._revokes = revokes
         self._changed = threading.Condition()
         self._answers = RegionAnswers()
         self._history: list[tuple[DevicePublication, bool]] = []
-        self._seen: set[str] = set()
+        self._came: set[str] = set()
         self._is_read = False
+        self._former: dict[str, DeviceEntry] = {}
+        self._nearest_left = _MAX_NEAREST
         self._check_signed = settings.check_signed()
         self._tenants = (tenant,) if tenant in settings.tenants else settings.tenants
         self._names, url, access = None if names is None else frozenset(names), settings.service_url, settings.access
@@ -160,7 +152,9 @@ class RegistrySession:
         self._key = None if settings.key is None else read_operator_key(settings.key)
         self._publisher = RegistryPublisher(url, access, sign=unsigned if self._key is None else signed_by(self._key))
 
-    def _reader_of(self, names: frozenset[str] | None, on_message: OnMessage) -> RegistryReader[DevicePublication]:
+    def _reader_of(
+        self, names: frozenset[str] | None, on_message: Callable[[TopicMessage, BecameOfMessage], object]
+    ) -> RegistryReader[DevicePublication]:
         registry: DeviceRegistry[DevicePublication] = DeviceRegistry(lambda publication, _: publication)
         return RegistryReader(
             self._settings.service_url,
@@ -173,6 +167,43 @@ class RegistrySession:
             is_compacted=not self._with_history,
             names=names,
         )
+
+    def __enter__(self) -> Self:
+        try:
+            # Whom nobody knows a cluster does not answer: it would be asked until time is over.
+            self._settings.access.check_token(time.time())
+        except TokenNotGood as error:
+            raise RegistryRefused(str(error)) from error
+        try:
+            if self._revokes:
+                self._revoke_unread()
+            self._read(self._reader)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        self._is_read = True
+        # Our ids come after all that we have seen, whatever this clock says.
+        ids = (one.publication_id for one in self._reader.registry.all().values())
+        self._publisher.newest = max(ids, default=None)
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        hears = self._confirmations.is_running
+        close_within([self._publisher.close, self._reader.close, *([self._confirmations.close] if hears else [])])
+
+    def _revoke_unread(self) -> None:
+        names, change = sorted(self._names or ()), DeviceChange(datetime.now(UTC), self.operator, self._revokes)
+        entries = [revoke_unread(name, self._settings.regions[0], change) for name in names]
+        for entry in entries:
+            self._settings.check_tenant(entry.tenant)
+        allowed = [entry for entry in entries if self.refusal(entry) is None]
+        if allowed:
+            self._check_clock()
+        for number, entry in enumerate(allowed):
+            try:
+                self._publisher.publish(entry)
+            except RegistryUnreachable as error:
+                raise type(error)(f"{number} of {len(allowed)} revoked: {error}; give the command again") from error
 
     def _read(self, reader: RegistryReader[DevicePublication]) -> None:
         reader.start()
@@ -197,31 +228,6 @@ class RegistrySession:
             return f"{self._settings.service_url}: {standing.problem}"
         return refusal_text(standing.refusal, standing.problem, self._settings.access, topic, "consume")
 
-    def __enter__(self) -> Self:
-        try:
-            # Whom nobody knows a cluster does not answer: it would be asked until time is over.
-            self._settings.access.check_token(time.time())
-        except TokenNotGood as error:
-            raise RegistryRefused(str(error)) from error
-        try:
-            self._read(self._reader)
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        self._is_read = True
-        # Our ids come after all that we have seen, whatever this clock says.
-        ids = (one.publication_id for one in self._reader.registry.all().values())
-        self._publisher.newest = max(ids, default=None)
-        return self
-
-    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
-        hears = self._confirmations.is_running
-        close_within([self._publisher.close, self._reader.close, *([self._confirmations.close] if hears else [])])
-
-    def not_taken(self, name: str) -> str:
-        """Why a device of which there is an entry is not known here, and may be elsewhere; "": there is none."""
-        return self._reader.not_taken.get(name, "")
-
     def get(self, name: str) -> DeviceEntry | None:
         """The entry of a device; None: it is not known. It is read now if it was not yet. Raises NotInSettings."""
         self._settings.check_tenant(tenant_of(name))
@@ -234,6 +240,25 @@ class RegistrySession:
                 reader.close()
         found = reader.registry.get(name)
         return None if found is None else found.entry
+
+    def known(self, name: str) -> DeviceEntry:
+        """The entry of a device. Raises ChangeRefused for one that is not known."""
+        if (entry := self.get(name)) is None:
+            raise self.unknown(name)
+        return entry
+
+    def unknown(self, name: str) -> ChangeRefused:
+        """What is said of a device that is not known, with the name that may be meant."""
+        if why := self.not_taken(name):
+            return ChangeRefused(name, None, "", f"{name}: {why}")
+        self._nearest_left -= 1
+        near = self.nearest(name) if self._nearest_left >= 0 else ""
+        meant = f"did you mean {near}?" if near else "waybill device list shows those that there are"
+        return ChangeRefused(name, None, "", f"the registry has no device {name}: {meant}")
+
+    def not_taken(self, name: str) -> str:
+        """Why a device of which there is an entry is not known here, and may be elsewhere; "": there is none."""
+        return self._reader.not_taken.get(name, "")
 
     def nearest(self, name: str) -> str:
         """Which device may be meant by a name that is not known; "": none is like it."""
@@ -263,140 +288,169 @@ class RegistrySession:
         key = None if self._key is None or self._trusted is None else self._trusted.keys.get(self._key.key_id)
         return self._settings.operator if key is None else key.name
 
-    def publish(
-        self, entries: Iterable[DeviceEntry], wait_s: float = 0, *, anew: Anew | None = None, beside: Iterable[str] = ()
-    ) -> ChangeOutcome:
-        """Publishes entries, in their order. With `wait_s` it waits so long for every region's confirmation.
-
-        `anew` makes each again at its turn: of many, one may be enrolled or locked out meanwhile, and what it cannot
-        make is refused by its name. `beside`: devices that are as they are to be, and may not be in force yet either.
-        Raises SignatureRefused before anything is published that nobody would take, ClockRefused for a clock by which
-        it would come in the wrong order, and ChangeCutShort, which has the outcome, where something was published.
-        """
-        by_name, standing = {one.name: one for one in entries}, self._publications(beside)
-        if by_name:
-            self._check(by_name.values())
-        self._begin_to_hear(wait_s)
-        turn = by_name.__getitem__ if anew is None else lambda name: anew.entry(name, self.get(name))
-        sent = self._send(tuple(by_name), turn)
-        standing |= self._publications(sent.same)
-        return self._outcome(StandingChange(sent, standing, self.publication, anew), wait_s)
-
-    def sign(self, names: Iterable[str], wait_s: float = 0) -> ChangeOutcome:
-        """Publishes devices as they are under the operator's own signature. See `publish`."""
-        todo, sent = tuple(names), Published()
-        self._check([one for name in todo if (one := self.get(name)) is not None])
-        self._begin_to_hear(wait_s)
-        for _ in range(_SIGNED_AGAIN):
-            # Each as it is at its turn: among so many one may be enrolled meanwhile.
-            sent = self._send([name for name in todo if self.get(name) is not None], self._known, sent)
-            # What it was at its turn came behind what it is now, and compaction keeps the last.
-            change = StandingChange(sent, {}, self.publication)
-            if sent.error is not None or not (todo := tuple(change.gone(self._seen, self._lost))):
-                break
-        return self._outcome(StandingChange(sent, {}, self.publication), wait_s)
-
-    @property
-    def _lost(self) -> str:
-        """Why nothing comes back; "": it may."""
-        problem = self._reader.standing.problem
-        return problem and f"the registry at {self._settings.service_url} is not read any more: {problem}"
-
-    def _publications(self, names: Iterable[str]) -> dict[str, DevicePublication]:
-        return {name: one for name in names if (one := self.publication(name)) is not None}
-
-    def _known(self, name: str) -> DeviceEntry:
-        found = self.get(name)
-        assert found is not None, "nothing takes a device out of the registry"
-        return found
-
-    def _send(self, names: Sequence[str], turn: Turn, before: Published | None = None) -> Published:
-        """What is published once it came back, and what was `before`. Raises RegistryUnreachable where nothing is."""
-
-        def checked(name: str) -> DeviceEntry:
-            self._check_rights((entry := turn(name),))
-            return entry
-
-        publish, on_published = self._publisher.publish, partial(self._on_progress, "published")
-        sent = published_in_turn(names, checked, publish, on_published, before)
-        # What another operator published at the same moment stands before ours or behind it: ours is read back.
-        ids = [one.publication_id for one in sent.made.values()]
-        if not isinstance(sent.error, Interrupted):
-            with notes_interrupt(sent, "what is published was read back"):
-                is_back, count = partial(self._seen.issuperset, ids), lambda: sum(one in self._seen for one in ids)
-                self._progress("read back", count, is_back)
-        return sent
-
-    def _check(self, entries: Iterable[DeviceEntry]) -> None:
-        self._check_rights(entries)
-        try:
-            check_clock(self._settings.admin_url, self._settings.access)
-        except NotLetIn as error:
-            raise RegistryRefused(str(error)) from error
-        except ClockUnknown as error:
-            raise RegistryUnreachable(str(error)) from error
-        except ClockDiffers as error:
-            raise ClockRefused(str(error)) from error
-
-    def _begin_to_hear(self, wait_s: float) -> None:
-        # Before the publication, so that no confirmation is missed.
-        if wait_s and not self._confirmations.is_running:
-            self._confirmations.start()
-
     def refusal(self, entry: DeviceEntry) -> SignatureRefused | None:
         """Why nobody would take this entry from the operator's key; None: it would be taken."""
+        if self._trusted is None:
+            return None
+        if self._key is None:
+            why = "nobody takes a change that is not signed: name your private key by --key FILE"
+            return SignatureRefused(SignatureFault.UNSIGNED, why)
         try:
-            self._check_rights((entry,))
+            check_right(self._trusted, self._key.key_id, entry, datetime.now(UTC))
         except SignatureRefused as refused:
             return refused
         return None
 
-    def _check_rights(self, entries: Iterable[DeviceEntry]) -> None:
-        if self._trusted is None:
-            return
-        if self._key is None:
-            raise SignatureRefused(
-                SignatureFault.UNSIGNED, "nobody takes a change that is not signed: name your private key by --key FILE"
-            )
-        for entry in entries:
-            check_right(self._trusted, self._key.key_id, entry, datetime.now(UTC))
+    def revoked(self, name: str, change: DeviceChange) -> DeviceEntry | None:
+        """The entry that revokes a device with all that was known of it; None: it is revoked. Raises ChangeRefused."""
+        held = self.known(name)
+        if held.is_unread_revocation:
+            # It holds already; what was known of the device is put behind it, for lists and for a successor.
+            former = self._former.get(name)
+            if former is None and self._revokes:
+                why = f"{self.unknown(name)}; this name is revoked now, and cannot be used"
+                raise ChangeRefused(name, None, "", why)
+            return None if former is None else revoke(former, change)
+        return None if held.state == "revoked" else revoke(held, change)
 
-    def _outcome(self, change: StandingChange, wait_s: float) -> ChangeOutcome:
-        sent, heard = change.sent, None
-        if wait_s and sent.error is None:
-            since_ms = (time.time() - CONFIRMATIONS_KEPT.total_seconds()) * 1000
-            with notes_interrupt(sent, "every region had answered"):
-                heard = self._heard(lambda: change.asked(since_ms), wait_s)
-        gone = change.gone(self._seen, self._lost)
-        outcome = change_outcome(sent, gone, change.beside, heard, self._settings.regions)
-        if sent.error is not None:
-            raise ChangeCutShort(outcome) from sent.error
+    def change(self, makes: Mapping[str, Make], wait_s: float = 0, *, together: bool = False) -> ChangeOutcome:
+        """Publishes changes, in their order. With `wait_s` it waits so long for every region's confirmation.
+
+        Each entry is made at its turn, by what the registry has then. `together`: where one is refused, nothing is
+        published and the refusal is raised. Raises RegistryUnreachable, ClockRefused where nothing is published.
+        """
+        outcome = ChangeOutcome()
+        todo = [name for name in makes if self._entry(name, makes, outcome, raises=together) is not None]
+        if todo:
+            self._check_clock()
+        # Before the publication, so that no confirmation is missed.
+        if wait_s and not self._confirmations.is_running:
+            self._confirmations.start()
+        try:
+            self._publish(todo, makes, outcome)
+            if not outcome.cut_short:
+                # What another operator published at the same moment stands before ours or behind it: it is read back.
+                ids = {one.publication_id for one in outcome.published.values()}
+                self._progress("read back", lambda: len(ids & self._came), lambda: ids <= self._came)
+            self._judge(makes, outcome)
+            if wait_s and not outcome.cut_short:
+                self._ask_regions(outcome, wait_s)
+        except KeyboardInterrupt:
+            outcome.is_interrupted = True
+            outcome.cut_short = f"interrupted before all was confirmed: {len(outcome.published)} published"
+            self._judge(makes, outcome)
         return outcome
 
-    def _heard(self, about: Callable[[], Mapping[str, DevicePublication]], wait_s: float) -> Heard:
-        """What every region says of these, once each has said something of each, or the time is over."""
-        end_s = time.monotonic() + wait_s
-        if not about():
-            return Heard((), {})
+    def _entry(
+        self, name: str, makes: Mapping[str, Make], outcome: ChangeOutcome, *, raises: bool = False
+    ) -> DeviceEntry | None:
+        """What is to be published of a device now; None: nothing, as the outcome says then."""
+        try:
+            entry = makes[name](self.get(name))
+            if entry is not None and (refused := self.refusal(entry)) is not None:
+                raise refused
+        except IdentityError as why:
+            if raises or isinstance(why, RegistryUnreachable):
+                raise
+            outcome.devices[name] = DeviceOutcome(Outcome.REFUSED, str(why))
+            return None
+        if entry is None:
+            outcome.devices[name] = DeviceOutcome(Outcome.DONE)
+        return entry
 
-        def verdicts() -> RegionVerdicts:
-            asked = about().values()
-            return self._answers.verdicts({one.publication_id for one in asked}, self._regions(asked))
+    def _publish(self, todo: Sequence[str], makes: Mapping[str, Make], outcome: ChangeOutcome) -> None:
+        """Raises RegistryUnreachable where surely nothing was published."""
+        for number, name in enumerate(todo):
+            try:
+                # Again, at its turn: it may have been enrolled or locked out while others were published.
+                if (entry := self._entry(name, makes, outcome)) is not None:
+                    outcome.published[name] = DevicePublication(entry, self._publisher.publish(entry))
+                    self._on_progress("published", len(outcome.published))
+            except (RegistryUnreachable, KeyboardInterrupt) as error:
+                outcome.is_interrupted = isinstance(error, KeyboardInterrupt)
+                is_unknown = outcome.is_interrupted or isinstance(error, PublicationUnknown)
+                if not outcome.published and not is_unknown:
+                    raise
+                why, left = str(error) or f"interrupted at {name}", todo[number:]
+                if name in outcome.published:
+                    left = todo[number + 1 :]
+                elif is_unknown:
+                    left = todo[number + 1 :]
+                    unknown = f"nobody knows whether it is published: {why}"
+                    outcome.devices[name] = DeviceOutcome(Outcome.UNCONFIRMED, unknown)
+                outcome.devices |= dict.fromkeys(left, DeviceOutcome(Outcome.REFUSED, f"not published: {why}"))
+                published = len(outcome.published)
+                outcome.cut_short = f"cut short: {published} published, {len(left)} not published: {why}"
+                return
+
+    def _judge(self, makes: Mapping[str, Make], outcome: ChangeOutcome) -> None:
+        """What holds of each device, beside what was asked for: somebody else may have changed it meanwhile."""
+        for name, one in outcome.published.items():
+            now = self.publication(name)
+            is_ours = now is not None and now.publication_id == one.publication_id
+            if is_ours or (
+                now is not None and one.publication_id in self._came and self._is_so(makes[name], now.entry)
+            ):
+                outcome.devices[name] = DeviceOutcome(Outcome.DONE)
+            elif now is None or one.publication_id not in self._came:
+                problem = self._reader.standing.problem
+                why = f"it is published, and did not come back{problem and ': '}{problem}"
+                # Where it was cut short nothing is waited for: the cluster said that it has it.
+                known = DeviceOutcome(Outcome.DONE) if outcome.cut_short else DeviceOutcome(Outcome.UNCONFIRMED, why)
+                outcome.devices[name] = known
+            else:
+                holds = f"{now.entry.state}, version {now.entry.version} by {now.entry.changed_by}"
+                outcome.devices[name] = DeviceOutcome(Outcome.SUPERSEDED, f"another change holds: {holds}")
+        for name in set(outcome.names(Outcome.DONE)) - outcome.published.keys():
+            # It was as it is to be when the command began, maybe minutes ago.
+            now = self.publication(name)
+            if now is not None and not self._is_so(makes[name], now.entry):
+                outcome.devices[name] = DeviceOutcome(Outcome.SUPERSEDED, f"another change holds: {now.entry.state}")
+
+    @staticmethod
+    def _is_so(make: Make, entry: DeviceEntry) -> bool:
+        try:
+            return make(entry) is None
+        except IdentityError:
+            return False
+
+    def _ask_regions(self, outcome: ChangeOutcome, wait_s: float) -> None:
+        end_s = time.monotonic() + wait_s
+        since_ms = (time.time() - CONFIRMATIONS_KEPT.total_seconds()) * 1000
+        # Whoever published it: of what does not hold any more no region says anything.
+        done = self._publications(outcome.names(Outcome.DONE))
+        asked = {name: one for name, one in done.items() if drawn_ms(one.publication_id) >= since_ms}
+        outcome.devices |= {name: DeviceOutcome(Outcome.DONE, _NOT_KEPT) for name in done.keys() - asked.keys()}
+        if not asked:
+            return
+        ids = [one.publication_id for one in asked.values()]
 
         def is_answered() -> bool:
-            standing = self._confirmations.standing
             # Which regions there are is known at the topic's end; who refuses it will not confirm it by waiting.
-            return standing.refusal is not None or (standing.was_current and not verdicts().silent)
+            complete = all(self._answers.is_complete(region, ids) for region in self._regions(asked.values()))
+            standing = self._confirmations.standing
+            return standing.refusal is not None or (standing.was_current and complete)
 
         while not self._wait(is_answered, min(_LOOK_S, end_s - time.monotonic())) and time.monotonic() < end_s:
-            self._on_progress("waiting for the regions, confirmed by", len(verdicts().confirmed))
-        asked, standing, problem = about(), self._confirmations.standing, ""
-        regions = self._regions(asked.values())
-        found = {name: self._answers.verdicts([one.publication_id], regions) for name, one in asked.items()}
-        if not standing.is_current:
-            # A region that is heard of there alone may be missing too: nothing is confirmed.
-            problem = f"confirmations cannot be read: {self._not_let_in(standing, CONFIRMATIONS_TOPIC)}"
-        return Heard(regions, found, problem)
+            count = min(self._answers.confirmed(region, ids) for region in self._regions(asked.values()))
+            self._on_progress("waiting for the regions, confirmed", count)
+        standing, regions = self._confirmations.standing, self._regions(asked.values())
+        # A region that is heard of there alone may be missing too: nothing is confirmed.
+        problem = "" if standing.is_current else self._not_let_in(standing, CONFIRMATIONS_TOPIC)
+        problem = problem and f"confirmations cannot be read: {problem}"
+        missing = set[str]()
+        for name, one in asked.items():
+            found = dict.fromkeys(regions, problem) if problem else self._answers.missing(one.publication_id, regions)
+            missing |= found.keys()
+            if found:
+                why = problem or "; ".join(found.values())
+                outcome.devices[name] = DeviceOutcome(Outcome.UNCONFIRMED, why, tuple(found))
+        outcome.missing = tuple(one for one in regions if one in missing)
+        outcome.confirmed = tuple(one for one in regions if one not in missing)
+        outcome.unlisted = tuple(sorted({*regions} - {*self._settings.regions}))
+
+    def _publications(self, names: Iterable[str]) -> dict[str, DevicePublication]:
+        return {name: one for name in names if (one := self.publication(name)) is not None}
 
     def _regions(self, about: Iterable[DevicePublication]) -> tuple[str, ...]:
         """Where something of these devices has to be in force: wherever a broker may let them in.
@@ -415,28 +469,45 @@ class RegistrySession:
         """
         if not self._confirmations.is_running:
             self._confirmations.start()
-        self._wait(lambda: self._can_hear() or self._confirmations.standing.refusal is not None, _CONFIRMATIONS_S)
-        if not self._can_hear():
+
+        def standing() -> TopicStanding:
+            return self._confirmations.standing
+
+        self._wait(lambda: standing().was_current or standing().refusal is not None, _CONFIRMATIONS_S)
+        if not standing().was_current:
             return None
         every = self._reader.registry.all()
-        regions = self._regions(every.values())
+        regions, since_ms = self._regions(every.values()), since.timestamp() * 1000
         # By when it was published: one that was signed again has the moment of its change.
-        since_ms = since.timestamp() * 1000
-        changed = ((name, one) for name, one in every.items() if drawn_ms(one.publication_id) >= since_ms)
-        said = ((name, self._answers.verdicts([one.publication_id], regions).text) for name, one in changed)
-        return {name: text for name, text in said if text}
+        changed = (
+            (name, one.publication_id) for name, one in every.items() if drawn_ms(one.publication_id) >= since_ms
+        )
+        missing = ((name, self._answers.missing(one, regions)) for name, one in changed)
+        return {name: "; ".join(found.values()) for name, found in missing if found}
 
-    def _can_hear(self) -> bool:
-        return self._confirmations.standing.was_current
+    def _check_clock(self) -> None:
+        try:
+            check_clock(self._settings.admin_url, self._settings.access)
+        except NotLetIn as error:
+            raise RegistryRefused(str(error)) from error
+        except ClockUnknown as error:
+            raise RegistryUnreachable(str(error)) from error
+        except ClockDiffers as error:
+            raise ClockRefused(str(error)) from error
 
     def _on_entry(self, _: TopicMessage, became: BecameOfMessage) -> None:
         if isinstance(became, EntryRefused | Repeated):
             return
         with self._changed:
+            made = became.publication
             if self._with_history:
-                self._history.append((became.publication, isinstance(became, Outranked)))
+                self._history.append((made, isinstance(became, Outranked)))
             if self._is_read:
-                self._seen.add(became.publication.publication_id)
+                self._came.add(made.publication_id)
+            former = self._former.get(made.entry.name)
+            is_newer = former is None or made.entry.version >= former.version
+            if self._revokes and is_newer and not made.entry.is_ended:
+                self._former[made.entry.name] = made.entry
             self._changed.notify_all()
 
     def _on_confirmation(self, message: TopicMessage) -> None:
@@ -467,3 +538,25 @@ class RegistrySession:
     def _wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         with self._changed:
             return self._changed.wait_for(condition, max(0.0, timeout_s))
+
+
+def exactly(entry: DeviceEntry) -> Make:
+    """Publishes this entry; a device that has gone on from it meanwhile (it enrolled) is as it is to be."""
+    claim = None if entry.claim is None else entry.claim.id
+
+    def make(held: DeviceEntry | None) -> DeviceEntry | None:
+        if held is None or held.version < entry.version:
+            return entry
+        is_same = (held.may_connect, held.successor, held.region) == (entry.may_connect, entry.successor, entry.region)
+        return None if is_same and claim == (None if held.claim is None else held.claim.id) else entry
+
+    return make
+
+
+def as_it_is(held: DeviceEntry | None) -> DeviceEntry | None:
+    """Publishes a device as it is, under another signature."""
+    if held is None:
+        raise ChangeRefused(
+            "", None, "", "the registry has no such device: waybill device list shows those that there are"
+        )
+    return held

@@ -12,8 +12,6 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
@@ -195,150 +193,14 @@ class RegistryPublisher:
         return found
 
 
-# Entries that are right but for their date, which is ahead of our clock: until when they wait to be read again.
-
-MAX_OF_TENANT: Final = 10_000
-"""Devices of one tenant; while there are more, every device of that tenant is taken for one of them ..."""
-MAX_REMEMBERED: Final = 100_000
-"""... and of all tenants: beyond that the tenant that has most is taken as a whole."""
-MAX_WHOLE: Final = 10_000
-"""Tenants taken as a whole; beyond that every device is. Only who signs for all tenants brings this about."""
-PAUSE_S: Final = 60.0
-"""The topic is not read again more often: one that is always ahead keeps nobody from reading to the end."""
-
-
-class _Noted(NamedTuple):
-    rank: Precedence
-    due_ms: float
-    dated_ms: float
-
-
-class AheadEntries:
-    """By tenant and device. One thread notes and settles, any may ask. Moments are ms since 1970, by our clock."""
-
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._monotonic = monotonic
-        self._noted: dict[str, dict[str, _Noted]] = {}
-        self._count = 0
-        self._whole: dict[str, float] = {}
-        self._all_due_ms = self._earliest_ms = math.inf
-        self._next_s = -math.inf
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return self._count
-
-    def note(self, name: str, rank: Precedence, dated_ms: float, due_ms: float) -> None:
-        """An entry of a device is dated ahead, and is not from `due_ms` on."""
-        with self._lock:
-            self._earliest_ms = min(self._earliest_ms, due_ms)
-            tenant = _tenant(name)
-            former = self._noted.get(tenant, {}).get(name)
-            if former is None:
-                self._make_room(tenant)
-            if tenant in self._whole or math.isfinite(self._all_due_ms):
-                self._take_whole(tenant, due_ms)
-            elif former is not None:
-                self._noted[tenant][name] = _Noted(max(rank, former.rank), min(due_ms, former.due_ms), dated_ms)
-            else:
-                self._noted.setdefault(tenant, {})[name] = _Noted(rank, due_ms, dated_ms)
-                self._count += 1
-
-    def settle(self, name: str, rank: Precedence) -> None:
-        """An entry of this rank holds of a device: what ranks no higher waits no more."""
-        tenant = _tenant(name)
-        with self._lock:
-            of_tenant = self._noted.get(tenant, {})
-            if (noted := of_tenant.get(name)) is not None and noted.rank <= rank:
-                del of_tenant[name]
-                self._count -= 1
-                if not of_tenant:
-                    del self._noted[tenant]
-
-    def outranks(self, name: str, rank: Precedence) -> bool:
-        """Whether an entry waits, or may wait, that would hold against one of this rank."""
-        tenant = _tenant(name)
-        with self._lock:
-            noted = self._noted.get(tenant, {}).get(name)
-            if noted is not None:
-                return noted.rank > rank
-            return tenant in self._whole or math.isfinite(self._all_due_ms)
-
-    def _make_room(self, tenant: str) -> None:
-        if len(self._noted.get(tenant, ())) >= MAX_OF_TENANT:
-            self._take_whole(tenant)
-        elif self._count >= MAX_REMEMBERED:
-            self._take_whole(max(self._noted, key=lambda one: len(self._noted[one])))
-
-    def _take_whole(self, tenant: str, due_ms: float = math.inf) -> None:
-        """From here on every device of a tenant may have an entry that waits, until the earliest that does is due."""
-        names = self._noted.pop(tenant, {})
-        self._count -= len(names)
-        due_ms = min([due_ms, *(noted.due_ms for noted in names.values())])
-        if tenant in self._whole or len(self._whole) < MAX_WHOLE:
-            self._whole[tenant] = min(due_ms, self._whole.get(tenant, math.inf))
-        else:
-            self._all_due_ms = min(self._all_due_ms, due_ms)
-
-    def take_due(self, now_ms: float) -> bool:
-        """Whether the topic is to be read again now; what does not come again then is named for as long as we run."""
-        now_s = self._monotonic()
-        with self._lock:
-            if now_ms < self._earliest_ms or now_s < self._next_s:
-                return False
-            is_due = self._all_due_ms <= now_ms
-            if is_due:
-                self._all_due_ms = math.inf
-            for tenant in [tenant for tenant, due_ms in self._whole.items() if due_ms <= now_ms]:
-                del self._whole[tenant]
-                is_due = True
-            for of_tenant in self._noted.values():
-                for name, noted in of_tenant.items():
-                    if noted.due_ms <= now_ms:
-                        of_tenant[name], is_due = noted._replace(due_ms=math.inf), True
-            dues = (noted.due_ms for of_tenant in self._noted.values() for noted in of_tenant.values())
-            self._earliest_ms = min([self._all_due_ms, *self._whole.values(), *dues])
-            if is_due:
-                self._next_s = now_s + PAUSE_S
-            return is_due
-
-    @property
-    def problem(self) -> str:
-        """How many devices have one, and of which date; "" if none has."""
-        with self._lock:
-            if not (self._count or self._whole or math.isfinite(self._all_due_ms)):
-                return ""
-            first = next((one for of_tenant in self._noted.values() for one in of_tenant.items()), None)
-            found = [f"of {self._count} devices"] if self._count else []
-            if self._whole:
-                others = f" and {len(self._whole) - 1} more" if len(self._whole) > 1 else ""
-                found.append(f"of so many devices of tenant {next(iter(self._whole))}{others} that all of them count")
-            if math.isfinite(self._all_due_ms):
-                found.append("of so many tenants that all of them count")
-        example = f" ({first[0]}: {_text(first[1].dated_ms)})" if first else ""
-        return (
-            f"entries {', and '.join(found)} are dated ahead of this machine's clock, and wait until it has come so "
-            f"far{example}; compare this machine's clock with the cluster's"
-        )
-
-
-def _tenant(name: str) -> str:
-    return name.partition("/")[0]
-
-
-def _text(moment_ms: float) -> str:
-    try:
-        return f"{datetime.fromtimestamp(moment_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    except (ValueError, OverflowError, OSError):
-        return "a moment that no calendar has"
-
-
 MAX_DEVICES: Final = 1_000_000
 # entries that nobody may have published are shown, and do not fill the memory
 _MAX_OTHERS: Final = 20_000
 _LOG = structlog.get_logger("registry")
 _NOT_TAKEN = "it is not known here, and may be elsewhere: {}; compare your `operators` and your clock with the regions'"
 _LEAST_QUEUE: Final = 10
+READ_AGAIN_S: Final = 60.0
+"""For entries that were dated ahead the topic is not read again more often."""
 T = TypeVar("T")
 T_ = TypeVar("T_")
 
@@ -349,10 +211,9 @@ class _Held(NamedTuple, Generic[T]):
 
 
 class Taken(NamedTuple):
-    """A publication that holds now; `is_new`: nothing was known of its device."""
+    """A publication that holds now."""
 
     publication: DevicePublication
-    is_new: bool
 
 
 class Outranked(NamedTuple):
@@ -374,26 +235,12 @@ BecameOfMessage = Taken | Outranked | Repeated | EntryRefused
 """What became of a message of the registry."""
 
 
-@dataclass(slots=True)
-class RegistryCounts:
-    """What became of the messages. `refused_by`: no entries, by reason. `outranked`: another publication holds."""
-
-    taken: int = 0
-    refused_by: Counter[str] = field(default_factory=Counter[str])
-    outranked: int = 0
-
-    @property
-    def refused(self) -> int:
-        """Messages that are no entries."""
-        return self.refused_by.total()
-
-
 class DeviceRegistry(Generic[T]):
     """What holds of each device, as `keep` has it. One at a time takes, any may look. `clock`: seconds since 1970.
 
-    `max_devices`: of each tenant.
-
-    `ahead`: entries that are dated ahead of that clock, and signed by who may: they are read again when they are not.
+    `max_devices`: of each tenant. Entries that are dated ahead of that clock are refused, and the topic is read again
+    once it has come so far: it may be our own that was wrong. Messages are counted: `taken`, `outranked`, and
+    `refused_by` the word of the reason.
     """
 
     def __init__(
@@ -401,13 +248,14 @@ class DeviceRegistry(Generic[T]):
         keep: Callable[[DevicePublication, TopicMessage], T],
         max_devices: int = MAX_DEVICES,
         clock: Callable[[], float] = time.time,
-        ahead: AheadEntries | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._keep, self.max_devices, self._clock = keep, max_devices, clock
+        self._keep, self.max_devices, self._clock, self._monotonic = keep, max_devices, clock, monotonic
         self._held: defaultdict[str, dict[str, _Held[T]]] = defaultdict(dict)
         self._barred: dict[str, Precedence] = {}
-        self.ahead = AheadEntries() if ahead is None else ahead
-        self.counts = RegistryCounts()
+        self._ahead, self._ahead_until_ms, self._read_again_s = 0, math.inf, 0.0
+        self.taken = self.outranked = 0
+        self.refused_by: Counter[str] = Counter()
         self.last_refused = ""
 
     def __len__(self) -> int:
@@ -415,11 +263,16 @@ class DeviceRegistry(Generic[T]):
 
     @property
     def problem(self) -> str:
-        """That entries found no room, which lasts until a start with more of it, or wait; empty while all are known."""
-        refused = self.counts.refused_by[NO_ROOM]
+        """That entries found no room, which lasts until a start with more of it, or are dated ahead; else empty."""
+        refused = self.refused_by[NO_ROOM]
         if refused:
             return f"{refused} entries found no room: registry.max_devices is {self.max_devices}"
-        return self.ahead.problem
+        if not self._ahead:
+            return ""
+        return (
+            f"{self._ahead} entries are dated ahead of this machine's clock, and wait until it has come so far; compare"
+            f" this machine's clock with the cluster's; the last that was refused: {self.last_refused}"
+        )
 
     def get(self, name: str) -> T | None:
         """What is kept of a device; None: it is not known."""
@@ -449,7 +302,9 @@ class DeviceRegistry(Generic[T]):
         except Exception as error:  # noqa: BLE001 - whatever a message does to who reads it, it is none that counts
             refused = error if isinstance(error, EntryRefused) else EntryRefused(key, repr(error)[:200])
             if refused.reason == AHEAD:
-                self._note_ahead(message, check_signed)
+                self._ahead += 1
+                until_ms = drawn_ms(message.properties[PROPERTY]) - MAX_AHEAD_MS
+                self._ahead_until_ms = min(self._ahead_until_ms, until_ms)
             return self._refuse(refused)
         return self.hold(made, message)
 
@@ -457,22 +312,23 @@ class DeviceRegistry(Generic[T]):
         """From here on nothing of lower rank is taken of a device, though what has this rank is not held."""
         self._barred[name] = rank
 
-    def take_due(self) -> bool:
+    def is_to_be_read_again(self) -> bool:
         """Whether our clock has come so far that something is ahead of it no more; asked by who reads the topic."""
-        return self.ahead.take_due(self._clock() * 1000)
+        is_due = self._clock() * 1000 >= self._ahead_until_ms and self._monotonic() >= self._read_again_s
+        if is_due:
+            self._ahead, self._ahead_until_ms = 0, math.inf
+            self._read_again_s = self._monotonic() + READ_AGAIN_S
+        return is_due
 
     def hold(self, made: DevicePublication, message: TopicMessage) -> BecameOfMessage:
         """What became of a publication that is right, and its message: whichever holds is decided by rank alone."""
         name, rank = made.entry.name, made.precedence
         known = self._held[made.entry.tenant]
         held, barred = known.get(name), self._barred.get(name)
-        if barred is not None and rank < barred:
-            self.counts.outranked += 1
-            return Outranked(made)
-        if held is not None and rank <= held.precedence:
-            if rank == held.precedence:
-                return Repeated(made)
-            self.counts.outranked += 1
+        if held is not None and rank == held.precedence:
+            return Repeated(made)
+        if (held is not None and rank < held.precedence) or (barred is not None and rank < barred):
+            self.outranked += 1
             return Outranked(made)
         # A device that is known keeps its place, and who is locked out has a reserve: no flood of names hides them.
         room = self.max_devices if made.entry.may_connect else 2 * self.max_devices
@@ -480,21 +336,11 @@ class DeviceRegistry(Generic[T]):
             return self._refuse(EntryRefused(name, f"{len(known)} devices are remembered already", NO_ROOM))
         known[name] = _Held(rank, self._keep(made, message))
         self._barred.pop(name, None)
-        self.ahead.settle(name, rank)
-        self.counts.taken += 1
-        return Taken(made, held is None)
-
-    def _note_ahead(self, message: TopicMessage, check_signed: CheckSigned | None) -> None:
-        try:
-            made = read_entry(message.key, message.body, message.properties, math.inf, check_signed)
-        except Exception:  # noqa: BLE001 - it is wrong in another point too, or its own dates contradict each other
-            return
-        held, dated_ms = self.precedence(made.entry.name), drawn_ms(made.publication_id)
-        if held is None or held < made.precedence:
-            self.ahead.note(made.entry.name, made.precedence, dated_ms, dated_ms - MAX_AHEAD_MS)
+        self.taken += 1
+        return Taken(made)
 
     def _refuse(self, refused: EntryRefused) -> EntryRefused:
-        self.counts.refused_by[refused.reason] += 1
+        self.refused_by[refused.reason] += 1
         self.last_refused = str(refused)
         return refused
 
@@ -524,7 +370,7 @@ class RegistryReader(Generic[T]):
     ) -> None:
         """`names`: of which devices alone messages are taken; None: of all.
 
-        It reads all topics again when `starts_anew` says so, and when what was ahead of our clock is not any more.
+        It reads all topics again when `starts_anew` says so, and for entries that were ahead of our clock.
         """
         self.registry, self._names = registry, names
         self.others: dict[str, None] = {}
@@ -601,7 +447,7 @@ class RegistryReader(Generic[T]):
 
     def _is_to_be_read_again(self, tenant: str) -> bool:
         # Both are asked: each may have something to do. Whoever hears it first hears it for all topics.
-        if any([self._starts_anew(), self.registry.take_due()]):
+        if any([self._starts_anew(), self.registry.is_to_be_read_again()]):
             self._to_read_again.update(self._readers)
         is_due = tenant in self._to_read_again
         self._to_read_again.discard(tenant)

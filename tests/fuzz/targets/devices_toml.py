@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
 
 from tests.identity.held_devices import OPERATOR, HeldDevices, on_lines
 from tests.identity.registry_strategies import CHANGE, active, expected
-from waybill.identity.device_file import (
+from waybill.identity.device_files import (
     MAX_FILE_FAULTS,
     PlacedDevice,
     StatedDevice,
     device_file_text,
     devices_of_toml,
-    given_twice,
+    judged,
 )
-from waybill.identity.device_file_changes import PlannedChange
-from waybill.identity.judged_devices import Beginnings, entries_of, judged
 from waybill.identity.registry import DeviceEntry, DeviceState
 
 MAX_SECONDS = 0.15
@@ -44,14 +41,14 @@ def judge(data: bytes) -> None:
         return
     found, faults = devices_of_toml(text, "f")
     assert len(faults) <= MAX_FILE_FAULTS
-    if [*given_twice(found)]:
+    if len({one.stated.name for one in found}) < len(found):
         return
     for registry in (HeldDevices(), HeldDevices(map(_active, found))):
         changes, faults = judged(found, registry, OPERATOR)
         assert len(changes) + len(faults) == len(found) or len(faults) == MAX_FILE_FAULTS
-        asked = [one for one in changes if one.change.what is not PlannedChange.NOTHING and not one.change.needs_token]
-        made, faults = entries_of(asked, registry, CHANGE, Beginnings(None, timedelta(days=7)))
-        assert ([one.name for one in made], faults) == ([one.change.stated.name for one in asked], [])
+        for one in changes:
+            entry = one.make(CHANGE, None)(one.held)
+            assert (entry is not None) is one.is_change
 
 
 def _active(one: PlacedDevice) -> DeviceEntry:

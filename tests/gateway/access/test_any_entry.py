@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.access.core import AccessCore
-from gateway.access.enrolment import EntryBook, OpenTokens
+from gateway.access.enrolment import OpenTokens
 from gateway.access.revocation import next_list
 from tests.identity.makers import regional_authority, root_authority
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, CLAIM, MOMENT, expected
@@ -86,8 +86,6 @@ def handle(entry: DeviceEntry, authority: Authority) -> None:
     assert read(json.loads(entry_body(entry))) == entry
     signed_by(KEY)(entry, entry_body(entry), PUBLICATION_ID, "")
     assert device_line(entry).isprintable(), "an entry is one line of a screen"
-    book = EntryBook("eu")
-    book.take(entry)
     tokens = OpenTokens("eu")
     tokens.take(entry, MOMENT)
     tokens.passwords(MOMENT)

@@ -47,6 +47,7 @@ from waybill.identity.enrolment import (
 )
 from waybill.identity.errors import SignatureFault, SignatureRefused
 from waybill.identity.registry import Claim, DeviceChange, DeviceEntry, DeviceState, expect, revoke, suspend
+from waybill.identity.registry_messages import DevicePublication
 
 NOW = datetime(2027, 1, 5, 9, tzinfo=UTC)
 HASH = "$7$101$c2FsdA==$" + "A" * 86 + "=="
@@ -89,11 +90,8 @@ class Registry:
         self.published = {entry.name: entry for entry in entries}
         self.seen = dict(self.published)
 
-    def device(self, name: str) -> DeviceEntry | None:
-        return self.seen.get(name)
-
-    def successor(self, name: str) -> str | None:
-        return self.seen[name].successor if name in self.seen else None
+    def publication(self, name: str) -> DevicePublication | None:
+        return DevicePublication(self.seen[name], "019e") if name in self.seen else None
 
     def publish(self, entry: DeviceEntry) -> None:
         self.published[entry.name] = entry

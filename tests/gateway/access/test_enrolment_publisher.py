@@ -9,9 +9,10 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from gateway.access.enrolment import EnrolmentDesk, EntryBook, PublishEntry, SendAnswer
+from gateway.access.enrolment import EnrolmentDesk, PublishEntry, SendAnswer
 from gateway.access.enrolment_service import READ_BACK_S, EnrolmentDoors, EnrolmentPublisher, EnrolmentService
 from gateway.errors import EntryNotTaken
+from tests.gateway.access.known_devices import KnownDevices
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, expected
 from tests.waiting import wait_until
 from waybill.identity.registry import DeviceEntry, enrol
@@ -25,7 +26,7 @@ class Registry:
     """A registry whose reader is the test; `now_s` is the monotonic clock."""
 
     def __init__(self, on_sent: Callable[[str], None] = lambda _: None) -> None:
-        self.now_s, self.book, self.number = 0.0, EntryBook("eu"), 0
+        self.now_s, self.book, self.number = 0.0, KnownDevices(), 0
         self._on_sent = on_sent
         sender = create_autospec(RegistryPublisher, instance=True, newest=None)
         sender.publish.side_effect = self._send
@@ -43,7 +44,7 @@ def test_an_entry_counts_when_it_was_read_back() -> None:
     registry = Registry()
     registry.publisher.publish(ENTRY)
     assert not registry.publisher.is_taken(ENTRY)
-    registry.book.take(ENTRY)
+    registry.book.put(ENTRY)
     assert registry.publisher.is_taken(ENTRY)
 
 
@@ -141,7 +142,7 @@ def test_a_tenant_whose_topic_takes_nothing_is_refused_and_keeps_nobody_else_wai
         if entry is stuck:
             raise RegistryRefused("held")
         sent: str = sends(entry, warrant)
-        registry.book.take(entry)
+        registry.book.put(entry)
         return sent
 
     registry.sender.publish.side_effect = publish

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,16 +12,35 @@ import pytest
 from gateway.access import publisher as module
 from gateway.access.access_key import AccessKey
 from gateway.access.core import Confirmation
-from gateway.access.displaced import OUTRANKED, Displaced
-from gateway.access.publisher import AGAIN_AT_ONCE, AccessPublisher
+from gateway.access.publisher import AGAIN_AT_ONCE, MAX_WAITING, AccessPublisher
+from gateway.access.registry_cache import RegistryCache
 from gateway.access.revocation import LISTS_TOPIC, MAX_LIST_BYTES, RevocationList
 from gateway.config import RegistrySettings
 from tests.waiting import wait_until
 from waybill.identity.confirmations import CONFIRMATIONS_TOPIC
+from waybill.identity.publication_id import next_publication_id
 from waybill.identity.registry_messages import devices_topic
 from waybill.pulsar.compacted_topic import TopicMessage
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+class Displaced(RegistryCache):
+    """A cache with these devices to be published again."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = [*names]
+
+    def take_due(self, tenant: str, limit: int) -> list[str]:
+        taken = [name for name in self.names if name.startswith(f"{tenant}/")][:limit]
+        self.names = [name for name in self.names if name not in {*taken}]
+        return taken
+
+    def put_back(self, names: list[str]) -> None:
+        self.names += names
+
+    def message(self, name: str) -> TopicMessage | None:
+        return TopicMessage(name, b"entry", {}, 0)
 
 
 class Cluster:
@@ -67,12 +87,7 @@ def test_thousands_that_are_displaced_at_once_are_all_published_again_and_a_conf
     monkeypatch.setattr(module, "open_pulsar_client", cluster)
     names = [f"acme/bus-{number}" for number in range(3000)]
     settings = RegistrySettings(service_url="pulsar://nowhere:1", tenants=("acme", "zeta"), unsigned=True)
-    displaced = Displaced(lambda _: True)
-    made = AccessPublisher(
-        settings, "eu", AccessKey(settings, "eu", None), displaced, lambda name: TopicMessage(name, b"entry", {}, 0)
-    )
-    for name in [*names, *names]:
-        displaced.note(name, OUTRANKED)
+    made = AccessPublisher(settings, "eu", AccessKey(settings, "eu", None), Displaced(*names))
     made.confirm([Confirmation("acme/stolen", "an id")], 1.0)
     made.start()
     wait_until(lambda: len(cluster.sent) >= len(names) + 1, 20)
@@ -138,15 +153,12 @@ def test_a_tenant_that_keeps_its_topic_to_itself_is_named_and_delays_no_other(mo
     cluster.error = pulsar.ProducerBusy("exclusive")
     monkeypatch.setattr(module, "open_pulsar_client", cluster)
     settings = RegistrySettings(service_url="pulsar://nowhere:1", tenants=("acme", "zeta"), unsigned=True)
-    displaced = Displaced(lambda _: True)
-    made = AccessPublisher(
-        settings, "eu", AccessKey(settings, "eu", None), displaced, lambda name: TopicMessage(name, b"entry", {}, 0)
-    )
-    displaced.note("zeta/bus-1", OUTRANKED)
+    displaced = Displaced("zeta/bus-1")
+    made = AccessPublisher(settings, "eu", AccessKey(settings, "eu", None), displaced)
     made.start()
     wait_until(lambda: made.topics_held[topic] > 0, 20)
     assert f"another producer has {topic} for itself alone" in made.problem
-    displaced.note("acme/bus-1", OUTRANKED)
+    displaced.names.append("acme/bus-1")
     made.confirm([Confirmation("acme/stolen", "an id")], 1.0)
     wait_until(lambda: len(cluster.sent) == 2, 20)
     cluster.without = ""
@@ -158,3 +170,12 @@ def test_a_tenant_that_keeps_its_topic_to_itself_is_named_and_delays_no_other(mo
         (topic, "zeta/bus-1"),
     }
     assert set(made.topics_held) == {topic}
+
+
+def test_refusals_for_which_there_is_no_room_are_counted() -> None:
+    settings = RegistrySettings(service_url="pulsar://nowhere:1", tenants=("acme",), unsigned=True)
+    made = AccessPublisher(settings, "eu", AccessKey(settings, "eu", None))
+    ids = [next_publication_id(None, 1_000_000 + number, number) for number in range(MAX_WAITING + 5)]
+    for one in [*ids, ids[0], "no id"]:
+        made.refuse(one, "no-right", time.time())
+    assert made.dropped == 5

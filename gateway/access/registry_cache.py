@@ -1,0 +1,355 @@
+"""The newest entry of each device that a region's daemon has accepted, on disk: it goes back to no older one.
+
+Whoever may write to the registry's topic can publish an older signed message again, and compaction keeps that one. A
+daemon that has seen the newer one holds to it, and publishes it again. Which entry is newer is decided by precedence
+alone, so reading the topic again, in whichever order, comes to the same entries.
+
+A file that is damaged is moved away, and the cache is built again from the topic. An accepted entry stays valid unless
+its signing key is not trusted any more: then nothing of lower rank takes its place, and who was locked out stays so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sqlite3
+import threading
+import time
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+import structlog
+
+from waybill.identity.errors import IdentityError, SignatureFault
+from waybill.identity.registry_messages import (
+    AHEAD,
+    ARGUABLE,
+    ENTRY_PROPERTIES,
+    CheckSigned,
+    DevicePublication,
+    EntryRefused,
+    read_entry,
+    tenant_of,
+)
+from waybill.identity.registry_topic import BecameOfMessage, DeviceRegistry, Repeated, Taken
+from waybill.pulsar.compacted_topic import TopicMessage, TopicStanding
+
+CACHE_FILE: Final = "seen-entries.sqlite"
+"""In the folder of the region's authority, which is the daemon's alone."""
+AGAIN_S: Final = 60.0
+"""Between two publications of an entry that another message displaces. Two regions with different keys or clocks
+displace each other's, and mostly not for long: so the first one waits too, where another reader may be right."""
+FORGET_S: Final = 7200.0
+MAX_REMEMBERED: Final = 100_000
+"""Devices of which is known when they were published again."""
+_RETRY_S: Final = 1.0
+_BUSY_S: Final = 0.2
+"""While the registry's reader waits for the disk no revocation is heard of."""
+_BY_KEYS: Final = frozenset(
+    {SignatureFault.UNSIGNED, SignatureFault.UNKNOWN_KEY, SignatureFault.NOT_VALID_THEN, SignatureFault.NO_RIGHT}
+)
+"""What is found to be wrong with a signature by other keys than those of the day on which it was accepted."""
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS entries (
+    name TEXT PRIMARY KEY, body BLOB NOT NULL, properties TEXT NOT NULL, published_ms INTEGER NOT NULL
+) WITHOUT ROWID
+"""
+_REPLACE: Final = "REPLACE INTO entries (name, body, properties, published_ms) VALUES (?, ?, ?, ?)"
+_AFTER: Final = "SELECT name, body, properties, published_ms FROM entries WHERE name > ? ORDER BY name LIMIT 1000"
+_BY_NAME: Final = "SELECT name, body, properties, published_ms FROM entries WHERE name = ?"
+_LOG = structlog.get_logger("access")
+
+
+class CacheUnavailable(IdentityError):
+    """The file cannot be read or written now: what it has of a device is not known."""
+
+
+class _Republished(NamedTuple):
+    at_s: float
+    times: int
+
+
+class RegistryCache:
+    """Messages of the registry by the names of their devices, as signed. The registry's reader calls `take`.
+
+    Any thread may ask. `is_read`: whether a tenant's topic is read to its end; before, nobody knows which message of a
+    device is the last. What the disk does not take is a `problem`, and is kept once the topic is read again.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        registry: DeviceRegistry[Any],
+        check_signed: CheckSigned | None,
+        is_read: Callable[[str], bool],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path, self._registry, self._check_signed = path, registry, check_signed
+        self._is_read, self._monotonic = is_read, monotonic
+        self._database: sqlite3.Connection | None = None
+        self._lock = threading.RLock()
+        self._fault, self._retry_at_s, self._is_incomplete = "", 0.0, False
+        self._untrusted: set[str] = set()
+        self._to_come: defaultdict[str, set[str]] = defaultdict(set)
+        self._missing: set[str] = set()
+        self._due: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        self._republished: OrderedDict[str, _Republished] = OrderedDict()
+        self.published_again = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        self._close()
+
+    @property
+    def problem(self) -> str:
+        """What is not on disk, not on the topic, displaced there, or trusted no more; "" if all is well."""
+        found = [f"{self._path}: {self._fault}"] if self._fault else []
+        if (damaged := self._damaged).exists():
+            what = "was damaged: changes that the topic has lost too are to be made again"
+            found.append(f"{damaged} {what}; see `waybill device list`, then remove the file")
+        if missing := len(self._missing):
+            found.append(f"registry: {missing} devices are known here and not on the topic; they are published again")
+        if untrusted := sorted(self._untrusted.copy()):
+            more = f", and {len(untrusted) - 1} more devices" if len(untrusted) > 1 else ""
+            found.append(
+                f"registry: the last entry of {untrusted[0]}{more} is signed by a key that is not trusted now: no older"
+                " entry takes its place, and who was locked out stays so; trust the key again, or change the device"
+                " again by another key"
+            )
+        with self._lock:
+            self._forget(self._monotonic())
+            displaced = [(name, one.times) for name, one in self._republished.items() if one.times > 1]
+        if displaced:
+            name, times = displaced[-1]
+            more = f", and that of {len(displaced) - 1} more devices" if len(displaced) > 1 else ""
+            found.append(
+                f"registry: the entry of {name} was published again {times} times{more}, because another message comes"
+                " last; compare the regions' registry.operators and clocks, and see who may write to the topic"
+            )
+        return "; ".join(found)
+
+    def restore(self) -> Iterator[DevicePublication]:
+        """What was accepted before the last end, and holds: the topic may have an older entry by now, or none."""
+        last = ""
+        with contextlib.suppress(CacheUnavailable):
+            while rows := self._execute(_AFTER, last):
+                last = rows[-1][0]
+                yield from filter(None, map(self._restored, rows))
+
+    def recover(self) -> Iterator[DevicePublication]:
+        """Tries again what the disk did not do; what it has that ranks above what came meanwhile."""
+        if self._fault and self._monotonic() >= self._retry_at_s:
+            yield from self.restore()
+
+    def take_read_again(self) -> bool:
+        """Whether the topic is to be read again, because not all that came is on disk; once."""
+        is_due = self._is_incomplete and not self._fault
+        self._is_incomplete &= not is_due
+        return is_due
+
+    def on_begin(self, tenant: str) -> None:
+        """The topic of a tenant is read from its beginning: all that is known of it is to come."""
+        self._to_come[tenant] = self._registry.names(tenant)
+
+    def on_standing(self, tenant: str, standing: TopicStanding) -> None:
+        """How far a tenant's topic is read. What did not come by its end is lost there: it is published again."""
+        if not standing.is_current:
+            return
+        if missing := self._to_come.pop(tenant, set()):
+            _LOG.error("the topic has lost devices that are known here", devices=len(missing))
+            self._missing |= missing
+            for name in missing:
+                self._queue(name, 0)
+
+    def take(self, message: TopicMessage, became: BecameOfMessage) -> None:
+        """What became of the last message of the topic. A message of a device that is not known displaces nothing."""
+        name = became.key if isinstance(became, EntryRefused) else became.publication.entry.name
+        message = _signed_part(message)
+        self._to_come[tenant_of(name)].discard(name)
+        if isinstance(became, Taken | Repeated):
+            if isinstance(became, Taken) or not self._has(message):
+                self._keep(message)
+            with self._lock:
+                self._missing.discard(name)
+                self._untrusted.discard(name)
+                self._due[tenant_of(name)].pop(name, None)
+        elif self._registry.precedence(name) is None:
+            return
+        elif isinstance(became, EntryRefused) and self._has(message):
+            # It holds: its key is not trusted any more.
+            self._missing.discard(name)
+            self._untrusted |= {name} if became.reason in _BY_KEYS else set()
+        elif not (isinstance(became, EntryRefused) and became.reason == AHEAD and self._is_right(message)):
+            # Nothing older is published over an entry that only waits for our clock.
+            is_arguable = isinstance(became, EntryRefused) and became.reason in ARGUABLE
+            self._queue(name, AGAIN_S if is_arguable else 0)
+
+    def message(self, name: str) -> TopicMessage | None:
+        """The message that holds of a device; None: none does. Raises CacheUnavailable where it is not on disk."""
+        rank = self._registry.precedence(name)
+        if rank is None:
+            return None
+        found = [_message(row) for row in self._execute(_BY_NAME, name)]
+        if not found or found[0] is None or _read(found[0], None).precedence != rank:
+            raise CacheUnavailable(f"{self._path}: the entry of {name} is not on disk")
+        return found[0]
+
+    def publication(self, name: str) -> DevicePublication | None:
+        """What holds of a device; None: it is not known. Raises CacheUnavailable."""
+        message = self.message(name)
+        return None if message is None else _read(message, None)
+
+    def take_due(self, tenant: str, limit: int) -> list[str]:
+        """A tenant's devices that are to be published again now, at most so many. `put_back` what is not sent."""
+        if not self._due[tenant] or not self._is_read(tenant):
+            return []
+        now_s = self._monotonic()
+        with self._lock:
+            due = [name for name, at_s in self._due[tenant].items() if at_s <= now_s][:limit]
+            for name in due:
+                del self._due[tenant][name]
+                former = self._republished.pop(name, None)
+                self._republished[name] = _Republished(now_s, 1 if former is None else former.times + 1)
+            self.published_again += len(due)
+            self._forget(now_s)
+        return due
+
+    def put_back(self, names: list[str]) -> None:
+        """These were not sent."""
+        with self._lock:
+            self.published_again -= len(names)
+            for name in names:
+                self._republished.pop(name, None)
+                self._due[tenant_of(name)][name] = self._monotonic()
+
+    def _queue(self, name: str, wait_s: float) -> None:
+        """The last message of a device is not the one that holds."""
+        now_s = self._monotonic()
+        with self._lock:
+            self._forget(now_s)
+            former = self._republished.get(name)
+            at_s = now_s + wait_s if former is None else max(now_s, former.at_s + AGAIN_S)
+            due = self._due[tenant_of(name)]
+            due[name] = min(at_s, due.get(name, math.inf))
+
+    def _forget(self, now_s: float) -> None:
+        # In the order of the last publication.
+        while self._republished:
+            name, former = next(iter(self._republished.items()))
+            if len(self._republished) <= MAX_REMEMBERED and now_s - former.at_s < FORGET_S:
+                return
+            del self._republished[name]
+
+    def _restored(self, row: tuple[Any, ...]) -> DevicePublication | None:
+        """What holds of a row from now on."""
+        message = _message(row)
+        if message is None:
+            return None
+        try:
+            made = _read(message, self._check_signed)
+        except EntryRefused as refused:
+            if refused.reason not in _BY_KEYS:
+                return None
+            made = _read(message, None)
+            self._untrusted.add(made.entry.name)
+            if made.entry.may_connect:
+                # By keys of before nobody is let in, and nobody who is locked out comes back.
+                self._registry.bar(made.entry.name, made.precedence)
+                return None
+        return made if isinstance(self._registry.hold(made, message), Taken) else None
+
+    def _is_right(self, message: TopicMessage) -> bool:
+        """Whether a message is an entry by a trusted key, whatever its date."""
+        with contextlib.suppress(EntryRefused):
+            return bool(_read(message, self._check_signed))
+        return False
+
+    def _keep(self, message: TopicMessage) -> None:
+        row = message.key, message.body, json.dumps(dict(message.properties)), message.published_ms
+        with contextlib.suppress(CacheUnavailable):
+            self._execute(_REPLACE, *row)
+
+    def _has(self, message: TopicMessage) -> bool:
+        """Whether this is known to be what is kept of its device."""
+        with contextlib.suppress(CacheUnavailable):
+            kept = [_message(row) for row in self._execute(_BY_NAME, message.key)]
+            return bool(kept) and kept[0] is not None and kept[0][:3] == message[:3]
+        return False
+
+    def _execute(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
+        with self._lock:
+            if self._fault and self._monotonic() < self._retry_at_s:
+                self._is_incomplete |= query == _REPLACE
+                raise CacheUnavailable(f"{self._path}: {self._fault}")
+            try:
+                if self._database is None:
+                    self._database = _open(self._path)
+                found = self._database.execute(query, parameters).fetchall()
+            except (sqlite3.Error, OSError) as error:
+                self._failed(error)
+                raise CacheUnavailable(f"{self._path}: {error}") from error
+            self._fault = ""
+            return found
+
+    def _failed(self, error: Exception) -> None:
+        if not self._fault:
+            _LOG.error("the registry cache cannot be read or written", file=str(self._path), problem=str(error))
+        self._fault, self._retry_at_s, self._is_incomplete = str(error), self._monotonic() + _RETRY_S, True
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
+            self._close()
+            for beside in ("-shm", "-wal", ""):
+                with contextlib.suppress(OSError):
+                    file = self._path.with_name(self._path.name + beside)
+                    file.replace(self._damaged.with_name(self._damaged.name + beside))
+
+    @property
+    def _damaged(self) -> Path:
+        return self._path.with_suffix(".damaged")
+
+    def _close(self) -> None:
+        with self._lock:
+            if self._database is not None:
+                self._database.close()
+                self._database = None
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    # Opened by who starts, used by who reads the topic and by who enrols.
+    database = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        # It has to outlive the process; what a power cut takes is in the topic, if nobody replaced it there.
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        database.execute(_SCHEMA)
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database
+
+
+def _read(message: TopicMessage, check_signed: CheckSigned | None) -> DevicePublication:
+    """What a message says that was accepted once: our clock is asked no more. Raises EntryRefused."""
+    return read_entry(message.key, message.body, message.properties, math.inf, check_signed)
+
+
+def _message(row: tuple[Any, ...]) -> TopicMessage | None:
+    """A row as a message of an entry; None: it is damaged."""
+    try:
+        name, body, properties, published_ms = row
+        message = TopicMessage(name, body, dict(json.loads(properties)), published_ms)
+        _read(message, None)
+    except (ValueError, TypeError, RecursionError, EntryRefused):
+        return None
+    return message
+
+
+def _signed_part(message: TopicMessage) -> TopicMessage:
+    """A message with the properties of an entry alone: others are signed by nobody, and as large as anybody likes."""
+    kept = {key: message.properties[key] for key in ENTRY_PROPERTIES & message.properties.keys()}
+    return message._replace(properties=kept)
