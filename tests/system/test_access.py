@@ -246,7 +246,7 @@ def test_an_operators_command_says_when_every_region_has_confirmed_and_what_was_
     code, said = device_command("revoke", "acme/cli", *because, "--wait", "20")
     assert (code, "confirmed: eu, us" in said) == (0, True), said
     assert has_ended(session)
-    assert device_command("revoke", "acme/cli", *because)[0] == 3
+    assert device_command("revoke", "acme/cli", *because)[0] == 0, "it is so already"
     token = tmp_path / "token"
     assert device_command("replace", "acme/cli", "cli-2", "--token-file", str(token), *because)[0] == 0
     assert token.stat().st_mode & 0o777 == 0o600
