@@ -7,15 +7,11 @@ from typing import Annotated
 
 import typer
 
-from cloud_jobs.closing_cli import close
-from cloud_jobs.command_settings import load_checked_settings, load_settings
-from cloud_jobs.encounters import encounters
-from cloud_jobs.error_messages import cloud_errors_as_messages
-from cloud_jobs.maintenance_cli import maintain
-from cloud_jobs.measure import measure
-from cloud_jobs.status.cli import status
-from cloud_jobs.subject_cli import app as subject
-from cloud_jobs.verdicts_cli import verdicts
+from cloud_jobs.commands import load_checked_settings, load_settings
+from cloud_jobs.measure import encounters, measure
+from cloud_jobs.operator_commands import app as subject
+from cloud_jobs.operator_commands import close, maintain, status, verdicts
+from cloud_jobs.terminal import cloud_errors_as_messages
 from waybill.daemon.process import add_version_option
 
 app = typer.Typer(
@@ -44,7 +40,7 @@ def ingest(
 
     Example: cloud-jobs ingest --config cloud.toml
     """
-    from cloud_jobs.ingest.cli import run_ingest
+    from cloud_jobs.ingest.job import run_ingest
 
     with cloud_errors_as_messages("cloud-jobs"):
         run_ingest(load_settings(config), available_now=available_now)
@@ -141,7 +137,7 @@ def bundle(
 
     Example: cloud-jobs bundle --to build
     """
-    from cloud_jobs.submit_bundle import write_bundle
+    from cloud_jobs.project_archive import write_bundle
 
     with cloud_errors_as_messages("cloud-jobs"):
         written = write_bundle(to)

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cloud_jobs.billing.register.commands import app
-from cloud_jobs.device_option import device_of
-from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.terminal import cloud_errors_as_messages, device_of
 from waybill.settings import printable_json
 
 if TYPE_CHECKING:
@@ -59,8 +58,8 @@ def explain(
     from cloud_jobs.explain.issued_line import drawing_of, explain_line, records_of_hour
     from cloud_jobs.lake.location import Location
     from cloud_jobs.lake.tables import Lake
-    from cloud_jobs.maintenance.personal import log_access
-    from cloud_jobs.result_file import writing_result
+    from cloud_jobs.maintenance.erasing import log_access
+    from cloud_jobs.terminal import writing_result
 
     opened, wanted = Lake(Location.of(lake)), None if device is None else device_of(device)
     asked = None if hour is None else _hour(hour)
@@ -94,7 +93,7 @@ def _show(
     as_json: bool,
 ) -> None:
     from cloud_jobs.explain.terminal import line_tables, line_values, record_values, records_table
-    from cloud_jobs.fitted_table import screen
+    from cloud_jobs.terminal import screen
 
     if as_json:
         of_hour = {} if asked is None else {"records": record_values(records), "records_in_all": count}

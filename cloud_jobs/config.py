@@ -13,22 +13,21 @@ from pydantic.alias_generators import to_camel
 
 from cloud_jobs.billing.usage import MAX_SEGMENT
 from cloud_jobs.errors import LakeError, LocationError, NobodyTrusted, OtherLake
-from cloud_jobs.geofence.config import GeofenceSettings
-from cloud_jobs.lake.location import Location, is_object_store, lake_place
-from cloud_jobs.lake.s3_access import S3Access
+from cloud_jobs.geofence.event_revisions import GeofenceSettings
+from cloud_jobs.job_settings import (
+    CentreLimits,
+    MaintenanceSettings,
+    MetricsSettings,
+    ProximitySettings,
+    SparkSettings,
+    UsageSettings,
+    VerdictSettings,
+)
+from cloud_jobs.lake.location import Location, S3Access, is_object_store, lake_place
 from cloud_jobs.lake.snapshots import commits_of_snapshots
 from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import counter_of, newest_number
-from cloud_jobs.maintenance.config import MaintenanceSettings
-from cloud_jobs.metrics.config import MetricsSettings
-from cloud_jobs.proximity.config import ProximitySettings
-from cloud_jobs.pulsar_source.errors import OptionError
-from cloud_jobs.pulsar_source.options import PulsarOptions
-from cloud_jobs.pulsar_source.topics import TopicName
-from cloud_jobs.spark_settings import SparkSettings
-from cloud_jobs.status_settings import CentreLimits
-from cloud_jobs.usage.config import UsageSettings
-from cloud_jobs.verdicts.config import VerdictSettings
+from cloud_jobs.pulsar_source.options import OptionError, PulsarOptions, TopicName
 from geo.reference.messages import ANYBODY, ReferenceTrust
 from geo.spatial import TrackSettings
 from waybill.daemon.durable_file import create_durably, replace_durably

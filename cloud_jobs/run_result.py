@@ -3,22 +3,90 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
-from cloud_jobs.fitted_table import screen
-from cloud_jobs.refused_table import quarantine_table, refused_table
-from waybill.settings import printable_json
+from cloud_jobs.errors import NotPublished, StoreUnavailable
+from cloud_jobs.terminal import screen
+from geo.reference.in_force import RefusedVersion
+from geo.reference.messages import QuarantinedMessage
+from waybill.settings import printable, printable_json
 
 if TYPE_CHECKING:
-    from cloud_jobs.reference import CollectedReference
-    from geo.reference.in_force import RefusedVersion
-    from geo.reference.messages import QuarantinedMessage
+    from cloud_jobs.reference.tables import CollectedReference
+
+
+# A job that is run again and again until a signal.
+
+
+def run_repeatedly(
+    run: Callable[[], object],
+    *,
+    interval_s: float,
+    on_error: Callable[[NotPublished | StoreUnavailable], object],
+    stop: threading.Event,
+) -> None:
+    """Runs at once, then `interval_s` after each end, until `stop`.
+
+    A topic or an object store that cannot be reached does not end it.
+    """
+    while not stop.is_set():
+        try:
+            run()
+        except (NotPublished, StoreUnavailable) as error:
+            on_error(error)
+        # not `sleep`, which a signal would not end
+        stop.wait(interval_s)
+
+
+class PeriodicTrigger:
+    """Fires the first time, and then once every `interval_s`."""
+
+    def __init__(self, interval_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._interval_s, self._clock = interval_s, clock
+        self._next = float("-inf")
+
+    def fire(self) -> bool:
+        """Fires if it is due, and returns whether it did."""
+        now = self._clock()
+        if now < self._next:
+            return False
+        self._next = now + self._interval_s
+        return True
+
+
+# For the terminal: publications of reference data that cannot be used, and messages that are no publications.
+
+
+def refused_table(refused: Iterable[RefusedVersion]) -> Table:
+    """What cannot be used, and why; what it was to replace is in force."""
+    rows = ((one.kind, one.id, one.effective_from, one.place, one.reason) for one in refused)
+    return _table("Cannot be used, and not in force", ("kind", "id", "effective from", "place", "reason"), rows)
+
+
+def quarantine_table(messages: Iterable[QuarantinedMessage]) -> Table:
+    """Messages that are no publications, where they stand, and why."""
+    rows = ((one.topic, one.message_id, one.key, one.reason) for one in messages)
+    return _table("In quarantine: no publications", ("topic", "message id", "key", "reason"), rows)
+
+
+def _table(title: str, headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        # as Text: Rich would read brackets in a name as markup
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    return table
+
 
 MAX_SHOWN: Final = 100
 """Of what was left out a table shows so many; JSON has all of it."""

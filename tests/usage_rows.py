@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from cloud_jobs.lake.content_bytes import NUMBER_BYTES, RECORD_BYTES
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS
-from cloud_jobs.lake.vehicle_counters import ODOMETER
-from cloud_jobs.usage.basis import row_digest
+from cloud_jobs.lake.values import NUMBER_BYTES, ODOMETER, RECORD_BYTES, row_digest
 from cloud_jobs.usage.metering import MeterRules, meter
 from cloud_jobs.usage.reading import NOT_RAW, Arrays, reason_number
 from geo.spatial import ENGINE_VERSION, TrackSettings

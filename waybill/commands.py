@@ -103,7 +103,9 @@ SUBCOMMANDS = {
     ),
     "push": LazyCommand("edge_agent.push.push_cli:app", "gateway", "Operators' keys, and signed settings for devices."),
     "alerts": LazyCommand("gateway.webhooks.cli:app", "gateway", "Alerts as they come, and delivered to webhooks."),
-    "reference": LazyCommand("cloud_jobs.reference_cli:app", "cloud", "Check, publish and show contracts and fences."),
+    "reference": LazyCommand(
+        "cloud_jobs.reference.commands:app", "cloud", "Check, publish and show contracts and fences."
+    ),
     "decisions": LazyCommand(
         "cloud_jobs.billing.certificates.cli:app", "cloud", "Decide on devices that hold up a bill."
     ),

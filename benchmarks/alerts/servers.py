@@ -17,8 +17,7 @@ from cryptography.x509 import random_serial_number
 
 from benchmarks.alerts.streets import features
 from benchmarks.gateway.device_load import LoadSettings, device_name
-from cloud_jobs.reference_files import make_version
-from cloud_jobs.reference_publisher import Signing, publish
+from cloud_jobs.reference.files import Signing, make_version, publish
 from deploy.local import DaemonProcess, LocalStack, PortBook, PulsarSettings, StackSettings, http_health, stack_operator
 from deploy.local.alert_process import alert_process
 from deploy.local.stack_settings import gateway_settings

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from cloud_jobs.billing.register.commands import days_of
 from cloud_jobs.billing.register.terminal import closings_table
-from cloud_jobs.closing_job import run_close
-from cloud_jobs.command_settings import load_settings
-from cloud_jobs.fitted_table import screen
+from cloud_jobs.commands import load_settings
+from cloud_jobs.jobs import run_close
 from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.terminal import screen
 
 if __name__ == "__main__":
     settings, unbilled = load_settings(Path(sys.argv[1])), list[TenantDevice]()

@@ -71,7 +71,7 @@ def large_account(folder: Path, fleet: FleetSize) -> Iterator[Figure]:
     shown = ran([*REGISTER, "show", number, "--lake", str(lake), "--json"], folder / "shown.json")
     # a clerk's command imports less than its module would by itself: it starts without pandas
     register = ran([*REGISTER, "show", "--help"], folder / "help.txt").own_mib
-    job = imported_mib("cloud_jobs.closing_job", folder)
+    job = imported_mib("cloud_jobs.jobs", folder)
     asked = f"at most {MEMORY_MIB} MiB above the import"
     for name, mib, empty, seconds in (
         ("close, driver", closed.own_mib, job, closed.seconds),

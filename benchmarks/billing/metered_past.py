@@ -20,19 +20,16 @@ from numpy.typing import NDArray
 from benchmarks.centre.batches import EPOCH, TENANT
 from benchmarks.centre.lakes import DAY_US, add_records, fixes, new_lake
 from benchmarks.centre.small_commits import add_small_commits
-from cloud_jobs.applied_fences import note_fences
+from cloud_jobs.derived.incremental import commit_written, next_increment
 from cloud_jobs.explain import meter_again
-from cloud_jobs.incremental import commit_written, next_increment
-from cloud_jobs.lake.applied_tracks import note_tracks
+from cloud_jobs.job_settings import MaintenanceSettings
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
-from cloud_jobs.lake.data_files import write_data_files
 from cloud_jobs.lake.schemas import USAGE
-from cloud_jobs.lake.snapshots import LakeState
+from cloud_jobs.lake.snapshots import LakeState, note_fences, note_tracks
 from cloud_jobs.lake.stored_files import StoredFiles
-from cloud_jobs.lake.tables import FENCES, TRACKS, Lake
-from cloud_jobs.maintenance.config import MaintenanceSettings
+from cloud_jobs.lake.tables import FENCES, TRACKS, Lake, write_data_files
 from cloud_jobs.maintenance.job import Maintenance
-from cloud_jobs.published_fences import fences_in
+from cloud_jobs.reference.tables import fences_in
 from geo.spatial import TrackSettings
 from tests.cloud_jobs.billing.contracts.makers import account, kind_of, legal_entity, price, tariff
 from tests.cloud_jobs.billing.contracts.makers import device as assigned

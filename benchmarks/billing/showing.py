@@ -22,9 +22,8 @@ from benchmarks.billing.processes import ran
 from benchmarks.centre.lakes import new_lake, unsynced
 from benchmarks.centre.table import Figure
 from cloud_jobs.billing.register.operations import commit_made
-from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import TABLES
-from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.tables import DataFile, Lake, write_data_files
 
 _PAYER: Final = "payer-000000"
 _NUMBER: Final = "WB-EU-00000001"

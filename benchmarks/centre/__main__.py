@@ -14,8 +14,8 @@ from benchmarks.centre import age, in_arrow, usage
 from benchmarks.centre.from_pulsar import full, light
 from benchmarks.centre.table import print_rows, quiet
 from benchmarks.loaded_cluster import loaded_cluster
+from cloud_jobs.job_settings import SparkSettings
 from cloud_jobs.spark import start_spark
-from cloud_jobs.spark_settings import SparkSettings
 
 PARTS = ("pulsar", "light", "usage", "age", "arrow")
 

@@ -31,11 +31,10 @@ from benchmarks.centre.table import Figure, quiet
 from cloud_jobs.ingest.decoding import decode_messages
 from cloud_jobs.ingest.micro_batch import MicroBatchWriter
 from cloud_jobs.ingest.parts import write_part
-from cloud_jobs.lake.coverage_log import Manifest
-from cloud_jobs.lake.coverage_rows import COVERAGE_ROWS
+from cloud_jobs.job_settings import MaintenanceSettings
+from cloud_jobs.lake.coverage_log import COVERAGE_ROWS, Manifest
 from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import commit_files, next_number
-from cloud_jobs.maintenance.config import MaintenanceSettings
 from cloud_jobs.maintenance.job import Maintenance
 
 ROUNDS = 40

@@ -21,9 +21,9 @@ from pyspark.sql import SparkSession
 
 from benchmarks.centre.lakes import add_records, fixes, new_lake
 from benchmarks.centre.table import Figure
+from cloud_jobs.job_settings import SparkSettings
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.spark import start_spark
-from cloud_jobs.spark_settings import SparkSettings
 from cloud_jobs.usage.job import compute_usage
 from deploy.local import PortBook, SparkCluster, SparkClusterSettings
 from geo.spatial import TrackSettings

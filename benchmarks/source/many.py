@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pulsar
 
-from cloud_jobs.pulsar_source.driver.driver import Driver
+from cloud_jobs.pulsar_source.driver import Driver
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from tests.cloud_jobs.pulsar_source.world import LiveCluster
 

@@ -37,8 +37,7 @@ from cloud_jobs.billing.rating.pools import (
 )
 from cloud_jobs.billing.rating.rate import AccountRating
 from cloud_jobs.billing.units import Meter, exponent, round_ratio
-from cloud_jobs.lake.coverage import TenantDevice
-from cloud_jobs.lake.seq_ranges import SeqRanges
+from cloud_jobs.lake.coverage import SeqRanges, TenantDevice
 
 
 def arithmetic_of(contract: RatingContract, uses: Uses, key: ChargeKey) -> Iterator[tuple[str, str]]:

@@ -19,11 +19,9 @@ from cloud_jobs.lake.snapshot_reads import publications
 from cloud_jobs.lake.snapshots import LakeState
 from cloud_jobs.lake.stored_files import StoredFiles
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.usage.device_group import DeviceGroup, group_records
-from cloud_jobs.usage.groups import record_files
+from cloud_jobs.usage.devices import DeviceGroup, group_records, record_files
 from cloud_jobs.usage.metering import MeterRules, meter_table, track_of
-from cloud_jobs.usage.reading import Arrays, Devices
-from cloud_jobs.usage.touched_hours import MOST_HOURS, device_hours
+from cloud_jobs.usage.reading import MOST_HOURS, Arrays, Devices, device_hours
 from geo.reference.in_force import published_fences
 from geo.spatial import ENGINE_VERSION, OUTSIDE, TrackSettings
 from geo.spatial.ragged import Floats, Ints

@@ -14,7 +14,7 @@ from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, place_text,
 from cloud_jobs.explain.explanation import ExplainedHour
 from cloud_jobs.explain.issued_line import ExplainedLine
 from cloud_jobs.explain.metered_again import noise_left_out_m
-from cloud_jobs.fitted_table import Column, FittedTable
+from cloud_jobs.terminal import Column, FittedTable
 from geo.reference.moments import stamp
 from geo.spatial import ENGINE_VERSION
 

@@ -11,18 +11,15 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from cloud_jobs.applied_fences import changes_since, note_fences
-from cloud_jobs.erased_spans import ErasedSpans
-from cloud_jobs.fence_changes import FenceChange
-from cloud_jobs.geofence.config import GeofenceSettings
-from cloud_jobs.geofence.event_revisions import INPUT, REVISIONS, EventRules, revise
-from cloud_jobs.geofence.units import DAY_MS
-from cloud_jobs.incremental import (
+from cloud_jobs.derived.fences import FenceChange, changes_since
+from cloud_jobs.derived.incremental import (
+    ErasedSpans,
     Increment,
     commit,
     commit_written,
     computable,
     fixes_after_erasure,
+    group_by_key,
     new_positions,
     next_increment,
     positions_at,
@@ -30,13 +27,15 @@ from cloud_jobs.incremental import (
     records_behind,
     rows_of_days,
 )
-from cloud_jobs.key_groups import group_by_key
+from cloud_jobs.geofence.event_revisions import INPUT, REVISIONS, EventRules, GeofenceSettings, revise
 from cloud_jobs.lake.erasures import read_erasures
-from cloud_jobs.lake.frames import Transform, cast_to, map_sorted, persist_until
+from cloud_jobs.lake.snapshots import note_fences
 from cloud_jobs.lake.tables import FENCES, Lake
-from cloud_jobs.published_fences import fences_in
+from cloud_jobs.reference.tables import fences_in
+from cloud_jobs.spark import Transform, cast_to, map_sorted, persist_until
 from geo.reference.in_force import RefusedVersion
 from geo.spatial import TrackSettings
+from geo.spatial.event_ids import DAY_MS
 
 TABLE = "geofence_events"
 _ROWS_AT_ONCE = 200_000

@@ -10,21 +10,46 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from cloud_jobs.ingest.sensible_time import USUAL, SensibleTime
-from cloud_jobs.lake.content_bytes import content_bytes
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, Statement
-from cloud_jobs.lake.encoding import encoded
 from cloud_jobs.lake.schemas import RECORDS, without
+from cloud_jobs.lake.values import content_bytes, encoded
 from waybill.identity.errors import Unsealable
 from waybill.identity.sealing import Unsealer, is_sealed
 from waybill.record import DEVICE_PATTERN, MAX_DEVICE_TIME_US, NO_FAULTS, Header, IntervalSet, Kind, WireError
 from waybill.record.columns import RecordColumns, decode_columns
+
+# Which device times an hour or a day can be computed from: those near enough to when the record was received. Pure.
+
+_DAY_US: Final = 86_400_000_000
+_FIRST_DAY, _LAST_DAY = 0, 47_482
+"""1970-01-01 and 2100-01-01 in days: outside, a clock is wrong whatever the settings say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SensibleTime:
+    """A device time from so many days before a record was received to so many after it; any other one is far off."""
+
+    max_age_days: int = 400
+    max_ahead_days: int = 1
+
+    def days(self, device_time_us: NDArray[np.int64], received_us: NDArray[np.int64]) -> pa.Array:
+        """The UTC day of each device time (date32), null for one far off. Both in microseconds since 1970."""
+        days = device_time_us // _DAY_US
+        known = (days >= _FIRST_DAY) & (days < _LAST_DAY)
+        known &= device_time_us >= received_us - self.max_age_days * _DAY_US
+        known &= device_time_us <= received_us + self.max_ahead_days * _DAY_US
+        return pa.array(days.astype(np.int32), pa.int32(), mask=~known).cast(pa.date32())
+
+
+USUAL: Final = SensibleTime()
+
 
 RECORD_COLUMNS = without(RECORDS, "ingested_at", "ingest_number")
 """The records table without what the ingest adds: when and by which of its commits a record was let in."""

@@ -31,27 +31,24 @@ from pyarrow.fs import FileSystem
 
 from cloud_jobs.errors import CommitFailed, LakeError
 from cloud_jobs.ingest.decoding import Disbelieved
-from cloud_jobs.ingest.deduplication import DeduplicationResult, deduplicate
-from cloud_jobs.ingest.parts import WrittenPart
-from cloud_jobs.ingest.quarantine import (
+from cloud_jobs.ingest.parts import (
     RECORD_ID,
+    DeduplicationResult,
     QuarantineFile,
     Run,
+    WrittenPart,
     commit_quarantine,
     conflict_rows,
+    deduplicate,
     write_quarantine,
 )
-from cloud_jobs.lake.appended_table import AppendedTable
-from cloud_jobs.lake.coverage import Coverage, DeviceStream
-from cloud_jobs.lake.coverage_log import CoverageWriter, Submit
-from cloud_jobs.lake.coverage_rows import from_rows
-from cloud_jobs.lake.data_files import DataFile, day_of, read_data_file, write_data_files
+from cloud_jobs.lake.appending import AppendedTable
+from cloud_jobs.lake.coverage import Coverage, DeviceStream, in_order, stream_codes
+from cloud_jobs.lake.coverage_log import CoverageWriter, Submit, from_rows
 from cloud_jobs.lake.erasures import Erasure, is_erased, read_erasures
-from cloud_jobs.lake.row_sizes import in_pieces
 from cloud_jobs.lake.schemas import CONTENT, RECORDS, TABLES
 from cloud_jobs.lake.stored_files import row_groups
-from cloud_jobs.lake.stream_order import in_order, stream_codes
-from cloud_jobs.lake.tables import INGEST, Lake
+from cloud_jobs.lake.tables import INGEST, DataFile, Lake, day_of, in_pieces, read_data_file, write_data_files
 from cloud_jobs.lake.transactions import MAX_ATTEMPT_S, counter_of, next_number
 from waybill.record import IntervalSet
 

@@ -5,25 +5,248 @@ The files belong to no table yet. The driver reads what each part says, and comm
 
 from __future__ import annotations
 
+import hashlib
+import json
 import pickle
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from pyarrow.fs import FileSystem
 
-from cloud_jobs.ingest.decoding import Batches, Decoded, Disbelieved, TopicTenants, decode_messages
-from cloud_jobs.ingest.deduplication import StreamPart
-from cloud_jobs.ingest.quarantine import QuarantineFile, malformed_rows, write_quarantine
-from cloud_jobs.ingest.sensible_time import USUAL, SensibleTime
+from cloud_jobs.errors import CommitFailed, Fenced
+from cloud_jobs.ingest.decoding import USUAL, Batches, Decoded, Disbelieved, SensibleTime, TopicTenants, decode_messages
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, Statement
-from cloud_jobs.lake.data_files import DataFile, write_data_files
-from cloud_jobs.lake.schemas import RECORDS
-from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.schemas import CONTENT, QUARANTINE, RECORDS
+from cloud_jobs.lake.stored_files import StoredFiles, stored_values
+from cloud_jobs.lake.tables import QUARANTINED, DataFile, Lake, write_data_files
+from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, number_of
 from waybill.identity.sealing import Unsealer
+from waybill.record import IntervalSet
+
+# What is not let in is kept beside the records, once, with the reason: messages that cannot be decoded, and records
+# that came again under their id with another content than the one in the table.
+
+_Item = TypeVar("_Item")
+_Made = TypeVar("_Made")
+
+
+class Run(Protocol):
+    """How a function is run over parts: in this process, or by executors."""
+
+    def __call__(self, work: Callable[[_Item], _Made], items: Sequence[_Item], /) -> Sequence[_Made]:
+        """What the function makes of each."""
+
+
+RECORD_ID = ("tenant", "device", "epoch", "seq")
+_TRIES: Final = 20
+
+
+class QuarantineFile(NamedTuple):
+    """A file of the quarantine that no commit names yet, and the fingerprints of its rows that are wanted."""
+
+    file: DataFile
+    fingerprints: pa.Array
+
+
+def malformed_rows(malformed: Sequence[dict[str, Any]], now: datetime) -> list[dict[str, Any]]:
+    """Rows for messages that are no consistent batch, from those of `decoding.Decoded`."""
+    return [
+        {
+            "cause": "malformed",
+            "fingerprint": row["fingerprint"],
+            "detail": row["malformed"],
+            "payload": row["payload"],
+            "topic": row["topic"],
+            "message_id": row["message_id"],
+            "quarantined_at": now,
+        }
+        for row in malformed
+    ]
+
+
+def conflict_rows(records: pa.Table, now: datetime) -> list[dict[str, Any]]:
+    """Rows for records whose ids are known with another content."""
+    return [_conflict_row(record, now) for record in records.select([*RECORD_ID, *CONTENT]).to_pylist()]
+
+
+def _conflict_row(record: dict[str, Any], now: datetime) -> dict[str, Any]:
+    content = {name: record[name] for name in CONTENT if record[name] is not None}
+    detail = json.dumps(content, default=_text, ensure_ascii=False)
+    text = "|".join([*(str(record[name]) for name in RECORD_ID), detail])
+    fingerprint = hashlib.sha256(text.encode()).hexdigest()
+    record_id = {name: record[name] for name in RECORD_ID}
+    return {"cause": "conflict", "fingerprint": fingerprint, "detail": detail, "quarantined_at": now, **record_id}
+
+
+def _text(value: datetime | bytes) -> str:
+    return value.isoformat() if isinstance(value, datetime) else value.hex()
+
+
+def write_quarantine(
+    files: FileSystem, rows: Sequence[dict[str, Any]], ingest_number: int, now: datetime
+) -> list[QuarantineFile]:
+    """Writes rows, each fingerprint once, into a file in the folder of the quarantine.
+
+    `ingest_number`: that of the attempt, by which the rows are numbered unless its number is taken when they are
+    committed.
+    """
+    once = {row["fingerprint"]: row | {"commit_number": ingest_number} for row in rows}
+    return _written(files, pa.Table.from_pylist([*once.values()], schema=QUARANTINE), now)
+
+
+def commit_quarantine(
+    lake: Lake, written: Sequence[QuarantineFile], run: Run, ingest_number: int, now: datetime
+) -> None:
+    """Adds the rows whose fingerprint is not there yet: the replay of a micro-batch adds nothing.
+
+    `ingest_number`: the number in the files. A later commit has a higher one, so an attempt that was overtaken writes
+    its files again. Raises CommitFailed, LakeError. `run`: how the files are read that hold some such rows and others.
+    """
+    if not written:
+        return
+    files = lake.files("quarantine")
+    for _ in range(_TRIES):
+        opened = lake.open("quarantine")
+        previous = newest_number(opened, QUARANTINED)
+        missing = _missing(files, opened, written)
+        if not missing:
+            return
+        commit_number = max(ingest_number, counter_of(previous) + 1)
+        whole = [one for one in missing if len(one.fingerprints) == one.file.rows and commit_number == ingest_number]
+        others = [one for one in missing if one not in whole]
+        filtered = chain.from_iterable(run(_filter(files, commit_number, now), others)) if others else ()
+        added = [one.file for one in [*whole, *filtered]]
+        try:
+            commit_files(
+                opened, "quarantine", added, writer=QUARANTINED, previous=previous, number=number_of(commit_number)
+            )
+        except Fenced as error:
+            # another ingest, which is beginning, found the same perhaps
+            failure = error
+        else:
+            return
+    raise CommitFailed("quarantine", str(failure)) from failure
+
+
+def _missing(files: FileSystem, opened: DeltaTable, written: Sequence[QuarantineFile]) -> list[QuarantineFile]:
+    """The files that hold rows which the table lacks, each row once, with the fingerprints of these."""
+    asked = pa.chunked_array([one.fingerprints for one in written]).unique().sort()
+    digests, known = asked.to_pylist(), set[str]()
+    # one by one: they lie so far apart that what is between them is all the table
+    single = [(digest, digest) for digest in digests]
+    for path in StoredFiles.of(opened, "quarantine").within("fingerprint", single).paths:
+        for there in stored_values(files, "quarantine", path, "fingerprint", digests):
+            known.update(there.filter(pc.is_in(there, asked)).to_pylist())
+    found = []
+    for one in written:
+        new = [each for each in one.fingerprints.to_pylist() if each not in known]
+        known.update(new)
+        if new:
+            found.append(one._replace(fingerprints=pa.array(new, pa.string())))
+    return found
+
+
+def _filter(files: FileSystem, commit_number: int, now: datetime) -> Callable[[QuarantineFile], list[QuarantineFile]]:
+    def filtered(one: QuarantineFile) -> list[QuarantineFile]:
+        rows = pq.read_table(one.file.path, filesystem=files, partitioning=None).cast(QUARANTINE)
+        kept = rows.filter(pc.is_in(rows["fingerprint"], one.fingerprints))
+        numbers = pa.repeat(pa.scalar(commit_number, pa.int64()), kept.num_rows)
+        at = QUARANTINE.get_field_index("commit_number")
+        return _written(files, kept.set_column(at, QUARANTINE.field(at), numbers), now)
+
+    return filtered
+
+
+def _written(files: FileSystem, rows: pa.Table, now: datetime) -> list[QuarantineFile]:
+    written = write_data_files(files, rows, now, table="quarantine")
+    return [QuarantineFile(file, rows["fingerprint"].combine_chunks()) for file in written]
+
+
+# Which records of a micro-batch are let in: those whose ids the centre does not have yet. Pure.
+
+
+class StreamPart(NamedTuple):
+    """What the messages in one part of a micro-batch say together of one device stream.
+
+    `records`: how many they hold, each as often as it came; `said.received` has each once. `statements`: those among
+    them that may be the latest whose head is covered; the latest of all is in `said`.
+    """
+
+    part: int
+    stream: DeviceStream
+    said: Coverage
+    records: int
+    statements: tuple[Statement, ...] = ()
+
+
+class Known(Protocol):
+    """What is known of each device stream."""
+
+    def get(self, stream: DeviceStream, /) -> Coverage | None:
+        """The coverage of a stream, None if nothing was heard of it."""
+
+
+@dataclass(slots=True)
+class DeduplicationResult:
+    """The decision on a micro-batch.
+
+    `kept`: for each part that holds a duplicate, of each stream that has some there, the seqs that stay, each once.
+    `coverage`: the new state of the streams that were touched; `delta`: what became known of those that changed.
+    """
+
+    accepted_count: int = 0
+    duplicate_count: int = 0
+    kept: dict[int, dict[DeviceStream, IntervalSet]] = field(default_factory=dict)
+    coverage: dict[DeviceStream, Coverage] = field(default_factory=dict)
+    delta: dict[DeviceStream, Coverage] = field(default_factory=dict)
+
+
+def deduplicate(known: Known | Mapping[DeviceStream, Coverage], parts: Iterable[StreamPart]) -> DeduplicationResult:
+    """Decides on a micro-batch, in the order in which its parts are given.
+
+    The records let in are always the same set: the union of all ids less those known. Which copy of a record that
+    comes twice is let in depends on the order.
+
+    Up to when a stream is complete is decided behind the last part, by what is covered then.
+    """
+    decision = DeduplicationResult()
+    statements: dict[DeviceStream, list[Statement]] = {}
+    for part, stream, said, records, stated in parts:
+        # what an earlier part of this micro-batch brought counts already
+        before = decision.coverage.get(stream) or known.get(stream) or Coverage()
+        fresh = said.received - before.received
+        accepted = fresh.count
+        assert accepted <= records, "every id that a part names is a record in it"
+        if accepted < records:
+            decision.kept.setdefault(part, {})[stream] = fresh
+        decision.accepted_count += accepted
+        decision.duplicate_count += records - accepted
+        added = Coverage(fresh, said.tombstones, said.head, said.stated_us, said.stated_head)
+        after = before | added
+        assert after.received.count == before.received.count + accepted, "nothing is counted twice"
+        decision.coverage[stream] = after
+        if after != before:
+            decision.delta[stream] = decision.delta.get(stream, Coverage()) | added
+        if stated:
+            statements.setdefault(stream, []).extend(stated)
+    for stream, coverage in decision.coverage.items():
+        completed = coverage.completed(statements.get(stream, ()))
+        if completed is not coverage:
+            until_us = completed.complete_until_us
+            decision.coverage[stream] = completed
+            decision.delta[stream] = replace(decision.delta.get(stream, Coverage()), complete_until_us=until_us)
+    return decision
+
 
 PART_COLUMNS = pa.schema([pa.field("part", pa.binary(), nullable=False)])
 """A part on its way from an executor to the driver: one row each."""

@@ -2,12 +2,109 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from cloud_jobs.lake.values import encoded
 from waybill.record import IntervalSet, Tombstone
+
+# The ids of the records that a number was computed from: seq ranges by epoch.
+
+
+@dataclass(frozen=True, slots=True)
+class SeqRanges:
+    """For each epoch of one device, ascending, the sequence numbers of the records. Never an empty set inside."""
+
+    sets: tuple[tuple[int, IntervalSet], ...] = ()
+
+    @classmethod
+    def of(cls, sets: Mapping[int, IntervalSet]) -> SeqRanges:
+        """Seq ranges from the sets of the epochs."""
+        return cls(tuple(sorted((epoch, seqs) for epoch, seqs in sets.items() if seqs)))
+
+    @classmethod
+    def union(cls, parts: Iterable[SeqRanges]) -> SeqRanges:
+        """Everything in any of the parts."""
+        ranges: dict[int, list[tuple[int, int]]] = {}
+        for part in parts:
+            for epoch, seqs in part.sets:
+                ranges.setdefault(epoch, []).extend(seqs.ranges)
+        return cls.of({epoch: IntervalSet(found) for epoch, found in ranges.items()})
+
+    def __sub__(self, other: SeqRanges) -> SeqRanges:
+        others = dict(other.sets)
+        return SeqRanges.of({epoch: seqs - others.get(epoch, IntervalSet()) for epoch, seqs in self.sets})
+
+    def __iter__(self) -> Iterator[tuple[int, IntervalSet]]:
+        return iter(self.sets)
+
+    def __bool__(self) -> bool:
+        return bool(self.sets)
+
+    @property
+    def count(self) -> int:
+        """How many records."""
+        return sum(seqs.count for _, seqs in self.sets)
+
+    def document(self) -> dict[str, list[list[int]]]:
+        """As JSON has it: `{"<epoch>": [[first, last], ...]}`."""
+        return {str(epoch): [list(bounds) for bounds in seqs.ranges] for epoch, seqs in self.sets}
+
+    @classmethod
+    def read(cls, document: Mapping[str, Iterable[tuple[int, int] | list[int]]]) -> SeqRanges:
+        """The inverse of `document`. Raises ValueError."""
+        return cls.of({int(epoch): IntervalSet(ranges) for epoch, ranges in document.items()})
+
+    def text(self) -> str:
+        """As a column of a table has it: `document`, without spaces."""
+        return json.dumps(self.document(), separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str) -> SeqRanges:
+        """The inverse of `text`. Raises ValueError."""
+        return cls.read(json.loads(text or "{}"))
+
+
+# Rows in the order of their device streams, found without comparing texts row by row. Pure, on Arrow.
+
+
+def in_order(rows: pa.Table) -> pa.Table:
+    """Rows in the order of tenant, device, epoch and seq."""
+    seq = rows["seq"].to_numpy()
+    stream = stream_codes(rows)
+    # as they are written by the ingest they mostly are in order: to look is much cheaper than to sort
+    descends = (np.diff(stream) < 0) | ((np.diff(stream) == 0) & (np.diff(seq) < 0))
+    return rows.take(pa.array(np.lexsort((seq, stream)))) if descends.any() else rows
+
+
+def stream_codes(rows: pa.Table) -> NDArray[np.int64]:
+    """A number for the device stream of each row; they sort as tenant, device and epoch do."""
+    (tenant, tenants), (device, devices) = _ranks(rows["tenant"]), _ranks(rows["device"])
+    if tenants > 1:
+        # numbered anew: three numbers, each as high as there are rows, would not fit into 64 bits
+        _, device = np.unique(tenant * devices + device, return_inverse=True)
+    epochs, epoch = np.unique(rows["epoch"].to_numpy(), return_inverse=True)
+    codes: NDArray[np.int64] = device * max(len(epochs), 1) + epoch
+    return codes
+
+
+def _ranks(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], int]:
+    """The place of each text among the different ones in order, and how many those are."""
+    texts = encoded(column)
+    names = np.array(texts.dictionary.to_pylist(), dtype=object)
+    order = np.argsort(names, kind="stable")
+    rank = np.empty(len(names), np.int64)
+    # one name may stand twice in a dictionary
+    rank[order] = np.cumsum(np.r_[False, names[order][1:] != names[order][:-1]]) if len(names) else 0
+    found: NDArray[np.int64] = rank[texts.indices.to_numpy()]
+    return found, len(names)
 
 
 class TenantDevice(NamedTuple):

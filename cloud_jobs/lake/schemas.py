@@ -6,11 +6,144 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from cloud_jobs.lake.alert_schemas import ALERTS, VERDICTS
-from cloud_jobs.lake.register_schemas import CERTIFICATES, CHARGE_KEY, CLOSINGS, DOCUMENTS, RATED_LINES
-from cloud_jobs.lake.row_sizes import PIECE_ROWS
+# The columns of the tables of alerts and of verdicts.
+
+PIECE_ROWS: Final = 1 << 17
 
 _UTC = pa.timestamp("us", tz="UTC")
+
+ALERTS = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("tenant", pa.string(), nullable=False),
+        pa.field("device", pa.string(), nullable=False),
+        pa.field("region", pa.string(), nullable=False),
+        pa.field("epoch", pa.int64(), nullable=False),
+        pa.field("seq", pa.int64(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("place", pa.string(), nullable=False),
+        pa.field("time", _UTC, nullable=False),
+        pa.field("value", pa.float64(), nullable=False),
+        pa.field("received_at", _UTC, nullable=False),
+        pa.field("raised_at", _UTC, nullable=False),
+        pa.field("seen_until", pa.list_(pa.int64())),
+        pa.field("collected_at", _UTC, nullable=False),
+        pa.field("day", pa.date32(), nullable=False),
+        pa.field("commit_number", pa.int64(), nullable=False),
+    ]
+)
+"""What regions said at once, as it came first: each id once. `received_at`, `raised_at`: by the region's clocks.
+`seen_until`: epoch, seq, epoch, seq, ..., the newest records by which the region saw it; empty: it did not say.
+`collected_at`: by the centre's clock; from then on the alert waits for its verdict. `day`: the UTC day of `time`."""
+
+VERDICTS = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("revision", pa.int32(), nullable=False),
+        pa.field("tenant", pa.string(), nullable=False),
+        pa.field("device", pa.string(), nullable=False),
+        pa.field("verdict", pa.string(), nullable=False),
+        pa.field("reason", pa.string()),
+        pa.field("corrective_ids", pa.list_(pa.string()), nullable=False),
+        pa.field("epoch", pa.int64()),
+        pa.field("seq", pa.int64()),
+        pa.field("kind", pa.string()),
+        pa.field("place", pa.string()),
+        pa.field("time", _UTC),
+        pa.field("value", pa.float64()),
+        pa.field("alerted_time", _UTC),
+        pa.field("alerted_value", pa.float64()),
+        pa.field("previous_time", _UTC),
+        pa.field("previous_value", pa.float64()),
+        pa.field("day", pa.date32(), nullable=False),
+        pa.field("emitted_at", _UTC, nullable=False),
+        pa.field("commit_number", pa.int64(), nullable=False),
+    ]
+)
+"""What the centre says of alerts, and of events of which no region said anything. Of each id the row with the highest
+revision is in force. The columns from `epoch` to `value` are the event in force, or what was said and is withdrawn.
+`alerted_time`, `alerted_value`: what a region had said of the same; null: none had. `previous_time`, `previous_value`:
+what the revision before said."""
+
+
+# The schemas of the register's tables: what was closed and what was issued. Arrow only, as `schemas`.
+
+
+def _texts(*names: str) -> list[pa.Field]:
+    return [pa.field(name, pa.string(), nullable=False) for name in names]
+
+
+def _integers(*names: str) -> list[pa.Field]:
+    return [pa.field(name, pa.int64(), nullable=False) for name in names]
+
+
+def _days(*names: str) -> list[pa.Field]:
+    return [pa.field(name, pa.date32(), nullable=False) for name in names]
+
+
+CHARGE_KEY: Final = ("account", "region", "tenant", "device", "kind", "meter", "zone", "window", "price")
+"""No two charges of a payer and period have the same of all of them; "" stands for none."""
+
+RATED_LINES = pa.schema(
+    [
+        *_days("first_day", "last_day"),
+        *_texts("payer", "run", *CHARGE_KEY),
+        *_integers("quantity", "free", "amount_minor"),
+        pa.field("rows", pa.int64()),
+        pa.field("first_hour", _UTC),
+        pa.field("last_hour", _UTC),
+        pa.field("digest", pa.string()),
+    ]
+)
+"""One row a charge of a closing. `run`: which run of the closing wrote it; it counts once a row of CLOSINGS has that
+run. `rows`, `first_hour`, `last_hour`, `digest`: of the usage that it was made of; null of a charge that is of none.
+`first_day`: of the period, the partition."""
+
+CERTIFICATES = pa.schema(
+    [
+        *_days("first_day", "last_day"),
+        *_texts("payer", "run", "tenant", "device", "state", "digest", "certificate"),
+    ]
+)
+"""One row a device of a closing: its certificate of completeness as canonical JSON, whose SHA-256 is `digest`."""
+
+CLOSINGS = pa.schema(
+    [
+        *_days("first_day", "last_day"),
+        *_texts("legal_entity", "payer", "snapshot_id", "run", "outcome", "reasons", "time_zone", "number_prefix"),
+        *_texts("currency", "taxes", "lines_digest", "body_digest", "certificates_digest", "control_totals", "parties"),
+        *_texts("contract_digest", "decisions"),
+        *_integers("snapshot", "number", "net_minor", "tax_minor", "charges"),
+        pa.field("period_start", _UTC, nullable=False),
+        pa.field("period_end", _UTC, nullable=False),
+        pa.field("closed_at", _UTC, nullable=False),
+    ]
+)
+"""One row a payer of a closing, see `billing.register.closing.Closing`. `number`: which commit of this table brought
+it, counted from 1. `outcome`: final, provisional or blocked. `reasons`, `taxes`, `control_totals`, `parties`: JSON.
+`body_digest`: of the lines, sub-totals and annex that its invoice has. `contract_digest`: of what was agreed with the
+payer. `decisions`: the numbers of the decisions that its certificates rest on, JSON."""
+
+DOCUMENTS = pa.schema(
+    [
+        *_texts("legal_entity"),
+        *_integers("counter"),
+        *_texts("number"),
+        pa.field("type", pa.int32(), nullable=False),
+        *_texts("payer"),
+        *_days("first_day", "last_day"),
+        *_texts("closing", "before", "currency", "time_zone"),
+        *_integers("snapshot", "closing_number", "net_minor", "tax_minor"),
+        pa.field("issued_at", _UTC, nullable=False),
+        *_days("issue_date"),
+        pa.field("reference_number", pa.string()),
+        pa.field("reference_date", pa.date32()),
+        *_texts("by", "reason", "head", "digest", "attempt"),
+    ]
+)
+"""One row an invoice or note, see `billing.register.ledger.IssuedDocument`: numbered, and never changed. `head`: the
+document without its lines, canonical JSON. `digest`: of the whole document. `attempt`: which command wrote it."""
+
 
 RECORDS = pa.schema(
     [
@@ -41,7 +174,7 @@ RECORDS = pa.schema(
         pa.field("ingest_number", pa.int64(), nullable=False),
     ]
 )
-"""One row a record. `content_bytes`: how much it says, of its content alone: see `cloud_jobs.lake.content_bytes`.
+"""One row a record. `content_bytes`: how much it says, of its content alone: see `cloud_jobs.lake.values`.
 `device_date` is the UTC day of the device time, the partition; null if that is far off. `ingest_number`: which commit
 of the ingest brought it, counted from 1. `text` of a raw record says why it is raw."""
 
@@ -153,7 +286,7 @@ of LATE_POSITIONS count nothing. Rows of WHOLE_DEVICE alone have OBSERVED, `coun
 segments that were driven. What is not known of the way: `refused` positions, `unknown_ms`, `unknown_mm`, and entries
 that are inferred, which rows of zones have too: see `cloud_jobs.usage.metering`. `seq_ranges`: JSON `{"epoch": [[first,
 last], …]}`. `fence_version`: which versions of the zone's fence had a say, `""` where there is none; `engine_version`:
-by which version of the engine; `digest`: of all of it: see `cloud_jobs.usage.basis`. `day`: the UTC day of the hour,
+by which version of the engine; `digest`: of all of it: see `cloud_jobs.usage.metering`. `day`: the UTC day of the hour,
 the partition. `commit_number`: which commit of this table brought the row, from 1. `computed_at`: by the run's clock.
 `rules_number`: the number of the track settings and the engine version that decided the row (`applied_tracks`); a row
 that other ones would make the same says another number, and the same digest."""
@@ -202,7 +335,7 @@ ENCOUNTERS = pa.schema(
 """Pairs of devices of one tenant within the distance: `device_a` is before `device_b`, each pair and time once. Of each
 `id` the row with the highest `revision` is in force. `parts`: JSON `[[slice, start_ms, end_ms, min_m, t_min_ms, open],
 …]`, one for each slice of time, from which a later run makes the whole anew; `[[slice, open], …]` in a note (see
-`cloud_jobs.revisions.NOTE`). `day`: the UTC day, the partition; no encounter spans two."""
+`cloud_jobs.derived.outbox.NOTE`). `day`: the UTC day, the partition; no encounter spans two."""
 
 REFERENCE = pa.schema(
     [
@@ -255,7 +388,7 @@ ERASURES = pa.schema(
 )
 """Positions that are erased: those with a device time before `before`, of a device, or of all that `tenant` or `device`
 null stand for. With `since`, of a data subject's request: everything that the device recorded from then until `before`,
-of whatever kind, in every table that `cloud_jobs.maintenance.personal` names.
+of whatever kind, in every table that `cloud_jobs.maintenance.erasing` names.
 
 `number` counts them from 1 in the order of their commits. A row comes before the first position goes.
 Whoever computes from positions opens the records first and reads this table then: see `erasures`."""

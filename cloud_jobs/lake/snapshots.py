@@ -8,19 +8,153 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import DeltaTable
+from pyarrow.fs import FileSelector, FileType
 
-from cloud_jobs.errors import UnknownSnapshot
-from cloud_jobs.lake.applied_tracks import applied_tracks
-from cloud_jobs.lake.derived import covering
-from cloud_jobs.lake.shared_append import Row, append_missing
-from cloud_jobs.lake.tables import FENCES, QUARANTINED, Lake, row_fault_as_error
+from cloud_jobs.errors import LakeError, OtherRecords, UnknownSnapshot
+from cloud_jobs.lake.appending import Row, append_missing
+from cloud_jobs.lake.location import error_text
+from cloud_jobs.lake.tables import COVERS, FENCES, INGEST, QUARANTINED, TRACKS, Lake, row_fault_as_error
 from cloud_jobs.lake.transactions import counter_of, newest_number, stated
+
+# Texts that a derived table was computed with, kept beside the tables and stated by their numbers.
+
+
+def text_number(content: bytes) -> int:
+    """The number of a text: of another one it is another one."""
+    # a signed 64-bit integer that is not negative
+    return int.from_bytes(hashlib.sha256(content).digest()[:8], "big") >> 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedTexts:
+    """The texts of one kind: in which folder of the lake, in which folder therein, with which ending; `what`: in words,
+    for an error, which `else_` ends with what can be done."""
+
+    folder: str
+    within: str
+    ending: str
+    what: str
+    else_: str
+
+    def path(self, number: int) -> str:
+        """Where the text of a number is in the folder."""
+        return f"{self.within}/{number:016x}.{self.ending}"
+
+    def note(self, lake: Lake, content: bytes) -> int:
+        """Writes a text that is not there yet, and returns its number. Raises OSError, LakeError."""
+        files, number = lake.files(self.folder), text_number(content)
+        if self.read(lake, number) is None:
+            files.create_dir(self.within, recursive=True)
+            beside = f"{self.within}/{uuid4().hex}.part"
+            with files.open_output_stream(beside) as file:
+                file.write(content)
+            files.move(beside, self.path(number))
+        return number
+
+    def read(self, lake: Lake, number: int) -> bytes | None:
+        """The text of a number; None: it is not kept, or its file holds something else.
+
+        Raises StoreUnavailable, LakeError: a file that is there and gives no answer says nothing of what it holds.
+        """
+        try:
+            with lake.location.errors_named(), lake.files(self.folder).open_input_file(self.path(number)) as file:
+                content = bytes(file.read())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            place = f"{lake.path(self.folder)}/{self.path(number)}"
+            raise LakeError(
+                f"the {self.what} cannot be read: {place}: {error_text(error)}; if it stays so, {self.else_}"
+            ) from error
+        return content if text_number(content) == number else None
+
+    def is_kept(self, lake: Lake, number: int) -> bool:
+        """Whether the file of a number is there."""
+        with lake.location.errors_named():
+            return lake.files(self.folder).get_file_info(self.path(number)).type is not FileType.NotFound
+
+
+# The track settings that usage was last computed with, with the version of the engine: stated by its table, pinned by
+# each snapshot, and by their number named by each row.
+
+_KEPT_TRACKS: Final = AppliedTexts(
+    folder="applied_tracks",
+    within="settings",
+    ending="json",
+    what="track settings that usage was computed with",
+    else_="remove it: the next run of `cloud-jobs usage` writes it again",
+)
+
+
+def tracks_text(values: Mapping[str, float | None]) -> str:
+    """Track settings by their names, as a snapshot pins them: JSON with sorted keys."""
+    return json.dumps(dict(values), sort_keys=True, separators=(",", ":"))
+
+
+def tracks_number(text: str | None) -> int | None:
+    """The number of settings that a snapshot pins: as rows of usage name it. None: it pins none."""
+    return None if text is None else text_number(text.encode())
+
+
+def note_tracks(lake: Lake, values: Mapping[str, float | None]) -> int:
+    """Writes track settings where `applied_tracks` finds them, and returns their number. Raises OSError, LakeError."""
+    return _KEPT_TRACKS.note(lake, tracks_text(values).encode())
+
+
+def applied_tracks(lake: Lake, usage: DeltaTable) -> str | None:
+    """The settings that usage, as it was opened, was computed with, as text; None: it states none.
+
+    Raises StoreUnavailable, LakeError also where they are stated and not kept.
+    """
+    number = stated(usage, TRACKS)
+    if number is None:
+        return None
+    content = _KEPT_TRACKS.read(lake, number)
+    if content is None:
+        raise LakeError(
+            f"the track settings that usage was computed with are not kept in {lake.path(_KEPT_TRACKS.folder)}:"
+            " run `cloud-jobs usage`, which writes them again"
+        )
+    return content.decode()
+
+
+# How far a table that is derived from the records covers them, as it states itself. Knows no Spark.
+
+COVERED_COMMIT: Final = "covered_commit"
+"""Under which name it states the number of that commit of the ingest, of which no other attempt has the same."""
+
+
+class Covering(NamedTuple):
+    """The ingest numbers up to which a table covers the records (None: it was never computed), and up to which they
+    are; `newest`: the number of the commit that brought the latter."""
+
+    since: int | None
+    until: int
+    newest: int | None
+
+
+def covering(opened: DeltaTable, table: str, records: DeltaTable) -> Covering:
+    """Of a derived table and of the records, which was opened after it.
+
+    Raises OtherRecords for a table that covers what the records do not have, as after one of the two was restored.
+    """
+    newest = newest_number(records, INGEST)
+    found = Covering(stated(opened, COVERS), counter_of(newest), newest)
+    since = found.since or 0
+    if since > found.until or (since == found.until and since and stated(opened, COVERED_COMMIT) not in {None, newest}):
+        raise OtherRecords(table, covered_number=since, found_number=found.until)
+    return found
+
 
 TABLE: Final = "snapshots"
 _DIGITS: Final = 12
@@ -162,3 +296,56 @@ def _snapshot(row: Row) -> Snapshot:
         if made.id != row["id"]:
             raise ValueError("its id is not that of what it stands for")
         return made
+
+
+COMPUTED_WITH_FENCES: Final = ("usage", "geofence_events")
+"""The tables that may state it."""
+
+
+KEPT_FENCES: Final = AppliedTexts(
+    folder="applied_fences",
+    within="features",
+    ending="geojson",
+    what="fences that were applied last",
+    else_="remove it: all is computed again then",
+)
+
+
+def fences_number(features: Sequence[str]) -> int:
+    """The number of a set of fences (features, each on one line): of another set it is another one."""
+    return text_number(_fences_content(features))
+
+
+def note_fences(lake: Lake, features: Sequence[str]) -> int:
+    """Writes a set of fences where `changes_since` finds it, and returns its number. Raises OSError, LakeError."""
+    return KEPT_FENCES.note(lake, _fences_content(features))
+
+
+def sweep_fences(lake: Lake, older_than_s: float) -> int:
+    """Deletes the sets that were written before a moment since 1970 and that no table was last computed with.
+
+    Returns how many. Raises LakeError, OSError. Nothing is wrong without a set: a run computes more than it had to.
+    """
+    files, used = lake.files(KEPT_FENCES.folder), [stated(lake.open(table), FENCES) for table in COMPUTED_WITH_FENCES]
+    listed = files.get_file_info(FileSelector(KEPT_FENCES.within, allow_not_found=True))
+    kept = {KEPT_FENCES.path(number) for number in used if number is not None}
+    gone = [info for info in listed if info.is_file and info.path not in kept and info.mtime.timestamp() < older_than_s]
+    for info in gone:
+        # another run may have been faster
+        with suppress(FileNotFoundError):
+            files.delete_file(info.path)
+    return len(gone)
+
+
+def read_fences(lake: Lake, number: int) -> tuple[str, ...] | None:
+    """A set of fences by its number; None: it is not kept, or its file holds something else."""
+    content = KEPT_FENCES.read(lake, number)
+    try:
+        # a carriage return between the tokens of a feature does not end it
+        return None if content is None else tuple(content.decode().split("\n")[:-1])
+    except UnicodeDecodeError:
+        return None
+
+
+def _fences_content(features: Sequence[str]) -> bytes:
+    return "".join(f"{feature}\n" for feature in features).encode()

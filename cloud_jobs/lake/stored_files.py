@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from functools import reduce
-from typing import Any
+from typing import Any, Final
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,8 +20,60 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyarrow.fs import FileSystem
 
-from cloud_jobs.lake.data_files import day_of
+from cloud_jobs.errors import ClockError, LakeError
+from cloud_jobs.lake.location import error_text
 from cloud_jobs.lake.schemas import TABLES
+from cloud_jobs.lake.tables import Lake, day_of
+
+# The time of day as the lake's own store has it: by it its files got their ages.
+
+CLOCK: Final = "clock-"
+"""How the names of the files begin that are written to learn the time."""
+MAX_SKEW: Final = timedelta(minutes=5)
+"""So far the clock of a machine may be from that of the store, either way."""
+
+
+def store_time(lake: Lake) -> datetime:
+    """The time that a file gets which is written now. Raises LakeError, also if there is no lake; StoreUnavailable."""
+    lake.check("records")
+    files, path = lake.location.files(), _path()
+    try:
+        with lake.location.errors_named():
+            try:
+                with files.open_output_stream(path) as file:
+                    file.write(b"what time it is")
+                written: datetime = files.get_file_info(path).mtime
+            finally:
+                with suppress(FileNotFoundError):
+                    files.delete_file(path)
+    except OSError as error:
+        # a full disk, or no right to write
+        raise LakeError(f"nothing can be written into the lake {lake.location}: {error_text(error)}") from error
+    return written.astimezone(UTC)
+
+
+def _path() -> str:
+    return f"{CLOCK}{uuid4().hex}"
+
+
+def check_clock(now: datetime, stored: datetime) -> None:
+    """Raises ClockError if a machine's clock is not that of the store."""
+    if abs(now - stored) > MAX_SKEW:
+        raise ClockError(
+            f"this machine's clock says {now.isoformat(timespec='seconds')}, that of the lake's store"
+            f" {stored.isoformat(timespec='seconds')}: nothing is erased, merged, deleted or dated by a wrong clock"
+        )
+
+
+def checked_time(lake: Lake) -> datetime:
+    """The time of this machine's clock, which is that of the store: what is dated by it stays so for ever.
+
+    Raises ClockError, LakeError, StoreUnavailable.
+    """
+    now = datetime.now(UTC)
+    check_clock(now, store_time(lake))
+    return now
+
 
 Range = tuple[Any, Any]
 """The lowest and the highest value that is asked for, both included; None: no limit."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from secrets import randbits
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -18,8 +18,12 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import PyFileSystem
 
 from cloud_jobs.errors import CommitFailed, Fenced
-from cloud_jobs.lake.data_files import DataFile
 from cloud_jobs.lake.schemas import TABLES
+
+if TYPE_CHECKING:
+    from cloud_jobs.lake.tables import DataFile
+
+# Rows for a small table that several processes append to at once, each row once.
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _RANDOM_BITS: Final = 32

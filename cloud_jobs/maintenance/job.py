@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -12,35 +11,104 @@ from functools import partial
 from threading import Event
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import structlog
 from deltalake.exceptions import DeltaError
-from numpy.typing import NDArray
-from pyarrow.fs import FileSystem
 
-from cloud_jobs.applied_fences import sweep_fences
 from cloud_jobs.errors import CommitConflict, CommitFailed, LakeError
-from cloud_jobs.lake.dead_runs import declare_dead, runs_without_closing
-from cloud_jobs.lake.erasures import Erasure, declare_erasure
+from cloud_jobs.job_settings import MaintenanceSettings
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.erasures import Erasure, declare_erasure, read_erasures
 from cloud_jobs.lake.location import error_text
-from cloud_jobs.lake.schemas import RECORDS, TABLES
-from cloud_jobs.lake.store_clock import check_clock, store_time
-from cloud_jobs.lake.stored_files import StoredFiles, read_stored
-from cloud_jobs.lake.stream_order import stream_codes
-from cloud_jobs.lake.tables import Lake
-from cloud_jobs.maintenance.config import MaintenanceSettings
-from cloud_jobs.maintenance.covered import Covered, covered_by_jobs, everything
-from cloud_jobs.maintenance.declaring import check_covered, is_declared, of_a_known_device
-from cloud_jobs.maintenance.erasing import erase, erase_old, not_covered, old_positions
-from cloud_jobs.maintenance.key_ranges import KeyRange, RowSource
-from cloud_jobs.maintenance.last_run import LastMaintenance, note_last_run, read_last_run
-from cloud_jobs.maintenance.merge_plan import FileLimits, growing_merges, may_share, settled_merges
-from cloud_jobs.maintenance.personal import DERIVED
-from cloud_jobs.maintenance.rewriting import Keep, MaintenancePoint, Rewriter
-from cloud_jobs.maintenance.sweeping import sweep_clocks, sweep_coverage, sweep_log, sweep_table
-from cloud_jobs.maintenance.table_files import TableFile, by_day, table_files
+from cloud_jobs.lake.schemas import TABLES, WRITTEN_BY
+from cloud_jobs.lake.snapshots import sweep_fences
+from cloud_jobs.lake.stored_files import check_clock, store_time
+from cloud_jobs.lake.tables import COVERS, INGEST, Lake
+from cloud_jobs.lake.transactions import counter_of, newest_number, stated
+from cloud_jobs.maintenance.compaction import (
+    FileLimits,
+    MaintenancePoint,
+    Rewriter,
+    growing_merges,
+    settled_merges,
+)
+from cloud_jobs.maintenance.erasing import DERIVED, erase, erase_old, not_covered, old_positions
+from cloud_jobs.maintenance.sweeping import (
+    LastMaintenance,
+    TableFile,
+    by_day,
+    note_last_run,
+    read_last_run,
+    sweep_clocks,
+    sweep_coverage,
+    sweep_log,
+    sweep_table,
+    table_files,
+)
+
+# How far the derived tables are: a position that is erased before they covered it is missing in them for good.
+
+_ALWAYS: Final = "usage"
+"""Bills are made of it: it is waited for although it was never computed."""
+_DERIVED: Final = (_ALWAYS, "geofence_events", "encounters")
+
+
+class Covered(NamedTuple):
+    """Up to which ingest number all jobs have read the records, and the command that is the farthest behind."""
+
+    ingest_number: int
+    last: str
+
+
+def covered_by_jobs(lake: Lake) -> Covered:
+    """What every derived table covers that is computed in this lake. Raises LakeError."""
+    # the tables first: what is taken in meanwhile is not covered
+    states = {table: stated(lake.open(table), COVERS) for table in _DERIVED}
+    found = {table: number or 0 for table, number in states.items() if number is not None or table == _ALWAYS}
+    last = min(found, key=lambda table: found[table])
+    return Covered(min(found[last], everything(lake).ingest_number), WRITTEN_BY[last])
+
+
+def everything(lake: Lake) -> Covered:
+    """All that was taken in. Raises LakeError."""
+    return Covered(counter_of(newest_number(lake.open("records"), INGEST)), "")
+
+
+# An erasure is declared when nothing that is computed from the positions is lost by it, and of a device that there
+# is.
+
+
+def is_declared(lake: Lake, erasure: Erasure) -> bool:
+    """Whether the erasures that are there say as much already. Raises LakeError."""
+    return read_erasures(lake).say(erasure)
+
+
+def of_a_known_device(lake: Lake, erasure: Erasure) -> Erasure:
+    """The erasure with the tenant of its device. Raises LakeError if there is no such device, or if several tenants
+    have one."""
+    if erasure.device is None:
+        return erasure
+    tenant, device = erasure.tenant, erasure.device
+    asked = None if tenant is None else [TenantDevice(tenant, device)]
+    rows = lake.coverage_rows(lake.coverage_manifest(lake.ingest_commit()), asked)
+    names = zip(rows["tenant"].to_pylist(), rows["device"].to_pylist(), strict=True)
+    tenants = sorted({one for one, name in names if name == device})
+    if not tenants:
+        whose = "" if tenant is None else f" of {tenant}"
+        raise LakeError(f"no record of a device {device}{whose} was ever received, so nothing was done")
+    if len(tenants) > 1:
+        raise LakeError(f"{', '.join(tenants)} each have a device {device}: say whose positions go, by --tenant")
+    return erasure._replace(tenant=tenants[0])
+
+
+def check_covered(lake: Lake, erasure: Erasure, covered: Covered) -> None:
+    """Raises LakeError if positions of an erasure are not computed from yet."""
+    if waiting := not_covered(lake, erasure, covered.ingest_number):
+        whose = "all devices" if erasure.device is None else f"{erasure.tenant or 'any tenant'}/{erasure.device}"
+        raise LakeError(
+            f"positions of {whose} before {erasure.before.isoformat()} wait: {waiting:,} of them are not computed from"
+            f" yet; run `{covered.last}`, and this again"
+        )
+
 
 # Files of every table are merged and sorted, day by day, so that their number stays bounded.
 
@@ -91,172 +159,6 @@ def _text(day: date | None) -> str:
     return day.isoformat() if day else ""
 
 
-# Lines and certificates that dead runs of the closing left are deleted: no closing names them, nobody reads them.
-
-_TABLES: Final = ("rated_lines", "certificates")
-
-
-class _RunsOfFile(NamedTuple):
-    table: str
-    file: TableFile
-    rows: Counter[str]
-    is_old: bool
-
-
-def sweep_dead_closings(
-    rewriter: Rewriter, settings: MaintenanceSettings, now: datetime, *, dry_run: bool = False
-) -> int:
-    """Deletes the rows of runs that no closing names and that have none younger than `orphan_age_s`; how many.
-
-    A run that goes on all the same closes nothing (see `lake.dead_runs`). Raises LakeError, CommitConflict,
-    CommitFailed, OSError.
-    """
-    lake, oldest = rewriter.lake, now - timedelta(seconds=settings.orphan_age_s)
-    files = [one for table in _TABLES for one in _runs(rewriter, table, oldest)]
-    # a merge makes old rows younger; they go a few hours later
-    young = {run for one in files if not one.is_old for run in one.rows}
-    old = {run for one in files for run in one.rows} - young
-    # from here on a run that was merely stopped closes nothing
-    dead = runs_without_closing(lake, lake.open("closings"), old) if dry_run or not old else declare_dead(lake, old)
-    gone = 0
-    for one in files:
-        found = sum(one.rows[run] for run in dead)
-        if found and not dry_run:
-            result = rewriter.rewrite(one.table, [one.file], lambda rows: _keep(rows, dead))
-            # what another rewrite took first is for the next run
-            found = result.dropped if result.done else 0
-        gone += found
-    return gone
-
-
-def _keep(rows: pa.Table, dead: set[str]) -> pa.ChunkedArray:
-    return pc.invert(pc.is_in(rows["run"].cast(pa.string()), pa.array(sorted(dead), pa.string())))
-
-
-def _runs(rewriter: Rewriter, table: str, oldest: datetime) -> list[_RunsOfFile]:
-    """The runs of each file. Most have one, which their bounds say; of the others one column is read."""
-    opened = rewriter.lake.open(table)
-    stored = StoredFiles.of(opened, table)
-    if not len(stored):
-        return []
-    files: FileSystem = rewriter.lake.files(table)
-    written = stored.actions["modification_time"].cast(pa.timestamp("ms", tz="UTC")).to_pylist()
-    by_path = {file.path: file for file in table_files(opened, table)}
-    found = []
-    for path, (low, high), moment in zip(stored.paths, stored.bounds("run"), written, strict=True):
-        file = by_path[path]
-        if low is not None and low == high and file.rows >= 0:
-            rows = Counter({low: file.rows})
-        else:
-            rows = Counter(read_stored(files, table, path, ["run"], {})["run"].to_pylist())
-        found.append(_RunsOfFile(table, file, rows, moment < oldest))
-    return found
-
-
-# Records that are there twice are kept once: of the copies one stays, file by file, however many there are.
-
-_TABLE: Final = "records"
-_ORDER: Final = TABLES[_TABLE].order
-_IDS: Final = pa.schema([(name, RECORDS.field(name).type) for name in _ORDER])
-
-
-class OnceEachResult(NamedTuple):
-    """How many copies went, and how many files were not looked at, of days that grow, or left to other runs."""
-
-    copies: int = 0
-    left: int = 0
-
-
-def keep_once_each(rewriter: Rewriter, hot_days: int, *, dry_run: bool = False) -> OnceEachResult:
-    """Keeps each record once, on all days that are sorted; a dry run only counts. Raises LakeError, CommitFailed.
-
-    A day that still grows is not sorted, so it is left: so many files of which each may hold any device would each be
-    read as often as there are files.
-    """
-    grows_from = (rewriter.now() - timedelta(days=hot_days - 1)).date()
-    copies = left = 0
-    for day, files in by_day(table_files(rewriter.lake.open(_TABLE), _TABLE)):
-        if _is_sorted(rewriter, day, files, grows_from):
-            of_day = _of_day(rewriter, files, dry_run=dry_run)
-            copies, left = copies + of_day.copies, left + of_day.left
-        elif len(files) > 1:
-            left += len(files)
-    return OnceEachResult(copies, left)
-
-
-def _is_sorted(rewriter: Rewriter, day: date | None, files: Sequence[TableFile], grows_from: date) -> bool:
-    # what has no day is little, and never past
-    return day is None or (day < grows_from and not settled_merges(files, rewriter.limits, _ORDER))
-
-
-def _of_day(rewriter: Rewriter, files: Sequence[TableFile], *, dry_run: bool) -> OnceEachResult:
-    copies = left = 0
-    there = list(files)
-    # the smaller of two files is written again
-    for file in sorted(files, key=lambda one: one.rows):
-        if rewriter.stopped():
-            break
-        # of a file whose log does not say how many rows it has it cannot be said that none was lost
-        if file.rows < 0:
-            left += 1
-            continue
-        others = [other for other in there if other is not file and may_share(file, other, _ORDER)]
-        found = _count(rewriter, file, others)
-        if not found:
-            continue
-        done = dry_run or rewriter.rewrite(_TABLE, [file], _kept_beside(_ids(rewriter, others)), beside=others).done
-        # what it has from now on is in no other file
-        there.remove(file)
-        copies, left = copies + found * done, left + (not done)
-        _log.info("kept once" if done else "left", table=_TABLE, path=file.path, copies=found)
-    return OnceEachResult(copies, left)
-
-
-def _count(rewriter: Rewriter, file: TableFile, others: Sequence[TableFile]) -> int:
-    """How many rows of a file are copies; only ids are read, no more at a time than fits into memory."""
-    mine, theirs = _ids(rewriter, [file]), _ids(rewriter, others)
-    found = 0
-    for keys in _ids(rewriter, [file, *others]).ranges(rewriter.limits.memory):
-        rows = mine.read(keys)
-        if rows.num_rows:
-            found += pc.sum(pc.invert(_stay(rows, theirs.read(keys)))).as_py() or 0
-    return found
-
-
-def _kept_beside(others: RowSource) -> Keep:
-    def kept(rows: pa.Table) -> pa.ChunkedArray:
-        return _stay(rows, others.read(_range_of(rows)) if rows.num_rows else _IDS.empty_table())
-
-    return kept
-
-
-def _ids(rewriter: Rewriter, files: Sequence[TableFile]) -> RowSource:
-    return RowSource(rewriter.lake.files(_TABLE), tuple(file.path for file in files), _IDS, _ORDER)
-
-
-def _stay(rows: pa.Table, others: pa.Table) -> pa.ChunkedArray:
-    """Which rows stay, in their order: the first of each id that is in no other file."""
-    # those of others first: of equal ids the first one is no copy
-    ids = pa.concat_tables([others, rows.select(_IDS.names).cast(_IDS)])
-    at, codes, seqs = _sorted(ids)
-    is_copy = np.zeros(ids.num_rows, bool)
-    is_copy[at[1:]] = (np.diff(codes[at]) == 0) & (np.diff(seqs[at]) == 0)
-    return pa.chunked_array([pa.array(~is_copy[others.num_rows :])])
-
-
-def _sorted(ids: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """The places of ids in their order, equal ones as they came; a number for the stream of each, and its seq."""
-    codes, seqs = stream_codes(ids), ids["seq"].to_numpy()
-    return np.lexsort((seqs, codes)), codes, seqs
-
-
-def _range_of(rows: pa.Table) -> KeyRange:
-    """The range of keys from the lowest to the highest of some rows."""
-    at, _, _ = _sorted(rows)
-    low, high = (tuple(row.values()) for row in rows.select(_ORDER).take(pa.array(at[[0, -1]])).to_pylist())
-    return KeyRange(low, (*high[:-1], high[-1] + 1))
-
-
 _FAILURES: Final = (CommitConflict, CommitFailed, LakeError, DeltaError, OSError, ValueError)
 
 
@@ -285,21 +187,16 @@ class TableRun:
 class MaintenanceRun:
     """What a run did. A dry run says what it would do.
 
-    `copies_removed`: rows of records that were there besides; None if nobody asked. `files_not_searched`: for them,
-    as their day is not sorted yet, or because another run took them first. `dead_rows`: lines and certificates of runs
-    of the closing that died. `derived_erased`: rows of alerts, verdicts, events and encounters, as a data subject
-    asked for it or as they were too old; of the quarantine those too old alone.
+    `derived_erased`: rows of alerts, verdicts, events and encounters, as a data subject asked for it or as they were
+    too old; of the quarantine those too old alone.
     """
 
     tables: list[TableRun] = field(default_factory=list)
-    copies_removed: int | None = None
-    files_not_searched: int = 0
     positions_erased: int = 0
     conflicts_erased: int = 0
     derived_erased: dict[str, int] = field(default_factory=dict)
     coverage_files: int = 0
     fence_files: int = 0
-    dead_rows: int = 0
     seconds: float = 0.0
     errors: list[str] = field(default_factory=list)
     """What failed of no single table: erasures, and the coverage."""
@@ -343,13 +240,10 @@ class Maintenance:
         self._stop = stop or Event()
         self._rewriter = Rewriter(lake, limits, now, reached, self._stop.is_set)
 
-    def run(
-        self, erasures: Sequence[Erasure] = (), *, dry_run: bool = False, once_each: bool = False
-    ) -> MaintenanceRun:
+    def run(self, erasures: Sequence[Erasure] = (), *, dry_run: bool = False) -> MaintenanceRun:
         """One run, with erasures that are declared now. What fails is in the result, and the rest is done.
 
-        `once_each`: a record that is there several times is kept once. Raises LakeError if there is no lake,
-        ClockError, StoreUnavailable.
+        Raises LakeError if there is no lake, ClockError, StoreUnavailable.
         """
         began = time.monotonic()
         made = MaintenanceRun()
@@ -366,15 +260,8 @@ class Maintenance:
         for table in TABLES:
             if not self._stop.is_set():
                 made.tables.append(self._maintain(table, dry_run=dry_run, with_log=logs_due))
-        if once_each and not self._stop.is_set():
-            # after the merges: a day that is sorted is read once
-            with _failures_in(made.errors, "records that are there twice"):
-                kept = keep_once_each(self._rewriter, self._settings.hot_days, dry_run=dry_run)
-                made.copies_removed, made.files_not_searched = kept
         if (dry_run or logs_due) and not self._stop.is_set():
             self._erase_old(made, dry_run=dry_run)
-            with _failures_in(made.errors, "dead closings"):
-                made.dead_rows = sweep_dead_closings(self._rewriter, self._settings, self._now(), dry_run=dry_run)
         if not dry_run and not self._stop.is_set():
             if logs_due:
                 log_swept_at = self._now()

@@ -3,22 +3,110 @@ long ago. Each is deleted only when it is older than whoever may still need it."
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
 from contextlib import suppress
-from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
+import pyarrow as pa
 import structlog
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow.fs import FileInfo, FileSelector, FileSystem
 
+from cloud_jobs.job_settings import MaintenanceSettings
+from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.snapshots import commits_of_snapshots
-from cloud_jobs.lake.store_clock import CLOCK
+from cloud_jobs.lake.stored_files import CLOCK
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.maintenance.config import MaintenanceSettings
-from cloud_jobs.maintenance.table_files import table_files
+
+# The data files that a version of a table consists of.
+
+
+class TableFile(NamedTuple):
+    """A data file as the log has it. `low`, `high`: bounds of columns; `nulls`: how many of its values are null."""
+
+    path: str
+    size: int
+    rows: int
+    day: date | None
+    low: dict[str, Any]
+    high: dict[str, Any]
+    nulls: dict[str, int]
+
+
+def table_files(opened: DeltaTable, table: str) -> list[TableFile]:
+    """The files of the version that is opened."""
+    actions = pa.table(opened.get_add_actions(flatten=True))
+    partitions = TABLES[table].partition_by
+    return [_table_file(row, partitions) for batch in actions.to_batches(1000) for row in batch.to_pylist()]
+
+
+def partition_values(table: str, file: TableFile) -> dict[str, str | None]:
+    """Where a file stands, as Delta writes it."""
+    return {name: None if file.day is None else file.day.isoformat() for name in TABLES[table].partition_by}
+
+
+def by_day(files: list[TableFile]) -> Iterator[tuple[date | None, list[TableFile]]]:
+    """The files of each day, the newest day first; those without a day last."""
+    days: dict[date | None, list[TableFile]] = {}
+    for file in files:
+        days.setdefault(file.day, []).append(file)
+    for day in sorted(days, key=lambda one: one or date.min, reverse=True):
+        yield day, days[day]
+
+
+def _table_file(row: dict[str, Any], partitions: tuple[str, ...]) -> TableFile:
+    def those(prefix: str) -> dict[str, Any]:
+        found = ((name.removeprefix(prefix), value) for name, value in row.items() if name.startswith(prefix))
+        return {name: value for name, value in found if value is not None}
+
+    day = row.get(f"partition.{partitions[0]}") if partitions else None
+    rows = row["num_records"]
+    size = row["size_bytes"]
+    return TableFile(
+        row["path"], size, -1 if rows is None else rows, day, those("min."), those("max."), those("null_count.")
+    )
+
+
+# What the last run of the maintenance left as a note in the lake: for whoever asks whether there still are any.
+
+_PATH: Final = "last-maintenance.json"
+_SHOWN: Final = 20
+
+
+class LastMaintenance(NamedTuple):
+    """When a run ended, how long it took, and what failed in it; when logs and coverage were swept last."""
+
+    ended_at: datetime
+    seconds: float
+    errors: tuple[str, ...]
+    log_swept_at: datetime | None = None
+
+
+def note_last_run(lake: Lake, last: LastMaintenance) -> None:
+    """Puts the note in the place of the one before. Raises OSError, StoreUnavailable."""
+    document = last._asdict() | {"ended_at": last.ended_at.isoformat(), "errors": last.errors[:_SHOWN]}
+    document["log_swept_at"] = None if last.log_swept_at is None else last.log_swept_at.isoformat()
+    with lake.location.errors_named(), lake.location.files().open_output_stream(_PATH) as file:
+        file.write(json.dumps(document).encode())
+
+
+def read_last_run(lake: Lake) -> LastMaintenance | None:
+    """The note; None where there is none, or one that is half written. Raises StoreUnavailable."""
+    try:
+        with lake.location.errors_named(), lake.location.files().open_input_file(_PATH) as file:
+            document = json.loads(file.read())
+        ended_at = datetime.fromisoformat(document["ended_at"]).astimezone(UTC)
+        swept = document.get("log_swept_at")
+        swept_at = None if swept is None else datetime.fromisoformat(swept).astimezone(UTC)
+        return LastMaintenance(ended_at, float(document["seconds"]), tuple(map(str, document["errors"])), swept_at)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
 
 _LOG: Final = "_delta_log"
 _LEFT_OVER: Final = re.compile(r"\.[0-9a-f]{16}\.(?:new|part)|_commit_.*\.tmp|.*#\d+")

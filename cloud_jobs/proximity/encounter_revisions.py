@@ -10,10 +10,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from cloud_jobs.derived.outbox import NOTE
 from cloud_jobs.lake.schemas import ENCOUNTERS, without
-from cloud_jobs.proximity.meeting import PARTS, SEPARATOR, slice_day
-from cloud_jobs.proximity.slices import SLICE_MS
-from cloud_jobs.revisions import NOTE
+from cloud_jobs.proximity.encounters import PARTS, SEPARATOR, SLICE_MS, slice_day
 from geo.spatial import Revision, fact_id, in_force, new_revisions, ordinals
 
 JOINED_MS: Final = 1e-3

@@ -20,13 +20,14 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from cloud_jobs.erased_spans import ErasedSpans
-from cloud_jobs.incremental import (
+from cloud_jobs.derived.incremental import (
+    ErasedSpans,
     Increment,
     commit,
     commit_written,
     computable,
     fixes_after_erasure,
+    group_by_key,
     new_positions,
     next_increment,
     positions_in,
@@ -34,26 +35,31 @@ from cloud_jobs.incremental import (
     rows_of_days,
     touched_spans,
 )
-from cloud_jobs.key_groups import group_by_key
+from cloud_jobs.derived.outbox import NOTE
+from cloud_jobs.job_settings import ProximitySettings
 from cloud_jobs.lake.erasures import read_erasures
-from cloud_jobs.lake.frames import Transform, cast_to, map_sorted, persist_until
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.proximity.config import ProximitySettings
-from cloud_jobs.proximity.crowds import (
+from cloud_jobs.proximity.encounter_revisions import INPUT, REVISIONS, parts_from, revise
+from cloud_jobs.proximity.encounters import (
     CROWD,
     FINE,
+    FIXES,
     IN_CROWD,
+    PARTS,
+    PIECES,
     PLACES,
     ROUGH,
+    SEPARATOR,
+    SLICE_MS,
     crowded,
     near_crowds,
+    parts_of,
     parts_of_crowds,
+    pieces_of,
     places_of,
+    slice_day,
 )
-from cloud_jobs.proximity.encounter_revisions import INPUT, REVISIONS, parts_from, revise
-from cloud_jobs.proximity.meeting import FIXES, PARTS, PIECES, SEPARATOR, parts_of, pieces_of, slice_day
-from cloud_jobs.proximity.slices import SLICE_MS
-from cloud_jobs.revisions import NOTE
+from cloud_jobs.spark import Transform, cast_to, map_sorted, persist_until
 from geo.spatial import TrackSettings
 from geo.spatial.ragged import Ints
 

@@ -1,6 +1,6 @@
 """A Spark 4.2 source for Apache Pulsar, through a durable and replicated subscription."""
 
-from cloud_jobs.pulsar_source.errors import (
+from cloud_jobs.pulsar_source.options import (
     AccessRefused,
     DataLoss,
     EntriesUnknown,

@@ -3,19 +3,217 @@
 import difflib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
+from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
-from cloud_jobs.pulsar_source.errors import OptionError
-from cloud_jobs.pulsar_source.topics import TopicName
-from geo.replication.topic_naming import split_partition
+from geo.replication.topic_naming import PERSISTENT, is_addressable, is_brokers_own, split_partition, topic_path
 from waybill.pulsar.pulsar_address import AdminUrl, ServiceUrl
 from waybill.pulsar.pulsar_client import PulsarAccess
+
+# What can go wrong in the Pulsar source.
+
+
+class PulsarSourceError(Exception):
+    """Base of everything that this package raises on purpose."""
+
+
+class OptionError(PulsarSourceError):
+    """An option is unknown, missing or does not fit another."""
+
+
+class SourceClusterUnreachable(PulsarSourceError):
+    """A cluster did not answer within its time, or what answered in its place is no cluster."""
+
+    def __init__(self, cluster: str, action: str, detail: str) -> None:
+        self.cluster = cluster
+        super().__init__(f"cluster {cluster!r} did not answer while {action}: {detail}")
+
+
+class SourceConnectionRefused(SourceClusterUnreachable):
+    """Nothing takes a connection at a cluster's address: known at once, and of all its answers."""
+
+
+class NoClusterAnswers(SourceClusterUnreachable):
+    """None of the clusters answered for `readTimeoutSeconds`: nobody need wait once more."""
+
+
+class AccessRefused(PulsarSourceError):
+    """A cluster answered, and said no: look at the token, the certificate and the role's permissions."""
+
+    def __init__(self, cluster: str, action: str, detail: str) -> None:
+        self.cluster = cluster
+        super().__init__(f"cluster {cluster!r} refused {action}: {detail}")
+
+
+class TopicMissing(PulsarSourceError):
+    """A topic does not exist (or does not any more)."""
+
+    def __init__(self, cluster: str, topic: str) -> None:
+        self.cluster = cluster
+        self.topic = topic
+        super().__init__(f"topic {topic} does not exist on cluster {cluster!r}; create it, or name another")
+
+
+class NamespaceMissing(PulsarSourceError):
+    """The namespace of a pattern does not exist."""
+
+    def __init__(self, cluster: str, namespace: str) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        super().__init__(f"namespace {namespace} does not exist on cluster {cluster!r}; create it, or name another")
+
+
+class SubscriptionBusy(PulsarSourceError):
+    """Somebody else holds the durable subscription: one streaming query owns it at a time."""
+
+    def __init__(self, cluster: str, topic: str, subscription: str, waited_s: float) -> None:
+        super().__init__(
+            f"subscription {subscription!r} of {topic} on cluster {cluster!r} is held by another consumer "
+            f"(waited {waited_s:.0f} s); stop the other query, or give this one its own subscription"
+        )
+
+
+class FailoverFileError(PulsarSourceError):
+    """The failover file is damaged, another query's, or cannot be written."""
+
+    def __init__(self, path: Path, detail: str) -> None:
+        self.path = path
+        super().__init__(
+            f"failover file {path}: {detail}. Give the query the file that it had; or, when that is lost, remove this "
+            "one (another query's: name another path): the query then begins at the subscription's cursor of the first "
+            "cluster that answers, so records come again and none is lost"
+        )
+
+
+class ReadStalled(PulsarSourceError):
+    """A range that was planned did not arrive in time."""
+
+    def __init__(self, cluster: str, topic: str, reached: str, end: str, waited_s: float) -> None:
+        self.cluster = cluster
+        super().__init__(
+            f"{topic} on cluster {cluster!r}: nothing arrived for {waited_s:.1f} s, at {reached}, planned up to {end}"
+        )
+
+
+class ReadIncomplete(PulsarSourceError):
+    """A range that was planned did not arrive whole; the batch must not be written."""
+
+    def __init__(self, cluster: str, topic: str, missing: str, detail: str) -> None:
+        self.cluster = cluster
+        self.topic = topic
+        super().__init__(
+            f"{topic} on cluster {cluster!r}: {missing} was planned and not delivered: {detail}. Nothing of this batch "
+            "is acknowledged; start the query again, it reads what is still stored without the cursor"
+        )
+
+
+class EntriesUnknown(PulsarSourceError):
+    """Entries that were planned did not arrive, and nobody says whether they had to; the batch must not be written."""
+
+    def __init__(self, cluster: str, topic: str, first: tuple[int, ...], count: int, detail: str) -> None:
+        self.cluster = cluster
+        self.topic = topic
+        super().__init__(
+            f"{topic} on cluster {cluster!r}: entry {first[0]}:{first[1]} and {count - 1} more were planned and not "
+            f"delivered, and it is not known whether they hold messages: {detail}. Nothing of this batch is "
+            "acknowledged; start the query again, or once with failOnDataLoss=false to go on without them"
+        )
+
+
+class DataLoss(PulsarSourceError):
+    """Records between the checkpoint and what the topic still holds are gone."""
+
+    def __init__(self, cluster: str, topic: str, detail: str) -> None:
+        self.topic = topic
+        super().__init__(
+            f"records of {topic} on cluster {cluster!r} are gone before they were read: {detail}. "
+            "Look at retention, TTL and backlog quota; start once with failOnDataLoss=false to continue after the gap"
+        )
+
+
+# Names of topics: `persistent://tenant/namespace/name`, the topics of a namespace. Pure.
+
+_MAX_SHOWN = 4096
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicName:
+    """A topic by its three parts; `str` gives the full name."""
+
+    tenant: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{PERSISTENT}{self.tenant}/{self.namespace}/{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """`persistent://tenant/namespace/name`, `tenant/namespace/name` or `name` (in public/default).
+
+        Blanks belong to the name. Raises ValueError for what is no topic, or one that no address can name.
+        """
+        scheme, _, path = text.rpartition("://")
+        parts = path.split("/")
+        if scheme not in {"", "persistent"} or not all(parts) or len(parts) not in {1, 3}:
+            raise ValueError(f"{text!r} is not a topic: expected persistent://tenant/namespace/name")
+        if not is_addressable(path):
+            raise ValueError(f"{text[:_MAX_SHOWN]!r} cannot be read: no address of the admin REST can hold it")
+        return cls("public", "default", parts[0]) if len(parts) == 1 else cls(*parts)
+
+    @property
+    def path(self) -> str:
+        """The part of the admin REST address that names this topic, quoted."""
+        return topic_path(f"{self.tenant}/{self.namespace}/{self.name}")
+
+    @property
+    def namespace_path(self) -> str:
+        """The part of the admin REST address that names this topic's namespace, quoted."""
+        return f"persistent/{quote(self.tenant, safe='')}/{quote(self.namespace, safe='')}"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicListing:
+    """The topics of a namespace, a partitioned one once, and the full names of those that cannot be read."""
+
+    topics: tuple[TopicName, ...]
+    unreadable: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, plain: Collection[str], partitioned: Collection[str]) -> Self:
+        """What a broker lists: each partition and each topic without any; and the partitioned ones.
+
+        Passed over are topics that are kept nowhere, and the broker's own: their names begin with `__`.
+        """
+        # A name that looks like a partition's, of a topic that is not partitioned, is a topic like any other.
+        names = {name for name in plain if split_partition(name)[0] not in partitioned}.union(partitioned)
+        topics, unreadable = [], []
+        for name in sorted(name for name in names if name.startswith(PERSISTENT)):
+            try:
+                topics.append(TopicName.parse(name))
+            except ValueError:
+                unreadable.append(name)
+        return cls(tuple(topic for topic in topics if not is_brokers_own(topic.name)), tuple(unreadable))
+
+
+def origin_cluster(producer: str, known: frozenset[str], read_from: str) -> str:
+    """The cluster where a message entered, as far as its producer's name shows it.
+
+    The Python client does not show the `replicated_from` field. A name that a broker drew itself is
+    `cluster-instance-counter`, and it survives replication; any other name says nothing, and then it is `read_from`.
+    """
+    cluster, _, rest = producer.rpartition("-")
+    cluster, _, instance = cluster.rpartition("-")
+    drawn_by_broker = rest.isdigit() and instance.isdigit()
+    return cluster if drawn_by_broker and cluster in known else read_from
+
 
 ALL_COLUMNS = (
     "value",

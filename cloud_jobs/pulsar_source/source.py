@@ -16,15 +16,13 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from cloud_jobs.pulsar_source.cluster.partition_state import PartitionState
-from cloud_jobs.pulsar_source.cluster.survey import ClusterSurvey, check_topics
-from cloud_jobs.pulsar_source.driver.driver import Driver
-from cloud_jobs.pulsar_source.errors import AccessRefused, SourceClusterUnreachable
-from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
-from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition, Offset, PartitionRange
-from cloud_jobs.pulsar_source.reading.columns import spark_schema
-from cloud_jobs.pulsar_source.reading.planned import PlannedRange, batch_range
-from cloud_jobs.pulsar_source.reading.range_reader import isolate_retry, read_range
+from cloud_jobs.pulsar_source.admin import ClusterSurvey, check_topics
+from cloud_jobs.pulsar_source.driver import Driver
+from cloud_jobs.pulsar_source.entries import PlannedRange, batch_range
+from cloud_jobs.pulsar_source.messages import spark_schema
+from cloud_jobs.pulsar_source.options import AccessRefused, PulsarOptions, SourceCluster, SourceClusterUnreachable
+from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition, Offset, PartitionRange, PartitionState
+from cloud_jobs.pulsar_source.range_reader import isolate_retry, read_range
 
 
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]

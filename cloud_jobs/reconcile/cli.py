@@ -19,14 +19,13 @@ from cloud_jobs.billing.register.commands import (
     days_of,
 )
 from cloud_jobs.billing.units import amount_text
-from cloud_jobs.error_messages import cloud_errors_as_messages
-from cloud_jobs.fitted_table import Column, FittedTable, screen
 from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.snapshots import read_snapshot, take_snapshot
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reconcile.comparison import ComparisonOutcome
 from cloud_jobs.reconcile.reconciling import Reconciled
 from cloud_jobs.reconcile.reconciling import reconcile as compare
+from cloud_jobs.terminal import Column, FittedTable, cloud_errors_as_messages, screen
 from waybill.settings import printable_json
 
 # The stations for people, as a Rich table: of each comparison what must be, what is, and where it differs.

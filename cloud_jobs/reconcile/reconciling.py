@@ -26,16 +26,20 @@ from cloud_jobs.billing.register.tables import Register, in_parts
 from cloud_jobs.billing.units import Meter
 from cloud_jobs.billing.usage import reach_at
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
-from cloud_jobs.lake.coverage_rows import from_rows
-from cloud_jobs.lake.record_counts import (
+from cloud_jobs.lake.coverage_log import from_rows
+from cloud_jobs.lake.snapshot_reads import (
+    conflicts,
     count_all,
     count_by_device,
+    coverage,
+    erasures,
+    erasures_since,
     received_by_device,
     received_counts,
+    reference_rows,
     rows_within,
     stored_at,
 )
-from cloud_jobs.lake.snapshot_reads import conflicts, coverage, erasures, erasures_since, reference_rows
 from cloud_jobs.lake.snapshots import LakeState, Snapshot
 from cloud_jobs.lake.stored_files import StoredFiles
 from cloud_jobs.lake.tables import Lake

@@ -29,7 +29,7 @@ from cloud_jobs.lake.schemas import LATE_POSITIONS, OBSERVED, QUANTITIES
 from cloud_jobs.lake.snapshot_reads import usage_rows
 from cloud_jobs.lake.snapshots import LakeState
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.usage.basis import row_digest
+from cloud_jobs.lake.values import row_digest
 
 Owed = tuple[str, str, Meter, str]
 """A payer, an account, a meter, a zone: a fence that moved leaves the sum over all zones as it is."""

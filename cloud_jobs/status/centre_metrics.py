@@ -11,8 +11,7 @@ from typing import Any, Final, NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from cloud_jobs.status.facts import CentreStatus, DerivedStatus, TableStatus
-from cloud_jobs.status.judging import MAX_SKEW_S
+from cloud_jobs.status.facts import MAX_SKEW_S, CentreStatus, DerivedStatus, TableStatus
 
 Value = float | int | None
 Labelled = tuple[tuple[str, ...], Value]

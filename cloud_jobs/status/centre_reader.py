@@ -17,27 +17,21 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from cloud_jobs.applied_fences import COMPUTED_WITH_FENCES, fences_number
 from cloud_jobs.config import CloudSettings, ClusterSettings
+from cloud_jobs.derived.outbox import unpublished_since
 from cloud_jobs.errors import CloudError, LakeError, StoreUnavailable
-from cloud_jobs.in_force import in_force
-from cloud_jobs.lake.coverage_rows import from_rows
-from cloud_jobs.lake.derived import Covering, covering
+from cloud_jobs.lake.coverage_log import from_rows
 from cloud_jobs.lake.location import error_text
 from cloud_jobs.lake.schemas import TABLES
-from cloud_jobs.lake.store_clock import store_time
-from cloud_jobs.lake.stored_files import StoredFiles, read_stored
+from cloud_jobs.lake.snapshots import COMPUTED_WITH_FENCES, Covering, covering, fences_number
+from cloud_jobs.lake.stored_files import StoredFiles, read_stored, store_time
 from cloud_jobs.lake.tables import FENCES, INGEST, Lake
 from cloud_jobs.lake.transactions import COMMITTED, counter_of, newest_number, stated
 from cloud_jobs.maintenance.erasing import searched
-from cloud_jobs.maintenance.last_run import read_last_run
-from cloud_jobs.maintenance.sweeping import listed_data
-from cloud_jobs.maintenance.table_files import table_files
-from cloud_jobs.outbox import unpublished_since
-from cloud_jobs.published_fences import fences_in
-from cloud_jobs.pulsar_source.driver.left_out_note import read_left_out
-from cloud_jobs.reference_files import usable
-from cloud_jobs.reference_note import reference_taken_at
+from cloud_jobs.maintenance.sweeping import listed_data, read_last_run, table_files
+from cloud_jobs.pulsar_source.cluster_monitor import read_left_out
+from cloud_jobs.reference.files import usable
+from cloud_jobs.reference.tables import fences_in, in_force, reference_taken_at
 from cloud_jobs.status.facts import (
     CentreStatus,
     CoverageStatus,
@@ -48,8 +42,8 @@ from cloud_jobs.status.facts import (
     TableStatus,
     TopicLag,
     TopicLeftOut,
+    problems,
 )
-from cloud_jobs.status.judging import problems
 from cloud_jobs.verdicts.job import provisional_since
 from geo.replication.admin import AdminClient
 from geo.replication.errors import ReplicationError

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cloud_jobs.job_settings import CentreLimits
+from waybill.settings import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,3 +176,293 @@ def _plain(value: Any) -> Any:
             return [_plain(one) for one in value]
         case _:
             return value
+
+
+# Whether the centre is healthy: a sentence for each thing that is not, or that is not known. Pure.
+
+MAX_SKEW_S: Final = 300.0
+"""So far a clock may be from another one."""
+MAX_UNREADABLE_PERCENT: Final = 1
+"""Of a micro-batch's records: as the alert WaybillRecordsUnreadable, and payers who agreed on nothing else."""
+_DECIDED_WITHIN_S: Final = 60.0
+"""At its bound an alert is withdrawn by the next run of the verdicts, and that is published: so long it may take."""
+_ALWAYS: Final = "usage"
+"""Bills are made of it: it is waited for although it was never computed."""
+
+
+def problems(status: CentreStatus, limits: CentreLimits) -> tuple[str, ...]:
+    """What is wrong, none: healthy. What is unknown is wrong, too."""
+    return (
+        *(f"{name} cannot be read: {error}" for name, error in status.errors.items()),
+        *_of_clock(status),
+        *([status.token_problem] if status.token_problem else []),
+        *(problem for lag in status.lag for problem in _of_lag(status, lag, limits.max_lag_s)),
+        *_of_left_out(status, limits.max_lag_s),
+        *(problem for table in status.tables for problem in _of_table(status, table)),
+        *_of_rows(status),
+        *_of_statements(status),
+        *_of_unreadable(status),
+        *(problem for one in status.derived for problem in _of_derived(status, one, limits.max_behind_s)),
+        *_of_provisional(status),
+        *_of_reference(status, limits.max_behind_s),
+        *_of_maintenance(status, limits.max_unmaintained_s),
+    )
+
+
+def _of_clock(status: CentreStatus) -> Iterator[str]:
+    if status.clock_ahead_s is None:
+        yield "whether this machine's clock is right is unknown: the lake's store was not asked"
+    elif abs(status.clock_ahead_s) > MAX_SKEW_S:
+        where = "ahead of" if status.clock_ahead_s > 0 else "behind"
+        yield f"this machine's clock is {abs(status.clock_ahead_s):.0f} s {where} the clock of the lake's store"
+
+
+def _of_lag(status: CentreStatus, lag: TopicLag, max_lag_s: float) -> Iterator[str]:
+    if lag.backlog is None:
+        yield f"it is unknown what of {lag.topic} waits for the ingest: {lag.error or 'nobody said'}"
+    elif lag.backlog:
+        late = _late(status, lag.oldest, max_lag_s)
+        if late:
+            yield f"{lag.backlog:,} messages of {lag.topic} wait for the ingest, the oldest {late}"
+
+
+def _of_left_out(status: CentreStatus, max_lag_s: float) -> Iterator[str]:
+    """What waits there may be seen by nobody: the topic is gone, or nobody may look."""
+    for one in status.left_out:
+        if late := _late(status, one.since, max_lag_s):
+            yield f"the ingest does not read {one.topic} {late}: {one.reason}"
+
+
+def _of_table(status: CentreStatus, table: TableStatus) -> Iterator[str]:
+    if table.error:
+        yield f"table {table.table} cannot be read: {table.error}"
+        return
+    if table.missing_files:
+        yield f"{table.missing_files} of the files of {table.table} are missing, or have another size than its log says"
+    age_s = status.age_s(table.committed_at)
+    if age_s is not None and age_s < -MAX_SKEW_S:
+        yield f"the newest commit of {table.table} is {-age_s:.0f} s in the future: a clock was wrong, or is"
+
+
+def _of_rows(status: CentreStatus) -> Iterator[str]:
+    """A record that was received is one row, unless its position was erased."""
+    rows = next((table.rows for table in status.tables if table.table == "records"), None)
+    if rows is None or status.coverage is None or status.erasures is None:
+        yield "whether each record is in the table once is unknown"
+    elif rows > status.coverage.received:
+        yield f"{rows - status.coverage.received:,} rows of records are more than were received: some are there twice"
+    elif rows < status.coverage.received and not status.erasures:
+        yield f"{status.coverage.received - rows:,} records that were received are not in the table"
+
+
+def _of_statements(status: CentreStatus) -> Iterator[str]:
+    batch = status.newest_batch
+    if batch is not None and batch["disbelieved"]:
+        yield (
+            f"{batch['disbelieved']:,} statements of devices are not believed, so their periods stay open: clocks ahead"
+            f" of the centre's: {batch['clocks_ahead']}; set them"
+        )
+
+
+def _of_unreadable(status: CentreStatus) -> Iterator[str]:
+    batch = status.newest_batch
+    if batch is not None and batch["unreadable"] * 100 > MAX_UNREADABLE_PERCENT * batch["records"]:
+        yield (
+            f"{batch['unreadable']:,} of {batch['records']:,} records of the newest micro-batch are messages that"
+            f" agents could not read, in no bill: {batch['unreadable_of']}"
+        )
+
+
+def _of_derived(status: CentreStatus, one: DerivedStatus, max_behind_s: float) -> Iterator[str]:
+    if one.error or one.commits_behind is None:
+        yield f"it is unknown how far {one.table} is: {one.error or 'nobody said'}"
+    # what is computed nowhere is not late
+    elif one.commits_behind and (one.computed or one.table == _ALWAYS):
+        late = _late(status, one.waiting_since, max_behind_s)
+        if late:
+            yield f"{one.table} is {one.commits_behind:,} commits behind, the oldest {late}"
+    if one.computed and one.fences_since is not None and (late := _late(status, one.fences_since, max_behind_s)):
+        yield f"{one.table} is computed with other fences than those in force, {late}"
+    if one.unpublished_since is not None and (late := _late(status, one.unpublished_since, max_behind_s)):
+        yield f"rows of {one.table} wait to be published, the oldest {late}"
+
+
+def _of_provisional(status: CentreStatus) -> Iterator[str]:
+    """An alert without a verdict for longer than one may be provisional: whoever gives them stands still."""
+    if (found := status.provisional) is None:
+        return
+    if found.error:
+        yield f"it is unknown whether each alert has its verdict: {found.error}"
+    elif found.since is not None and (late := _late(status, found.since, found.bound_s + _DECIDED_WITHIN_S)):
+        yield f"an alert waits for its verdict {late}"
+
+
+def _of_reference(status: CentreStatus, max_behind_s: float) -> Iterator[str]:
+    """Who takes what is published runs also while the fleet stands still, and no commit waits for it."""
+    if status.reference is None or not any(one.computed for one in status.derived if one.table == _ALWAYS):
+        return
+    if status.reference.taken_at is None:
+        yield "when fences, tariffs and accounts were last taken from their topics is unknown"
+    elif late := _late(status, status.reference.taken_at, max_behind_s):
+        yield f"fences, tariffs and accounts were not taken from their topics {late}"
+
+
+def _of_maintenance(status: CentreStatus, max_s: float) -> Iterator[str]:
+    last = status.maintenance
+    if last.ended_at is None:
+        yield "no run of the maintenance is known"
+    elif late := _late(status, last.ended_at, max_s):
+        yield f"the last run of the maintenance ended long ago, {late}"
+    yield from (f"the last run of the maintenance failed in part: {error}" for error in last.errors)
+
+
+def _late(status: CentreStatus, moment: datetime | None, max_s: float) -> str:
+    """How late, in words; "" for what is in time."""
+    age_s = status.age_s(moment)
+    if age_s is None:
+        return "for an unknown time"
+    if age_s < -MAX_SKEW_S:
+        return f"by a clock that is {-age_s:.0f} s ahead"
+    return f"for {age_s:.0f} s, more than {max_s:g} s" if age_s > max_s else ""
+
+
+# The status of the centre for the terminal.
+
+_UNKNOWN: Final = "unknown"
+_BATCH: Final = (
+    "ingest_number",
+    "messages",
+    "accepted",
+    "duplicates",
+    "conflicts",
+    "malformed",
+    "far_off",
+    "disbelieved",
+    "unreadable",
+    "unreadable_devices",
+)
+_TABLES: Final = ("table", "rows", "files", "bytes", "newest commit", "missing files")
+_DERIVED: Final = ("derived", "commits behind", "records behind", "waiting for")
+
+
+def status_tables(status: CentreStatus, problems: Sequence[str]) -> RenderableType:
+    """All of it, and at the end what is wrong."""
+    lag = _table(
+        ("topic", "cluster", "messages waiting", "oldest"),
+        ((one.topic, one.cluster, _number(one.backlog), _waits(status, one)) for one in status.lag),
+    )
+    tables = _table(
+        _TABLES,
+        (
+            (
+                one.table,
+                *map(_number, (one.rows, one.files, one.bytes)),
+                _age(status.age_s(one.committed_at)),
+                _number(one.missing_files),
+            )
+            for one in status.tables
+        ),
+    )
+    derived = _table(
+        _DERIVED,
+        (
+            (
+                one.table,
+                "never computed" if one.computed is False else _number(one.commits_behind),
+                _records_behind(one.records_behind, one.records_behind_at_most),
+                "" if one.commits_behind == 0 else _age(status.age_s(one.waiting_since)),
+            )
+            for one in status.derived
+        ),
+    )
+    facts = Table(box=None, pad_edge=False, show_header=False)
+    for name, text in _facts(status):
+        facts.add_row(name, Text(printable(text, "\n")))
+    verdict = [Text(printable(f"- {problem}", "\n")) for problem in problems]
+    return Group(lag, Text(), tables, Text(), derived, Text(), facts, Text(), _verdict(problems), *verdict)
+
+
+def _verdict(problems: Sequence[str]) -> Text:
+    return Text("not healthy:", "bold red") if problems else Text("healthy", "bold green")
+
+
+def _facts(status: CentreStatus) -> Iterable[tuple[str, str]]:
+    batch, coverage, reference, last = status.newest_batch, status.coverage, status.reference, status.maintenance
+    fence = "" if status.fence is None else f", fence {status.fence:016x}"
+    for one in status.left_out:
+        yield "not read", f"{one.topic}, left out {_age(status.age_s(one.since))}: {one.reason}"
+    yield "ingest number", f"{_number(status.ingest_number)}{fence}"
+    yield "newest micro-batch", _UNKNOWN if batch is None else _batch(status, batch)
+    yield (
+        "coverage",
+        _UNKNOWN
+        if coverage is None
+        else f"{coverage.streams:,} device streams, {coverage.open_streams:,} open; records: {coverage.received:,} "
+        f"received, {coverage.declared_lost:,} declared lost, {coverage.missing:,} missing",
+    )
+    yield "quarantine", _UNKNOWN if status.quarantine is None else _quarantine(status.quarantine)
+    yield (
+        "reference data",
+        _UNKNOWN
+        if reference is None
+        else f"{reference.in_force:,} in force, {reference.refused:,} refused, {reference.quarantined:,} in quarantine;"
+        f" taken {_age(status.age_s(reference.taken_at))}",
+    )
+    yield "alerts", _UNKNOWN if status.provisional is None else _provisional(status, status.provisional)
+    yield "erasures", f"{_number(status.erasures)} declared, {_number(status.erasures_pending)} pending"
+    yield "last maintenance", _age(status.age_s(last.ended_at))
+
+
+def _provisional(status: CentreStatus, alerts: ProvisionalStatus) -> str:
+    bound = f"; one may wait for its verdict for {_clock(alerts.bound_s)}"
+    if alerts.error:
+        return f"{_UNKNOWN}: {alerts.error}"
+    if not alerts.was_collected:
+        return f"none was ever collected{bound}"
+    if alerts.since is None:
+        return f"none waits{bound}"
+    return f"the oldest that waits came {_age(status.age_s(alerts.since))}{bound}"
+
+
+def _batch(status: CentreStatus, batch: Any) -> str:
+    counts = ", ".join(f"{name.replace('_', ' ')} {batch[name]:,}" for name in _BATCH)
+    return f"{_age(status.age_s(batch['committed_at']))}: {counts}, in {batch['seconds']:.2f} s"
+
+
+def _quarantine(counts: Any) -> str:
+    return ", ".join(f"{cause} {count:,}" for cause, count in sorted(counts.items())) or "empty"
+
+
+def _waits(status: CentreStatus, one: Any) -> str:
+    return "" if one.backlog == 0 else _age(status.age_s(one.oldest))
+
+
+def _records_behind(exact: int | None, at_most: int | None) -> str:
+    return f"at most {at_most:,}" if exact is None and at_most is not None else _number(exact)
+
+
+def _number(value: int | None) -> str:
+    return _UNKNOWN if value is None else f"{value:,}"
+
+
+def _age(age_s: float | None) -> str:
+    if age_s is None:
+        return _UNKNOWN
+    return f"{_clock(age_s)} ago"
+
+
+def _clock(span_s: float) -> str:
+    days, rest = divmod(round(span_s), 86_400)
+    hours, minutes, seconds = rest // 3600, rest // 60 % 60, rest % 60
+    clock = f"{hours}:{minutes:02}:{seconds:02}"
+    return f"{days} d {clock}" if days else clock
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        # as Text: Rich would read brackets in a name as markup
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    return table

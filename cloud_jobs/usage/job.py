@@ -17,20 +17,29 @@ import structlog
 from pyarrow.fs import FileSystem
 from pyspark.sql import SparkSession
 
-from cloud_jobs.applied_fences import changes_since, note_fences
-from cloud_jobs.fence_changes import EVERYTHING, FenceChange
-from cloud_jobs.incremental import Increment, commit_written, next_increment, records_behind
-from cloud_jobs.lake.applied_tracks import note_tracks
+from cloud_jobs.derived.fences import EVERYTHING, FenceChange, changes_since
+from cloud_jobs.derived.incremental import Increment, commit_written, next_increment, records_behind
 from cloud_jobs.lake.erasures import Erasures, read_erasures
-from cloud_jobs.lake.frames import run_on_executors
 from cloud_jobs.lake.schemas import USAGE
+from cloud_jobs.lake.snapshots import note_fences, note_tracks
 from cloud_jobs.lake.stored_files import StoredFiles, read_stored
 from cloud_jobs.lake.tables import FENCES, TRACKS, Lake
 from cloud_jobs.lake.transactions import stated
-from cloud_jobs.published_fences import fences_in
-from cloud_jobs.usage.device_group import DeviceGroup, GroupResult, Rules, compute_group
-from cloud_jobs.usage.following import Stamp
-from cloud_jobs.usage.groups import Wanted, counted, days_of, device_groups, total, wanted_files
+from cloud_jobs.reference.tables import fences_in
+from cloud_jobs.spark import run_on_executors
+from cloud_jobs.usage.devices import (
+    DeviceGroup,
+    GroupResult,
+    Rules,
+    Stamp,
+    Wanted,
+    compute_group,
+    counted,
+    days_of,
+    device_groups,
+    total,
+    wanted_files,
+)
 from geo.reference.in_force import RefusedVersion
 from geo.spatial import ENGINE_VERSION, TrackSettings
 

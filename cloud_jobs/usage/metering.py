@@ -15,14 +15,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from cloud_jobs.fence_versions import FenceVersions
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import OBSERVED, QUANTITIES, QUARTERS, USAGE, WHOLE_DEVICE, without
-from cloud_jobs.lake.vehicle_counters import counters_texts
-from cloud_jobs.published_fences import parsed
-from cloud_jobs.usage.basis import HOUR_S, row_digest, seq_range_texts, unreadable_text
-from cloud_jobs.usage.reading import NOT_RAW, REASONS, Arrays
-from cloud_jobs.usage.touched_hours import HOUR_MS, MOST_HOURS, device_hours, device_of, hour_of
+from cloud_jobs.lake.values import HOUR_S, counters_texts, row_digest, seq_range_texts, unreadable_text
+from cloud_jobs.reference.tables import FenceVersions, parsed
+from cloud_jobs.usage.reading import HOUR_MS, MOST_HOURS, NOT_RAW, REASONS, Arrays, device_hours, device_of, hour_of
 from geo.spatial import (
     ENGINE_VERSION,
     OUTSIDE,
@@ -41,6 +38,9 @@ from geo.spatial import (
 )
 from geo.spatial.geodesic import distance_m, unwrapped_end
 from geo.spatial.ragged import Bools, Floats, Ints, distinct, run_starts
+
+# What a row of usage rests on: the records, and a digest of all that it says. Pure.
+
 
 # What is not known of the way of a device: where it was between two fixes with no segment between them. Pure.
 

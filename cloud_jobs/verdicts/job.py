@@ -21,33 +21,30 @@ import pyarrow.compute as pc
 import structlog
 
 from cloud_jobs.errors import CommitConflict, Fenced
+from cloud_jobs.job_settings import VerdictSettings
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
-from cloud_jobs.lake.data_files import write_data_files
-from cloud_jobs.lake.derived import COVERED_COMMIT
 from cloud_jobs.lake.schemas import TABLES
-from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.snapshots import COVERED_COMMIT
+from cloud_jobs.lake.tables import Lake, write_data_files
 from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number, stated
-from cloud_jobs.verdicts.config import VerdictSettings
 from cloud_jobs.verdicts.deciding import (
+    ASKED_ROWS,
     NEAR_MS,
+    NEVER,
+    OPEN_ROWS,
     PROVEN,
     REASONS,
     AlertDecision,
     KnownOfAlert,
+    OpenAlerts,
     RecordState,
+    TableCommit,
     corrective_ids,
     decide,
-)
-from cloud_jobs.verdicts.lookups import OpenedTable, Row, by_devices, event_of, moment
-from cloud_jobs.verdicts.open_alerts import (
-    ASKED_ROWS,
-    NEVER,
-    OPEN_ROWS,
-    OpenAlerts,
-    TableCommit,
     read_open_alerts,
     write_open_alerts,
 )
+from cloud_jobs.verdicts.subscription import OpenedTable, Row, by_devices, event_of, moment
 from geo.alerts.messages import ErrorReason, VerdictKind
 
 # What the centre has of the records that prove an alert. Pure.

@@ -3,17 +3,217 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import pulsar
+import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
+from deltalake import DeltaTable
 
-from cloud_jobs.verdicts.collecting import TopicAlert
+from cloud_jobs.errors import CommitConflict, Fenced
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.schemas import TABLES
+from cloud_jobs.lake.stored_files import StoredFiles, stored_rows
+from cloud_jobs.lake.tables import Lake, write_data_files
+from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
+from geo.alerts import Alert, MalformedAlert, decode_alert
+from geo.spatial import DayEvent, is_identified_by
 from waybill.pulsar.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
 from waybill.pulsar.pulsar_positions import MessagePosition, Silence, position_of
+
+# Rows of alerts, events and verdicts: what came since a commit, and what is known of some devices on some days.
+
+_ROWS_AT_ONCE: Final = 50_000
+"""Rows of devices that are decided together: as many as are held as objects of Python."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+Row = dict[str, Any]
+
+
+class OpenedTable(NamedTuple):
+    """A table as a run reads it."""
+
+    lake: Lake
+    name: str
+    opened: DeltaTable
+
+    def since(self, commit: int, until: int) -> pa.Table:
+        """The rows that the commits after one, up to another, brought."""
+        ranges = {"commit_number": (commit + 1, until)}
+        return self._read(self._stored.between("commit_number", commit + 1, until), ranges)
+
+    def of_devices(self, days: Collection[date], devices: Collection[TenantDevice]) -> list[Row]:
+        """All rows of some devices on some days."""
+        names = sorted({one.device for one in devices})
+        stored = self._stored.on_days(days).within("device", [(name, name) for name in names])
+        found = self._read(stored, {"device": (names[0], names[-1])})
+        mine = found.filter(pc.is_in(found["device"], pa.array(names, pa.string())))
+        wanted = {(one.tenant, one.device) for one in devices}
+        return [row for row in mine.to_pylist() if (row["tenant"], row["device"]) in wanted]
+
+    def from_day(self, first: date, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Columns of the rows of all days from one on, some at a time, the latest day first."""
+        files = self.lake.files(self.name)
+        with self.lake.damage_as_error(self.name):
+            # the path begins with the day
+            for path in sorted(self._stored.of_days(first).paths, reverse=True):
+                yield from stored_rows(files, self.name, path, columns, {})
+
+    @property
+    def _stored(self) -> StoredFiles:
+        return StoredFiles.of(self.opened, self.name)
+
+    def _read(self, stored: StoredFiles, ranges: dict[str, tuple[Any, Any]]) -> pa.Table:
+        schema, files = TABLES[self.name].schema, self.lake.files(self.name)
+        with self.lake.damage_as_error(self.name):
+            parts = [
+                part for path in stored.paths for part in stored_rows(files, self.name, path, schema.names, ranges)
+            ]
+            return pa.concat_tables([schema.empty_table(), *(part.cast(schema) for part in parts)])
+
+
+def by_devices(*tables: pa.Table) -> Iterator[tuple[list[Row], ...]]:
+    """The rows of each table, some devices after the other: all rows of a device together, at most so many at once
+    or those of one device."""
+    keyed = [table.sort_by([("tenant", "ascending"), ("device", "ascending")]) for table in tables]
+    keys = pa.concat_tables([table.select(["tenant", "device"]) for table in keyed])
+    counts = keys.group_by(["tenant", "device"]).aggregate([([], "count_all")])
+    counts = counts.sort_by([("tenant", "ascending"), ("device", "ascending")])
+    group: list[tuple[str, str]] = []
+    held = 0
+    for tenant, device, count in zip(
+        *(counts[name].to_pylist() for name in ("tenant", "device", "count_all")), strict=True
+    ):
+        if group and held + count > _ROWS_AT_ONCE:
+            yield tuple(_of(table, group) for table in keyed)
+            group, held = [], 0
+        group.append((tenant, device))
+        held += count
+    if group:
+        yield tuple(_of(table, group) for table in keyed)
+
+
+def _of(table: pa.Table, devices: Sequence[tuple[str, str]]) -> list[Row]:
+    wanted = set(devices)
+    some = table.filter(pc.is_in(table["device"], pa.array(sorted({device for _, device in devices}), pa.string())))
+    return [row for row in some.to_pylist() if (row["tenant"], row["device"]) in wanted]
+
+
+def event_of(row: Row) -> DayEvent:
+    """The event of a row of alerts, of events or of verdicts."""
+    t_ms = (row["time"] - _EPOCH) // timedelta(milliseconds=1)
+    return DayEvent(t_ms, row["kind"], row["place"], row["value"], row["epoch"], row["seq"])
+
+
+def moment(t_ms: int) -> datetime:
+    """A moment of so many milliseconds since 1970."""
+    return _EPOCH + timedelta(milliseconds=t_ms)
+
+
+# Alerts from their topics into the table `alerts`: each id once, what it said first.
+
+TABLE: Final = "alerts"
+MAX_AHEAD: Final = timedelta(days=1)
+
+
+class TopicAlert(NamedTuple):
+    """A message of a topic of alerts, and whose the topic is (None: that of all)."""
+
+    topic: str
+    tenant: str | None
+    body: bytes
+
+
+@dataclass(slots=True)
+class CollectedAlerts:
+    """What became of messages: alerts that are new, those that were there before, and by reason what is none."""
+
+    added: int = 0
+    repeated: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    last_refused: str = ""
+
+
+def collect_alerts(lake: Lake, messages: Iterable[TopicAlert], now: datetime, max_age: timedelta) -> CollectedAlerts:
+    """Takes messages into the table in one commit; once it returns they may be acknowledged.
+
+    `max_age`: what happened longer ago is far off, as its records are. Raises CommitConflict if another process
+    collects, too; LakeError.
+    """
+    found, alerts = CollectedAlerts(), dict[str, Alert]()
+    for message in messages:
+        alert, why = _judged(message, now, max_age)
+        if alert is None:
+            _refuse(found, message, why)
+        elif alerts.setdefault(alert.id, alert) is not alert:
+            found.repeated += 1
+    if not alerts:
+        return found
+    table = OpenedTable(lake, TABLE, lake.open(TABLE))
+    previous = newest_number(table.opened, TABLE)
+    rows = [_row(alert, now) for alert in alerts.values()]
+    days = {row["day"] for row in rows}
+    there = {row["id"] for row in table.of_devices(days, {TenantDevice(row["tenant"], row["device"]) for row in rows})}
+    new = [row for row in rows if row["id"] not in there]
+    found.repeated += len(rows) - len(new)
+    if new:
+        _commit(table, new, previous, now)
+        found.added = len(new)
+    return found
+
+
+def _judged(message: TopicAlert, now: datetime, max_age: timedelta) -> tuple[Alert | None, str]:
+    """The alert of a message; None: it is none that can be taken, and why."""
+    try:
+        alert = decode_alert(message.body)
+    except MalformedAlert as error:
+        return None, f"malformed: {error}"
+    if message.tenant is not None and alert.tenant != message.tenant:
+        return None, f"wrong-tenant: it is of {alert.tenant}"
+    happened = moment(alert.t_ms)
+    if not now - max_age <= happened <= now + MAX_AHEAD:
+        return None, f"far-off: it says that it happened at {happened.isoformat()}"
+    # an id that is another fact's would get two verdicts, of which one is wrong
+    if not is_identified_by(alert.id, alert.tenant, alert.device, alert.event):
+        return None, f"wrong-id: {alert.id} does not follow from what it says"
+    return alert, ""
+
+
+def _refuse(found: CollectedAlerts, message: TopicAlert, why: str) -> None:
+    found.refused[why.partition(":")[0]] += 1
+    found.last_refused = f"{message.topic}: {why}"
+
+
+def _row(alert: Alert, now: datetime) -> dict[str, Any]:
+    happened = moment(alert.t_ms)
+    return {
+        **alert.model_dump(include={"id", "tenant", "device", "region", "epoch", "seq", "kind", "place", "value"}),
+        "time": happened,
+        "received_at": moment(alert.received_ms),
+        "raised_at": moment(alert.raised_ms),
+        "seen_until": [number for newest in alert.seen_until for number in newest],
+        "collected_at": now,
+        "day": happened.astimezone(UTC).date(),
+        "commit_number": 0,
+    }
+
+
+def _commit(table: OpenedTable, rows: Sequence[dict[str, Any]], previous: int | None, now: datetime) -> None:
+    number = next_number(previous)
+    numbered = [row | {"commit_number": counter_of(number)} for row in rows]
+    made = pa.Table.from_pylist(numbered, schema=TABLES[TABLE].schema)
+    files = write_data_files(table.lake.files(TABLE), made, now, table=TABLE)
+    try:
+        commit_files(table.opened, TABLE, files, writer=TABLE, previous=previous, number=number, now=now)
+    except Fenced as error:
+        raise CommitConflict(TABLE) from error
+
 
 MAX_BYTES: Final = 64 << 20
 """One run takes no more than this, however many messages it may take."""
@@ -280,3 +480,38 @@ def _received(reading: _Reading) -> Any:
         return reading.consumer.receive(timeout_millis=_WAIT_MS)
     except pulsar.Timeout:
         return None
+
+
+# What one run takes from the topics of alerts.
+
+MAX_MESSAGES: Final = 5_000
+"""So many are taken in one commit."""
+# a million messages: more is left to the next run, which then has nothing else to do
+MAX_COMMITS: Final = 200
+MAX_S: Final = 60.0
+"""After so long what is there is decided, and the rest is for the next run."""
+_LOG = structlog.get_logger("verdicts", job="verdicts")
+
+
+def collect(
+    lake: Lake, alerts: AlertSubscription, max_age: timedelta, *, max_commits: int = MAX_COMMITS, max_s: float = MAX_S
+) -> dict[str, Any]:
+    """Takes what the topics have into the table; how many alerts are new, were there, and are none.
+
+    All that there was when it began: an event is not to be called late while its alert waits behind others, and what
+    comes all the time is not to hold up verdicts. `unfinished`: 1 where there was more than a run may take.
+    """
+    counts, began_s, is_all = Counter[str](), time.time(), False
+    for _ in range(max_commits):
+        received = alerts.receive(MAX_MESSAGES, began_s)
+        found = collect_alerts(lake, received.messages, datetime.now(UTC), max_age)
+        alerts.acknowledge()
+        if found.refused:
+            _LOG.warning("messages that are no alerts", refused=dict(found.refused), last=found.last_refused)
+        refused = sum(found.refused.values())
+        counts.update({"alerts": found.added, "repeated": found.repeated, "refused": refused})
+        # a broker whose clock is behind never says that something is new
+        is_all = received.is_all
+        if is_all or time.time() - began_s > max_s:
+            break
+    return {**counts, "left_out": len(received.unread), "unfinished": int(not is_all)}

@@ -167,7 +167,7 @@ def setup(
     Example: waybill canary setup --config canary.toml --out canary-eu
     """
     settings = _settings(config)
-    from cloud_jobs.reference_cli import put
+    from cloud_jobs.reference.commands import put
     from deploy.canary.files_beside import publishing_beside
     from deploy.canary.reference_texts import contracts_text, fence_text, write_reference
 

@@ -10,8 +10,7 @@ from typing import Annotated, Final, Self
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from cloud_jobs.billing.contracts import CANARY, is_canary
-from cloud_jobs.lake.location import Location, is_object_store, lake_place
-from cloud_jobs.lake.s3_access import S3Access
+from cloud_jobs.lake.location import Location, S3Access, is_object_store, lake_place
 from cloud_jobs.lake.tables import Lake
 from deploy.canary.hops import Hop
 from deploy.canary.script import CanaryScript, ScriptSettings

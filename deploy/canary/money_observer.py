@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts import Contracts, NetAndTax
 from cloud_jobs.billing.errors import BillingError
-from cloud_jobs.bills_of_usage import LakeBills
 from cloud_jobs.lake.snapshot_reads import reference_rows, usage_rows
 from cloud_jobs.lake.snapshots import LakeState, newest_state
+from cloud_jobs.reference.checks import LakeBills
 from deploy.canary.device_records import DeviceRecords, StoredRecord
 from deploy.canary.expected_bill import bill_fault
 from deploy.canary.hops import Hop, ProbeItem

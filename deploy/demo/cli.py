@@ -23,8 +23,8 @@ from cloud_jobs.billing.certificates import CertificateState
 from cloud_jobs.billing.units import amount_text
 from cloud_jobs.errors import CloudError
 from cloud_jobs.explain.issued_line import ExplainedLine
-from cloud_jobs.fitted_table import Column, FittedTable
 from cloud_jobs.reconcile import Station
+from cloud_jobs.terminal import Column, FittedTable
 from deploy.canary.status import status_table
 from deploy.demo.audit import Audit, DeviceAudit
 from deploy.demo.document_audit import DocumentAudit

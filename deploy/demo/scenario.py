@@ -18,9 +18,8 @@ from cloud_jobs.config import CloudSettings
 from cloud_jobs.errors import CloudError
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.reference_files import counts_text, read_reference
-from cloud_jobs.reference_publisher import Signing
-from cloud_jobs.reference_publisher import publish as publish_reference
+from cloud_jobs.reference.files import Signing, counts_text, read_reference
+from cloud_jobs.reference.files import publish as publish_reference
 from deploy.demo.alerting import AlertFindings, AlertWatch, find_verdicts, start_alert_processes
 from deploy.demo.audit import Audit, Names, audit, ingested_records, noise_findings
 from deploy.demo.billing import CLERK, DemoBilling, not_final

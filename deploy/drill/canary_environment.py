@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from cloud_jobs.config import CloudSettings
-from cloud_jobs.reference_files import read_reference
-from cloud_jobs.reference_publisher import Signing, publish
+from cloud_jobs.reference.files import Signing, publish, read_reference
 from deploy.canary.config import CanarySettings
 from deploy.canary.errors import CanaryNotRunning
 from deploy.canary.hops import Hop

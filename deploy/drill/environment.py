@@ -15,8 +15,7 @@ from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem, SubTreeFileSys
 
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.reference_files import make_version
-from cloud_jobs.reference_publisher import Signing, publish
+from cloud_jobs.reference.files import Signing, make_version, publish
 from deploy.drill.alert_audit import AlertAudit, VerdictRow, audit_alerts
 from deploy.drill.course import FEATURES
 from deploy.drill.errors import DrillError

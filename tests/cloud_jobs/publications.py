@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.reference import store
+from cloud_jobs.reference.tables import store
 from geo.reference.messages import ANYBODY, Kind, read_messages, stated_version
 from waybill.identity.publication_id import PROPERTY, next_publication_id
 

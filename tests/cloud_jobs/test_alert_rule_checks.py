@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from cloud_jobs.errors import ReferenceFileError
-from cloud_jobs.in_force import in_force
-from cloud_jobs.judged_reference import check_rules
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.reference import publications_in, quarantined_messages, store
-from cloud_jobs.reference_files import make_version, read_placed, usable
+from cloud_jobs.reference.checks import check_rules
+from cloud_jobs.reference.files import read_placed, usable
+from cloud_jobs.reference.tables import in_force, publications_in, quarantined_messages, store
 from geo.reference.messages import ReferenceTrust
 from tests.cloud_jobs.billing.contracts.makers import account
 from tests.cloud_jobs.publications import message_of, publication_id, row_of
@@ -44,14 +43,6 @@ def stated(folder: Path, text: str) -> list[dict[str, Any]]:
         | {"place": one.place, "place_of": one.place_of}
         for one in read_placed([file])
     ]
-
-
-def test_a_rule_in_a_file_is_a_version_that_can_be_published_and_used(tmp_path: Path) -> None:
-    (row,) = stated(tmp_path, TEXT)
-    assert (row["kind"], row["id"]) == ("alert_rule", "acme/yard")
-    assert usable("alert_rule", row["body"]).made
-    version = make_version("alert_rule", RULE)
-    assert version.key == "acme/yard@2026-12-01T00:00:00Z"
 
 
 def test_each_fault_is_named_with_its_line(tmp_path: Path) -> None:

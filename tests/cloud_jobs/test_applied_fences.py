@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cloud_jobs.applied_fences import changes_since, fences_number, note_fences
-from cloud_jobs.errors import LakeError
-from cloud_jobs.fence_changes import EVERYTHING, FenceChange
-from cloud_jobs.incremental import commit_written, next_increment
+from cloud_jobs.derived.fences import EVERYTHING, FenceChange, changes_since
+from cloud_jobs.derived.incremental import commit_written, next_increment
+from cloud_jobs.lake.snapshots import fences_number, note_fences
 from cloud_jobs.lake.tables import FENCES, Lake
 from tests.system.lake_of_fixes import lake_of, square
 
@@ -48,30 +47,7 @@ def test_what_was_applied_is_noted_and_without_a_note_everything_is_looked_at(la
     assert changes(lake, table, NEW) == changes(lake, table, OLD) == [EVERYTHING]
 
 
-def test_a_lake_brought_back_from_a_copy_knows_what_its_own_tables_were_computed_with(tmp_path: Path) -> None:
-    first, other = lake_of(tmp_path / "first"), lake_of(tmp_path / "other")
-    apply(first, "geofence_events", OLD, NEW)
-    apply(other, "geofence_events", OLD)
-    assert len(changes(other, "geofence_events", OLD, NEW)) == 1
-
-
 @pytest.mark.parametrize("line", [json.dumps(FLAT), "[]", "7", "half a no", "", "[" * 100_000, "{}"])
 def test_with_a_note_of_a_fence_that_cannot_be_used_any_more_everything_is_looked_at(lake: Lake, line: str) -> None:
     apply(lake, "usage", OLD, line)
     assert changes(lake, "usage", OLD) == [EVERYTHING]
-
-
-@pytest.mark.parametrize("damaged", [b"half a no", b"\xff\n", b""])
-def test_with_a_note_that_holds_something_else_everything_is_looked_at(lake: Lake, damaged: bytes) -> None:
-    apply(lake, "usage", OLD)
-    note_of(lake, OLD).write_bytes(damaged)
-    assert changes(lake, "usage", NEW) == [EVERYTHING]
-
-
-def test_a_note_that_gives_no_answer_is_no_reason_to_compute_everything_again(lake: Lake) -> None:
-    apply(lake, "usage", OLD)
-    note_of(lake, OLD).unlink()
-    # there, and not to be read
-    note_of(lake, OLD).mkdir()
-    with pytest.raises(LakeError, match="the fences that were applied last cannot be read"):
-        changes(lake, "usage", NEW)

@@ -15,8 +15,6 @@ from cloud_jobs.errors import OtherLake
 from cloud_jobs.ingest import job
 from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import newest_number
-from tests.cloud_jobs.maintenance.upkeep import make_older
-from tests.cloud_jobs.maintenance.upkeep import run as maintain
 from tests.system.lake_of_fixes import ingest
 
 CLUSTER = {"name": "hq", "service_url": "pulsar://hq:6650", "admin_url": "http://hq:8080"}
@@ -55,16 +53,6 @@ def test_the_checkpoints_of_a_lake_stay_those_of_it_while_it_grows(checkpoints: 
     bound(checkpoints.lake, checkpoints.folder)
     ingest_noted(checkpoints)
     bound(checkpoints.lake, checkpoints.folder)
-
-
-def test_a_lake_that_was_begun_anew_is_another_one(checkpoints: BoundCheckpoints) -> None:
-    folder = Path(checkpoints.lake.path(""))
-    shutil.rmtree(folder)
-    with pytest.raises(OtherLake, match="that cannot be it: there is no lake"):
-        checkpoints.check()
-    checkpoints.lake.create()
-    with pytest.raises(OtherLake, match="its records are another table"):
-        checkpoints.bind()
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
@@ -118,26 +106,6 @@ def test_a_lake_that_was_brought_back_from_a_copy_needs_the_checkpoints_of_that_
     shutil.rmtree(checkpoints.folder)
     shutil.copytree(tmp_path / "copy" / checkpoints.folder.name, checkpoints.folder)
     bound(checkpoints.lake, checkpoints.folder)
-
-
-def test_checkpoints_that_stood_still_stay_those_of_a_lake_whose_old_coverage_is_swept(
-    checkpoints: BoundCheckpoints,
-) -> None:
-    ingest_noted(checkpoints)
-    for _ in range(4):
-        ingest(checkpoints.lake, [])
-    folder = Path(checkpoints.lake.path("")) / "coverage" / "manifests"
-    make_older(folder.iterdir(), 30 * 86_400)
-    before = len([*folder.iterdir()])
-    maintain(checkpoints.lake)
-    assert len([*folder.iterdir()]) < before
-    checkpoints.check()
-
-
-def test_a_note_that_is_damaged_is_named(checkpoints: BoundCheckpoints) -> None:
-    (checkpoints.folder / "of-lake.json").write_text("{}")
-    with pytest.raises(OtherLake, match=r"of-lake\.json there is damaged"):
-        checkpoints.check()
 
 
 def test_no_job_begins_with_the_checkpoints_of_another_lake_and_the_ingest_begins_none_for_them(

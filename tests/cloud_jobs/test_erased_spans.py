@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.erased_spans import ErasedSpans
+from cloud_jobs.derived.incremental import ErasedSpans
 from cloud_jobs.lake.erasures import Erasure, Erasures
 
 DAY_MS, HOUR_MS = 86_400_000, 3_600_000
@@ -38,21 +38,3 @@ def test_days_of_an_erased_device_are_left_out_and_those_of_others_are_not() -> 
     assert [tuple(row.values()) for row in kept.to_pylist()] == [days[1], *others]
     # the evening of the day before has a say in the eleventh of January, and is erased in part
     assert ONE_DEVICE.first_computable("acme", "d") == 11
-
-
-def test_late_fixes_of_erased_days_are_counted() -> None:
-    moments = [EPOCH + timedelta(days=at) for at in (2, 10.5, 11, 12)]
-    rows = [("acme", "d", moment) for moment in moments] + [("other", "d", moments[0])]
-    batches = [batch(*rows, name="device_time").cast(_with_times())]
-    assert [one.to_pylist() for one in ONE_DEVICE.count_erased(batches)] == [[{"fixes": 2}]]
-
-
-def _with_times() -> pa.Schema:
-    text = pa.string()
-    return pa.schema({"tenant": text, "device": text, "device_time": pa.timestamp("us", tz="UTC")})
-
-
-def test_without_erasures_everything_can_be_computed() -> None:
-    nothing = ErasedSpans(Erasures([]), DAY_MS, 0)
-    assert not nothing
-    assert nothing.first_computable("acme", "d") < 0

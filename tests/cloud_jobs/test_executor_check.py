@@ -10,7 +10,7 @@ import pytest
 
 from cloud_jobs import spark as executor_check
 from cloud_jobs.errors import ExecutorsNotReady
-from cloud_jobs.spark import ExecutorReport, check_executors, explain_failure, inspect_executor, report_faults
+from cloud_jobs.spark import ExecutorReport, check_executors, report_faults
 
 GOOD = ExecutorReport("worker-1", "3.11.7", (), "/tmp/app/waybill-1.zip/cloud_jobs/spark.py", ())  # noqa: S108
 
@@ -65,38 +65,12 @@ def test_a_package_that_cannot_be_imported_is_named_with_its_machine(monkeypatch
     assert len(caught.value.faults) == 1, "two tasks of one machine say it once"
 
 
-def test_a_folder_that_is_another_one_over_there_is_named(tmp_path: Path) -> None:
-    seen = inspect_executor((), [str(tmp_path / "lake" / ".mark")])
-    assert report_faults([seen], archive="") == [
-        f"{seen.host}: does not see the driver's folder {tmp_path / 'lake'}: share it, or use S3"
-    ]
-
-
 def test_other_code_than_the_driver_s_is_named() -> None:
     assert report_faults([GOOD], archive="waybill-1.zip") == []
     installed = GOOD._replace(project="/usr/lib/python3/site-packages/cloud_jobs/spark.py")
     assert report_faults([GOOD, installed], archive="waybill-1.zip") == [
         "worker-1: runs the project of /usr/lib/python3/site-packages, not what the driver sent"
     ]
-
-
-@pytest.mark.parametrize(
-    ("spark_says", "said"),
-    [
-        (
-            "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in driver: 3.11, PySpark",
-            "Python 3.12 on an executor, 3.11 in the driver",
-        ),
-        ('java.io.IOException: Cannot run program "/opt/py": error=2, No such file', "no interpreter /opt/py"),
-        ("...\nModuleNotFoundError: No module named 'py4j'\n...", "not complete: No module named 'py4j'"),
-        ("something\n   else", "the executors run no task: something else"),
-    ],
-)
-def test_a_task_that_fails_before_it_looks_is_explained(spark_says: str, said: str) -> None:
-    assert said in explain_failure(spark_says)
-    with pytest.raises(ExecutorsNotReady) as caught:
-        check_executors(OneMachine(spark_says), archive="", folders=[], timeout_s=30)
-    assert said in str(caught.value)
 
 
 def test_executors_that_never_come_are_waited_for_only_so_long() -> None:

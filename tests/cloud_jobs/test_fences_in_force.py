@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cloud_jobs.fence_changes import changes_between
-from cloud_jobs.published_fences import parse_fences
+from cloud_jobs.derived.fences import changes_between
+from cloud_jobs.reference.tables import parse_fences
 from geo.reference.in_force import PublishedFences, published_fences
 from tests.cloud_jobs.publications import publication_id, row_of
 
@@ -62,35 +62,10 @@ def test_a_fence_that_cannot_be_used_is_named_and_stops_no_other(body: Any) -> N
     assert changes_between((), found.features, 0)
 
 
-def test_a_fence_named_by_the_feature_itself_is_a_fence_like_others() -> None:
-    lone = {key: value for key, value in feature().items() if key != "properties"} | {"id": "b"}
-    for body in (lone, lone | {"properties": None}, lone | {"properties": {}}):
-        found = published_fences([row_of("fence", "b", body)])
-        assert found.refused == ()
-        assert [fence.id for fence in parse_fences(found.features).fences] == ["b"]
-        assert changes_between((), found.features, 0)
-
-
-def test_without_a_beginning_and_with_none_is_the_same_version() -> None:
-    absent, null = feature(1.0, id="a"), feature(2.0, id="a", effective_from=None)
-    for first, second, width in ((absent, null, 2.0), (null, absent, 1.0)):
-        found = published_fences([row_of("fence", "a", first), row_of("fence", "a", second, 1)])
-        assert found.refused == ()
-        (fence,) = parse_fences(found.features).fences
-        assert fence.shape.bounds[2] == width
-
-
 def test_a_correction_that_cannot_be_used_is_named_and_the_version_stays_as_it_was() -> None:
     found = published_fences([row_of("fence", "a", feature(id="a")), row_of("fence", "a", feature(0.0, id="a"), 1)])
     assert [fence.id for fence in parse_fences(found.features).fences] == ["a"]
     assert [refused.publication_id for refused in found.refused] == [publication_id(1)]
-
-
-def test_an_id_of_a_fence_and_a_gate_is_one_of_them_and_the_other_is_named() -> None:
-    line = {"type": "LineString", "coordinates": [[0, 0], [1, 1]]}
-    gate = feature(id="a", gate=True, effective_from="2026-01-05T00:00:00Z") | {"geometry": line}
-    found = published_fences([row_of("fence", "a", feature(id="a")), row_of("fence", "a", gate, 1)])
-    assert len(parse_fences(found.features).fences) == len(found.refused) == 1
 
 
 def test_a_fence_that_stands_stays_when_a_gate_of_its_id_is_published_later_from_an_earlier_time() -> None:

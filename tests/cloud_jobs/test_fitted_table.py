@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from cloud_jobs.fitted_table import Column, FittedTable
+from cloud_jobs.terminal import Column, FittedTable
 
 NUMBER = "WE-00000001"
 WORDS = st.text("abc ", max_size=40).map(str.strip)
@@ -64,25 +64,7 @@ def test_texts_fold_before_columns_go_and_the_least_goes_first() -> None:
     assert "wrong" in narrow
 
 
-def test_of_an_empty_column_nothing_is_missing() -> None:
-    assert "Left out, for want of room: net." in shown(documents("wrong buyer"), 62)
-
-
-def test_where_not_even_names_and_numbers_have_room_each_is_a_line_of_its_own() -> None:
-    lines = shown(documents(), 30).splitlines()
-    assert {f"number {NUMBER}", "gross -1,469.13 EUR"} <= {*lines}
-
-
 def test_brackets_in_a_name_are_no_markup() -> None:
     table = FittedTable(Column("device"))
     table.add("[red]van[/red]")
     assert "[red]van[/red]" in shown(table, 40)
-
-
-def test_a_section_ends_below_its_last_row() -> None:
-    table = FittedTable(Column("device"))
-    table.add("van")
-    table.add_section()
-    table.add("bus")
-    lines = shown(table, 40).splitlines()
-    assert "├" in lines[lines.index(next(line for line in lines if "van" in line)) + 1]

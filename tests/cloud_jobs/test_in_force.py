@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.in_force import in_force
-from cloud_jobs.reference_files import usable
+from cloud_jobs.reference.files import usable
+from cloud_jobs.reference.tables import in_force
 from geo.reference.in_force import InForce
 from tests.cloud_jobs.billing.contracts.makers import account
 from tests.cloud_jobs.publications import row_of
@@ -31,22 +31,11 @@ def prices(of: InForce[Any]) -> list[str]:
     return [str(held.made.prices[0].unit_amount) for held in of.held]
 
 
-def test_a_price_that_is_set_and_set_back_is_the_one_set_last() -> None:
-    assert prices(found(tariff("0.45"), tariff("4.50"))) == ["4.50"]
-    assert prices(found(tariff("0.45"), tariff("4.50"), tariff("0.45"))) == ["0.45"]
-
-
 @given(st.lists(st.sampled_from(["0.45", "4.50", "7.00"]), min_size=1, max_size=8), st.randoms(use_true_random=False))
 def test_the_latest_publication_holds_in_whatever_order_rows_are_read(said: list[str], dice: random.Random) -> None:
     rows = [row_of("tariff", "t", tariff(price), number) for number, price in enumerate(said)]
     dice.shuffle(rows)
     assert prices(in_force(rows, usable)) == [said[-1]]
-
-
-def test_the_order_is_that_of_the_ids_whatever_the_clocks_of_the_publishers_said() -> None:
-    first, second = row_of("tariff", "t", tariff("4.50"), 1), row_of("tariff", "t", tariff("0.45"), 2)
-    second["published_at"] = row_of("tariff", "t", {}, 0)["published_at"]
-    assert prices(in_force([first, second], usable)) == ["0.45"]
 
 
 def test_versions_are_distinguished_by_their_instants_however_they_are_written() -> None:

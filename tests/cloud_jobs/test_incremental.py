@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from cloud_jobs.derived.incremental import commit_written, next_increment, records_behind
 from cloud_jobs.errors import CommitConflict, OtherRecords
-from cloud_jobs.incremental import commit_written, next_increment, records_behind
 from cloud_jobs.lake.stored_files import StoredFiles, read_stored
 from cloud_jobs.lake.tables import Lake
 from tests.system.lake_of_fixes import NOON, LakeFix, derive, ingest, lake_of
@@ -63,14 +63,6 @@ def test_each_table_is_as_far_as_its_own_commits_say(lake: Lake) -> None:
     assert (behind(lake, "encounters"), new_seqs(lake, "encounters")) == ((0, 2, 2), [1, 2])
 
 
-def test_an_increment_opens_only_the_files_that_can_hold_new_records(lake: Lake) -> None:
-    for day in range(5):
-        ingest(lake, [fix(day + 1, day)])
-    derive(lake, "usage")
-    ingest(lake, [fix(6, 2)])
-    assert len(next_increment(lake, "usage").new_files) == 1
-
-
 def test_a_run_that_lags_behind_compaction_and_vacuum_goes_on(lake: Lake) -> None:
     ingest(lake, [fix(1), fix(2, 1)])
     derive(lake, "usage")
@@ -81,21 +73,6 @@ def test_a_run_that_lags_behind_compaction_and_vacuum_goes_on(lake: Lake) -> Non
     compact_and_vacuum(lake, "usage")
     assert (behind(lake), new_seqs(lake)) == ((1, 4, 4), [3, 4, 5, 6])
     assert behind(lake, "encounters") == (5, 0, 0)
-
-
-def test_a_clock_far_off_is_never_read(lake: Lake) -> None:
-    ingest(lake, [fix(1)._replace(is_far_off=True), fix(2)])
-    assert new_seqs(lake) == [2]
-
-
-def test_a_compaction_of_the_derived_table_is_no_conflict_and_another_run_is(lake: Lake) -> None:
-    ingest(lake, [fix(1)])
-    mine, other = next_increment(lake, "usage"), next_increment(lake, "usage")
-    lake.open("usage").optimize.compact()
-    commit_written(mine, [])
-    with pytest.raises(CommitConflict):
-        commit_written(other, [])
-    assert behind(lake) == (1, 0, 0)
 
 
 @pytest.mark.parametrize("commits", [0, 1])

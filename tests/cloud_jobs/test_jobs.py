@@ -17,10 +17,9 @@ from structlog.testing import capture_logs
 from cloud_jobs import jobs, proximity, usage
 from cloud_jobs.config import CloudSettings, ReferenceSettings
 from cloud_jobs.errors import LakeError, NotPublished, StoreUnavailable
-from cloud_jobs.metrics.config import MetricsSettings
+from cloud_jobs.job_settings import MetricsSettings, UsageSettings
 from cloud_jobs.proximity.job import TABLE, ProximityRun
-from cloud_jobs.reference import CollectedReference
-from cloud_jobs.usage.config import UsageSettings
+from cloud_jobs.reference.tables import CollectedReference
 from cloud_jobs.usage.job import UsageRun
 from deploy.local.ports import free_port
 from tests.system.lake_of_fixes import derive
@@ -117,34 +116,6 @@ def test_a_lake_that_is_not_there_is_named_and_not_begun(centre: Centre, tmp_pat
     assert (centre.events, (tmp_path / "elsewhere").exists()) == ([], False)
 
 
-def test_a_job_logs_what_it_begins_with_what_it_did_and_that_it_stopped(centre: Centre) -> None:
-    centre.last_run = 0
-    with capture_logs() as lines:
-        jobs.run_proximity(centre.settings)
-    begin, computed, end = lines
-    assert begin == {
-        "event": "started",
-        "log_level": "info",
-        "job": "proximity",
-        "lake": str(centre.settings.lake),
-        "ingest_number": 0,
-        "covers": 0,
-    }
-    assert (computed["event"], computed["touched_slices"], computed["published"]) == ("computed", 1, 1)
-    assert (end["event"], end["job"]) == ("stopped", "proximity")
-
-
-def test_a_run_that_finds_nothing_to_do_is_logged_only_if_it_is_the_only_one(centre: Centre) -> None:
-    centre.touched, centre.last_run = 0, 2
-    with capture_logs() as lines:
-        jobs.run_proximity(centre.settings, follow=True)
-    assert [line["event"] for line in lines] == ["started", "stopped"]
-    centre.last_run = 0
-    with capture_logs() as lines:
-        jobs.run_proximity(centre.settings)
-    assert [line["event"] for line in lines] == ["started", "computed", "stopped"]
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_following_goes_on_until_a_signal_and_ends_after_the_run(centre: Centre, number: signal.Signals) -> None:
     centre.last_run, centre.signal = 2, number
@@ -160,14 +131,6 @@ def test_a_job_that_follows_serves_what_it_did(centre: Centre) -> None:
     _, second = shown
     assert 'waybill_jobs_runs_total{command="proximity",outcome="computed"} 1.0' in second, "the second goes on"
     assert 'waybill_jobs_published_rows_total{command="proximity"} 1.0' in second
-
-
-def test_a_single_run_serves_nothing(centre: Centre) -> None:
-    port = free_port()
-    centre.settings = centre.settings.model_copy(update={"metrics": MetricsSettings(proximity_port=port)})
-    centre.last_run = 0
-    with pytest.raises(urllib.error.URLError):
-        jobs.run_proximity(centre.settings, lambda _: metrics_at(port))
 
 
 def metrics_at(port: int) -> str:
@@ -207,22 +170,3 @@ def test_what_could_not_be_published_is_published_by_the_next_run(centre: Centre
     centre.failures = [NotPublished("encounters", "no cluster answers")]
     jobs.run_proximity(centre.settings, follow=True)
     assert centre.events == ["waybill-proximity", "run", "run", "2 to encounters", "stopped"]
-
-
-def test_a_run_that_could_not_publish_says_what_it_computed(centre: Centre) -> None:
-    centre.last_run = 2
-    centre.failures = [NotPublished("encounters", "no cluster answers")]
-    with capture_logs() as lines:
-        jobs.run_proximity(centre.settings, follow=True)
-    assert [line["event"] for line in lines] == ["started", "computed", "not published", "computed", "stopped"]
-    first, second = lines[1], lines[3]
-    assert (first["revisions"], "published" in first) == (1, False)
-    assert (second["revisions"], second["published"]) == (1, 2)
-
-
-def test_a_single_run_that_fails_stops_spark_too(centre: Centre) -> None:
-    centre.last_run = 0
-    centre.failures = [NotPublished("encounters", "no cluster answers")]
-    with pytest.raises(NotPublished):
-        jobs.run_proximity(centre.settings)
-    assert centre.events[-1] == "stopped"

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.key_groups import group_by_key
+from cloud_jobs.derived.incremental import group_by_key
 
 SCHEMA = pa.schema([pa.field("key", pa.string()), pa.field("number", pa.int64())])
 runs = st.lists(st.integers(1, 9), max_size=8)
@@ -39,19 +39,3 @@ def test_a_table_has_no_more_rows_than_asked_for_and_a_batch_beside(lengths: lis
     for table in group_by_key(rows, SCHEMA, "key", most):
         # rows came one by one: only a key that is longer than the limit makes a table longer
         assert table.num_rows < most or len(set(table["key"].to_pylist())) == 1
-
-
-def test_it_takes_no_more_from_its_stream_than_a_table_needs() -> None:
-    taken = 0
-
-    def stream() -> list[pa.RecordBatch]:
-        return batches([2, 2, 2, 2], [2, 4, 6])
-
-    def counted() -> object:
-        nonlocal taken
-        for batch in stream():
-            taken += 1
-            yield batch
-
-    first = next(group_by_key(counted(), SCHEMA, "key", 3))  # type: ignore[arg-type]
-    assert (first["key"].to_pylist(), taken) == (["k0", "k0"], 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cloud_jobs.measure import MAX_ZERO_ROWS, count_text, usage_rows, writes_zeros
+from cloud_jobs.measure import MAX_ZERO_ROWS, usage_rows, writes_zeros
 from geo.spatial import FenceSet, Fixes, GateSet, TrackSettings
 from geo.spatial.gates import Gate
 from tests.geo.spatial.worlds import every_fix
@@ -28,11 +28,3 @@ def test_gates_and_fences_together_have_rows_of_zeros_up_to_a_number_and_no_more
     assert len(list(usage_rows(devices, tracks, none, few, TrackSettings()))) == count * several
     rows = [row for row in usage_rows(devices, tracks, none, many, TrackSettings()) if row[1] != "*"]
     assert [(row[0], row[1], row[4]) for row in rows] == [("d3", "g7", 1)]
-
-
-def test_a_count_agrees_with_its_noun() -> None:
-    assert (count_text(1, "fence"), count_text(0, "fence"), count_text(2_000, "gate")) == (
-        "1 fence",
-        "0 fences",
-        "2,000 gates",
-    )

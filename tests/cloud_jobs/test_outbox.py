@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
+from cloud_jobs.derived.outbox import NOTE, Outbox, progress_file, unpublished_since
 from cloud_jobs.errors import NotPublished
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.outbox import Outbox, progress_file, unpublished_since
-from cloud_jobs.revisions import NOTE
 from tests.system.lake_of_fixes import derive
 
 TIME = datetime(2026, 3, 1, tzinfo=UTC)

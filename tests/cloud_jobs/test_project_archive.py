@@ -7,7 +7,6 @@ import subprocess
 import sys
 import sysconfig
 import time
-import zipfile
 from pathlib import Path
 
 from cloud_jobs.project_archive import PROJECT_PACKAGES, archive_bytes, write_project_archive
@@ -16,13 +15,13 @@ from cloud_jobs.spark import EXECUTOR_PACKAGES
 # What is pickled by name into tasks: the source, and the parts of the jobs that run on executors.
 ON_EXECUTORS = (
     "cloud_jobs.spark",
-    "cloud_jobs.geofence.units",
+    "cloud_jobs.geofence.event_revisions",
     "cloud_jobs.ingest.micro_batch",
     "cloud_jobs.ingest.parts",
-    "cloud_jobs.key_groups",
-    "cloud_jobs.lake.data_files",
-    "cloud_jobs.proximity.crowds",
-    "cloud_jobs.proximity.slices",
+    "cloud_jobs.derived.incremental",
+    "cloud_jobs.lake.tables",
+    "cloud_jobs.proximity.encounters",
+    "cloud_jobs.proximity.encounters",
     "cloud_jobs.pulsar_source",
     "cloud_jobs.usage.metering",
 )
@@ -65,14 +64,6 @@ def test_what_executors_run_is_imported_from_the_archive_alone(tmp_path: Path) -
     assert needed <= set(EXECUTOR_PACKAGES), "each package that executors import is looked for when a job starts"
 
 
-def test_the_archive_has_each_file_of_the_packages_and_nothing_compiled(tmp_path: Path) -> None:
-    with zipfile.ZipFile(write_project_archive(tmp_path)) as archive:
-        names = archive.namelist()
-    assert {name.partition("/")[0] for name in names} == set(PROJECT_PACKAGES)
-    assert "cloud_jobs/billing/documents/templates/document.html.j2" in names
-    assert [name for name in names if name.endswith(".pyc")] == []
-
-
 def test_the_same_code_is_the_same_archive_and_other_code_another(tmp_path: Path) -> None:
     package = tmp_path / "package"
     package.mkdir()
@@ -82,10 +73,3 @@ def test_the_same_code_is_the_same_archive_and_other_code_another(tmp_path: Path
     assert archive_bytes({"package": package}) == first
     (package / "__init__.py").write_text("one = 2\n")
     assert archive_bytes({"package": package}) != first
-
-
-def test_a_driver_that_runs_from_an_archive_hands_on_its_own(tmp_path: Path) -> None:
-    archive = write_project_archive(tmp_path / "archive")
-    code = "import pathlib, cloud_jobs.project_archive as p; print(p.write_project_archive(pathlib.Path('x')))"
-    assert run_apart(archive, tmp_path, code) == [str(archive)]
-    assert not (tmp_path / "x").exists()

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import ast
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import cloud_jobs
+from cloud_jobs.derived.fences import changes_between
 from cloud_jobs.errors import CloudError
-from cloud_jobs.fence_changes import changes_between
 from cloud_jobs.geofence.event_revisions import EventRules
 from cloud_jobs.lake.schemas import WHOLE_DEVICE
-from cloud_jobs.published_fences import parse_fences
+from cloud_jobs.reference.tables import parse_fences
 from geo.reference.in_force import published_fences
-from geo.spatial import TrackSettings, features
+from geo.spatial import TrackSettings
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, rules
 from tests.cloud_jobs.geofence.test_event_revisions import THROUGH
 from tests.cloud_jobs.publications import row_of
@@ -35,18 +32,6 @@ def rows(*bodies: str) -> list[dict[str, Any]]:
     return [
         row_of("fence", str(json.loads(body)["properties"]["id"]), body, number) for number, body in enumerate(bodies)
     ]
-
-
-def test_the_bound_of_a_text_is_for_one_fence_and_not_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    bodies = [square(f"f{at:03}", at / 10) for at in range(100)]
-    monkeypatch.setattr(features, "MAX_TEXT_CHARS", 2 * max(map(len, bodies)))
-    found = published_fences(rows(*bodies))
-    settings = rules().events
-    assert found.refused == ()
-    assert len(EventRules.of(found.features, TrackSettings(), settings).fences.fences) == 100
-    assert changes_between(found.features, found.features, 0) == []
-    assert len(changes_between(found.features, published_fences(rows(*bodies[:-1])).features, 0)) == 1
-    assert usage_zones(found.features) == {"", "f000"}
 
 
 def test_a_fence_that_is_published_again_in_other_words_is_the_same_one() -> None:
@@ -70,15 +55,6 @@ def test_with_a_fence_that_cannot_be_used_nothing_is_computed(bad: str) -> None:
         EventRules.of([square("square"), bad], TrackSettings(), centre.rules.events)
     with pytest.raises(CloudError, match="cannot be used"):
         usage_zones((square("square"), bad))
-
-
-def test_whoever_reads_a_text_of_fences_asks_what_was_refused() -> None:
-    for path in Path(cloud_jobs.__file__).parent.rglob("*.py"):
-        tree = ast.parse(path.read_text())
-        calls = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-        asked = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-        assert "fences_from_geojson" not in calls or "refused" in asked, path
-        assert "fences_in" not in calls or "refused" in asked, path
 
 
 spaces = st.sampled_from([" ", "\n", "\r\n", "\t", "\n\n "])

@@ -11,18 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
 
 from cloud_jobs.billing.contracts import Tariff, usable_contract
-from cloud_jobs.errors import CommitConflict, LakeError
-from cloud_jobs.in_force import in_force
-from cloud_jobs.lake import shared_append
-from cloud_jobs.lake.schemas import REFERENCE, without
-from cloud_jobs.lake.shared_append import append_missing
+from cloud_jobs.errors import CommitConflict
+from cloud_jobs.lake import appending as shared_append
+from cloud_jobs.lake.appending import append_missing
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.published_fences import fences_in
-from cloud_jobs.reference import publications_in, quarantined_messages, store
+from cloud_jobs.reference.tables import fences_in, in_force, publications_in, quarantined_messages, store
 from geo.reference.messages import ANYBODY, read_messages
 from tests.cloud_jobs.publications import AT, collect_in_parts, message_of, publication_id, tariff
 from waybill.identity.publication_id import PROPERTY, next_publication_id
@@ -47,7 +42,6 @@ def ids(lake: Lake) -> list[str]:
     return [row["publication_id"] for row in publications_in(lake)]
 
 
-REFUSED = "ahead: it was published by a clock more than five minutes ahead; publish it again by one that is right"
 A, B, AGAIN = tariff("0.45", 0), tariff("4.50", 1), tariff("0.45", 2)
 
 
@@ -60,18 +54,6 @@ def test_a_price_that_is_set_back_is_in_force_again_whichever_publication_is_col
             store(lake, {"tariff": [message]}, ANYBODY)
         assert ids(lake) == [publication_id(at) for at in range(3)]
         assert price(lake) == "0.45"
-
-
-def test_a_publication_by_a_clock_that_is_behind_holds_all_the_same(lake: Lake) -> None:
-    store(lake, {"tariff": [B, AGAIN | {"publish_time": AT - timedelta(days=1)}]}, ANYBODY)
-    assert price(lake) == "0.45"
-
-
-def test_a_message_that_came_twice_counts_once_wherever_it_stands(lake: Lake) -> None:
-    copies = [A, A | {"message_id": "77:0:-1"}, A | {"message_id": "1:1:-1", "publish_time": AT + timedelta(1)}]
-    for messages in (copies, copies[1:], copies):
-        store(lake, {"tariff": messages}, ANYBODY)
-    assert ids(lake) == [publication_id(0)]
 
 
 def test_messages_that_are_no_publications_are_quarantined_once_and_block_nothing(lake: Lake) -> None:
@@ -106,27 +88,6 @@ def test_an_id_far_ahead_is_quarantined_and_what_is_published_after_it_holds(lak
     assert "a clock more than five minutes ahead" in reasons[0]
 
 
-def test_a_publication_that_was_refused_stays_so_when_the_clock_has_come_to_its_time(lake: Lake) -> None:
-    ahead = AT + timedelta(days=10)
-    by_clock = next_publication_id(None, round(ahead.timestamp() * 1000), 0)
-    refused, corrected = tariff("4.50", 1, properties=[(PROPERTY, by_clock)], publish_time=ahead), AGAIN
-    for days in (0, 5, 9.5, 11):
-        # the topic keeps both: they are of two keys until somebody compacts it
-        found = store(lake, {"tariff": [refused, corrected]}, ANYBODY, now=lambda at=AT + timedelta(days): at)  # type: ignore[misc]
-        assert (price(lake), [one.reason for one in found.quarantined]) == ("0.45", [REFUSED])
-    assert len(quarantined_messages(lake)) == 1
-    later = tariff("5", 3, properties=[(PROPERTY, next_publication_id(by_clock, 0, 0))], publish_time=ahead)
-    store(lake, {"tariff": [refused, later]}, ANYBODY, now=lambda: ahead)
-    assert price(lake) == "5", "what is published after it is taken"
-
-
-def test_nothing_new_is_no_commit(lake: Lake) -> None:
-    store(lake, {"tariff": [A, tariff("9", 3, key="u@")]}, ANYBODY)
-    versions = [lake.open(table).version() for table in ("reference", "reference_quarantine")]
-    assert store(lake, {"tariff": [A, tariff("9", 3, key="u@")]}, ANYBODY).added == 0
-    assert versions == [lake.open(table).version() for table in ("reference", "reference_quarantine")] == [1, 1]
-
-
 @pytest.mark.parametrize(
     "pool",
     [
@@ -154,21 +115,6 @@ def store_rows(message: Message) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_collector_that_meets_another_reads_again_and_adds_what_is_still_missing(lake: Lake) -> None:
-    met: list[int] = []
-
-    def missing(table: pa.Table) -> list[dict[str, Any]]:
-        met.append(table.num_rows)
-        if not table.num_rows:
-            store(lake, {"tariff": [A]}, ANYBODY)
-        read = store_rows(B)
-        return [row for row in read if row["publication_id"] not in table["publication_id"].to_pylist()]
-
-    assert len(append_missing(lake, "reference", ["publication_id"], missing, pause=lambda _: None)) == 1
-    assert met == [0, 1]
-    assert ids(lake) == [publication_id(0), publication_id(1)]
-
-
 def test_a_collector_that_loses_each_time_ends_with_a_conflict_and_has_written_nothing(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,40 +130,6 @@ def test_a_collector_that_loses_each_time_ends_with_a_conflict_and_has_written_n
         append_missing(lake, "reference", ["publication_id"], missing, pause=pauses.append)
     assert len(pauses) == 3
     assert ids(lake) == [publication_id(at) for at in range(3)]
-
-
-@pytest.mark.parametrize("failure", [CommitFailedError, DeltaError, OSError])
-def test_a_commit_whose_answer_was_lost_is_not_made_again(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, failure: type[Exception]
-) -> None:
-    def lost(*arguments: Any, **named: Any) -> None:
-        write_deltalake(*arguments, **named)
-        raise failure("the connection was closed")
-
-    monkeypatch.setattr(shared_append, "write_deltalake", lost)
-    assert store(lake, {"tariff": [A]}, ANYBODY, pause=lambda _: None).publications == 1
-    assert ids(lake) == [publication_id(0)]
-
-
-def test_a_table_that_cannot_be_written_is_tried_a_few_times_and_named(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pauses: list[float] = []
-
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError("no space left")
-
-    monkeypatch.setattr(shared_append, "write_deltalake", full)
-    with pytest.raises(LakeError, match=r"'reference' .* cannot be written: no space left"):
-        store(lake, {"tariff": [A]}, ANYBODY, pause=pauses.append)
-    assert len(pauses) == shared_append.MAX_FAILURES - 1
-
-
-def test_a_table_of_another_version_is_refused_with_the_columns_that_it_lacks(tmp_path: Path) -> None:
-    lake = Lake(tmp_path)
-    DeltaTable.create(lake.path("reference"), schema=without(REFERENCE, "publication_id", "digest", "commit_number"))
-    with pytest.raises(LakeError, match="misses the columns publication_id, digest, commit_number"):
-        lake.create()
 
 
 def test_fences_are_validated_again_only_when_the_table_is_another_one(lake: Lake) -> None:

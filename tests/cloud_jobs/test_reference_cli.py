@@ -9,9 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.reference import store
-from cloud_jobs.reference_cli import app
-from cloud_jobs.reference_files import read_placed
+from cloud_jobs.reference.commands import app
+from cloud_jobs.reference.tables import store
 from geo.reference.messages import ANYBODY
 from tests.cloud_jobs.billing.contracts.makers import account, tariff
 from tests.cloud_jobs.publications import AT, message_of, row_of
@@ -43,15 +42,6 @@ def run(*words: object) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-@pytest.mark.parametrize(("kind", "thing"), [("tariff", "t"), ("account", "acme")])
-def test_a_list_of_one_kind_has_nothing_of_another(lake: Path, kind: str, thing: str) -> None:
-    code, text = run("list", "--lake", lake, "--kind", kind, "--json")
-    found = json.loads(text)
-    assert (code, [(row["kind"], row["id"]) for row in found["versions"]]) == (0, [(kind, thing)])
-    assert [row["topic"].rpartition("/")[2] for row in found["quarantined"]] == [f"{kind}s"]
-    assert len(json.loads(run("list", "--lake", lake, "--json")[1])["versions"]) == 2
-
-
 @pytest.mark.parametrize("command", [["list"], ["history", "t"]])
 def test_a_kind_that_is_none_is_refused_with_those_that_are(lake: Path, command: list[str]) -> None:
     code, text = run(*command, "--lake", lake, "--kind", "tarif")
@@ -72,39 +62,9 @@ def test_a_diff_names_each_field_that_would_change_and_ends_with_1(lake: Path, c
     assert "parent" in text
 
 
-def test_a_diff_beside_nothing_is_all_new_and_of_what_is_in_force_it_ends_with_0(
-    tmp_path: Path, contracts: Path
-) -> None:
-    lake = Lake(tmp_path / "begun")
-    lake.create()
-    code, text = run("diff", contracts, "--lake", tmp_path / "begun", "--json")
-    assert (code, {row["change"] for row in json.loads(text)["versions"]}) == (1, {"new"})
-    versions = [placed.version for placed in read_placed([contracts])]
-    bodies = [(one.kind, one.id, json.loads(one.body)) for one in versions]
-    lake.append("reference", [row_of(kind, name, body, at) for at, (kind, name, body) in enumerate(bodies)])
-    assert run("diff", contracts, "--lake", tmp_path / "begun")[0] == 0
-
-
 def test_a_check_ends_with_1_at_a_fault_and_names_its_place(contracts: Path) -> None:
     assert run("check", contracts)[0] == 0
     contracts.write_text(CONTRACTS.replace('unit_amount = "0.45"', 'unit_amount = "lots"'))
     code, text = run("check", contracts)
     assert code == 1
     assert f"{contracts}:9: tariff 't': prices.0.unit_amount" in text
-
-
-def test_files_that_cannot_be_read_are_said_in_one_line(lake: Path, tmp_path: Path) -> None:
-    for words in (["check", tmp_path / "none.toml"], ["diff", tmp_path / "none.toml", "--lake", lake]):
-        code, text = run(*words)
-        assert (code, "none.toml" in text, "Traceback" in text) == (1, True, False)
-
-
-def test_a_repaired_fence_is_a_warning_of_a_check_and_of_its_json(tmp_path: Path) -> None:
-    ring = [[10, 53.5], [10.1, 53.6], [10.1, 53.5], [10, 53.6], [10, 53.5]]
-    geometry = {"type": "Polygon", "coordinates": [ring]}
-    file = tmp_path / "fences.geojson"
-    file.write_text(json.dumps({"type": "Feature", "properties": {"id": "a"}, "geometry": geometry}))
-    code, text = run("check", file)
-    assert (code, f"warning: {file}: line 1: fence 'a': repaired: " in text) == (0, True)
-    (warning,) = json.loads(run("check", file, "--json")[1])["warnings"]
-    assert "repaired" in warning

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.reference_diff import VersionDiff, changes, diffs
-from cloud_jobs.reference_files import PlacedVersion, make_version
-from tests.cloud_jobs.billing.contracts.makers import account, device, price, tariff
+from cloud_jobs.reference.checks import VersionDiff, changes, diffs
+from cloud_jobs.reference.files import PlacedVersion, make_version
+from tests.cloud_jobs.billing.contracts.makers import price, tariff
 from tests.cloud_jobs.publications import rows_of
 
 values = st.recursive(
@@ -40,12 +40,6 @@ def test_a_price_is_compared_with_that_of_its_meter_wherever_it_stands() -> None
         "replaced",
         ['prices[entry *].unit_amount: "1" -> "2"'],
     )
-
-
-def test_a_device_that_comes_or_goes_is_named() -> None:
-    found = diff([account("acme", device("van-1"))], account("acme", device("van-2")), "account")
-    assert [one.path.split()[:2] for one in found.fields] == [["devices[fleet", "van-1"], ["devices[fleet", "van-2"]]
-    assert [(one.before is None, one.after is None) for one in found.fields] == [(False, True), (True, False)]
 
 
 def test_a_version_is_new_follows_another_replaces_or_is_the_same() -> None:

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from cloud_jobs.errors import ReferenceFileError
-from cloud_jobs.judged_reference import judged_reference
-from cloud_jobs.reference_files import read_reference
-from simulator import generated_scenario, write_folder
+from cloud_jobs.reference.checks import judged_reference
+from cloud_jobs.reference.files import read_reference
 from tests.cloud_jobs.publications import rows_of
 
 RING = [[0, 0], [1, 0], [1, 1], [0, 1], [0, 0]]
@@ -62,11 +61,6 @@ def test_a_folder_stands_for_its_fences_and_contracts_and_a_version_given_twice_
     ]
 
 
-def test_what_the_simulator_writes_can_be_published(tmp_path: Path) -> None:
-    write_folder(tmp_path, generated_scenario(seed=7, vehicles=4, regions=("eu", "us")))
-    assert {one.kind for one in read_reference([tmp_path])} == {"fence", "tariff", "account", "legal_entity"}
-
-
 CONTRACT = """
 [[exchange_rate]]
 id = "usd-eur"
@@ -84,32 +78,6 @@ def test_contracts_in_toml_are_read_as_what_is_published(tmp_path: Path) -> None
     assert json.loads(version.body)["rate"] == "0.9"
     (row,) = rows_of(version.kind, [json.loads(version.body)])
     assert row["id"] == "usd-eur"
-
-
-def test_a_fault_in_toml_has_its_file_and_line(tmp_path: Path) -> None:
-    wrong = file_of(tmp_path, "wrong.toml", CONTRACT + CONTRACT.replace("0.9", "0.8") + "[[tariff]]\n")
-    torn = file_of(tmp_path, "torn.toml", "[[account")
-    with pytest.raises(ReferenceFileError) as refused:
-        read_reference([wrong, torn])
-    faults = refused.value.faults
-    assert f"{wrong}:17: tariff: id: Field required" in faults
-    assert any(one.startswith(f"{torn}:1:") and "is not valid TOML" in one for one in faults)
-    twice = (
-        f"{wrong}:10: exchange_rate 'usd-eur' from 2025-12-31T23:00:00Z is given twice, with two contents ({wrong}:2)"
-    )
-    assert twice in faults
-
-
-def test_a_file_that_is_too_large_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cloud_jobs.reference_files.MAX_FILE_BYTES", 100)
-    with pytest.raises(ReferenceFileError, match="more than 100 bytes"):
-        read_reference([file_of(tmp_path, "rates.toml", CONTRACT)])
-
-
-def test_the_contracts_of_a_generated_fleet_can_be_used(tmp_path: Path) -> None:
-    write_folder(tmp_path, generated_scenario(seed=7, vehicles=4, regions=("eu", "us")))
-    versions = read_reference([tmp_path / "contracts.toml"])
-    assert {version.kind for version in versions} == {"legal_entity", "tariff", "account"}
 
 
 CROSSED = [[10, 53.5], [10.1, 53.6], [10.1, 53.5], [10, 53.6], [10, 53.5]]
@@ -141,31 +109,9 @@ def test_what_a_fence_says_and_may_not_mean_is_a_warning_with_its_place(
     assert said in one
 
 
-@pytest.mark.parametrize("own", [{"date": "1"}, {"ID": 7}, {"name": "depot", "until": "noon", "kind": "x"}])
-def test_a_publishers_own_property_is_no_warning(tmp_path: Path, own: dict[str, Any]) -> None:
-    file = file_of(tmp_path, "fences.geojson", fence_with(**own))
-    assert judged_reference([file], None, datetime.now(UTC)).checked.notices == []
-
-
-def test_every_fault_of_a_feature_is_named(tmp_path: Path) -> None:
-    wrong = fence_with([[0, 91]] * 4, priority="high", speed_limit_mps=-1, effective_from="now", effective_until="then")
-    with pytest.raises(ReferenceFileError) as refused:
-        read_reference([file_of(tmp_path, "fences.geojson", wrong)])
-    (fault,) = refused.value.faults
-    for part in ("latitude", "priority 'high'", "speed_limit_mps -1", "effective_from 'now'", "effective_until 'then'"):
-        assert part in fault
-
-
 def test_contracts_in_a_file_of_another_name_are_said_to_need_theirs(tmp_path: Path) -> None:
     for text in (CONTRACT, f"# rates\n\n{CONTRACT}"):
         with pytest.raises(ReferenceFileError) as refused:
             read_reference([file_of(tmp_path, "rates.tml", text)])
         assert "name it .toml" in refused.value.faults[0]
     assert len(read_reference([file_of(tmp_path, "fences.tml", [FENCE])])) == 1
-
-
-def test_a_file_of_devices_is_said_to_have_a_command_of_its_own(tmp_path: Path) -> None:
-    text = '[[device]]\ntenant = "acme"\nid = "bus-1"\nstate = "expected"\n'
-    with pytest.raises(ReferenceFileError) as refused:
-        read_reference([file_of(tmp_path, "devices.toml", text)])
-    assert "waybill reference check devices FILE" in refused.value.faults[0]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cloud_jobs.reference_files import make_version
+from cloud_jobs.reference.files import make_version
 from geo.reference.messages import ANYBODY, MAX_BYTES, Kind, named_message, read_messages
 from tests.cloud_jobs.publications import AT, message_of, publication_id
 from waybill.identity.publication_id import PROPERTY
@@ -62,13 +62,6 @@ def test_a_message_that_is_no_publication_is_quarantined_with_its_place_and_stop
 
 def named_topic() -> str:
     return "persistent://fleet/reference/fences"
-
-
-def test_a_message_has_one_fingerprint_wherever_it_is_read() -> None:
-    places = [GOOD | {"key": "x", "message_id": place} for place in ("1:2:-1", "8:9:-1:3")]
-    read = read_messages("fence", [*places, GOOD | {"key": "y"}], ANYBODY)
-    fingerprints = [row["fingerprint"] for row in read.quarantined]
-    assert fingerprints[0] == fingerprints[1] != fingerprints[2]
 
 
 def test_of_two_contents_with_one_id_the_second_is_quarantined() -> None:

@@ -16,13 +16,12 @@ from pulsar import ConnectError, MessageId
 from pydantic import SecretStr
 from typer.testing import CliRunner
 
-from cloud_jobs import reference_publisher
 from cloud_jobs.errors import ReferenceNotPublished
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.reference import store
-from cloud_jobs.reference_cli import app
-from cloud_jobs.reference_files import ReferenceVersion, make_version
-from cloud_jobs.reference_publisher import publish
+from cloud_jobs.reference import files as reference_publisher
+from cloud_jobs.reference.commands import app
+from cloud_jobs.reference.files import ReferenceVersion, make_version, publish
+from cloud_jobs.reference.tables import store
 from geo.reference.messages import ANYBODY
 from tests.cloud_jobs.billing.contracts.makers import account, tariff
 from tests.cloud_jobs.publications import AT, message_of, publication_id, row_of
@@ -183,23 +182,6 @@ def publish_at(cluster: Cluster, clock_s: float, *versions: ReferenceVersion) ->
     publish(["pulsar://dr:6650"], versions, clock=lambda: clock_s)
 
 
-def test_an_id_from_the_end_of_time_blocks_no_publisher(clusters: dict[str, Cluster]) -> None:
-    dr = clusters["pulsar://dr:6650"]
-    dr.topics["tariffs"].messages.append(Sent("t@", b"{}", {PROPERTY: "ffffffff-ffff-7fff-bfff-ffffffffffff"}, 10**12))
-    publish_at(dr, 1e9, price("1"))
-    publish_at(dr, 1e9, price("2"))
-    one, two = (message.properties()[PROPERTY] for message in dr.topics["tariffs"].messages[1:])
-    assert one < two < "7"
-
-
-def test_a_publisher_whose_clock_was_a_year_ahead_is_come_after_by_nobody(clusters: dict[str, Cluster]) -> None:
-    dr = clusters["pulsar://dr:6650"]
-    for clock_s, amount in ((1e9, "1"), (1.1e9, "2"), (1e9 + 60, "3")):
-        publish_at(dr, clock_s, price(amount))
-    first, ahead, after = (message.properties()[PROPERTY] for message in dr.topics["tariffs"].messages)
-    assert first < after < ahead
-
-
 def test_a_clock_that_is_behind_most_publications_publishes_nothing(clusters: dict[str, Cluster]) -> None:
     dr = clusters["pulsar://dr:6650"]
     publish_at(dr, 1e9, price("1"))
@@ -216,15 +198,6 @@ def test_who_publishes_later_comes_later_whatever_the_clock_says(clusters: dict[
     # in another topic, too: one publication has all of a file
     publish_at(dr, 1e9 - 60, VERSIONS[1])
     assert dr.topics["accounts"].messages[0].properties()[PROPERTY] == dr.ids[-1]
-
-
-def test_a_topic_that_ends_with_what_has_no_id_is_asked_for_the_highest(clusters: dict[str, Cluster]) -> None:
-    dr = clusters["pulsar://dr:6650"]
-    publish_at(dr, 1e9, price("1"))
-    dr.topics["tariffs"].messages.append(Sent("junk", b"", {PROPERTY: "7"}))
-    publish_at(dr, 1e9 - 60, price("2"))
-    first, _, last = (message.properties()[PROPERTY] for message in dr.topics["tariffs"].messages)
-    assert first < last
 
 
 def test_the_command_publishes_all_or_nothing_and_shows_what_is_in_force(

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from cloud_jobs import reference_publisher
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.reference_cli import _who_goes_by, app
-from cloud_jobs.reference_files import read_placed
+from cloud_jobs.reference import files as reference_publisher
+from cloud_jobs.reference.commands import app
+from cloud_jobs.reference.files import read_placed
 from simulator.toml_text import toml_text
 from tests.cloud_jobs.billing.contracts.makers import account, device, kind_of, legal_entity, price, rows, tariff
 from tests.cloud_jobs.publications import row_of
@@ -81,22 +81,6 @@ def test_the_first_contracts_are_published_where_no_lake_is_yet(tmp_path: Path, 
     assert len(published.keys) == 3
 
 
-@pytest.mark.parametrize(
-    ("kinds", "said"),
-    [
-        ({"fence"}, ["alert processes", "cloud-jobs usage"]),
-        ({"alert_rule"}, ["alerts deliver"]),
-        ({"account", "alert_rule"}, ["alerts deliver", "cloud-jobs usage"]),
-        (set(), []),
-    ],
-)
-def test_it_says_of_each_kind_who_goes_by_it_at_once_and_what_a_job_takes_over(
-    kinds: set[str], said: list[str]
-) -> None:
-    found = _who_goes_by(kinds)
-    assert [word in line for word, line in zip(said, found, strict=True)] == [True] * len(said)
-
-
 def test_what_contradicts_what_the_lake_has_is_named_and_nothing_is_published(
     tmp_path: Path, published: Published
 ) -> None:
@@ -141,48 +125,6 @@ def test_a_fence_whose_id_reads_as_one_that_is_published_is_refused_until_that_o
     assert put_fences(other, square(name)).exit_code == 0
 
 
-def test_two_fences_of_the_files_whose_ids_read_the_same_are_refused(tmp_path: Path, published: Published) -> None:
-    done = put_fences(tmp_path, square("K\u00f6ln"), square("Ko\u0308ln"))
-    assert (done.exit_code, published.keys) == (1, [])
-    assert r"is written 'Ko\u0308ln', and 'K\xf6ln' reads the same" in done.stderr
-
-
-def test_two_devices_whose_ids_read_the_same_are_refused(tmp_path: Path, published: Published) -> None:
-    done = put(tmp_path, account("acme", device("12")), account("beta", device("12.0")))
-    assert (done.exit_code, published.keys) == (1, [])
-    assert (
-        "account 'beta': the id of this device is written '12.0', and '12' reads the same (account 'acme')"
-        in done.stderr
-    )
-
-
-def test_fences_in_latitude_longitude_order_are_a_warning_beside_those_that_are_published(
-    tmp_path: Path, published: Published
-) -> None:
-    lake_of_fences(tmp_path, square("depot", 9.98, 53.54))
-    done = put_fences(tmp_path, square("port", 53.6, 10.1), square("yard", 53.5, 9.9), square("far", 2.0, 48.0))
-    assert (done.exit_code, len(published.keys)) == (0, 3), done.output
-    assert "fence 'port' (and 1 more) is far from all that are published" in done.stderr
-    assert "latitude" not in put_fences(tmp_path, square("port", 10.1, 53.6)).stderr
-
-
-def test_a_file_in_another_system_is_refused(tmp_path: Path, published: Published) -> None:
-    crs = {"type": "name", "properties": {"name": "urn:ogc:def:crs:EPSG::4314"}}
-    (tmp_path / "fences.geojson").write_text(
-        json.dumps({"type": "FeatureCollection", "crs": crs, "features": [square("depot")]})
-    )
-    done = CliRunner().invoke(app, ["check", str(tmp_path / "fences.geojson")])
-    assert (done.exit_code, "its crs is 'urn:ogc:def:crs:EPSG::4314'" in done.stderr) == (1, True), done.output
-
-
-def test_what_is_not_there_yet_is_a_warning_and_is_published(tmp_path: Path, published: Published) -> None:
-    done = put(tmp_path, account("acme", device(), tariff="later"))
-    assert done.exit_code == 0, done.output
-    assert "warning: not there yet: " in done.stderr
-    assert "the tariff 'later', which was not published" in done.stderr
-    assert len(published.keys) == 1
-
-
 def test_it_is_signed_by_the_key_that_is_named_for_the_reason_that_is_given(
     tmp_path: Path, published: Published
 ) -> None:
@@ -217,12 +159,6 @@ def test_without_a_key_nothing_is_published_but_where_everything_is_taken(tmp_pa
     assert published.keys == []
     assert put(tmp_path, tariff(price()), key=False, trusted="unsigned = true").exit_code == 0
     assert published.signing is None
-
-
-def test_a_centre_that_does_not_say_whom_it_trusts_publishes_nothing(tmp_path: Path, published: Published) -> None:
-    done = put(tmp_path, tariff(price()), trusted="# nobody")
-    assert (done.exit_code, published.keys) == (78, [])
-    assert "reference.operators" in done.stderr
 
 
 def test_a_token_that_has_ended_is_named_before_anybody_is_asked(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.reference import publications_in, quarantined_messages, store
-from cloud_jobs.reference_history import history
+from cloud_jobs.reference.checks import history
+from cloud_jobs.reference.tables import publications_in, quarantined_messages, store
 from geo.reference.messages import Kind, ReferenceTrust, stated_version
 from tests.cloud_jobs.billing.contracts.makers import account, device, tariff
 from tests.cloud_jobs.publications import message_of, publication_id
@@ -78,25 +78,6 @@ def test_what_is_not_theirs_to_publish_is_in_quarantine_once_with_the_reason(
         found = store(lake, {kind: [message | {"message_id": place}]}, TRUST)
         assert (found.added, len(found.quarantined)) == (0, 1)
     assert (reasons(lake), publications_in(lake)) == ([reason], [])
-
-
-def test_a_tenants_key_publishes_its_own_accounts(lake: Lake) -> None:
-    accounts = [account("acme", HERS), account("acme-north", HERS, parent="acme")]
-    messages = [Signed("account", body, at).by(ACME) for at, body in enumerate(accounts)]
-    assert store(lake, {"account": messages}, TRUST).added == 2
-
-
-def test_who_takes_the_id_of_a_publication_without_a_signature_does_not_keep_it_away(lake: Lake) -> None:
-    real = Signed("tariff", tariff()).by(ANNA)
-    taken = message_of("tariff", tariff(currency="USD")) | {"message_id": "1:1:-1"}
-    assert store(lake, {"tariff": [taken, real]}, TRUST).added == 1
-    assert (reasons(lake), [row["published_by"] for row in publications_in(lake)]) == (["unsigned"], ["anna"])
-
-
-def test_what_came_before_its_key_was_trusted_is_taken_as_soon_as_it_is(lake: Lake) -> None:
-    messages = {"tariff": [Signed("tariff", tariff()).by(ANNA)]}
-    assert store(lake, messages, ReferenceTrust(trusting(ACME))).added == 0  # type: ignore[arg-type]
-    assert store(lake, messages, TRUST).added == 1  # type: ignore[arg-type]
 
 
 def test_what_was_taken_stays_and_is_not_judged_again_when_its_key_is_not_trusted_any_more(lake: Lake) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from cloud_jobs.derived.incremental import commit_written, next_increment
 from cloud_jobs.errors import Fenced, OtherRecords
-from cloud_jobs.incremental import commit_written, next_increment
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, seqs_in_table, take_in

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud_jobs.result_file import write_csv
+from cloud_jobs.terminal import write_csv
 from tests.cloud_jobs.test_file_commands import GOOD_FENCES, GOOD_FIXES
 
 PROGRAM = [sys.executable, "-m", "cloud_jobs.measure"]
@@ -50,29 +50,6 @@ def test_no_name_begins_a_row_of_its_own(tmp_path: Path) -> None:
         assert [*csv.reader(file)] == [["name", "count"], ["truck\\r=1+1", "1"]]
 
 
-def test_rows_are_not_seen_before_all_of_them_are_there(tmp_path: Path) -> None:
-    out = tmp_path / "out.csv"
-    out.write_text("old\n")
-    seen: list[str] = []
-
-    def rows() -> Iterator[tuple[str, int]]:
-        for number in range(3):
-            seen.append(out.read_text())
-            yield "x" * 100_000, number
-
-    write_csv(out, ("name", "count"), rows())
-    assert seen == ["old\n"] * 3
-    assert len(out.read_text().splitlines()) == 4
-
-
-def test_a_link_stays_a_link_and_the_file_behind_it_is_replaced(tmp_path: Path) -> None:
-    out, linked = tmp_path / "out.csv", tmp_path / "linked.csv"
-    out.write_text("old\n")
-    linked.symlink_to("out.csv")
-    write_csv(linked, ("name",), [("a",)])
-    assert (linked.is_symlink(), out.read_text()) == (True, "name\na\n")
-
-
 @pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "linked"])
 def test_what_a_shell_sent_to_a_file_is_added_to_it(tmp_path: Path, name: str) -> None:
     (tmp_path / "fixes.csv").write_bytes(GOOD_FIXES)
@@ -90,10 +67,3 @@ def test_what_a_shell_sent_to_a_file_is_added_to_it(tmp_path: Path, name: str) -
     lines = everything.read_text().splitlines()
     assert (lines[:2], len(lines)) == (["old", "device_id,fence_id,km,seconds,entries"], 4)
     assert everything.stat().st_ino == before
-
-
-def test_an_error_names_the_path_that_was_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="/dev/full"):
-        write_csv(Path("/dev/full"), ("name",), [("a",)])
-    with pytest.raises(OSError, match=r"nowhere/out\.csv"):
-        write_csv(tmp_path / "nowhere" / "out.csv", ("name",), [("a",)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, date, datetime
 
-from cloud_jobs.revisions import encounter_message, event_message
+from cloud_jobs.derived.outbox import encounter_message, event_message
 
 TIME = datetime(2026, 1, 5, 10, 17, 2, 500_000, tzinfo=UTC)
 

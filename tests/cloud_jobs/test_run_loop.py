@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import threading
 
-import pytest
-
-from cloud_jobs.errors import CommitConflict, NotPublished, StoreUnavailable
-from cloud_jobs.run_loop import PeriodicTrigger, run_repeatedly
+from cloud_jobs.errors import NotPublished, StoreUnavailable
+from cloud_jobs.run_result import PeriodicTrigger, run_repeatedly
 
 
 class Pauses(threading.Event):
@@ -35,13 +33,6 @@ def test_it_runs_at_once_and_after_each_pause_until_stopped() -> None:
     assert (len(runs), stop.waited) == (3, [5.0, 5.0, 5.0])
 
 
-def test_what_was_stopped_does_not_begin() -> None:
-    stop = Pauses(1)
-    stop.set()
-    run_repeatedly(pytest.fail, interval_s=5.0, on_error=_unexpected, stop=stop)
-    assert stop.waited == []
-
-
 def test_messages_that_no_cluster_took_and_a_silent_store_are_reported_and_the_next_run_comes_after_the_pause() -> None:
     stop, errors = Pauses(2), list[NotPublished | StoreUnavailable]()
     given = [StoreUnavailable("http://store", "no route"), NotPublished("events", "no cluster answers")]
@@ -52,17 +43,6 @@ def test_messages_that_no_cluster_took_and_a_silent_store_are_reported_and_the_n
 
     run_repeatedly(run, interval_s=1.0, on_error=errors.append, stop=stop)
     assert errors == given[::-1]
-
-
-def test_any_other_error_ends_it() -> None:
-    stop = Pauses(9)
-
-    def run() -> None:
-        raise CommitConflict("usage")
-
-    with pytest.raises(CommitConflict):
-        run_repeatedly(run, interval_s=1.0, on_error=_unexpected, stop=stop)
-    assert stop.waited == []
 
 
 def test_a_trigger_fires_at_first_and_then_once_in_an_interval() -> None:

@@ -61,17 +61,6 @@ def test_a_module_is_run_as_python_would_and_pyspark_is_the_one_that_is_installe
     assert pyspark == f"{_installed('pyspark')}/__init__.py"
 
 
-def test_without_a_module_it_is_python() -> None:
-    made = subprocess.run(
-        [COMMAND, "-c", "import sys; print(sys.argv[1:], sys.executable)", "one"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert made.stdout.strip() == f"['one'] {sys.executable}"
-
-
 @pytest.mark.parametrize(
     ("started", "expected"),
     [

@@ -6,8 +6,6 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from cloud_jobs.jobs import said_while_computing
 
 
@@ -35,17 +33,3 @@ def test_a_long_run_says_again_and_again_what_is_done() -> None:
     assert log.lines[0] == {"event": "computing", "seconds": 0, "tasks_done": 3, "tasks": 12}
     said = len(log.lines)
     assert said == len(log.lines), "nothing is said behind its end"
-
-
-def test_a_short_run_says_nothing_and_its_error_is_its_own() -> None:
-    log = Log(1)
-    with pytest.raises(ValueError, match="of the job"), said_while_computing(log, spark()):
-        raise ValueError("of the job")
-    assert log.lines == []
-
-
-def test_where_spark_says_nothing_the_time_is_said() -> None:
-    log = Log(1)
-    with said_while_computing(log, SimpleNamespace(), every_s=0.001):
-        assert log.is_full.wait(30)
-    assert log.lines[0] == {"event": "computing", "seconds": 0}

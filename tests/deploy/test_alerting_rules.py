@@ -9,9 +9,8 @@ import pytest
 import typer
 from prometheus_client.registry import CollectorRegistry
 
-from cloud_jobs.metrics.config import MetricsSettings
-from cloud_jobs.metrics.ingest_metrics import IngestMetrics
-from cloud_jobs.metrics.run_metrics import RunMetrics
+from cloud_jobs.job_settings import MetricsSettings
+from cloud_jobs.run_metrics import IngestMetrics, RunMetrics
 from gateway.metrics import GatewayMetrics
 from gateway.webhooks.status import WebhookMetrics
 from tests.deploy.alerting_rules import FOLDER, REGIONAL, ROOT, SCRAPE, TESTS, AlertingRule, faults, rules, samples

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud_jobs.spark_settings import SparkSettings
+from cloud_jobs.job_settings import SparkSettings
 from deploy.local import PortBook, SparkClusterSettings
 from deploy.local.spark_cluster import SparkCluster
 

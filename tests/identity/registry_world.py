@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from cloud_jobs.reference_cli import app as reference_app
+from cloud_jobs.reference.commands import app as reference_app
 from waybill.identity import registry_session
 from waybill.identity.confirmations import encode_confirmation
 from waybill.identity.device_cli import app as device_app

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cloud_jobs.reference_cli import app
+from cloud_jobs.reference.commands import app
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, active
 from tests.identity.registry_world import (  # noqa: F401 - fixtures
     Command,

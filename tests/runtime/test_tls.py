@@ -6,10 +6,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from cloud_jobs.pulsar_source import OptionError
-from cloud_jobs.pulsar_source.cluster.admin import SourceAdmin
-from cloud_jobs.pulsar_source.cluster.clients import shared_client
-from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
-from cloud_jobs.pulsar_source.topics import TopicName
+from cloud_jobs.pulsar_source.admin import SourceAdmin
+from cloud_jobs.pulsar_source.feeds import shared_client
+from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster, TopicName
 from deploy.local import LocalAuthority
 from waybill.daemon.tls import TlsSettings, check_key_pair, tls_context
 from waybill.pulsar.pulsar_client import PulsarAccess

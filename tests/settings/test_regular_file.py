@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud_jobs.reference_files import read_reference
+from cloud_jobs.reference.files import read_reference
 from edge_agent.push.push_cli import _read as read_settings_to_push
 from simulator.options import parse_brokers
 from simulator.replay import read_recording

@@ -11,11 +11,9 @@ from typing import Any, NamedTuple
 
 from prometheus_client.registry import CollectorRegistry
 
-from cloud_jobs.metrics.ingest_metrics import IngestMetrics
-from cloud_jobs.metrics.maintenance_metrics import MaintenanceMetrics
-from cloud_jobs.metrics.run_metrics import RunMetrics
+from cloud_jobs.run_metrics import IngestMetrics, MaintenanceMetrics, RunMetrics
 from cloud_jobs.status.centre_metrics import CentreCollector
-from cloud_jobs.verdicts.metrics import VerdictMetrics
+from cloud_jobs.verdicts.run import VerdictMetrics
 from deploy.canary.watch import CanaryMetrics
 from edge_agent.status_endpoint import AgentCollector
 from gateway.access.status import AccessMetrics

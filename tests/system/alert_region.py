@@ -15,8 +15,7 @@ from zlib import crc32
 
 import pulsar
 
-from cloud_jobs.reference_files import make_version
-from cloud_jobs.reference_publisher import publish
+from cloud_jobs.reference.files import make_version, publish
 from deploy.local import DaemonProcess, PulsarCluster, free_port, http_health
 from gateway.alerts.config import AlertEndpoint
 from gateway.alerts.status import AlertsStatus, read_alerts_status

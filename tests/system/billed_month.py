@@ -26,13 +26,14 @@ from cloud_jobs.billing.register.errors import AlreadyVoid
 from cloud_jobs.billing.register.ledger import check_numbers
 from cloud_jobs.billing.register.operations import Clerk, PostingResult, adjust_period, issue_period, void_invoice
 from cloud_jobs.billing.register.tables import Register
-from cloud_jobs.closing_job import close_on_spark
 from cloud_jobs.ingest.decoding import decode_messages
 from cloud_jobs.ingest.parts import write_part
+from cloud_jobs.jobs import close_on_spark
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.usage import groups, job
+from cloud_jobs.usage import devices as groups
+from cloud_jobs.usage import job
 from geo.spatial import TrackSettings
 from simulator.month import ArrivedBatch, Decide, Publish
 from tests.cloud_jobs.ingest.centre import new_ingest

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
-from cloud_jobs.lake.location import Location
-from cloud_jobs.lake.s3_access import S3Access
+from cloud_jobs.lake.location import Location, S3Access
 from deploy.local import ObjectStore
 
 

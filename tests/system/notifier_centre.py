@@ -15,8 +15,7 @@ from typing import Any
 
 import httpx
 
-from cloud_jobs.reference_files import make_version
-from cloud_jobs.reference_publisher import publish
+from cloud_jobs.reference.files import make_version, publish
 from deploy.local import DaemonProcess, PulsarCluster, free_port, http_health, wait_all
 from gateway.errors import NoAnswer
 from gateway.webhooks.config import NotifierEndpoint

@@ -8,8 +8,7 @@ from uuid import uuid4
 import pulsar
 import pytest
 
-from cloud_jobs.reference_files import make_version
-from cloud_jobs.reference_publisher import Signing, publish
+from cloud_jobs.reference.files import Signing, make_version, publish
 from deploy.local import LocalStack, stack_operator
 from deploy.local.alert_process import alert_process, alert_settings
 from gateway.alerts.config import AlertSettings

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from cloud_jobs.job_settings import SparkSettings
 from cloud_jobs.spark import start_spark
-from cloud_jobs.spark_settings import SparkSettings
 from deploy.local import PortBook, Server, SparkCluster, SparkClusterSettings, wait_all
 
 pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.own_servers, pytest.mark.timeout(300)]

@@ -18,16 +18,15 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from cloud_jobs.derived.incremental import commit
+from cloud_jobs.derived.outbox import Outbox, event_message, topic_sender
 from cloud_jobs.errors import CommitConflict
 from cloud_jobs.geofence import job
-from cloud_jobs.geofence.config import GeofenceSettings
+from cloud_jobs.geofence.event_revisions import GeofenceSettings
 from cloud_jobs.geofence.job import TABLE, GeofenceRun, compute_events
-from cloud_jobs.incremental import commit
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.outbox import Outbox, topic_sender
-from cloud_jobs.published_fences import fences_in
-from cloud_jobs.reference_cli import app
-from cloud_jobs.revisions import event_message
+from cloud_jobs.reference.commands import app
+from cloud_jobs.reference.tables import fences_in
 from deploy.local import LocalStack, stack_operator
 from geo.spatial import TrackSettings
 from tests.cloud_jobs.publications import rows_of

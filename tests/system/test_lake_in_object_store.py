@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from cloud_jobs.errors import Fenced, LakeError, LocationError
-from cloud_jobs.lake.location import Location
-from cloud_jobs.lake.s3_access import S3Access
+from cloud_jobs.lake.location import Location, S3Access
 from cloud_jobs.lake.tables import Lake
 from deploy.local import ObjectStore
 from tests.cloud_jobs.ingest.centre import batch, check, coverage, new_ingest, take_in

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from cloud_jobs.derived.outbox import NOTE, Outbox, encounter_message
+from cloud_jobs.job_settings import ProximitySettings
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.outbox import Outbox
 from cloud_jobs.proximity import job
-from cloud_jobs.proximity.config import ProximitySettings
-from cloud_jobs.proximity.crowds import CROWD
+from cloud_jobs.proximity.encounters import CROWD
 from cloud_jobs.proximity.job import TABLE, ProximityRun, compute_encounters
-from cloud_jobs.revisions import NOTE, encounter_message
 from geo.spatial import TrackSettings
 from tests.system.lake_of_fixes import NIGHT, LakeFix, in_force, ingest, lake_of
 

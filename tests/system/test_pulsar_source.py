@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from cloud_jobs.pulsar_source.reading.columns import arrow_schema
+from cloud_jobs.pulsar_source.messages import arrow_schema
 from deploy.local import LocalStack
 from tests.cloud_jobs.pulsar_source.world import (
     DeliveredBatches,

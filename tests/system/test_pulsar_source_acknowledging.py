@@ -2,7 +2,7 @@
 
 import pytest
 
-from cloud_jobs.pulsar_source.driver.acknowledging import acknowledge
+from cloud_jobs.pulsar_source.acknowledging import acknowledge
 from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
 from cloud_jobs.pulsar_source.position import LedgerPosition
 from tests.cloud_jobs.pulsar_source.world import LiveCluster, eventually

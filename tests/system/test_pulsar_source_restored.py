@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cloud_jobs.pulsar_source.driver.driver import Driver
-from cloud_jobs.pulsar_source.errors import DataLoss, PulsarSourceError
-from cloud_jobs.pulsar_source.options import PulsarOptions
+from cloud_jobs.pulsar_source.driver import Driver
+from cloud_jobs.pulsar_source.entries import PlannedRange
+from cloud_jobs.pulsar_source.options import DataLoss, PulsarOptions, PulsarSourceError
 from cloud_jobs.pulsar_source.position import Offset
-from cloud_jobs.pulsar_source.reading.planned import PlannedRange
-from cloud_jobs.pulsar_source.reading.range_reader import read_range
+from cloud_jobs.pulsar_source.range_reader import read_range
 from deploy.local import PulsarCluster
 from tests.cloud_jobs.pulsar_source.world import LiveCluster, eventually
 

@@ -14,12 +14,10 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from cloud_jobs.billing.contracts import Tariff, usable_contract
-from cloud_jobs.in_force import in_force
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.reference import CollectedReference, collect, publications_in, quarantined_messages
-from cloud_jobs.reference_cli import app
-from cloud_jobs.reference_files import make_version
-from cloud_jobs.reference_publisher import Signing, publish
+from cloud_jobs.reference.commands import app
+from cloud_jobs.reference.files import Signing, make_version, publish
+from cloud_jobs.reference.tables import CollectedReference, collect, in_force, publications_in, quarantined_messages
 from deploy.local import LocalStack, PulsarCluster, stack_operator
 from geo.reference.messages import ReferenceTrust
 from tests.pulsar_clients import open_client, source_access

@@ -24,19 +24,18 @@ from pyspark.sql import SparkSession
 
 import cloud_jobs
 from cloud_jobs.config import CloudSettings, ClusterSettings, IngestSettings
-from cloud_jobs.geofence.config import GeofenceSettings
+from cloud_jobs.geofence.event_revisions import GeofenceSettings
 from cloud_jobs.geofence.job import compute_events
 from cloud_jobs.ingest import job as ingest_job
 from cloud_jobs.ingest.decoding import Batches
 from cloud_jobs.ingest.job import start_ingest
 from cloud_jobs.ingest.parts import write_parts
+from cloud_jobs.job_settings import ProximitySettings, SparkSettings
 from cloud_jobs.lake.coverage import DeviceStream
 from cloud_jobs.lake.location import Location
-from cloud_jobs.proximity.config import ProximitySettings
+from cloud_jobs.project_archive import write_bundle
 from cloud_jobs.proximity.job import compute_encounters
 from cloud_jobs.spark import start_spark
-from cloud_jobs.spark_settings import SparkSettings
-from cloud_jobs.submit_bundle import write_bundle
 from cloud_jobs.usage.job import compute_usage
 from deploy.local import PortBook, PulsarCluster, Server, SparkCluster, SparkClusterSettings, wait_all
 from geo.spatial import TrackSettings

@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 
 from cloud_jobs.lake.schemas import QUANTITIES
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.usage import groups, job
+from cloud_jobs.usage import devices as groups
+from cloud_jobs.usage import job
 from cloud_jobs.usage.job import UsageRun, compute_usage
 from geo.spatial import TrackSettings
 from tests.cloud_jobs.publications import rows_of

@@ -18,8 +18,7 @@ import pulsar
 import pytest
 from pyspark.sql import SparkSession
 
-from cloud_jobs.geofence.config import GeofenceSettings
-from cloud_jobs.geofence.event_revisions import EventRules
+from cloud_jobs.geofence.event_revisions import EventRules, GeofenceSettings
 from cloud_jobs.geofence.job import TABLE, compute_events
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.verdicts.run import verdict_message

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.text import Text
 from typer.testing import CliRunner
 
-from cloud_jobs.fitted_table import Column, FittedTable
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.reference_cli import app as reference
+from cloud_jobs.reference.commands import app as reference
+from cloud_jobs.terminal import Column, FittedTable
 from edge_agent.push.push_cli import app as push
 from tests.cloud_jobs.test_reference_publisher import CONTRACTS
 from tests.identity.registry_world import table

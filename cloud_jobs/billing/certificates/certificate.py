@@ -18,9 +18,8 @@ from typing import Any, Final, NamedTuple
 from cloud_jobs.billing.certificates.decisions import Decision, accepting, in_effect
 from cloud_jobs.billing.contracts import DoubtBounds
 from cloud_jobs.billing.usage import Reach
-from cloud_jobs.lake.coverage import Coverage, TenantDevice
-from cloud_jobs.lake.seq_ranges import SeqRanges
-from cloud_jobs.lake.vehicle_counters import OdometerWay
+from cloud_jobs.lake.coverage import Coverage, SeqRanges, TenantDevice
+from cloud_jobs.lake.values import OdometerWay
 from geo.reference.moments import stamp
 from waybill.record import NO_FAULTS, IntervalSet
 from waybill.record.record import EPOCH_RANDOM_BITS

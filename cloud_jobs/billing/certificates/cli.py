@@ -26,15 +26,13 @@ from cloud_jobs.billing.certificates.decisions import (
 from cloud_jobs.billing.certificates.reader import certificates_from
 from cloud_jobs.billing.contracts import Contracts
 from cloud_jobs.billing.register.current_contracts import contracts_above
-from cloud_jobs.device_option import device_of
-from cloud_jobs.error_messages import cloud_errors_as_messages
-from cloud_jobs.fitted_table import Column, FittedTable, screen
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.snapshot_reads import reference_table
 from cloud_jobs.lake.snapshots import newest_state
-from cloud_jobs.lake.store_clock import checked_time
+from cloud_jobs.lake.stored_files import checked_time
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.terminal import Column, FittedTable, cloud_errors_as_messages, device_of, screen
 from geo.reference.moments import stamp
 from waybill.settings import read_file
 

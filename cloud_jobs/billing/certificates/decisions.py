@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cloud_jobs.billing.errors import BillingError
+from cloud_jobs.lake.appending import Row, append_missing
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import DECISIONS
-from cloud_jobs.lake.shared_append import Row, append_missing
 from cloud_jobs.lake.snapshot_reads import of_devices
 from cloud_jobs.lake.snapshots import LakeState
 from cloud_jobs.lake.tables import Condition, Lake, row_fault_as_error

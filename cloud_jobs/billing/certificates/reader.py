@@ -27,13 +27,9 @@ from cloud_jobs.billing.certificates.certificate import (
 from cloud_jobs.billing.certificates.decisions import by_device, decisions
 from cloud_jobs.billing.contracts import DoubtBounds
 from cloud_jobs.billing.usage import Reach, reach_at, tracks_at
-from cloud_jobs.fence_versions import FenceVersions
-from cloud_jobs.lake.applied_tracks import tracks_number
-from cloud_jobs.lake.coverage import Coverage, TenantDevice
-from cloud_jobs.lake.encoding import encoded
+from cloud_jobs.lake.coverage import Coverage, SeqRanges, TenantDevice
 from cloud_jobs.lake.erasures import Erasures
 from cloud_jobs.lake.schemas import LATE_POSITIONS, OBSERVED, QUARTERS, WHOLE_DEVICE
-from cloud_jobs.lake.seq_ranges import SeqRanges
 from cloud_jobs.lake.snapshot_reads import (
     conflicts,
     coverage,
@@ -43,11 +39,11 @@ from cloud_jobs.lake.snapshot_reads import (
     reference_rows,
     usage_rows,
 )
-from cloud_jobs.lake.snapshots import LakeState
+from cloud_jobs.lake.snapshots import LakeState, tracks_number
 from cloud_jobs.lake.stored_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.lake.vehicle_counters import OdometerWay
-from cloud_jobs.published_fences import parsed
+from cloud_jobs.lake.values import OdometerWay, encoded
+from cloud_jobs.reference.tables import FenceVersions, parsed
 from geo.reference.in_force import RefusedVersion, published_fences
 from geo.reference.moments import stamp
 from waybill.record import IntervalSet

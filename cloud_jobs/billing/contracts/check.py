@@ -29,7 +29,7 @@ from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.tariff import ANY_ZONE, Tariff
 from cloud_jobs.billing.errors import BadPeriod, BillingError
 from cloud_jobs.billing.units import Meter
-from cloud_jobs.in_force import in_force
+from cloud_jobs.reference.tables import in_force
 from geo.reference.in_force import publication_order, usable_fence
 from geo.reference.moments import beginning, ending, stamp
 from waybill.identity.publication_id import next_publication_id

@@ -48,8 +48,8 @@ from cloud_jobs.billing.contracts.published import (
     parsed,
     usable_contract,
 )
-from cloud_jobs.in_force import in_force
 from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.reference.tables import in_force
 from geo.reference.in_force import RefusedVersion, Usable
 from geo.reference.moments import UNKNOWN_BEGINNING
 

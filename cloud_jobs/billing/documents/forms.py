@@ -23,8 +23,7 @@ from cloud_jobs.billing.documents.document import DocumentType
 from cloud_jobs.billing.documents.ubl import to_ubl
 from cloud_jobs.billing.rating import ChargeKind
 from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, quantity_text
-from cloud_jobs.fitted_table import PIPE_WIDTH, Column, FittedTable
-from cloud_jobs.result_file import spreadsheet_text
+from cloud_jobs.terminal import PIPE_WIDTH, Column, FittedTable, spreadsheet_text
 from waybill.daemon.durable_file import create_durably, sync_folder
 
 # A document for the terminal, as Rich tables.

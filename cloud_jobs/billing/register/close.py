@@ -17,7 +17,6 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from cloud_jobs.billing.billing_period import BillingPeriod, days_text
 from cloud_jobs.billing.certificates import DeviceCertificate, certificates_of_spans
@@ -46,7 +45,7 @@ from cloud_jobs.billing.register.control_totals import (
     record_totals,
 )
 from cloud_jobs.billing.register.current_contracts import agreed_with, contract_digest
-from cloud_jobs.billing.register.errors import ClosingTooLate, DamagedPayer, NoPayer, RegisterDamaged
+from cloud_jobs.billing.register.errors import DamagedPayer, NoPayer, RegisterDamaged
 from cloud_jobs.billing.register.ledger import Ledger
 from cloud_jobs.billing.register.operations import commit_made
 from cloud_jobs.billing.register.tables import (
@@ -62,13 +61,10 @@ from cloud_jobs.billing.register.tables import (
 from cloud_jobs.billing.units import Meter
 from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.coverage import TenantDevice
-from cloud_jobs.lake.data_files import DataFile, write_data_files
-from cloud_jobs.lake.dead_runs import is_dead
-from cloud_jobs.lake.record_counts import miscounted
 from cloud_jobs.lake.schemas import TABLES
-from cloud_jobs.lake.snapshot_reads import reference_rows, usage_rows, usage_rows_each, used_devices
+from cloud_jobs.lake.snapshot_reads import miscounted, reference_rows, usage_rows, usage_rows_each, used_devices
 from cloud_jobs.lake.snapshots import LakeState, Snapshot
-from cloud_jobs.lake.tables import Lake, row_fault_as_error
+from cloud_jobs.lake.tables import DataFile, Lake, row_fault_as_error, write_data_files
 
 # Python's search for cycles of objects, put off while much is made that has none.
 
@@ -323,7 +319,7 @@ def close_period(
     there are some, and all payers are closed.
 
     Raises UnknownPayer for one that was asked for and never pays; NoPayer if none was asked for, and there is none;
-    BadPeriod, LakeError, CommitConflict, CommitFailed, StoreUnavailable, ClosingTooLate: then nothing is closed.
+    BadPeriod, LakeError, CommitConflict, CommitFailed, StoreUnavailable: then nothing is closed.
     """
     with without_cycles():
         contracts, refused = contracts_of(lake, snapshot, days, payers, run)
@@ -345,13 +341,8 @@ def close_period(
         rows = [closing_row(replace(one, number=counter), run.now) for one in closings]
         return _written(lake, "closings", pa.Table.from_pylist(rows, schema=TABLES["closings"].schema), run.now)
 
-    def check(opened: DeltaTable) -> None:
-        # it was stopped for hours, and its lines and certificates were swept up
-        if is_dead(opened, run.name):
-            raise ClosingTooLate(run.name)
-
     # the fence: from here on the run is a closing, and each payer's newest one
-    commit_made(lake, "closings", files, check=check)
+    commit_made(lake, "closings", files)
     if unbilled is not None and payers is None and (found := _unbilled(lake, snapshot, days, contracts)):
         unbilled(found)
     return closings

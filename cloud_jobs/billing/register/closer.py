@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Any, Final
 
-from cloud_jobs.applied_fences import fences_number
 from cloud_jobs.billing.billing_period import day_start
 from cloud_jobs.billing.certificates import DeviceCertificate
 from cloud_jobs.billing.contracts import PayerContract
@@ -28,7 +27,7 @@ from cloud_jobs.billing.register.tables import (
 )
 from cloud_jobs.billing.units import Meter
 from cloud_jobs.lake.snapshot_reads import reference_rows
-from cloud_jobs.lake.snapshots import LakeState
+from cloud_jobs.lake.snapshots import LakeState, fences_number
 from cloud_jobs.lake.tables import Lake
 from geo.reference.in_force import published_fences
 

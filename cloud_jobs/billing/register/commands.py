@@ -32,14 +32,13 @@ from cloud_jobs.billing.register.terminal import (
     document_values,
     documents_table,
 )
-from cloud_jobs.error_messages import cloud_errors_as_messages
-from cloud_jobs.fitted_table import screen
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.snapshots import read_snapshot, take_snapshot
-from cloud_jobs.lake.store_clock import checked_time
+from cloud_jobs.lake.stored_files import checked_time
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.reference_note import reference_taken_at
+from cloud_jobs.reference.tables import reference_taken_at
+from cloud_jobs.terminal import cloud_errors_as_messages, screen
 from geo.reference.moments import stamp
 from waybill.settings import printable_json
 
@@ -156,8 +155,8 @@ def close(
     Example: waybill bill close --lake lake --period 2026-03
     """
     # with all that rates: who shows or issues what was rated does not wait for it
-    from cloud_jobs.billing.register.close import close_period, unbilled_text  # noqa: PLC0415
-    from cloud_jobs.billing.register.closer import ClosingRun  # noqa: PLC0415
+    from cloud_jobs.billing.register.close import close_period, unbilled_text
+    from cloud_jobs.billing.register.closer import ClosingRun
 
     tables = _lake(lake)
     tables.check("records")

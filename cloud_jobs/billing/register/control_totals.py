@@ -21,7 +21,6 @@ from cloud_jobs.billing.rating.cells_of_usage import METER_OF, known_quarters
 from cloud_jobs.billing.rating.charges import WITHOUT_ZONE
 from cloud_jobs.billing.units import Meter
 from cloud_jobs.billing.usage import MAX_SEGMENT
-from cloud_jobs.lake.content_bytes import is_customer_event
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.erasures import Erasure, Erasures, records_and_erasures
 from cloud_jobs.lake.schemas import QUARTERS, WHOLE_DEVICE
@@ -29,6 +28,7 @@ from cloud_jobs.lake.snapshot_reads import of_devices
 from cloud_jobs.lake.snapshots import LakeState
 from cloud_jobs.lake.stored_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.values import is_customer_event
 
 # Records held against the rows of usage that count them: of each device and UTC day all are metered, and each once.
 

@@ -25,7 +25,6 @@ RegisterError
 ├── Unattributed            nobody is named who asks, or no reason why
 ├── NothingClosed           nobody was closed for the period
 ├── NoPayer                 no account pays for a day of the period
-├── ClosingTooLate          a closing was stopped for so long that its lines were swept up
 └── RegisterDamaged         documents contradict each other, or what they were made of
 """
 
@@ -219,16 +218,6 @@ class NoPayer(RegisterError):
 
     def __init__(self, period: str) -> None:
         super().__init__(f"no account pays for a day of {period}, so nobody is closed: is the period meant?")
-
-
-class ClosingTooLate(RegisterError):
-    """What the run has written was taken for that of one that died."""
-
-    def __init__(self, run: str) -> None:
-        super().__init__(
-            f"nothing is closed: the run {run} was stopped for hours after it wrote its lines, and maintenance has "
-            "taken it for dead; close the period again"
-        )
 
 
 class RegisterDamaged(RegisterError):

@@ -39,9 +39,8 @@ from cloud_jobs.billing.register.errors import (
 from cloud_jobs.billing.register.ledger import BESIDE, IssuedDocument, Ledger, Numbering
 from cloud_jobs.billing.register.tables import Register, document_row, in_parts, missing_closing
 from cloud_jobs.errors import CommitConflict, CommitFailed, Fenced
-from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import TABLES
-from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.tables import DataFile, Lake, write_data_files
 from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
 
 Row = dict[str, Any]
@@ -81,19 +80,11 @@ def commit_made(
     table: str,
     make: MakeFiles,
     *,
-    check: Callable[[DeltaTable], None] = lambda _: None,
     pause: Callable[[float], object] = time.sleep,
 ) -> None:
-    """Adds files to a table of the register, in one commit, whatever others add. Raises as `post`.
+    """Adds files to a table of the register, in one commit, whatever others add. Raises as `post`."""
 
-    `check` raises where the commit must not be made upon the version that was opened.
-    """
-
-    def written(opened: DeltaTable, counter: int) -> Sequence[DataFile]:
-        check(opened)
-        return make(counter)
-
-    _commit(lake, table, written, pause)
+    _commit(lake, table, lambda _, counter: make(counter), pause)
 
 
 def _commit(

@@ -13,7 +13,7 @@ from cloud_jobs.billing.rating import Charge, RatedAccount
 from cloud_jobs.billing.register.closing import Closing, ClosingState, Noticed
 from cloud_jobs.billing.register.ledger import IssuedDocument
 from cloud_jobs.billing.units import amount_text, quantity_text
-from cloud_jobs.fitted_table import Column, FittedTable
+from cloud_jobs.terminal import Column, FittedTable
 from geo.reference.moments import stamp
 
 _MAX_REASONS = 3

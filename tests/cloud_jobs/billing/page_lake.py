@@ -9,13 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from cloud_jobs.applied_fences import fences_number
-from cloud_jobs.lake.applied_tracks import note_tracks
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
-from cloud_jobs.lake.data_files import write_data_files
-from cloud_jobs.lake.tables import FENCES, INGEST, TRACKS, Lake
+from cloud_jobs.lake.snapshots import fences_number, note_tracks
+from cloud_jobs.lake.tables import FENCES, INGEST, TRACKS, Lake, write_data_files
 from cloud_jobs.lake.transactions import counter_of, newest_number
-from cloud_jobs.reference_files import read_reference
+from cloud_jobs.reference.files import read_reference
 from edge_agent.intake.messages import parse_message
 from geo.reference.in_force import published_fences
 from geo.spatial import TrackSettings

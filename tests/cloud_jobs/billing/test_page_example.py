@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from cloud_jobs import fitted_table
+from cloud_jobs import terminal as fitted_table
 from cloud_jobs.billing.certificates import cli as decisions_cli
 from cloud_jobs.billing.register import commands
 from tests.cloud_jobs.billing.page_lake import DOCS, NOW, PageLake

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from cloud_jobs.geofence.config import GeofenceSettings
-from cloud_jobs.geofence.event_revisions import INPUT, EventRules, revise
-from cloud_jobs.geofence.units import DAY_MS
+from cloud_jobs.geofence.event_revisions import INPUT, EventRules, GeofenceSettings, revise
 from geo.spatial import TrackSettings
+from geo.spatial.event_ids import DAY_MS
 
 
 class GeofenceFix(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -12,11 +11,9 @@ from pydantic import ValidationError
 from shapely.affinity import translate
 
 from cloud_jobs.errors import CloudError
-from cloud_jobs.geofence.config import GeofenceSettings
-from cloud_jobs.geofence.event_revisions import INPUT, REVISIONS, revise
-from cloud_jobs.geofence.units import DAY_MS
-from cloud_jobs.lake.schemas import GEOFENCE_EVENTS
+from cloud_jobs.geofence.event_revisions import GeofenceSettings
 from geo.spatial import FenceSet, TrackSettings
+from geo.spatial.event_ids import DAY_MS
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, GeofenceFix, latest, rules
 
 NOON = 20_000 * DAY_MS + DAY_MS // 2
@@ -50,13 +47,6 @@ def test_a_drive_through_is_an_entry_an_exit_and_a_crossing_of_the_gate() -> Non
     assert entered == NOON + MINUTE + MINUTE // 2
 
 
-def test_what_came_before_is_not_published_again() -> None:
-    centre = GeofenceCentre(rules())
-    assert centre.take(THROUGH)
-    assert centre.take(THROUGH) == []
-    assert centre.take([GeofenceFix("d", 9, NOON + 9 * MINUTE, 0.005, 0.02)]) == []
-
-
 def test_a_late_fix_moves_the_entry_it_explains() -> None:
     centre = GeofenceCentre(rules(dwell_s=None))
     centre.take(THROUGH)
@@ -74,23 +64,6 @@ def test_a_late_fix_retracts_the_crossing_that_never_was() -> None:
     assert len(before) <= 2
     assert all(row["revision"] == 1 and row["retracted"] for row in news)
     assert centre.in_force() == []
-
-
-def test_a_visit_over_midnight_is_one_visit() -> None:
-    midnight = 20_001 * DAY_MS
-    places = [(0.005, -0.005), *[(0.005, 0.005)] * 240, (0.005, -0.005)]
-    centre = GeofenceCentre(rules(dwell_s=None))
-    for fix in drive(midnight - 2 * 3_600_000, *places):
-        centre.take([fix])
-    assert [(row[2], row[4]) for row in centre.in_force()] == [("enter", 0.0), ("exit", 240 * 60.0)]
-    assert Counter(row["revision"] for row in centre.table) == {0: 2}
-
-
-def test_fixes_without_a_place_stop_nobody() -> None:
-    centre = GeofenceCentre(rules())
-    centre.take([*THROUGH, GeofenceFix("d", 99, NOON + 1, float("nan"), 0.0)])
-    assert kinds(centre) == ["enter", "exit", "forward"]
-    assert revise(INPUT.empty_table(), centre.rules).num_rows == 0
 
 
 def test_rules_that_contradict_each_other_are_refused() -> None:
@@ -170,7 +143,3 @@ def test_again_publishes_nothing(fixes: list[GeofenceFix]) -> None:
     centre.take(fixes)
     again = GeofenceCentre(centre.rules, set(), list(centre.table))
     assert again.take(fixes) == []
-
-
-def test_news_have_the_columns_of_the_table() -> None:
-    assert REVISIONS.names == GEOFENCE_EVENTS.names[:-2]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cloud_jobs.geofence.units import DAY_MS, units_of
+from cloud_jobs.geofence.event_revisions import units_of
 from geo.spatial import EventSettings, FenceSet, Fixes, GeofenceEvent, find_events
+from geo.spatial.event_ids import DAY_MS
 from tests.geo.spatial.timed_world import TimedWorld, timed_world, tracks_of
 from tests.geo.spatial.worlds import every_fix
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,12 @@ from deltalake.exceptions import CommitFailedError
 import cloud_jobs.lake.tables as module
 from cloud_jobs.errors import CommitFailed
 from cloud_jobs.ingest import micro_batch as duplicates
-from cloud_jobs.ingest.quarantine import RECORD_ID
-from cloud_jobs.lake.erasures import Erasure
+from cloud_jobs.ingest.parts import RECORD_ID
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.maintenance.merge_plan import FileLimits
-from cloud_jobs.maintenance.rewriting import Rewriter
-from cloud_jobs.maintenance.table_files import table_files
+from cloud_jobs.maintenance.compaction import FileLimits, Rewriter
+from cloud_jobs.maintenance.sweeping import table_files
 from tests.cloud_jobs.ingest.centre import batch, check, new_ingest, new_lake, take_in
-from tests.cloud_jobs.maintenance.upkeep import parquet_files, positions, raw, run
+from tests.cloud_jobs.maintenance.upkeep import parquet_files, raw, run
 from waybill.record import IntervalSet
 
 
@@ -74,28 +71,6 @@ def test_a_count_of_a_micro_batch_is_written_after_whatever_else_was_committed(
     else:
         lake.append("ingest_batches", [row])
     assert lake.rows("ingest_batches").num_rows == (3 if refusals == 1000 else 4)
-
-
-def test_what_was_erased_is_looked_for_in_no_file_when_it_comes_again(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for at in range(5):
-        take_in(lake, new_ingest(lake), [positions(10 + 2 * at, day=at), batch(11 + 2 * at, day=at)])
-    run(lake, Erasure("acme", "d", datetime(2026, 2, 1, tzinfo=UTC)))
-    opened: list[str] = []
-    read = duplicates._stored_rows
-
-    def counted(files: Any, path: str, *rest: Any) -> Any:
-        opened.append(path)
-        return read(files, path, *rest)
-
-    monkeypatch.setattr(duplicates, "_stored_rows", counted)
-    take_in(lake, new_ingest(lake), [positions(10), positions(12, day=1, latitude=9.0)])
-    assert opened == []
-    take_in(lake, new_ingest(lake), [batch(11, word="other")])
-    assert opened
-    conflicts = lake.rows("quarantine", ["seq"], where=[("cause", "=", "conflict")])
-    assert conflicts["seq"].to_pylist() == [11]
 
 
 def test_a_duplicate_is_compared_with_one_of_many_large_payloads_and_memory_stays_small(lake: Lake) -> None:

@@ -7,8 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.lake.content_bytes import RECORD_BYTES
-from cloud_jobs.lake.schemas import CONTENT
+from cloud_jobs.lake.values import RECORD_BYTES
 from simulator.truth import content_bytes, made_canary, made_event, made_position, made_raw, made_signal
 from simulator.truth.made import Made
 from tests.cloud_jobs.ingest.test_decoding import decoded, rows_of
@@ -58,7 +57,3 @@ def test_a_record_says_as_much_in_whatever_batches_it_travels(batch: Batch, data
     apart = [row for part in parts for row in rows_of(decoded(encode(part)))]
     assert {row["seq"]: row["content_bytes"] for row in apart} == together
     assert all(number >= RECORD_BYTES for number in together.values())
-
-
-def test_it_is_no_content_that_two_records_could_differ_in() -> None:
-    assert "content_bytes" not in CONTENT

@@ -13,10 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.ingest.decoding import RECORD_COLUMNS, Decoded, decode_messages
-from cloud_jobs.ingest.sensible_time import SensibleTime
+from cloud_jobs.ingest.decoding import RECORD_COLUMNS, Decoded, SensibleTime, decode_messages
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
-from cloud_jobs.lake.schemas import RECORDS
 from tests.strategies import batches
 from tests.telemetry.test_wire import framed
 from waybill.identity.sealing import Sealer, Unsealer
@@ -112,27 +110,6 @@ def test_whatever_is_called_old_a_day_is_one_that_a_calendar_has(times: list[tup
     assert all(day is None or date(1970, 1, 1) <= day < date(2100, 1, 1) for day in days)
 
 
-def test_rows_of_whole_messages_come_in_order_whatever_order_the_messages_came_in() -> None:
-    def one(device: str, *seqs: int) -> bytes:
-        return encode(Batch(device, 9, 9, tuple(Record(seq, 0, Canary(id="x")) for seq in seqs)))
-
-    sent = one("b", 3, 4), one("a", 8), ("abel", one("b", 5)), one("b", 1, 2), one("a", 7)
-    rows = rows_of(decoded(*sent))
-    assert [(row["tenant"], row["device"], row["seq"]) for row in rows] == [
-        ("abel", "b", 5),
-        ("acme", "a", 7),
-        ("acme", "a", 8),
-        *(("acme", "b", seq) for seq in range(1, 5)),
-    ]
-
-
-def test_devices_of_two_tenants_with_one_name_and_epoch_are_two_streams() -> None:
-    value = encode(Batch("d", 9, 1, (Record(1, 0, Canary(id="x")),)))
-    found = decoded(value, ("other", value))
-    said = (Coverage(IntervalSet([(1, 1)]), head=1), 1)
-    assert found.streams == {DeviceStream("acme", "d", 9): said, DeviceStream("other", "d", 9): said}
-
-
 @pytest.mark.parametrize("tenant", [None, "", "a b", "../up", "a'", "x" * 64])
 def test_a_message_without_a_tenant_or_with_one_that_nobody_can_be_is_malformed(tenant: str | None) -> None:
     value = encode(Batch("d", 9, 1, (Record(1, 0, Canary(id="x")),)))
@@ -175,19 +152,6 @@ def test_a_content_that_contradicts_its_consistent_header_is_malformed_before_an
     assert (found.rows, found.streams) == (None, {})
 
 
-def test_a_message_that_the_source_calls_malformed_is_so_though_its_value_is_a_batch() -> None:
-    consistent = encode(Batch("d", 9, 4, (Record(2, 0, Canary(id="x")),)))
-    reasons = ["properties not UTF-8: ff", "publish_time not a time of the years 1970 to 9999: 0 ms", None]
-    rows = messages(consistent, consistent, consistent).to_pylist()
-    named = [row | {"malformed": reason} for row, reason in zip(rows, reasons, strict=True)]
-    named[0]["properties"] = named[1]["publish_time"] = None
-    (found,) = decode_messages([pa.RecordBatch.from_pylist(named, schema=MESSAGES)])
-    assert [row["malformed"] for row in found.malformed] == [f"message: {reasons[0]}", f"message: {reasons[1]}"]
-    assert found.malformed[0]["payload"] == consistent
-    assert len({row["fingerprint"] for row in found.malformed}) == 2
-    assert len(rows_of(found)) == 1
-
-
 def test_a_topic_of_one_tenant_has_no_message_of_another() -> None:
     sent = messages(encode(Batch("d", 9, 4, (Record(2, 0, Canary(id="x")),))))
     (topic,) = sent["topic"].to_pylist()
@@ -199,17 +163,6 @@ def test_a_topic_of_one_tenant_has_no_message_of_another() -> None:
         assert len(rows_of(found)) == 1
 
 
-def test_a_batch_of_tombstones_only_has_a_header_and_no_rows() -> None:
-    found = decoded(encode(Batch("d", 9, 4, (), (Tombstone(1, 4, "age"),))))
-    assert found.rows is None
-    assert found.streams == {DeviceStream("acme", "d", 9): (Coverage(tombstones=(Tombstone(1, 4, "age"),), head=4), 0)}
-
-
-def test_the_rows_are_columns_of_the_records_table() -> None:
-    assert set(RECORDS.names) - set(RECORD_COLUMNS.names) == {"ingested_at", "ingest_number"}
-    assert all(RECORDS.field(name).type == RECORD_COLUMNS.field(name).type for name in RECORD_COLUMNS.names)
-
-
 def test_what_unpacks_to_much_is_opened_in_several_parts() -> None:
     whole = [Record(seq, 0, Raw(topic="t" * 60_000, payload=bytes(40_000))) for seq in range(1, 81)]
     large = encode(Batch("d", 9, 80, tuple(whole)))
@@ -218,14 +171,6 @@ def test_what_unpacks_to_much_is_opened_in_several_parts() -> None:
     assert len(parts) > 1
     assert sum(len(rows_of(part)) for part in parts) == 20 * 80
     assert max(part.rows.nbytes for part in parts if part.rows is not None) < 128 << 20
-
-
-def test_tombstones_without_number_are_opened_in_several_parts() -> None:
-    lost = tuple(Tombstone(seq, seq, "q") for seq in range(1, 20_000, 2))
-    tombstones = encode(Batch("d", 9, 1 << 20, (), lost))
-    parts = list(decode_messages([messages(*[tombstones] * 40)]))
-    assert sum(part.messages for part in parts) == 40
-    assert len(parts) > 1
 
 
 def sealed_messages(tenant: str, *batches: bytes) -> pa.RecordBatch:
@@ -255,11 +200,3 @@ def test_what_does_not_open_is_malformed_and_kept_sealed_and_nothing_else_waits_
     assert len(rows_of(found)) == 1
     (without_key,) = decode_messages([sealed])
     assert without_key.malformed[0]["malformed"].startswith("sealed: it is sealed for the key ")
-
-
-def test_what_names_no_tenant_is_malformed_before_a_key_is_used() -> None:
-    sealed = sealed_messages("acme", encode(Batch("d", 9, 1, (Record(1, 0, Canary(id="x")),))))["value"][0].as_py()
-    strangers = messages(("x" * 65_536, sealed), ("", sealed))
-    (found,) = decode_messages([strangers], unsealer=Unsealer([TENANTS_KEY]))
-    assert {row["malformed"].partition(":")[0] for row in found.malformed} == {"tenant"}
-    assert found.rows is None

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.ingest.deduplication import StreamPart, deduplicate
+from cloud_jobs.ingest.parts import StreamPart, deduplicate
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from tests.strategies import interval_sets
 from waybill.record import Header, IntervalSet, Tombstone
@@ -67,14 +67,6 @@ def test_the_union_of_all_names_is_let_in_and_the_rest_are_duplicates(history: l
     assert {(buffer.device, seq) for buffer, coverage in known.items() for seq in coverage.received} == names
 
 
-@given(histories)
-def test_a_history_that_comes_again_changes_nothing(history: list[Header]) -> None:
-    known, _, _ = run(history, [])
-    again = deduplicate(known, parts(history))
-    assert (again.accepted_count, again.delta) == (0, {})
-    assert all(known[buffer].received == coverage.received for buffer, coverage in again.coverage.items())
-
-
 @given(histories, histories)
 def test_what_is_kept_of_the_parts_with_duplicates_and_all_of_the_others_is_what_is_let_in(
     before: list[Header], history: list[Header]
@@ -100,16 +92,6 @@ def test_what_was_known_and_what_became_known_is_what_is_known(before: list[Head
         assert known.get(stream, Coverage()) | decision.delta.get(stream, Coverage()) == coverage
 
 
-@given(histories, st.randoms())
-def test_received_and_missing_do_not_depend_on_the_order(history: list[Header], random: object) -> None:
-    shuffled = list(history)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-    one, other = run(history, [])[0], run(shuffled, [])[0]
-    assert {buffer: (c.received, c.declared_lost, c.missing) for buffer, c in one.items()} == {
-        buffer: (c.received, c.declared_lost, c.missing) for buffer, c in other.items()
-    }
-
-
 @given(histories)
 def test_every_name_up_to_the_head_is_received_lost_or_missing(history: list[Header]) -> None:
     for coverage in run(history, [])[0].values():
@@ -126,8 +108,3 @@ def test_a_record_that_comes_after_its_tombstone_is_let_in_and_no_longer_lost() 
     known, accepted, _ = run([buried, late], [])
     coverage = known[DeviceStream("acme", "a", 7)]
     assert (accepted, coverage.declared_lost, coverage.missing) == (4, IntervalSet([(5, 5)]), IntervalSet())
-
-
-def test_a_head_beyond_what_came_leaves_the_device_open() -> None:
-    known, _, _ = run([Header("a", 7, 9, IntervalSet([(1, 3)]))], [])
-    assert known[DeviceStream("acme", "a", 7)].missing == IntervalSet([(4, 9)])

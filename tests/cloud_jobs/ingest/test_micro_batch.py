@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import json
-import pickle
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from deltalake import write_deltalake
 
-from cloud_jobs.errors import CommitFailed, Fenced, LakeError
-from cloud_jobs.ingest import micro_batch as duplicates
-from cloud_jobs.ingest.decoding import decode_messages
+from cloud_jobs.errors import CommitFailed, Fenced
 from cloud_jobs.ingest.micro_batch import CrashPoint
-from cloud_jobs.ingest.parts import write_part
 from cloud_jobs.lake.coverage import DeviceStream
-from cloud_jobs.lake.schemas import RECORDS
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import commit_files
 from tests.cloud_jobs.ingest.centre import batch, check, coverage, new_ingest, new_lake, seqs_in_table, take_in
-from tests.cloud_jobs.ingest.test_decoding import messages
-from tests.cloud_jobs.lake.test_data_files import row
 from waybill.daemon.durable_file import create_durably
 from waybill.record import IntervalSet, Tombstone
 
@@ -55,43 +44,6 @@ def test_records_come_out_once_and_coverage_says_what_is_there(lake: Lake) -> No
     assert (counted(lake, "accepted"), counted(lake, "duplicates"), counted(lake, "conflicts")) == (5, 5, 0)
     known = coverage(lake)
     assert (known.missing, known.declared_lost) == (IntervalSet([(5, 5), (9, 9)]), IntervalSet([(6, 7)]))
-
-
-def test_each_commit_has_its_number_in_its_records(lake: Lake) -> None:
-    writer = new_ingest(lake)
-    take_in(lake, writer, [batch(1)])
-    take_in(lake, writer, [batch(1)])
-    take_in(lake, writer, [batch(1, 2)])
-    rows = lake.rows("records", ["seq", "ingest_number"]).to_pylist()
-    assert sorted((row["seq"], row["ingest_number"]) for row in rows) == [(1, 1), (2, 3)]
-    assert sorted(lake.rows("ingest_batches")["ingest_number"].to_pylist()) == [1, 2, 3]
-
-
-def test_a_task_writes_one_file_a_day_in_the_order_of_devices_and_seqs(lake: Lake) -> None:
-    writer = new_ingest(lake)
-    take_in(lake, writer, [batch(3, 4, device="b"), batch(1, 2, device="b"), batch(5, device="a"), batch(9, day=1)])
-    uris = paths(lake)
-    assert len(uris) == 2
-    found = [pq.read_table(uri, columns=["device", "seq"], partitioning=None).to_pylist() for uri in uris]
-    ids = sorted(([(row["device"], row["seq"]) for row in rows] for rows in found), key=len)
-    assert ids == [[("d", 9)], [("a", 5), ("b", 1), ("b", 2), ("b", 3), ("b", 4)]]
-
-
-def test_a_new_ingest_knows_what_the_one_before_it_committed(lake: Lake) -> None:
-    take_in(lake, new_ingest(lake), [batch(1, 2)])
-    lake.open("records").optimize.compact()
-    take_in(lake, new_ingest(lake), [batch(2, 3)])
-    assert check(lake) == IntervalSet([(1, 3)])
-
-
-def test_tombstones_and_heads_are_committed_without_any_record(lake: Lake) -> None:
-    writer = new_ingest(lake)
-    take_in(lake, writer, [batch(1, 2, head=4)])
-    version = lake.open("records").version()
-    take_in(lake, writer, [batch(head=4, lost=(Tombstone(3, 4, "age"),))])
-    assert lake.open("records").version() == version + 1
-    assert coverage(lake).declared_lost == IntervalSet([(3, 4)])
-    assert not coverage(lake).missing
 
 
 @pytest.mark.parametrize("tasks", [1, 2])
@@ -129,38 +81,12 @@ def test_a_message_without_its_tenant_is_kept_and_let_in_when_it_comes_with_one(
     assert [row["detail"][:7] for row in lake.rows("quarantine").to_pylist()] == ["tenant:"] * 2
 
 
-def test_a_device_time_far_off_is_counted_kept_apart_and_its_duplicate_found(lake: Lake) -> None:
-    writer = new_ingest(lake)
-    take_in(lake, writer, [batch(1, 2, day=-500), batch(3), batch(4, day=2)])
-    take_in(lake, writer, [batch(1, 2, 5, day=-500), batch(3)])
-    take_in(lake, writer, [batch(4, day=2, word="y")])
-    assert check(lake) == IntervalSet([(1, 5)])
-    assert (counted(lake, "accepted"), counted(lake, "duplicates"), counted(lake, "far_off")) == (5, 4, 4)
-    assert conflicts(lake) == [(4, "y4")]
-    rows = lake.rows("records", ["seq", "device_date"]).to_pylist()
-    assert [row["seq"] for row in rows if row["device_date"] is not None] == [3]
-    assert {path.parent.name for path in paths(lake)} == {
-        "device_date=2026-01-05",
-        "device_date=__HIVE_DEFAULT_PARTITION__",
-    }
-
-
 def test_a_record_that_comes_again_with_another_day_is_in_conflict(lake: Lake) -> None:
     writer = new_ingest(lake)
     take_in(lake, writer, [batch(1)])
     take_in(lake, writer, [batch(1, day=3), batch(2, day=3)])
     assert check(lake) == IntervalSet([(1, 2)])
     assert conflicts(lake) == [(1, "x1")]
-
-
-def test_a_record_that_comes_again_unchanged_is_no_conflict_wherever_its_first_copy_is(lake: Lake) -> None:
-    writer = new_ingest(lake)
-    take_in(lake, writer, [batch(1, 2), batch(5, device="e")])
-    take_in(lake, writer, [batch(2, 3)])
-    lake.open("records").optimize.compact()
-    take_in(lake, writer, [batch(1, 2, 3, 4)], [batch(4, 5), batch(5, device="e")])
-    assert check(lake) == IntervalSet([(1, 5)])
-    assert conflicts(lake) == []
 
 
 def test_duplicates_are_looked_for_only_in_files_that_can_hold_them(lake: Lake) -> None:
@@ -186,23 +112,6 @@ def test_a_message_that_is_no_batch_is_kept_with_its_reason_and_stops_nobody(lak
     assert found["detail"].startswith("not-a-batch")
 
 
-def test_every_conflict_of_a_part_is_counted_and_kept(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duplicates, "_CONFLICTS_AT_ONCE", 10)
-    writer = new_ingest(lake)
-    take_in(lake, writer, [batch(*range(1, 41))])
-    take_in(lake, writer, [batch(*range(1, 26), word="y"), batch(26)])
-    assert counted(lake, "conflicts") == 25
-    assert conflicts(lake) == [(seq, f"y{seq}") for seq in range(1, 26)]
-
-
-def test_what_goes_to_the_driver_of_malformed_messages_does_not_grow_with_them(lake: Lake) -> None:
-    sent = [bytes([at]) * 60_000 for at in range(50)]
-    (decoded,) = decode_messages([messages(*sent, batch(1))])
-    part = write_part(lake, decoded, 1, datetime.now(UTC))
-    assert (part.malformed, part.messages) == (50, 51)
-    assert len(pickle.dumps(part)) < 50 * 100 + 2000
-
-
 def test_of_malformed_messages_that_come_again_among_others_each_is_kept_once(lake: Lake) -> None:
     writer = new_ingest(lake)
     take_in(lake, writer, [b"a", b"b", b"a"], [b"b", b"c"])
@@ -221,16 +130,10 @@ def test_two_ingests_that_find_the_same_at_once_keep_it_once(lake: Lake, monkeyp
             take_in(lake, new_ingest(lake), [b"a", b"c"])
         real(*arguments, **named)
 
-    monkeypatch.setattr("cloud_jobs.ingest.quarantine.commit_files", commit)
+    monkeypatch.setattr("cloud_jobs.ingest.parts.commit_files", commit)
     with pytest.raises(Fenced):
         take_in(lake, first, [b"a", b"b"])
     assert sorted(lake.rows("quarantine")["payload"].to_pylist()) == [b"a", b"b", b"c"]
-
-
-def test_records_that_no_ingest_committed_are_refused(lake: Lake) -> None:
-    write_deltalake(lake.path("records"), pa.Table.from_pylist([row(1)], schema=RECORDS), mode="append")
-    with pytest.raises(LakeError, match="were not written by the ingest"):
-        new_ingest(lake)
 
 
 def test_a_second_ingest_that_begins_between_the_commit_and_its_check_lets_nothing_in_twice(
@@ -246,35 +149,12 @@ def test_a_second_ingest_that_begins_between_the_commit_and_its_check_lets_nothi
             take_in(lake, new_ingest(lake), [batch(2, 3)])
         return made
 
-    monkeypatch.setattr("cloud_jobs.lake.appended_table.create_durably", commit)
+    monkeypatch.setattr("cloud_jobs.lake.appending.create_durably", commit)
     # its records are in; the counts that it writes after them are a second thing that only one ingest writes
     for again in ([batch(1)], [batch(2, 3)]):
         with pytest.raises(Fenced):
             take_in(lake, first, again)
     assert check(lake) == IntervalSet([(1, 3)])
-
-
-def test_a_compaction_between_the_opens_of_two_ingests_lets_only_one_of_them_commit(lake: Lake) -> None:
-    take_in(lake, new_ingest(lake), [batch(1)])
-    take_in(lake, new_ingest(lake), [batch(2)])
-    first = new_ingest(lake)
-    lake.open("records").optimize.compact()
-    second = new_ingest(lake)
-    take_in(lake, first, [batch(3)])
-    with pytest.raises(Fenced):
-        take_in(lake, second, [batch(3)])
-    assert check(lake) == IntervalSet([(1, 3)])
-
-
-def test_a_stale_ingest_that_brings_only_duplicates_takes_no_tombstone_and_no_head_away(lake: Lake) -> None:
-    take_in(lake, new_ingest(lake), [batch(1, 2)])
-    stale = new_ingest(lake)
-    take_in(lake, new_ingest(lake), [batch(1, head=9, lost=(Tombstone(3, 4, "age"),))])
-    before = coverage(lake)
-    assert before.missing
-    with pytest.raises(Fenced):
-        take_in(lake, stale, [batch(1, 2)])
-    assert coverage(lake) == before
 
 
 @pytest.mark.parametrize("step", list(CrashPoint))
@@ -312,7 +192,7 @@ def test_a_commit_whose_outcome_cannot_be_seen_is_found_by_the_next_ingest(
         raise OSError("the disk is gone")
 
     with monkeypatch.context() as broken:
-        broken.setattr("cloud_jobs.lake.appended_table.create_durably", commit)
+        broken.setattr("cloud_jobs.lake.appending.create_durably", commit)
         with pytest.raises(CommitFailed, match="not known"):
             take_in(lake, writer, [batch(1, 2)])
     assert seqs_in_table(lake) == ([1, 2] if made else [])

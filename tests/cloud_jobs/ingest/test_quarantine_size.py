@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cloud_jobs.ingest.micro_batch import run_here
-from cloud_jobs.ingest.quarantine import commit_quarantine, write_quarantine
+from cloud_jobs.ingest.parts import commit_quarantine, write_quarantine
 from tests.cloud_jobs.ingest.centre import new_lake
 
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
@@ -46,17 +46,3 @@ def test_each_message_opens_one_row_group_at_most_of_a_large_quarantine(
     assert 0 < len(read) <= len(again)
     assert sum(read) < 30_000
     assert lake.rows("quarantine", ["fingerprint"]).num_rows == 50_001
-
-
-def test_rows_of_a_later_commit_have_a_higher_number_also_of_an_attempt_that_was_overtaken(tmp_path: Path) -> None:
-    lake = new_lake(tmp_path)
-    files = lake.files("quarantine")
-    overtaken = write_quarantine(files, rows(0, 5), 1, NOW)
-    commit_quarantine(lake, write_quarantine(files, rows(3, 7), 2, NOW), run_here, 2, NOW)
-    before = lake.rows("quarantine").to_pylist()
-    commit_quarantine(lake, overtaken, run_here, 1, NOW)
-    commit_quarantine(lake, write_quarantine(files, rows(10, 11), 3, NOW), run_here, 3, NOW)
-    commit_quarantine(lake, write_quarantine(files, rows(11, 12), 9, NOW), run_here, 9, NOW)
-    found = lake.rows("quarantine").to_pylist()
-    assert sorted(row["commit_number"] for row in found) == [2, 2, 2, 2, 3, 3, 3, 4, 9]
-    assert [row for row in found if row["commit_number"] <= 2] == before

@@ -11,8 +11,8 @@ import pytest
 
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.errors import CloudError, Fenced, StoreUnavailable
-from cloud_jobs.ingest.cli import run_query
-from cloud_jobs.metrics.ingest_metrics import IngestMetrics
+from cloud_jobs.ingest.job import run_query
+from cloud_jobs.run_metrics import IngestMetrics
 
 CLUSTER = {"name": "hq", "service_url": "pulsar://hq:6650", "admin_url": "http://hq:8080"}
 
@@ -42,12 +42,6 @@ def settings(tmp_path: Path, restarts: int) -> CloudSettings:
 
 
 GONE = OSError("the cluster is gone")
-
-
-def test_a_query_that_ends_in_order_is_not_started_again(tmp_path: Path) -> None:
-    queries = Queries((None, 3))
-    run_query(queries.start, settings(tmp_path, 0), threading.Event())
-    assert (queries.started, queries.stopped) == (1, 1)
 
 
 def test_a_micro_batch_that_was_completed_begins_the_count_of_failures_anew(tmp_path: Path) -> None:
@@ -80,16 +74,6 @@ def test_a_store_that_does_not_answer_is_asked_again_and_named_when_it_stays_awa
         run_query(start, settings(tmp_path, 2), threading.Event())
 
 
-def test_a_query_that_failed_for_its_store_ends_with_what_that_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://store:9000")
-    there = settings(tmp_path, 0).model_copy(update={"lake": "s3://lake/centre"})
-    queries = Queries((OSError("Generic S3 error: error sending request for url"), 0))
-    with pytest.raises(StoreUnavailable, match="http://store:9000 does not answer"):
-        run_query(queries.start, there, threading.Event())
-
-
 def test_each_failure_is_counted_and_the_query_is_up_only_while_it_runs(tmp_path: Path) -> None:
     metrics = IngestMetrics()
     up = list[float | None]()
@@ -106,18 +90,3 @@ def test_each_failure_is_counted_and_the_query_is_up_only_while_it_runs(tmp_path
     run_query(start, settings(tmp_path, 2), threading.Event(), metrics)
     assert (up, value("waybill_ingest_query_up")) == ([0, 0, 0], 0)
     assert value("waybill_ingest_query_failures_total") == 2
-
-
-def test_another_writer_ends_it_at_once(tmp_path: Path) -> None:
-    queries = Queries((GONE, 5), fenced=Fenced(expected_number=3, found_number=4))
-    with pytest.raises(CloudError, match="another ingest wrote"):
-        run_query(queries.start, settings(tmp_path, 10), threading.Event())
-    assert queries.started == 1
-
-
-def test_nothing_is_started_after_it_was_stopped(tmp_path: Path) -> None:
-    stop = threading.Event()
-    stop.set()
-    queries = Queries()
-    run_query(queries.start, settings(tmp_path, 0), stop)
-    assert queries.started == 0

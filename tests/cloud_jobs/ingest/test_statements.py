@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -12,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_jobs.ingest.decoding import Decoded, Disbelieved, decode_messages
-from cloud_jobs.ingest.deduplication import StreamPart, deduplicate
-from cloud_jobs.ingest.parts import write_part
+from cloud_jobs.ingest.parts import StreamPart, deduplicate, write_part
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from tests.cloud_jobs.ingest.centre import STREAM, coverage, new_ingest, new_lake, take_in
 from tests.cloud_jobs.ingest.test_decoding import RECEIVED, messages
@@ -106,27 +104,6 @@ def test_no_delivery_makes_a_device_more_complete_than_it_is(found: tuple[list[B
         assert found_now.complete_until_us == latest_us
 
 
-@given(deliveries())
-def test_after_a_replay_every_delivery_has_made_the_same_coverage(
-    found: tuple[list[Batch], list[list[Batch]]],
-) -> None:
-    sent, micro_batches = found
-    one, other = delivered([*micro_batches, sent]), delivered([sent])
-    assert replace(one, tombstones=()) == replace(other, tombstones=())
-    assert one.complete_until_us == model(sent)[1]
-    assert delivered([*micro_batches, sent, sent]) == one
-
-
-@given(deliveries())
-def test_what_became_known_says_as_much_as_the_new_state(found: tuple[list[Batch], list[list[Batch]]]) -> None:
-    known: dict[DeviceStream, Coverage] = {}
-    for sent in found[1]:
-        decision = deduplicate(known, parts(sent))
-        for stream, found_now in decision.coverage.items():
-            assert known.get(stream, Coverage()) | decision.delta.get(stream, Coverage()) == found_now
-        known |= decision.coverage
-
-
 def test_a_device_that_fell_silent_with_records_unsent_is_not_complete_for_the_period() -> None:
     # 816 made, 195 sent; whoever looks at the highest seq that was heard of finds nothing missing
     sent = batch(1, 195, head=195, stated_us=us("2026-01-04T06:00"))
@@ -135,12 +112,6 @@ def test_a_device_that_fell_silent_with_records_unsent_is_not_complete_for_the_p
     found = said.completed()
     assert not found.missing
     assert found.complete_until_us == us("2026-01-04T06:00") < us("2026-02-01")
-
-
-def test_a_clock_a_year_ahead_closes_no_future_period() -> None:
-    decoded = decode(heartbeat(0, RECEIVED_US + 365 * DAY_US))
-    ((said, _),) = decoded.streams.values()
-    assert said.completed().complete_until_us == said.stated_us == RECEIVED_US
 
 
 def decode(*sent: bytes, now: datetime | None = None) -> Decoded:
@@ -173,14 +144,6 @@ def test_a_region_whose_clock_is_far_ahead_is_not_believed_and_is_named_with_its
     assert (row["disbelieved"], row["clocks_ahead"]) == (4, "eu 301 s")
 
 
-def test_of_many_statements_the_latest_and_the_bound_are_kept() -> None:
-    beats = [heartbeat(at, 1_000 + at) for at in range(1, 500)]
-    (kept,) = decode(*beats).statements.values()
-    assert len(kept) <= 32
-    assert kept[0] == (1_499, 499)
-    assert sorted(kept, reverse=True) == list(kept)
-
-
 def test_one_gap_in_september_leaves_january_complete(tmp_path: Path) -> None:
     lake = new_lake(tmp_path / "lake")
     writer = new_ingest(lake)
@@ -193,17 +156,3 @@ def test_one_gap_in_september_leaves_january_complete(tmp_path: Path) -> None:
     # a new process knows what was stated before, and the gap is filled by what states nothing
     take_in(lake, new_ingest(lake), [batch(5, 6, head=8, stated_us=0)])
     assert coverage(lake).complete_until_us == october
-
-
-def test_a_micro_batch_of_heartbeats_commits_coverage_and_no_record(tmp_path: Path) -> None:
-    lake = new_lake(tmp_path / "lake")
-    writer = new_ingest(lake)
-    take_in(lake, writer, [batch(1, 4, head=4, stated_us=0)])
-    assert coverage(lake).stated_us == 0
-    take_in(lake, writer, [heartbeat(4, RECEIVED_US - 5)], [heartbeat(4, RECEIVED_US - 9)])
-    found = coverage(lake)
-    assert (found.stated_us, found.complete_until_us) == (RECEIVED_US - 5, RECEIVED_US - 5)
-    assert lake.rows("records", ["seq"]).num_rows == 4
-    take_in(lake, writer, [heartbeat(5, RECEIVED_US)])
-    assert coverage(lake).complete_until_us == RECEIVED_US - 5
-    assert coverage(lake).missing == IntervalSet([(5, 5)])

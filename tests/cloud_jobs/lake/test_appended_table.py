@@ -6,25 +6,20 @@ import os
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 
 from cloud_jobs.errors import CommitFailed, Fenced
-from cloud_jobs.lake.appended_table import AppendedTable
-from cloud_jobs.lake.data_files import DataFile, write_data_files
+from cloud_jobs.job_settings import MaintenanceSettings
+from cloud_jobs.lake.appending import AppendedTable
 from cloud_jobs.lake.schemas import RECORDS
-from cloud_jobs.lake.tables import INGEST, Lake
-from cloud_jobs.lake.transactions import COMMITTED, next_number, stated
-from cloud_jobs.maintenance.config import MaintenanceSettings
+from cloud_jobs.lake.tables import INGEST, DataFile, Lake, write_data_files
+from cloud_jobs.lake.transactions import next_number
 from cloud_jobs.maintenance.job import Maintenance
 from tests.cloud_jobs.ingest.centre import new_lake
 from tests.cloud_jobs.lake.test_data_files import row
 from waybill.daemon.durable_file import create_durably
-
-NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -74,28 +69,6 @@ def test_delta_reads_its_commits_with_their_numbers_and_statistics(lake: Lake, t
     assert opened.history(1)[0].get("isBlindAppend") is not False
 
 
-def test_moments_of_commits_never_go_back(lake: Lake, table: AppendedTable) -> None:
-    moments: list[int] = []
-    for at, hour in enumerate((12, 11, 13), start=1):
-        table.commit(file_of(lake, at), next_number(table.number), now=NOW.replace(hour=hour))
-        moments.append(stated(lake.open("records"), COMMITTED) or 0)
-    assert moments == sorted(set(moments))
-
-
-def test_a_commit_lists_no_log_and_a_checkpoint_is_made_now_and_then(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = AppendedTable(lake, "records", INGEST)
-    with monkeypatch.context() as watched:
-        watched.setattr("cloud_jobs.lake.appended_table.commit_upon", None)
-        watched.setattr("cloud_jobs.lake.appended_table.reload", None)
-        for seq in range(1, 50):
-            commit(lake, table, seq)
-    commit(lake, table, 50)
-    assert [path.name for path in commits_in(lake).glob("*.checkpoint.parquet")] == [f"{50:020}.checkpoint.parquet"]
-    assert seqs(lake) == [*range(1, 51)]
-
-
 def test_it_goes_on_upon_what_a_maintenance_has_committed(lake: Lake, table: AppendedTable) -> None:
     for seq in range(1, 20):
         commit(lake, table, seq)
@@ -111,32 +84,6 @@ def test_of_two_writers_of_one_name_the_older_is_fenced(lake: Lake, table: Appen
     with pytest.raises(Fenced):
         commit(lake, table, 2)
     assert seqs(lake) == [1]
-
-
-def test_a_writer_that_comes_between_a_commit_and_the_look_after_it_is_noticed(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, real = by_library(lake), DeltaTable.create_write_transaction
-
-    def another_comes(self: DeltaTable, *arguments: Any, **named: Any) -> None:
-        monkeypatch.setattr(DeltaTable, "create_write_transaction", real)
-        real(self, *arguments, **named)
-        commit(lake, AppendedTable(lake, "records", INGEST), 2)
-
-    monkeypatch.setattr(DeltaTable, "create_write_transaction", another_comes)
-    with pytest.raises(Fenced):
-        commit(lake, first, 1)
-    assert seqs(lake) == [1, 2]
-
-
-def test_what_the_writer_knows_is_not_looked_up_in_the_log_at_each_commit(
-    lake: Lake, table: AppendedTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as watched:
-        watched.setattr(DeltaTable, "transaction_version", None)
-        for seq in range(1, 4):
-            commit(lake, table, seq)
-    assert seqs(lake) == [1, 2, 3]
 
 
 def cut_log(lake: Lake, before: int) -> None:
@@ -158,17 +105,6 @@ def test_who_stood_still_while_the_log_was_cut_lets_nothing_in(lake: Lake) -> No
     with pytest.raises(Fenced, match="another ingest wrote"):
         commit(lake, first, 4)
     assert seqs(lake) == [1, 2, 3]
-
-
-def test_who_stood_still_while_merges_were_cut_off_the_log_goes_on(lake: Lake, table: AppendedTable) -> None:
-    commit(lake, table, 1)
-    for hours in range(2, 5):
-        lake.open("records").alter.set_table_properties(
-            {"delta.deletedFileRetentionDuration": f"interval {hours} hours"}
-        )
-    cut_log(lake, before=4)
-    commit(lake, table, 2)
-    assert seqs(lake) == [1, 2]
 
 
 def test_a_table_that_is_brought_back_from_a_copy_stays_whole_under_an_ingest_that_lives_on(
@@ -204,7 +140,7 @@ def test_a_commit_whose_log_is_gone_when_it_lands_is_taken_back(
 
     def later(path: Path, content: bytes) -> bool:
         nonlocal last
-        monkeypatch.setattr("cloud_jobs.lake.appended_table.create_durably", create_durably)
+        monkeypatch.setattr("cloud_jobs.lake.appending.create_durably", create_durably)
         if what == "brought back":
             bring_back(lake, copied)
         else:
@@ -214,7 +150,7 @@ def test_a_commit_whose_log_is_gone_when_it_lands_is_taken_back(
             cut_log(lake, before=5)
         return create_durably(path, content)
 
-    monkeypatch.setattr("cloud_jobs.lake.appended_table.create_durably", later)
+    monkeypatch.setattr("cloud_jobs.lake.appending.create_durably", later)
     with pytest.raises(Fenced, match="another ingest wrote" if what == "cut" else "brought back from a copy"):
         commit(lake, first, 9)
     assert seqs(lake) == [*range(1, last + 1)]
@@ -234,13 +170,3 @@ def test_a_commit_whose_answer_was_lost_is_known_as_ones_own(lake: Lake, monkeyp
     commit(lake, table, 1)
     commit(lake, table, 2)
     assert seqs(lake) == [1, 2]
-
-
-def test_an_idle_table_whose_log_is_cut_up_to_its_newest_commit_is_committed_to(lake: Lake) -> None:
-    table = AppendedTable(lake, "records", INGEST)
-    for seq in range(1, 4):
-        commit(lake, table, seq)
-    cut_log(lake, before=3)
-    commit(lake, table, 4)
-    commit(lake, table, 5)
-    assert seqs(lake) == [1, 2, 3, 4, 5]

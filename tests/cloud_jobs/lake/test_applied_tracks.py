@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloud_jobs.errors import LakeError
-from cloud_jobs.lake.applied_tracks import applied_tracks, note_tracks
-from cloud_jobs.lake.snapshots import read_snapshot, take_snapshot
+from cloud_jobs.lake.snapshots import note_tracks, read_snapshot, take_snapshot
 from cloud_jobs.lake.tables import TRACKS, Lake
 from geo.spatial import TrackSettings
 from tests.system.lake_of_fixes import derive, lake_of
@@ -26,25 +25,6 @@ def lake(tmp_path: Path) -> Lake:
 
 def apply(lake: Lake, tracks: TrackSettings) -> None:
     derive(lake, "usage", states={TRACKS: note_tracks(lake, tracks.model_dump())})
-
-
-def stated_by(lake: Lake) -> TrackSettings | None:
-    text = applied_tracks(lake, lake.open("usage"))
-    return None if text is None else TrackSettings.model_validate(json.loads(text))
-
-
-def test_usage_that_was_never_computed_states_none(lake: Lake) -> None:
-    assert stated_by(lake) is None
-    assert take_snapshot(lake, NOW).usage_tracks is None
-
-
-@pytest.mark.parametrize(
-    "tracks",
-    [USUAL, TrackSettings.every_fix(0.1), TrackSettings(max_gap_s=86_400, max_speed_mps=1e-300, max_accuracy_m=1e300)],
-)
-def test_what_was_applied_is_what_is_stated_to_the_last_bit(lake: Lake, tracks: TrackSettings) -> None:
-    apply(lake, tracks)
-    assert stated_by(lake) == tracks
 
 
 def test_other_settings_are_another_snapshot_and_each_says_its_own(lake: Lake) -> None:

@@ -45,12 +45,3 @@ def test_a_stream_is_complete_until_the_latest_statement_whose_head_is_covered()
     assert coverage.completed([Statement(50, 5), Statement(40, 4), Statement(30, 3)]).complete_until_us == 40
     filled = coverage | Coverage(IntervalSet([(5, 5)]))
     assert filled.completed().complete_until_us == 90
-
-
-def test_an_idle_device_without_any_record_is_complete_until_its_statement() -> None:
-    assert Coverage(stated_us=7).completed().complete_until_us == 7
-    assert Coverage(head=1, stated_us=7, stated_head=1).completed().complete_until_us == 0
-
-
-def test_what_begins_behind_the_first_seq_covers_nothing() -> None:
-    assert Coverage(IntervalSet([(2, 9)]), head=9).covered_through == 0

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,10 +21,8 @@ from cloud_jobs.lake.coverage_log import (
     CoverageFile,
     CoverageLog,
     CoverageWriter,
-    Manifest,
-    due_merge,
 )
-from cloud_jobs.lake.transactions import MAX_ATTEMPT_S, next_number
+from cloud_jobs.lake.transactions import next_number
 from waybill.record import IntervalSet
 
 STREAM = DeviceStream("acme", "d", 7)
@@ -67,38 +64,11 @@ def commit(writer: CoverageWriter, delta: dict[DeviceStream, Coverage]) -> int:
     return number
 
 
-def test_before_any_commit_nothing_is_known(log: CoverageLog) -> None:
-    assert log.coverage(log.manifest(None)) == {}
-
-
 def test_each_commit_has_its_own_coverage_for_ever(log: CoverageLog) -> None:
     writer = new_writer(log)
     numbers = [commit(writer, known((seq, seq), head=seq)) for seq in range(1, 100)]
     for seq, number in enumerate(numbers, 1):
         assert log.coverage(log.manifest(number)) == known((1, seq), head=seq)
-
-
-def test_an_attempt_that_is_never_committed_is_harmless(log: CoverageLog) -> None:
-    writer = new_writer(log)
-    first = commit(writer, known((1, 1)))
-    writer.prepare(next_number(first), known((99, 99)))
-    second = commit(writer, known((2, 2)))
-    assert log.coverage(log.manifest(second)) == known((1, 2))
-
-
-def test_a_commit_that_brings_nothing_has_a_manifest_and_no_file(log: CoverageLog) -> None:
-    writer = new_writer(log)
-    first = commit(writer, known((1, 1)))
-    second = commit(writer, {})
-    assert log.manifest(second).files == log.manifest(first).files
-
-
-def test_the_manifest_of_many_commits_is_short(log: CoverageLog) -> None:
-    writer = new_writer(log)
-    for seq in range(1, MERGED_FILES**2 * 2):
-        commit(writer, known((seq, seq)))
-        assert len(writer.manifest.files) < MERGED_FILES * 3
-    assert {file.level for file in writer.manifest.files} == {0, 1, 2}
 
 
 def test_a_large_merge_runs_beside_the_commits(log: CoverageLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,14 +97,6 @@ def test_whenever_merges_end_nothing_is_lost(
         if end:
             merges.finish()
     assert log.coverage(writer.manifest) == known((1, len(ends)))
-
-
-def test_files_that_do_not_stand_together_are_not_merged() -> None:
-    files = [CoverageFile(str(at), 1, 1) for at in range(MERGED_FILES)]
-    apart = [*files[:3], CoverageFile("busy", 1, 0), *files[3:]]
-    assert due_merge(files) == tuple(files)
-    assert due_merge(apart) == ()
-    assert due_merge(apart, {apart[3]}) == ()
 
 
 def test_only_the_devices_asked_for_are_read(log: CoverageLog) -> None:
@@ -169,23 +131,6 @@ def test_a_sweep_takes_what_no_commit_in_use_needs(log: CoverageLog, tmp_path: P
     assert sweep(log, numbers[-1]) == 0
 
 
-def test_a_sweep_opens_few_manifests_however_many_there_are(log: CoverageLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = new_writer(log)
-    numbers = [commit(writer, known((seq, seq))) for seq in range(1, 60)]
-    opened: list[int | None] = []
-    read = CoverageLog.manifest
-
-    def counted(log: CoverageLog, number: int | None) -> Manifest:
-        opened.append(number)
-        return read(log, number)
-
-    monkeypatch.setattr(CoverageLog, "manifest", counted)
-    sweep(log, numbers[-1], -60)
-    assert opened == []
-    sweep(log, numbers[-1])
-    assert len(opened) == 2
-
-
 def test_what_was_known_at_any_moment_that_may_be_asked_for_stays(log: CoverageLog, tmp_path: Path) -> None:
     writer = new_writer(log)
     numbers = [commit(writer, known((seq, seq))) for seq in range(1, 40)]
@@ -201,23 +146,6 @@ def test_what_was_known_at_any_moment_that_may_be_asked_for_stays(log: CoverageL
         assert log.coverage(log.manifest(number)) == known((1, at + 1))
 
 
-def test_two_sweeps_at_once_do_not_stop_each_other(log: CoverageLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = new_writer(log)
-    numbers = [commit(writer, known((seq, seq))) for seq in range(1, 20)]
-    listed = CoverageLog._listed
-
-    def overtaken(log: CoverageLog, folder: str) -> list[Any]:
-        found = listed(log, folder)
-        if folder == "manifests":
-            monkeypatch.setattr(CoverageLog, "_listed", listed)
-            sweep(log, numbers[-1])
-        return found
-
-    monkeypatch.setattr(CoverageLog, "_listed", overtaken)
-    sweep(log, numbers[-1])
-    assert log.coverage(log.manifest(numbers[-1])) == known((1, 19))
-
-
 @pytest.mark.parametrize(("written", "by"), [('"format":3', '"format":9'), ("{", "")])
 def test_a_manifest_in_use_that_cannot_be_read_stops_the_sweep(
     log: CoverageLog, tmp_path: Path, written: str, by: str
@@ -231,35 +159,3 @@ def test_a_manifest_in_use_that_cannot_be_read_stops_the_sweep(
         sweep(log, numbers[-1])
     path.write_text(text)
     assert log.coverage(log.manifest(numbers[-1])) == known((1, 19))
-
-
-@pytest.mark.parametrize("is_swept", [False, True])
-def test_a_merge_that_ended_long_before_the_next_commit_is_made_again(
-    log: CoverageLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_swept: bool
-) -> None:
-    monkeypatch.setattr(module, "_MERGED_AT_ONCE", 3)
-    later = LaterMerges()
-    writer = new_writer(log, later)
-    for seq in range(1, MERGED_FILES + 1):
-        commit(writer, known((seq, seq)))
-    later.finish()
-    (merged,) = tmp_path.rglob("level-1-*.parquet")
-    if is_swept:
-        merged.unlink()
-    else:
-        moment = time.time() - MAX_ATTEMPT_S - 1
-        os.utime(merged, (moment, moment))
-    # a sweep may have taken its file: nothing has named it
-    assert {file.level for file in log.manifest(commit(writer, known((99, 99)))).files} == {0}
-    later.finish()
-    number = commit(writer, known((100, 100)))
-    assert {file.level for file in log.manifest(number).files} == {0, 1}
-    assert log.coverage(log.manifest(number)) == known((1, MERGED_FILES), (99, 100))
-
-
-def test_a_manifest_of_another_format_is_refused(log: CoverageLog, tmp_path: Path) -> None:
-    number = commit(new_writer(log), known((1, 1)))
-    (path,) = tmp_path.rglob("*.json")
-    path.write_text(path.read_text().replace('"format":3', '"format":1'))
-    with pytest.raises(ValueError, match="is no manifest of format 3"):
-        log.manifest(number)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
-from cloud_jobs.lake.coverage_rows import COVERAGE_ROWS, from_rows, to_rows, unite
+from cloud_jobs.lake.coverage_log import COVERAGE_ROWS, from_rows, to_rows, unite
 from tests.cloud_jobs.lake.test_coverage import coverages
 from waybill.record import IntervalSet
 
@@ -15,11 +14,6 @@ streams = st.builds(
     DeviceStream, st.sampled_from(["x", "y"]), st.sampled_from(["a", "b", "a.b"]), st.sampled_from([7, 1 << 62])
 )
 known = st.dictionaries(streams, coverages(), max_size=4)
-
-
-@given(known)
-def test_rows_give_the_coverage_back(made: dict[DeviceStream, Coverage]) -> None:
-    assert dict(from_rows(to_rows(made))) == made
 
 
 @given(st.lists(known, max_size=4))
@@ -33,12 +27,6 @@ def test_the_union_of_rows_is_the_union_of_the_coverages(parts: list[dict[Device
     assert list(from_rows(united)) == sorted(expected.items())
 
 
-@given(st.lists(known, max_size=4), st.integers(0, 4))
-def test_it_does_not_matter_what_is_united_first(parts: list[dict[DeviceStream, Coverage]], at: int) -> None:
-    rows = [to_rows(part) for part in parts]
-    assert unite([unite(rows[:at]), unite(rows[at:])]) == unite(rows)
-
-
 def test_the_highest_seqs_do_not_overflow() -> None:
     top = (1 << 63) - 1
     parts = [
@@ -46,7 +34,3 @@ def test_the_highest_seqs_do_not_overflow() -> None:
     ]
     united = dict(from_rows(unite([to_rows(part) for part in parts])))
     assert united["x", "a", 7].received == IntervalSet([(top - 3, top)])  # type: ignore[index]  # a stream is a tuple
-
-
-def test_nothing_is_united_to_nothing() -> None:
-    assert unite([]) == pa.Table.from_pylist([], schema=COVERAGE_ROWS)

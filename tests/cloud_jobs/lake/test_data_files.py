@@ -14,10 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
 
-from cloud_jobs.lake.data_files import DataFile, read_data_file, write_data_files
 from cloud_jobs.lake.schemas import RECORDS
-from cloud_jobs.lake.tables import Lake
-from cloud_jobs.lake.transactions import commit_files
+from cloud_jobs.lake.tables import DataFile, read_data_file, write_data_files
 from tests.examples import examples
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
@@ -98,22 +96,6 @@ def test_a_clock_far_off_goes_to_a_file_without_a_day_and_without_bounds_of_time
     assert read_data_file(files, file)["device_time"].to_pylist() == [far]
 
 
-def test_columns_with_dictionaries_are_written_as_what_they_stand_for(files: FileSystem) -> None:
-    rows = table(row(2, "b"), row(1, "a", tenant="abel", region="eu"))
-    for name in ("tenant", "region", "device", "kind"):
-        at = rows.schema.get_field_index(name)
-        rows = rows.set_column(at, name, rows[name].combine_chunks().dictionary_encode())
-    (file,) = write_data_files(files, rows, NOON)
-    expected = table(row(1, "a", tenant="abel", region="eu"), row(2, "b"))
-    assert read_data_file(files, file).to_pylist() == expected.to_pylist()
-    assert file.bounds()[0]["device"] == "a"
-
-
-def test_two_tasks_never_write_the_same_file(files: FileSystem) -> None:
-    (one,), (other,) = written(files, row(1)), written(files, row(1))
-    assert one.path != other.path
-
-
 def test_delta_reads_what_a_commit_names_and_skips_by_its_bounds(tmp_path: Path, files: FileSystem) -> None:
     DeltaTable.create(tmp_path, schema=RECORDS, partition_by=["device_date"])
     opened = DeltaTable(tmp_path)
@@ -124,18 +106,3 @@ def test_delta_reads_what_a_commit_names_and_skips_by_its_bounds(tmp_path: Path,
     assert found.to_pylist() == table(row(1, "a"), row(5, "b", NOON + timedelta(1))).to_pylist()
     assert len(opened.file_uris(file_pruning_predicate="device = 'b' AND seq >= 2")) == 1
     assert opened.file_uris(file_pruning_predicate="seq > 5") == []
-
-
-@pytest.mark.parametrize("column", ["tenant", "device", "device_time", "region"])
-def test_a_condition_on_any_column_finds_its_rows_with_or_without_bounds_in_the_log(
-    tmp_path: Path, column: str
-) -> None:
-    lake = Lake(tmp_path)
-    lake.create()
-    rows = [row(1, region="eu"), row(2, time=datetime(9892, 1, 1, tzinfo=UTC), device_date=None, region="eu")]
-    written_files = [file for one in rows for file in written(lake.files("records"), one)]
-    opened = lake.open("records")
-    commit_files(opened, "records", written_files, writer="ingest", previous=None, number=1 << 32)
-    for one in table(*rows).to_pylist():
-        found = lake.rows("records", ["seq"], where=[(column, "=", one[column])])["seq"].to_pylist()
-        assert one["seq"] in found

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.errors import LakeError
-from cloud_jobs.lake.erasures import Erasure, Erasures, declare_erasure, is_erased, read_erasures
+from cloud_jobs.lake.erasures import Erasure, Erasures, declare_erasure, is_erased
 from cloud_jobs.lake.schemas import RECORDS
 from tests.cloud_jobs.ingest.centre import new_lake
 
@@ -30,14 +28,6 @@ def test_of_all_that_are_of_a_device_the_latest_boundary_holds() -> None:
     assert Erasures([]).before("acme", "d") is None
 
 
-def test_an_erasure_that_says_nothing_new_is_not_declared_again(tmp_path: Path) -> None:
-    lake = new_lake(tmp_path)
-    assert declare_erasure(lake, Erasure("acme", None, NOW), NOW)
-    assert not declare_erasure(lake, Erasure("acme", "d", NOW - DAY), NOW)
-    assert declare_erasure(lake, Erasure("acme", "d", NOW + DAY), NOW + DAY)
-    assert read_erasures(lake).before("acme", "d") == NOW + DAY
-
-
 def test_a_request_is_declared_although_positions_are_erased_and_says_nothing_of_other_times(tmp_path: Path) -> None:
     lake = new_lake(tmp_path)
     assert declare_erasure(lake, Erasure("acme", "d", NOW), NOW)
@@ -46,13 +36,6 @@ def test_a_request_is_declared_although_positions_are_erased_and_says_nothing_of
     assert declare_erasure(lake, Erasure("acme", "d", NOW - DAY, NOW - 4 * DAY), NOW)
     assert declare_erasure(lake, Erasure("acme", "e", NOW, NOW - DAY), NOW)
     assert declare_erasure(lake, Erasure("acme", "e", NOW), NOW), "a request says nothing of what was before it"
-
-
-def test_an_erasure_of_positions_to_come_is_refused(tmp_path: Path) -> None:
-    lake = new_lake(tmp_path)
-    with pytest.raises(LakeError, match="in the future"):
-        declare_erasure(lake, Erasure("acme", "d", NOW + DAY), NOW)
-    assert not read_erasures(lake)
 
 
 def test_erasures_that_are_declared_at_once_are_numbered_in_the_order_of_their_commits(tmp_path: Path) -> None:
@@ -93,13 +76,3 @@ def test_a_record_is_erased_if_one_of_the_erasures_is_of_its_device_and_later_th
         for moment in [row["device_time"] if row["device_date"] else row["received_at"] or row["device_time"]]
     ]
     assert is_erased(pa.Table.from_pylist(rows, schema=schema), erasures).to_pylist() == expected
-
-
-def test_each_device_of_some_records_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str | None, str]] = []
-    monkeypatch.setattr(Erasures, "before", lambda _, tenant, device: asked.append((tenant, device)))
-    row = {"tenant": "acme", "kind": "position", "device_time": NOW, "epoch": 1, "seq": 1, "ingest_number": 1}
-    row |= {"content_bytes": 32}
-    rows = [row | {"device": f"d{at % 3}"} for at in range(900)]
-    is_erased(pa.Table.from_pylist(rows, schema=RECORDS), [Erasure(None, f"e{at}", NOW) for at in range(50)])
-    assert sorted(asked) == [("acme", "d0"), ("acme", "d1"), ("acme", "d2")]

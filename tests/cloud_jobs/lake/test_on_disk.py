@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from pyarrow.fs import LocalFileSystem, S3FileSystem, SubTreeFileSystem
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from cloud_jobs.lake.on_disk import sync_files
+from cloud_jobs.lake.location import sync_files
 from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, take_in
 from waybill.daemon.durable_file import create_durably
 
@@ -35,13 +35,6 @@ def test_a_file_and_each_folder_above_it_in_the_lake_are_synced(tmp_path: Path, 
     assert set(synced[1:]) == {tmp_path, tmp_path / "a", tmp_path / "a" / "b"}
 
 
-def test_nothing_is_synced_where_the_files_are_not_local(synced: list[Path]) -> None:
-    store = S3FileSystem(region="eu", endpoint_override="127.0.0.1:9", anonymous=True)
-    for files in (store, SubTreeFileSystem("bucket/lake", store)):
-        sync_files(files, ["a/b"])
-    assert synced == []
-
-
 def test_a_commit_names_only_what_is_on_disk_and_is_on_disk_before_the_ingest_goes_on(
     tmp_path: Path, synced: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,7 +48,7 @@ def test_a_commit_names_only_what_is_on_disk_and_is_on_disk_before_the_ingest_go
         return create_durably(path, content)
 
     with monkeypatch.context() as watched:
-        watched.setattr("cloud_jobs.lake.appended_table.create_durably", commit)
+        watched.setattr("cloud_jobs.lake.appending.create_durably", commit)
         take_in(lake, writer, [batch(1, 2), batch(3, day=1)])
     named = {Path(uri) for uri in lake.open("records").file_uris()}
     coverage = {*(tmp_path / "coverage").rglob("*.json"), *(tmp_path / "coverage").rglob("*.parquet")}

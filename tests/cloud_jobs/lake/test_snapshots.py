@@ -6,14 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Barrier
-from typing import Any
 
 import pyarrow.compute as pc
 import pytest
-from deltalake import write_deltalake
 
-from cloud_jobs.errors import LakeError, OtherRecords, UnknownSnapshot
-from cloud_jobs.lake import shared_append
+from cloud_jobs.errors import UnknownSnapshot
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.schemas import USAGE
@@ -26,7 +23,6 @@ from tests.cloud_jobs.publications import row_of
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
 LATER = NOW + timedelta(days=1)
-Key = tuple[str, str, int]
 
 
 @pytest.fixture
@@ -42,13 +38,6 @@ def test_a_lake_that_has_not_changed_is_the_same_snapshot(lake: Lake) -> None:
     assert snapshots(lake) == [one]
     assert read_snapshot(lake, one.id) == one
     assert (one.number, one.covers, one.ingest_number) == (1, 0, 1)
-
-
-def test_a_lake_with_nothing_in_it_has_a_snapshot_too(tmp_path: Path) -> None:
-    empty = new_lake(tmp_path)
-    one = take_snapshot(empty, NOW)
-    assert (one.ingest_commit, one.usage_commit, coverage(empty, one)) == (None, None, {})
-    assert usage_rows(empty, one, [DEVICE], HOUR, HOUR).num_rows == 0
 
 
 def test_whatever_a_bill_is_made_of_makes_another_snapshot(lake: Lake) -> None:
@@ -83,59 +72,10 @@ def test_takers_at_one_moment_get_one_snapshot(lake: Lake) -> None:
     assert len(found) == 1
 
 
-def test_a_taker_that_was_overtaken_reads_the_lake_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = list[int]()
-
-    def overtaken(*args: Any, **kwargs: Any) -> None:
-        calls.append(1)
-        if len(calls) == 1:
-            take_in(lake, new_ingest(lake), [batch(3)])
-            take_snapshot(lake, NOW)
-        write_deltalake(*args, **kwargs)
-
-    monkeypatch.setattr(shared_append, "write_deltalake", overtaken)
-    one = take_snapshot(lake, LATER)
-    assert snapshots(lake) == [one]
-    assert (one.ingest_number, one.taken_at) == (2, NOW)
-
-
-def test_a_snapshot_whose_commit_was_made_and_whose_answer_was_lost_is_there_once(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = list[int]()
-
-    def lost(*args: Any, **kwargs: Any) -> None:
-        write_deltalake(*args, **kwargs)
-        calls.append(1)
-        if len(calls) == 1:
-            raise OSError("no answer")
-
-    monkeypatch.setattr(shared_append, "write_deltalake", lost)
-    assert [take_snapshot(lake, NOW)] == snapshots(lake)
-    assert len(calls) == 1
-
-
 def test_an_id_that_nobody_took_is_refused_with_those_that_there_are(lake: Lake) -> None:
     one = take_snapshot(lake, NOW)
     with pytest.raises(UnknownSnapshot, match=f"no snapshot '7-abc' was taken; the newest are: {one.id}"):
         read_snapshot(lake, "7-abc")
-
-
-def test_a_row_whose_id_is_not_that_of_its_numbers_is_damage(lake: Lake) -> None:
-    row = {field: getattr(take_snapshot(lake, NOW), field) for field in Snapshot.__dataclass_fields__}
-    lake.append("snapshots", [row | {"number": 2, "id": "2-000000000000"}])
-    with pytest.raises(LakeError, match="not that of what it stands for"):
-        snapshots(lake)
-
-
-def test_usage_of_other_records_makes_no_snapshot(lake: Lake, tmp_path: Path) -> None:
-    meter(lake, {})
-    other = new_lake(tmp_path / "other")
-    take_in(other, new_ingest(other), [batch(1)])
-    (Path(lake.path("records"))).rename(tmp_path / "old")
-    Path(other.path("records")).rename(lake.path("records"))
-    with pytest.raises(OtherRecords):
-        take_snapshot(lake, NOW)
 
 
 def test_usage_is_that_of_the_commits_that_were_made_by_then_whatever_their_clocks_said(lake: Lake) -> None:
@@ -169,19 +109,6 @@ def test_usage_is_of_the_hours_and_the_devices_that_are_asked_for(lake: Lake) ->
     found = usage_rows(lake, one, asked, HOUR, HOUR)
     assert list(zip(found["tenant"].to_pylist(), found["device"].to_pylist(), strict=True)) == asked
     assert found.schema.equals(USAGE)
-
-
-def test_only_files_that_can_hold_such_rows_are_opened(lake: Lake) -> None:
-    for day in range(3):
-        meter(lake, {"hour": HOUR + timedelta(days=day)}, {"hour": HOUR + timedelta(days=day), "device": "z"})
-    one = take_snapshot(lake, NOW)
-    meter(lake, {})
-    gone = [path for path in Path(lake.path("usage")).glob("day=*/*") if "2026-01-05" not in str(path)]
-    # and the newer one of the same day
-    newest = max(Path(lake.path("usage")).glob("day=2026-01-05/*"), key=lambda path: path.stat().st_mtime_ns)
-    for path in [*gone, newest]:
-        path.unlink()
-    assert usage_rows(lake, one, [DEVICE], HOUR, HOUR).num_rows == 1
 
 
 def test_coverage_reference_and_erasures_are_those_of_the_snapshot(lake: Lake) -> None:

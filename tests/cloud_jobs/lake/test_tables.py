@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
 from cloud_jobs.lake.schemas import REFERENCE, TABLES, USAGE, without
 from cloud_jobs.lake.tables import Condition, Lake
 from tests.system.lake_of_fixes import cover
-from tests.usage_rows import usage_row
 from waybill.record import IntervalSet, Tombstone
 
 MOMENT = datetime(2026, 3, 1, tzinfo=UTC)
@@ -150,46 +148,9 @@ def test_a_condition_opens_only_the_files_that_can_hold_such_rows(lake: Lake, wr
         lake.rows("reference", where=[("kind", "=", "fence")])
 
 
-def test_a_column_that_early_files_do_not_have_is_null_in_a_condition(tmp_path: Path) -> None:
-    lake = made_by_another_version(tmp_path, "reference", WITHOUT_PLACES)
-    row = {name: value for name, value in published("a").items() if name != "place"}
-    write_deltalake(lake.path("reference"), pa.Table.from_pylist([row], schema=WITHOUT_PLACES), mode="append")
-    assert lake.rows("reference", where=[("place", "=", "1:1")]).num_rows == 0
-    lake.create()
-    merged(lake, published("b", "1:1"))
-    assert lake.rows("reference", ["id"], where=[("place", "=", "1:1")])["id"].to_pylist() == ["b"]
-
-
-def test_a_text_in_a_condition_is_a_value_whatever_it_holds(lake: Lake) -> None:
-    for name in ("it's", "' OR '1' = '1", "a\\", ""):
-        lake.append("reference", [published(name)])
-        (row,) = lake.rows("reference", where=[("id", "=", name)]).to_pylist()
-        assert row["id"] == name
-
-
 def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(LakeError, match="no table 'usage'"):
         Lake(tmp_path).rows("usage")
-
-
-def test_a_table_whose_files_are_gone_is_named(lake: Lake) -> None:
-    lake.append("reference", [published("a")])
-    for file in Path(lake.path("reference")).glob("*.parquet"):
-        file.unlink()
-    with pytest.raises(LakeError, match=r"'reference' .* cannot be read"):
-        lake.rows("reference")
-
-
-def test_no_thread_of_arrow_calls_python_while_the_process_ends(lake: Lake) -> None:
-    assert lake.dataset("usage", lake.open("usage")).filesystem.base_fs.type_name == "local"
-
-
-def test_a_table_that_may_have_rows_without_a_tenant_is_of_another_version(tmp_path: Path) -> None:
-    fields = [field.with_nullable(True) if field.name == "tenant" else field for field in TABLES["records"].schema]
-    DeltaTable.create(str(tmp_path / "records"), schema=pa.schema(fields), partition_by=["device_date"])
-    for use in (Lake(tmp_path).create, partial(Lake(tmp_path).open, "records")):
-        with pytest.raises(LakeError, match="another version: this one has no rows without tenant"):
-            use()
 
 
 def known(device: str, epoch: int, *received: tuple[int, int], head: int = 9) -> dict[DeviceStream, Coverage]:
@@ -216,11 +177,3 @@ def test_coverage_whose_files_are_damaged_is_named(lake: Lake) -> None:
     shutil.rmtree(Path(str(lake.location)) / "coverage")
     with pytest.raises(LakeError, match=r"'coverage' .* cannot be read"):
         lake.coverage()
-
-
-def test_rows_on_their_way_have_the_columns_of_the_table_but_those_that_its_writer_adds(lake: Lake) -> None:
-    on_the_way = without(USAGE, "computed_at")
-    made = pa.Table.from_pylist([usage_row("d", MOMENT)], schema=on_the_way)
-    stamped = made.append_column("computed_at", pa.array([MOMENT], pa.timestamp("us", tz="UTC")))
-    write_deltalake(lake.path("usage"), stamped.select(USAGE.names).cast(USAGE), mode="append")
-    assert lake.rows("usage").column_names == USAGE.names

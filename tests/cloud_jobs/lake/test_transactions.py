@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from cloud_jobs.errors import CommitFailed, Fenced
-from cloud_jobs.lake.data_files import DataFile
-from cloud_jobs.lake.tables import Lake
-from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
+from cloud_jobs.errors import Fenced
+from cloud_jobs.lake.tables import DataFile, Lake
+from cloud_jobs.lake.transactions import commit_files, newest_number, next_number
 from tests.cloud_jobs.lake.test_data_files import row, written
 
 
@@ -46,19 +45,6 @@ def seqs(lake: Lake) -> list[int]:
     return sorted(lake.rows("records", ["seq"])["seq"].to_pylist())
 
 
-def test_a_writer_commits_again_and_again(lake: Lake) -> None:
-    writer = Writer(lake)
-    assert [counter_of(writer.commit(seq)) for seq in (1, 2, 3)] == [1, 2, 3]
-    assert seqs(lake) == [1, 2, 3]
-    assert Writer(lake).known == writer.known
-
-
-def test_two_attempts_at_one_step_have_numbers_of_their_own() -> None:
-    one, other = next_number(None), next_number(None)
-    assert one != other
-    assert counter_of(one) == counter_of(other) == 1
-
-
 @pytest.mark.parametrize("written_by_stale", [(9,), ()], ids=["records", "nothing"])
 def test_a_writer_that_another_overtook_is_fenced_off_also_if_it_writes_no_file(
     lake: Lake, written_by_stale: tuple[int, ...]
@@ -80,25 +66,6 @@ def test_a_compaction_between_two_opens_fences_nobody_and_lets_nobody_through(la
     with pytest.raises(Fenced):
         other.commit(9)
     assert seqs(lake) == [1, 2, 3]
-
-
-def test_a_compaction_beside_a_commit_stops_neither(lake: Lake) -> None:
-    writer = Writer(lake)
-    writer.commit(1)
-    writer.commit(2)
-    lake.open("records").optimize.compact()
-    writer.commit(3)
-    assert seqs(lake) == [1, 2, 3]
-
-
-def test_rows_that_are_deleted_and_settings_that_change_beside_a_commit_do_not_stop_it(lake: Lake) -> None:
-    writer = Writer(lake)
-    writer.commit(1)
-    lake.open("records").delete("seq = 1")
-    writer.commit(2)
-    lake.open("records").alter.set_table_properties({"delta.checkpointInterval": "51"})
-    writer.commit(3)
-    assert seqs(lake) == [2, 3]
 
 
 def test_one_that_comes_between_a_commit_and_its_check_takes_nothing_for_its_own(
@@ -125,35 +92,6 @@ def test_a_commit_whose_response_was_lost_is_known_by_its_number(lake: Lake, mon
     writer.commit(1)
     writer.commit(2)
     assert seqs(lake) == [1, 2]
-
-
-def test_a_commit_whose_response_was_lost_and_that_another_overtook_is_fenced_off(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def another_then_lost() -> None:
-        Writer(lake).commit(2)
-        raise OSError("connection reset")
-
-    writer = Writer(lake)
-    after_commit(monkeypatch, another_then_lost)
-    with pytest.raises(Fenced):
-        writer.commit(1)
-    assert seqs(lake) == [1, 2]
-
-
-def test_a_commit_that_was_not_made_may_be_tried_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: Any, **__: Any) -> None:
-        raise OSError("no space left")
-
-    writer = Writer(lake)
-    files = written(lake.files("records"), row(1))
-    number = next_number(writer.known)
-    with monkeypatch.context() as broken:
-        broken.setattr(DeltaTable, "create_write_transaction", refused)
-        with pytest.raises(CommitFailed, match="no space left"):
-            writer.add(files, number)
-    writer.add(files, number)
-    assert seqs(lake) == [1]
 
 
 def after_commit(monkeypatch: pytest.MonkeyPatch, step: Callable[[], None]) -> None:

@@ -40,14 +40,6 @@ def test_of_each_key_the_row_of_the_highest_commit_is_in_force_in_any_order(keys
     assert [row["distance_mm"] for row in found] == [[row["commit_number"], 0, 0, 7] for row in found]
 
 
-@given(st.lists(KEYS, min_size=1, max_size=20), st.randoms())
-def test_what_is_in_force_stays_so_if_it_is_asked_again_or_comes_twice(keys: list[Key], dice: Random) -> None:
-    rows = table(keys, dice)
-    once = rows_in_force(rows)
-    assert once.equals(rows_in_force(once))
-    assert once.to_pylist() == rows_in_force(pa.concat_tables([rows, once, rows])).to_pylist()
-
-
 def test_two_results_of_one_commit_are_no_usage() -> None:
     rows = [usage_row("d", HOUR, distance_mm=1), usage_row("d", HOUR, distance_mm=2)]
     with pytest.raises(LakeError, match=r"acme/d at 2026-01-05T12:00:00\+00:00 in zone '' was computed twice"):

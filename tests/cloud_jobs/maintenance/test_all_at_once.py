@@ -13,7 +13,7 @@ import pytest
 from cloud_jobs.errors import CloudError
 from cloud_jobs.lake.erasures import Erasure, declare_erasure, read_erasures
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.maintenance.rewriting import MaintenancePoint
+from cloud_jobs.maintenance.compaction import MaintenancePoint
 from cloud_jobs.usage import job
 from tests.cloud_jobs.ingest.centre import NOON_US, batch, check, coverage, new_ingest, new_lake, seqs_in_table, take_in
 from tests.cloud_jobs.ingest.test_decoding import Message

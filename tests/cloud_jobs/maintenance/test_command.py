@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cloud_jobs.__main__ import app
-from cloud_jobs.errors import ClockError, CommitFailed, LakeError, LocationError, StoreUnavailable
-from cloud_jobs.incremental import commit_written, next_increment
+from cloud_jobs.derived.incremental import commit_written, next_increment
+from cloud_jobs.errors import ClockError, CommitFailed, LakeError, StoreUnavailable
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.maintenance_cli import _repeat
+from cloud_jobs.operator_commands import _repeat
 from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, seqs_in_table, take_in
-from tests.cloud_jobs.maintenance.upkeep import folder_of, positions, run
+from tests.cloud_jobs.maintenance.upkeep import folder_of, positions
 
 
 @pytest.fixture
@@ -48,24 +48,6 @@ def test_a_run_says_what_it_did_as_a_table_and_as_json(lake: Lake) -> None:
     assert document["tables"][0]["files"] == 1
 
 
-def test_a_dry_run_says_so(lake: Lake) -> None:
-    shown = maintain(lake, "--dry-run")
-    assert shown.stdout.startswith("nothing is changed; a run would do:")
-    assert len(lake.open("records").file_uris()) == 3
-
-
-def test_records_that_are_there_twice_are_kept_once_when_asked_for(lake: Lake) -> None:
-    # merges nothing yet: a day that grows has too few files
-    run(lake, hot_days=400)
-    stale = lake.open("records")
-    run(lake)
-    stale.optimize.compact()
-    assert "copies" not in maintain(lake).stdout
-    assert maintain(lake, "--once-each").stdout.splitlines()[-1] == "6 copies of records removed"
-    assert seqs_in_table(lake) == [1, 2, 3, 11, 12, 13]
-    assert json.loads(maintain(lake, "--once-each", "--json").stdout)["copies_removed"] == 0
-
-
 def test_positions_of_a_device_are_erased(lake: Lake) -> None:
     asked = ["--json", "--erase", "d", "--tenant", "acme", "--before", "2026-02-01"]
     waits = maintain(lake, *asked)
@@ -78,19 +60,6 @@ def test_positions_of_a_device_are_erased(lake: Lake) -> None:
     assert seqs_in_table(lake) == [1, 2, 3]
     assert maintain(lake, "--erasures").stdout.startswith("1  acme/d  positions before 2026-02-01T00:00:00+00:00")
     assert json.loads(maintain(lake, "--erasures", "--json").stdout)["device"] == "d"
-
-
-def test_an_erasure_of_days_to_come_is_refused(lake: Lake) -> None:
-    assert maintain(lake, "--erase", "d", "--tenant", "acme", "--before", "2226-02-01").exit_code == 2
-    assert lake.rows("erasures").num_rows == 0
-
-
-def test_a_lake_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    elsewhere = Lake(tmp_path / "lake")
-    shown = maintain(elsewhere)
-    assert shown.exit_code == 1
-    assert "there is no lake" in shown.stderr
-    assert not folder_of(elsewhere).exists()
 
 
 @pytest.mark.parametrize(
@@ -110,25 +79,3 @@ def test_again_and_again_survives_whatever_a_run_raises(error: Exception) -> Non
 
     assert _repeat(once, 0.0, stop)
     assert len(runs) == 2
-
-
-def test_again_and_again_ends_with_wrong_settings() -> None:
-    def once() -> bool:
-        raise LocationError("no such bucket")
-
-    with pytest.raises(LocationError):
-        _repeat(once, 0.0, Event())
-
-
-@pytest.mark.parametrize("options", [["--erase", "d"], ["--before", "2026-02-01"], ["--tenant", "acme"]])
-def test_half_of_an_erasure_is_refused(lake: Lake, options: list[str]) -> None:
-    assert maintain(lake, *options).exit_code == 2
-
-
-def test_a_table_that_cannot_be_maintained_is_named_and_the_others_are(lake: Lake) -> None:
-    for path in (folder_of(lake) / "records").rglob("*.parquet"):
-        path.write_bytes(b"PAR1")
-    shown = maintain(lake)
-    assert shown.exit_code == 1
-    assert "cloud-jobs: records: " in shown.stderr
-    assert "ingest_batches" in shown.stdout

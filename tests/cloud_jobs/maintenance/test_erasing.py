@@ -11,8 +11,8 @@ import pytest
 from cloud_jobs.lake.coverage import DeviceStream
 from cloud_jobs.lake.erasures import Erasure, read_erasures
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.maintenance.rewriting import MaintenancePoint
-from cloud_jobs.maintenance.table_files import TableFile
+from cloud_jobs.maintenance.compaction import MaintenancePoint
+from cloud_jobs.maintenance.sweeping import TableFile
 from tests.cloud_jobs.ingest.centre import NOON_US, batch, coverage, new_ingest, new_lake, seqs_in_table, take_in
 from tests.cloud_jobs.maintenance.upkeep import parquet_files, positions, run
 from waybill.record import IntervalSet
@@ -116,23 +116,3 @@ def test_an_erasure_that_was_interrupted_is_finished_by_the_next_run(lake: Lake,
     run(lake)
     assert seqs_in_table(lake) == [4, 5, 6, 7]
     assert coverage(lake).received == IntervalSet([(1, 7)])
-
-
-def test_a_dry_run_counts_and_changes_nothing(lake: Lake) -> None:
-    run(lake, ERASURE)
-    take_in(lake, new_ingest(lake), [positions(8, 9)])
-    before = parquet_files(lake), lake.open("records").version()
-    made = run(lake, dry_run=True)
-    assert (made.positions_erased, made.tables[0].merges) == (2, 1)
-    assert (parquet_files(lake), lake.open("records").version()) == before
-
-
-def test_a_merge_that_read_positions_before_they_were_erased_does_not_bring_them_back(lake: Lake) -> None:
-    take_in(lake, new_ingest(lake), [batch(8, day=-1)])
-
-    def erase_first(point: MaintenancePoint) -> None:
-        if point is MaintenancePoint.FILES_WRITTEN:
-            run(lake, ERASURE)
-
-    assert run(lake, reached=erase_first).tables[0].left == 1
-    assert seqs_in_table(lake) == [4, 5, 6, 7, 8]

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_jobs.maintenance.merge_plan import MERGED_FILES, FileLimits, growing_merges, overlap, settled_merges
-from cloud_jobs.maintenance.table_files import TableFile
+from cloud_jobs.maintenance.compaction import MERGED_FILES, FileLimits, growing_merges, overlap, settled_merges
+from cloud_jobs.maintenance.sweeping import TableFile
 from tests.examples import examples
 
 MILLION = 1_000_000
@@ -35,10 +35,6 @@ def merged(files: list[TableFile], taken: tuple[TableFile, ...]) -> list[TableFi
 def _settled(files: list[TableFile], limits: FileLimits, order: tuple[str, ...]) -> tuple[TableFile, ...]:
     """The merge of a day that one merge can take."""
     return next(iter(settled_merges(files, limits, order)), ())
-
-
-def test_few_files_of_a_day_that_grows_are_left() -> None:
-    assert growing_merges([file(at, 10) for at in range(MERGED_FILES - 1)], LIMITS) == []
 
 
 def test_files_of_about_one_size_are_merged_and_full_ones_never() -> None:
@@ -79,36 +75,6 @@ def test_what_came_late_is_merged_alone_until_it_is_much() -> None:
     assert _settled([*day, *late], LIMITS, ORDER) == tuple(late)
     much = file("z", 600_000, "0")
     assert _settled([*day, much], LIMITS, ORDER) == (*day, much)
-
-
-def test_what_comes_late_to_a_small_day_does_not_write_the_day_again() -> None:
-    day = [file("day", 10_000)]
-    written = 0
-    for at in range(500):
-        day.append(file(f"late {at}", 1))
-        if due := _settled(day, LIMITS, ORDER):
-            rows = sum(one.rows for one in due)
-            written += rows
-            day = [one for one in day if one not in due] + [file(f"by {at}", rows)]
-        assert len(day) <= 2
-    # each late row again and again, but the day never
-    assert written < 500 * 500
-    day.append(file("much", 2_000))
-    assert len(_settled(day, LIMITS, ORDER)) == len(day)
-
-
-def test_files_that_share_no_more_than_a_device_at_their_ends_do_not_overlap() -> None:
-    assert not overlap([file(1, 5, "a", "c"), file(2, 5, "c", "c"), file(3, 5, "c", "d")], ORDER)
-    assert overlap([file(1, 5, "a", "d"), file(2, 5, "c", "e")], ORDER)
-    assert overlap([file(1, 5)._replace(low={}), file(2, 5)], ORDER)
-
-
-def test_the_devices_of_two_tenants_do_not_overlap_whatever_they_are_called() -> None:
-    one, other = file(1, 5, "a", "z"), file(2, 5, "b", "c")
-    both = other._replace(low={"tenant": "t"}, high={"tenant": "u"})
-    assert not overlap([one, other._replace(low={"tenant": "u"}, high={"tenant": "u"})], ORDER)
-    assert not overlap([one, both], ORDER)
-    assert overlap([one, other, both], ORDER)
 
 
 def spread(name: str, keys: tuple[int, int], size: int) -> TableFile:

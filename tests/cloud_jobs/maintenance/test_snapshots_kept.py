@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from cloud_jobs.lake.coverage_rows import to_rows
+from cloud_jobs.lake.coverage_log import to_rows
 from cloud_jobs.lake.schemas import USAGE
 from cloud_jobs.lake.snapshot_reads import conflicts, coverage, erasures, reference_rows, usage_rows
-from cloud_jobs.lake.snapshots import Snapshot, commits_of_snapshots, read_snapshot, snapshots, take_snapshot
+from cloud_jobs.lake.snapshots import Snapshot, read_snapshot, snapshots, take_snapshot
 from cloud_jobs.lake.tables import Lake
 from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, take_in
 from tests.cloud_jobs.lake.metered import DEVICE, HOUR, meter
-from tests.cloud_jobs.maintenance.upkeep import folder_of, make_older, parquet_files, run
+from tests.cloud_jobs.maintenance.upkeep import folder_of, make_older, run
 from tests.cloud_jobs.publications import row_of
 
 DAY_S = 86_400.0
@@ -71,7 +71,7 @@ def test_every_read_at_a_snapshot_is_the_same_bytes_after_months_of_ingest_and_m
             go_on(lake, at)
         take_in(lake, new_ingest(lake), [batch(2, word=f"other {month}")])
         grow_old(lake)
-        made = run(lake, history_days=1, removed_files_kept_hours=0, hot_days=1, once_each=True)
+        made = run(lake, history_days=1, removed_files_kept_hours=0, hot_days=1)
         assert made.is_whole
         assert made.coverage_files > 0
     merged = {table.table for table in made.tables if table.merges}
@@ -83,32 +83,6 @@ def test_every_read_at_a_snapshot_is_the_same_bytes_after_months_of_ingest_and_m
     # and what is now is another thing
     two = take_snapshot(lake, datetime.now(UTC))
     assert [same == other for same, other in zip(everything_at(lake, two), before, strict=True)].count(False) == 4
-
-
-def test_usage_that_was_followed_upon_stays_in_merged_files(lake: Lake) -> None:
-    before = sorted(map(str, lake.rows("usage").to_pylist()))
-    assert len(parquet_files(lake, "usage")) == 2
-    grow_old(lake)
-    assert run(lake, removed_files_kept_hours=0, hot_days=1).is_whole
-    assert len(parquet_files(lake, "usage")) == 1
-    assert sorted(map(str, lake.rows("usage").to_pylist())) == before
-
-
-def test_coverage_that_no_snapshot_needs_goes_and_that_of_each_snapshot_stays(lake: Lake) -> None:
-    kept = [take_snapshot(lake, datetime.now(UTC))]
-    for at in range(2, 20):
-        go_on(lake, at)
-        if at % 6 == 0:
-            kept.append(take_snapshot(lake, datetime.now(UTC)))
-    found = [coverage(lake, one) for one in kept]
-    manifests = folder_of(lake) / "coverage" / "manifests"
-    grow_old(lake)
-    assert run(lake, history_days=1).coverage_files > 0
-    assert [coverage(lake, one) for one in kept] == found
-    # those of the snapshots, and the newest; the one before it is that of a snapshot
-    numbers = {*(one.ingest_commit for one in kept), lake.ingest_commit()}
-    assert {path.name for path in manifests.iterdir()} == {f"{number:016x}.json" for number in numbers}
-    assert run(lake, history_days=1).coverage_files == 0
 
 
 def test_nothing_is_swept_while_the_coverage_of_a_snapshot_cannot_be_read(lake: Lake) -> None:
@@ -124,18 +98,3 @@ def test_nothing_is_swept_while_the_coverage_of_a_snapshot_cannot_be_read(lake: 
     assert {*(folder_of(lake) / "coverage").rglob("*")} == files
     path.write_bytes(there)
     assert coverage(lake, one)
-
-
-def test_the_manifest_of_a_snapshot_says_nothing_of_how_old_manifests_are_that_were_swept(lake: Lake) -> None:
-    take_snapshot(lake, datetime.now(UTC))
-    for at in range(2, 12):
-        go_on(lake, at)
-        if at == 5:
-            commit = lake.ingest_commit()
-    grow_old(lake)
-    assert run(lake, history_days=1).coverage_files > 0
-    assert commit is not None
-    kept = commits_of_snapshots(lake)
-    assert not lake.coverage_log.never_had(commit, kept)
-    # without it the commit would be taken for one of another history
-    assert lake.coverage_log.never_had(commit)

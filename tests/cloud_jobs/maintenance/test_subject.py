@@ -24,11 +24,8 @@ from cloud_jobs.explain.issued_line import explain_line
 from cloud_jobs.lake.erasures import Erasure
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.maintenance import personal
-from cloud_jobs.maintenance.config import MaintenanceSettings
-from cloud_jobs.maintenance.job import Maintenance
-from cloud_jobs.maintenance.personal import access_log_of
-from cloud_jobs.maintenance.rewriting import MaintenancePoint
+from cloud_jobs.maintenance.compaction import MaintenancePoint
+from cloud_jobs.maintenance.erasing import access_log_of
 from tests.cloud_jobs.billing.register.billed_lake import BilledLake
 from tests.cloud_jobs.billing.register.metered_lake import FIXES, JANUARY, TEN, meter, metered_lake, state
 from tests.cloud_jobs.maintenance.upkeep import run
@@ -162,27 +159,6 @@ def test_the_export_has_what_the_lake_has_of_the_device_and_the_days(lake: Lake,
     assert (again.exit_code, "is not empty" in again.output) == (1, True)
 
 
-def test_an_export_of_all_times_succeeds_and_one_that_fails_leaves_nothing(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ever = ("--from", "0001-01-01")
-    monkeypatch.setattr(personal, "EXPORTED", (*personal.EXPORTED, "no table"))
-    assert subject(lake, "export", "--to", str(tmp_path / "out"), *ever).exit_code == 1
-    assert [*(tmp_path / "out").iterdir()] == []
-    monkeypatch.undo()
-    assert subject(lake, "export", "--to", str(tmp_path / "out"), *ever).exit_code == 0
-    assert len((tmp_path / "out" / "records.jsonl").read_text().splitlines()) == FIXES + 4
-
-
-def test_an_erasure_takes_nothing_of_other_devices_however_old_it_is(lake: Lake) -> None:
-    others = rows_but(lake, "eu-1")
-    retention = {"erase_positions_after_days": 2, "erase_quarantine_after_days": 2}
-    assert subject(lake, "erase", "--yes", **retention).exit_code in {0, 3}
-    left = rows_but(lake, "eu-1")
-    assert left == others
-    assert left["records"]
-
-
 def test_after_an_erasure_nothing_of_the_device_is_on_the_disk_and_the_bills_are_the_same(lake: Lake) -> None:
     # of the other day it may have been at the same place: that goes, too
     whole = Erasure("acme", "eu-1", OTHER_DAY + timedelta(days=1), DAY)
@@ -249,16 +225,6 @@ def test_an_erasure_that_is_killed_between_any_two_of_its_steps_is_finished_by_t
     assert steps > 10
 
 
-def test_what_a_job_commits_for_an_erased_time_is_erased_by_the_next_run(lake: Lake) -> None:
-    run(lake, REQUEST, **SETTINGS)
-    late = _ABOUT | {"id": "late", "device": "eu-1", "time": TEN, "day": TEN.date()}
-    append(lake, "geofence_events", late)
-    ingest(lake, [LakeFix("eu-1", 200, TEN, LATITUDE, LONGITUDE, kind="signal")])
-    meter(BilledLake(lake))
-    assert run(lake, **SETTINGS).derived_erased["geofence_events"] == 1
-    assert 200 not in lake.rows("records", ["seq"])["seq"].to_pylist()
-
-
 def test_old_events_and_what_was_quarantined_long_ago_go_by_themselves(lake: Lake) -> None:
     days = (datetime.now(UTC).date() - OTHER_DAY.date()).days
     made = run(lake, erase_events_after_days=days, erase_quarantine_after_days=days)
@@ -276,11 +242,6 @@ def test_by_default_positions_go_after_400_days_but_not_before_the_ingest_takes_
     assert (chosen.erase_positions_after_days, chosen.erase_events_after_days) == (30, 30)
     with pytest.raises(ValueError, match="are computed again"):
         CloudSettings.model_validate(given | {"maintenance": {"erase_events_after_days": 30}})
-
-
-def test_a_default_that_has_nothing_to_erase_declares_nothing(lake: Lake) -> None:
-    made = Maintenance(lake, MaintenanceSettings(erase_positions_after_days=36_500)).run()
-    assert (made.is_whole, lake.rows("erasures").num_rows) == (True, 0)
 
 
 def test_whoever_reads_positions_is_logged_first_or_reads_nothing(lake: Lake, tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from cloud_jobs.job_settings import MaintenanceSettings
 from cloud_jobs.lake.erasures import Erasure
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.maintenance.config import MaintenanceSettings
+from cloud_jobs.maintenance.compaction import MaintenancePoint
 from cloud_jobs.maintenance.job import Maintenance, MaintenanceRun
-from cloud_jobs.maintenance.rewriting import MaintenancePoint
 from tests.cloud_jobs.ingest.centre import DAY_US, NOON_US
 from waybill.record import Batch, Position, Raw, Record, encode
 
@@ -25,7 +25,6 @@ def run(
     store_now: datetime | None = None,
     reached: Callable[[MaintenancePoint], None] = lambda _: None,
     dry_run: bool = False,
-    once_each: bool = False,
     **settings: object,
 ) -> MaintenanceRun:
     """One run of the maintenance, at a moment that is given or now; `store_now`: if the store has another time."""
@@ -34,7 +33,7 @@ def run(
     # most lakes here are of the ingest alone, and runs follow each other
     made = MaintenanceSettings.model_validate({"erase_after_jobs": False, "log_interval_s": 0} | settings)
     maintenance = Maintenance(lake, made, now=clock, store_now=stored, reached=reached)
-    return maintenance.run(erasures, dry_run=dry_run, once_each=once_each)
+    return maintenance.run(erasures, dry_run=dry_run)
 
 
 def positions(*seqs: int, device: str = "d", day: int = -1, latitude: float = 48.0) -> bytes:

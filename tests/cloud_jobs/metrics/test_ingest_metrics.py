@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cloud_jobs.ingest.micro_batch import MicroBatchWriter
-from cloud_jobs.metrics.ingest_metrics import IngestMetrics
+from cloud_jobs.run_metrics import IngestMetrics
 from tests.cloud_jobs.ingest.centre import NOON_US, at_once, batch, new_lake, take_in
 from waybill.record import Batch, Event, Raw, Record, encode
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client.registry import CollectorRegistry
 
 from cloud_jobs.maintenance.job import MaintenanceRun, TableRun
-from cloud_jobs.metrics.maintenance_metrics import MaintenanceMetrics
+from cloud_jobs.run_metrics import MaintenanceMetrics
 
 
 def test_the_counts_of_runs_add_up() -> None:
@@ -15,7 +15,6 @@ def test_the_counts_of_runs_add_up() -> None:
     metrics.take(
         MaintenanceRun(
             [TableRun("records", merges=1, error="gone"), TableRun("usage", merges=5)],
-            copies_removed=6,
             positions_erased=7,
             errors=["coverage"],
         )
@@ -27,4 +26,4 @@ def test_the_counts_of_runs_add_up() -> None:
     assert (value("merges", table="records"), value("merges", table="usage")) == (3, 5)
     assert value("deleted_files", table="records") == 5
     assert value("left", table="records") == 1
-    assert (value("errors"), value("erased_positions"), value("removed_copies")) == (2, 7, 6)
+    assert (value("errors"), value("erased_positions")) == (2, 7)

@@ -5,19 +5,13 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
-from typing import Any
 
 import pytest
-from prometheus_client.registry import CollectorRegistry
 from structlog.testing import capture_logs
 
-from cloud_jobs.config import CloudSettings
-from cloud_jobs.metrics.config import MetricsSettings
-from cloud_jobs.metrics.run_metrics import RunMetrics
-from cloud_jobs.metrics.serving import served_metrics
+from cloud_jobs.job_settings import MetricsSettings
+from cloud_jobs.run_metrics import RunMetrics, served_metrics
 from deploy.local.ports import free_port
-from waybill.settings import SettingsError, validate
 
 
 def fetched(port: int, path: str) -> tuple[int, str]:
@@ -40,16 +34,6 @@ def test_metrics_and_health_are_served_while_the_job_runs() -> None:
         fetched(port, "/metrics")
 
 
-@pytest.mark.parametrize(("healthy", "code"), [(True, 200), (None, 200), (False, 503)])
-def test_only_what_is_known_to_be_wrong_is_503(healthy: bool | None, code: int) -> None:
-    def health() -> Mapping[str, Any]:
-        return {"healthy": healthy}
-
-    port = free_port()
-    with served_metrics(MetricsSettings(ingest_port=port), "ingest", CollectorRegistry(), health):
-        assert fetched(port, "/health")[0] == code
-
-
 def test_without_a_port_nothing_is_served_and_a_port_that_is_taken_stops_no_job() -> None:
     port, job = free_port(), RunMetrics("usage", 60)
     settings = MetricsSettings(usage_port=port)
@@ -68,13 +52,3 @@ def test_without_a_port_nothing_is_served_and_a_port_that_is_taken_stops_no_job(
         "metrics are not served",
         f"127.0.0.1:{port}",
     )
-
-
-def test_two_commands_cannot_have_one_port() -> None:
-    cluster = {"name": "hq", "service_url": "pulsar://hq:6650", "admin_url": "http://hq:8080"}
-    document = {"lake": "lake", "checkpoints": "c", "clusters": [cluster]}
-    with pytest.raises(SettingsError) as refused:
-        validate(CloudSettings, document | {"metrics": {"usage_port": 9471, "geofence_port": 9471}}, "cloud.toml")
-    assert "usage_port and geofence_port are both 9471" in "\n".join(refused.value.lines)
-    with pytest.raises(SettingsError):
-        validate(CloudSettings, document | {"metrics": {"close_port": 9471}}, "cloud.toml")

@@ -10,21 +10,27 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from cloud_jobs.proximity.crowds import (
+from cloud_jobs.proximity.encounter_revisions import INPUT, revise
+from cloud_jobs.proximity.encounters import (
     CROWD,
     FINE,
+    FIXES,
     IN_CROWD,
+    PARTS,
+    PIECES,
     PLACES,
     ROUGH,
+    SEPARATOR,
+    SLICE_MS,
     Scale,
     crowded,
     near_crowds,
+    parts_of,
     parts_of_crowds,
+    pieces_of,
     places_of,
+    slice_day,
 )
-from cloud_jobs.proximity.encounter_revisions import INPUT, revise
-from cloud_jobs.proximity.meeting import FIXES, PARTS, PIECES, SEPARATOR, parts_of, pieces_of, slice_day
-from cloud_jobs.proximity.slices import SLICE_MS
 from geo.spatial import TrackSettings
 
 DAY_SLICES = 86_400_000 // SLICE_MS

@@ -8,10 +8,9 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from cloud_jobs.derived.outbox import NOTE
 from cloud_jobs.proximity.encounter_revisions import BEGIN, INPUT, identified, joined_parts, parts_in, revise
-from cloud_jobs.proximity.meeting import slice_day
-from cloud_jobs.proximity.slices import SLICE_MS
-from cloud_jobs.revisions import NOTE
+from cloud_jobs.proximity.encounters import SLICE_MS, slice_day
 from tests.cloud_jobs.proximity.centre import DAY_SLICES, as_rows, known_row
 from tests.examples import examples
 
@@ -56,19 +55,6 @@ def test_an_encounter_that_lasts_longer_or_begins_earlier_in_its_slice_keeps_its
     assert ids(part(3, 100, 900), part(4, 0, 900), part(5, 0, 10)) == [short]
     assert ids(part(3, 20, 900)) == [short]
     assert ids(part(2, 800, 900), part(3, 0, 200)) != [short]
-
-
-def test_of_two_that_join_and_of_one_that_falls_apart_the_first_keeps_the_id() -> None:
-    first, second = ids(part(3, 100, 200), part(4, 100, 200))
-    assert ids(part(3, 100, 900), part(4, 0, 200)) == [first]
-    assert ids(part(3, 100, 150), part(3, 160, 200))[0] == first
-    assert second not in ids(part(3, 100, 150), part(3, 160, 200))
-
-
-def test_another_pair_and_another_slice_have_other_ids() -> None:
-    pairs = [("a", "b"), ("a", "c"), ("*", "a"), ("*", "b")]
-    found = [name for pair in pairs for number in range(90) for name in ids(part(number, 0, 1), pair=pair)]
-    assert len(set(found)) == 4 * 90
 
 
 def published(table: list[dict[str, object]], parts: list[Row], asked: set[int]) -> list[dict[str, object]]:
@@ -119,22 +105,3 @@ def test_whatever_came_to_light_of_some_slices_at_once_the_end_is_that_of_one_ru
     ]
     assert sorted(in_force, key=str) == sorted(batch, key=str)
     assert {row["day"] for row in table} <= {slice_day(FIRST)}
-
-
-def test_parts_of_slices_of_which_positions_are_erased_stay_as_they_are_known() -> None:
-    whole = [part(number, 0, 900) for number in range(4)]
-    table = published([], whole, {FIRST + number for number in range(4)})
-    asked = [FIRST + number for number in range(4)]
-    rows: list[dict[str, object]] = [known_row(row) | {"pair": "acme/a\nacme/b", "asked": asked} for row in table]
-    before = {"a": FIRST, "b": FIRST + 2}
-    seen: set[tuple[str, str]] = set()
-
-    def first_computable(tenant: str, device: str) -> int:
-        seen.add((tenant, device))
-        return before[device]
-
-    # nothing of the fixes is left: without the erasure all would be taken back
-    (kept,) = as_rows(revise(pa.Table.from_pylist(rows, schema=INPUT), first_computable))
-    assert (kept["retracted"], kept["id"], kept["revision"]) == (False, table[0]["id"], 1)
-    assert (kept["start"], kept["end"]) == (whole[0]["start_ms"] * 1000, whole[1]["end_ms"] * 1000)
-    assert seen == {("acme", "a"), ("acme", "b")}

@@ -8,13 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.lake.schemas import ENCOUNTERS
-from cloud_jobs.proximity.encounter_revisions import REVISIONS
-from cloud_jobs.proximity.slices import SLICE_MS
-from cloud_jobs.revisions import NOTE
 from geo.spatial import Fixes, TrackSettings, build_tracks, find_encounters
 from tests.cloud_jobs.proximity.centre import ProximityCentre, ProximityFix
-from tests.geo.spatial.noisy_drives import Receiver, parked
 
 MIDNIGHT = 20_000 * 86_400_000
 MINUTE = 60_000
@@ -71,78 +66,6 @@ def test_devices_of_two_tenants_never_meet_and_two_of_one_name_are_two_devices()
     lone = ProximityCentre()
     lone.take([*drive("a", MIDNIGHT, *places), *(fix for fix in others if fix.device == "b")])
     assert lone.in_force() == []
-
-
-def test_a_crowd_is_of_one_tenant() -> None:
-    yard = [fix for name in "abcd" for fix in drive(name, MIDNIGHT, *[(50.0, 0.0)] * 4)]
-    halves = [fix._replace(tenant="other") if fix.device in "cd" else fix for fix in yard]
-    together, apart = ProximityCentre(crowd_devices=3), ProximityCentre(crowd_devices=3)
-    together.take(yard)
-    apart.take(halves)
-    assert {row[:2] for row in together.in_force()} == {("*", name) for name in "abcd"}
-    assert {(row[-1], *row[:2]) for row in apart.in_force()} == {("acme", "a", "b"), ("other", "c", "d")}
-
-
-def parked_beside(apart_m: float, hours: float, receiver: Receiver, seed: int = 1) -> list[ProximityFix]:
-    """Two that are parked on one day, so far from each other, with noise and no accuracy said."""
-    one, other = (parked(hours, receiver, 2 * seed + by).fixes for by in (0, 1))
-    begin_ms, east = MIDNIGHT - int(one.t_ms[0]), apart_m / 66_150
-    return [
-        ProximityFix(device, seq, begin_ms + int(t_ms), lat, lon)
-        for device, said, off in (("a", one, 0.0), ("b", other, east))
-        for seq, (t_ms, lat, lon) in enumerate(zip(said.t_ms, said.lat.tolist(), said.lon + off, strict=True), 1)
-    ]
-
-
-@pytest.mark.parametrize(("apart_m", "memory_s"), [(48.0, 0.0), (48.0, 30.0), (52.0, 300.0)])
-def test_two_that_are_parked_at_the_distance_meet_once_a_day(apart_m: float, memory_s: float) -> None:
-    """With four metres of noise; hour by hour, in no order."""
-    fixes = parked_beside(apart_m, 23.9, Receiver(60.0, 4.0, memory_s))
-    centre, exact = ProximityCentre(50.0), ProximityCentre(50.0, tracks=TrackSettings.every_fix())
-    exact.take(fixes)
-    for hour in (at * 7 % 24 for at in range(24)):
-        centre.take(fix for fix in fixes if fix.t_ms // 3_600_000 % 24 == hour)
-    assert len(centre.in_force()) == 1
-    assert len(exact.in_force()) > 50
-    assert max(row["revision"] for row in centre.table) < 60
-
-
-def test_two_that_report_rest_meet_as_the_command_says_however_good_their_accuracy() -> None:
-    """`cloud-jobs encounters` takes the speed of a fix too."""
-    fixes = [one._replace(accuracy_m=3.0) for one in parked_beside(48.0, 23.9, Receiver(60.0, 8.0))]
-    silent, at_rest = ProximityCentre(50.0), ProximityCentre(50.0)
-    silent.take(fixes)
-    at_rest.take(one._replace(speed_mps=0.0) for one in fixes)
-    assert len(at_rest.in_force()) == 1
-    assert len(silent.in_force()) > 10
-
-
-def test_two_that_stay_between_the_distance_and_apart_leave_a_note_that_is_bounded_and_published_nowhere() -> None:
-    fixes = parked_beside(55.0, 6.0, Receiver(60.0, 0.5))
-    centre = ProximityCentre(50.0)
-    for at in range(0, 360, 5):  # as they come, five minutes at once
-        centre.take(fix for fix in fixes if at <= (fix.t_ms - MIDNIGHT) / MINUTE < at + 5)
-    assert centre.in_force() == []
-    assert {row["id"][:1] for row in centre.table} == {NOTE}
-    # a slice is noted when it begins and when it is over
-    assert len(centre.table) <= 2 * 6 * 4 + 2
-    last = max(centre.table, key=lambda row: row["revision"])
-    assert [part[0] for part in json.loads(last["parts"])] == [MIDNIGHT // SLICE_MS + at for at in range(24)]
-    # two late contacts, three hours apart, are of one encounter: at no time between were they apart
-    for minute in (60, 240):
-        centre.take(
-            ProximityFix("b", 1_000 + minute + at, MIDNIGHT + minute * MINUTE + at * 1_000, 50.0, 0.0)._replace(
-                latitude=fixes[0].latitude, longitude=fixes[0].longitude + 45 / 66_150
-            )
-            for at in range(1, 300)
-        )
-    ((*_, start, end, _, _, _, _, _, _),) = centre.in_force()
-    assert (end - start) / 60e6 == pytest.approx(180, abs=10)
-
-
-def test_news_have_the_columns_of_the_table() -> None:
-    assert REVISIONS.names == ENCOUNTERS.names[:-2]
-    assert 86_400_000 % SLICE_MS == 0
 
 
 places = st.tuples(st.integers(0, 30).map(lambda y: 50 + y / 1e4), st.integers(0, 30).map(lambda x: x / 1e4))

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from cloud_jobs.pulsar_source.driver.driver import Driver
+from cloud_jobs.pulsar_source.driver import Driver
+from cloud_jobs.pulsar_source.entries import PlannedRange
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.position import Offset
-from cloud_jobs.pulsar_source.reading.planned import PlannedRange
-from cloud_jobs.pulsar_source.reading.range_reader import read_range
+from cloud_jobs.pulsar_source.range_reader import read_range
 from tests.cloud_jobs.pulsar_source.world import LiveCluster
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cloud_jobs.pulsar_source.driver.driver import Driver
+from cloud_jobs.pulsar_source.driver import Driver
 from cloud_jobs.pulsar_source.options import PulsarOptions
-from cloud_jobs.pulsar_source.reading.range_reader import read_range
+from cloud_jobs.pulsar_source.range_reader import read_range
 from tests.cloud_jobs.pulsar_source.guarded import GuardedCluster
 
 

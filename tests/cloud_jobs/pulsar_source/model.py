@@ -8,17 +8,20 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from cloud_jobs.pulsar_source.cluster.partition_state import PartitionState, Role, SubscriptionProperties
-from cloud_jobs.pulsar_source.cluster.survey import ClusterSurvey
-from cloud_jobs.pulsar_source.driver.acknowledging import to_whole_entry
-from cloud_jobs.pulsar_source.errors import PulsarSourceError, SourceClusterUnreachable, TopicMissing
-from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
-from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition
-from cloud_jobs.pulsar_source.reading.entries import BOUNDS, Chunk, EntryStore, LeftS, StoredEntry
-from cloud_jobs.pulsar_source.reading.feeds import Feed
-from cloud_jobs.pulsar_source.reading.planned import PlannedRange, RangeIO
-from cloud_jobs.pulsar_source.reading.range_reader import read_range
-from cloud_jobs.pulsar_source.topics import TopicName
+from cloud_jobs.pulsar_source.acknowledging import to_whole_entry
+from cloud_jobs.pulsar_source.admin import ClusterSurvey
+from cloud_jobs.pulsar_source.entries import BOUNDS, Chunk, EntryStore, LeftS, PlannedRange, RangeIO, StoredEntry
+from cloud_jobs.pulsar_source.feeds import Feed
+from cloud_jobs.pulsar_source.options import (
+    PulsarOptions,
+    PulsarSourceError,
+    SourceCluster,
+    SourceClusterUnreachable,
+    TopicMissing,
+    TopicName,
+)
+from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition, PartitionState, Role, SubscriptionProperties
+from cloud_jobs.pulsar_source.range_reader import read_range
 from geo.replication.topic_naming import split_partition
 from tests.cloud_jobs.pulsar_source.model_topic import ChunkPart, ModelTopic, is_marker
 

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cloud_jobs.pulsar_source.driver.acknowledging import Acknowledger
-from cloud_jobs.pulsar_source.driver.cluster_monitor import ClusterMonitor
-from cloud_jobs.pulsar_source.driver.driver import Driver, Ownership
-from cloud_jobs.pulsar_source.driver.losses import Loss, LossReporter
+from cloud_jobs.pulsar_source.acknowledging import Acknowledger, Loss, LossReporter
+from cloud_jobs.pulsar_source.cluster_monitor import ClusterMonitor
+from cloud_jobs.pulsar_source.driver import Driver, Ownership
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.position import Offset
 from tests.cloud_jobs.pulsar_source.model import ModelWorld

@@ -3,9 +3,15 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from cloud_jobs.pulsar_source.cluster.partition_state import LedgerInfo, PartitionState, Role, SubscriptionProperties
-from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition
-from cloud_jobs.pulsar_source.reading.entries import Chunk
+from cloud_jobs.pulsar_source.entries import Chunk
+from cloud_jobs.pulsar_source.position import (
+    BEGINNING,
+    LedgerInfo,
+    LedgerPosition,
+    PartitionState,
+    Role,
+    SubscriptionProperties,
+)
 
 Entry = tuple[int, ...]
 """The messages of an entry, by number; an empty one is a marker, which no consumer is given."""

@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
+from cloud_jobs.job_settings import SparkSettings
 from cloud_jobs.pulsar_source import PulsarDataSource
 from cloud_jobs.spark import start_spark
-from cloud_jobs.spark_settings import SparkSettings
 
 
 def run(spec: dict[str, Any]) -> None:

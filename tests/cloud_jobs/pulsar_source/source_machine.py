@@ -13,7 +13,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from cloud_jobs.pulsar_source.errors import (
+from cloud_jobs.pulsar_source.entries import Chunk, InquiryBounds
+from cloud_jobs.pulsar_source.options import (
     DataLoss,
     FailoverFileError,
     PulsarSourceError,
@@ -21,7 +22,6 @@ from cloud_jobs.pulsar_source.errors import (
     SubscriptionBusy,
 )
 from cloud_jobs.pulsar_source.position import LedgerPosition
-from cloud_jobs.pulsar_source.reading.entries import Chunk, InquiryBounds
 from tests.cloud_jobs.pulsar_source.model import ModelWorld
 from tests.cloud_jobs.pulsar_source.model_query import CRASHES, PARTITIONS, TOPIC, Crash, ModelQuery
 from tests.cloud_jobs.pulsar_source.model_topic import Broken, ChunkPart, Entry, ModelTopic

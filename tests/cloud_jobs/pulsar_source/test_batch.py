@@ -1,10 +1,8 @@
 import pytest
 
-from cloud_jobs.pulsar_source import SourceClusterUnreachable
-from cloud_jobs.pulsar_source.cluster.partition_state import LedgerInfo, PartitionState
-from cloud_jobs.pulsar_source.driver.planning import newest_positions, start_positions
+from cloud_jobs.pulsar_source.lookahead import newest_positions, start_positions
 from cloud_jobs.pulsar_source.options import PulsarOptions
-from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition
+from cloud_jobs.pulsar_source.position import BEGINNING, LedgerInfo, LedgerPosition, PartitionState
 from cloud_jobs.pulsar_source.source import PulsarBatchReader
 from tests.cloud_jobs.pulsar_source.addresses import STATS, Reply, address, cluster_says, document, page
 
@@ -62,10 +60,3 @@ def test_a_stream_of_a_compacted_topic_begins_before_the_ledgers_that_are_left(
     found = start_positions({}, states, options_of("http://127.0.0.1:1", **more))
     assert found == {TOPIC: begin}
     assert newest_positions(found, states) == {TOPIC: LedgerPosition(17, 7) if begin == BEGINNING else begin}
-
-
-def test_a_cluster_that_is_silent_is_an_error_when_it_is_the_only_one():
-    with address() as hq:
-        hq.says = lambda _: page(503)
-        with pytest.raises(SourceClusterUnreachable, match="503"):
-            PulsarBatchReader(options_of(hq.url)).partitions()

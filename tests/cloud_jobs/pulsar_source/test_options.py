@@ -1,5 +1,4 @@
 import pickle
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -58,49 +57,6 @@ def test_options_that_do_not_fit_are_refused_with_the_reason(options: dict[str, 
         PulsarOptions.parse(options)
 
 
-def test_clusters_keep_their_order() -> None:
-    options = PulsarOptions.parse(TWO | {"failoverFile": "f"})
-    assert [(cluster.name, cluster.admin_url) for cluster in options.all_clusters()] == [
-        ("hq", "http://h:8080"),
-        ("dr", "http://d:8080"),
-    ]
-    with pytest.raises(OptionError, match="only hq, dr"):
-        options.cluster_named("moon")
-
-
-def test_a_call_takes_no_longer_than_a_cluster_may_be_silent_when_there_is_another() -> None:
-    times = {"operationTimeoutSeconds": "20", "clusterLostAfterSeconds": "3.5"}
-    assert PulsarOptions.parse(ONE | times).call_timeout_s() == 20
-    assert PulsarOptions.parse(TWO | times | {"failoverFile": "f"}).call_timeout_s() == 4
-
-
-def test_a_time_without_a_zone_is_utc() -> None:
-    options = PulsarOptions.parse(ONE | {"startingPosition": "2026-01-02T03:04:05"})
-    assert options.starting_position == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-
-
-@pytest.mark.parametrize(
-    ("options", "asked", "others"),
-    [
-        ({"topics": "t,a/b/c"}, ["public/default/t", "public/default/t-partition-3", "a/b/c"], ["public/default/u"]),
-        ({"topics": "t-partition-3"}, ["public/default/t-partition-3"], ["public/default/t-partition-4"]),
-        ({"topicsPattern": "a/b/.*"}, ["a/b/e\n", "a/b/ ", "a/b/d-partition-0"], ["a/c/c"]),
-        ({"topicsPattern": "a/b/d-partition-0"}, ["a/b/d-partition-0"], ["a/b/d", "a/b/d-partition-1"]),
-        ({"topicsPattern": "a/b/c.*"}, ["a/b/c", "a/b/cd-partition-0"], ["a/b/dc", "a/c/c", "b/b/c"]),
-    ],
-)
-def test_a_topic_of_a_checkpoint_is_asked_for_or_was_taken_out(
-    options: dict[str, str], asked: list[str], others: list[str]
-) -> None:
-    parsed = PulsarOptions.parse({"clusters": ONE["clusters"]} | options)
-    assert [name for name in asked + others if parsed.asks_for(f"persistent://{name}")] == asked
-
-
-@pytest.mark.parametrize("text", ["20991231", "2099-12-31", "2099-12-31T00:00:00Z", "2099-12-31T02:00:00+02:00"])
-def test_a_time_is_iso_8601_in_either_format(text: str) -> None:
-    assert PulsarOptions.parse(ONE | {"startingPosition": text}).starting_position == datetime(2099, 12, 31, tzinfo=UTC)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -119,18 +75,6 @@ def test_a_token_is_kept_for_the_workers_and_out_of_every_text() -> None:
     options = PulsarOptions.parse(ONE | {"token": "s3cret"})
     assert "s3cret" not in repr(options) + str(options)
     assert PulsarToken(pickle.loads(pickle.dumps(options)))() == "s3cret"  # noqa: S301  # as Spark does
-
-
-NUMBERS = [field.alias for field in PulsarOptions.model_fields.values() if "int" in str(field.annotation)] + [
-    field.alias for field in PulsarOptions.model_fields.values() if field.annotation is float
-]
-
-
-@pytest.mark.parametrize("option", NUMBERS)
-@pytest.mark.parametrize("number", ["inf", "-inf", "nan", "1e300", "-1", str(2**63), "10000000000000"])
-def test_a_number_without_bound_is_refused(option: str, number: str) -> None:
-    with pytest.raises(OptionError, match=option):
-        PulsarOptions.parse(ONE | {option: number})
 
 
 def test_every_option_is_documented() -> None:

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.pulsar_source.driver.acknowledging import to_whole_entry
 from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition, Offset, ranges
 
 positions = st.builds(LedgerPosition, st.integers(0, 9), st.integers(-1, 9)) | st.builds(
@@ -29,34 +28,9 @@ def test_other_text_is_no_position(text: str) -> None:
         LedgerPosition.parse(text)
 
 
-def test_a_whole_entry_takes_in_each_of_its_messages():
-    assert (
-        LedgerPosition(3, 6)
-        < LedgerPosition(3, 7, -1)
-        < LedgerPosition(3, 7, 0)
-        < LedgerPosition(3, 7, 9)
-        < LedgerPosition(3, 7)
-        < LedgerPosition(4, -1)
-    )
-    assert LedgerPosition(0, 0, -1) > BEGINNING
-
-
 @given(offsets)
 def test_an_offset_comes_back_from_its_json(offset: Offset) -> None:
     assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
-
-
-@given(offsets)
-def test_equal_offsets_are_equal_text_whatever_the_order_of_their_topics(offset: Offset) -> None:
-    backwards = Offset(
-        offset.cluster,
-        dict(sorted(offset.positions.items(), reverse=True)),
-        dict(sorted(offset.origin.items(), reverse=True)),
-        dict(sorted(offset.generations.items(), reverse=True)),
-        offset.query,
-        offset.restarts,
-    )
-    assert json.dumps(backwards.to_json()) == json.dumps(offset.to_json())
 
 
 @given(by_topic, by_topic)
@@ -78,30 +52,6 @@ def test_after_a_change_of_cluster_a_range_begins_at_the_origin_and_never_at_the
     assert [(piece.start, piece.end) for piece in ranges(start, end)] == [(LedgerPosition(3, 1), LedgerPosition(3, 9))]
 
 
-def test_a_change_of_cluster_without_an_origin_is_refused():
-    with pytest.raises(ValueError, match="without an origin"):
-        list(ranges(Offset("hq", {}), Offset("dr", {})))
-
-
-def test_a_document_of_another_shape_is_no_offset():
-    with pytest.raises(ValueError, match="not an offset"):
-        Offset.from_json({"positions": {}, "version": 3})
-
-
 def test_an_offset_of_another_version_is_refused_with_a_way_to_go_on():
     with pytest.raises(ValueError, match="new checkpoint"):
         Offset.from_json({"cluster": "hq", "positions": {}})
-
-
-def test_the_cursor_is_moved_by_whole_entries_only():
-    assert to_whole_entry(LedgerPosition(3, 7)) == LedgerPosition(3, 7)
-    assert to_whole_entry(LedgerPosition(3, 7, 2)) == LedgerPosition(3, 6)
-
-
-def test_a_partition_that_is_met_for_the_first_time_is_read_from_where_it_was_planned():
-    start = Offset("hq", {"old": LedgerPosition(1, 1)})
-    end = Offset("hq", {"old": LedgerPosition(1, 4), "new": LedgerPosition(2, 19)}, {"new": LedgerPosition(2, 9)})
-    assert [(piece.topic, piece.start) for piece in ranges(start, end)] == [
-        ("new", LedgerPosition(2, 9)),
-        ("old", LedgerPosition(1, 1)),
-    ]

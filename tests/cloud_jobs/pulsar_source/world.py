@@ -17,9 +17,9 @@ import pulsar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from cloud_jobs.job_settings import SparkSettings
 from cloud_jobs.pulsar_source import PulsarDataSource
 from cloud_jobs.spark import start_spark
-from cloud_jobs.spark_settings import SparkSettings
 from deploy.local import PulsarCluster
 from tests.pulsar_clients import NOBODY, http_access, open_client, source_access
 from tests.waiting import deadline_s

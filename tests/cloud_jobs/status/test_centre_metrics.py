@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from cloud_jobs.status.centre_metrics import FACTS, CentreCollector
-from cloud_jobs.status.facts import CentreStatus, DerivedStatus, TableStatus, TopicLag
-from cloud_jobs.status.judging import problems
+from cloud_jobs.status.facts import CentreStatus, DerivedStatus, TableStatus, TopicLag, problems
 from deploy.local.ports import free_port
 from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, take_in
 from tests.cloud_jobs.pulsar_source.addresses import FakeAdmin, address
@@ -104,19 +101,6 @@ def test_a_look_that_failed_leaves_nothing_of_the_lake_and_an_old_one_is_not_hea
     collector.failed("the object store does not answer")
     assert (value("waybill_centre_healthy"), value("waybill_centre_streams")) == (0, None)
     assert value("waybill_centre_looks_failed_total") == 1
-
-
-def test_an_age_is_that_of_the_look(tmp_path: Path) -> None:
-    found = looked(new_lake(tmp_path))
-    oldest = found.now - timedelta(seconds=30)
-    samples = shown(replace(found, lag=(TopicLag("t", "hq", 2, oldest), TopicLag("u", "hq", 0))))
-    assert samples[("waybill_centre_backlog_age_seconds", "t", "hq")] == 30
-    assert samples[("waybill_centre_backlog_age_seconds", "u", "hq")] == 0
-
-
-def test_to_serve_without_a_port_is_refused(tmp_path: Path, hq: FakeAdmin) -> None:
-    refused = status(tmp_path, hq, "--serve")
-    assert (refused.exit_code, "metrics.status_port" in refused.stderr) == (os.EX_CONFIG, True)
 
 
 def test_the_command_serves_until_a_signal(tmp_path: Path, hq: FakeAdmin) -> None:

@@ -6,20 +6,17 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from threading import Event
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from cloud_jobs.__main__ import app
-from cloud_jobs.errors import LocationError, StoreUnavailable
-from cloud_jobs.pulsar_source.driver.left_out_note import LeftOutNote
-from cloud_jobs.status.cli import _repeat
+from cloud_jobs.errors import StoreUnavailable
+from cloud_jobs.pulsar_source.cluster_monitor import LeftOutNote
 from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, take_in
 from tests.cloud_jobs.pulsar_source.addresses import FakeAdmin, address
 from tests.cloud_jobs.status.test_topic_lag import says
 from tests.cloud_jobs.status.watched import note_maintenance
-from tests.tokens import token_file
 
 
 @pytest.fixture
@@ -27,17 +24,6 @@ def hq() -> Iterator[FakeAdmin]:
     with address() as one:
         one.says = says([0])
         yield one
-
-
-def test_a_token_that_ends_soon_is_a_problem(tmp_path: Path, hq: FakeAdmin) -> None:
-    new_lake(tmp_path / "lake")
-    for ends_in_s, said in ((3600, "ends at"), (-1, "ended at")):
-        file = token_file(tmp_path, "jobs", ends_in_s=ends_in_s)
-        done = status(tmp_path, hq, "--json", more=f'[access]\ntoken_file = "{file}"\n')
-        found = json.loads(done.stdout)
-        assert done.exit_code == 1
-        assert f"token of jobs in {file} {said}" in found["token_problem"]
-        assert found["token_problem"] in found["problems"]
 
 
 def status(folder: Path, hq: FakeAdmin, *options: str, lake: str = "lake", more: str = "") -> Result:
@@ -85,25 +71,6 @@ def test_a_lake_that_is_not_there_is_1_one_that_does_not_answer_is_75_and_wrong_
     monkeypatch.setattr("cloud_jobs.lake.tables.Lake.check", away)
     shown = status(tmp_path, hq)
     assert (shown.exit_code, "does not answer" in shown.stderr) == (75, True)
-
-
-def test_it_looks_again_after_a_look_that_failed_until_the_settings_are_wrong() -> None:
-    stop, looks = Event(), []
-
-    def look() -> bool:
-        looks.append(1)
-        if len(looks) == 1:
-            raise StoreUnavailable("http://127.0.0.1:1", "Connection refused")
-        if len(looks) == 2:
-            return False
-        raise LocationError("wrong")
-
-    with pytest.raises(LocationError):
-        _repeat(look, 0, stop)
-    assert len(looks) == 3
-    stop.set()
-    assert _repeat(look, 0, stop)
-    assert len(looks) == 3
 
 
 def test_a_topic_that_the_ingest_reads_without_is_named_and_after_a_while_not_healthy(

@@ -9,24 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from cloud_jobs.applied_fences import fences_number
-from cloud_jobs.errors import LakeError, NotPublished, StoreUnavailable
-from cloud_jobs.incremental import commit_written, next_increment
-from cloud_jobs.lake.coverage import Coverage
-from cloud_jobs.lake.coverage_rows import to_rows
+from cloud_jobs.derived.incremental import commit_written, next_increment
+from cloud_jobs.derived.outbox import Outbox, progress_file
+from cloud_jobs.errors import NotPublished
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
+from cloud_jobs.lake.snapshots import fences_number
 from cloud_jobs.lake.tables import FENCES, Lake
-from cloud_jobs.outbox import Outbox, progress_file
-from cloud_jobs.published_fences import fences_in
-from cloud_jobs.status.centre_reader import LakeReader, coverage_status
-from cloud_jobs.status.facts import CoverageStatus, ReferenceStatus
-from cloud_jobs.status.judging import problems
-from tests.cloud_jobs.ingest.centre import STREAM, batch, new_ingest, new_lake, take_in
+from cloud_jobs.reference.tables import fences_in
+from cloud_jobs.status.centre_reader import LakeReader
+from cloud_jobs.status.facts import CoverageStatus, problems
+from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, take_in
 from tests.cloud_jobs.maintenance.upkeep import folder_of, parquet_files, positions, run
 from tests.cloud_jobs.publications import rows_of
 from tests.cloud_jobs.status.watched import LIMITS, after, looked, note_maintenance, note_runs, wrong
 from tests.system.lake_of_fixes import NOON, derive, square
-from waybill.record import IntervalSet, Tombstone
 
 
 @pytest.fixture
@@ -74,48 +70,6 @@ def test_a_derived_table_that_waits_too_long_is_said_and_one_that_nobody_compute
     assert wrong(lake) == ()
 
 
-def test_usage_that_was_never_computed_is_late_from_the_first_commit_on(tmp_path: Path) -> None:
-    lake = new_lake(tmp_path / "lake")
-    note_maintenance(lake)
-    assert wrong(lake) == (), "there is nothing to compute"
-    writer = new_ingest(lake)
-    take_in(lake, writer, [batch(1)])
-    first = looked(lake).derived[0].waiting_since
-    take_in(lake, writer, [batch(2)])
-    again = looked(lake).derived[0].waiting_since
-    assert first is not None
-    assert again is not None
-    assert abs((again - first).total_seconds()) < 5, "the oldest commit counts, not the newest"
-    assert len(problems(after(looked(lake), 3700), LIMITS)) == 1
-
-
-def test_a_table_whose_first_commit_lost_its_row_in_a_crash_waits_since_the_next_one(lake: Lake) -> None:
-    take_in(lake, new_ingest(lake), [batch(4)])
-    shutil.rmtree(lake.path("ingest_batches"))
-    lake.create()
-    take_in(lake, new_ingest(lake), [batch(5)])
-    assert wrong(lake) == ()
-    said = problems(after(looked(lake), 3700), LIMITS)
-    assert [one.partition(",")[0] for one in said if "commits" in one] == ["usage is 2 commits behind"]
-
-
-def test_records_behind_are_at_most_those_of_a_file_that_holds_old_and_new_ones(lake: Lake) -> None:
-    take_in(lake, new_ingest(lake), [batch(4)])
-    lake.open("records").optimize.compact()
-    usage = looked(lake).derived[0]
-    assert (usage.records_behind, usage.records_behind_at_most) == (None, 4)
-
-
-def test_a_derived_table_of_other_records_is_said(lake: Lake, tmp_path: Path) -> None:
-    shutil.copytree(folder_of(lake), tmp_path / "copy")
-    take_in(lake, new_ingest(lake), [batch(4)])
-    derive(lake, "usage")
-    for name in ("records", "coverage"):
-        shutil.rmtree(lake.path(name))
-        shutil.copytree(tmp_path / "copy" / name, lake.path(name))
-    assert any("was computed from other records" in one for one in wrong(lake))
-
-
 def test_rows_that_are_there_twice_are_said(lake: Lake) -> None:
     run(lake)
     writer = new_ingest(lake)
@@ -136,24 +90,10 @@ def test_a_data_file_that_is_gone_or_cut_short_is_said(lake: Lake) -> None:
     assert wrong(lake) == ("2 of the files of records are missing, or have another size than its log says",)
 
 
-def test_records_whose_files_no_commit_names_any_more_are_said(lake: Lake) -> None:
-    lake.open("records").delete()
-    assert wrong(lake) == ("3 records that were received are not in the table",)
-
-
 def test_coverage_that_cannot_be_read_is_said(lake: Lake) -> None:
     shutil.rmtree(lake.path("coverage"))
     assert any(one.startswith("coverage cannot be read") for one in wrong(lake))
     assert "whether each record is in the table once is unknown" in wrong(lake)
-
-
-@pytest.mark.parametrize("folder", ["rows", "manifests"])
-def test_coverage_that_vanishes_is_said_by_the_next_look_of_a_reader_that_has_read_it(lake: Lake, folder: str) -> None:
-    reader = LakeReader(lake)
-    assert reader.read().errors == {}
-    for file in (folder_of(lake) / "coverage" / folder).iterdir():
-        file.unlink()
-    assert [*reader.read().errors] == ["coverage"]
 
 
 def test_fences_that_nobody_computes_with_are_said_also_of_a_fleet_that_stands_still(lake: Lake) -> None:
@@ -169,14 +109,6 @@ def test_fences_that_nobody_computes_with_are_said_also_of_a_fleet_that_stands_s
     commit_written(next_increment(lake, "usage"), [], states={FENCES: fences_number(features)})
     note_runs(lake)
     assert looked(lake).derived[0].fences_since is None
-
-
-def test_that_nobody_takes_what_is_published_is_said_and_so_is_that_nobody_knows(lake: Lake) -> None:
-    said = problems(after(looked(lake), 3700), LIMITS)
-    assert len(said) == 1
-    assert said[0].startswith("fences, tariffs and accounts were not taken from their topics for 37")
-    (folder_of(lake) / "last-reference.json").write_text("{")
-    assert wrong(lake) == ("when fences, tariffs and accounts were last taken from their topics is unknown",)
 
 
 def test_events_that_cannot_be_published_are_said(lake: Lake, tmp_path: Path) -> None:
@@ -195,44 +127,9 @@ def test_events_that_cannot_be_published_are_said(lake: Lake, tmp_path: Path) ->
     assert [one.partition(",")[0] for one in said] == ["rows of geofence_events wait to be published"]
 
 
-def test_a_table_that_is_gone_is_said_twice_over_and_the_rest_is_shown(lake: Lake) -> None:
-    shutil.rmtree(lake.path("usage"))
-    said = wrong(lake)
-    assert any(one.startswith("table usage cannot be read: there is no table 'usage'") for one in said)
-    assert "it is unknown how far usage is: it cannot be opened" in said
-    assert table(lake, "records") == (3, 3)
-
-
-def test_a_lake_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(LakeError, match="there is no lake"):
-        LakeReader(Lake(tmp_path / "none")).read()
-
-
-def test_a_lake_into_which_nothing_can_be_written_is_said(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> str:
-        return "no/such/folder/clock"
-
-    monkeypatch.setattr("cloud_jobs.lake.store_clock._path", full)
-    assert "nothing can be written into the lake" in wrong(lake)[0]
-
-
-def test_no_answer_of_the_store_is_no_status(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(*_: object) -> None:
-        raise StoreUnavailable("http://127.0.0.1:1", "Connection refused")
-
-    monkeypatch.setattr("cloud_jobs.status.centre_reader.store_time", away)
-    with pytest.raises(StoreUnavailable):
-        LakeReader(lake).read()
-
-
 @pytest.mark.parametrize("later_s", [-4000, 4000])
 def test_a_machine_whose_clock_is_wrong_is_never_healthy(lake: Lake, later_s: float) -> None:
     assert any(one.startswith("this machine's clock is") for one in wrong(lake, later_s))
-
-
-def test_a_commit_of_the_future_is_said(lake: Lake) -> None:
-    said = problems(after(looked(lake), -4000), LIMITS)
-    assert any(one.startswith("the newest commit of records is") for one in said)
 
 
 def test_a_maintenance_that_stands_still_or_failed_is_said(lake: Lake) -> None:
@@ -263,31 +160,3 @@ def test_an_erasure_is_pending_until_all_files_were_searched(tmp_path: Path) -> 
     assert (looked(lake).erasures, looked(lake).erasures_pending) == (1, 0)
     assert table(lake, "records")[0] == 0
     assert wrong(lake) == (), "erased rows are not missing"
-
-
-def test_the_quarantine_is_counted_by_cause_and_reference_data_by_what_can_be_used(lake: Lake) -> None:
-    take_in(lake, new_ingest(lake), [batch(1, word="y"), b"\xc1"])
-    assert looked(lake).quarantine == {"conflict": 1, "malformed": 1}
-    bad = square("bad")
-    bad["geometry"]["coordinates"] = []
-    lake.append("reference", rows_of("fence", [square("good"), bad]))
-    found = looked(lake).reference
-    assert found is not None
-    assert replace(found, taken_at=None) == ReferenceStatus(in_force=1, refused=1, quarantined=0)
-
-
-def test_gaps_and_tombstones_of_each_stream_are_counted() -> None:
-    def coverage(*ranges: tuple[int, int], head: int, lost: tuple[Tombstone, ...] = ()) -> Coverage:
-        return Coverage(IntervalSet(ranges), lost, head)
-
-    known = {
-        STREAM._replace(epoch=1): coverage((1, 5), head=5),
-        STREAM._replace(epoch=2): coverage((1, 2), (4, 5), head=9),
-        STREAM._replace(epoch=3): coverage(head=2),
-        STREAM._replace(epoch=4): coverage((1, 2), (5, 5), head=5, lost=(Tombstone(2, 4, "quota"),)),
-    }
-    assert coverage_status(to_rows(known)) == CoverageStatus(
-        streams=4, open_streams=2, received=12, declared_lost=2, missing=7
-    )
-    assert sum(one.missing.count for one in known.values()) == 7
-    assert coverage_status(to_rows({})) == CoverageStatus(0, 0, 0, 0, 0)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -12,15 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from cloud_jobs.config import CloudSettings
+from cloud_jobs.derived.outbox import Outbox, progress_file
 from cloud_jobs.lake.transactions import newest_number
-from cloud_jobs.outbox import Outbox, progress_file
 from cloud_jobs.status.centre_reader import provisional_alerts
-from cloud_jobs.status.facts import CentreStatus, ProvisionalStatus
-from cloud_jobs.status.judging import problems
-from cloud_jobs.status.tables import status_tables
+from cloud_jobs.status.facts import CentreStatus, ProvisionalStatus, problems
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, rules
 from tests.cloud_jobs.geofence.test_event_revisions import THROUGH
 from tests.cloud_jobs.pulsar_source.addresses import FakeAdmin, Reply, address, document, page
@@ -121,18 +116,6 @@ def test_an_alert_waits_in_the_topic_in_the_table_and_until_its_verdict_is_publi
     assert found(centre, hq) == ProvisionalStatus(BOUND_S, centre.now), "decided, and not published"
 
 
-def test_what_one_cluster_has_acknowledged_waits_in_none(centre: VerdictCentre, hq: FakeAdmin) -> None:
-    centre.collect(*alerts())
-    centre.ingest(THROUGH)
-    centre.compute_events()
-    decide(centre, hq)
-    with address() as dr:
-        dr.says = waits(5)
-        assert found(centre, dr, hq) == ProvisionalStatus(BOUND_S)
-        hq.says = waits(None)
-        assert found(centre, dr, hq) == ProvisionalStatus(BOUND_S, PUBLISHED)
-
-
 def test_what_waits_in_one_partition_waits_though_another_has_none(centre: VerdictCentre, hq: FakeAdmin) -> None:
     centre.collect(*alerts())
     centre.ingest(THROUGH)
@@ -181,16 +164,6 @@ def test_what_a_cluster_has_that_does_not_answer_is_unknown_whatever_another_one
         assert found(centre, dr, hq) == ProvisionalStatus(BOUND_S, oldest), "a cluster without the topic has none"
 
 
-def test_who_gets_no_answer_does_not_say_that_each_alert_has_its_verdict(centre: VerdictCentre, hq: FakeAdmin) -> None:
-    centre.collect(*alerts())
-    hq.says = waits(None)
-    silent = found(centre, hq)
-    assert "what waits in persistent://acme/alerts-eu/alerts is unknown" in silent.error
-    status = CentreStatus(centre.now, provisional=silent)
-    assert any(one.startswith("it is unknown whether each alert has its verdict") for one in problems(status, LIMITS))
-    assert math.isnan(shown(status)[OLDEST])
-
-
 @pytest.mark.parametrize(("age_s", "is_said"), [(BOUND_S + 59, False), (BOUND_S + 61, True)])
 def test_the_bound_is_said_and_what_waits_longer_is_a_problem(age_s: float, *, is_said: bool) -> None:
     since = ProvisionalStatus(BOUND_S, PUBLISHED)
@@ -203,26 +176,3 @@ def test_the_bound_is_said_and_what_waits_longer_is_a_problem(age_s: float, *, i
         shown(replace(status, provisional=ProvisionalStatus(BOUND_S)))[("waybill_centre_oldest_provisional_seconds",)]
         == 0
     )
-
-
-@pytest.mark.parametrize(
-    ("known", "line"),
-    [
-        (None, "alerts unknown"),
-        (ProvisionalStatus(3600, error="nobody said"), "alerts unknown: nobody said"),
-        (ProvisionalStatus(3600, was_collected=False), "alerts none was ever collected; one may"),
-        (ProvisionalStatus(3600), "alerts none waits; one may wait for its verdict for 1:00:00"),
-        (ProvisionalStatus(3600, PUBLISHED), "alerts the oldest that waits came 0:01:30 ago; one may"),
-    ],
-)
-def test_the_terminal_says_what_waits_and_how_long_it_may(known: ProvisionalStatus | None, line: str) -> None:
-    status = CentreStatus(PUBLISHED + timedelta(seconds=90), provisional=known)
-    console = Console(width=200, record=True, file=io.StringIO())
-    console.print(status_tables(status, ()))
-    assert line in re.sub(r" +", " ", console.export_text())
-
-
-@pytest.mark.parametrize(("age_s", "said"), [(-30 * 3600.0, math.nan), (-10.0, 0.0), (10.0, 10.0)])
-def test_how_long_an_alert_waits_that_came_by_a_clock_ahead_is_unknown(age_s: float, said: float) -> None:
-    status = CentreStatus(PUBLISHED + timedelta(seconds=age_s), provisional=ProvisionalStatus(BOUND_S, PUBLISHED))
-    assert shown(status)[OLDEST] == pytest.approx(said, nan_ok=True)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from cloud_jobs.job_settings import CentreLimits
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.maintenance.last_run import LastMaintenance, note_last_run
-from cloud_jobs.reference_note import note_taken
+from cloud_jobs.maintenance.sweeping import LastMaintenance, note_last_run
+from cloud_jobs.reference.tables import note_taken
 from cloud_jobs.status.centre_reader import LakeReader
-from cloud_jobs.status.facts import CentreStatus, TopicLag
-from cloud_jobs.status.judging import problems
-from cloud_jobs.status_settings import CentreLimits
+from cloud_jobs.status.facts import CentreStatus, TopicLag, problems
 
 NOTHING_WAITS = TopicLag("persistent://fleet/telemetry-eu/batches", "hq", 0)
 LIMITS = CentreLimits()

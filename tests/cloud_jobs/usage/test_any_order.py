@@ -17,11 +17,12 @@ from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.schemas import LATE_POSITIONS, OBSERVED, QUANTITIES, QUARTERS, WHOLE_DEVICE
 from cloud_jobs.lake.snapshot_reads import rows_in_force
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.usage import groups, job, metering
-from cloud_jobs.usage.basis import row_digest
+from cloud_jobs.lake.values import row_digest
+from cloud_jobs.usage import devices as groups
+from cloud_jobs.usage import job, metering
 from cloud_jobs.usage.job import UsageRun, compute_usage
 from geo.spatial import ENGINE_VERSION, TrackSettings
-from tests.cloud_jobs.publications import row_of, rows_of
+from tests.cloud_jobs.publications import rows_of
 from tests.system.lake_of_fixes import LakeFix, ingest, lake_of, square
 
 START = datetime(2026, 1, 5, 21, tzinfo=UTC)
@@ -107,30 +108,6 @@ def test_any_order_split_and_lateness_gives_the_same_usage(
     assert json.dumps([*in_force(late).items()], default=str) == json.dumps([*in_force(whole).items()], default=str)
 
 
-@pytest.mark.parametrize("gap_h", [7.0, 10.0, 24.0])
-def test_a_late_fix_counts_all_that_has_a_say_in_its_hours_however_long_a_gap_may_be(
-    tmp_path_factory: pytest.TempPathFactory, gap_h: float
-) -> None:
-    midnight = datetime(2026, 1, 10, tzinfo=UTC)
-    gaps = (-2.8, -1.9, -1.0, -0.1, 0.05)
-    times = [midnight + timedelta(hours=gap_h * gap) for gap in gaps]
-    fixes = [LakeFix("d", seq, time, seq / 100, 0.01) for seq, time in enumerate(times, 1)]
-    assert_late_equals_whole(tmp_path_factory, TrackSettings(max_gap_s=gap_h * 3600), fixes, late_at=4)
-
-
-def assert_late_equals_whole(
-    folders: pytest.TempPathFactory, rules: TrackSettings, fixes: list[LakeFix], late_at: int
-) -> None:
-    whole, late = lake_of(folders.mktemp("whole")), lake_of(folders.mktemp("late"))
-    ingest(whole, fixes)
-    compute(whole, rules)
-    ingest(late, [fix for at, fix in enumerate(fixes) if at != late_at])
-    compute(late, rules)
-    ingest(late, [fixes[late_at]])
-    compute(late, rules)
-    assert in_force(late) == in_force(whole)
-
-
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     made = lake_of(tmp_path / "lake")
@@ -150,15 +127,6 @@ def test_a_fence_that_is_published_late_changes_the_hours_near_it_and_no_others(
     assert {zone for _, _, _, zone in in_force(lake)} == {"", "*", "square"}
     assert 0 < run.touched_hours < len(before)
     assert compute(lake).fence_changes == 0
-
-
-def test_two_tenants_with_devices_of_one_name_have_usage_of_their_own(lake: Lake) -> None:
-    alone = in_force(lake)
-    ingest(lake, drive("other", "eu-1", [(600, 5, -at) for at in range(-10, 20)]))
-    compute(lake)
-    both = in_force(lake)
-    assert {key: found for key, found in both.items() if key[0] == "acme"} == alone
-    assert {key[0] for key in both} == {"acme", "other"}
 
 
 def test_hours_of_erased_positions_keep_their_ways_and_late_fixes_there_are_named(lake: Lake) -> None:
@@ -197,98 +165,11 @@ def test_what_needs_no_position_is_metered_however_late_it_comes(lake: Lake, tmp
     assert compute(lake).rows == 0
 
 
-def test_hours_of_erased_positions_that_a_changed_fence_is_for_are_counted_and_keep_their_usage(lake: Lake) -> None:
-    before = in_force(lake)
-    ingest(lake, drive("other", "eu-1", [(600, 5, at) for at in range(-10, 20)]))
-    compute(lake)
-    boundary = START + timedelta(hours=2)
-    declare_erasure(lake, Erasure("acme", "eu-1", boundary), START + timedelta(days=9))
-    publish(lake, square("square"))
-    run = compute(lake)
-    # an hour more than the boundary says: the first one after it may have begun with an erased position
-    kept = {
-        key: found for key, found in before.items() if key[2] < boundary + timedelta(seconds=RULES.margin_ms / 1000)
-    }
-    assert (run.fence_changes, run.hours_erased, bool(run)) == (1, len({key[2] for key in kept}), True)
-    now = in_force(lake)
-    assert {key: now[key] for key in kept} == kept
-    publish(lake, square("far", 50.0, effective_from="2027-01-05T00:00:00Z"))
-    assert compute(lake).hours_erased == 0, "not of the days of that change"
-
-
-def test_a_zone_that_a_late_fix_takes_away_is_zero_from_then_on(tmp_path: Path) -> None:
-    lake = lake_of(tmp_path / "lake", [square("square")])
-    ingest(lake, [LakeFix("d", 1, START, 0.005, -0.005), LakeFix("d", 3, START + timedelta(minutes=30), 0.005, 0.015)])
-    compute(lake)
-    assert {key[3] for key in in_force(lake)} == {"", "*", "square"}
-    # it went round the square
-    ingest(lake, [LakeFix("d", 2, START + timedelta(minutes=15), 0.02, 0.005)])
-    run = compute(lake)
-    assert ({key[3] for key in in_force(lake)}, run.rows) == ({"", "*"}, 3)
-
-
 def test_what_a_run_finds_unchanged_is_not_written_again(lake: Lake) -> None:
     ingest(lake, [LakeFix("eu-1", 900, START + timedelta(minutes=60), 0.005, -0.005)])
     run = compute(lake)
     # of equal times the first fix counts: of the device as a whole each record
     assert (run.touched_hours > 0, run.rows) == (True, 1)
-
-
-def test_a_late_fix_opens_files_of_its_own_days_alone_however_long_the_history(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for day in range(2, 12):
-        ingest(lake, [fix._replace(time=fix.time + timedelta(days=day)) for fix in drive("acme", "eu-1", [(9, 5, 5)])])
-    compute(lake)
-    ingest(lake, [LakeFix("eu-1", 900, START + timedelta(days=5), 0.005, 0.005)])
-    seen: list[tuple[str, ...]] = []
-    metered: list[tuple[str, ...]] = []
-    real = groups.device_groups
-
-    def noted(*args: Any, **named: Any) -> Any:
-        for group in real(*args, **named):
-            seen.append(tuple(file.path for file in group.around))
-            metered.append(group.usage)
-            yield group
-
-    monkeypatch.setattr(job, "device_groups", noted)
-    compute(lake)
-    (opened,) = seen
-    # a day for the longest gap that ends after the fix, and one for the hours around that
-    assert {path.partition("=")[2][:10] for path in opened} <= {f"2026-01-{day:02}" for day in range(8, 13)}
-    assert len({path.partition("=")[2][:10] for path in metered[0]}) <= 5
-
-
-def test_a_fence_that_changes_without_moving_changes_the_version_of_its_rows_and_nothing_else(lake: Lake) -> None:
-    publish(lake, square("square"), GATE)
-    compute(lake)
-    before = in_force(lake)
-    again = [square("square", label="Depot"), GATE | {"properties": GATE["properties"] | {"label": "north"}}]
-    lake.append("reference", [row_of("fence", one["properties"]["id"], one, 10) for one in again])
-    run = compute(lake)
-    after = in_force(lake)
-    changed = {key for key in before if before[key] != after[key]}
-    assert run.rows == len(changed) > 0
-    assert changed == {key for key in before if key[3] in {"square", "gate"}}
-    assert {key[3] for key in changed} == {"square", "gate"}
-    for key in changed:
-        # quantities and seq ranges are the same; fence version and digest are not
-        assert before[key][:-2] == after[key][:-2]
-        assert all(one != other for one, other in zip(before[key][-2:], after[key][-2:], strict=True))
-    assert compute(lake).rows == 0
-
-
-def test_a_version_in_the_middle_of_a_drive_changes_the_rows_from_its_hour_on(lake: Lake) -> None:
-    publish(lake, square("square"))
-    compute(lake)
-    before = in_force(lake)
-    begin = START + timedelta(hours=2, minutes=30)
-    publish(lake, square("square", label="Depot", effective_from=begin.isoformat()))
-    compute(lake)
-    after = in_force(lake)
-    changed = sorted(key[2] for key in before if before[key] != after[key])
-    own = sorted(key[2] for key in before if key[3] == "square")
-    assert changed == [hour for hour in own if hour + timedelta(hours=1) > begin] != own
 
 
 def test_of_another_engine_every_row_is_computed_again_also_of_hours_without_a_fix(
@@ -305,16 +186,6 @@ def test_of_another_engine_every_row_is_computed_again_also_of_hours_without_a_f
     # all but the digest is the same
     assert {key: found[:-1] for key, found in in_force(lake).items()} == {key: one[:-1] for key, one in before.items()}
     assert not compute(lake)
-
-
-def test_a_late_event_of_an_hour_changes_the_row_of_the_device_as_a_whole_alone(lake: Lake) -> None:
-    before = in_force(lake)
-    ingest(lake, [LakeFix("eu-1", 900, START + timedelta(minutes=65), 0.0, 0.0, kind="event")])
-    run = compute(lake)
-    after = in_force(lake)
-    ((_, _, hour, zone),) = [key for key in after if before.get(key) != after[key]]
-    assert (run.touched_hours, run.rows, hour, zone) == (1, 1, START + timedelta(hours=1), "*")
-    assert after["acme", "eu-1", hour, zone][QUANTITIES.index("events")] == [1, 0, 0, 0]
 
 
 def test_the_digest_of_each_row_is_that_of_what_it_says(lake: Lake) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.erasures import Erasures
 from cloud_jobs.lake.stored_files import StoredFiles
-from cloud_jobs.usage.groups import device_groups, wanted_files
+from cloud_jobs.usage.devices import device_groups, wanted_files
 from tests.cloud_jobs.usage.test_any_order import START
 from tests.system.lake_of_fixes import LakeFix, ingest, lake_of
 

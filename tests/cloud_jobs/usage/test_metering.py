@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyproj import Geod
 
 from cloud_jobs.lake.schemas import WHOLE_DEVICE
-from cloud_jobs.usage.touched_hours import HOUR_MS
+from cloud_jobs.usage.reading import HOUR_MS
 from geo.spatial import TrackSettings
 from tests.geo.spatial.noisy_drives import Receiver, parked
 from tests.usage_rows import metered_rows
@@ -64,42 +64,9 @@ def test_a_segment_belongs_to_the_hour_of_the_fix_that_ends_it() -> None:
     assert row["duration_ms"] == [1_000, 0, 0, 0]
 
 
-def test_hours_that_are_not_touched_give_no_rows() -> None:
-    assert used(fixes([(0, 0.1, 0.1), (1_000, 0.1, 0.1001)], touched=False)) == []
-    assert metered_rows([]) == []
-
-
-def test_a_gap_is_attributed_to_nobody() -> None:
-    rows = used(fixes([(0, 0.1, 0.1), (1_000, 0.1, 0.1001), (400_000, 0.1, 0.2), (401_000, 0.1, 0.2001)]))
-    assert [sum(row["duration_ms"]) for row in rows] == [2_000]
-    assert json.loads(rows[0]["seq_ranges"]) == {"7": [[1, 4]]}
-
-
 steps = st.tuples(
     st.integers(1_000, 900_000), st.floats(-0.02, 0.02).map(lambda x: round(x, 5)), st.floats(-0.02, 0.02)
 )
-
-
-@given(st.lists(steps, min_size=2, max_size=40))
-def test_an_hour_alone_with_its_margin_gives_what_the_whole_track_gives(moves: list[tuple[int, float, float]]) -> None:
-    t_ms, track = 0, []
-    for wait, lat, lon in moves:
-        t_ms += wait
-        track.append((t_ms, lat, lon))
-    whole = fixes(track)
-    together = used(whole)
-    margin = RULES.margin_ms
-    apart: list[dict[str, Any]] = []
-    for hour in range(t_ms // HOUR_MS + 1):
-        start, end = hour * HOUR_MS, (hour + 1) * HOUR_MS
-        near = [
-            row | {"touched": start <= row["t_ms"] < end}
-            for row in whole
-            if start - margin <= row["t_ms"] < end + margin
-        ]
-        if near:
-            apart.extend(used(near))
-    assert apart == together
 
 
 @given(st.lists(steps, min_size=2, max_size=20))
@@ -140,18 +107,3 @@ def test_a_parked_van_is_charged_its_drive_alone(said: dict[str, float | None]) 
     assert totals[0]["entries"] > 100
     assert totals[1]["entries"] == 1
     assert totals[1]["distance_mm"] == pytest.approx(800_000, abs=30_000)
-
-
-def test_each_hour_with_its_margin_is_charged_as_the_whole_day() -> None:
-    van = parked_van(60.0)
-    together = metered_rows(van, FEATURES, CLEAN)
-    apart: list[dict[str, Any]] = []
-    for hour in range(25):
-        start, end = hour * HOUR_MS, (hour + 1) * HOUR_MS
-        near = [
-            row | {"touched": start <= row["t_ms"] < end}
-            for row in van
-            if start - CLEAN.margin_ms <= row["t_ms"] < end + CLEAN.reach_ahead_ms
-        ]
-        apart.extend(metered_rows(near, FEATURES, CLEAN))
-    assert apart == together

@@ -165,34 +165,3 @@ def by_quarters(rows: Sequence[dict[str, Any]]) -> Iterator[TrueUsage]:
         for number, amounts in enumerate(zip(*(row[name] for name in QUANTITIES), strict=True)):
             if any(amounts):
                 yield TrueUsage(row["device"], row["hour"] + number * QUARTER, row["zone"], *amounts)
-
-
-def test_a_crossing_is_counted_in_both_directions_at_its_gate_and_rests_on_both_fixes() -> None:
-    moments = ((0, 0.0), (890, 0.01), (910, 0.0))
-    way = [
-        {"device": "d", "seq": seq, "t_ms": t_s * 1000, "latitude": latitude, "longitude": 0.005}
-        for seq, (t_s, latitude) in enumerate(moments, 1)
-    ]
-    # the last step is too fast for the usual settings
-    rows = metered_rows(way, [json.dumps(TOWN[2])], TrackSettings.every_fix(max_gap_s=900))
-    (crossed,) = [row for row in rows if row["zone"] == "straight"]
-    assert crossed["crossings"] == [1, 1, 0, 0]
-    assert crossed["seq_ranges"] == '{"7":[[1,3]]}'
-    assert crossed["distance_mm"] == crossed["content_bytes"] == [0, 0, 0, 0]
-    assert len(crossed["fence_version"]) == 16
-
-
-def test_the_device_as_a_whole_has_its_records_of_every_kind_and_no_fence_version() -> None:
-    kinds = ("signal", "event", "raw", "canary", "event")
-    rows = metered_rows(
-        {"device": "d", "seq": seq, "kind": kind, "t_ms": (seq - 1) * 900_000, "content_bytes": 10 * seq}
-        for seq, kind in enumerate(kinds, 1)
-    )
-    assert [(row["zone"], row["events"], row["content_bytes"]) for row in rows] == [
-        ("*", [0, 1, 0, 0], [10, 20, 30, 40]),
-        ("*", [1, 0, 0, 0], [50, 0, 0, 0]),
-    ]
-    assert [(row["seq_ranges"], row["fence_version"]) for row in rows] == [
-        ('{"7":[[1,4]]}', ""),
-        ('{"7":[[5,5]]}', ""),
-    ]

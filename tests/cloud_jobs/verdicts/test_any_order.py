@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_jobs.geofence.event_revisions import EventRules
-from cloud_jobs.geofence.units import DAY_MS
-from cloud_jobs.verdicts.config import VerdictSettings
+from cloud_jobs.job_settings import VerdictSettings
 from geo.alerts import Alert
 from geo.alerts.messages import ErrorReason, VerdictKind
+from geo.spatial.event_ids import DAY_MS
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, GeofenceFix, rules
 from tests.cloud_jobs.verdicts.centre import VerdictCentre, alert_of
 from tests.examples import examples

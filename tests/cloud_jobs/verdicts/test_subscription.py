@@ -130,24 +130,6 @@ def test_all_that_is_there_is_taken_whatever_the_clock_of_its_region_says(
     assert count(reading(topic, monkeypatch).receive(1_000, time.time())) == 100
 
 
-@pytest.mark.parametrize("ahead_s", [-3600.0, 0.0, 3600.0])
-def test_alerts_that_come_all_the_time_hold_up_nobody_whatever_the_clock_says(
-    ahead_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic = ScriptedTopic(ahead_s, bodies=[*range(100)], grows=True)
-    # what was there when it began; the next one may be taken along
-    assert 100 <= count(reading(topic, monkeypatch).receive(10_000, time.time())) <= 101
-
-
-def test_with_the_same_moment_it_goes_on_to_what_was_there_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    topic, began_s = ScriptedTopic(0.0, bodies=[*range(100)], grows=True), time.time()
-    alerts = reading(topic, monkeypatch)
-    first = alerts.receive(60, began_s)
-    assert (len(first.messages), first.is_all) == (60, False)
-    alerts.acknowledge()
-    assert 40 <= count(alerts.receive(10_000, began_s)) <= 41
-
-
 def test_of_each_partition_all_is_taken_and_a_new_one_is_read_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -183,31 +165,6 @@ def test_a_topic_that_gives_nothing_of_what_there_is_is_named_and_subscribed_to_
     assert (len(received.messages), received.unread) == (2, {})
 
 
-def test_a_topic_that_is_not_connected_is_not_asked_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = ScriptedTopic(-60.0, bodies=[*range(3)], connected=False)
-    received = reading(topic, monkeypatch).receive(10, time.time())
-    assert (len(received.messages), [*received.unread]) == (3, [TOPIC])
-
-
-def test_what_a_failed_run_left_and_does_not_come_again_is_named_and_comes_to_a_new_subscription(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    topic, now_s = ScriptedTopic(0.0, bodies=[*range(3)]), 0.0
-    alerts = reading(topic, monkeypatch, lambda: now_s + time.monotonic())
-    assert count(alerts.receive(10)) == 3
-    # not acknowledged: the run failed
-    topic.withholds = True
-    said = []
-    for _ in range(3):
-        received = alerts.receive(10)
-        said.append(received.unread.get(TOPIC))
-        assert received.messages == []
-        now_s += silence.ASK_S
-    assert said == [None, None, silence.WITHHELD]
-    received = alerts.receive(10)
-    assert (len(received.messages), received.unread) == (3, {})
-
-
 def test_of_several_partitions_those_that_could_be_subscribed_to_are_read_and_the_topic_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -239,15 +196,3 @@ def test_of_several_partitions_those_that_could_be_subscribed_to_are_read_and_th
     received = alerts.receive(10)
     assert (len(received.messages), received.unread) == (2, {})
     assert sorted(subscribed) == names, "each once"
-
-
-def test_of_a_cluster_that_does_not_say_where_a_topic_ends_it_is_unknown_whether_all_came(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    topic, now_s = ScriptedTopic(0.0, bodies=[*range(3)], is_silent=True), 0.0
-    alerts = reading(topic, monkeypatch, lambda: now_s + time.monotonic())
-    assert [*alerts.receive(10).unread] == [TOPIC]
-    topic.is_silent = False
-    now_s = subscription.RETRY_S
-    received = alerts.receive(10)
-    assert (count(received), received.unread) == (3, {})

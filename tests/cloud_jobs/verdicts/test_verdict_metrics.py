@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import Any
 
-import pytest
 from prometheus_client.registry import CollectorRegistry
 
-from cloud_jobs.verdicts.metrics import VerdictMetrics
-from geo.alerts import VerdictKind
+from cloud_jobs.verdicts.run import VerdictMetrics
 
 
 class Watched:
@@ -56,16 +53,6 @@ def test_while_no_run_ends_the_age_grows_also_where_nothing_waited() -> None:
     assert seen.oldest_s == 5030
 
 
-def test_what_waits_behind_what_a_run_took_is_not_said_to_be_decided() -> None:
-    seen = Watched()
-    seen.took(unfinished=1)
-    assert math.isnan(seen.oldest_s)
-    seen.took()
-    seen.now_s += 700
-    seen.took(unfinished=1)
-    assert seen.oldest_s == 700
-
-
 def test_what_waits_in_a_topic_that_was_left_out_is_not_said_to_be_decided() -> None:
     seen = Watched()
     seen.took(left_out=1)
@@ -86,27 +73,3 @@ def test_what_is_decided_and_was_not_published_is_still_provisional_to_everybody
     assert seen.oldest_s == 4000
     seen.took()
     assert seen.oldest_s == 0
-
-
-def test_runs_that_could_not_note_what_waits_are_counted() -> None:
-    seen = Watched()
-    seen.took(unnoted=1)
-    seen.took()
-    assert seen.shown("unnoted_runs_total") == 1
-
-
-def test_verdicts_are_counted_by_the_name_of_their_field() -> None:
-    seen = Watched()
-    seen.took(withdrawn=2)
-    assert [seen.shown("given_total", verdict=one) for one in VerdictKind] == [0, 0, 2, 0]
-
-
-def test_the_age_goes_by_a_clock_that_nobody_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = CollectorRegistry()
-    metrics = VerdictMetrics(registry, 3600.0)
-    began_s = time.monotonic()
-    monkeypatch.setattr(time, "time", lambda: 0.0)
-    metrics.on_published({"left_out": 0, "unfinished": 0, "provisional": 1, "oldest_provisional_s": 30}, began_s)
-    age_s = registry.get_sample_value("waybill_verdicts_oldest_provisional_seconds")
-    assert age_s is not None
-    assert 30 <= age_s < 90

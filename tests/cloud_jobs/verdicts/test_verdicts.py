@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 
 from cloud_jobs.__main__ import app
 from cloud_jobs.errors import CommitConflict
-from cloud_jobs.lake.data_files import DataFile, write_data_files
+from cloud_jobs.job_settings import VerdictSettings
+from cloud_jobs.lake.tables import DataFile, write_data_files
 from cloud_jobs.verdicts import job
-from cloud_jobs.verdicts.config import VerdictSettings
-from cloud_jobs.verdicts.job import give_verdicts, provisional_since
-from cloud_jobs.verdicts.lookups import OpenedTable
+from cloud_jobs.verdicts.job import give_verdicts
 from cloud_jobs.verdicts.run import verdict_message
+from cloud_jobs.verdicts.subscription import OpenedTable
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, GeofenceFix, rules
-from tests.cloud_jobs.geofence.test_event_revisions import MINUTE, NOON, THROUGH
+from tests.cloud_jobs.geofence.test_event_revisions import NOON, THROUGH
 from tests.cloud_jobs.verdicts.centre import TOPIC, VerdictCentre, alert_of
 
 
@@ -110,22 +110,6 @@ def test_a_late_fix_that_takes_an_event_back_withdraws_what_was_confirmed(centre
     assert run.late
 
 
-def test_one_alert_that_waits_holds_up_no_other(centre: VerdictCentre) -> None:
-    other = [fix._replace(device="e") for fix in THROUGH]
-    waits, *_ = seen(*other)
-    centre.collect(alert_of(waits))
-    for at in range(3):
-        fixes = [fix._replace(seq=fix.seq + 10 * at, t_ms=fix.t_ms + 20 * at * MINUTE) for fix in THROUGH]
-        centre.collect(*map(alert_of, seen(*fixes)))
-        centre.ingest(fixes)
-        centre.compute_events()
-        run = centre.decide()
-        assert (run.confirmed, run.provisional) == (3, 1)
-    centre.ingest(other)
-    centre.compute_events()
-    assert centre.decide().provisional == 0
-
-
 def test_repeated_alerts_are_there_once_and_what_is_none_is_counted(centre: VerdictCentre) -> None:
     enter, *_ = seen(*THROUGH)
     alert = alert_of(enter)
@@ -152,41 +136,12 @@ def test_of_two_runs_at_once_one_gives_the_verdicts(centre: VerdictCentre, monke
     assert {row["revision"] for row in centre.in_force().values()} == {0}
 
 
-def test_an_alert_whose_record_is_there_and_whose_events_nobody_computes_is_not_said_to_be_lost(tmp_path: Path) -> None:
-    centre = VerdictCentre(tmp_path / "lake", rules(dwell_s=None), VerdictSettings(max_provisional_s=2.0))
-    enter, *_ = seen(*THROUGH)
-    centre.collect(alert_of(enter))
-    centre.ingest(THROUGH)
-    for _ in range(2):
-        centre.decide()
-    assert said(centre)[enter["id"]] == ("withdrawn", "not_computed", 0)
-    centre.compute_events()
-    centre.decide()
-    assert said(centre)[enter["id"]] == ("confirmed", None, 1)
-
-
 def test_an_id_that_does_not_follow_from_what_an_alert_says_is_refused(centre: VerdictCentre) -> None:
     enter, exits, _ = seen(*THROUGH)
     forged = [alert_of(enter, device="other"), alert_of(enter, id=exits["id"]), alert_of(enter, seq=enter["seq"] + 1)]
     found = centre.collect(*forged, alert_of(enter))
     assert (found.added, dict(found.refused)) == (1, {"wrong-id": 3})
     assert f"{enter['id']} does not follow" in found.last_refused
-
-
-def test_since_when_something_waits_is_known_without_anybody_who_decides(centre: VerdictCentre) -> None:
-    assert provisional_since(centre.lake) is None
-    centre.decide()
-    enter, *_ = seen(*THROUGH)
-    centre.collect(alert_of(enter))
-    began = centre.now
-    assert provisional_since(centre.lake) == began
-    centre.decide()
-    centre.collect(*map(alert_of, seen(*(fix._replace(device="e") for fix in THROUGH))))
-    assert provisional_since(centre.lake) == began
-    centre.ingest(THROUGH)
-    centre.compute_events()
-    centre.decide()
-    assert provisional_since(centre.lake) == began + timedelta(seconds=2)
 
 
 def drained(*, seen_until: int = 3) -> tuple[Any, list[GeofenceFix]]:
@@ -213,19 +168,6 @@ def test_an_alert_is_not_withdrawn_before_the_records_are_there_by_which_the_reg
     assert said(centre)[alert.id] == ("withdrawn", "did_not_occur", 0)
 
 
-def test_events_that_are_not_computed_with_the_last_record_by_which_it_was_seen_withdraw_nothing(
-    centre: VerdictCentre,
-) -> None:
-    alert, there = drained()
-    centre.collect(alert)
-    centre.ingest(there[:2])
-    centre.compute_events()
-    centre.ingest(there[2:])
-    assert centre.decide().provisional == 1, "the records are there, and the events do not have them"
-    centre.compute_events()
-    assert centre.decide().withdrawn == 1
-
-
 def test_what_the_device_lost_is_not_waited_for(centre: VerdictCentre) -> None:
     alert, there = drained()
     centre.collect(alert)
@@ -236,15 +178,6 @@ def test_what_the_device_lost_is_not_waited_for(centre: VerdictCentre) -> None:
     centre.compute_events()
     centre.decide()
     assert said(centre)[alert.id] == ("withdrawn", "did_not_occur", 0)
-
-
-def test_an_alert_whose_record_the_device_lost_is_withdrawn_as_not_received(centre: VerdictCentre) -> None:
-    alert, _ = drained()
-    centre.collect(alert)
-    centre.lose(alert.seq, alert.seq)
-    centre.compute_events()
-    centre.decide()
-    assert said(centre)[alert.id] == ("withdrawn", "not_received", 0)
 
 
 @pytest.mark.parametrize("seen_until", [((7, 3),), ((7, 2), (8, 1)), ()])
@@ -260,20 +193,6 @@ def test_at_the_bound_it_is_said_that_records_are_missing_not_that_it_did_not_ha
     assert [centre.decide().provisional for _ in range(2)] == [1, 1]
     assert centre.decide().withdrawn == 1
     assert said(centre)[alert.id] == ("withdrawn", "incomplete", 0)
-
-
-def test_what_was_confirmed_and_is_taken_back_while_records_are_missing_does_not_become_provisional_again(
-    centre: VerdictCentre,
-) -> None:
-    enter, *_ = seen(THROUGH[0], THROUGH[2])
-    centre.collect(alert_of(enter, seen_until=((7, 9),)))
-    centre.ingest([THROUGH[0], THROUGH[2]])
-    centre.compute_events()
-    centre.decide()
-    centre.ingest([THROUGH[1]])
-    centre.compute_events()
-    assert centre.decide().provisional == 0
-    assert said(centre)[enter["id"]] == ("withdrawn", "incomplete", 1)
 
 
 def looked_up(centre: VerdictCentre, monkeypatch: pytest.MonkeyPatch) -> tuple[set[str], int]:
@@ -309,23 +228,6 @@ def one_that_waits_and_many_that_do_not(centre: VerdictCentre) -> list[GeofenceF
     return waiting
 
 
-def test_one_alert_that_waits_does_not_have_later_ones_looked_at_again(
-    centre: VerdictCentre, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waiting = one_that_waits_and_many_that_do_not(centre)
-    assert looked_up(centre, monkeypatch) == (set(), 0), "nothing is new"
-    centre.ingest([fix._replace(device="other") for fix in THROUGH[:1]])
-    centre.compute_events()
-    assert looked_up(centre, monkeypatch) == (set(), 0), "more is known, of another device"
-    centre.collect(*map(alert_of, seen(*(fix._replace(device="new") for fix in THROUGH))))
-    assert looked_up(centre, monkeypatch) == ({"new"}, 3)
-    centre.ingest([*waiting, *(fix._replace(device="new") for fix in THROUGH)])
-    centre.compute_events()
-    assert looked_up(centre, monkeypatch) == ({"waits", "new"}, 0)
-    assert centre.decide().provisional == 0
-    assert {verdict for verdict, *_ in said(centre).values()} == {"confirmed", "late"}
-
-
 @pytest.mark.parametrize("content", [None, b"PAR1 no more"])
 def test_without_the_note_of_what_waits_all_later_ones_are_looked_at_once_and_said_as_before(
     centre: VerdictCentre, monkeypatch: pytest.MonkeyPatch, content: bytes | None
@@ -336,30 +238,6 @@ def test_without_the_note_of_what_waits_all_later_ones_are_looked_at_once_and_sa
     assert looked_up(centre, monkeypatch) == ({"waits", *"abc"}, 10)
     assert looked_up(centre, monkeypatch) == (set(), 0)
     assert said(centre) == before
-
-
-def test_a_note_of_another_commit_is_of_no_use(centre: VerdictCentre, monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting = one_that_waits_and_many_that_do_not(centre)
-    old = centre.open_file.read_bytes()
-    centre.ingest(waiting[:1])
-    more = [fix._replace(device="d") for fix in THROUGH]
-    centre.collect(*map(alert_of, seen(*more)))
-    centre.ingest(more)
-    centre.compute_events()
-    centre.decide()
-    # the run was killed before it wrote its own
-    centre.open_file.write_bytes(old)
-    assert looked_up(centre, monkeypatch)[1] == 13
-    assert centre.decide().provisional == 1
-
-
-def test_an_alert_that_waits_is_withdrawn_at_the_bound_though_nothing_else_happens(tmp_path: Path) -> None:
-    centre = VerdictCentre(tmp_path / "lake", rules(dwell_s=None), VerdictSettings(max_provisional_s=60.0))
-    centre.collect(alert_of(seen(*THROUGH)[0]))
-    assert (centre.decide().provisional, centre.decide().oldest_provisional_s) == (1, 2)
-    centre.now += timedelta(minutes=2)
-    assert centre.decide().withdrawn == 1
-    assert centre.decide().provisional == 0
 
 
 def test_without_a_lake_the_command_says_who_makes_one(tmp_path: Path) -> None:

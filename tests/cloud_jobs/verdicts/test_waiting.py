@@ -10,7 +10,7 @@ import pytest
 
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.verdicts.lookups import OpenedTable
+from cloud_jobs.verdicts.subscription import OpenedTable
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, GeofenceFix, rules
 from tests.cloud_jobs.geofence.test_event_revisions import THROUGH
 from tests.cloud_jobs.verdicts.centre import VerdictCentre, alert_of

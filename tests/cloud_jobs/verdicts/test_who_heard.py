@@ -76,28 +76,6 @@ def test_a_corrected_verdict_says_what_the_region_had_said_and_both_owners_hear_
     assert (hear(message, NOON - QUARTER_MS), hear(message, NOON + QUARTER_MS)) == (["b"], ["a"])
 
 
-def test_a_confirmed_verdict_says_it_once(centre: VerdictCentre) -> None:
-    enter, *_ = seen(*THROUGH)
-    centre.collect(alert_of(enter))
-    decided(centre, *THROUGH)
-    message = newest_message(centre, enter["id"])
-    assert message["verdict"] == "confirmed"
-    assert not {"alerted", "previous"} & {*message}
-
-
-def test_who_heard_of_a_correction_hears_that_it_is_withdrawn(centre: VerdictCentre) -> None:
-    enter, *_ = seen(THROUGH[0], THROUGH[2])
-    so_ms = enter["time"] // 1000
-    centre.collect(alert_of(enter, t_ms=so_ms - EARLIER_MS))
-    decided(centre, THROUGH[0], THROUGH[2])
-    assert newest_message(centre, enter["id"])["verdict"] == "corrected"
-    decided(centre, THROUGH[1])
-    message = newest_message(centre, enter["id"])
-    assert message["verdict"] == "withdrawn"
-    assert (message["alerted"]["t_ms"], message["previous"]["t_ms"]) == (so_ms - EARLIER_MS, so_ms)
-    assert hear(message, NOON) == ["a", "b"]
-
-
 def test_a_late_event_that_is_withdrawn_goes_by_what_was_said_of_it(centre: VerdictCentre) -> None:
     late, *_ = seen(THROUGH[0], THROUGH[2])
     decided(centre, THROUGH[0], THROUGH[2])

@@ -12,7 +12,7 @@ import pulsar
 import pytest
 
 from cloud_jobs.billing.contracts import is_canary
-from cloud_jobs.reference_files import read_reference
+from cloud_jobs.reference.files import read_reference
 from deploy.canary import service as topic_observers
 from deploy.canary.agent_file import agent_settings, settings_toml
 from deploy.canary.checks import problems, warnings

@@ -12,9 +12,8 @@ from deltalake.exceptions import DeltaError
 
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.stored_files import read_stored
-from cloud_jobs.maintenance.merge_plan import FileLimits
-from cloud_jobs.maintenance.rewriting import Rewriter
-from cloud_jobs.maintenance.table_files import table_files
+from cloud_jobs.maintenance.compaction import FileLimits, Rewriter
+from cloud_jobs.maintenance.sweeping import table_files
 from deploy.canary.device_records import DeviceRecords
 from tests.cloud_jobs.ingest.centre import NOON_US, batch, new_ingest, new_lake, take_in
 

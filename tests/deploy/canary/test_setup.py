@@ -6,7 +6,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from cloud_jobs.reference_files import read_reference
+from cloud_jobs.reference.files import read_reference
 from deploy.canary.cli import app
 from tests.deploy.canary.canaries import CANARY_FILE
 

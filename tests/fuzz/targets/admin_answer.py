@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from cloud_jobs.pulsar_source.reading.entries import StoredEntry
+from cloud_jobs.pulsar_source.entries import StoredEntry
 from geo.replication import rest_types
 from geo.replication.admin import RestRequest, RestResponse, parse_entry_response, parse_response
 from geo.replication.errors import AdminRefused, ClusterUnreachable

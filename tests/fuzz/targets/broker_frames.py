@@ -6,11 +6,10 @@ import io
 from collections.abc import Iterable
 from typing import Any
 
-from cloud_jobs.pulsar_source.errors import SourceClusterUnreachable
-from cloud_jobs.pulsar_source.options import SourceCluster
+from cloud_jobs.pulsar_source.entries import Chunk
+from cloud_jobs.pulsar_source.entry_store import EntryStream, encode, frame
+from cloud_jobs.pulsar_source.options import SourceCluster, SourceClusterUnreachable
 from cloud_jobs.pulsar_source.position import LedgerPosition
-from cloud_jobs.pulsar_source.reading.entries import Chunk
-from cloud_jobs.pulsar_source.reading.entry_store import EntryStream, encode, frame
 from tests.fuzz.bounds import check_refusal
 
 CLUSTER = SourceCluster(name="eu", service_url="pulsar://127.0.0.1:1", admin_url="http://127.0.0.1:2")

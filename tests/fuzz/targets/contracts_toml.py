@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from cloud_jobs.billing.contracts import contracts_of_toml
 from cloud_jobs.billing.contracts.toml_text import MAX_TEXT_FAULTS
-from cloud_jobs.reference_files import _contracts_in
+from cloud_jobs.reference.files import _contracts_in
 from tests.cloud_jobs.billing.contracts.test_toml_text import EXAMPLE
 
 MAX_SECONDS = 0.15

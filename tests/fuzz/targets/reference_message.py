@@ -11,10 +11,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from cloud_jobs.billing.contracts import contracts_of_toml
-from cloud_jobs.fence_changes import changes_between
-from cloud_jobs.in_force import in_force
-from cloud_jobs.published_fences import parse_fences
-from cloud_jobs.reference_files import usable
+from cloud_jobs.derived.fences import changes_between
+from cloud_jobs.reference.files import usable
+from cloud_jobs.reference.tables import in_force, parse_fences
 from geo.reference.in_force import published_fences
 from geo.reference.messages import ANYBODY, TOPICS, Kind, read_messages, stated_version
 from tests.cloud_jobs.billing.contracts.test_toml_text import EXAMPLE

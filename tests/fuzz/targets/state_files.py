@@ -7,8 +7,8 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from cloud_jobs.pulsar_source.driver.cluster_monitor import FailoverFile, FailoverState, QueryIdentity
-from cloud_jobs.pulsar_source.errors import FailoverFileError
+from cloud_jobs.pulsar_source.cluster_monitor import FailoverFile, FailoverState, QueryIdentity
+from cloud_jobs.pulsar_source.options import FailoverFileError
 from cloud_jobs.pulsar_source.position import Offset
 from deploy.local.errors import FolderDamaged, FolderNotOurs, StackNotRunning
 from deploy.local.folder import claim

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.reference_files import make_version
+from cloud_jobs.reference.files import make_version
 from gateway.alerts.service import FencePublications
 from gateway.reference_follower import KEPT_OF_A_VERSION
 from geo.reference.in_force import published_fences

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from cloud_jobs.billing.billing_period import month_before
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.reference import store
-from cloud_jobs.reference_cli import app
+from cloud_jobs.reference.commands import app
+from cloud_jobs.reference.tables import store
 from geo.reference.messages import ANYBODY
 from simulator.toml_text import toml_text
 from tests.cloud_jobs.billing.contracts.checks import PUBLISHED, WHOLE, checked

@@ -14,8 +14,8 @@ from cloud_jobs.billing.rating import rate
 from cloud_jobs.billing.register.closing import Closing, ClosingState
 from cloud_jobs.billing.register.control_totals import seq_counts
 from cloud_jobs.billing.register.errors import Blocked
+from cloud_jobs.lake.coverage import SeqRanges
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
-from cloud_jobs.lake.seq_ranges import SeqRanges
 from tests.cloud_jobs.billing.register.billed_lake import NOW, BilledLake
 from tests.cloud_jobs.billing.register.metered_lake import FIXES, JANUARY, TEN, meter, metered_lake, publish, state
 from tests.system.lake_of_fixes import LakeFix, ingest, square

@@ -12,9 +12,9 @@ import pytest
 
 from cloud_jobs.billing.register.closing import ClosingState
 from cloud_jobs.explain.issued_line import explain_line
+from cloud_jobs.job_settings import MaintenanceSettings
 from cloud_jobs.lake.erasures import Erasure
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.maintenance.config import MaintenanceSettings
 from cloud_jobs.maintenance.job import Maintenance
 from tests.cloud_jobs.billing.register.billed_lake import BilledLake
 from tests.cloud_jobs.billing.register.metered_lake import FIXES, JANUARY, TEN, metered_lake

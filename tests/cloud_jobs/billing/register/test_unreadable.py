@@ -19,7 +19,7 @@ from cloud_jobs.billing.certificates import Observed, certificates_from
 from cloud_jobs.billing.contracts import DoubtBounds
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.snapshots import take_snapshot
-from cloud_jobs.lake.vehicle_counters import counters_texts
+from cloud_jobs.lake.values import counters_texts
 from cloud_jobs.usage.reading import REASONS
 from tests.cloud_jobs.billing.register.billed_lake import NOW, BilledLake
 from tests.cloud_jobs.billing.register.observed_lake import (

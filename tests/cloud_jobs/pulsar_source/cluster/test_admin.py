@@ -2,33 +2,22 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from cloud_jobs.pulsar_source import (
     AccessRefused,
-    NamespaceMissing,
-    OptionError,
     SourceClusterUnreachable,
     TopicMissing,
 )
-from cloud_jobs.pulsar_source.cluster.admin import SourceAdmin
-from cloud_jobs.pulsar_source.cluster.partition_state import PartitionState
-from cloud_jobs.pulsar_source.cluster.survey import ClusterSurvey
-from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
-from cloud_jobs.pulsar_source.position import LedgerPosition
-from cloud_jobs.pulsar_source.topics import TopicName
-from geo.replication.admin import RestRequest, RestResponse, parse_response
-from geo.replication.errors import AdminRefused, ClusterUnreachable
-from geo.replication.rest_types import CLUSTERS, INTERNAL_STATS, PARTITIONED_INTERNAL_STATS, PARTITIONS
+from cloud_jobs.pulsar_source.admin import ClusterSurvey, SourceAdmin
+from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster, TopicName
 from tests.cloud_jobs.pulsar_source.addresses import (
-    JSON,
     STATS,
     FakeAdmin,
     Reply,
@@ -122,22 +111,6 @@ def test_who_refuses_us_is_not_taken_for_who_is_silent(place: FakeAdmin, reply: 
         assert one.cluster_names() == frozenset()
 
 
-def test_a_topic_that_comes_back_in_the_other_form_is_asked_anew(place: FakeAdmin) -> None:
-    with closing(admin(place)) as one:
-        assert list(one.partition_states(TOPIC, "s")) == [str(TOPIC)]
-        place.says = lambda _: document({"reason": "Topic not found"}, 404)
-        with pytest.raises(TopicMissing):
-            one.partition_states(TOPIC, "s")
-        parts = {f"{TOPIC}-partition-0": STATS}
-        place.says = lambda path: document(
-            {"partitions": 1} if path.endswith("/partitions") else {"metadata": {"partitions": 1}, "partitions": parts}
-        )
-        assert one.partition_states(TOPIC, "s") == {
-            f"{TOPIC}-partition-0": PartitionState.from_stats(STATS, "s"),
-        }
-        assert one.partition_states(TOPIC, "s")[f"{TOPIC}-partition-0"].cursor == LedgerPosition(3, 4)
-
-
 def partitioned(answered: set[int], alone: Callable[[int], Reply]) -> Callable[[str], Reply]:
     """A cluster with a topic of three partitions, whose statistics of all at once have only those `answered`."""
     parts = {f"{TOPIC}-partition-{number}": STATS for number in answered}
@@ -166,48 +139,11 @@ def test_a_partition_that_the_statistics_of_all_leave_out_is_asked_by_itself(
             one.partition_states(TOPIC, "s")
 
 
-def test_only_a_partition_that_does_not_exist_is_left_out(place: FakeAdmin) -> None:
-    missing = document({"reason": "Topic not found"}, 404)
-    place.says = partitioned({0}, lambda number: missing if number == 1 else document(STATS))
-    with closing(admin(place)) as one:
-        assert list(one.partition_states(TOPIC, "s")) == [f"{TOPIC}-partition-{number}" for number in (0, 2)]
-
-
 def test_an_answer_without_end_is_given_up(place: FakeAdmin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("geo.replication.admin.MAX_BYTES", 1 << 20)
     place.says = lambda _: Reply(200, b"[" * 65536, endless=True)
     with closing(admin(place)) as one, pytest.raises(SourceClusterUnreachable, match="more than 1048576 bytes"):
         one.partition_states(TOPIC, "s")
-
-
-def test_an_answer_that_trickles_is_given_up_with_the_time_of_one_call(place: FakeAdmin) -> None:
-    place.says = lambda _: Reply(200, b"[" * 10, endless=True)
-    with (
-        closing(admin(place, 0.2)) as one,
-        pytest.raises(SourceClusterUnreachable, match=r"no whole answer within 0\.2"),
-    ):
-        one.partition_states(TOPIC, "s")
-
-
-@pytest.mark.parametrize(
-    ("name", "quoted"),
-    [("a+b", "a%2Bb"), ("a%20b", "a%2520b"), ("a?b", "a%3Fb"), ("a#b", "a%23b"), ("ü ", "%C3%BC%20"), ("..a", "..a")],
-)
-def test_names_are_quoted(place: FakeAdmin, name: str, quoted: str) -> None:
-    with closing(admin(place)) as one:
-        one.partition_states(TopicName("t", "n", name), "s")
-    assert place.asked == [
-        f"/admin/v2/persistent/t/n/{quoted}/partitions",
-        f"/admin/v2/persistent/t/n/{quoted}/internalStats",
-    ]
-
-
-def test_a_redirect_is_followed_with_the_token(place: FakeAdmin) -> None:
-    with address() as owner:
-        place.says = lambda path: Reply(307, headers={"Location": owner.url + path})
-        with closing(admin(place, token="abc")) as one:
-            assert list(one.partition_states(TOPIC, "s")) == [str(TOPIC)]
-        assert set(owner.authorizations) == {"Bearer abc"}
 
 
 def test_a_rotated_token_is_shown_with_the_next_question(place: FakeAdmin, tmp_path: Path) -> None:
@@ -220,16 +156,6 @@ def test_a_rotated_token_is_shown_with_the_next_question(place: FakeAdmin, tmp_p
         file.write_text("")
         one.partition_states(TOPIC, "s")
     assert place.authorizations == ["Bearer first"] * 2 + ["Bearer second"] * 2
-
-
-def test_topics_that_are_kept_nowhere_are_left_out(place: FakeAdmin) -> None:
-    place.says = lambda path: document(
-        ["persistent://t/n/p"]
-        if path.endswith("/partitioned")
-        else ["persistent://t/n/a+b", "persistent://t/n/p-partition-0", "non-persistent://t/n/c"]
-    )
-    with closing(admin(place)) as one:
-        assert [topic.name for topic in one.list_topics(TOPIC).topics] == ["a+b", "p"]
 
 
 def test_topics_that_cannot_be_read_are_logged_once_by_name_and_the_others_are_read(place: FakeAdmin) -> None:
@@ -255,54 +181,3 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*STATS, "partitions"]), inner),
     max_leaves=10,
 )
-bodies = values.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=20)
-shapes = st.sampled_from([CLUSTERS, PARTITIONS, INTERNAL_STATS, PARTITIONED_INTERNAL_STATS])
-statuses = st.sampled_from([200, 204, 301, 400, 401, 404, 409, 429, 500, 599])
-
-
-@given(statuses, st.sampled_from([JSON, JSON + ";charset=utf-8", "text/html", ""]), bodies, shapes)
-def test_any_answer_is_a_value_or_an_error_of_ours(status: int, content_type: str, body: bytes, shape: Any) -> None:
-    with suppress(AdminRefused, ClusterUnreachable):
-        value = parse_response(RestRequest("hq", "u", "GET x"), RestResponse(status, content_type, body), shape, 404)
-        assert status == 200 or (status == 404 and value is None)
-
-
-def test_tls_files_that_cannot_be_used_are_named(place: FakeAdmin, tmp_path: Path) -> None:
-    (tmp_path / "empty.pem").write_text("")
-    for name in ("empty.pem", "missing.pem"):
-        with pytest.raises(OptionError, match=name):
-            admin(place, tls_ca=tmp_path / name)
-
-
-def test_an_error_names_the_address_that_did_not_answer(place: FakeAdmin) -> None:
-    place.says = lambda _: page(503)
-    with (
-        closing(admin(place)) as one,
-        pytest.raises(SourceClusterUnreachable, match=f"{place.url}/admin/v2/.*/t/n/x/part"),
-    ):
-        one.partition_states(TOPIC, "s")
-
-
-def test_a_pattern_in_a_namespace_that_does_not_exist_is_reported_as_that(place: FakeAdmin) -> None:
-    place.says = lambda _: document({"reason": "Namespace not found"}, 404)
-    with closing(admin(place)) as one, pytest.raises(NamespaceMissing, match="namespace t/n does not exist"):
-        one.list_topics(TopicName("t", "n", "x.*"))
-
-
-@pytest.mark.parametrize("status", [409, 412])
-def test_a_subscription_that_somebody_else_changes_at_this_moment_is_asked_for_again(
-    place: FakeAdmin, status: int
-) -> None:
-    place.says = lambda _: document({"reason": "Failed for Subscription Busy: Failed to fence subscription"}, status)
-    partition = f"{TOPIC}-partition-3"
-    with closing(admin(place)) as one:
-        with pytest.raises(SourceClusterUnreachable):
-            one.set_cursor(partition, "s", None)
-        with suppress(SourceClusterUnreachable):  # that it is there already is as good
-            one.subscribe(partition, "s", {}, replicated=False)
-
-
-def test_a_precondition_that_no_moment_brings_about_is_a_refusal(place: FakeAdmin) -> None:
-    place.says = lambda _: document({"reason": "Topic name is not valid"}, 412)
-    with closing(admin(place)) as one, pytest.raises(AccessRefused, match="not valid"):
-        one.subscribe(f"{TOPIC}-partition-3", "s", {}, replicated=False)

@@ -5,7 +5,7 @@ from contextlib import closing
 import pytest
 
 from cloud_jobs.pulsar_source import SourceClusterUnreachable
-from cloud_jobs.pulsar_source.cluster.survey import ClusterSurvey
+from cloud_jobs.pulsar_source.admin import ClusterSurvey
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from tests.cloud_jobs.pulsar_source.addresses import STATS, Reply, address, document, page
 

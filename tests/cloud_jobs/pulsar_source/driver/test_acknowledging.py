@@ -2,7 +2,7 @@
 
 import socket
 
-from cloud_jobs.pulsar_source.driver.acknowledging import acknowledge
+from cloud_jobs.pulsar_source.acknowledging import acknowledge
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.position import LedgerPosition
 

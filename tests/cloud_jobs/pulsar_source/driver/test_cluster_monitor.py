@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from cloud_jobs.pulsar_source import AccessRefused, SourceClusterUnreachable
-from cloud_jobs.pulsar_source.driver.cluster_monitor import ClusterMonitor, SilentClusters
-from cloud_jobs.pulsar_source.driver.driver import Driver, Ownership
-from cloud_jobs.pulsar_source.errors import FailoverFileError, NoClusterAnswers
-from cloud_jobs.pulsar_source.options import PulsarOptions
+from cloud_jobs.pulsar_source.cluster_monitor import ClusterMonitor, SilentClusters
+from cloud_jobs.pulsar_source.driver import Driver, Ownership
+from cloud_jobs.pulsar_source.options import FailoverFileError, NoClusterAnswers, PulsarOptions
 from cloud_jobs.pulsar_source.position import LedgerPosition, Offset
 from tests.cloud_jobs.pulsar_source.addresses import FakeAdmin, Reply, address, cluster_says, document, page
 
@@ -98,53 +97,12 @@ def test_a_load_balancer_that_answers_for_a_lost_cluster_does_not_keep_the_query
         assert 3 <= clock.now_s < 4  # clusterLostAfterSeconds
 
 
-def test_a_page_that_passes_does_not_move_the_query(tmp_path: Path, hq: FakeAdmin, dr: FakeAdmin) -> None:
-    clock = PausingClock()
-    replies = iter([page(502), page(429), page(401)])
-    with monitor_of(clock, tmp_path, hq, dr) as monitor:
-        hq.says = lambda path: next(replies, None) or cluster_says(path)
-        assert monitor.look_at_active().cluster.name == "hq"
-
-
-def test_the_only_cluster_says_at_once_that_it_refuses_us(tmp_path: Path, hq: FakeAdmin) -> None:
-    clock = PausingClock()
-    hq.says = lambda _: page(401)
-    with monitor_of(clock, tmp_path, hq) as monitor, pytest.raises(AccessRefused, match=r"hq.*401"):
-        monitor.look_at_active()
-    assert clock.now_s == 0
-
-
-def test_where_every_cluster_refuses_us_the_query_says_so_and_does_not_wait_for_all_the_time(
-    tmp_path: Path, hq: FakeAdmin, dr: FakeAdmin
-) -> None:
-    clock = PausingClock()
-    hq.says = dr.says = lambda _: page(401)
-    with monitor_of(clock, tmp_path, hq, dr) as monitor, pytest.raises(AccessRefused):
-        monitor.look_at_active()
-    assert clock.now_s < 4
-
-
 def test_where_no_cluster_answers_the_last_error_is_reported(tmp_path: Path, hq: FakeAdmin) -> None:
     clock = PausingClock()
     hq.says = lambda _: page(429)
     with monitor_of(clock, tmp_path, hq) as monitor, pytest.raises(NoClusterAnswers, match="answered with 429"):
         monitor.look_at_active()
     assert 20 <= clock.now_s < 24  # readTimeoutSeconds
-
-
-def test_a_time_out_is_waited_for_once(tmp_path: Path, hq: FakeAdmin, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits = []
-
-    def active(_: ClusterMonitor) -> None:
-        waits.append(1)
-        raise NoClusterAnswers("hq", "looking", "nothing")
-
-    monkeypatch.setattr(ClusterMonitor, "look_at_active", active)
-    with closing(driver_of(tmp_path, hq)) as driver, pytest.raises(SourceClusterUnreachable):
-        driver.choose_end(
-            Offset("hq", {TOPIC: LedgerPosition(3, 4)}, generations={TOPIC: "4f"}, query="q"), limited=False
-        )
-    assert len(waits) == 1
 
 
 def test_a_page_in_the_place_of_a_topic_is_no_loss_of_its_data(tmp_path: Path, hq: FakeAdmin, dr: FakeAdmin) -> None:
@@ -154,37 +112,6 @@ def test_a_page_in_the_place_of_a_topic_is_no_loss_of_its_data(tmp_path: Path, h
         replies = iter([page(404), page(404)])
         hq.says = lambda path: next(replies, None) or cluster_says(path)
         assert driver.choose_end(start, limited=False).positions == {TOPIC: LedgerPosition(3, 9)}
-
-
-def test_a_topic_that_was_taken_out_of_the_options_is_no_loss(tmp_path: Path, hq: FakeAdmin) -> None:
-    start = Offset(
-        "hq",
-        {TOPIC: LedgerPosition(3, 4), "persistent://t/n/taken-out": LedgerPosition(1, 1)},
-        generations={TOPIC: "4f"},
-        query="q",
-    )
-    with closing(driver_of(tmp_path, hq)) as driver:
-        assert driver.choose_end(start, limited=False).positions == {TOPIC: LedgerPosition(3, 9)}
-
-
-def test_a_topic_that_is_met_with_a_cursor_is_planned_from_there(tmp_path: Path, hq: FakeAdmin) -> None:
-    with closing(driver_of(tmp_path, hq)) as driver:
-        start = Offset("hq", {}, query="q")
-        end = driver.choose_end(start, limited=False)
-        (planned,) = driver.plan(start, end)
-        assert (planned.start, planned.end, planned.durable) == (LedgerPosition(3, 4), LedgerPosition(3, 9), True)
-
-
-def test_a_look_pauses_only_when_it_showed_nothing(tmp_path: Path, hq: FakeAdmin) -> None:
-    rests: list[float] = []
-    options = options_of(tmp_path, hq)
-    with closing(Driver(options, ownership=Alone(options), pause=rests.append)) as driver:
-        start = driver.begin()
-        end = driver.choose_end(start, limited=False)
-        assert end != start
-        assert not rests
-        assert driver.choose_end(end, limited=False) == end
-        assert len(rests) == 1
 
 
 def test_where_the_failover_file_is_lost_the_last_batch_may_be_unread_and_is_read_again_from_the_cursor(
@@ -240,32 +167,6 @@ def test_of_two_new_queries_that_begin_with_one_failover_file_at_once_one_is_ref
                 first.failover.abandon(one)
 
 
-def test_a_call_that_a_cluster_left_unanswered_is_part_of_its_silence(
-    tmp_path: Path, hq: FakeAdmin, dr: FakeAdmin
-) -> None:
-    clock = PausingClock()
-    with monitor_of(clock, tmp_path, hq, dr) as monitor:
-        monitor.look_at_active()
-        monitor.suspect("hq", clock.now_s)  # an acknowledgement, for instance, which is waited for
-        clock.pause(5)
-        hq.says = lambda _: page(503)
-        began_s = clock.now_s
-        assert monitor.look_at_active().cluster.name == "dr"
-        assert clock.now_s == began_s
-
-
-def test_a_cluster_that_answers_again_is_suspected_no_more(tmp_path: Path, hq: FakeAdmin, dr: FakeAdmin) -> None:
-    clock = PausingClock()
-    with monitor_of(clock, tmp_path, hq, dr) as monitor:
-        monitor.suspect("hq", clock.now_s)
-        assert monitor.look_at_active().cluster.name == "hq"
-        clock.pause(5)
-        hq.says = lambda _: page(503)
-        began_s = clock.now_s
-        assert monitor.look_at_active().cluster.name == "dr"
-        assert clock.now_s - began_s >= 3
-
-
 REFUSED, SILENT = AccessRefused("hq", "GET x", "401"), SourceClusterUnreachable("dr", "GET x", "503")
 
 
@@ -280,20 +181,3 @@ def test_a_cluster_is_silent_from_the_call_that_it_left_unanswered_until_it_answ
     assert "hq" not in silent
     silent.on_failure("hq", 9.0, SILENT)
     assert silent.duration_s("hq", 9.5) == 0.5
-
-
-def test_only_where_every_cluster_refuses_us_the_refusal_is_raised() -> None:
-    silent = SilentClusters(["hq", "dr"])
-    silent.on_failure("hq", 0.0, REFUSED)
-    silent.check_refused("hq")
-    silent.on_failure("dr", 0.0, AccessRefused("dr", "GET x", "403"))
-    with pytest.raises(AccessRefused, match="401"):
-        silent.check_refused("hq")
-    silent.on_failure("dr", 1.0, SILENT)  # it says nothing any more: perhaps it will answer
-    silent.check_refused("hq")
-    assert "503" in str(silent.error())
-
-
-def test_the_only_clusters_refusal_is_raised_at_once() -> None:
-    with pytest.raises(AccessRefused):
-        SilentClusters(["hq"]).on_failure("hq", 0.0, REFUSED)

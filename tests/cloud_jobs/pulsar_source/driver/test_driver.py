@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cloud_jobs.pulsar_source import DataLoss, TopicMissing
-from cloud_jobs.pulsar_source.driver.acknowledging import Acknowledger
-from cloud_jobs.pulsar_source.driver.cluster_monitor import ClusterMonitor
-from cloud_jobs.pulsar_source.driver.driver import ISOLATED_BATCHES, CrashGuard, Driver, Ownership
-from cloud_jobs.pulsar_source.driver.lookahead import Lookahead
+from cloud_jobs.pulsar_source import DataLoss
+from cloud_jobs.pulsar_source.acknowledging import Acknowledger
+from cloud_jobs.pulsar_source.cluster_monitor import ClusterMonitor
+from cloud_jobs.pulsar_source.driver import ISOLATED_BATCHES, CrashGuard, Driver, Ownership
+from cloud_jobs.pulsar_source.entries import PlannedRange
+from cloud_jobs.pulsar_source.feeds import Feed
+from cloud_jobs.pulsar_source.lookahead import Lookahead
 from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
 from cloud_jobs.pulsar_source.position import LedgerPosition, Offset
-from cloud_jobs.pulsar_source.reading.feeds import Feed
-from cloud_jobs.pulsar_source.reading.planned import PlannedRange
 from tests.cloud_jobs.pulsar_source.model import ModelMessage, ModelWorld
 from tests.cloud_jobs.pulsar_source.model_topic import ModelTopic
 
@@ -144,12 +144,6 @@ def test_a_query_begins_at_the_cursor_and_every_cluster_keeps_what_comes_from_th
     assert topic_of(world, "dr").cursor is not None
 
 
-def test_a_topic_that_the_options_name_and_nobody_made_is_missing(world: ModelWorld, tmp_path: Path) -> None:
-    query = Query(world, tmp_path, topics=f"{TOPIC},persistent://public/default/typo")
-    with pytest.raises(TopicMissing, match="typo"):
-        query.driver.begin()
-
-
 def test_a_batch_takes_all_there_is_and_is_acknowledged_when_spark_says_that_it_is_done(
     world: ModelWorld, tmp_path: Path
 ) -> None:
@@ -159,34 +153,6 @@ def test_a_batch_takes_all_there_is_and_is_acknowledged_when_spark_says_that_it_
     query.driver.commit(end)
     query.driver.commit(end)
     assert query.sent == [{TOPIC: LedgerPosition(1, 2)}]
-
-
-def test_an_end_that_another_process_planned_is_not_acknowledged(world: ModelWorld, tmp_path: Path) -> None:
-    query = Query(world, tmp_path)
-    start = query.driver.begin()
-    send(world, 0)
-    query.driver.commit(query.driver.choose_end(start, limited=False))  # asked for, and never planned here
-    assert not query.sent
-
-
-def test_the_last_batch_is_acknowledged_when_nothing_comes_after_it_and_the_driver_pauses(
-    world: ModelWorld, tmp_path: Path
-) -> None:
-    query, _, end, _ = planned_batch(world, tmp_path, 0)
-    assert (query.driver.choose_end(end, limited=False), len(query.pauses)) == (end, 1)
-    assert query.sent == [{TOPIC: LedgerPosition(1, 0)}]
-
-
-def test_an_acknowledgement_that_nobody_takes_is_made_again_and_the_cluster_is_looked_at_anew(
-    world: ModelWorld, tmp_path: Path
-) -> None:
-    query, _, end, _ = planned_batch(world, tmp_path, 0)
-    query.refuses = True
-    query.driver.commit(end)
-    assert query.driver.newest_offset() is None  # what was seen before is not believed any more
-    query.refuses = False
-    query.driver.choose_end(end, limited=False)
-    assert query.sent == [{TOPIC: LedgerPosition(1, 0)}] * 2
 
 
 @pytest.mark.parametrize(("most", "ends"), [("2", [1, 3, 4]), ("10", [4])])
@@ -215,17 +181,6 @@ def test_what_comes_after_the_target_of_available_now_is_left_for_the_next_run(
     end = query.driver.choose_end(start, limited=False)
     assert end_of(end) == LedgerPosition(1, 1)
     assert query.driver.choose_end(end, limited=False) == end
-
-
-def test_progress_says_what_waits_behind_the_planned_end(world: ModelWorld, tmp_path: Path) -> None:
-    query = Query(world, tmp_path, maxMessagesPerTrigger="1")
-    assert query.driver.newest_offset() is None
-    start = query.driver.begin()
-    send(world, 0, 1, 2)
-    query.driver.choose_end(start, limited=True)
-    progress = query.driver.newest_offset()
-    assert progress is not None
-    assert progress["waiting_entries"] == {TOPIC: 2}
 
 
 def test_a_batch_whose_cluster_is_gone_is_closed_unread_and_comes_again_from_the_other_ones_cursor(

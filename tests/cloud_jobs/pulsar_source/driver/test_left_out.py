@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from cloud_jobs.pulsar_source import AccessRefused, OptionError, SourceClusterUnreachable, TopicMissing
-from cloud_jobs.pulsar_source.driver.left_out_note import read_left_out
-from cloud_jobs.pulsar_source.errors import PulsarSourceError, ReadStalled
-from cloud_jobs.pulsar_source.options import PulsarOptions
+from cloud_jobs.pulsar_source import AccessRefused, SourceClusterUnreachable, TopicMissing
+from cloud_jobs.pulsar_source.cluster_monitor import read_left_out
+from cloud_jobs.pulsar_source.options import PulsarSourceError, ReadStalled
 from cloud_jobs.pulsar_source.position import Offset
 from tests.cloud_jobs.pulsar_source.driver.test_driver import Query
 from tests.cloud_jobs.pulsar_source.model import ModelWorld
@@ -111,19 +110,6 @@ def test_the_others_go_on_and_nothing_of_it_is_skipped(
     assert ingest.left_out() == []
 
 
-def test_a_topic_that_never_was_is_waited_for(world: ModelWorld, tmp_path: Path) -> None:
-    del world.clusters["hq"].topics[ZETA]
-    ingest = Ingest(world, tmp_path)
-    ingest.begin()
-    send(world, ACME, 1)
-    ingest.work()
-    assert (ingest.read[ACME], ingest.left_out()) == ([1], [ZETA])
-    world.clusters["hq"].create(ZETA)
-    send(world, ZETA, 10)
-    ingest.work()
-    assert (ingest.read[ZETA], ingest.left_out()) == ([10], [])
-
-
 @pytest.mark.parametrize("error", [GONE, REFUSED, SILENT], ids=lambda error: type(error).__name__)
 def test_a_batch_that_was_planned_with_it_does_not_hold_up_the_others(
     world: ModelWorld, tmp_path: Path, error: PulsarSourceError
@@ -206,33 +192,3 @@ class Stalls:
             return made
 
         lookaheads._open = opened
-
-
-def test_a_cluster_that_answers_for_no_topic_is_the_clusters_matter(world: ModelWorld, tmp_path: Path) -> None:
-    ingest = Ingest(world, tmp_path)
-    ingest.begin()
-    world.clusters["hq"].failing = {ACME: SILENT, ZETA: SILENT}
-    with pytest.raises(SourceClusterUnreachable):
-        ingest.plan()
-    assert ingest.left_out() == []
-
-
-def test_the_first_time_is_kept_over_restarts(world: ModelWorld, tmp_path: Path) -> None:
-    ingest = Ingest(world, tmp_path)
-    fails(world, REFUSED)
-    ingest.begin()
-    (first,) = read_left_out(tmp_path / "left-out.json")
-    (tmp_path / "left-out.json").write_text(
-        (tmp_path / "left-out.json").read_text().replace(first.since, "2020-01-01T00:00:00+00:00")
-    )
-    ingest.start_process()
-    ingest.work()
-    (kept,) = read_left_out(tmp_path / "left-out.json")
-    assert kept.since == "2020-01-01T00:00:00+00:00"
-
-
-@pytest.mark.parametrize("more", [{"topics": ACME}, {"topicsPattern": f"{ACME}.*", "failoverFile": "f"}])
-def test_without_a_failover_file_or_names_it_is_refused(more: dict[str, str]) -> None:
-    one = {"clusters": "hq=pulsar://hq:1|http://hq:2", "subscription": "s", "leftOutFile": "l"}
-    with pytest.raises(OptionError, match="leftOutFile"):
-        PulsarOptions.parse(one | more).check_stream()

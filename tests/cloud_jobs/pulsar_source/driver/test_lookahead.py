@@ -1,18 +1,14 @@
 """What a look ahead sees and keeps from batch to batch, and when its readers are given back."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any
 
 import pytest
 
-from cloud_jobs.pulsar_source.cluster.partition_state import LedgerInfo, PartitionState
-from cloud_jobs.pulsar_source.driver.lookahead import Lookahead, Lookaheads
-from cloud_jobs.pulsar_source.driver.planning import PendingMessage
-from cloud_jobs.pulsar_source.errors import ReadStalled
-from cloud_jobs.pulsar_source.options import PulsarOptions
-from cloud_jobs.pulsar_source.position import LedgerPosition, PartitionRange
+from cloud_jobs.pulsar_source.lookahead import Lookahead, Lookaheads, PendingMessage
+from cloud_jobs.pulsar_source.options import PulsarOptions, ReadStalled
+from cloud_jobs.pulsar_source.position import LedgerInfo, LedgerPosition, PartitionRange, PartitionState
 
 TOPIC = "persistent://public/default/t"
 OPTIONS = PulsarOptions.parse({"clusters": "hq=pulsar://h:1|http://h:2", "topics": TOPIC, "subscription": "s"})
@@ -125,33 +121,10 @@ class OpenedFeeds:
         return self.ahead.read_between(LedgerPosition(7, after), LedgerPosition(7, upto), self.now)
 
 
-def entries_of(messages: Iterable[PendingMessage]) -> list[int]:
-    return [message.position.entry for message in messages]
-
-
 def test_a_look_ahead_receives_no_more_than_its_caller_asks_for() -> None:
     feeds = OpenedFeeds(9)
     assert next(feeds.between(-1, 8)) == PendingMessage(LedgerPosition(7, 0), 7)
     assert feeds.opened[0].received == 2
-
-
-def test_what_one_batch_left_is_not_received_again_for_the_next() -> None:
-    feeds = OpenedFeeds(9)
-    assert entries_of(islice(feeds.between(-1, 8), 3)) == [0, 1, 2]
-    assert entries_of(feeds.between(1, 8)) == [2, 3, 4, 5, 6, 7, 8]
-    assert (len(feeds.opened), feeds.opened[0].received) == (1, 9)
-
-
-def test_a_place_behind_what_is_held_is_read_by_another_reader() -> None:
-    feeds = OpenedFeeds(5)
-    assert entries_of(feeds.between(1, 4)) == [2, 3, 4]
-    assert entries_of(feeds.between(-1, 4)) == [0, 1, 2, 3, 4]
-    assert len(feeds.opened) == 2
-
-
-def test_a_look_ahead_ends_where_the_broker_has_no_newer_message() -> None:
-    feeds = OpenedFeeds(3)
-    assert entries_of(feeds.between(-1, 8)) == [0, 1, 2]
 
 
 def test_an_entry_that_is_never_delivered_counts_as_a_message_without_size_and_is_not_waited_for() -> None:

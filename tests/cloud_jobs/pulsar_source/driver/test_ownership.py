@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.pulsar_source.driver.cluster_monitor import ClusterMonitor
-from cloud_jobs.pulsar_source.driver.driver import Ownership
-from cloud_jobs.pulsar_source.errors import SubscriptionBusy
-from cloud_jobs.pulsar_source.options import PulsarOptions
+from cloud_jobs.pulsar_source.cluster_monitor import ClusterMonitor
+from cloud_jobs.pulsar_source.driver import Ownership
+from cloud_jobs.pulsar_source.options import PulsarOptions, SubscriptionBusy
 from tests.cloud_jobs.pulsar_source.model import ModelWorld
 
 TOPIC = "persistent://public/default/t"
@@ -103,33 +102,11 @@ def test_a_query_that_takes_the_place_of_one_that_ends_gets_the_subscription(own
     second.own()
 
 
-@pytest.mark.parametrize("first_topics", [TOPIC, PARTITIONS[1]])
-def test_a_query_that_names_a_partition_and_one_that_names_its_topic_see_each_other(
-    owner: Callable[..., OwningQuery], first_topics: str
-) -> None:
-    owner(topics=first_topics).own()
-    with pytest.raises(SubscriptionBusy, match="t-partition-1"):
-        owner(topics=PARTITIONS[1] if first_topics == TOPIC else TOPIC).own()
-
-
-def test_queries_of_different_partitions_do_not_disturb_each_other(owner: Callable[..., OwningQuery]) -> None:
-    owners = [owner(topics=partition) for partition in PARTITIONS]
-    for one in [*owners, *owners]:
-        one.own()
-
-
 @pytest.mark.parametrize("clusters", ["dr,hq", "hq,dr"])
 def test_a_query_on_another_cluster_of_the_options_is_seen(owner: Callable[..., OwningQuery], clusters: str) -> None:
     owner(clusters=clusters.partition(",")[0]).own()
     with pytest.raises(SubscriptionBusy, match=f"on cluster '{clusters.partition(',')[0]}'"):
         owner(clusters=",".join(reversed(clusters.split(",")))).own()
-
-
-def test_a_standby_that_does_not_answer_keeps_nobody_from_reading(
-    world: ModelWorld, owner: Callable[..., OwningQuery]
-) -> None:
-    world.clusters["dr"].answers = False
-    owner().own()
 
 
 def test_an_owner_leaves_to_no_candidate_however_long_that_one_looks(
@@ -180,14 +157,3 @@ def test_of_candidates_at_most_one_owns_the_subscription_and_one_does_in_the_end
             assert len(winners) == 1
         for query in queries:
             query.close()
-
-
-def test_a_partition_that_is_met_later_is_owned_before_it_is_read(
-    world: ModelWorld, owner: Callable[..., OwningQuery]
-) -> None:
-    first = owner()
-    first.own()
-    new = world.clusters["hq"].create(f"{TOPIC}-partition-3")
-    new.present["owner"].add("somebody")
-    with pytest.raises(SubscriptionBusy, match="t-partition-3"):
-        first.own()

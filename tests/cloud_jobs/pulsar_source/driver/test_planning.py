@@ -3,17 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.pulsar_source.cluster.partition_state import LedgerInfo, PartitionState
-from cloud_jobs.pulsar_source.driver.planning import (
+from cloud_jobs.pulsar_source.lookahead import (
     BatchLimits,
     PendingMessage,
     limit_batch,
     limit_to_target,
-    newest_positions,
     start_positions,
 )
 from cloud_jobs.pulsar_source.options import PulsarOptions
-from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition
+from cloud_jobs.pulsar_source.position import BEGINNING, LedgerInfo, LedgerPosition, PartitionState
 
 sizes_by_topic = st.dictionaries(
     st.sampled_from("abcd"), st.lists(st.integers(0, 50), min_size=1, max_size=15), min_size=1
@@ -29,15 +27,6 @@ def taken(waiting: dict[str, list[int]], limit: BatchLimits, turn: int) -> dict[
     weights = {topic: float(len(sizes)) for topic, sizes in waiting.items()}
     ends = limit_batch({topic: pieces(sizes) for topic, sizes in waiting.items()}, weights, limit, turn)
     return {topic: waiting[topic][: end.entry + 1] for topic, end in ends.items()}
-
-
-@given(sizes_by_topic, limits, st.integers(0, 9))
-def test_limits_hold_but_for_one_message_that_goes_alone(
-    waiting: dict[str, list[int]], limit: BatchLimits, turn: int
-) -> None:
-    sizes_taken = [size for sizes in taken(waiting, limit, turn).values() for size in sizes]
-    assert limit.messages is None or len(sizes_taken) <= limit.messages
-    assert limit.bytes is None or sum(sizes_taken) <= limit.bytes or len([size for size in sizes_taken if size]) == 1
 
 
 @given(sizes_by_topic, limits, st.integers(0, 9))
@@ -73,11 +62,6 @@ def test_batch_after_batch_takes_every_message_once(waiting: dict[str, list[int]
     assert total == sum(map(len, waiting.values()))
 
 
-def test_shares_follow_what_waits():
-    batch = taken({"a": [1] * 300, "b": [1] * 100}, BatchLimits(100, None), 0)
-    assert {topic: len(sizes) for topic, sizes in batch.items()} == {"a": 75, "b": 25}
-
-
 TOPIC = "t"
 places = st.builds(LedgerPosition, st.integers(1, 3), st.integers(-1, 4))
 entries = st.lists(st.integers(0, 5), min_size=1, max_size=3)
@@ -98,20 +82,6 @@ def test_reading_begins_at_the_querys_position_then_at_the_cursor_then_at_the_be
 ) -> None:
     begin = start_positions({TOPIC: known} if known else {}, {TOPIC: state(counts, cursor)}, options())
     assert begin == {TOPIC: known or cursor or BEGINNING}
-
-
-def test_a_compacted_topic_is_read_from_its_beginning_where_the_cursor_has_passed_nothing() -> None:
-    states = {TOPIC: state([3, 3], LedgerPosition(2, -1))}
-    assert start_positions({}, states, options(readCompacted="true")) == {TOPIC: BEGINNING}
-    assert start_positions({}, states, options()) == {TOPIC: LedgerPosition(2, -1)}
-
-
-@given(entries, places)
-def test_a_partition_without_news_stays_exactly_where_it_is(counts: list[int], start: LedgerPosition) -> None:
-    now = state(counts, None)
-    (end,) = newest_positions({TOPIC: start}, {TOPIC: now}).values()
-    assert end == (now.last if now.has_entries_after(start) else start)
-    assert newest_positions({TOPIC: end}, {TOPIC: now}) == {TOPIC: end}
 
 
 @given(places, places, st.none() | places)

@@ -1,16 +1,10 @@
 """Messages in chunks that a range cuts, on the model of a cluster."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 
-from cloud_jobs.pulsar_source.errors import SourceClusterUnreachable
-from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
+from cloud_jobs.pulsar_source.entries import stream_range
+from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.position import LedgerPosition, PartitionRange
-from cloud_jobs.pulsar_source.reading.chunks import MAX_BACK
-from cloud_jobs.pulsar_source.reading.entries import EntryStore, LeftS, StoredEntry
-from cloud_jobs.pulsar_source.reading.planned import stream_range
 from tests.cloud_jobs.pulsar_source.model import ModelWorld
 from tests.cloud_jobs.pulsar_source.model_topic import ChunkPart, Entry
 
@@ -55,10 +49,6 @@ def test_a_message_is_in_the_range_of_its_last_chunk_wherever_the_range_begins(a
     assert sorted(rows) == ["1", "2", "7"][after == 4 :]
 
 
-def test_a_range_that_ends_within_a_message_is_read_without_it():
-    assert ChunkedTopic((0,), FIRST, (1,), MIDDLE).rows(0) == ["0", "1"]
-
-
 @pytest.mark.parametrize("after", range(5))
 def test_messages_between_each_other_come_once_each(after: int) -> None:
     rows = ChunkedTopic((0,), FIRST, OTHER, MIDDLE, (1,), END_OF_OTHER, LAST).rows(after)
@@ -83,42 +73,6 @@ def test_chunks_that_are_sent_again_are_a_message_or_a_row_that_says_so(
     rows = ChunkedTopic(*entries, (1,)).rows(0)
     assert ["cannot" if "cannot be put together" in row else row for row in rows if row != "1"] == expected
     assert "1" in rows
-
-
-def test_a_first_chunk_is_not_looked_for_without_end():
-    (row,) = ChunkedTopic((0,), FIRST, *[(1,)] * MAX_BACK, MIDDLE, LAST).rows(2 + MAX_BACK)
-    assert f"its first chunk is not among the {MAX_BACK} entries before" in row
-
-
-@pytest.mark.parametrize("silent", [{1, 2, 3, 4, 5, 6}, {2}, {2, 3}])
-def test_where_a_broker_does_not_answer_for_chunks_what_it_sends_is_looked_at(silent: set[int]) -> None:
-    topic, asked = ChunkedTopic((0,), FIRST, OTHER, MIDDLE, (1,), END_OF_OTHER, LAST, (2,)), 0
-    world, store = topic.world, topic.world.store
-
-    class SilentStore:
-        def __init__(self, stored: EntryStore) -> None:
-            self._stored = stored
-
-        def entry(self, place: LedgerPosition) -> StoredEntry | None:
-            nonlocal asked
-            if place.entry in silent:
-                asked += 1
-                raise SourceClusterUnreachable("hq", "asking for a compressed chunk", "no answer")
-            return self._stored.entry(place)
-
-        def sent(
-            self, first: LedgerPosition, last: LedgerPosition, left_s: LeftS
-        ) -> Iterator[tuple[LedgerPosition, StoredEntry]]:
-            return self._stored.sent(first, last, left_s)
-
-    @contextmanager
-    def silent_store(cluster: SourceCluster, options: PulsarOptions, partition: str) -> Iterator[EntryStore]:
-        with store(cluster, options, partition) as stored:
-            yield SilentStore(stored)
-
-    world.store = silent_store  # type: ignore[assignment, method-assign]
-    assert sorted(topic.rows(4, isolated=True)) == ["1", "2", "7", "8"]
-    assert asked <= 3
 
 
 def test_a_first_chunk_that_is_not_stored_any_more_is_a_row_that_says_so_and_stops_nothing():

@@ -3,14 +3,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pulsar
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloud_jobs.pulsar_source.messages import LAST_MS, MessageColumns, arrow_schema
 from cloud_jobs.pulsar_source.options import ALL_COLUMNS
-from cloud_jobs.pulsar_source.reading.columns import LAST_MS, MessageColumns, _Properties, arrow_schema
-from cloud_jobs.pulsar_source.reading.messages import batch_size_of
 
 TOPIC = "persistent://t/n/x-partition-2"
 
@@ -123,37 +121,6 @@ def test_every_row_is_its_message_however_they_arrive(messages: list[FakeMessage
     assert len(collected) == collected.bytes == 0
 
 
-@pytest.mark.parametrize(
-    "properties",
-    [
-        [{"a": "1", "b": "2"}, {"a": "3", "c": "4"}],
-        [{"a": "1", "b": "2"}, {"a": "3"}, {"a": "4", "b": "5", "c": "6"}],
-        [{"a": "1"}, {"b": "2"}],
-        [{}, {"a": "1", "b": "2"}, {b"\xff": "3", "b": "4"}, {"a": "5", "b": "6"}],
-    ],
-)
-def test_each_property_keeps_its_name_whatever_the_others_are_called(
-    properties: list[dict[str | bytes, str | bytes]],
-) -> None:
-    collected = columns(("properties",))
-    collected.extend([FakeMessage(native_id(1, entry), props=each) for entry, each in enumerate(properties)])
-    rows = [row["properties"] for row in collected.take().to_pylist()]
-    assert [None if row is None else dict(row) for row in rows] == [
-        None if b"\xff" in each else each for each in properties
-    ]
-
-
-def test_only_the_columns_that_are_wanted_are_built():
-    collected = columns(("value", "message_id"))
-    collected.extend([FakeMessage(native_id(1, 2))])
-    assert collected.take() == pa.RecordBatch.from_pydict({"value": [b"x"], "message_id": ["1:2:2"]})
-
-
-def test_an_id_knows_how_many_messages_its_entry_holds():
-    assert batch_size_of(native_id(3, 0, 5, 655)) == 655
-    assert batch_size_of(native_id(3, 300)) == 1
-
-
 def is_text(data: str | bytes) -> bool:
     try:
         decoded(data)
@@ -217,12 +184,6 @@ def test_what_is_malformed_is_kept_as_bytes_and_cut_when_it_is_long():
     ]
 
 
-def test_a_column_that_is_not_wanted_is_not_looked_at():
-    collected = columns(("value", "malformed"))
-    collected.extend([FakeMessage(native_id(1, 1), key=b"\xff", props={b"\xff": b""}, published=2**63, happened=2**63)])
-    assert collected.take().to_pylist() == [{"value": b"x", "malformed": None}]
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -238,27 +199,3 @@ def test_what_is_held_is_counted_whichever_column_holds_it(name: str, message: F
     other = columns(("message_id",))
     other.extend([message])
     assert other.bytes == 0
-
-
-def test_names_of_producers_are_not_kept_without_end():
-    collected = columns(("cluster",))
-    for number in range(3000):
-        collected.extend([FakeMessage(native_id(1, number), producer=f"name {number}")])
-    assert len(collected._origins) <= 1000  # nothing else shows what is kept
-
-
-_maps = st.one_of(
-    st.just({"a": "1", "b": "2"}), st.dictionaries(st.sampled_from("abc"), st.text(max_size=3)), st.none()
-)
-
-
-@given(st.lists(st.lists(_maps, max_size=5), max_size=4))
-def test_properties_that_come_in_any_pieces_are_one_map_for_each_message(
-    pieces: list[list[dict[str, str] | None]],
-) -> None:
-    collected = _Properties()
-    characters = sum(collected.extend(piece) for piece in pieces)
-    each = [one for piece in pieces for one in piece]
-    assert characters == sum(len(name) + len(text) for one in each if one for name, text in one.items())
-    expected = [None if one is None else list(one.items()) for one in each]
-    assert collected.build().to_pylist() == expected

@@ -1,6 +1,5 @@
 """Many stored entries are asked for together, over connections that stay open."""
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
@@ -8,11 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.pulsar_source.cluster.admin import SourceAdmin
-from cloud_jobs.pulsar_source.errors import AccessRefused, SourceClusterUnreachable, SourceConnectionRefused
-from cloud_jobs.pulsar_source.options import SourceCluster
+from cloud_jobs.pulsar_source.admin import SourceAdmin
+from cloud_jobs.pulsar_source.entries import Chunk, LeftS, StoredEntry, ask
+from cloud_jobs.pulsar_source.options import (
+    AccessRefused,
+    SourceCluster,
+    SourceClusterUnreachable,
+    SourceConnectionRefused,
+)
 from cloud_jobs.pulsar_source.position import LedgerPosition
-from cloud_jobs.pulsar_source.reading.entries import Chunk, LeftS, StoredEntry, ask
 from tests.cloud_jobs.pulsar_source.addresses import Reply, address
 from waybill.pulsar.pulsar_client import PulsarAccess
 
@@ -51,26 +54,6 @@ def test_each_entry_is_asked_for_once_and_answered_in_its_place(count: int, miss
     assert sorted(store.asked) == places(count)
 
 
-def test_several_are_asked_for_at_one_time():
-    a_second_one = threading.Event()
-
-    def entry(_: LedgerPosition) -> StoredEntry:
-        if len(store.asked) > 1:
-            a_second_one.set()
-        assert a_second_one.wait(_TIMEOUT_S)
-        return StoredEntry(marker=True)
-
-    store = FunctionStore(entry)
-    assert len(list(ask(store, places(56)))) == 56
-
-
-def test_who_stops_to_listen_asks_for_few_more():
-    store = FunctionStore(lambda _: StoredEntry())
-    asked = ask(store, places(10_000))
-    assert next(asked) == (LedgerPosition(7, 0), StoredEntry())
-    assert len(store.asked) < 20
-
-
 @given(silent=st.integers(0, 300))
 def test_after_one_that_is_not_answered_no_more_are_waited_for(silent: int) -> None:
     def entry(place: LedgerPosition) -> StoredEntry:
@@ -87,12 +70,6 @@ def test_after_one_that_is_not_answered_no_more_are_waited_for(silent: int) -> N
     assert len(store.asked) <= silent + 130
 
 
-def test_who_has_no_time_left_asks_for_nothing():
-    store = FunctionStore(lambda _: StoredEntry())
-    assert not list(ask(store, places(9), lambda: 0.0))
-    assert not store.asked
-
-
 @pytest.mark.parametrize("error", [AccessRefused, SourceConnectionRefused])
 def test_what_is_said_of_the_cluster_is_raised_and_no_entry_is_taken_for_unreadable(error: type[Exception]) -> None:
     def entry(_: LedgerPosition) -> StoredEntry:
@@ -100,18 +77,6 @@ def test_what_is_said_of_the_cluster_is_raised_and_no_entry_is_taken_for_unreada
 
     with pytest.raises(error):
         list(ask(FunctionStore(entry), places(9)))
-
-
-def test_an_address_where_nobody_listens_any_more_is_another_error_than_an_answer_that_broke_off():
-    broken = Reply(200, b"{", headers={"X-Pulsar-Message-ID": "7:1"}, breaks_off=True)
-    with address() as place, closing(_admin(place.url)) as admin:
-        place.says = lambda _: broken
-        with pytest.raises(SourceClusterUnreachable) as raised:
-            admin.entry_headers("persistent://t/n/x", LedgerPosition(7, 1))
-        assert not isinstance(raised.value, SourceConnectionRefused)
-        assert len(place.asked) == 2
-    with closing(_admin(place.url)) as admin, pytest.raises(SourceConnectionRefused):
-        admin.entry_headers("persistent://t/n/x", LedgerPosition(7, 1))
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"x" * 60_000])
@@ -125,13 +90,6 @@ def test_short_content_is_read_so_that_the_connection_stays_open(content: bytes)
             assert StoredEntry.from_headers(headers).marker
         assert len(place.asked) == 10
         assert len(place.connections) == 1
-
-
-def test_long_content_is_left_where_it_is():
-    reply = Reply(200, b"x" * 1000, headers={"X-Pulsar-Message-ID": "7:1"}, endless=True)
-    with address() as place, closing(_admin(place.url)) as admin:
-        place.says = lambda _: reply
-        assert admin.entry_headers("persistent://t/n/x", LedgerPosition(7, 1)) is not None
 
 
 def _admin(url: str) -> SourceAdmin:

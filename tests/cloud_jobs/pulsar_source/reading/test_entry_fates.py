@@ -6,13 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.pulsar_source.errors import SourceClusterUnreachable
-from cloud_jobs.pulsar_source.position import LedgerPosition
-from cloud_jobs.pulsar_source.reading.entries import (
+from cloud_jobs.pulsar_source.entries import (
     BOUNDS,
     Chunk,
     Fate,
-    IdleTimeout,
     Inquiry,
     InquiryBounds,
     LeftS,
@@ -21,6 +18,8 @@ from cloud_jobs.pulsar_source.reading.entries import (
     fate_of,
     waits_for_transaction,
 )
+from cloud_jobs.pulsar_source.options import SourceClusterUnreachable
+from cloud_jobs.pulsar_source.position import LedgerPosition
 
 SILENT = SourceClusterUnreachable("hq", "asking", "nothing came")
 UNREADABLE = StoredEntry(readable=False)
@@ -102,42 +101,6 @@ def test_what_is_not_shown_is_what_it_is_or_unknown_and_takes_no_neighbour_with_
         unknown = {Fate.UNKNOWN} if number in hidden and (not sends or entry not in GIVEN_TO_CONSUMERS) else set()
         assert fate in {fate_of(entry)} | passed_over | unknown
     assert all(store.singly.count(number) <= 1 for number in hidden)
-
-
-def test_without_time_what_is_left_is_unknown():
-    store = PartlyShownStore(dict.fromkeys(range(9), MARKER), {})
-    assert fates(store, left_s=0.0) == [Fate.UNKNOWN] * 9
-
-
-def test_as_long_as_answers_come_there_is_time():
-    now_s = 0.0
-    timeout = IdleTimeout(10.0, lambda: now_s)
-
-    class Slow(PartlyShownStore):
-        def entry(self, place: LedgerPosition) -> StoredEntry | None:
-            nonlocal now_s
-            now_s += 0.05
-            return super().entry(place)
-
-    store = Slow(dict.fromkeys(range(2000), MARKER), {})
-    places = [LedgerPosition(7, number) for number in range(2000)]
-    assert set(Inquiry(store, timeout, on_answer=timeout.reset).entry_fates(places).fates.values()) == {Fate.MARKER}
-    assert now_s > 99.0
-    assert set(Inquiry(store, IdleTimeout(10.0, lambda: now_s)).entry_fates(places).fates.values()) == {
-        Fate.MARKER,
-        Fate.UNKNOWN,
-    }
-
-
-def test_many_aborted_messages_between_others_are_not_asked_for_one_by_one():
-    store = PartlyShownStore({0: PART} | dict.fromkeys(range(1, 5000), ABORTED) | {5000: ENDING}, {})
-    assert fates(store, bounds=InquiryBounds(single=100)) == [
-        Fate.PART,
-        *[Fate.WITHHELD] * 4900,
-        *[Fate.ABORTED] * 99,
-        Fate.ENDING,
-    ]
-    assert len(store.singly) == 100
 
 
 HELD, HELD_ABORTED = StoredEntry(in_open_transaction=True), StoredEntry(in_open_transaction=True, aborted=True)

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.pulsar_source.reading.entry_store import (
-    EntryMetadata,
+from cloud_jobs.pulsar_source.entry_store import (
     EntryStream,
     decode,
     encode,
@@ -16,7 +15,7 @@ from cloud_jobs.pulsar_source.reading.entry_store import (
     frame,
     numbers,
 )
-from tests.cloud_jobs.pulsar_source.raw import fields_of, message, metadata
+from tests.cloud_jobs.pulsar_source.raw import fields_of, message
 from tests.fuzz.targets.broker_frames import CLUSTER, LAST, BrokerConnection
 
 FIELDS = st.dictionaries(st.integers(1, 200), st.one_of(st.integers(0, 2**64 - 1), st.binary(max_size=300)))
@@ -41,25 +40,6 @@ def test_any_bytes_are_fields_or_a_value_error(data: bytes) -> None:
 def test_what_breaks_off_or_is_no_protobuf_is_a_value_error(data: bytes) -> None:
     with pytest.raises(ValueError, match="at byte"):
         decode(data)
-
-
-def test_the_head_of_an_entry_says_which_chunk_it_is():
-    chunk = metadata(uuid=b"\xffu", num_chunks_from_msg=3, chunk_id=2**64 - 1, num_messages_in_batch=7)
-    assert entry_metadata(message(chunk)) == EntryMetadata(7, "\ufffdu", -1, 3)
-    assert entry_metadata(message(metadata())) == EntryMetadata(1, "", 0, 0)
-
-
-def test_a_command_has_its_lengths_before_it():
-    data = frame(11, {1: 1, 2: 1000})
-    assert data[:4] == (len(data) - 4).to_bytes(4)
-    assert data[4:8] == (len(data) - 8).to_bytes(4)
-    assert decode(data[8:]) == {1: 11, 11: encode({1: 1, 2: 1000})}
-
-
-def test_fields_that_pulsar_does_not_have_fill_no_memory() -> None:
-    many = b"".join(encode({number: 1}) for number in range(1, 20_000))
-    assert decode(many).keys() == set(range(1, 1024))
-    assert decode(many + encode({11: 7, 5000: b"text"}))[11] == 7
 
 
 def test_an_entry_that_announces_more_metadata_than_a_message_may_have_is_refused_before_it_is_read() -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloud_jobs.pulsar_source.feeds import FIRST_QUEUE, Feed, Sizes, WideningFeed
 from cloud_jobs.pulsar_source.position import LedgerPosition
-from cloud_jobs.pulsar_source.reading.feeds import FIRST_QUEUE, Feed, Sizes, WideningFeed
 
 TOPIC = "persistent://t/n/x"
 MIB = 1 << 20
@@ -86,23 +86,3 @@ def test_a_topic_of_small_messages_is_soon_read_with_a_long_queue_and_from_then_
     again = PrefetchedTopic([200] * 5000)
     read(again, sizes)
     assert again.opened == [MOST]
-
-
-def test_messages_that_become_bigger_are_held_within_the_bytes_by_the_next_consumer():
-    sizes = Sizes()
-    read(PrefetchedTopic([200] * 5000), sizes)
-    read(PrefetchedTopic([200] * 5000 + [4 * MIB] * 10), sizes)
-    grown = PrefetchedTopic([4 * MIB] * 100)
-    read(grown, sizes)
-    assert max(grown.held) <= PREFETCH
-    read(PrefetchedTopic([200] * 5000), sizes)
-    small = PrefetchedTopic([200] * 5000)
-    read(small, sizes)
-    assert small.opened == [MOST]
-
-
-def test_a_consumer_that_is_to_be_sent_nothing_or_one_message_at_a_time_stays_so():
-    for most in (0, 1):
-        topic = PrefetchedTopic([200] * 10)
-        WideningFeed(topic.opening, TOPIC, most, PREFETCH, Sizes()).receive()
-        assert topic.opened == [most]

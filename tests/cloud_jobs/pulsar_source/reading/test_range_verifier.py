@@ -5,13 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from cloud_jobs.pulsar_source.errors import EntriesUnknown, ReadIncomplete, ReadStalled
-from cloud_jobs.pulsar_source.options import PulsarOptions
+from cloud_jobs.pulsar_source.entries import PlannedRange, stream_range
+from cloud_jobs.pulsar_source.messages import EntryRuns
+from cloud_jobs.pulsar_source.options import PulsarOptions, ReadIncomplete, ReadStalled
 from cloud_jobs.pulsar_source.position import LedgerPosition, PartitionRange
-from cloud_jobs.pulsar_source.reading.columns import EntryRuns
-from cloud_jobs.pulsar_source.reading.entries import InquiryBounds
-from cloud_jobs.pulsar_source.reading.planned import PlannedRange, stream_range
-from cloud_jobs.pulsar_source.reading.range_reader import DeliveredEntries
+from cloud_jobs.pulsar_source.range_reader import DeliveredEntries
 from tests.cloud_jobs.pulsar_source.model import ModelWorld
 from tests.cloud_jobs.pulsar_source.model_topic import Broken, ChunkPart, Entry, ModelTopic
 
@@ -57,10 +55,6 @@ class RangeCase:
         return [int(value) for batch in batches for value in batch.column("value").to_pylist()]
 
 
-def test_a_range_with_nothing_left_out_is_read():
-    assert RangeCase((0,), (1, 2), (3,)).read() == [0, 1, 2, 3]
-
-
 def test_markers_are_left_out_and_nobody_is_to_blame():
     assert RangeCase((), (0,), (), (), (1,), ()).read() == [0, 1]
 
@@ -75,13 +69,6 @@ def test_a_cursor_that_moves_within_the_read_fails_it(receives: int) -> None:
     assert case.read() == list(range(6))
 
 
-def test_a_cursor_that_moves_to_the_end_fails_it():
-    case = RangeCase((0,), (1,), (2,))
-    case.after(1, lambda: case.topic.skip(9))
-    with pytest.raises(ReadIncomplete, match="somebody"):
-        case.read()
-
-
 @pytest.mark.parametrize("entries", [[1], [2], [3], [1, 2], [3, 4], [4]])
 def test_entries_that_another_consumer_acknowledged_fail_it(entries: list[int]) -> None:
     case = RangeCase((0,), (1,), (2,), (3,), (4,))
@@ -91,39 +78,7 @@ def test_entries_that_another_consumer_acknowledged_fail_it(entries: list[int]) 
         case.read()
 
 
-def test_a_marker_that_was_acknowledged_by_the_broker_fails_nothing():
-    case = RangeCase((0,), (), (1,), ())
-    case.topic.acknowledge_one(case.place(1))
-    case.topic.acknowledge_one(case.place(3))
-    assert case.read() == [0, 1]
-
-
 BOTH = pytest.mark.parametrize("options", [OPTIONS, COMPACTED], ids=["plain", "compacted"])
-
-
-@BOTH
-@pytest.mark.parametrize("single", [0, 5, 500])
-def test_what_another_consumer_acknowledged_behind_many_gaps_fails_it(options: PulsarOptions, single: int) -> None:
-    chunked = [ChunkPart.of(number, part, 2) for number in range(200) for part in range(2)]
-    case = RangeCase(*chunked, (200,), (201,), (202,), options=options)
-    case.world.bounds = InquiryBounds(single=single)
-    case.topic.acknowledge_one(case.place(len(chunked) + 1))
-    with pytest.raises(ReadIncomplete, match="somebody acknowledged it"):
-        case.read()
-
-
-def test_what_was_compacted_is_read_by_a_reader_which_knows_no_acknowledgement():
-    case = RangeCase((0,), (1,), (2,), options=COMPACTED, compacted=1)
-    case.topic.acknowledge_one(case.place(1))
-    assert case.read() == [0, 1, 2]
-
-
-def test_what_was_compacted_within_the_read_is_looked_for_by_a_reader():
-    case = RangeCase((0,), (1,), (2,), (3,), options=COMPACTED)
-    case.topic.acknowledge_one(case.place(2))
-    case.topic.compacted = case.place(3)
-    with pytest.raises(ReadIncomplete, match=":2:-1 was planned and not delivered"):
-        case.read()
 
 
 def test_what_every_client_drops_is_no_message_and_hides_no_last_chunk_before_it():
@@ -131,24 +86,6 @@ def test_what_every_client_drops_is_no_message_and_hides_no_last_chunk_before_it
     case.planned = replace(case.planned, start=case.place(1))
     case.topic.acknowledge(case.place(1))
     assert case.read() == [2, 0]
-
-
-def test_beyond_its_bound_nothing_counts_as_complete():
-    case = RangeCase((0,), (), (), (), (1,))
-    case.world.bounds = InquiryBounds(entries=2)
-    with pytest.raises(EntriesUnknown, match=r"1:1 and 0 more .* more than 2 entries of one batch were not delivered"):
-        case.read()
-    case.options = PulsarOptions.parse(KNOWN | {"failOnDataLoss": "false"})
-    assert case.read() == [0, 1]
-
-
-def test_what_nobody_says_anything_of_is_unknown():
-    case = RangeCase((0,), ChunkPart.of(1, 0, 2), ChunkPart.of(2, 0, 2), (3,))
-    case.world.hides, case.world.sends = (lambda chunk: chunk.message == "1"), False
-    with pytest.raises(
-        EntriesUnknown, match=r"entry 1:1 and 0 more .* did not say so, or said nothing at all for 60 s"
-    ):
-        case.read()
 
 
 @BOTH

@@ -1,0 +1,112 @@
+"""The fences that a derived table was last computed with: kept beside the tables, and named by the table's commit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from deltalake import DeltaTable
+
+from cloud_jobs.lake.snapshots import KEPT_FENCES, fences_number, read_fences
+from cloud_jobs.lake.tables import FENCES, Lake
+from cloud_jobs.lake.transactions import stated
+from geo.reference.in_force import parse_fence
+from geo.spatial import Activity, Fence, FenceError
+from geo.spatial.activity import DAY_MS, FOREVER_MS, effective_ms
+from geo.spatial.gates import Gate
+from geo.spatial.ids import named
+
+# Fences that are new or changed since a table was computed, and when and where that can matter. Knows no Spark.
+
+MAX_CHANGES: Final = 100
+"""More changes than this are taken for one that holds wherever and whenever any of them does."""
+
+
+class FenceChange(NamedTuple):
+    """Days since 1970 (both included) and a box, in degrees, outside of which a change makes no event another one."""
+
+    first_day: int
+    last_day: int
+    west: float
+    south: float
+    east: float
+    north: float
+
+
+_LAST_DAY: Final = FOREVER_MS // DAY_MS
+EVERYTHING: Final = FenceChange(-_LAST_DAY, _LAST_DAY, -180.0, -90.0, 180.0, 90.0)
+
+
+def changes_between(before: Sequence[str], now: Sequence[str], reach_ms: int) -> list[FenceChange]:
+    """The changes from some features to others; `reach_ms`: how far an event is decided by what is around it.
+
+    A version ends the one before it, so from its beginning on every version of its id matters, the old ones too.
+    Raises `FenceError` for a feature that cannot be used: where it matters is not known.
+    """
+    if before == now:
+        return []
+    old, new = _by_id(before), _by_id(now)
+    changed = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
+    changes = [_change(old.get(name, set()), new.get(name, set()), reach_ms) for name in changed]
+    return changes if len(changes) <= MAX_CHANGES else [_around(changes)]
+
+
+def _by_id(features: Iterable[str]) -> dict[str, set[str]]:
+    """The features of each id, written in one way."""
+    texts: dict[str, set[str]] = {}
+    for feature in features:
+        value = json.loads(feature)
+        if not isinstance(value, dict):
+            raise FenceError("it is not a GeoJSON feature")
+        texts.setdefault(str(named(value)), set()).add(json.dumps(value, sort_keys=True))
+    return texts
+
+
+def _change(old: set[str], new: set[str], reach_ms: int) -> FenceChange:
+    """Of one id: from where its versions differ to where the last of them ends, around all of them."""
+    every = {feature: parse_fence(feature) for feature in old | new}
+    begin = min(effective_ms(every[feature]) for feature in old ^ new)
+    end = max(_end_ms(one.active) for one in every.values())
+    box = _around(FenceChange(0, 0, *_bounds(one)) for one in every.values())
+    return box._replace(first_day=(begin - reach_ms) // DAY_MS, last_day=(end + reach_ms) // DAY_MS)
+
+
+def _end_ms(active: Activity) -> int:
+    return int(active.switches[-1]) if len(active.switches) else 0
+
+
+def _bounds(place: Fence | Gate) -> tuple[float, float, float, float]:
+    if isinstance(place, Fence):
+        west, south, east, north = place.shape.bounds
+        return west, south, east, north
+    west, south = np.min(place.line, axis=0).tolist()
+    east, north = np.max(place.line, axis=0).tolist()
+    # a line over the antimeridian is near it on both sides
+    return (west, south, east, north) if east - west <= 180.0 else (-180.0, south, 180.0, north)
+
+
+def _around(changes: Iterable[FenceChange]) -> FenceChange:
+    first_day, last_day, west, south, east, north = zip(*changes, strict=True)
+    return FenceChange(min(first_day), max(last_day), min(west), min(south), max(east), max(north))
+
+
+def changes_since(lake: Lake, opened: DeltaTable, features: Sequence[str], reach_ms: int) -> list[FenceChange]:
+    """How fences differ from those that a table was computed with. Where that is not known, everything may differ.
+
+    Raises StoreUnavailable, LakeError: a file that is there and gives no answer says nothing of what it holds.
+    """
+    # who only asks for a number, as billing does, does not wait for Shapely and PROJ
+
+    number = stated(opened, FENCES)
+    # also of the same ones the file must be there: to remove it is to have everything computed again
+    if number == fences_number(features) and KEPT_FENCES.is_kept(lake, number):
+        return []
+    before = None if number is None else read_fences(lake, number)
+    if before is None:
+        return [EVERYTHING]
+    try:
+        return changes_between(before, features, reach_ms)
+    except (ValueError, RecursionError, FenceError):
+        return [EVERYTHING]

@@ -1,0 +1,229 @@
+"""What a derived table's commits added, published to a Pulsar topic: every row at least once.
+
+The table is written first, and how far its commits were published is noted after Pulsar has persisted them. A crash
+between the two publishes some rows again; the key of a message, `id/revision`, lets consumers drop those. A note that
+was lost publishes the whole table again. Rows keep the number of the commit that brought them, so what is due is found
+whatever was compacted or deleted meanwhile. The note names the very commit: a table that was restored from a copy or
+made anew has another history, and is published whole.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pulsar
+from deltalake import DeltaTable
+
+from cloud_jobs.errors import NotPublished
+from cloud_jobs.lake.schemas import TABLES
+from cloud_jobs.lake.stored_files import StoredFiles, stored_rows
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.transactions import counter_of, newest_number
+from waybill.daemon.durable_file import replace_durably
+from waybill.pulsar.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
+
+# Revisions of events and encounters, as they are published.
+
+NOTE: Final = "-"
+"""A row whose id begins so is a note of the job that wrote it, for its later runs: retracted, and never published."""
+
+
+def event_message(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of `geofence_events` as consumers get it, as JSON; `time` in ISO 8601 with milliseconds."""
+    names = ("id", "revision", "tenant", "device", "epoch", "seq", "kind", "place", "value", "retracted")
+    return {name: row[name] for name in names} | {"time": _iso_ms(row["time"])}
+
+
+def encounter_message(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of `encounters` as consumers get it, as JSON; times in ISO 8601 with milliseconds."""
+    names = ("id", "revision", "tenant", "device_a", "device_b", "min_m", "retracted")
+    return {name: row[name] for name in names} | {name: _iso_ms(row[name]) for name in ("start", "end", "min_at")}
+
+
+def _iso_ms(moment: datetime) -> str:
+    """ISO 8601 in UTC with milliseconds, as in `2026-01-05T10:17:02.000Z`."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+_TIMEOUT_S = 10
+_NOTED = "commit"
+_TABLE_ID = "table_id"
+_SEND_TIMEOUT_MS = 30_000
+_MAX_PENDING = 5_000
+_ANYBODY = PulsarAccess()
+
+Send = Callable[[Iterator[dict[str, Any]]], None]
+"""Sends messages, and returns when all are persisted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outbox:
+    """The rows of one derived table that are due. `progress_file` says up to which commit they were published.
+
+    `tenant`: only the rows of this one, which have a topic and a progress of their own.
+    """
+
+    lake: Lake
+    table: str
+    progress_file: Path
+    tenant: str | None = None
+
+    def _noted(self) -> tuple[str, int] | None:
+        """The id of the table and the number of its commit up to which everything was published."""
+        try:
+            note = json.loads(self.progress_file.read_text(encoding="utf-8"))
+            return str(note[_TABLE_ID]), int(note[_NOTED])
+        except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+
+    def _published(self, opened: DeltaTable, newest: int | None) -> int:
+        """Up to which commit the rows of this very table were published, as a counter; 0: none."""
+        noted = self._noted()
+        if noted is None or newest is None or noted[0] != str(opened.metadata().id):
+            return 0
+        _, published = noted
+        # only of the newest commit is it known whether it is the noted one
+        is_past = published == newest or counter_of(published) < counter_of(newest)
+        return counter_of(published) if is_past else 0
+
+    def flush(self, send: Send) -> int:
+        """Publishes the rows that are due and returns their number."""
+        # fixed before the rows are read: what is committed from here on is due in the next run
+        opened = self.lake.open(self.table)
+        newest = newest_number(opened, self.table)
+        since, until = self._published(opened, newest), counter_of(newest)
+        if newest is None or since == until:
+            return 0
+        if self._noted() is None:
+            # from now on it is known here that rows are due
+            self._save(str(opened.metadata().id), 0)
+        count = 0
+
+        def counted() -> Iterator[dict[str, Any]]:
+            nonlocal count
+            for row in self._rows(opened, since, until):
+                count += 1
+                yield row
+
+        send(counted())
+        # after Pulsar has persisted them: a crash before this publishes them again, and leaves none out
+        self._save(str(opened.metadata().id), newest)
+        return count
+
+    def waiting_since(self) -> datetime | None:
+        """When the oldest row that is due was made. None: none is due, or nobody ever published with this note.
+
+        Raises LakeError, OSError.
+        """
+        opened = self.lake.open(self.table)
+        newest = newest_number(opened, self.table)
+        since, until = self._published(opened, newest), counter_of(newest)
+        if self._noted() is None or since == until:
+            return None
+        files, due = self.lake.files(self.table), self._due(since, until)
+        moments = [
+            moment
+            for path in StoredFiles.of(opened, self.table).between("commit_number", since + 1, until).paths
+            for rows in stored_rows(files, self.table, path, ["emitted_at"], due)
+            for moment in rows["emitted_at"].to_pylist()
+        ]
+        return min(moments, default=None)
+
+    def _rows(self, opened: DeltaTable, since: int, until: int) -> Iterator[dict[str, Any]]:
+        files, columns, due = self.lake.files(self.table), TABLES[self.table].schema.names, self._due(since, until)
+        for path in StoredFiles.of(opened, self.table).between("commit_number", since + 1, until).paths:
+            for rows in stored_rows(files, self.table, path, columns, due):
+                for batch in rows.to_batches(max_chunksize=10_000):
+                    yield from (row for row in batch.to_pylist() if not row["id"].startswith(NOTE))
+
+    def _due(self, since: int, until: int) -> dict[str, tuple[Any, Any]]:
+        due: dict[str, tuple[Any, Any]] = {"commit_number": (since + 1, until)}
+        return due if self.tenant is None else due | {"tenant": (self.tenant, self.tenant)}
+
+    def _save(self, table_id: str, commit: int) -> None:
+        self.progress_file.parent.mkdir(parents=True, exist_ok=True)
+        replace_durably(self.progress_file, json.dumps({_TABLE_ID: table_id, _NOTED: commit}).encode())
+
+
+def progress_file(checkpoints: Path, table: str, tenant: str | None = None) -> Path:
+    """Where a job notes how far the rows of a table were published, to the topic of all or of one tenant."""
+    return checkpoints / "published" / (table if tenant is None else f"{table}@{tenant}")
+
+
+def unpublished_since(lake: Lake, table: str, checkpoints: Path) -> datetime | None:
+    """When the oldest row of a table that is due at any of its topics was made; None: none is. Raises as Outbox."""
+    notes = [progress_file(checkpoints, table), *sorted((checkpoints / "published").glob(f"{table}@*"))]
+    boxes = [Outbox(lake, table, note, note.name.partition("@")[2] or None) for note in notes]
+    return min((moment for box in boxes if (moment := box.waiting_since()) is not None), default=None)
+
+
+def topic_sender(
+    service_urls: Sequence[str],
+    topic: str,
+    of_row: Callable[[dict[str, Any]], dict[str, Any]],
+    access: PulsarAccess = _ANYBODY,
+) -> Send:
+    """Sends rows as JSON, made by `of_row`, to a topic of the first cluster that answers. Raises NotPublished."""
+
+    def send(rows: Iterator[dict[str, Any]]) -> None:
+        # a commit may add no rows: then no connection is opened
+        first = next(rows, None)
+        if first is None:
+            return
+        client, producer = _producer(service_urls, topic, access)
+        failures: list[Any] = []
+
+        def done(result: Any, _: Any) -> None:
+            if result != pulsar.Result.Ok:
+                failures.append(result)
+
+        try:
+            for row in _chained(first, rows):
+                text = json.dumps(of_row(row), separators=(",", ":"), ensure_ascii=False)
+                key = f"{row['id']}/{row['revision']}"
+                producer.send_async(text.encode(), done, partition_key=key)
+                if failures:
+                    break
+            producer.flush()
+        except pulsar.PulsarException as error:
+            raise NotPublished(topic, str(error)) from error
+        finally:
+            client.close()
+        if failures:
+            raise NotPublished(topic, str(failures[0]))
+
+    return send
+
+
+def _chained(first: dict[str, Any], rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    yield first
+    yield from rows
+
+
+def _producer(service_urls: Sequence[str], topic: str, access: PulsarAccess) -> tuple[Any, Any]:
+    reason = "no cluster is configured"
+    for url in service_urls:
+        try:
+            access.check_token(time.time())
+            client = open_pulsar_client(url, access, timeout_s=_TIMEOUT_S)
+        # not tried on the next cluster: the access is the same there
+        except PulsarAccessError as error:
+            raise NotPublished(topic, str(error)) from error
+        try:
+            return client, client.create_producer(
+                topic,
+                send_timeout_millis=_SEND_TIMEOUT_MS,
+                max_pending_messages=_MAX_PENDING,
+                block_if_queue_full=True,
+                batching_enabled=True,
+            )
+        except pulsar.PulsarException as error:
+            reason = f"{url}: {error}"
+            client.close()
+    raise NotPublished(topic, reason)

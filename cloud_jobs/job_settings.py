@@ -1,0 +1,331 @@
+"""The settings of the metrics of the jobs."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from cloud_jobs.lake.transactions import MAX_ATTEMPT_S
+from waybill.daemon.bounded_file import read_secret
+from waybill.mqtt.broker_settings import Host, Port, is_this_machine
+from waybill.settings import PathElsewhere, Settings, file_fault
+
+# Where Spark runs: this machine, or a cluster by its master URL. What contradicts itself is named before it starts.
+
+_MASTER: Final = re.compile(
+    r"local|local\[(?:\d+|\*)(?:,\d+)?\]|spark://[^\s,/:]+:\d+(?:,[^\s,/:]+:\d+)*|yarn|k8s://\S+", re.ASCII
+)
+_SIZE: Final = r"^\d+[mg]$"
+_PORT_FIELDS: Final = ("driver_port", "block_manager_port")
+_OF_EXECUTORS: Final = ("executor_memory", "executor_cores", "max_cores", "python", "secret_file", *_PORT_FIELDS)
+_LEAST_SECRET: Final = 16
+_MAX_SECRET_BYTES: Final = 4096
+
+SPARK_NAMES: Final[Mapping[str, str]] = {
+    "master": "spark.master",
+    "driver_memory": "spark.driver.memory",
+    "driver_host": "spark.driver.host",
+    "driver_bind_address": "spark.driver.bindAddress",
+    "driver_port": "spark.driver.port",
+    "block_manager_port": "spark.blockManager.port",
+    "executor_memory": "spark.executor.memory",
+    "executor_cores": "spark.executor.cores",
+    "max_cores": "spark.cores.max",
+    "shuffle_partitions": "spark.sql.shuffle.partitions",
+}
+"""The settings that Spark has under a name of its own."""
+
+
+class SparkSettings(Settings):
+    """How Spark runs. `master` is Spark's own URL; sizes are Spark's, such as `700m` or `4g`.
+
+    Without a cluster there are no executors: the driver computes, its memory is all there is, and it listens on
+    loopback alone.
+    """
+
+    master: str = "local[2]"
+    driver_memory: str = Field(default="1g", pattern=_SIZE)
+    driver_host: str | None = Field(
+        default=None, min_length=1, description="the name or address at which executors reach the driver"
+    )
+    driver_bind_address: str | None = Field(
+        default=None, min_length=1, description="the address that the driver listens on, where it is another one"
+    )
+    driver_port: int | None = Field(default=None, ge=1024, le=65_535, description="where executors reach the driver")
+    block_manager_port: int | None = Field(
+        default=None, ge=1024, le=65_535, description="first of the ports from which driver and executors take one each"
+    )
+    executor_memory: str | None = Field(default=None, pattern=_SIZE, description="heap of one executor")
+    executor_cores: int | None = Field(default=None, ge=1, le=1024, description="tasks that an executor runs at once")
+    max_cores: int | None = Field(
+        default=None, ge=1, le=100_000, description="most cores that a job takes of a standalone cluster"
+    )
+    python: PathElsewhere | None = Field(
+        default=None, min_length=1, description="the interpreter of Spark's Python processes, on every machine"
+    )
+    secret_file: Path | None = Field(
+        default=None, description="the secret that a standalone cluster and its jobs share, in a file of mode 600"
+    )
+    executor_timeout_s: float = Field(
+        default=300.0, gt=0, le=3600, description="how long a job waits for its first executors to answer"
+    )
+    shuffle_partitions: int = Field(default=2, ge=1, le=100_000)
+    extra: dict[str, str] = Field(default_factory=dict, description="any further Spark settings, by their own names")
+
+    @field_validator("master")
+    @classmethod
+    def _master_is_one(cls, master: str) -> str:
+        if not _MASTER.fullmatch(master):
+            raise ValueError(f"{master!r} is no master of Spark: local[N], spark://HOST:PORT, yarn or k8s://ADDRESS")
+        return master
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        found = self._faults_of_extra()
+        if self.driver_port is not None and self.driver_port == self.block_manager_port:
+            found.append("driver_port and block_manager_port are the same port")
+        if None not in (self.executor_cores, self.max_cores) and (self.executor_cores or 0) > (self.max_cores or 0):
+            found.append("executor_cores exceeds max_cores, so that no executor would be started")
+        # Without a master in the file `spark-submit` may name one: see `placement_faults`.
+        if "master" in self.model_fields_set:
+            found += placement_faults(self, self.master)
+        if found:
+            raise ValueError("; ".join(found))
+        return self
+
+    def _faults_of_extra(self) -> list[str]:
+        owned = {name: field for field, name in SPARK_NAMES.items()}
+        found = [f"extra: {key} is set by {owned[key]}" for key in self.extra if key in owned]
+        return found + [f"extra: {key} is no setting of Spark" for key in self.extra if not key.startswith("spark.")]
+
+    def secret(self) -> str | None:
+        """What `secret_file` holds; None without one. Raises ValueError for a file that cannot be used."""
+        if self.secret_file is None:
+            return None
+        try:
+            text = read_secret(self.secret_file, _MAX_SECRET_BYTES).strip()
+        except (OSError, ValueError) as error:
+            raise ValueError(f"secret_file: {self.secret_file}: {file_fault(error)}") from None
+        if len(text) < _LEAST_SECRET:
+            raise ValueError(f"secret_file: {self.secret_file}: it has fewer than {_LEAST_SECRET} characters")
+        return text
+
+    def is_open(self) -> bool:
+        """Whether a standalone cluster runs the code of everybody who reaches its master."""
+        asked = self.secret_file is not None or self.extra.get("spark.authenticate") == "true"
+        return bool(standalone_addresses(self.master)) and not asked
+
+
+def is_local(master: str) -> bool:
+    """Whether Spark runs in the driver's process alone."""
+    return master.startswith("local")
+
+
+def standalone_addresses(master: str) -> list[tuple[str, int]]:
+    """Host and port of each master that a `spark://` URL names; empty for any other."""
+    if not master.startswith("spark://"):
+        return []
+    pairs = (one.rpartition(":") for one in master.removeprefix("spark://").split(","))
+    return [(host, int(port)) for host, _, port in pairs]
+
+
+def placement_faults(settings: SparkSettings, master: str) -> list[str]:
+    """What of the settings contradicts this master, one sentence each."""
+    if is_local(master):
+        useless = [name for name in _OF_EXECUTORS if getattr(settings, name) is not None]
+        return [f"{', '.join(useless)}: with {master} there are no executors"] if useless else []
+    found = []
+    masters = standalone_addresses(master)
+    if settings.max_cores is not None and not masters:
+        found.append(f"max_cores is for a standalone cluster, not for {master}")
+    if settings.driver_host and is_this_machine(settings.driver_host):
+        elsewhere = [host for host, _ in masters if not is_this_machine(host)] if masters else [master]
+        if elsewhere:
+            found.append(f"driver_host {settings.driver_host} is this machine only: {elsewhere[0]} cannot reach it")
+    return found
+
+
+# The settings of the status of the centre.
+
+
+class CentreLimits(Settings):
+    """From when on the centre is not healthy any more."""
+
+    max_lag_s: float = Field(
+        default=300,
+        gt=0,
+        le=86_400 * 30,
+        description="longest time that a message may wait for the ingest, or a topic be left out",
+    )
+    max_behind_s: float = Field(
+        default=3600, gt=0, le=86_400 * 30, description="longest time that a commit or a publication may wait for a job"
+    )
+    max_unmaintained_s: float = Field(
+        default=86_400, gt=0, le=86_400 * 30, description="longest time since the last run of the maintenance ended"
+    )
+
+
+# The settings of the geofence job.
+
+
+# The settings of the proximity job.
+
+
+class ProximitySettings(Settings):
+    """What an encounter is, how the work is cut, and where encounters are published.
+
+    One lake holds encounters of one distance: with another distance, give the job another lake.
+    """
+
+    distance_m: float = Field(default=50.0, gt=0, le=10_000, description="devices this close meet")
+    cell_m: float = Field(default=5_000.0, ge=100, description="edge of the cells by which work is shared out")
+    segments_per_task: int = Field(
+        default=50_000, ge=100, description="a cell with more is cut into blocks of pairs of groups of devices"
+    )
+    crowd_devices: int = Field(
+        default=100, ge=2, description="a device with more devices around it than this is in a crowd, and meets that"
+    )
+    topic: str = Field(
+        default="persistent://{tenant}/events/encounters", description="where encounters are published, as events are"
+    )
+    interval_s: float = Field(default=10.0, ge=0.1, le=3600, description="the pause between two runs of --follow")
+
+    @model_validator(mode="after")
+    def _cells_hold_the_distance(self) -> Self:
+        if self.cell_m < self.distance_m:
+            raise ValueError(f"cell_m must be at least distance_m ({self.distance_m:g} m): a piece goes to each cell")
+        return self
+
+
+# The settings of the usage job.
+
+
+class UsageSettings(Settings):
+    """How often usage is brought up to date."""
+
+    interval_s: float = Field(default=60.0, ge=0.1, le=3600, description="the pause between two runs of --follow")
+
+
+# The settings of the verdicts.
+
+
+class VerdictSettings(Settings):
+    """From where alerts come, how long one may be provisional, and where verdicts are published."""
+
+    alerts: tuple[str, ...] = Field(
+        default=(),
+        description="the topic of alerts of each region; `{tenant}` stands for each of `tenants`; without it those of "
+        "the regions whose batches `ingest.topics` has",
+    )
+    subscription: str = "verdicts"
+    topic: str = Field(
+        default="persistent://{tenant}/events/verdicts",
+        description="where verdicts are published; `{tenant}`: each tenant's to its own",
+    )
+    max_provisional_s: float = Field(
+        default=3600.0,
+        ge=1,
+        le=31 * 86_400,
+        description="from when the centre has an alert: if events are not computed with its record by then, it "
+        "is withdrawn as `not_received`, as `not_computed` if only the record is there, or as `incomplete` if records "
+        "are missing by which the region may have seen it",
+    )
+    interval_s: float = Field(default=2.0, ge=0.1, le=3600, description="the pause between two runs of --follow")
+
+
+# The settings of the maintenance of the lake.
+
+RETENTIONS: Final = ("erase_positions_after_days", "erase_events_after_days", "erase_quarantine_after_days")
+"""The settings that say how long personal data are kept."""
+
+
+class MaintenanceSettings(Settings):
+    """How files are merged, and how long what nobody needs any more stays."""
+
+    file_mb: int = Field(default=128, ge=1, le=4096, description="about how big a file of a day that is past becomes")
+    memory_mb: int = Field(default=1024, ge=64, le=65_536, description="about what a merge may hold in memory")
+    hot_days: int = Field(
+        default=2, ge=1, le=400, description="so many days up to today are merged by size only, older ones sorted whole"
+    )
+    orphan_age_s: float = Field(
+        default=4 * MAX_ATTEMPT_S,
+        ge=2 * MAX_ATTEMPT_S,
+        le=86_400 * 30,
+        description="age at which a file that no commit names is deleted",
+    )
+    removed_files_kept_hours: int = Field(
+        default=24, ge=0, le=24 * 400, description="how long a file that was replaced stays for those who still read it"
+    )
+    history_days: int = Field(
+        default=7,
+        ge=1,
+        le=400,
+        description="how long commits in the logs, and coverage that was replaced, stay",
+    )
+    log_interval_s: float = Field(
+        default=3600.0,
+        ge=0,
+        le=86_400,
+        description="how often commits and coverage older than that are deleted: by the ingest's many, a long list",
+    )
+    erase_positions_after_days: int | None = Field(
+        default=None,
+        ge=2,
+        le=36_500,
+        description="positions of all devices older than this are erased; none: 400, or `ingest.max_age_days` if more",
+    )
+    erase_events_after_days: int | None = Field(
+        default=None,
+        ge=2,
+        le=36_500,
+        description="events, encounters, alerts and verdicts older than this are erased; none: as positions",
+    )
+    erase_quarantine_after_days: int | None = Field(
+        default=None,
+        ge=2,
+        le=36_500,
+        description="what was quarantined longer ago is erased; none: 400, or `ingest.max_age_days` if more",
+    )
+    erase_after_jobs: bool = Field(
+        default=True, description="positions are erased only when usage, and what else was ever derived, covers them"
+    )
+
+    @model_validator(mode="after")
+    def _removed_before_forgotten(self) -> Self:
+        if self.removed_files_kept_hours > self.history_days * 24:
+            raise ValueError("removed_files_kept_hours cannot exceed history_days: the log says what was removed")
+        return self
+
+
+_ENDING: Final = "_port"
+
+
+class MetricsSettings(Settings):
+    """Where each command serves its metrics; one without a port does not. All jobs of a machine may share one file."""
+
+    host: Host = "127.0.0.1"
+    ingest_port: Port | None = None
+    usage_port: Port | None = None
+    geofence_port: Port | None = None
+    proximity_port: Port | None = None
+    verdicts_port: Port | None = None
+    maintain_port: Port | None = None
+    status_port: Port | None = Field(default=None, description="of `cloud-jobs status --serve`: what the lake says")
+
+    @model_validator(mode="after")
+    def _ports_of_their_own(self) -> Self:
+        ports = {name: port for name, port in self if name.endswith(_ENDING) and port is not None}
+        for port, count in Counter(ports.values()).items():
+            if count > 1:
+                raise ValueError(f"{' and '.join(name for name in ports if ports[name] == port)} are both {port}")
+        return self
+
+    def port_of(self, command: str) -> int | None:
+        """The port of a command, such as `ingest`; None: its metrics are not served."""
+        port: int | None = getattr(self, command + _ENDING)
+        return port

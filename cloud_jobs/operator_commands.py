@@ -1,0 +1,520 @@
+"""`cloud-jobs status`: once, or again and again until a signal; for people, programs or Prometheus."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from cloud_jobs.commands import load_settings, settings_refused
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.terminal import cloud_errors_as_messages, device_of, screen
+from waybill.settings import SettingsError, printable_json
+
+if TYPE_CHECKING:
+    from cloud_jobs.config import CloudSettings
+    from cloud_jobs.lake.erasures import Erasure
+    from cloud_jobs.lake.tables import Lake
+    from cloud_jobs.maintenance.job import MaintenanceRun
+
+
+# `cloud-jobs close`: the closing of a period as one Spark job over all payers.
+
+
+def close(
+    config: Annotated[Path, typer.Option("--config", "-c", help="The settings, a TOML file.", show_default=False)],
+    *,
+    period: Annotated[str, typer.Option("--period", help="2026-03, 2026-03-05 or FIRST/LAST, by the payers' clocks.")],
+    payer: Annotated[
+        list[str] | None, typer.Option("--payer", metavar="ID", help="This payer alone; again for more.")
+    ] = None,
+    snapshot: Annotated[
+        str | None, typer.Option("--snapshot", help="By what was known then; by what is known now if not given.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each closing as a line of JSON.")] = False,
+) -> None:
+    """Compute what all payers owe for a period, and whether that is final. `waybill bill issue` numbers it.
+
+    Exit status: 0 when all is final; 3 when the period is closed and some of it is not final; 1 when it went wrong, a
+    line says how; 2 for wrong options; 75 when the store does not answer; 78 for wrong settings.
+
+    Example: cloud-jobs close --config cloud.toml --period 2026-03
+    """
+    settings = load_settings(config)
+    # imported here: `--help` needs none of it
+    from cloud_jobs.billing.register.close import unbilled_text
+    from cloud_jobs.billing.register.closing import ClosingState
+    from cloud_jobs.billing.register.commands import NOT_ALL, days_of, payer_id
+    from cloud_jobs.billing.register.terminal import closing_values, closings_table
+    from cloud_jobs.jobs import run_close
+    from cloud_jobs.run_result import log_to_standard_error
+    from cloud_jobs.terminal import screen
+
+    log_to_standard_error()
+    payers = None if payer is None else [payer_id(one) for one in payer]
+    with cloud_errors_as_messages("cloud-jobs"):
+        unbilled = list[TenantDevice]()
+        closings = run_close(settings, days_of(period), payers, snapshot, unbilled=unbilled.extend)
+    if as_json:
+        for one in closings:
+            typer.echo(json.dumps(closing_values(one), sort_keys=True))
+    else:
+        screen().print(closings_table(closings))
+    if unbilled:
+        typer.echo(f"cloud-jobs: {unbilled_text(unbilled)}", err=True)
+    if any(one.outcome is not ClosingState.FINAL for one in closings):
+        raise typer.Exit(NOT_ALL)
+
+
+# `cloud-jobs verdicts`.
+
+
+def verdicts(
+    config: Annotated[Path, typer.Option("--config", "-c", help="The settings, a TOML file.", show_default=False)],
+    *,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on until SIGTERM or SIGINT.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON, a line for each run.")] = False,
+) -> None:
+    """Collect the alerts of all regions, say of each whether it is so, and name the events that no region announced.
+
+    Without Spark. An alert is confirmed, corrected or withdrawn once `cloud-jobs geofence` covers the record that it
+    names. Exit status: 0 done, or ended by a signal; 1 when it went wrong, a line says how; 2 for wrong options; 75
+    when the object store of the lake does not answer; 78 for wrong settings.
+
+    Example: cloud-jobs verdicts --config cloud.toml --follow
+    """
+    from cloud_jobs.verdicts.run import run_verdicts
+
+    with cloud_errors_as_messages("cloud-jobs"):
+        settings = load_settings(config)
+        if without_alerts := settings.regions_without_alerts:
+            said = f"name the topics of alerts: none follows from {', '.join(without_alerts)} of ingest.topics"
+            raise settings_refused(SettingsError(str(config), [f"verdicts.alerts: {said}"]))
+        # what each run did stands in the log
+        shown = _print_nothing if follow else _print_table
+        run_verdicts(settings, _print_json if as_json else shown, follow=follow)
+
+
+def _print_json(counts: dict[str, Any]) -> None:
+    typer.echo(json.dumps({"job": "verdicts", **counts}))
+
+
+def _print_nothing(_: dict[str, Any]) -> None:
+    """Of a command that goes on."""
+
+
+def _print_table(counts: dict[str, Any]) -> None:
+    table = Table("what", "count", title="cloud-jobs verdicts")
+    for name, count in counts.items():
+        table.add_row(name.replace("_", " "), str(count))
+    Console(stderr=False).print(table)
+
+
+# `cloud-jobs maintain`: merges files, sweeps up, erases positions; once, or run after run until a signal.
+
+_HEADER = ("table", "files", "bytes", "merges", "orphans", "replaced", "log files", "left")
+
+
+def maintain(
+    config: Annotated[Path, typer.Option("--config", "-c", help="The settings, a TOML file.", show_default=False)],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON, a line for each run.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
+    erasures: Annotated[
+        bool, typer.Option("--erasures", help="Only list what was ever declared erased, and change nothing.")
+    ] = False,
+    every: Annotated[
+        float | None, typer.Option(min=1, max=86_400, help="Run again so many seconds after each end, until a signal.")
+    ] = None,
+    erase: Annotated[str | None, typer.Option(metavar="DEVICE", help="Erase positions of this device.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="The tenant of the device; needed if several have one.")] = None,
+    before: Annotated[
+        datetime | None,
+        typer.Option(formats=["%Y-%m-%d"], help="With --erase: positions before the begin of this day, UTC."),
+    ] = None,
+) -> None:
+    """Merge small files and sort them by device, delete what nobody needs, erase old positions.
+
+    Beside the ingest and the jobs, as often as you like. Exit status: 0; 1 when a part failed, which is named, or when
+    an erasure waits for a job; 2 for wrong options; 75 when the store does not answer or has another time; 78 for wrong
+    settings. What was left to another run is no failure. With --every only a signal and wrong settings end it.
+
+    Example: cloud-jobs maintain --config cloud.toml --every 60
+
+    Example: cloud-jobs maintain --config cloud.toml --every 600
+
+    Example: cloud-jobs maintain --config cloud.toml --erasures
+
+    Example: cloud-jobs maintain --config cloud.toml --erase van-0012 --tenant acme --before 2026-03-01
+    """
+    _check_erasure(erase, tenant, before)
+    settings = load_settings(config)
+    # imported here: `--help` needs none of it
+    from cloud_jobs.lake.erasures import Erasure
+    from cloud_jobs.maintenance.job import Maintenance
+    from cloud_jobs.run_result import log_to_standard_error
+    from waybill.daemon.signals import stop_on_signals
+
+    log_to_standard_error()
+    if erasures:
+        _list_erasures(settings.tables, as_json=as_json)
+        return
+    asked = [] if before is None else [Erasure(tenant, erase, before.replace(tzinfo=UTC))]
+    with cloud_errors_as_messages("cloud-jobs"), stop_on_signals() as stop:
+        maintenance = Maintenance(settings.tables, settings.upkeep, stop=stop)
+
+        def run_once() -> MaintenanceRun:
+            run = maintenance.run(asked, dry_run=dry_run)
+            _show(run, as_json=as_json, dry_run=dry_run)
+            return run
+
+        if every is not None:
+            _follow(settings, run_once, every, stop, dry_run=dry_run)
+        elif not run_once().is_whole:
+            raise typer.Exit(1)
+
+
+def _follow(
+    settings: CloudSettings, run_once: Callable[[], MaintenanceRun], every_s: float, stop: Event, *, dry_run: bool
+) -> None:
+    """Runs again and again, and serves what was done to whoever asks."""
+    from cloud_jobs.run_metrics import MaintenanceMetrics, RunMetrics, served_metrics
+
+    metrics = RunMetrics("maintain", settings.status.max_unmaintained_s)
+    counts = MaintenanceMetrics(metrics.registry)
+
+    def measured() -> bool:
+        with metrics.run() as one:
+            run = run_once()
+            if not dry_run:
+                counts.take(run)
+                one.did({})
+            if not run.is_whole:
+                one.failed("; ".join(run.all_errors))
+        return run.is_whole
+
+    with served_metrics(settings.metrics, "maintain", metrics.registry, metrics.health):
+        _repeat(measured, every_s, stop)
+
+
+def _check_erasure(erase: str | None, tenant: str | None, before: datetime | None) -> None:
+    if (erase is None) != (before is None) or (tenant is not None and erase is None):
+        raise typer.BadParameter("--erase and --before belong together, and --tenant to them", param_hint="--erase")
+    if before is not None and before.replace(tzinfo=UTC) > datetime.now(UTC):
+        raise typer.BadParameter("a day in the future: each position to come would be erased", param_hint="--before")
+
+
+def _list_erasures(lake: Lake, *, as_json: bool) -> None:
+    """All that were declared, in their order."""
+    with cloud_errors_as_messages("cloud-jobs"):
+        rows = sorted(lake.rows("erasures").to_pylist(), key=lambda row: int(row["number"]))
+    for row in rows:
+        moments = {name: row[name] for name in ("since", "before", "erased_at") if row[name] is not None}
+        shown = row | {name: moment.isoformat() for name, moment in moments.items()}
+        whose = f"{row['tenant'] or 'any tenant'}/{row['device'] or 'any device'}"
+        what = "positions" if row["since"] is None else f"everything from {shown['since']} on, and"
+        line = f"{row['number']}  {whose}  {what} before {shown['before']}, declared {shown['erased_at']}"
+        typer.echo(json.dumps(shown) if as_json else line)
+    if not rows and not as_json:
+        typer.echo("nothing was ever declared erased")
+
+
+def _repeat(once: Callable[[], bool], every_s: float, stop: Event) -> bool:
+    """Runs until `stop`; a run that failed, however, is followed by the next one all the same."""
+    from cloud_jobs.errors import CloudError, LocationError
+
+    while not stop.is_set():
+        try:
+            once()
+        except LocationError:
+            # the settings are wrong, and stay so
+            raise
+        except CloudError as error:
+            typer.echo(f"cloud-jobs: {error}", err=True)
+        except Exception as error:  # noqa: BLE001 - whatever one run raises, the lake must not be left alone for it
+            typer.echo(f"cloud-jobs: {type(error).__name__}: {error}", err=True)
+        # not `sleep`, which a signal would not end
+        stop.wait(every_s)
+    return True
+
+
+def _show(run: MaintenanceRun, *, as_json: bool, dry_run: bool) -> None:
+    typer.echo(json.dumps(run.document()) if as_json else _table(run, dry_run=dry_run))
+    for error in run.all_errors:
+        typer.echo(f"cloud-jobs: {error}", err=True)
+
+
+def _table(run: MaintenanceRun, *, dry_run: bool) -> str:
+    """What was done, for a reader."""
+    lines: list[tuple[str, ...]] = [_HEADER]
+    for one in run.tables:
+        numbers = (
+            f"{one.files_before} to {one.files}",
+            f"{one.bytes_before:,} to {one.bytes:,}",
+            *(str(count) for count in (one.merges, one.orphans, one.replaced_files)),
+            "not looked at" if one.log_files is None else f"{one.log_files_before} to {one.log_files}",
+            str(one.left),
+        )
+        lines.append((one.table, *numbers))
+    widths = [max(len(line[at]) for line in lines) for at in range(len(_HEADER))]
+    shown = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    erased = f"{run.positions_erased:,} positions and {run.conflicts_erased:,} conflicts with them erased"
+    if derived := sum(run.derived_erased.values()):
+        erased += f", {derived:,} rows of events, encounters, alerts, verdicts and quarantine erased"
+    deleted = f"{run.coverage_files:,} files of the coverage and {run.fence_files:,} of former fences deleted"
+    shown.append(f"{erased}, {deleted}, in {run.seconds:.1f} s")
+    return "\n".join(["nothing is changed; a run would do:", *shown] if dry_run else shown)
+
+
+# `cloud-jobs subject`: what the lake has of a device and a time, exported or erased at a data subject's request.
+
+app = typer.Typer(
+    help="Export or erase what the lake has of a device and a time, for a data subject.", no_args_is_help=True
+)
+Config = Annotated[Path, typer.Option("--config", "-c", help="The settings, a TOML file.", show_default=False)]
+Device = Annotated[str, typer.Argument(metavar="TENANT/DEVICE", help="The device.")]
+From = Annotated[datetime, typer.Option("--from", formats=["%Y-%m-%d"], help="The first day (UTC).")]
+Until = Annotated[datetime, typer.Option(formats=["%Y-%m-%d"], help="The first day (UTC) that is not meant any more.")]
+
+
+@app.command()
+def export(
+    device: Device,
+    *,
+    config: Config,
+    first: From,
+    until: Until,
+    to: Annotated[Path, typer.Option(help="A folder that is new or empty.", show_default=False)],
+) -> None:
+    """Write records, track, events, encounters, alerts, verdicts, usage and quarantine of a device into a folder.
+
+    Exit status: 0; 1 if the folder is not empty, the reading cannot be logged, or the lake cannot be read; 2 for wrong
+    options; 78 for wrong settings.
+
+    Example: cloud-jobs subject export acme/van-0012 -c cloud.toml --from 2026-03-01 --until 2026-04-01 --to export
+    """
+    from cloud_jobs.maintenance.erasing import export_subject
+
+    settings = load_settings(config)
+    with _errors_as_messages():
+        asked = _request(settings, device, first, until)
+        _log_access(settings, "cloud-jobs subject export", asked)
+        made = export_subject(settings.tables, asked, to, datetime.now(UTC))
+    typer.echo(json.dumps(made, indent=2, sort_keys=True))
+
+
+@app.command()
+def erase(
+    device: Device,
+    *,
+    config: Config,
+    first: From,
+    until: Until,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would be erased, and change nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for the device's name.")] = False,
+) -> None:
+    """Erase all records and derived rows of a device and a time. Usage and bills keep their figures.
+
+    It says "erased" only when no file on the disk holds them any more; until then run it again. Exit status: 0 erased;
+    1 if something failed, a line says what; 2 for wrong options; 3 erased for readers, and files are still there;
+    78 for wrong settings.
+
+    Example: cloud-jobs subject erase acme/van-0012 -c cloud.toml --from 2026-03-01 --until 2026-04-01 --dry-run
+    """
+    from cloud_jobs.errors import LakeError
+    from cloud_jobs.job_settings import RETENTIONS
+    from cloud_jobs.maintenance.erasing import KEPT_FOR_BILLS, NOT_COVERED, count_rows, remaining_files
+    from cloud_jobs.maintenance.job import Maintenance
+    from cloud_jobs.run_result import log_to_standard_error
+
+    log_to_standard_error()
+    settings = load_settings(config)
+    with _errors_as_messages():
+        asked, lake = _request(settings, device, first, until), settings.tables
+        counts = count_rows(lake, asked)
+        for table, count in counts.items():
+            typer.echo(f"{table}: {count:,} rows{' stay, as bills rest on them' if table == 'usage' else ''}")
+        typer.echo(f"records of before {until:%Y-%m-%d} that {device} still holds will be on no bill")
+        if dry_run:
+            return
+        if not yes:
+            if not sys.stdin.isatty():
+                raise LakeError("nothing is erased: standard input is no terminal, so give --yes")
+            if typer.prompt(f"type {device} to erase them for good") != device:
+                raise LakeError("nothing is erased: that is not the device's name")
+        # what is too old of other devices waits for `cloud-jobs maintain`: the counts above do not have it
+        upkeep = settings.upkeep.model_copy(update=dict.fromkeys(RETENTIONS))
+        run = Maintenance(lake, upkeep).run([asked])
+        if not run.is_whole:
+            raise LakeError(f"{'; '.join(run.all_errors)}. Run this again, also if another run was at work")
+        counts = count_rows(lake, asked)
+        if left := sum(count for table, count in counts.items() if table != "usage"):
+            raise LakeError(f"{left:,} rows are left: another run wrote meanwhile; run this again")
+        remaining = remaining_files(lake, asked)
+    for one in (KEPT_FOR_BILLS, *NOT_COVERED):
+        typer.echo(f"not covered: {one}")
+    if not remaining:
+        typer.echo(f"{device}: erased")
+        return
+    # what no commit names may be of an attempt that goes on
+    kept = timedelta(hours=settings.upkeep.removed_files_kept_hours, seconds=settings.upkeep.orphan_age_s)
+    at = datetime.now(UTC) + kept
+    typer.echo(
+        f"{device}: unreadable from now on; {len(remaining)} replaced files are removed by `cloud-jobs maintain` from"
+        f" {at:%Y-%m-%dT%H:%MZ} on: run this again then"
+    )
+    raise typer.Exit(3)
+
+
+@contextmanager
+def _errors_as_messages() -> Iterator[None]:
+    from cloud_jobs.errors import LakeError
+
+    with cloud_errors_as_messages("cloud-jobs"):
+        try:
+            yield
+        except OSError as error:
+            raise LakeError(str(error)) from error
+
+
+def _request(settings: CloudSettings, device: str, first: datetime, until: datetime) -> Erasure:
+    """What is asked for, of a device that the lake knows. Raises LakeError, BadParameter."""
+    from cloud_jobs.lake.erasures import Erasure
+    from cloud_jobs.maintenance.job import of_a_known_device
+
+    since, before = first.replace(tzinfo=UTC), until.replace(tzinfo=UTC)
+    if not since < before <= datetime.now(UTC):
+        raise typer.BadParameter("--from is before --until, and --until is not in the future", param_hint="--until")
+    whose = device_of(device)
+    return of_a_known_device(settings.tables, Erasure(whose.tenant, whose.device, before, since))
+
+
+def _log_access(settings: CloudSettings, command: str, asked: Erasure) -> None:
+    from cloud_jobs.maintenance.erasing import log_access
+
+    whose = TenantDevice(str(asked.tenant), str(asked.device))
+    log = settings.privacy.access_log
+    log_access(settings.location, log, command, whose, since=asked.since, until=asked.before)
+
+
+_WIDTH: Final = 140
+_SERVED_EVERY_S: Final = 60.0
+_STALE_LOOKS: Final = 3
+"""After so many looks that did not come nothing is known any more."""
+
+
+def status(
+    config: Annotated[Path, typer.Option("--config", "-c", help="The settings, a TOML file.", show_default=False)],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, a line each time.")] = False,
+    every: Annotated[
+        float | None,
+        typer.Option(min=1, max=86_400, help="Look again so many seconds after each look, until a signal."),
+    ] = None,
+    serve: Annotated[
+        bool,
+        typer.Option("--serve", help="Print nothing; serve metrics at metrics.status_port, every 60 s or --every."),
+    ] = False,
+) -> None:
+    """Show what the centre has, how far its jobs are behind, what waits in Pulsar, and what is wrong.
+
+    Reads logs, folders, the coverage and small tables, never the records, and starts no Spark. Exit status: 0 healthy;
+    1 when a limit of the settings `[status]` is passed or something is unknown; 75 when the object store of the lake
+    does not answer; 78 for wrong settings. With --every and --serve it ends with 0 at a signal.
+
+    Example: cloud-jobs status --config cloud.toml
+
+    Example: cloud-jobs status --config cloud.toml --json --every 60
+
+    Example: cloud-jobs status --config cloud.toml --serve
+    """
+    settings = load_settings(config)
+    from cloud_jobs.run_result import log_to_standard_error
+    from cloud_jobs.status.centre_reader import CentreReader
+    from cloud_jobs.status.facts import status_tables
+    from waybill.daemon.signals import stop_on_signals
+
+    log_to_standard_error()
+    if serve:
+        _serve(settings, every or _SERVED_EVERY_S)
+        return
+    with cloud_errors_as_messages("cloud-jobs"):
+        reader = CentreReader(settings)
+
+        def look() -> bool:
+            found, wrong = reader.look()
+            if as_json:
+                document = {"healthy": not wrong, "problems": wrong} | found.document()
+                sys.stdout.write(printable_json(document) + "\n")
+                sys.stdout.flush()
+            else:
+                screen(_WIDTH).print(status_tables(found, wrong))
+            return not wrong
+
+        if every is None:
+            healthy = look()
+        else:
+            with stop_on_signals() as stop:
+                healthy = _repeat_cli(look, every, stop)
+    if not healthy:
+        raise typer.Exit(1)
+
+
+def _serve(settings: CloudSettings, every_s: float) -> None:
+    """Looks again and again, and shows what it found to whoever asks by HTTP, until a signal."""
+    from cloud_jobs.run_metrics import metric_routes
+    from cloud_jobs.status.centre_metrics import CentreCollector
+    from cloud_jobs.status.centre_reader import CentreReader
+    from waybill.daemon.signals import stop_on_signals
+    from waybill.daemon.status_server import StatusServer
+
+    host, port = settings.metrics.host, settings.metrics.status_port
+    if port is None:
+        typer.echo("cloud-jobs: nobody could read what is served: name a port, metrics.status_port", err=True)
+        raise typer.Exit(os.EX_CONFIG)
+    collector = CentreCollector(_STALE_LOOKS * every_s)
+    try:
+        server = StatusServer(host, port, metric_routes(collector.registry(), collector.health))
+    except OSError as error:
+        typer.echo(
+            f"cloud-jobs: {host}:{port} cannot be served: {error.strerror}; change metrics.status_port", err=True
+        )
+        raise typer.Exit(1) from error
+    with server, cloud_errors_as_messages("cloud-jobs"), stop_on_signals() as stop:
+        reader = CentreReader(settings)
+
+        def look() -> bool:
+            collector.looked(*reader.look())
+            return True
+
+        _repeat_cli(look, every_s, stop, failed=collector.failed)
+
+
+def _repeat_cli(
+    look: Callable[[], bool], every_s: float, stop: Event, failed: Callable[[str], object] = lambda _: None
+) -> bool:
+    """Looks until `stop`; a look that failed is followed by the next one all the same."""
+    from cloud_jobs.errors import CloudError, LocationError
+
+    while not stop.is_set():
+        try:
+            look()
+        except LocationError:
+            # the settings are wrong, and stay so
+            raise
+        except CloudError as error:
+            failed(str(error))
+            typer.echo(f"cloud-jobs: {error}", err=True)
+        # not `sleep`, which a signal would not end
+        stop.wait(every_s)
+    return True

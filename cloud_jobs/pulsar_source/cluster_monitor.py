@@ -1,0 +1,627 @@
+"""Watches the clusters: how each one stands, since when one is silent, and that another is read then."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+from uuid import uuid4
+
+import structlog
+
+from cloud_jobs.pulsar_source.admin import ClusterSurvey, ClusterView, LeftOutTopics, Start, States
+from cloud_jobs.pulsar_source.options import (
+    AccessRefused,
+    FailoverFileError,
+    NoClusterAnswers,
+    PulsarOptions,
+    PulsarSourceError,
+    SourceCluster,
+    SourceClusterUnreachable,
+)
+from cloud_jobs.pulsar_source.position import BEGINNING, Offset, SubscriptionProperties
+from waybill.daemon.bounded_file import read_bounded
+from waybill.daemon.durable_file import create_durably, replace_durably
+
+# The file that names the topics which a query leaves out, for whoever looks at its health: which, why, since when.
+
+_log = structlog.get_logger(__name__)
+_VERSION = 1
+_MAX_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutTopic:
+    """A topic that is left out; `since`: ISO 8601, UTC."""
+
+    topic: str
+    cluster: str
+    reason: str
+    since: str
+
+
+def read_left_out(path: Path) -> tuple[LeftOutTopic, ...]:
+    """What was noted last; none where nothing ever was. ValueError for a file that says something else."""
+    try:
+        document = json.loads(read_bounded(path, _MAX_BYTES))
+        if document["version"] != _VERSION:
+            raise ValueError(f"it has version {document['version']!r}, not {_VERSION}")
+        return tuple(LeftOutTopic(**{key: str(value) for key, value in row.items()}) for row in document["topics"])
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+class LeftOutNote:
+    """Keeps the file as things are; a topic that stays left out keeps its time over restarts. One thread."""
+
+    def __init__(self, path: Path, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._path, self._now = path, now
+        self._noted: tuple[LeftOutTopic, ...] | None = None
+
+    def keep(self, cluster: str, reasons: Mapping[str, str]) -> None:
+        """Writes which topics are left out and why, where that is not what the file says."""
+        before = {one.topic: one for one in (self._read() if self._noted is None else self._noted)}
+        now = self._now().isoformat(timespec="seconds")
+        topics = tuple(
+            LeftOutTopic(topic, cluster, reason, before[topic].since if topic in before else now)
+            for topic, reason in sorted(reasons.items())
+        )
+        if topics == self._noted:
+            return
+        try:
+            content = json.dumps({"version": _VERSION, "topics": [asdict(topic) for topic in topics]}, indent=1)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            replace_durably(self._path, content.encode())
+        except OSError as error:
+            # The log names them too, and what waits for them is seen at the broker: no reason to stop the others.
+            _log.warning("the topics left out cannot be noted", path=str(self._path), error=str(error))
+        self._noted = topics
+
+    def _read(self) -> tuple[LeftOutTopic, ...]:
+        try:
+            return read_left_out(self._path)
+        except ValueError as error:
+            _log.warning("the note of topics left out is written anew", error=str(error))
+            return ()
+
+
+# Which cluster is read, kept in a small file beside the checkpoint; and the operator's switchover request.
+
+_MAX_ABANDONED = 16
+_TOUCH_PERIOD_S = 1.0
+_MAX_BYTES_cluster_monitor = 64 << 20
+_VERSION_cluster_monitor = 2
+_REQUEST_SUFFIX = ".switchover"
+_OLD_REQUEST_SUFFIX = ".order"
+_NOT_A_FAILOVER_FILE = "it is not a failover file of the Pulsar source"
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverState:
+    """The active cluster, and the ends of batches that were planned on a cluster that then was lost. Pure.
+
+    `created`: cluster -> the topic partitions where the subscription was missing after the query had begun, until the
+    query stands there itself, or has read all that its own cluster has, or the loss was accepted.
+    """
+
+    active: str
+    abandoned: tuple[str, ...] = ()
+    created: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def with_active(self, cluster: str) -> Self:
+        """Reading goes on there."""
+        return replace(self, active=cluster)
+
+    def with_abandoned(self, end: Offset) -> Self:
+        """The batch up to `end` is closed without being read: what it held comes again from the other cluster."""
+        return replace(self, abandoned=(*self.abandoned, _text(end))[-_MAX_ABANDONED:])
+
+    def with_created(self, cluster: str, topics: Collection[str]) -> Self:
+        """The subscription is missing on those topic partitions, and is about to be created there."""
+        everywhere = {*self.created.get(cluster, ()), *topics}
+        return replace(self, created={**self.created, cluster: tuple(sorted(everywhere))}) if topics else self
+
+    def without_created(self, cluster: str) -> Self:
+        """What was created on that cluster is reported, or matters no more."""
+        return replace(self, created={name: topics for name, topics in self.created.items() if name != cluster})
+
+    def is_abandoned(self, end: Offset) -> bool:
+        """Whether the batch that ended here was closed without being read."""
+        return _text(end) in self.abandoned
+
+    def restarts_at_cursor(self, start: Offset) -> bool:
+        """Whether the batch after `start` begins at the active cluster's cursor and not at `start`."""
+        return start.cluster != self.active or self.is_abandoned(start)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryIdentity:
+    """Whose failover file it is: the query of a checkpoint, its subscription and what it reads."""
+
+    query: str
+    subscription: str
+    topics: str
+
+
+class FailoverFile:
+    """The file that keeps a `FailoverState`, and `<file>.switchover`, where an operator writes the name of a cluster.
+
+    Every method raises FailoverFileError when the disk refuses, or holds something else.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._request_path = path.with_name(path.name + _REQUEST_SUFFIX)
+        self._old_request_path = path.with_name(path.name + _OLD_REQUEST_SUFFIX)
+
+    def load(self) -> tuple[QueryIdentity, FailoverState] | None:
+        """What was kept; None when there is no file."""
+        try:
+            content = read_bounded(self._path, _MAX_BYTES_cluster_monitor)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise FailoverFileError(self._path, f"it cannot be read: {error}") from error
+        try:
+            document = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            what = "it is empty" if not content else f"{_NOT_A_FAILOVER_FILE}: {error}"
+            raise FailoverFileError(self._path, what) from error
+        return _parse(self._path, document)
+
+    def save(self, owner: QueryIdentity, state: FailoverState) -> None:
+        """Keeps it for good: whole and on disk before this returns. What another query keeps there is not replaced."""
+        document = {"version": _VERSION_cluster_monitor, **asdict(owner), **asdict(state)}
+        content = json.dumps(document, sort_keys=True).encode()
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            # Created, not replaced: of two queries that begin with one path, the second finds the first one's file.
+            if create_durably(self._path, content):
+                return
+            kept = self.load()
+            if kept and kept[0].query != owner.query:
+                raise FailoverFileError(self._path, f"another query, of {kept[0].subscription!r}, has begun with it")
+            replace_durably(self._path, content)
+        except OSError as error:
+            raise FailoverFileError(self._path, f"it cannot be written: {error}") from error
+
+    def record_answer(self, now_s: float) -> bool:
+        """Notes, as the file's time of change, that the active cluster answered at `now_s` (seconds since 1970).
+
+        False when there is no file: it has to be saved anew.
+        """
+        try:
+            os.utime(self._path, (now_s, now_s))
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            _log.warning("the failover file cannot be touched", path=str(self._path), error=str(error))
+        return True
+
+    def last_answer_s(self) -> float | None:
+        """When a cluster answered last, to whichever process reads it; None when that was never noted."""
+        try:
+            return self._path.stat().st_mtime
+        except OSError:
+            return None
+
+    def switchover_request(self) -> str | None:
+        """The cluster that an operator wants read; None without a request."""
+        try:
+            return self._request_path.read_bytes()[:1000].decode("utf-8", "replace").strip() or None
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise FailoverFileError(self._request_path, f"it cannot be read: {error}") from error
+
+    def misnamed_request(self) -> Path | None:
+        """A request under the name that an earlier version read. It is not acted on, and stays where it is."""
+        return self._old_request_path if os.path.lexists(self._old_request_path) else None
+
+    def clear_switchover_request(self) -> None:
+        """Removes the request."""
+        try:
+            self._request_path.unlink(missing_ok=True)
+        except OSError as error:
+            raise FailoverFileError(self._request_path, f"it cannot be removed: {error}") from error
+
+
+class Failover:
+    """Which cluster one query reads, held against its checkpoint; each change is on disk before it counts.
+
+    Without a `failoverFile` it is kept in memory alone. Its calls raise FailoverFileError.
+    """
+
+    def __init__(self, options: PulsarOptions, wall_s: Callable[[], float] = time.time) -> None:
+        """`wall_s`: seconds since 1970."""
+        self._options = options
+        self._wall_s = wall_s
+        self._file = FailoverFile(options.failover_file) if options.failover_file else None
+        self._clusters = [cluster.name for cluster in options.all_clusters()]
+        kept = self._file.load() if self._file else None
+        self._identity = kept[0] if kept else None
+        self._state = kept[1] if kept else FailoverState(self._clusters[0])
+        if self._state.active not in self._clusters:
+            known = ", ".join(self._clusters)
+            raise self._file_error(f"it speaks of cluster {self._state.active!r}, the options know only {known}")
+        self._begun = self._bound = False
+        self._drawn: str | None = None
+        self._answered_s = wall_s()
+        self._misnamed: Path | None = None
+        self._refuse_misnamed_request()
+
+    @property
+    def state(self) -> FailoverState:
+        """Which cluster is read, and what was abandoned."""
+        return self._state
+
+    def start_query(self) -> str:
+        """The id of a query that has no checkpoint yet. FailoverFileError when the file belongs to another one."""
+        self._begun = True
+        if self._identity is None:
+            self._drawn = uuid4().hex
+            return self._drawn
+        if self._identity != (mine := self._identity_of(self._identity.query)):
+            raise self._file_error(f"it belongs to another query, of {self._identity.subscription!r}, not of {mine}")
+        return self._identity.query
+
+    def bind_checkpoint(self, offset: Offset, *, planned: bool = False) -> None:
+        """Holds the failover file against the checkpoint; FailoverFileError when they belong to different queries.
+
+        When the file is lost, nobody knows whether the batch up to `offset` was closed unread, so unless that batch is
+        only `planned` reading begins at the cursor, which stands before it.
+        """
+        if self._file is None or self._bound:
+            return
+        identity = self._identity_of(offset.query)
+        kept = self._identity
+        if kept and (kept.query, kept.subscription) != (identity.query, identity.subscription):
+            raise self._file_error(f"it belongs to another query, {kept}; the checkpoint is of {identity}")
+        if offset.query == self._drawn:
+            # It begins now: what it created is where it begins.
+            self._state = replace(self._state, created={})
+        if kept is None and (not self._begun or offset.cluster != self._state.active):
+            # Also a query that begins may have its first batch in Spark's log already, planned elsewhere.
+            _log.error("the failover file is lost", path=str(self._options.failover_file), cluster=offset.cluster)
+            self._options.cluster_named(offset.cluster)
+            self._state = FailoverState(offset.cluster, created=self._state.created)
+            self._state = self._state if planned else self._state.with_abandoned(offset)
+        self._identity = identity
+        self._bound = True
+        if kept != identity:
+            self._save(self._state)
+
+    def accept_switchover_request(self) -> str | None:
+        """The cluster that an operator wants read instead of the active one.
+
+        A request that moves nothing is removed, so that it cannot move the query on another day.
+        """
+        self._refuse_misnamed_request()
+        if self._file is None or (request := self._file.switchover_request()) is None:
+            return None
+        if request in self._clusters and request != self._state.active:
+            return request
+        if request not in self._clusters:
+            _log.error("the requested cluster is unknown", requested=request, clusters=sorted(self._clusters))
+        self._file.clear_switchover_request()
+        return None
+
+    def clear_switchover_request(self) -> None:
+        """The request is done, or cannot be."""
+        if self._file:
+            self._file.clear_switchover_request()
+
+    def switch_to(self, cluster: str, reason: str, **known: int) -> None:
+        """Reading goes on there; `known` is logged with it."""
+        _log.warning("the cluster changed", old=self._state.active, new=cluster, reason=reason, **known)
+        self._keep(self._state.with_active(cluster))
+
+    def abandon(self, end: Offset) -> None:
+        """Closes a planned batch that cannot be read any more."""
+        self._keep(self._state.with_abandoned(end))
+        _log.warning("the batch is abandoned", cluster=end.cluster)
+
+    def clear_abandoned(self, start: Offset) -> None:
+        """Forgets abandoned batches and created subscriptions once the query stands behind them."""
+        state = self._state.without_created(start.cluster)
+        self._keep(state if state.restarts_at_cursor(start) else replace(state, abandoned=()))
+
+    def record_created(self, cluster: str, topics: Collection[str]) -> None:
+        """The subscription is missing on those topic partitions, and is about to be created there."""
+        self._keep(self._state.with_created(cluster, topics))
+
+    def accept_created(self, cluster: str) -> None:
+        """What was lost because the subscription was missing there is reported."""
+        self._keep(self._state.without_created(cluster))
+
+    def on_caught_up(self) -> None:
+        """All that the active cluster has is read: what others were sent without a subscription is not missing."""
+        self._keep(replace(self._state, created={}))
+
+    def on_answer(self, cluster: str) -> None:
+        """Notes in the file, once a second, that the active cluster answered: the next process finds it there."""
+        if self._file and cluster == self._state.active and self._wall_s() - self._answered_s >= _TOUCH_PERIOD_S:
+            self._answered_s = self._wall_s()
+            if not self._file.record_answer(self._answered_s) and self._bound:
+                self._save(self._state)
+
+    def last_answer_age_s(self) -> float | None:
+        """For how long nothing was heard from a cluster, by any process; None when that was never noted."""
+        heard_s = self._file.last_answer_s() if self._file else None
+        return None if heard_s is None else self._wall_s() - heard_s
+
+    def _refuse_misnamed_request(self) -> None:
+        """Says so once for as long as it is there. No FailoverFileError: reading has to go on where it can."""
+        misnamed = self._file.misnamed_request() if self._file else None
+        if misnamed and not self._misnamed:
+            right = misnamed.with_suffix(_REQUEST_SUFFIX)
+            _log.error("the switchover request has a former name", refused=str(misnamed), rename_to=str(right))
+        self._misnamed = misnamed
+
+    def _identity_of(self, query: str) -> QueryIdentity:
+        topics = ",".join(sorted(map(str, self._options.topics))) or str(self._options.topics_pattern)
+        return QueryIdentity(query, self._options.subscription_name(), topics)
+
+    def _file_error(self, detail: str) -> FailoverFileError:
+        assert self._options.failover_file is not None  # nothing is refused where nothing was read
+        return FailoverFileError(self._options.failover_file, detail)
+
+    def _keep(self, state: FailoverState) -> None:
+        """Kept on disk before this returns."""
+        if state != self._state:
+            # The disk first: what only memory knew, the next process would not know.
+            self._save(state)
+            self._state = state
+
+    def _save(self, state: FailoverState) -> None:
+        if self._file and self._identity:
+            self._file.save(self._identity, state)
+
+
+def _text(offset: Offset) -> str:
+    return json.dumps(offset.to_json(), sort_keys=True)
+
+
+def _parse(path: Path, document: Any) -> tuple[QueryIdentity, FailoverState]:
+    if not isinstance(document, Mapping):
+        raise FailoverFileError(path, _NOT_A_FAILOVER_FILE)
+    if document.get("version") != _VERSION_cluster_monitor:
+        raise FailoverFileError(path, f"{_NOT_A_FAILOVER_FILE}, or of another version than {_VERSION}")
+    texts = [document.get(name) for name in ("query", "subscription", "topics", "active")]
+    abandoned = document.get("abandoned")
+    if not all(isinstance(text, str) and text for text in texts) or not isinstance(abandoned, list):
+        raise FailoverFileError(path, f"{_NOT_A_FAILOVER_FILE}: it lacks a part")
+    if not all(isinstance(text, str) for text in abandoned):
+        raise FailoverFileError(path, f"{_NOT_A_FAILOVER_FILE}: a batch in it is not a string")
+    query, subscription, topics, active = map(str, texts)
+    created = _checked_created(path, document.get("created", {}))
+    return QueryIdentity(query, subscription, topics), FailoverState(active, tuple(abandoned), created)
+
+
+def _checked_created(path: Path, created: Any) -> dict[str, tuple[str, ...]]:
+    if not isinstance(created, Mapping) or not all(isinstance(topics, list) for topics in created.values()):
+        raise FailoverFileError(path, f"{_NOT_A_FAILOVER_FILE}: what was created is not a list for each cluster")
+    if not all(isinstance(topic, str) for topics in created.values() for topic in topics):
+        raise FailoverFileError(path, f"{_NOT_A_FAILOVER_FILE}: a topic in it is not a string")
+    return {cluster: tuple(topics) for cluster, topics in created.items()}
+
+
+_PROBE_PERIOD_S = 0.25
+_FRESH_S = 60.0
+"""For how long it counts that another process heard from the cluster."""
+_MIN_PROBE_S = 1.0
+"""How long a process looks itself before it calls a cluster silent, whatever others heard."""
+
+
+class SilentClusters:
+    """Since when each cluster leaves us without an answer, and which of them refuse us. Pure; times in seconds.
+
+    A cluster that refuses us serves us as little as a silent one.
+    """
+
+    def __init__(self, clusters: Sequence[str]) -> None:
+        self._clusters = clusters
+        self._since: dict[str, float] = {}
+        self._suspected: dict[str, float] = {}
+        self._refusals: dict[str, AccessRefused] = {}
+        self._last_error = "none of the clusters answers"
+
+    def __contains__(self, cluster: str) -> bool:
+        return cluster in self._since
+
+    def duration_s(self, cluster: str, now_s: float) -> float:
+        """For how long a silent cluster has been so."""
+        return now_s - self._since[cluster]
+
+    def suspect(self, cluster: str, since_s: float) -> None:
+        """It left a call that began then unanswered: silent since then, unless it answers the next look."""
+        self._suspected.setdefault(cluster, since_s)
+
+    def on_failure(self, cluster: str, asked_s: float, error: SourceClusterUnreachable | AccessRefused) -> None:
+        """A look that began at `asked_s` failed. Raises the refusal of the only cluster that there is."""
+        self._last_error = str(error)
+        self._refusals.pop(cluster, None)
+        if isinstance(error, AccessRefused):
+            if len(self._clusters) == 1:
+                raise error
+            self._refusals[cluster] = error
+        if cluster not in self._since:
+            _log.warning("the cluster is silent", cluster=cluster, error=str(error))
+        # The silence is as old as the call that was left unanswered, not as this look.
+        self._since.setdefault(cluster, self._suspected.pop(cluster, asked_s))
+
+    def on_answer(self, cluster: str) -> None:
+        """It answered."""
+        for known in (self._since, self._suspected, self._refusals):
+            known.pop(cluster, None)
+
+    def check_refused(self, active: str) -> None:
+        """Raises the active cluster's refusal when every cluster refuses us: waiting helps nothing."""
+        if len(self._refusals) == len(self._clusters):
+            raise self._refusals[active]
+
+    def error(self) -> NoClusterAnswers:
+        """None of them answered for as long as is waited at most."""
+        return NoClusterAnswers(", ".join(sorted(self._since)), "looking for a cluster to read", self._last_error)
+
+
+class ClusterMonitor:
+    """The clusters of the options, in order, and the one of them that is read: see `failover`."""
+
+    def __init__(
+        self,
+        options: PulsarOptions,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+        survey: Callable[[SourceCluster, PulsarOptions], ClusterSurvey] = ClusterSurvey,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
+        """Raises FailoverFileError."""
+        self._options = options
+        self._clock = clock
+        self._pause = pause
+        self._surveys = {cluster.name: survey(cluster, options) for cluster in options.all_clusters()}
+        self._silent = SilentClusters(list(self._surveys))
+        self.failover = Failover(options, wall_s)
+        self._restore_silence()
+
+    def _restore_silence(self) -> None:
+        """A query that failed because its cluster is silent need not wait for the whole of that silence again."""
+        heard_s = self.failover.last_answer_age_s()
+        # Negative where the wall clock was set back: then the file's time says nothing.
+        if heard_s is not None and 0 <= heard_s < _FRESH_S:
+            most_s = max(0.0, self._options.cluster_lost_after_seconds - _MIN_PROBE_S)
+            self.suspect(self.failover.state.active, self._clock() - min(heard_s, most_s))
+
+    def close(self) -> None:
+        """Gives every connection back."""
+        for survey in self._surveys.values():
+            survey.close()
+
+    def is_reachable(self, cluster: str) -> bool:
+        """Whether the cluster answered when it was last asked."""
+        return cluster not in self._silent
+
+    def suspect(self, cluster: str, since_s: float) -> None:
+        """It left a call that began at `since_s` unanswered: silent since then, unless it answers the next look."""
+        self._silent.suspect(cluster, since_s)
+
+    def record_planned(self, cluster: str, created_times: Mapping[str, str]) -> Mapping[str, SubscriptionProperties]:
+        """Keeps with the subscription that batches are planned in those openings, before Spark's log has them."""
+        return self._surveys[cluster].record_planned(created_times)
+
+    def record_acknowledged(self, cluster: str, created_times: Mapping[str, str]) -> None:
+        """Keeps with the subscription that batches of those openings are in Spark's log and are acknowledged."""
+        self._surveys[cluster].record_acknowledged(created_times)
+
+    def left_out(self, cluster: str) -> LeftOutTopics:
+        """The topics that are left out on a cluster."""
+        return self._surveys[cluster].left_out
+
+    def known_clusters(self, cluster: str) -> frozenset[str]:
+        """The names of clusters that messages can come from, as one cluster knows them."""
+        return self._surveys[cluster].known_clusters()
+
+    def create_subscriptions(self) -> ClusterView:
+        """Creates the subscription at startingPosition on the active cluster, which is returned, and on every standby.
+
+        A standby without the subscription would throw away what it is sent before the first cursor arrives there.
+        """
+        view = self.look_at_active(self._options.starting_position)
+        for name, survey in self._surveys.items():
+            if name == view.cluster.name:
+                continue
+            try:
+                self._subscribe_missing(name, survey.states(), self._options.starting_position)
+            except PulsarSourceError as error:
+                _log.warning("a standby has no subscription", cluster=name, error=str(error))
+        return view
+
+    def look_at_others(self, cluster: str) -> list[ClusterView]:
+        """Looks at the clusters other than one; returns those that answer, as they stand."""
+        views = []
+        for name, survey in self._surveys.items():
+            if name != cluster and self.is_reachable(name):
+                try:
+                    views.append(ClusterView(survey.cluster, survey.states()))
+                except PulsarSourceError as error:
+                    _log.warning("a cluster was not checked", cluster=name, error=str(error))
+        return views
+
+    def look_at_active(self, create_at: Start | None = "earliest") -> ClusterView:
+        """Looks at the active cluster; another one becomes active when it is silent for too long.
+
+        Where the subscription is missing it is created at `create_at`, or left missing for None.
+        Raises NoClusterAnswers when no cluster answers for `readTimeoutSeconds`, and AccessRefused as soon as each of
+        them refuses us.
+        """
+        began = self._clock()
+        while self._clock() - began < self._options.read_timeout_seconds:
+            active = self.failover.state.active
+            view = self.look_at(active, create_at)
+            if view is not None:
+                return view
+            # In the order of preference: the options give it.
+            for name in self._surveys:
+                view = self._try(name, create_at) if name != active else None
+                if view is not None:
+                    self.failover.switch_to(name, "lost")
+                    return view
+            self._silent.check_refused(active)
+            self._pause(_PROBE_PERIOD_S)
+        raise self._silent.error()
+
+    def look_at(self, name: str, create_at: Start | None = "earliest") -> ClusterView | None:
+        """Looks at one cluster; None when it stays silent for `clusterLostAfterSeconds`."""
+        while True:
+            view = self._try(name, create_at)
+            if view is not None:
+                return view
+            if self._silent.duration_s(name, self._clock()) >= self._options.cluster_lost_after_seconds:
+                return None
+            self._pause(_PROBE_PERIOD_S)
+
+    def switch_over(self) -> None:
+        """Moves to the cluster that the operator named, if it answers, and removes the request.
+
+        Logs how many entries lie before the cursor there: what was read here already is read once more.
+        """
+        if request := self.failover.accept_switchover_request():
+            view = self.look_at(request, create_at=None)
+            if view is None:
+                _log.error("the requested cluster does not answer", requested=request)
+            else:
+                waiting = sum(
+                    state.entries_between(state.cursor or BEGINNING, state.last) for state in view.states.values()
+                )
+                self.failover.switch_to(request, "requested", waiting_entries=waiting)
+        # Only now: whoever is killed before has it still to do.
+        self.failover.clear_switchover_request()
+
+    def _try(self, name: str, create_at: Start | None) -> ClusterView | None:
+        survey = self._surveys[name]
+        asked = self._clock()
+        try:
+            states = survey.states()
+            if create_at is not None and self._subscribe_missing(name, states, create_at):
+                states = survey.states()
+            # Asking for the properties creates those that are missing, and with None nothing is to be created.
+            properties = survey.ensure_properties(states) if create_at is not None else {}
+        except (SourceClusterUnreachable, AccessRefused) as error:
+            self._silent.on_failure(name, asked, error)
+            return None
+        self._silent.on_answer(name)
+        self.failover.on_answer(name)
+        created = frozenset(self.failover.state.created.get(name, ()))
+        return ClusterView(survey.cluster, states, created, properties).without(survey.left_out)
+
+    def _subscribe_missing(self, name: str, states: States, create_at: Start) -> bool:
+        """Whether a cursor was moved."""
+        # First the failover file: afterwards nothing shows that the subscription was not there.
+        self.failover.record_created(name, [topic for topic, state in states.items() if state.cursor is None])
+        return self._surveys[name].subscribe_missing(states, create_at)

@@ -1,1 +1,0 @@
-"""In Spark's driver: which cluster is read, what a batch takes, what is acknowledged."""

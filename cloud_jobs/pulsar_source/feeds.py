@@ -1,0 +1,540 @@
+"""Where the messages of one topic partition come from: the durable subscription, or a reader that leaves no trace.
+
+A consumer holds about `prefetchBytes` of what its messages unpack to. The client counts its queue in messages, and a
+broker knows only what they have packed: 47 kB can be 1 GiB. So each process remembers what the messages of a topic came
+to, and a consumer of a topic that is new to it begins with a few.
+"""
+
+import atexit
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from typing import Any, Protocol
+from uuid import uuid4
+
+import pulsar
+import structlog
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
+
+from cloud_jobs.pulsar_source.admin import SourceAdmin
+from cloud_jobs.pulsar_source.messages import id_of, position_of
+from cloud_jobs.pulsar_source.options import (
+    AccessRefused,
+    OptionError,
+    PulsarOptions,
+    PulsarSourceError,
+    SourceCluster,
+    SourceClusterUnreachable,
+    SubscriptionBusy,
+)
+from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition
+from geo.replication.topic_naming import split_partition
+from waybill.pulsar.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
+
+# Pulsar clients, kept for the life of the process: a micro-batch must not pay for connections.
+
+_lock = threading.Lock()
+_clients: dict[tuple[int, SourceCluster, PulsarAccess, int], Any] = {}
+_CONNECT_TIMEOUT_S = 3.0
+
+
+def shared_client(cluster: SourceCluster, options: PulsarOptions) -> Any:
+    """This process's client of a cluster (`pulsar.Client`), built at the first call."""
+    access, timeout_s = options.access(), options.call_timeout_s()
+    # The process number is part of the key: Spark forks its Python workers, and a forked client is dead.
+    key = (os.getpid(), cluster, access, timeout_s)
+    with _lock:
+        if key not in _clients:
+            connect_s = min(_CONNECT_TIMEOUT_S, timeout_s)
+            try:
+                access.check_token(time.time())
+                _clients[key] = open_pulsar_client(
+                    cluster.service_url, access, timeout_s=timeout_s, connect_timeout_s=connect_s
+                )
+            except PulsarAccessError as error:
+                raise OptionError(str(error)) from error
+        return _clients[key]
+
+
+def close_clients() -> None:
+    """Closes every client of this process; the next call builds new ones."""
+    with _lock:
+        clients = [client for (process, *_), client in _clients.items() if process == os.getpid()]
+        # Clients that a fork left here are forgotten and not closed: their threads are in the other process.
+        _clients.clear()
+    for client in clients:
+        with suppress(pulsar.PulsarException):
+            client.close()
+
+
+atexit.register(close_clients)
+
+
+def to_source_error(cluster: SourceCluster, action: str, error: Exception) -> PulsarSourceError:
+    """A client's exception -> ours."""
+    refused = (pulsar.AuthenticationError, pulsar.AuthorizationError)
+    kind = AccessRefused if isinstance(error, refused) else SourceClusterUnreachable
+    return kind(cluster.name, f"{action} at {cluster.service_url}", f"{type(error).__name__}: {error}")
+
+
+def broker_timeout_s(options: PulsarOptions) -> float:
+    """How long to wait for a broker that is not there: one that restarts is waited for, unless there is another."""
+    if len(options.all_clusters()) == 1:
+        return options.read_timeout_seconds
+    return options.cluster_lost_after_seconds
+
+
+def subscription_settings(options: PulsarOptions) -> dict[str, Any]:
+    """What each consumer of the durable subscription has in common, as the client's `subscribe` calls it."""
+    return {
+        "consumer_type": pulsar.ConsumerType.Exclusive,
+        # Where somebody deleted it since: what is stored is kept, and the next plan reports it.
+        "initial_position": pulsar.InitialPosition.Earliest,
+        "replicate_subscription_state_enabled": options.replicate_subscription,
+        "is_read_compacted": options.read_compacted,
+        # The client's own choice is to deliver an encrypted message never, and to stop there.
+        "crypto_failure_action": pulsar.ConsumerCryptoFailureAction.CONSUME,
+    }
+
+
+def _is_transient(error: BaseException) -> bool:
+    final = (pulsar.AuthenticationError, pulsar.AuthorizationError, pulsar.TopicNotFound)
+    return isinstance(error, pulsar.PulsarException) and not isinstance(error, final)
+
+
+def _is_busy(outcome: Any) -> bool:
+    return isinstance(outcome.exception(), pulsar.ConsumerBusy)
+
+
+@contextmanager
+def durable_consumer(
+    cluster: SourceCluster,
+    options: PulsarOptions,
+    topic: str,
+    *,
+    queue: int,
+    wait_s: float,
+    policy: Any = None,
+) -> Iterator[Any]:
+    """The exclusive consumer of the durable subscription on one topic partition; closed on leaving.
+
+    Waits up to `wait_s` for whoever holds the subscription (a task that is being cancelled), then SubscriptionBusy; and
+    for a broker that does not answer as long as `broker_timeout_s` says.
+    """
+    client = shared_client(cluster, options)
+    name = options.subscription_name()
+    busy, silent = stop_after_delay(wait_s), stop_after_delay(broker_timeout_s(options))
+    attempts = Retrying(
+        retry=retry_if_exception(_is_transient),
+        stop=lambda state: busy(state) if _is_busy(state.outcome) else silent(state),
+        wait=wait_exponential_jitter(multiplier=0.05, max=1.0, jitter=0.05),
+        reraise=True,
+    )
+    try:
+        consumer = attempts(
+            client.subscribe,
+            topic,
+            name,
+            receiver_queue_size=queue,
+            batch_receive_policy=policy,
+            **subscription_settings(options),
+        )
+    except pulsar.ConsumerBusy:
+        raise SubscriptionBusy(cluster.name, topic, name, wait_s) from None
+    except pulsar.PulsarException as error:
+        raise to_source_error(cluster, f"subscribing {name!r} to {topic}", error) from error
+    try:
+        yield consumer
+    finally:
+        # A cluster that is gone cannot be said good-bye to: its broker forgets the consumer with the connection.
+        with suppress(pulsar.PulsarException):
+            consumer.close()
+
+
+# Distinguishes a message that is never delivered from one that is late.
+
+_log = structlog.get_logger(__name__)
+PROBE_PERIOD_S = 1.5
+"""Silence after which the cluster is asked, and after which it is asked again."""
+
+_PROBES = 2
+
+Flush = Callable[[], object]
+"""A question to the broker over a feed's own connection; a PulsarException when it is not answered in time."""
+
+
+class ExhaustionProbe:
+    """Whether a cursor (a subscription, or a reader by the name it was given) has got all there is up to a position."""
+
+    def __init__(
+        self,
+        cluster: SourceCluster,
+        options: PulsarOptions,
+        topic: str,
+        cursor: str,
+        flush: Flush,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._topic = topic
+        self._cursor = cursor
+        self._flush = flush
+        self._clock = clock
+        self._admin: SourceAdmin | None = None
+        self._probed_s: float | None = None
+        self._probes = 0
+        self._upto = BEGINNING
+
+    def close(self) -> None:
+        """Gives the connection back."""
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
+
+    def on_message(self) -> None:
+        """Something came."""
+        self._probed_s = None
+        self._probes = 0
+
+    def probe(self, upto: LedgerPosition) -> bool:
+        """True when nothing up to the position will come; to be called after each receive that brought nothing.
+
+        The receive between the last pair and the answer True is part of the proof.
+        """
+        if upto > self._upto:
+            # What was proven of an earlier position says nothing of a later one.
+            self._probes, self._upto = 0, upto
+        if self._probes >= _PROBES:
+            _log.warning("entries are never delivered", cluster=self._cluster.name, topic=self._topic, upto=str(upto))
+            return True
+        now_s = self._clock()
+        if self._probed_s is None:
+            self._probed_s = now_s
+        if now_s - self._probed_s >= PROBE_PERIOD_S:
+            self._probes = self._probes + 1 if self._is_beyond(upto) and self._is_flushed() else 0
+            self._probed_s = self._clock()
+        return False
+
+    def _is_flushed(self) -> bool:
+        try:
+            self._flush()
+        except pulsar.PulsarException:
+            return False
+        return True
+
+    def _is_beyond(self, upto: LedgerPosition) -> bool:
+        with suppress(PulsarSourceError):  # who does not answer proves nothing
+            if self._admin is None:
+                self._admin = SourceAdmin(self._cluster, self._options, self._options.call_timeout_s())
+            read = self._admin.read_positions(self._topic)
+            # The client makes a reader's name of the one that it is given.
+            names = (name for name in read if name == self._cursor or name.startswith(f"{self._cursor}-reader-"))
+            mine = [read[name] for name in names]
+            # The position is the next entry to be read.
+            return bool(mine) and all((at.ledger, at.entry) > (upto.ledger, upto.entry) for at in mine)
+        return False
+
+
+FIRST_QUEUE = 8
+"""How many messages are held ahead of a topic that this process has not seen."""
+
+POLL_MS = 5
+"""How long a receive waits for more before it hands over what it has."""
+
+MAX_RECEIVE = 1000
+"""Most messages that one receive hands over."""
+
+_MAX_RECEIVE_BYTES = 8 << 20
+_STEP = 32
+"""How many times as many are held after the next look: the first messages may not be like the others."""
+
+_LOOK_MESSAGES = 2000
+"""Within how many messages a feed is opened again; after these it would be sent too much once more."""
+
+_FAR = 4
+"""How many times as long a queue must be, or as short, that a consumer is opened again for it."""
+
+_SAMPLES = 8
+_MAX_TOPICS = 10_000
+
+
+class Sizes:
+    """What the messages of each topic come to when they are unpacked, as this process saw them."""
+
+    def __init__(self) -> None:
+        self._mean: dict[str, float] = {}
+
+    def note(self, topic: str, messages: Sequence[Any]) -> None:
+        """Native messages of a topic partition; growth counts at once, shrinkage by and by."""
+        name = split_partition(topic)[0]
+        sampled = messages[:: max(1, len(messages) // _SAMPLES)]
+        mean = sum(message.length() for message in sampled) / len(sampled)
+        if len(self._mean) >= _MAX_TOPICS and name not in self._mean:
+            self._mean.clear()
+        self._mean[name] = max(mean, (3 * self._mean.get(name, mean) + mean) / 4)
+
+    def queue(self, topic: str, most: int, prefetch_bytes: int) -> int:
+        """How many messages of a topic partition may be held ahead; `most`: by what they are packed."""
+        mean = self._mean.get(split_partition(topic)[0])
+        allowed = FIRST_QUEUE if mean is None else int(prefetch_bytes / max(1.0, mean))
+        return min(most, max(1, allowed))
+
+    @staticmethod
+    def differ(queue: int, other: int) -> bool:
+        """Whether two lengths of a queue are so far apart that a consumer is worth being opened again."""
+        return queue >= _FAR * other or other >= _FAR * queue
+
+
+SIZES = Sizes()
+"""This process's."""
+
+
+class Feed(Protocol):
+    """Messages of one topic partition, in order."""
+
+    def receive(self) -> list[Any]:
+        """The next native messages, at most MAX_RECEIVE; empty when none came within POLL_MS."""
+
+    def last(self) -> LedgerPosition:
+        """The newest message that the broker would deliver; BEGINNING when there is none."""
+
+    def connected(self) -> bool:
+        """False while the connection to the broker is down."""
+
+    def probe_exhausted(self, upto: LedgerPosition) -> bool:
+        """True when nothing up to a position will come any more; to be called after each receive that brought nothing.
+
+        Asks the cluster from time to time, and counts its answers: the first call is never the last one.
+        """
+
+
+class _DurableFeed:
+    def __init__(self, consumer: Any, exhaustion: ExhaustionProbe) -> None:
+        self._exhaustion = exhaustion
+        # The native object: a Python wrapper around every message would cost a third of the speed.
+        self._native = consumer._consumer  # noqa: SLF001
+
+    def receive(self) -> list[Any]:
+        if messages := list(self._native.batch_receive()):
+            self._exhaustion.on_message()
+        return messages
+
+    def probe_exhausted(self, upto: LedgerPosition) -> bool:
+        return self._exhaustion.probe(upto)
+
+    def last(self) -> LedgerPosition:
+        return position_of(self._native.get_last_message_id())
+
+    def connected(self) -> bool:
+        return bool(self._native.is_connected())
+
+
+class SingleMessageHandover:
+    """Between a reader's listener, which returns only when its message is in safe hands, and the calls for messages.
+
+    Only when the listener returns does the client ask the broker for more: an entry that ends the client is the first
+    one that was not handed over.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: queue.Queue[tuple[Any, threading.Event]] = queue.Queue(1)
+        self._done = threading.Event()
+
+    def listen(self, _: Any, message: Any) -> None:
+        """The client's thread brings a message, and waits until `confirm`."""
+        done = threading.Event()
+        self._waiting.put((message, done))
+        done.wait()
+
+    def receive(self) -> list[Any]:
+        """The message that waits, as the native one."""
+        try:
+            message, self._done = self._waiting.get(timeout=POLL_MS / 1000)
+        except queue.Empty:
+            return []
+        return [message._message]  # noqa: SLF001  # as the feeds give it
+
+    def confirm(self) -> None:
+        """What was received is in safe hands."""
+        self._done.set()
+
+
+class _ReaderFeed:
+    def __init__(
+        self, reader: Any, exhaustion: ExhaustionProbe, most: int, one_by_one: SingleMessageHandover | None
+    ) -> None:
+        self._exhaustion = exhaustion
+        self._most = min(MAX_RECEIVE, most)
+        self._one_by_one = one_by_one
+        self._native = reader._reader  # noqa: SLF001  # as above
+        self._reached = BEGINNING
+
+    def receive(self) -> list[Any]:
+        if messages := self._one_by_one.receive() if self._one_by_one else self._receive_many():
+            self._reached = position_of(messages[-1].message_id())
+            self._exhaustion.on_message()
+        return messages
+
+    def _receive_many(self) -> list[Any]:
+        messages: list[Any] = []
+        with suppress(pulsar.Timeout):
+            messages.append(self._native.read_next(POLL_MS))
+            while len(messages) < self._most:
+                messages.append(self._native.read_next(0))
+        return messages
+
+    def probe_exhausted(self, upto: LedgerPosition) -> bool:
+        return self._exhaustion.probe(upto)
+
+    def last(self) -> LedgerPosition:
+        # A reader knows only whether there is more: an end that lies ahead of everything stands for "yes".
+        return LedgerPosition(2**62, 0) if self._native.has_message_available() else self._reached
+
+    def connected(self) -> bool:
+        return bool(self._native.is_connected())
+
+
+class WideningFeed:
+    """A feed that holds little ahead of a topic that is new to this process, and more when it is known.
+
+    For that it is opened again, at most twice and within its first messages: what was handed over comes once more.
+    """
+
+    def __init__(
+        self,
+        opening: Callable[[int], AbstractContextManager[Feed]],
+        topic: str,
+        most: int,
+        prefetch_bytes: int,
+        sizes: Sizes = SIZES,
+    ) -> None:
+        self._opening, self._topic, self._sizes = opening, topic, sizes
+        self._most, self._prefetch_bytes = most, prefetch_bytes
+        self._opened = ExitStack()
+        self._received = 0
+        self._queue = sizes.queue(topic, most, prefetch_bytes)
+        self._feed = self._opened.enter_context(opening(self._queue))
+
+    def close(self) -> None:
+        """Gives the consumer back."""
+        self._opened.close()
+
+    def receive(self) -> list[Any]:
+        """As the feed; what came before it was opened again comes once more."""
+        messages = self._feed.receive()
+        if messages:
+            self._received += len(messages)
+            self._sizes.note(self._topic, messages)
+            if self._queue < self._most and self._received <= _LOOK_MESSAGES:
+                self._widen()
+        return messages
+
+    def last(self) -> LedgerPosition:
+        """As the feed."""
+        return self._feed.last()
+
+    def connected(self) -> bool:
+        """As the feed."""
+        return self._feed.connected()
+
+    def probe_exhausted(self, upto: LedgerPosition) -> bool:
+        """As the feed."""
+        return self._feed.probe_exhausted(upto)
+
+    def _widen(self) -> None:
+        allowed = self._sizes.queue(self._topic, self._most, self._prefetch_bytes)
+        if allowed > self._queue and self._sizes.differ(allowed, self._queue):
+            # Closed first: the subscription is exclusive.
+            self._opened.close()
+            self._queue = min(allowed, _STEP * self._queue)
+            self._feed = self._opened.enter_context(self._opening(self._queue))
+
+
+@contextmanager
+def durable_feed(cluster: SourceCluster, options: PulsarOptions, topic: str, queue_size: int) -> Iterator[Feed]:
+    """From the durable subscription's cursor on; what comes first can come again. `queue_size`: the most held ahead."""
+
+    def opening(queue: int) -> AbstractContextManager[Feed]:
+        return _durable_feed(cluster, options, topic, queue)
+
+    with closing(WideningFeed(opening, topic, queue_size, options.prefetch_bytes)) as feed:
+        yield feed
+
+
+@contextmanager
+def _durable_feed(cluster: SourceCluster, options: PulsarOptions, topic: str, queue_size: int) -> Iterator[Feed]:
+    policy = pulsar.ConsumerBatchReceivePolicy(MAX_RECEIVE, _MAX_RECEIVE_BYTES, POLL_MS)
+    wait_s = options.read_timeout_seconds
+    with durable_consumer(cluster, options, topic, queue=queue_size, wait_s=wait_s, policy=policy) as consumer:
+        flush = consumer.get_last_message_id
+        with closing(ExhaustionProbe(cluster, options, topic, options.subscription_name(), flush)) as exhaustion:
+            yield _DurableFeed(consumer, exhaustion)
+
+
+@contextmanager
+def reader_feed(
+    cluster: SourceCluster,
+    options: PulsarOptions,
+    topic: str,
+    after: LedgerPosition,
+    queue_size: int,
+    *,
+    first: LedgerPosition | None = None,
+    one_by_one: SingleMessageHandover | None = None,
+) -> Iterator[Feed]:
+    """From the first message after a position, without a cursor on the broker; what comes first can come again.
+
+    The broker sends the entry at that position once more, and the client passes over it; `first`, the entry after it,
+    is what the broker sends first where it is given. `queue_size`: the most held ahead; 0: nothing is sent.
+    """
+
+    def opening(queue: int) -> AbstractContextManager[Feed]:
+        return _reader_feed(cluster, options, topic, after, queue=queue, first=first, one_by_one=one_by_one)
+
+    most = 1 if one_by_one else queue_size
+    with closing(WideningFeed(opening, topic, most, options.prefetch_bytes)) as feed:
+        yield feed
+
+
+@contextmanager
+def _reader_feed(
+    cluster: SourceCluster,
+    options: PulsarOptions,
+    topic: str,
+    after: LedgerPosition,
+    *,
+    queue: int,
+    first: LedgerPosition | None,
+    one_by_one: SingleMessageHandover | None,
+) -> Iterator[Feed]:
+    name = uuid4().hex  # the client puts a random end to it
+    client = shared_client(cluster, options)
+
+    def flush() -> None:
+        # What a reader itself can be asked it answers from memory. The client has one connection to each broker.
+        client.create_reader(topic, pulsar.MessageId.latest, receiver_queue_size=0).close()
+
+    try:
+        reader = client.create_reader(
+            topic,
+            pulsar.MessageId.earliest if after == BEGINNING else id_of(first or after),
+            start_message_id_inclusive=first is not None,
+            receiver_queue_size=queue,
+            reader_listener=one_by_one.listen if one_by_one else None,
+            is_read_compacted=options.read_compacted,
+            subscription_role_prefix=name,
+            crypto_failure_action=pulsar.ConsumerCryptoFailureAction.CONSUME,
+        )
+    except pulsar.PulsarException as error:
+        raise to_source_error(cluster, f"opening a reader on {topic}", error) from error
+    try:
+        with closing(ExhaustionProbe(cluster, options, topic, name, flush)) as exhaustion:
+            yield _ReaderFeed(reader, exhaustion, queue, one_by_one)
+    finally:
+        with suppress(pulsar.PulsarException):
+            reader.close()

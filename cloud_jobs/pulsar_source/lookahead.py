@@ -1,0 +1,354 @@
+"""The driver's look ahead: which messages wait, and how big they are. Needed only for a limited batch.
+
+The broker counts entries, and an entry can hold a thousand messages; only who receives it knows. A lookahead is a
+reader that stays open from batch to batch and runs at most one batch ahead, so a limit holds exactly, at the price of
+one more delivery of what is limited.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import pulsar
+import structlog
+
+from cloud_jobs.pulsar_source.admin import States
+from cloud_jobs.pulsar_source.entries import queue_size
+from cloud_jobs.pulsar_source.feeds import SIZES, Feed, reader_feed, to_source_error
+from cloud_jobs.pulsar_source.isolation import ReaderTask, isolated_feed
+from cloud_jobs.pulsar_source.messages import batch_size_of
+from cloud_jobs.pulsar_source.options import PulsarOptions, ReadStalled, SourceCluster
+from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition, PartitionRange, PartitionState
+from waybill.daemon.process import resident_bytes
+
+# What one micro-batch takes: where it begins, where it ends, and how its limits are shared by the partitions. Pure.
+
+
+def start_positions(
+    positions: Mapping[str, LedgerPosition], states: States, options: PulsarOptions
+) -> dict[str, LedgerPosition]:
+    """Where reading begins: the query's positions, and the cursor for partitions that it meets for the first time.
+
+    A cursor before the first entry of a ledger is delivered the compacted form from the beginning, which a removed
+    ledger can have left behind.
+    """
+    whole = options.read_compacted and options.starting_position == "earliest"
+    return {
+        topic: positions.get(topic)
+        or (BEGINNING if state.cursor is None or (whole and state.cursor.entry < 0) else state.cursor)
+        for topic, state in states.items()
+    }
+
+
+def newest_positions(begin: Mapping[str, LedgerPosition], states: States) -> dict[str, LedgerPosition]:
+    """The ends that take in all there is: a partition without new entries stays exactly where it is.
+
+    From the beginning there can be more than the ledgers hold: the compacted form of those that were removed.
+    """
+    return {
+        topic: states[topic].last if start == BEGINNING or states[topic].has_entries_after(start) else start
+        for topic, start in begin.items()
+    }
+
+
+def limit_to_target(
+    begin: Mapping[str, LedgerPosition], ends: Mapping[str, LedgerPosition], target: Mapping[str, LedgerPosition]
+) -> dict[str, LedgerPosition]:
+    """The ends, none beyond the target; a partition that the target does not know stays where it is."""
+    return {topic: max(begin[topic], min(end, target.get(topic, begin[topic]))) for topic, end in ends.items()}
+
+
+class PendingMessage(NamedTuple):
+    """One message ahead: the position that takes it in, and the bytes of its value."""
+
+    position: LedgerPosition
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """Most messages and most bytes of one micro-batch; None is no limit."""
+
+    messages: int | None
+    bytes: int | None
+
+    def __bool__(self) -> bool:
+        return self.messages is not None or self.bytes is not None
+
+
+@dataclass(slots=True)
+class _Budget:
+    messages: float
+    bytes: float
+
+    def allows(self, message: PendingMessage) -> bool:
+        return self.messages >= 1 and self.bytes >= message.size
+
+    def spend(self, message: PendingMessage) -> None:
+        self.messages -= 1
+        self.bytes -= message.size
+
+
+class _PendingMessages:
+    """One partition's messages ahead, with a look at the next."""
+
+    def __init__(self, messages: Iterable[PendingMessage]) -> None:
+        self._messages: Iterator[PendingMessage] = iter(messages)
+        self.end: LedgerPosition | None = None
+        self.next: PendingMessage | None = next(self._messages, None)
+
+    def take_next(self, *budgets: _Budget) -> None:
+        assert self.next is not None  # callers look first
+        for budget in budgets:
+            budget.spend(self.next)
+        self.end = self.next.position
+        self.next = next(self._messages, None)
+
+    def take_while_allowed(self, *budgets: _Budget) -> None:
+        while self.next is not None and all(budget.allows(self.next) for budget in budgets):
+            self.take_next(*budgets)
+
+
+def limit_batch(
+    ahead: Mapping[str, Iterable[PendingMessage]], weights: Mapping[str, float], limits: BatchLimits, turn: int
+) -> dict[str, LedgerPosition]:
+    """Partition -> the last position that the batch takes of it; partitions of which it takes nothing are left out.
+
+    Each partition gets its share by weight (what waits there), then what is left over goes round. The partition whose
+    turn it is gets one message in any case: one that is bigger than the limit goes through alone, and none starves.
+    """
+    waiting = {name: _PendingMessages(messages) for name, messages in ahead.items()}
+    total = _Budget(_or_infinite(limits.messages), _or_infinite(limits.bytes))
+    order = _rotated(sorted(name for name, messages in waiting.items() if messages.next is not None), turn)
+    shares = _shares(order, weights, limits)
+    if order:
+        waiting[order[0]].take_next(total, shares[order[0]])
+    for name in order:
+        waiting[name].take_while_allowed(total, shares[name])
+    for name in order:
+        waiting[name].take_while_allowed(total)
+    return {name: messages.end for name, messages in waiting.items() if messages.end is not None}
+
+
+def _shares(names: list[str], weights: Mapping[str, float], limits: BatchLimits) -> dict[str, _Budget]:
+    whole = sum(weights[name] for name in names) or 1.0
+    parts = {name: weights[name] / whole for name in names}
+    return {
+        name: _Budget(_or_infinite(limits.messages) * part, _or_infinite(limits.bytes) * part)
+        for name, part in parts.items()
+    }
+
+
+def _or_infinite(limit: int | None) -> float:
+    return float("inf") if limit is None else float(limit)
+
+
+def _rotated(names: list[str], turn: int) -> list[str]:
+    first = turn % len(names) if names else 0
+    return names[first:] + names[:first]
+
+
+_log = structlog.get_logger(__name__)
+_NO_LIMIT = 2**62
+
+_MAX_HELD_BYTES = 1 << 30
+"""Beside what the readers may prefetch."""
+
+FeedOpener = Callable[[SourceCluster, PulsarOptions, str, LedgerPosition, int], AbstractContextManager[Feed]]
+
+
+class Lookahead:
+    """One topic partition's look ahead."""
+
+    def __init__(
+        self, cluster: SourceCluster, options: PulsarOptions, topic: str, queue: int, opener: FeedOpener = reader_feed
+    ) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._topic = topic
+        self._queue = queue
+        self._opener = opener
+        self._opened = ExitStack()
+        self._feed: Feed | None = None
+        self._opened_for = 0
+        self._pending: deque[PendingMessage] = deque()
+        self._from = BEGINNING
+        self._reached = BEGINNING
+
+    def close(self) -> None:
+        """Gives the reader back."""
+        self._opened.close()
+        self._feed = None
+        self._pending.clear()
+
+    def read_between(
+        self, after: LedgerPosition, upto: LedgerPosition, clock: Callable[[], float] = time.monotonic
+    ) -> Iterator[PendingMessage]:
+        """The messages after a position, as far as `upto` and as far as the caller asks for them."""
+        self._move_to(after)
+        index = 0
+        while True:
+            while index < len(self._pending):
+                if self._pending[index].position > upto:
+                    return
+                yield self._pending[index]
+                index += 1
+            if self._reached >= upto or not self._receive(upto, clock):
+                return
+
+    def _move_to(self, after: LedgerPosition) -> None:
+        queue = SIZES.queue(self._topic, self._queue, self._options.prefetch_bytes)
+        fits = self._feed is not None and not SIZES.differ(queue, self._opened_for)
+        if not fits or not self._from <= after <= max(self._reached, self._from):
+            self.close()
+            self._opened_for = queue
+            self._feed = self._opened.enter_context(
+                self._opener(self._cluster, self._options, self._topic, after, self._queue)
+            )
+            self._reached = after
+        self._from = after
+        while self._pending and self._pending[0].position <= after:
+            self._pending.popleft()
+
+    def _receive(self, upto: LedgerPosition, clock: Callable[[], float]) -> bool:
+        assert self._feed is not None  # _move_to opened it
+        since = clock()
+        try:
+            while True:
+                if messages := self._feed.receive():
+                    break
+                if self._feed.last() <= self._reached:
+                    return False
+                if self._feed.connected() and self._feed.probe_exhausted(upto):
+                    # Looked at, and not to be waited for again; who reads it finds a message that began before `after`.
+                    self._pending.append(PendingMessage(upto, 0))
+                    self._reached = upto
+                    return True
+                if clock() - since > self._options.read_timeout_seconds:
+                    waited_s = clock() - since
+                    raise ReadStalled(self._cluster.name, self._topic, str(self._reached), "the newest", waited_s)
+        except pulsar.PulsarException as error:
+            raise to_source_error(self._cluster, f"looking ahead on {self._topic}", error) from error
+        for message in messages:
+            self._append(message.message_id(), message.length())
+        return True
+
+    def _append(self, message_id: object, size: int) -> None:
+        ledger, entry, batch = message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()  # type: ignore[attr-defined]
+        # With its last message an entry is whole: only there can the broker's cursor stand.
+        alone_or_last = batch < 0 or batch + 1 >= batch_size_of(message_id)
+        position = LedgerPosition(ledger, entry) if alone_or_last else LedgerPosition(ledger, entry, batch)
+        # A reader that was opened again begins with messages that were counted already.
+        if position > self._reached:
+            self._pending.append(PendingMessage(position, size))
+            self._reached = position
+
+
+class Lookaheads:
+    """The look ahead of all topic partitions; their readers stay open from batch to batch."""
+
+    def __init__(
+        self,
+        options: PulsarOptions,
+        opener: Callable[[SourceCluster, PulsarOptions, str, int], Lookahead] = Lookahead,
+        resident: Callable[[], int] = resident_bytes,
+    ) -> None:
+        self._options = options
+        self._open = opener
+        self._resident = resident
+        self._lookaheads: dict[tuple[str, str], Lookahead] = {}
+        self._idle_bytes = 0
+
+    def close(self) -> None:
+        """Gives the readers back."""
+        for lookahead in self._lookaheads.values():
+            lookahead.close()
+        self._lookaheads.clear()
+
+    def close_topic(self, topic: str) -> None:
+        """Gives the reader of one topic partition back."""
+        for key in [key for key in self._lookaheads if key[1] == topic]:
+            self._lookaheads.pop(key).close()
+
+    def read_by_topic(
+        self,
+        cluster: SourceCluster,
+        states: Mapping[str, PartitionState],
+        ranges: Sequence[PartitionRange],
+        *,
+        isolated: bool,
+    ) -> dict[str, Iterable[PendingMessage]]:
+        """Topic partition -> the messages of its range, as far as the caller asks for them."""
+        if not isolated:
+            return {
+                part.topic: self._lookahead(cluster, states, part).read_between(part.start, part.end) for part in ranges
+            }
+        self.close()
+        return {
+            part.topic: _when_asked(
+                partial(
+                    look_ahead_isolated,
+                    states[part.topic],
+                    cluster,
+                    self._options,
+                    part,
+                    self._queue(states[part.topic]),
+                )
+            )
+            for part in ranges
+        }
+
+    def close_if_large(self) -> None:
+        """A batch is planned: gives the readers back where this process holds much more than they may prefetch.
+
+        The client takes what the header of a chunk claims, up to 4 GiB, and holds it while its reader is open.
+        """
+        held = self._resident() - self._idle_bytes
+        if self._lookaheads and held > _MAX_HELD_BYTES + 2 * len(self._lookaheads) * self._options.prefetch_bytes:
+            _log.warning("the lookahead is closed", held_bytes=held, readers=len(self._lookaheads))
+            self.close()
+
+    def _lookahead(
+        self, cluster: SourceCluster, states: Mapping[str, PartitionState], part: PartitionRange
+    ) -> Lookahead:
+        key = (cluster.name, part.topic)
+        if not self._lookaheads:
+            # What the process holds before the first reader: only what comes on top is theirs.
+            self._idle_bytes = self._resident()
+        if key not in self._lookaheads:
+            self._lookaheads[key] = self._open(cluster, self._options, part.topic, self._queue(states[part.topic]))
+        return self._lookaheads[key]
+
+    def _queue(self, state: PartitionState) -> int:
+        return queue_size(state, self._options.prefetch_bytes)
+
+
+def _when_asked(read: Callable[[], Iterable[PendingMessage]]) -> Iterator[PendingMessage]:
+    yield from read()
+
+
+def look_ahead_isolated(
+    state: PartitionState, cluster: SourceCluster, options: PulsarOptions, part: PartitionRange, queue: int
+) -> list[PendingMessage]:
+    """The messages of a range as far as one batch can take them, by a client in another process.
+
+    An entry that ends that client is a message without size.
+    """
+
+    def opener(cluster: SourceCluster, options: PulsarOptions, topic: str, after: LedgerPosition, queue: int) -> Any:
+        work = ReaderTask(cluster, options, topic, after, queue, with_content=False)
+        return isolated_feed(work, state.entry_counts_between(after, part.end))
+
+    messages, size = options.max_messages_per_trigger or _NO_LIMIT, options.max_bytes_per_trigger or _NO_LIMIT
+    pending: list[PendingMessage] = []
+    with closing(Lookahead(cluster, options, part.topic, queue, opener)) as lookahead:
+        for message in lookahead.read_between(part.start, part.end):
+            pending.append(message)
+            messages, size = messages - 1, size - message.size
+            if messages <= 0 or size < 0:
+                break
+    return pending

@@ -1,0 +1,513 @@
+"""What runs in Spark's Python workers: reads one planned range of one topic partition and acknowledges nothing."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import replace
+from itertools import islice
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+import pulsar
+import pyarrow as pa
+import structlog
+from pyspark import TaskContext
+
+from cloud_jobs.pulsar_source.admin import SourceAdmin
+from cloud_jobs.pulsar_source.entries import (
+    BOUNDS,
+    EntryFates,
+    EntryStore,
+    Fate,
+    IdleTimeout,
+    Inquiry,
+    InquiryBounds,
+    PlannedRange,
+    RangeIO,
+    Reread,
+    late_messages,
+    waits_for_transaction,
+)
+from cloud_jobs.pulsar_source.entry_store import open_entry_store
+from cloud_jobs.pulsar_source.feeds import Feed, broker_timeout_s, durable_feed, reader_feed, to_source_error
+from cloud_jobs.pulsar_source.isolation import ReaderTask, isolated_feed
+from cloud_jobs.pulsar_source.messages import EntryRuns, MessageColumns, position_of
+from cloud_jobs.pulsar_source.options import (
+    EntriesUnknown,
+    PulsarOptions,
+    PulsarSourceError,
+    ReadIncomplete,
+    ReadStalled,
+)
+from cloud_jobs.pulsar_source.position import (
+    BEGINNING,
+    WHOLE_ENTRY,
+    LedgerPosition,
+    PartitionState,
+    SubscriptionProperties,
+    next_entry,
+    positions_backwards,
+)
+
+# Whether all that was planned was read: what was left out of a range, and what its cluster says of that.
+
+_NEAR_ENTRIES = 1000
+"""Between gaps that are nearer to each other a reader reads on; otherwise it is opened again."""
+
+
+class Gap(NamedTuple):
+    """Entries that were not delivered: after `after`, before the entry `before`."""
+
+    after: LedgerPosition
+    before: LedgerPosition
+
+
+def find_delivered(
+    options: PulsarOptions, planned: PlannedRange, gaps: Sequence[Gap], io: RangeIO
+) -> LedgerPosition | None:
+    """The first message that a reader is given in one of the gaps, which are in order; None when there is none.
+
+    Raises ReadStalled when nothing comes for `readTimeoutSeconds` and the broker does not say that nothing will.
+    """
+    left = deque(gaps)
+    while left:
+        with io.open_feed(options, replace(planned, durable=False, start=left[0].after)) as feed:
+            if delivered := next(_receive_in_gaps(feed, left, options, planned, io.clock), None):
+                return delivered
+    return None
+
+
+def _receive_in_gaps(
+    feed: Feed, left: deque[Gap], options: PulsarOptions, planned: PlannedRange, clock: Callable[[], float]
+) -> Iterator[LedgerPosition]:
+    """What comes in the gaps, each of which is dropped when it is passed; ends where the next one is far away."""
+    heard = clock()
+    while left:
+        messages = feed.receive()
+        for position in (position_of(message.message_id()) for message in messages):
+            passed = _drop_passed(left, position)
+            # A reader can begin a little before the place that it is opened at.
+            if left and left[0].after[:2] < position[:2]:
+                yield position
+            if passed and left and not _is_near(position, left[0].after):
+                return
+        if messages:
+            heard = clock()
+        elif feed.last() <= left[0].after:
+            left.clear()
+        elif feed.probe_exhausted(min(left[0].before, planned.end)):
+            left.popleft()
+        elif clock() - heard > options.read_timeout_seconds:
+            gap, waited_s = left[0], options.read_timeout_seconds
+            raise ReadStalled(planned.cluster.name, planned.topic, str(gap.after), str(gap.before), waited_s)
+
+
+def _drop_passed(left: deque[Gap], position: LedgerPosition) -> bool:
+    count = len(left)
+    while left and left[0].before[:2] <= position[:2]:
+        left.popleft()
+    return len(left) < count
+
+
+def _is_near(position: LedgerPosition, other: LedgerPosition) -> bool:
+    return position.ledger == other.ledger and other.entry - position.entry < _NEAR_ENTRIES
+
+
+_log = structlog.get_logger(__name__)
+_TRANSACTION_CHECK_PERIOD_S = 0.5
+
+
+class RangeVerifier:
+    """Follows one range; its checks raise where messages are stored and were not delivered, or nobody knows.
+
+    What lies beyond `bounds`, or is not answered, is unknown, never complete.
+    """
+
+    def __init__(
+        self,
+        options: PulsarOptions,
+        planned: PlannedRange,
+        io: RangeIO,
+        bounds: InquiryBounds = BOUNDS,
+    ) -> None:
+        self._options = options
+        self._planned = planned
+        self._io = io
+        self._bounds = bounds
+        self._delivered = DeliveredEntries(planned)
+        self._asked_s = float("-inf")
+        self.met_chunks = False
+        """Whether messages in chunks left entries out."""
+
+    def for_range(self, planned: PlannedRange) -> "RangeVerifier":
+        """The same of another range."""
+        return RangeVerifier(self._options, planned, self._io, self._bounds)
+
+    def add_delivered(self, runs: EntryRuns, first: int) -> None:
+        """The runs from that one on were delivered."""
+        self._delivered.add(runs, first)
+
+    def check_while_idle(self) -> None:
+        """Nothing comes: somebody may have moved the cursor over what was to come."""
+        state = self._state()
+        self._check(gaps_behind_cursor(self._planned, state, self._delivered.gaps()), state)
+
+    def check_at_end(self, store: EntryStore, reread: Reread) -> Iterator[list[Any]]:
+        """Nothing more will come: checks what was left out; gives the messages in chunks that a reader finds there."""
+        gaps, planned = self._delivered.gaps(), self._planned
+        late: Iterator[list[Any]] = iter(())
+        if gaps:
+            state = self._state()
+            if planned.verified:
+                timeout = self._idle_timeout()
+                inquiry = Inquiry(store, timeout, self._bounds, on_answer=timeout.reset)
+                late = self._check_fates(gaps, state, inquiry, reread)
+        if planned.durable and (entry := self._delivered.partial_entry()):
+            who = "somebody acknowledged it" + (", or it was compacted," if self._options.read_compacted else "")
+            self._fail(f"a part of entry {entry}", f"{who} while the query was reading")
+        return late
+
+    def _check_fates(
+        self, gaps: Sequence[Gap], state: PartitionState, inquiry: Inquiry, reread: Reread
+    ) -> Iterator[list[Any]]:
+        """Decides by the fates of the missing entries whether the range may be written."""
+        planned = self._planned
+        compacted, rest = split_at(gaps, self._compacted(state))
+        # One more than is asked for, to know that there are more.
+        positions = list(islice(positions_in(rest, planned.ledgers), self._bounds.entries + 1))
+        fates = inquiry.entry_fates(positions[: self._bounds.entries])
+        self.met_chunks = bool(fates.chunks)
+        if planned.durable:
+            # What lies before a compaction's end, and a stored message, must be here if a reader is given it.
+            self._check([*compacted, *map(_gap_of, fates.with_fate(Fate.MESSAGE))], state)
+        for fate in (Fate.REMOVED, Fate.HELD):
+            if found := fates.with_fate(fate):
+                self._fail(f"entry {found[0]} and {len(found) - 1} more", f"it is {fate.value}")
+        self._refuse_unknown(fates, positions[self._bounds.entries :])
+        return late_messages(fates, planned, state, inquiry, reread) if fates.endings() else iter(())
+
+    def _refuse_unknown(self, fates: EntryFates, beyond: Sequence[LedgerPosition]) -> None:
+        unknown = fates.with_fate(Fate.UNKNOWN)
+        if not unknown and not beyond:
+            return
+        why = f"the cluster did not say so, or said nothing at all for {self._options.read_timeout_seconds:g} s"
+        if beyond:
+            why = f"more than {self._bounds.entries} entries of one batch were not delivered"
+        error = EntriesUnknown(
+            self._planned.cluster.name, self._planned.topic, (unknown or beyond)[0], len(unknown) + len(beyond), why
+        )
+        if self._options.fail_on_data_loss:
+            raise error
+        _log.warning("data loss is possible", detail=str(error))
+
+    def poll_transaction(self, store: EntryStore, reached: LedgerPosition) -> bool:
+        """Whether what comes after the newest message that is delivered waits for the end of a transaction.
+
+        Called in a loop, it asks twice a second and says "yes" between two questions.
+        """
+        if not self._planned.verified:
+            return False
+        if self._io.clock() - self._asked_s < _TRANSACTION_CHECK_PERIOD_S:
+            return True
+        planned = self._planned
+        held = waits_for_transaction(store, planned.ledgers, planned.end, reached, self._idle_timeout())
+        self._asked_s = self._io.clock() if held else self._asked_s
+        return held
+
+    def _idle_timeout(self) -> IdleTimeout:
+        return IdleTimeout(self._options.read_timeout_seconds, self._io.clock)
+
+    def _compacted(self, state: PartitionState) -> LedgerPosition:
+        return state.compacted if self._options.read_compacted else BEGINNING
+
+    def _state(self) -> PartitionState:
+        state = self._io.read_state(self._options, self._planned)
+        if reason := self._delivered.removal_reason(state, self._compacted(state)):
+            self._fail(f"what comes after {self._delivered.gaps()[0].after}", reason)
+        return state
+
+    def _check(self, gaps: Sequence[Gap], state: PartitionState) -> None:
+        if delivered := find_delivered(self._options, self._planned, gaps, self._io):
+            why = f"somebody acknowledged it or moved the cursor, to {state.cursor}, while the query was reading"
+            self._fail(str(delivered), why)
+
+    def _fail(self, missing: str, detail: str) -> NoReturn:
+        raise ReadIncomplete(self._planned.cluster.name, self._planned.topic, missing, detail)
+
+
+class DeliveredEntries:
+    """The entries that were delivered of one range, and the places where some were left out."""
+
+    def __init__(self, planned: PlannedRange) -> None:
+        self._planned = planned
+        self._reached = (planned.start.ledger, planned.start.entry)
+        within = planned.start.batch != WHOLE_ENTRY
+        self._index, self._size = (planned.start.batch + 1, -1) if within else (0, 0)
+        self.inner: list[Gap] = []
+        self._partly: LedgerPosition | None = None
+
+    def add(self, runs: EntryRuns, first: int = 0) -> None:
+        """The runs from that one on, in order; ReadIncomplete when they go backwards."""
+        if first == len(runs.ledgers):
+            return
+        ledger = np.concatenate(([self._reached[0]], np.array(runs.ledgers[first:], np.int64)))
+        entry = np.concatenate(([self._reached[1]], np.array(runs.entries[first:], np.int64)))
+        same, step = ledger[1:] == ledger[:-1], entry[1:] - entry[:-1]
+        if ((ledger[1:] < ledger[:-1]) | (same & (step < 0))).any():
+            name, topic = self._planned.cluster.name, self._planned.topic
+            raise ReadIncomplete(name, topic, f"what comes after {self._reached}", "it came out of order")
+        for index in np.flatnonzero(~(same & (step <= 1))):
+            after, before = (
+                LedgerPosition(int(ledger[position]), int(entry[position])) for position in (index, index + 1)
+            )
+            if self.next_entry(after) < before:
+                self.inner.append(Gap(after, before))
+        self._add_batches(runs, first, ledger, entry, same & (step == 0))
+        self._reached = (int(ledger[-1]), int(entry[-1]))
+
+    def _add_batches(
+        self, runs: EntryRuns, first: int, ledger: np.ndarray, entry: np.ndarray, goes_on: np.ndarray
+    ) -> None:
+        starts = np.maximum(np.array(runs.first_batch_indexes[first:], np.int64), 0)
+        ends = np.concatenate(([self._index], starts + np.array(runs.lengths[first:], np.int64)))
+        sizes = np.concatenate(([self._size], np.array(runs.batch_sizes[first:], np.int64)))
+        broken = np.where(goes_on, starts != ends[:-1], (starts != 0) | (ends[:-1] != sizes[:-1]))
+        if self._partly is None and broken.any():
+            position = int(np.flatnonzero(broken)[0])
+            position += int(goes_on[position] or starts[position] != 0)
+            self._partly = LedgerPosition(int(ledger[position]), int(entry[position]))
+        self._index, self._size = int(ends[-1]), int(sizes[-1])
+
+    def partial_entry(self) -> LedgerPosition | None:
+        """The first entry of which messages of the range were left out."""
+        end = self._planned.end
+        upto = end.batch + 1 if self._reached == end[:2] and end.batch != WHOLE_ENTRY else self._size
+        return self._partly or (LedgerPosition(*self._reached) if self._index != upto else None)
+
+    def next_entry(self, position: LedgerPosition) -> LedgerPosition:
+        """The entry that was stored after a place when the range was planned."""
+        return next_entry(self._planned.ledgers, position)
+
+    def gaps(self) -> list[Gap]:
+        """The gaps of the range, in order; none when every entry was delivered."""
+        end, reached = self._planned.end, LedgerPosition(*self._reached)
+        if self.next_entry(reached)[:2] > end[:2]:
+            return self.inner
+        return [*self.inner, Gap(reached, LedgerPosition(end.ledger, end.entry + 1))]
+
+    def removal_reason(self, state: PartitionState, compacted: LedgerPosition) -> str | None:
+        """Why entries that were left out are not stored any more; None when they are, or what was compacted of them."""
+        planned = self._planned
+        if planned.durable and state.cursor is None:
+            return "the subscription was removed"
+        if planned.durable and compacted < planned.start and (loss := state.loss_after(planned.start)) is not None:
+            return loss
+        for gap in self.gaps():
+            missing = self.next_entry(max(gap.after, compacted))
+            # No ledger at all: the range was planned from the beginning of a topic that was empty.
+            if missing < gap.before and 0 <= missing.ledger < state.first_ledger:
+                return f"ledgers before {state.first_ledger} were removed while the query was reading"
+        return None
+
+
+def gaps_behind_cursor(planned: PlannedRange, state: PartitionState, gaps: Sequence[Gap]) -> list[Gap]:
+    """The gaps that the durable cursor has passed, so that messages in them may be stored and not delivered.
+
+    Entries that no consumer is given (a replication or transaction marker, an aborted transaction, what compaction
+    removed) leave gaps too, and the broker moves the cursor over those that follow it at once: one gap. With a cursor
+    that stands at or before the range nothing was passed over.
+    """
+    if not planned.durable or state.cursor is None or state.cursor_delivers(planned.start):
+        return []
+    passed = state.cursor._replace(entry=state.cursor.entry + 1)
+    return [Gap(gap.after, min(gap.before, passed)) for gap in gaps if gap.after < state.cursor]
+
+
+def split_at(gaps: Sequence[Gap], position: LedgerPosition) -> tuple[list[Gap], list[Gap]]:
+    """The parts of gaps up to and with an entry, and the parts behind it."""
+    behind = position._replace(entry=position.entry + 1, batch=WHOLE_ENTRY)
+    before = [Gap(gap.after, min(gap.before, behind)) for gap in gaps if gap.after < position]
+    return before, [Gap(max(gap.after, position), gap.before) for gap in gaps if gap.before > behind]
+
+
+def positions_in(gaps: Sequence[Gap], ledgers: Sequence[tuple[int, int]]) -> Iterator[LedgerPosition]:
+    """The entries in gaps, newest first, by (number, entries) of the ledgers in order."""
+    for gap in reversed(gaps):
+        yield from positions_backwards(ledgers, LedgerPosition(gap.before.ledger, gap.before.entry - 1), gap.after)
+
+
+def _gap_of(position: LedgerPosition) -> Gap:
+    return Gap(LedgerPosition(position.ledger, position.entry - 1), LedgerPosition(position.ledger, position.entry + 1))
+
+
+_BATCH_ROWS = 10_000
+_BATCH_BYTES = 8 << 20
+_STOP_PERIOD_S = 0.05
+"""How often the broker is asked for its newest message while nothing comes: its answer waits behind what is coming."""
+_VERIFY_PERIOD_S = 2.0
+"""Silence after which the cluster is asked whether somebody took away what was to come."""
+
+
+def partition_state(options: PulsarOptions, planned: PlannedRange) -> PartitionState:
+    """The topic partition of a range as its cluster sees it now."""
+    with closing(SourceAdmin(planned.cluster, options, options.call_timeout_s())) as admin:
+        return admin.partition_state(planned.topic, options.subscription or "")
+
+
+def record_chunks(options: PulsarOptions, planned: PlannedRange) -> None:
+    """Keeps with the subscription, for the driver, that the topic partition has messages in chunks."""
+    with closing(SourceAdmin(planned.cluster, options, options.call_timeout_s())) as admin:
+        try:
+            admin.update_subscription_properties(
+                planned.topic, options.subscription_name(), SubscriptionProperties.with_chunks
+            )
+        except PulsarSourceError as error:
+            _log.warning("chunks are not recorded", cluster=planned.cluster.name, topic=planned.topic, error=str(error))
+
+
+def open_feed(options: PulsarOptions, planned: PlannedRange) -> AbstractContextManager[Feed]:
+    """Where the messages of a range come from."""
+    if planned.isolated:
+        task = ReaderTask(planned.cluster, options, planned.topic, planned.start, planned.queue)
+        return isolated_feed(task, planned.ledgers, lambda position: _is_part(options, planned, position))
+    if planned.durable:
+        return durable_feed(planned.cluster, options, planned.topic, planned.queue)
+    return reader_feed(planned.cluster, options, planned.topic, planned.start, planned.queue)
+
+
+def _is_part(options: PulsarOptions, planned: PlannedRange, position: LedgerPosition) -> bool:
+    with open_entry_store(planned.cluster, options, planned.topic) as entries:
+        return Inquiry(entries, IdleTimeout(options.read_timeout_seconds)).is_part(position)
+
+
+def isolate_retry(planned: PlannedRange) -> PlannedRange:
+    """The work of a Spark task: in isolation when an earlier attempt of the same task failed."""
+    context = TaskContext.get()
+    return planned.isolated_copy() if context is not None and context.attemptNumber() else planned
+
+
+PULSAR_IO = RangeIO(open_feed, open_entry_store, partition_state, record_chunks)
+
+
+def read_range(
+    options: PulsarOptions, planned: PlannedRange, io: RangeIO = PULSAR_IO, bounds: InquiryBounds = BOUNDS
+) -> Iterator[pa.RecordBatch]:
+    """The messages of a planned range as Arrow batches of `columns.arrow_schema`, each in order, none twice.
+
+    What was planned is what is read: where entries are left out, the cluster must vouch that nobody moved the cursor
+    beneath the read, acknowledged them one by one or removed a ledger; otherwise ReadIncomplete. Where it does not say
+    what some are, or they are beyond `bounds`: EntriesUnknown (a warning with failOnDataLoss=false). A range that ends
+    in or behind an open transaction is read once that has ended. Raises ReadStalled when nothing arrives for
+    `readTimeoutSeconds`, or sooner when the broker is gone.
+    """
+    columns = MessageColumns(planned.topic, planned.cluster.name, planned.known_clusters, options.columns)
+    timed = planned.since_ms is not None or planned.until_ms is not None
+    verifier, verified = RangeVerifier(options, planned, io, bounds), 0
+
+    def record_delivered() -> None:
+        nonlocal verified
+        verifier.add_delivered(columns.runs, verified)
+        verified = len(columns.runs.ledgers)
+
+    with io.open_feed(options, planned) as feed, io.open_store(planned.cluster, options, planned.topic) as entries:
+        reader = _RangeReader(feed, options, planned, io.clock, verifier, record_delivered=record_delivered)
+        try:
+            for messages in reader.read(entries):
+                columns.extend([m for m in messages if planned.includes(m.publish_timestamp())] if timed else messages)
+                if len(columns) >= _BATCH_ROWS or columns.bytes >= _BATCH_BYTES:
+                    # Before `take`, which begins the runs anew.
+                    record_delivered()
+                    yield columns.take()
+                    verified = 0
+            record_delivered()
+            for messages in verifier.check_at_end(entries, lambda again: _reread(options, again, verifier, io)):
+                columns.extend(messages)
+                if columns.bytes >= _BATCH_BYTES:
+                    yield columns.take()
+        except pulsar.PulsarException as error:
+            raise to_source_error(planned.cluster, f"reading {planned.topic}", error) from error
+    # Only what is read through the subscription is acknowledged, and chunks hold back an acknowledgement.
+    if verifier.met_chunks and planned.durable:
+        io.record_chunks(options, planned)
+    if len(columns):
+        yield columns.take()
+
+
+def _reread(options: PulsarOptions, planned: PlannedRange, verifier: RangeVerifier, io: RangeIO) -> Iterator[list[Any]]:
+    """The messages of a range, once more, by a reader; nothing is proven by it."""
+    with io.open_feed(options, planned) as feed, io.open_store(planned.cluster, options, planned.topic) as entries:
+        other = verifier.for_range(planned)
+        yield from _RangeReader(feed, options, planned, io.clock, other, record_delivered=lambda: None).read(entries)
+
+
+class _RangeReader:
+    """One range's messages as they come."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        options: PulsarOptions,
+        planned: PlannedRange,
+        clock: Callable[[], float],
+        verifier: RangeVerifier,
+        *,
+        record_delivered: Callable[[], None],
+    ) -> None:
+        """`record_delivered`: called before a check, so that the verifier knows all that was handed over."""
+        self._feed = feed
+        self._options = options
+        self._planned = planned
+        self._clock = clock
+        self._verifier = verifier
+        self._record_delivered = record_delivered
+
+    def read(self, entries: EntryStore) -> Iterator[list[Any]]:
+        """The messages from after `start` to `end`, or to the newest that is delivered at all.
+
+        The planned end can be an entry that no consumer is given (a replication marker): what counts is `feed.last()`,
+        unless the rest is held back by a transaction. Whether it is, is asked first: one that ends shows the rest.
+        """
+        feed, clock, end = self._feed, self._clock, self._planned.end
+        reached = self._planned.start
+        received_s = verified_s = clock()
+        stop, asked = self._stop(), received_s
+        while reached < stop or (
+            stop < end and (self._verifier.poll_transaction(entries, reached) or reached < (stop := self._stop()))
+        ):
+            messages = feed.receive()
+            if not messages:
+                if reached < stop and feed.connected() and feed.probe_exhausted(stop):
+                    reached = stop  # what comes after it can be held back still
+                    continue
+                self._check_idle(reached, clock() - received_s)
+                if clock() - asked >= _STOP_PERIOD_S:
+                    stop, asked = self._stop(), clock()
+                if clock() - max(received_s, verified_s) > _VERIFY_PERIOD_S and feed.connected():
+                    self._record_delivered()
+                    self._verifier.check_while_idle()
+                    verified_s = clock()
+                continue
+            received_s = clock()
+            last = position_of(messages[-1].message_id())
+            # What comes first can come again, and no feed stops at the planned end.
+            if position_of(messages[0].message_id()) <= reached or last > end:
+                messages = [m for m in messages if reached < position_of(m.message_id()) <= end]
+            if messages:
+                yield messages
+            reached = max(reached, last)
+
+    def _stop(self) -> LedgerPosition:
+        # While the broker is away the planned end stands, and the silence is what is bounded.
+        end = self._planned.end
+        if not self._feed.connected():
+            return end
+        try:
+            return min(end, self._feed.last())
+        except pulsar.PulsarException:
+            return end
+
+    def _check_idle(self, reached: LedgerPosition, silence_s: float) -> None:
+        options, planned = self._options, self._planned
+        bound_s = options.read_timeout_seconds if self._feed.connected() else broker_timeout_s(options)
+        if silence_s > bound_s:
+            raise ReadStalled(planned.cluster.name, planned.topic, str(reached), str(planned.end), silence_s)

@@ -1,0 +1,556 @@
+"""`waybill reference`: reference data, checked, published from files, and shown as the jobs have it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.text import Text
+from typer.core import TyperGroup
+
+from cloud_jobs.commands import load_settings
+from cloud_jobs.lake.location import Location
+from cloud_jobs.terminal import Column, FittedTable, cloud_errors_as_messages, screen
+from geo.reference.moments import beginning
+from waybill.identity.command_session import shows_progress
+from waybill.identity.device_files_cli import app as devices
+from waybill.settings import printable, printable_json
+
+if TYPE_CHECKING:
+    from cloud_jobs.billing.contracts.check import BillChange, Bills, KnownBill
+    from cloud_jobs.config import CloudSettings
+    from cloud_jobs.lake.tables import Lake
+    from cloud_jobs.reference.checks import JudgedReference
+    from cloud_jobs.reference.files import Signing
+    from geo.reference.in_force import HeldVersion, RefusedVersion
+    from geo.reference.messages import ReferenceTrust
+
+
+# `waybill reference check`: contracts and fences in files, judged before anybody publishes them.
+
+MAX_LISTED: Final = 100
+"""So many bills are listed for a reader."""
+MAX_REASONS: Final = 5
+EACH_S: Final = 5.0
+"""So often it is said how far a comparison is."""
+
+
+@cloud_errors_as_messages("waybill reference")
+def check(
+    files: Annotated[list[Path], typer.Argument(help="TOML of contracts, GeoJSON of fences, or folders of them.")],
+    *,
+    lake: Annotated[
+        str | None,
+        typer.Option(
+            "--lake", help="Check against what is published, as this lake has it: a folder, or s3://BUCKET/PREFIX."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what is wrong with files, each fault with its file, line and reason, and what publishing them would change.
+
+    With --lake the files are judged beside what is published: a device that would be in two accounts, an account that
+    nobody would pay for, a tariff or a price's zone that is nowhere, a currency that changes in the midst of a month.
+    Named are also devices that nobody pays for any more, meters that become free, versions that are replaced, and every
+    bill that would be another one: of last month, and of each period that is posted.
+
+    Exit status: 0 if the files can be published, 1 when they have a fault, 75 when the object store does not answer.
+
+    Example: waybill reference check contracts.toml --lake lake
+    """
+    from cloud_jobs.errors import ReferenceFileError
+    from cloud_jobs.lake.tables import Lake
+    from cloud_jobs.reference.checks import judged_reference
+
+    there, progress = None if lake is None else Lake(Location.of(lake)), _Progress()
+    try:
+        judged = judged_reference(files, there, datetime.now(UTC), None if there is None else _bills(there, progress))
+    except ReferenceFileError as error:
+        _say(list(error.faults), [], [], Counter(), compared=None, as_json=as_json)
+        raise typer.Exit(1) from None
+    checked = judged.checked
+    # without a lake what is not in the files may be published already
+    faults = [*checked.faults, *(checked.lacking if there else [])]
+    warnings = [*checked.notices, *([] if there else (f"not in these files: {one}" for one in checked.lacking))]
+    compared = None if there is None else progress.whole
+    _say(faults, warnings, checked.changes, judged.counts, compared=compared, as_json=as_json)
+    if faults:
+        raise typer.Exit(1)
+
+
+def _bills(lake: Lake, progress: _Progress) -> Bills:
+    # rating is imported where something is rated
+    from cloud_jobs.reference.checks import LakeBills
+
+    return LakeBills(lake, progress)
+
+
+class _Progress:
+    """Says on standard error how far a long comparison is. `whole`: of how many bills."""
+
+    def __init__(self) -> None:
+        self._said = time.monotonic()
+        self.whole = 0
+
+    def __call__(self, done: int, whole: int) -> None:
+        self.whole = whole
+        if time.monotonic() - self._said > EACH_S:
+            self._said = time.monotonic()
+            typer.echo(f"compared {done:,} of {whole:,} bills", err=True)
+
+
+def _say(
+    faults: list[str],
+    warnings: list[str],
+    changes: Sequence[BillChange],
+    counts: Counter[Any],
+    *,
+    compared: int | None,
+    as_json: bool,
+) -> None:
+    """`compared`: how many bills; None: there was no lake to hold the files against."""
+    from cloud_jobs.reference.files import counts_text
+
+    if as_json:
+        bills = [_change(one) for one in changes]
+        made: dict[str, Any] = {
+            "faults": faults,
+            "warnings": warnings,
+            "versions": dict(sorted(counts.items())),
+            "bills": bills,
+        }
+        made |= {"bills_compared": compared}
+        sys.stdout.write(printable_json(made, indent=2) + "\n")
+        return
+    for fault in faults:
+        typer.echo(printable(fault), err=True)
+    for warning in warnings:
+        typer.echo(printable(f"warning: {warning}"), err=True)
+    if faults:
+        typer.echo(f"{len(faults)} fault{'' if len(faults) == 1 else 's'}; nothing can be published", err=True)
+        return
+    alone = " by themselves, not held against a lake" if compared is None else ""
+    typer.echo(f"right{alone}: {counts_text(counts) or 'the files hold no version'}")
+    if compared is not None and not changes:
+        typer.echo(f"no bill changes ({compared:,} looked at)")
+    for change in changes[:MAX_LISTED]:
+        posted = ", posted" if change.is_posted else ""
+        typer.echo(printable(f"{change.payer} {change.period}{posted}: {_change_text(change.before, change.after)}"))
+    if len(changes) > MAX_LISTED:
+        typer.echo(f"and {len(changes) - MAX_LISTED:,} more, which --json names")
+
+
+def _change(change: BillChange) -> dict[str, Any]:
+    return {
+        "payer": change.payer,
+        "period": str(change.period),
+        "time_zone": change.period.time_zone,
+        "posted": change.is_posted,
+        "before": _owed_json(change.before),
+        "after": _owed_json(change.after),
+    }
+
+
+def _owed_json(bill: KnownBill) -> dict[str, Any]:
+    net, tax = bill.owed or (None, None)
+    return {
+        "currency": bill.currency,
+        "net_minor": net,
+        "tax_minor": tax,
+        "pays": bill.pays,
+        "blocked": list(bill.reasons),
+    }
+
+
+def _change_text(before: KnownBill, after: KnownBill) -> str:
+    shown = f"{_text_of(before)} -> {_text_of(after)}"
+    was, would_be = before.owed, after.owed
+    if was is None or would_be is None or was.net_minor != would_be.net_minor or before.currency != after.currency:
+        return shown
+    return f"{shown}, tax {_amount(was.tax_minor, before)} -> {_amount(would_be.tax_minor, after)}"
+
+
+def _text_of(bill: KnownBill) -> str:
+    if bill.owed is not None:
+        return _amount(bill.owed.net_minor, bill)
+    rest = [f"and {len(bill.reasons) - MAX_REASONS} more reasons"] if len(bill.reasons) > MAX_REASONS else []
+    why = "; ".join([*bill.reasons[:MAX_REASONS], *rest])
+    return f"{'blocked' if bill.pays else 'no payer'} ({why})"
+
+
+def _amount(minor: int, bill: KnownBill) -> str:
+    from cloud_jobs.billing.units import amount_text
+
+    assert bill.currency is not None
+    return f"{amount_text(minor, bill.currency)} {bill.currency}"
+
+
+MAX_FIELDS: Final = 40
+"""So many fields of a version are shown to a reader."""
+_DEVICES: Final = "devices"
+_FLAGS: Final = {"--json", "--toml", "--help"}
+"""Options without a value."""
+
+
+class _DevicesAnywhere(TyperGroup):
+    """`check devices FILE` is `devices check FILE`: what is done with a kind may stand before it."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in self.commands and args[0] != _DEVICES:
+            # Behind options too: else their values would be read as those of another kind.
+            at = 1
+            while at < len(args) and args[at].startswith("-"):
+                at += 1 if "=" in args[at] or args[at] in _FLAGS else 2
+            if args[at : at + 1] == [_DEVICES]:
+                args = [_DEVICES, args[0], *args[1:at], *args[at + 1 :]]
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    cls=_DevicesAnywhere,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Check, publish and show fences, contracts, alert rules and devices.",
+)
+_TAKEN_OVER: Final = (
+    "the next run of `cloud-jobs usage` takes them over; what is closed before that is by what was published earlier"
+)
+_AT_ONCE: Final = {
+    "fence": "alert processes go by fences and gates at once",
+    "alert_rule": "`waybill alerts deliver` goes by alert rules at once",
+}
+"""Of the kinds that no job has to take over first."""
+Config = Annotated[
+    Path, typer.Option("--config", "-c", help="The settings of the jobs, a TOML file.", show_default=False)
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _known_kind(kind: str | None) -> str | None:
+    from geo.reference.messages import TOPICS
+
+    # of a kind that is none nothing would be shown, as if nothing were there
+    if kind is not None and kind not in TOPICS:
+        raise typer.BadParameter(f"{kind!r} is no kind: {', '.join(TOPICS)}")
+    return kind
+
+
+OfKind = Annotated[
+    str | None, typer.Option("--kind", help="Only this kind: account, tariff, fence ...", callback=_known_kind)
+]
+LakeAt = Annotated[str, typer.Option("--lake", help="The lake: a folder, or s3://BUCKET/PREFIX.")]
+Files = Annotated[
+    list[Path],
+    typer.Argument(help="GeoJSON of fences, TOML of contracts, or folders with fences.geojson and contracts."),
+]
+
+app.command()(check)
+app.add_typer(devices, name=_DEVICES)
+
+
+@app.command()
+@cloud_errors_as_messages("waybill reference")
+def put(
+    files: Files,
+    *,
+    config: Config,
+    key: Annotated[Path | None, typer.Option("--key", help="Your private key, which signs it.")] = None,
+    reason: Annotated[str, typer.Option("--reason", "-m", help="Why, in one line. It stays with the publication.")],
+    as_json: AsJson = False,
+) -> None:
+    """Check files, and publish every version in them; if one has a fault, all faults are named and none is published.
+
+    They are judged as by `waybill reference check`, beside what the jobs have taken over into the lake, if there is
+    one. What is not there yet, such as a tariff that was published a moment ago, is a warning here.
+
+    Each publication is signed by your key, and keeps who published it, when and why: see `waybill reference history`.
+    A key that the centre does not trust, or that may not speak for a version, is named with the place of that version.
+
+    A job that reads fences, tariffs or accounts takes them over at its next run. Of the publications of a version the
+    latest holds: a file that is published again puts its versions in force again.
+
+    Exit status: 0 if they are published, 1 when the files have a fault, the key no right, or no cluster takes them;
+    78 for wrong settings.
+
+    Example: waybill reference put contracts.toml --config cloud.toml --key anna.key --reason "prices of 2027"
+    """
+    from cloud_jobs.errors import ReferenceFileError
+    from cloud_jobs.reference import files as reference_files
+    from cloud_jobs.reference import files as reference_publisher
+    from cloud_jobs.reference.checks import judged_reference
+    from geo.reference.messages import TOPICS
+
+    settings = load_settings(config)
+    # the first contracts are often published before any job has run
+    lake = settings.tables if settings.tables.has("reference") else None
+    judged = judged_reference(files, lake, datetime.now(UTC))
+    if judged.checked.faults:
+        raise ReferenceFileError(judged.checked.faults)
+    signing = _signing(settings, key, reason, judged)
+    warnings = [*(f"not there yet: {one}" for one in judged.checked.lacking), *judged.checked.notices]
+    for warning in warnings:
+        typer.echo(printable(f"warning: {warning}"), err=True)
+    same = 0 if lake is None else _same(lake, judged)
+    with shows_progress(program="waybill reference") as on_progress:
+        on_progress("publishing", len(judged.versions))
+        reference_publisher.check_clock([one.admin_url for one in settings.clusters], settings.access)
+        reference_publisher.publish(settings.service_urls, judged.versions, settings.access, signing=signing)
+    counts = judged.counts
+    if as_json:
+        _print_json({"published": {kind: counts[kind] for kind in TOPICS}, "warnings": warnings, "same": same})
+    else:
+        again = f"; {same} of them as the lake has it in force" if same else ""
+        typer.echo(f"published: {reference_files.counts_text(counts) or 'nothing, the files hold no version'}{again}")
+        for said in _who_goes_by(counts):
+            typer.echo(said)
+
+
+def _same(lake: Lake, judged: JudgedReference) -> int:
+    """How many versions say what is in force already, as the lake has it."""
+    from cloud_jobs.reference.checks import diffs
+    from cloud_jobs.reference.tables import publications_in
+
+    return sum(one.change == "same" for one in diffs(publications_in(lake), judged.placed))
+
+
+def _who_goes_by(kinds: Collection[str]) -> list[str]:
+    """From when on what was published of some kinds is gone by, a line each."""
+    at_once = [said for kind, said in _AT_ONCE.items() if kind in kinds]
+    return [*at_once, *([_TAKEN_OVER] if set(kinds) - {"alert_rule"} else [])]
+
+
+def _signing(settings: CloudSettings, path: Path | None, reason: str, judged: JudgedReference) -> Signing | None:
+    """As whom versions are published, if the centre takes them from that key. Raises SigningRefused, NobodyTrusted."""
+    from cloud_jobs.errors import ReferenceFileError, SigningRefused
+    from cloud_jobs.reference.files import Signing
+    from geo.reference.messages import scope_of
+    from waybill.identity.errors import OperatorKeyRefused, SignatureRefused
+    from waybill.identity.signatures import checked_reason, read_operator_key
+
+    # judged here by what the centre will judge by: what it would put into quarantine is not published
+    keys = settings.reference.trust().keys
+    try:
+        reason = checked_reason(reason)
+        if path is None:
+            if keys is None:
+                return None
+            raise SigningRefused("this centre takes what is signed by a key that it trusts: name yours, --key FILE")
+        private = read_operator_key(path)
+    except (OperatorKeyRefused, ValueError) as error:
+        raise SigningRefused(str(error)) from error
+    faults, now = list[str](), datetime.now(UTC)
+    for placed in () if keys is None else judged.placed:
+        scope = scope_of(placed.version.kind, json.loads(placed.version.body))
+        try:
+            assert keys is not None
+            keys.check(private.key_id, scope=scope, moment=now)
+        except SignatureRefused as refused:
+            faults.append(f"{placed.place}: {placed.version.kind} {placed.version.id!r}: {refused}")
+    if faults:
+        raise ReferenceFileError(faults)
+    return Signing(private, reason)
+
+
+@app.command("list")
+@cloud_errors_as_messages("waybill reference")
+def list_(
+    *,
+    lake: LakeAt,
+    kind: OfKind = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show every version in force of what the jobs have taken over from the topics, by whom, and what cannot be used.
+
+    A version whose column `problem` is not empty cannot be used and is not in force: what it was to replace is. A bill
+    of its account says so, and is provisional until the version is published again, corrected. Messages in the topics
+    that are no publications, or that nobody signed whom the centre trusts, are listed as `quarantined`, with the place
+    of each and the reason.
+
+    Exit status: 0; 1 for a lake that cannot be read; 75 when the object store does not answer.
+
+    Example: waybill reference list --lake lake --kind account
+    """
+    from cloud_jobs.reference.files import usable
+    from cloud_jobs.reference.tables import in_force, publications_in, quarantined_messages
+    from cloud_jobs.run_result import quarantine_table
+    from geo.reference.messages import TOPICS, named_message
+
+    there = _lake(lake)
+    rows = [row for row in publications_in(there) if kind in {None, row["kind"]}]
+    found, published = in_force(rows, usable), {row["publication_id"]: row for row in rows}
+    shown = [
+        *map(_held_row, found.held),
+        *(_refused_row(one, published[one.publication_id]) for one in found.refused),
+    ]
+    shown = sorted(shown, key=_version)
+    topic = "" if kind is None else next(name for one, name in TOPICS.items() if one == kind)
+    quarantined = [row for row in quarantined_messages(there) if row["topic"].endswith(topic)]
+    if as_json:
+        plain = [{name: _plain(value) for name, value in row.items()} for row in quarantined]
+        _print_json({"versions": shown, "quarantined": plain})
+        return
+    console = screen()
+    console.print(_list_table(shown))
+    if quarantined:
+        console.print(quarantine_table(map(named_message, quarantined)))
+
+
+@app.command()
+@cloud_errors_as_messages("waybill reference")
+def diff(files: Files, *, lake: LakeAt, as_json: AsJson = False) -> None:
+    """Show what publishing files would change, field by field, beside what is in force.
+
+    A version with the beginning of one in force would replace it. One with another beginning follows the one before
+    it, and is compared with that.
+
+    Exit status: 0 if nothing would change, 1 if something would, or the files have a fault; 75 when the object store
+    does not answer.
+
+    Example: waybill reference diff contracts.toml --lake lake
+    """
+    from cloud_jobs.reference.checks import diffs
+    from cloud_jobs.reference.files import read_placed
+    from cloud_jobs.reference.tables import publications_in
+
+    placed = read_placed(files)
+    found = list(diffs(publications_in(_lake(lake)), placed))
+    if as_json:
+        versions = [one._asdict() | {"fields": [field._asdict() for field in one.fields]} for one in found]
+        _print_json({"versions": versions})
+    else:
+        for one in found:
+            since = f" from {one.effective_from}" if one.effective_from else ""
+            beside = f" {one.compared_with}" if one.compared_with else ""
+            typer.echo(printable(f"{one.place}: {one.kind} {one.id}{since}: {one.change}{beside}"))
+            for field in one.fields[:MAX_FIELDS]:
+                typer.echo(printable(f"    {field}"))
+            if len(one.fields) > MAX_FIELDS:
+                typer.echo(f"    and {len(one.fields) - MAX_FIELDS:,} more fields, which --json names")
+    if any(one.change != "same" for one in found):
+        raise typer.Exit(1)
+
+
+@app.command()
+@cloud_errors_as_messages("waybill reference")
+def history(
+    thing: Annotated[str, typer.Argument(metavar="ID", help="The id of a fence, a tariff, an account ...")],
+    *,
+    lake: LakeAt,
+    kind: OfKind = None,
+    operators: Annotated[
+        Path | None, typer.Option("--operators", help="The trusted keys: check each signature by them.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show every publication of a thing: when, by whom, why, what its signature is worth, and what became of it.
+
+    With --operators each signature is checked again. Messages that named the thing and were refused are shown, too.
+
+    Exit status: 0; 1 if nothing of that id was published, or the lake cannot be read; 75 when the object store does not
+    answer; 78 for keys that cannot be read.
+
+    Example: waybill reference history acme --lake lake --operators operators.toml
+    """
+    from cloud_jobs.reference.checks import history as history_of
+    from cloud_jobs.reference.tables import publications_in
+
+    there = _lake(lake)
+    rows = [row for row in publications_in(there) if row["id"] == thing and kind in {None, row["kind"]}]
+    quarantined = [row for row in there.rows("reference_quarantine").to_pylist() if _names(row["key"] or "", thing)]
+    found = history_of(rows, quarantined, _trust(operators))
+    if as_json:
+        _print_json({"publications": [one._asdict() for one in found]})
+    elif found:
+        table = FittedTable(
+            *map(Column, ("published", "by")),
+            Column.text("why"),
+            *map(Column, ("signature", "state", "kind", "effective from")),
+            Column("publication", lesser=1),
+            Column.text("problem"),
+        )
+        for one in found:
+            words = (one.published_at, one.published_by, one.reason, one.signature, one.state, one.kind)
+            table.add(*words, one.effective_from, one.publication_id, one.problem)
+        screen().print(table)
+    if not found:
+        typer.echo(f"waybill reference: nothing of the id {thing!r} was published", err=True)
+        raise typer.Exit(1)
+
+
+def _names(key: str, thing: str) -> bool:
+    """Whether a message's key, or the id of a quarantined publication, is that of a thing."""
+    return key == thing or key.startswith(f"{thing}@")
+
+
+def _trust(operators: Path | None) -> ReferenceTrust:
+    from cloud_jobs.config import ReferenceSettings
+    from geo.reference.messages import ANYBODY
+
+    return ANYBODY if operators is None else ReferenceSettings(operators=operators).trust()
+
+
+def _lake(lake: str) -> Lake:
+    from cloud_jobs.lake.tables import Lake
+
+    return Lake(Location.of(lake))
+
+
+def _held_row(held: HeldVersion[Any]) -> dict[str, str]:
+    row = held.row
+    return _provenance(row) | {
+        "kind": row["kind"],
+        "id": row["id"],
+        "effective_from": beginning(row["kind"], row["body"]),
+        "published_at": _plain(row["published_at"]),
+        "publication_id": row["publication_id"],
+        "problem": "",
+    }
+
+
+def _refused_row(refused: RefusedVersion, row: dict[str, Any]) -> dict[str, str]:
+    return _provenance(row) | {
+        "kind": refused.kind,
+        "id": refused.id,
+        "effective_from": refused.effective_from,
+        "published_at": refused.published_at,
+        "publication_id": refused.publication_id,
+        "problem": f"{refused.place}: {refused.reason}",
+    }
+
+
+def _provenance(row: dict[str, Any]) -> dict[str, str]:
+    return {name: row[name] or "" for name in ("published_by", "signer", "reason")}
+
+
+def _version(row: dict[str, str]) -> tuple[str, ...]:
+    return row["kind"], row["id"], row["effective_from"], row["publication_id"]
+
+
+def _plain(value: Any) -> Any:
+    from geo.reference.moments import stamp
+
+    return stamp(value) if isinstance(value, datetime) else value
+
+
+def _list_table(rows: Iterable[dict[str, str]]) -> FittedTable:
+    table = FittedTable(
+        *map(Column, ("kind", "id", "effective from", "published at", "by")),
+        Column.text("why", lesser=1),
+        Column("publication", lesser=2),
+        Column.text("problem"),
+    )
+    for row in rows:
+        names = ("kind", "id", "effective_from", "published_at", "published_by", "reason", "publication_id", "problem")
+        table.add(*(Text(row[name]) for name in names))
+    return table
+
+
+def _print_json(content: object) -> None:
+    sys.stdout.write(printable_json(content, indent=2) + "\n")

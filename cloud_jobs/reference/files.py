@@ -1,0 +1,417 @@
+"""Versions of reference data, published to their topics: each publication gets its id here. Starts no Spark."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, NamedTuple, cast
+
+import pulsar
+
+from cloud_jobs.billing.contracts import StatedContract, contracts_of_toml, usable_contract
+from cloud_jobs.errors import CloudError, ReferenceFileError, ReferenceNotPublished
+from geo.alerts import AlertError, usable_rule
+from geo.reference.in_force import Usable, usable_fence
+from geo.reference.messages import MAX_BYTES, MAX_VALUES, NAMESPACE, TOPICS, Kind, stated_version
+from geo.reference.moments import UNKNOWN_BEGINNING, beginning
+from geo.spatial import Fence, FenceError
+from geo.spatial.features import Feature, feature_notices, read_features
+from geo.spatial.geojson import fence_of, kind_of
+from waybill.daemon.bounded_file import read_bounded
+from waybill.daemon.process import close_within
+from waybill.identity.publication_id import (
+    PROPERTY,
+    RANDOM_BITS,
+    is_far_ahead,
+    is_publication_id,
+    next_publication_id,
+)
+from waybill.identity.signatures import OperatorKey, Publication, sign_publication
+from waybill.identity.tokens import InvalidToken, read_claims
+from waybill.pulsar import cluster_clock
+from waybill.pulsar.pulsar_client import (
+    PulsarAccess,
+    PulsarAccessError,
+    PulsarToken,
+    TokenNotGood,
+    close_quietly,
+    open_pulsar_client,
+)
+from waybill.record import InvalidJson, parse_json
+from waybill.settings import as_read, file_fault, printable
+
+# Fences, contracts and alert rules in files: read, and checked as where they are used.
+
+FENCES_FILE: Final = "fences.geojson"
+"""What a folder of reference data has beside contracts in `*.toml`."""
+MAX_FILES: Final = 10_000
+MAX_FILE_BYTES: Final = 256 << 20
+_TOML_TABLE: Final = re.compile(r"\A(?:[ \t]*(?:#[^\n]*)?\r?\n)*+[ \t]*\[\[?[ \t]*[A-Za-z_][A-Za-z_.]*[ \t]*\]")
+"""A text that begins, behind comments, with the head of a table: no JSON does."""
+_PlaceOf = Callable[..., str]
+"""Where a version stands in its file, or a part of it, which is named by the keys that lead to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceVersion:
+    """One version of one thing: `body` is its JSON text."""
+
+    kind: Kind
+    id: str
+    effective_from: str
+    body: str
+
+    @property
+    def key(self) -> str:
+        """Its name in the compacted topic."""
+        return f"{self.id}@{self.effective_from}"
+
+
+class PlacedVersion(NamedTuple):
+    """A version and where it stands: its file and place, and those of a part of it.
+
+    `notices`: what it says without being wrong, and may not be meant: a shape that was repaired, a name that is almost
+    one that counts.
+    """
+
+    place: str
+    version: ReferenceVersion
+    place_of: Callable[..., str]
+    notices: tuple[str, ...] = ()
+
+
+def read_reference(paths: Iterable[Path]) -> list[ReferenceVersion]:
+    """The versions in files, as `read_placed` has them. Raises ReferenceFileError."""
+    return [one.version for one in read_placed(paths)]
+
+
+def read_placed(paths: Iterable[Path]) -> list[PlacedVersion]:
+    """The versions in files of any name, and in the files of folders, each once, with its file and place.
+
+    TOML holds contracts; any other file is GeoJSON, and holds fences and gates.
+    Raises ReferenceFileError with everything that is wrong, each fault behind its file and place. What versions, each
+    right alone, say against each other is for `contracts.check`.
+    """
+    placed: dict[tuple[Kind, str, str], PlacedVersion] = {}
+    readings: dict[tuple[Kind, str], PlacedVersion] = {}
+    faults: list[str] = []
+    for path in paths:
+        files = _files_of(path) if path.is_dir() else [path]
+        if not files:
+            faults.append(f"{printable(str(path))}: the folder has no {FENCES_FILE}, and no contracts in *.toml")
+        for file in files:
+            # A name may have any characters, and is shown to people.
+            name = printable(str(file))
+            for place_of, made, notices in _versions_in(file):
+                place = place_of()
+                if isinstance(made, str):
+                    faults.append(f"{name}{place}: {made}")
+                    continue
+                one = PlacedVersion(f"{name}{place}", made, partial(_within, name, place_of), notices)
+                first = placed.setdefault(_identity(made), one)
+                read_first = readings.setdefault((made.kind, as_read(made.id)), one)
+                if read_first.version.id != made.id:
+                    same = near_equal_fault(made.kind, made.id, read_first.version.id, read_first.place)
+                    faults.append(f"{name}{place}: {same}")
+                if first.version != made:
+                    since = f" from {made.effective_from}" if made.effective_from else ""
+                    twice = f"{made.kind} {made.id!r}{since} is given twice, with two contents ({first.place})"
+                    faults.append(f"{name}{place}: {twice}")
+    if faults:
+        raise ReferenceFileError(faults)
+    return [*placed.values()]
+
+
+def near_equal_fault(kind: str, name: str, other: str, where: str) -> str:
+    """That two ids read the same, both spelled out; `where` the other one stands."""
+    return f"the id of this {kind} is written {name!a}, and {other!a} reads the same ({where})"
+
+
+def _files_of(folder: Path) -> list[Path]:
+    fences = folder / FENCES_FILE
+    named = [fences] if fences.exists() else []
+    return [*named, *islice(sorted(folder.glob("*.toml")), MAX_FILES)]
+
+
+def _identity(version: ReferenceVersion) -> tuple[Kind, str, str]:
+    begin = beginning(version.kind, version.body)
+    return version.kind, version.id, version.effective_from if begin == UNKNOWN_BEGINNING else begin
+
+
+def _within(file: str, place_of: _PlaceOf, *inner: str | int) -> str:
+    return f"{file}{place_of(*inner)}"
+
+
+class _Read(NamedTuple):
+    """A version of a file, or what is wrong with it."""
+
+    place_of: _PlaceOf
+    made: ReferenceVersion | str
+    notices: tuple[str, ...] = ()
+
+
+def _versions_in(file: Path) -> Iterator[_Read]:
+    """The versions of a file, or what is wrong with them, each with its place."""
+    try:
+        text = _text_of(file)
+        if file.suffix == ".toml":
+            yield from _contracts_in(text)
+            return
+        if _TOML_TABLE.search(text):
+            yield _Read(
+                _place_is(""), "is not GeoJSON, and looks like TOML: name it .toml to have it read as contracts"
+            )
+            return
+    except (OSError, ValueError) as error:
+        yield _Read(_place_is(""), f"cannot be read: {file_fault(error)}")
+        return
+    yield from map(_fence, read_features(text))
+
+
+def _text_of(file: Path) -> str:
+    """The text of a file. Raises OSError, and ValueError for one that is too large."""
+    return read_bounded(file, MAX_FILE_BYTES).decode("utf-8-sig")
+
+
+def _place_is(place: str) -> _PlaceOf:
+    return lambda *_: place
+
+
+def _contracts_in(text: str) -> Iterator[_Read]:
+    found, faults = contracts_of_toml(text)
+    for fault in faults:
+        yield _Read(_place_is(fault.place), fault.reason)
+    for one in found:
+        yield _Read(partial(_line, one), _stated(one))
+
+
+def _line(stated: StatedContract, *inner: str | int) -> str:
+    return f":{stated.line_of(*inner)}"
+
+
+def _stated(stated: StatedContract) -> ReferenceVersion | str:
+    body = stated.made.model_dump(mode="json", exclude_defaults=True)
+    try:
+        return make_version(cast("Kind", stated.kind), body)
+    except ValueError as error:
+        return str(error)
+
+
+def counts_text(counts: Mapping[Kind, int]) -> str:
+    """How many versions there are of each kind, for reading: `2 accounts, 1 legal entity`."""
+    words = {kind: kind.replace("_", " ") for kind in counts}
+    several = {kind: f"{one.removesuffix('y')}ies" if one.endswith("y") else f"{one}s" for kind, one in words.items()}
+    return ", ".join(f"{counts[kind]} {(words if counts[kind] == 1 else several)[kind]}" for kind in sorted(counts))
+
+
+def _fence(feature: Feature) -> _Read:
+    place = _place_is(f": {feature.place}")
+    try:
+        made = fence_of(feature)
+        version = make_version("fence", feature.value)
+    except FenceError as error:
+        return _Read(place, str(FenceError(error.reason, fence_id=error.fence_id)))
+    except ValueError as error:
+        return _Read(place, str(error))
+    said = [*(made.notes if isinstance(made, Fence) else ()), *feature_notices(feature.value)]
+    notices = tuple(f"{kind_of(made)} {made.id!r}: {one}" for one in said)
+    return _Read(place, fault_of("fence", version.body) or version, notices)
+
+
+def make_version(kind: Kind, body: dict[str, Any]) -> ReferenceVersion:
+    """A version as it can be published. Raises ValueError for what would be refused where it arrives."""
+    name, begin = stated_version(kind, body)
+    if not name:
+        raise ValueError(f"a {kind} has no id")
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    try:
+        parse_json(text.encode(), max_bytes=MAX_BYTES, max_values=MAX_VALUES)
+    except (InvalidJson, ValueError) as error:
+        raise ValueError(f"the {kind} {name!r} cannot be published: {error}") from error
+    return ReferenceVersion(kind, name, begin, text)
+
+
+def fault_of(kind: Kind, body: str) -> str:
+    """Why the text of a version cannot be used, by the jobs or by the bill; "": it can."""
+    try:
+        usable(kind, body)
+    except (CloudError, AlertError, FenceError) as error:
+        return str(error)
+    return ""
+
+
+def usable(kind: str, body: str) -> Usable[object]:
+    """What a text makes, where it is used, and from when it is in force. Raises CloudError, AlertError, FenceError."""
+    match kind:
+        case "fence":
+            return usable_fence(body)
+        case "alert_rule":
+            return usable_rule(body)
+        case _:
+            return usable_contract(kind, body)
+
+
+_TIMEOUT_S = 10
+_RIGHT_NEEDED = (
+    "take the token of a role that may: one with the grant `produce` there in the topology, as `publisher` has in the "
+    "local stack (access/tokens/publisher.token); `token_file` under [access] names it"
+)
+_NEW_TOKEN = {"way_out": "write a new token of a role that may publish (waybill pki token ROLE)"}
+_ANYBODY = PulsarAccess()
+_Publication = tuple[ReferenceVersion, str]
+
+
+class Signing(NamedTuple):
+    """As whom something is published, and why."""
+
+    key: OperatorKey
+    reason: str
+
+
+def check_clock(admin_urls: Sequence[str], access: PulsarAccess) -> None:
+    """Compares this machine's clock with that of the first cluster that answers. Raises ReferenceNotPublished.
+
+    The ids of publications are their order, and a clock that is ahead puts its own behind every correction.
+    """
+    reasons, way_out = list[str](), dict[str, str]()
+    _check_token(access)
+    for url in admin_urls:
+        try:
+            return cluster_clock.check_clock(url, access)
+        except cluster_clock.ClockUnknown as unknown:
+            reasons.append(str(unknown))
+            if isinstance(unknown, cluster_clock.NotLetIn):
+                way_out = _NEW_TOKEN
+        except cluster_clock.ClockDiffers as differs:
+            raise ReferenceNotPublished([str(differs)]) from differs
+    raise ReferenceNotPublished(reasons, **way_out)
+
+
+def _check_token(access: PulsarAccess) -> None:
+    """Raises ReferenceNotPublished for a token that no cluster takes: they would be asked until time is over."""
+    try:
+        access.check_token(time.time())
+    except TokenNotGood as error:
+        raise ReferenceNotPublished([str(error)], **_NEW_TOKEN) from error
+
+
+def publish(
+    service_urls: Sequence[str],
+    versions: Iterable[ReferenceVersion],
+    access: PulsarAccess = _ANYBODY,
+    *,
+    signing: Signing | None = None,
+    clock: Callable[[], float] = time.time,
+) -> int:
+    """Publishes versions to the topics of the first cluster that takes them, and returns their number.
+
+    `signing`: as whom, and why; a centre takes what is published without only if it takes everything.
+
+    All are persisted then. They come, in their order, after every publication that stands last in a topic of that
+    cluster, whatever `clock` (seconds since 1970) says. A cluster that is tried after another gets the same ids: what
+    arrived in both counts once. What was published by a clock more than five minutes ahead is no publication to
+    come after; a clock that is itself so far behind most publications publishes nothing. Raises ReferenceNotPublished.
+    """
+    _check_token(access)
+    todo, reasons, now_ms = list(versions), list[str](), round(clock() * 1000)
+    publications: list[_Publication] = []
+    way_out: dict[str, str] = {}
+    for url in service_urls:
+        try:
+            client = open_pulsar_client(url, access, timeout_s=_TIMEOUT_S)
+            try:
+                publications = publications or _with_ids(todo, _newest_id(client, now_ms), now_ms)
+                return _send(client, publications, signing)
+            finally:
+                close_within([partial(close_quietly, client)])
+        except pulsar.AuthorizationError:
+            way_out = {"way_out": _RIGHT_NEEDED}
+            reasons.append(f"{url}: the role {_role(access)} may not publish on {NAMESPACE}")
+        except (PulsarAccessError, pulsar.PulsarException, ValueError, RuntimeError) as error:
+            reasons.append(f"{url}: {error}")
+    raise ReferenceNotPublished(reasons, **way_out)
+
+
+def _role(access: PulsarAccess) -> str:
+    """Whom the token of an access names; "" where it has none that says so."""
+    try:
+        token = PulsarToken(access)
+        return repr(read_claims(token()).role) if token else "of nobody, for want of a token,"
+    except (PulsarAccessError, InvalidToken):
+        return "of this token"
+
+
+def _with_ids(versions: Iterable[ReferenceVersion], newest: str | None, now_ms: int) -> list[_Publication]:
+    publications: list[_Publication] = []
+    for version in versions:
+        newest = next_publication_id(newest, now_ms, secrets.randbits(RANDOM_BITS))
+        publications.append((version, newest))
+    return publications
+
+
+def _newest_id(client: pulsar.Client, now_ms: int) -> str | None:
+    """The highest of the ids that are not far ahead. Raises ValueError if most are: then this clock is wrong."""
+    newest = _last_id(client)
+    if newest is None or not is_far_ahead(newest, now_ms):
+        return newest
+    every = [one for topic in TOPICS.values() for one in _ids(client, topic, pulsar.MessageId.earliest) if one]
+    near = [one for one in every if not is_far_ahead(one, now_ms)]
+    if len(near) * 2 < len(every):
+        raise ValueError(f"this machine's clock is minutes behind {len(every) - len(near)} of {len(every)} ids")
+    return max(near, default=None)
+
+
+def _last_id(client: pulsar.Client) -> str | None:
+    """The highest of the ids that stand last in the topics; of a topic that ends with what has no id, the highest."""
+    found = list[str]()
+    for topic in TOPICS.values():
+        last = list(_ids(client, topic, pulsar.MessageId.latest))
+        found += filter(None, _ids(client, topic, pulsar.MessageId.earliest) if None in last else last)
+    return max(found, default=None)
+
+
+def _ids(client: pulsar.Client, topic: str, start: pulsar.MessageId) -> Iterator[str | None]:
+    """The ids of the messages of a topic, from `start` on; None of a message without one."""
+    reader = client.create_reader(
+        f"{NAMESPACE}/{topic}",
+        start,
+        # of what was compacted the topic itself may hold nothing any more
+        is_read_compacted=True,
+        start_message_id_inclusive=True,
+    )
+    try:
+        while reader.has_message_available():
+            yield _id_of(reader.read_next(_TIMEOUT_S * 1000))
+    finally:
+        reader.close()
+
+
+def _id_of(message: pulsar.Message) -> str | None:
+    try:
+        text = message.properties().get(PROPERTY)
+    except UnicodeDecodeError:
+        return None
+    if text is None or not is_publication_id(text) or is_far_ahead(text, message.publish_timestamp()):
+        return None
+    return str(text)
+
+
+def _send(client: pulsar.Client, publications: Iterable[_Publication], signing: Signing | None) -> int:
+    producers = {kind: client.create_producer(f"{NAMESPACE}/{topic}") for kind, topic in TOPICS.items()}
+    count = 0
+    for version, publication_id in publications:
+        body, properties = version.body.encode(), {PROPERTY: publication_id}
+        # with its id, which is drawn only when it is known after which others it comes
+        if signing is not None:
+            published = Publication(version.kind, version.key, body)
+            properties = sign_publication(signing.key, published, publication_id, signing.reason)
+        producers[version.kind].send(body, properties=properties, partition_key=version.key)
+        count += 1
+    return count

@@ -1,0 +1,345 @@
+"""Reference data is pushed: fences, tariffs and accounts are published to compacted topics and arrive like records.
+
+`reference_publisher` publishes them; here they are collected into the table `reference`, each publication once. Any
+number of collectors may run at once.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+
+from cloud_jobs.errors import ClockBehind, CloudError
+from cloud_jobs.lake.appending import append_missing
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.transactions import MAX_LEAD
+from cloud_jobs.lake.values import hex_digest
+from geo.alerts import AlertError
+from geo.reference.in_force import (
+    InForce,
+    PublishedFences,
+    Usable,
+    parse_fence,
+    publication_order,
+    published_fences,
+    versions_in_force,
+)
+from geo.reference.messages import (
+    NAMESPACE,
+    TOPICS,
+    Kind,
+    QuarantinedMessage,
+    ReferenceTrust,
+    check_content,
+    named_message,
+    quarantined_publication,
+    read_messages,
+)
+from geo.spatial import FenceError
+from geo.spatial.activity import effective_ms
+from waybill.identity.publication_id import is_far_ahead
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from geo.spatial import Fence, Gate
+
+
+# The published fences as the lake has them, and what they make for a job. Knows no Spark.
+
+
+class ParsedFences(NamedTuple):
+    """What features are."""
+
+    fences: tuple[Fence, ...]
+    gates: tuple[Gate, ...]
+
+
+def parse_fences(features: Iterable[str]) -> ParsedFences:
+    """The fences and gates of features, each a text by itself.
+
+    Raises CloudError for one that cannot be used: with a fence less, its published events would be retracted.
+    """
+    from geo.spatial import Fence, Gate  # noqa: PLC0415
+
+    made = [*parsed(features)]
+    return ParsedFences(
+        tuple(one for one in made if isinstance(one, Fence)), tuple(one for one in made if isinstance(one, Gate))
+    )
+
+
+def parsed(features: Iterable[str]) -> Iterator[Fence | Gate]:
+    """What each of some features is, in their order; raises CloudError for one that cannot be used."""
+    try:
+        yield from map(parse_fence, features)
+    except FenceError as fault:
+        raise CloudError(f"nothing is computed, for a fence that was published cannot be used: {fault}") from fault
+
+
+def fences_in(lake: Lake) -> PublishedFences:
+    """The fences in force; validated again only when the table is another one."""
+    table = lake.open("reference")
+    return _fences_at(lake, table.metadata().id, table.version())
+
+
+# a job that follows asks every few seconds, and the fences of a country take longer than that to validate
+@lru_cache(maxsize=1)
+def _fences_at(lake: Lake, _table_id: str, _version: int) -> PublishedFences:
+    return published_fences(lake.rows("reference", where=[("kind", "=", "fence")]).to_pylist())
+
+
+# Which publications of reference data are in force at the centre: the rule of `geo.reference`. Knows no Spark.
+
+Made = TypeVar("Made")
+
+
+def in_force(rows: Iterable[dict[str, Any]], parse: Callable[[str, str], Usable[Made]]) -> InForce[Made]:
+    """What rows of the reference table, in any order, amount to.
+
+    `parse` makes something of a kind and a text, or raises CloudError, AlertError or FenceError.
+    """
+    return versions_in_force(rows, parse, (CloudError, AlertError, FenceError))
+
+
+# When a job last read the topics of reference data: a note in the lake. Knows no Spark.
+
+_NOTE: Final = "last-reference.json"
+
+
+def note_taken(lake: Lake, now: datetime) -> None:
+    """Leaves a note that the topics were read, for whoever asks whether anybody does. Raises OSError, LakeError."""
+    with lake.location.errors_named(), lake.location.files().open_output_stream(_NOTE) as file:
+        file.write(json.dumps({"taken_at": now.isoformat()}).encode())
+
+
+def reference_taken_at(lake: Lake) -> datetime | None:
+    """When a job last read the topics; None: no such note is there. Raises StoreUnavailable."""
+    try:
+        with lake.location.errors_named(), lake.location.files().open_input_file(_NOTE) as file:
+            return datetime.fromisoformat(json.loads(file.read())["taken_at"]).astimezone(UTC)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+MAX_NAMED: Final = 100
+"""Of what cannot be used so many are named in a line of the log."""
+_HELD_COLUMNS: Final = ["publication_id", "digest", "commit_number"]
+_FAR_AHEAD: Final = (
+    "ahead: it was published by a clock more than five minutes ahead; publish it again by one that is right"
+)
+_log = structlog.get_logger(__name__)
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedReference:
+    """What a collector found: publications that the table holds now, how many of them it added, and what is none."""
+
+    publications: int
+    added: int
+    quarantined: tuple[QuarantinedMessage, ...]
+
+
+def collect(
+    spark: SparkSession, lake: Lake, source_options: dict[str, str], trust: ReferenceTrust
+) -> CollectedReference:
+    """Takes what the topics hold into the tables. Fences that cannot be used are logged.
+
+    Raises ClockBehind, CommitConflict.
+    """
+    _check_clock(lake, datetime.now(UTC))
+    messages = {
+        kind: (
+            spark.read.format("pulsar")
+            .options(**source_options)
+            .option("topics", f"{NAMESPACE}/{topic}")
+            .option("readCompacted", "true")
+            .load()
+            .select("key", "value", "properties", "publish_time", "message_id", "malformed")
+            .toArrow()
+            .to_pylist()
+        )
+        for kind, topic in TOPICS.items()
+    }
+    collected = store(lake, messages, trust)
+    _log_named("messages that are no publications", collected.quarantined)
+    _log_named("fences that cannot be used", fences_in(lake).refused)
+    note_taken(lake, datetime.now(UTC))
+    return collected
+
+
+def store(
+    lake: Lake,
+    messages: Mapping[Kind, Iterable[dict[str, Any]]],
+    trust: ReferenceTrust,
+    *,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    pause: Callable[[float], object] = time.sleep,
+) -> CollectedReference:
+    """Takes messages of each topic into the tables, those that are no publications into the quarantine.
+
+    So is what nobody signed whom `trust` takes.
+
+    Each is there once, however often it comes and however many do this at once. Raises CommitConflict, LakeError.
+    """
+    publications, quarantined = list[Row](), list[Row]()
+    began, refused, held = now(), _refused(lake), _held(lake)
+    for kind, of_kind in messages.items():
+        read = read_messages(kind, of_kind, trust, held)
+        quarantined += read.quarantined
+        for row in read.publications:
+            if found := _quarantined(row, refused, began):
+                quarantined.append(found)
+            else:
+                publications.append(row)
+    contradicting: list[Row] = []
+
+    def missing(table: pa.Table) -> list[Row]:
+        digests = dict(zip(*(table[name].to_pylist() for name in ("publication_id", "digest")), strict=True))
+        new, contradicting[:] = _compared(digests, publications)
+        number = 1 + (pc.max(table["commit_number"]).as_py() or 0)
+        return [row | {"collected_at": began, "commit_number": number} for row in new]
+
+    added = append_missing(lake, "reference", _HELD_COLUMNS, missing, pause=pause)
+    quarantined += contradicting
+    _quarantine(lake, quarantined, now, pause)
+    named = tuple(named_message(row) for row in quarantined)
+    return CollectedReference(lake.open("reference").count(), len(added), named)
+
+
+def _check_clock(lake: Lake, now: datetime) -> None:
+    # what was published a minute ago would be refused for good, as by a clock far ahead
+    latest = lake.open("records").history(1)
+    committed = max((datetime.fromtimestamp(one["timestamp"] / 1000, UTC) for one in latest), default=now)
+    if committed > now + MAX_LEAD:
+        raise ClockBehind(now, committed)
+
+
+def _held(lake: Lake) -> dict[str, str]:
+    """The digests of what was taken, by the ids of the publications."""
+    table = lake.rows("reference", ["publication_id", "digest"])
+    return dict(zip(table["publication_id"].to_pylist(), table["digest"].to_pylist(), strict=True))
+
+
+def _refused(lake: Lake) -> dict[str, dict[str, str]]:
+    """By publication id the reasons for which contents under it were refused, by their fingerprints."""
+    found: dict[str, dict[str, str]] = {}
+    for row in lake.rows("reference_quarantine", ["publication_id", "fingerprint", "reason"]).to_pylist():
+        found.setdefault(row["publication_id"], {})[row["fingerprint"]] = row["reason"]
+    return found
+
+
+def _quarantined(row: Row, refused: Mapping[str, Mapping[str, str]], now: datetime) -> Row | None:
+    """The row of the quarantine for a publication that is refused; None: it is not.
+
+    What was refused once stays so: a clock that moves on must not put it in force after its correction.
+    """
+    if before := refused.get(row["publication_id"]):
+        made = quarantined_publication(row, _FAR_AHEAD)
+        if reason := before.get(made["fingerprint"]):
+            return made | {"reason": reason}
+    if is_far_ahead(row["publication_id"], now.timestamp() * 1000):
+        return quarantined_publication(row, _FAR_AHEAD)
+    return None
+
+
+def _compared(digests: dict[str, str], publications: Iterable[Row]) -> tuple[list[Row], list[Row]]:
+    """Of publications those with an id that is not held, each once, and rows for those that say another thing."""
+    new, contradicting, held = list[Row](), list[Row](), {*digests}
+    for row in publications:
+        name = row["publication_id"]
+        try:
+            check_content(row, digests.setdefault(name, row["digest"]))
+        except ValueError as fault:
+            contradicting.append(quarantined_publication(row, str(fault)))
+        else:
+            if name not in held:
+                held.add(name)
+                new.append(row)
+    return new, contradicting
+
+
+def _quarantine(lake: Lake, rows: Sequence[Row], now: Callable[[], datetime], pause: Callable[[float], object]) -> None:
+    def missing(table: pa.Table) -> list[Row]:
+        known = {*table["fingerprint"].to_pylist()}
+        new = {row["fingerprint"]: row for row in rows if row["fingerprint"] not in known}
+        return [row | {"quarantined_at": now()} for row in new.values()]
+
+    if rows:
+        append_missing(lake, "reference_quarantine", ["fingerprint"], missing, pause=pause)
+
+
+def _log_named(event: str, named: Sequence[object]) -> None:
+    if named:
+        not_named = max(len(named) - MAX_NAMED, 0)
+        _log.warning(event, count=len(named), refused=[str(one) for one in named[:MAX_NAMED]], not_named=not_named)
+
+
+def quarantined_messages(lake: Lake) -> list[Row]:
+    """The quarantine of the reference data, without the contents, in the order in which it was filled."""
+    names = ["topic", "message_id", "key", "publication_id", "reason", "published_at", "quarantined_at"]
+    rows = lake.rows("reference_quarantine", names).to_pylist()
+    return sorted(rows, key=lambda row: (row["quarantined_at"], row["topic"], row["message_id"] or ""))
+
+
+def publications_in(lake: Lake) -> list[Row]:
+    """All rows of the reference table, in the order in which they were published."""
+    return sorted(lake.rows("reference").to_pylist(), key=publication_order)
+
+
+NO_FENCE: Final = ""
+"""The fence version of a row that no fence has a say in: outside of all, and of the device as a whole."""
+
+
+_HOUR_MS: Final = 3_600_000
+
+
+class FenceVersions:
+    """Which versions of a fence had a say in an hour: those that stood for its id in it, or within a gap before it.
+
+    A segment belongs to the hour of the fix that ends it, and begins at most a gap earlier. `made`: each feature, as
+    text, and what it is. Whether a weekly window was open plays no part: it is in the body of its version.
+    """
+
+    def __init__(self, made: Iterable[tuple[str, Fence | Gate]], gap_ms: int) -> None:
+        self._gap_ms = gap_ms
+        self._of_id: dict[str, list[list[tuple[int, str]]]] = {}
+        # one id may stand for a fence and for a gate, if they were published one by one
+        kinds: dict[tuple[str, type], list[tuple[int, str]]] = {}
+        for body, place in made:
+            text = json.dumps(json.loads(body), sort_keys=True)
+            kinds.setdefault((place.id, type(place)), []).append((effective_ms(place), text))
+        for (name, _), versions in sorted(kinds.items(), key=lambda item: (item[0][0], item[0][1].__name__)):
+            self._of_id.setdefault(name, []).append(sorted(versions))
+        self._known: dict[tuple[str, ...], str] = {}
+
+    def of(self, zone: str, hour: int) -> str:
+        """The fence version of a zone in an hour since 1970: 16 hex digits of the SHA-256 of the bodies, each in one
+        line with sorted keys, in the order of their beginnings; NO_FENCE for what is no fence's id."""
+        kinds = self._of_id.get(zone)
+        if kinds is None:
+            return NO_FENCE
+        if len(kinds) == 1 and len(kinds[0]) == 1:
+            bodies: tuple[str, ...] = (kinds[0][0][1],)
+        else:
+            bodies = tuple(body for versions in kinds for body in self._standing(versions, hour))
+        if bodies not in self._known:
+            self._known[bodies] = hex_digest("".join(f"{body}\n" for body in bodies))
+        return self._known[bodies]
+
+    def _standing(self, versions: Sequence[tuple[int, str]], hour: int) -> list[str]:
+        begins = [begin for begin, _ in versions]
+        first = max(bisect_right(begins, hour * _HOUR_MS - self._gap_ms) - 1, 0)
+        end = bisect_left(begins, (hour + 1) * _HOUR_MS)
+        return [body for _, body in versions[first:end]]
