@@ -2,12 +2,11 @@
 
 from gateway.config import GatewaySettings
 from gateway.engine import Engine, NotSent, Produce, SendAck
-from gateway.errors import AddressTaken, BrokerUnreachable, GatewayError, NoAnswer, PulsarUnreachable, ThreadEnded
+from gateway.errors import BrokerUnreachable, GatewayError, NoAnswer, PulsarUnreachable
 from gateway.service import Service
 from gateway.status import GatewayStatus, read_status
 
 __all__ = [
-    "AddressTaken",
     "BrokerUnreachable",
     "Engine",
     "GatewayError",
@@ -19,6 +18,5 @@ __all__ = [
     "PulsarUnreachable",
     "SendAck",
     "Service",
-    "ThreadEnded",
     "read_status",
 ]

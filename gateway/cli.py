@@ -5,26 +5,22 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import structlog
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from gateway.access.cli import app as access
 from gateway.alerts.cli import app as alerts
+from gateway.commands import checked_settings, errors_as_messages, run_daemon, say_warnings, show
 from gateway.config import Drain, GatewaySettings, RegistrySettings, open_registry, open_secrets, share_group
-from gateway.errors import GatewayError, NoAnswer, last_line
 from gateway.service import Service
 from gateway.status import read_silent, read_status, silent_table, status_table
 from gateway.status_answer import check_answering
-from waybill.daemon.logs import start_logging
 from waybill.daemon.process import add_version_option
 from waybill.daemon.tls import unusable_tls_files
 from waybill.identity.authority import common_name, read_certificates
@@ -34,7 +30,7 @@ from waybill.identity.sealing import read_public_key
 from waybill.mqtt.broker_settings import is_this_machine, unusable_files
 from waybill.pulsar.pulsar_address import host_names
 from waybill.pulsar.pulsar_client import PulsarAccessError, PulsarToken, token_faults, tokens_ending
-from waybill.settings import SettingsError, load, printable_json, read_file
+from waybill.settings import SettingsError, load, read_file
 
 # What a configuration needs from its machine, looked at before the gateway starts.
 
@@ -165,24 +161,13 @@ def run(*, config: ConfigOption) -> None:
 
     Example: fleet-gateway run --config gateway.toml
     """
-    settings, now_s = _checked_settings(config), time.time()
-    limit = start_logging(settings.log)
-    log = structlog.get_logger("gateway")
-    for warning in (*warnings(settings, config, now_s), *ended_tokens(settings, now_s)):
-        log.warning("configuration", problem=warning)
-    # Hardly anything here is in a cycle: looking through all that is in flight for some is done less often.
-    gc.freeze()
-    gc.set_threshold(_GC_OBJECTS)
-    try:
-        Service(settings, _reloading(config, settings), lambda: limit.log_suppressed(log)).run()
-    except GatewayError as error:
-        _exit_with(str(error))
-    except Exception as error:
-        log.exception("stopped by an internal error", error=last_line(error))
-        # An error of its own: start it again. A thread that ended is named, and ends it with 1.
-        raise typer.Exit(os.EX_SOFTWARE) from error
-    finally:
-        limit.log_suppressed(log)
+    with errors_as_messages("fleet-gateway"):
+        settings, now_s = checked_settings(GatewaySettings, config, problems), time.time()
+        # Hardly anything here is in a cycle: looking through all that is in flight for some is done less often.
+        gc.freeze()
+        gc.set_threshold(_GC_OBJECTS)
+        found = [*warnings(settings, config, now_s), *ended_tokens(settings, now_s)]
+        run_daemon("gateway", settings.log, found, partial(Service, settings, _reloading(config, settings)))
 
 
 @app.command("check-config")
@@ -193,15 +178,13 @@ def check_config(*, config: ConfigOption) -> None:
 
     Example: fleet-gateway check-config --config gateway.toml
     """
-    settings, now_s = _checked_settings(config), time.time()
-    with _mistakes_as_lines():
+    with errors_as_messages("fleet-gateway"):
+        settings = checked_settings(GatewaySettings, config, problems)
         # Nothing moves with such a token; a gateway that runs waits for another one.
-        if ended := ended_tokens(settings, now_s):
+        if ended := ended_tokens(settings, time.time()):
             raise SettingsError(str(config), ended)
-    for warning in warnings(settings, config, now_s):
-        _say(f"{config}: warning: {warning}")
-    text = f"{config}: right. Gateway {settings.name}, region {settings.region}"
-    Console().print(Text(text), soft_wrap=True)
+    say_warnings(config, partial(warnings, settings, config))
+    typer.echo(f"{config}: right. Gateway {settings.name}, region {settings.region}")
 
 
 @app.command()
@@ -214,19 +197,12 @@ def status(
 
     Example: fleet-gateway status --config gateway.toml --json
     """
-    try:
-        settings = _settings(config)
+    with errors_as_messages("fleet-gateway"):
+        settings = load(GatewaySettings, config)
         answer = read_status(settings.status)
         answering = f"gateway {answer.gateway} of region {answer.region}"
         check_answering(settings.status, answering, f"gateway {settings.name} of region {settings.region}")
-    except NoAnswer as error:
-        _exit_with(str(error))
-    if as_json:
-        sys.stdout.write(printable_json(answer, indent=2) + "\n")
-    else:
-        Console().print(status_table(answer))
-    if not answer.healthy:
-        raise typer.Exit(1)
+    show(answer, lambda: status_table(answer), as_json=as_json, is_good=answer.healthy)
 
 
 @app.command()
@@ -241,38 +217,9 @@ def silent(
 
     Example: fleet-gateway silent --config gateway.toml
     """
-    try:
-        answer = read_silent(_settings(config).status)
-    except NoAnswer as error:
-        _exit_with(str(error))
-    if as_json:
-        sys.stdout.write(printable_json(answer, indent=2) + "\n")
-    else:
-        Console().print(silent_table(answer))
-    if not answer.is_known:
-        raise typer.Exit(1)
-
-
-def _checked_settings(config: Path) -> GatewaySettings:
-    with _mistakes_as_lines():
-        settings = load(GatewaySettings, config)
-        if found := problems(settings):
-            raise SettingsError(str(config), found)
-    return settings
-
-
-def _settings(config: Path) -> GatewaySettings:
-    with _mistakes_as_lines():
-        return load(GatewaySettings, config)
-
-
-@contextmanager
-def _mistakes_as_lines() -> Iterator[None]:
-    try:
-        yield
-    except SettingsError as error:
-        _say("\n".join(error.lines))
-        raise typer.Exit(os.EX_CONFIG) from error
+    with errors_as_messages("fleet-gateway"):
+        answer = read_silent(load(GatewaySettings, config).status)
+    show(answer, lambda: silent_table(answer), as_json=as_json, is_good=answer.is_known)
 
 
 def _reloading(config: Path, started_with: GatewaySettings) -> Callable[[], Drain]:
@@ -300,12 +247,3 @@ def _changed(settings: GatewaySettings, started_with: GatewaySettings) -> list[s
     """The sections that differ, apart from what a reload takes over."""
     names = set(GatewaySettings.model_fields) - {"drain"}
     return sorted(name for name in names if getattr(settings, name) != getattr(started_with, name))
-
-
-def _say(text: str) -> None:
-    Console(stderr=True).print(Text(text), soft_wrap=True)
-
-
-def _exit_with(text: str) -> NoReturn:
-    _say(f"fleet-gateway: {text}")
-    raise typer.Exit(1)

@@ -6,10 +6,8 @@ GatewayError
 │   └── SessionNotEnded  it answers, and does not let one session be taken over
 ├── PulsarUnreachable    the regional Pulsar cluster does not give a producer
 ├── EntryNotTaken        what an access daemon published is not taken by its own reader of the registry
-├── AddressTaken         metrics and status cannot be served at their address
 ├── ClockSetBack         what was forgotten by the clock of before has to be read again
 ├── NoAnswer             no gateway answers at the address of its status
-├── ThreadEnded          a thread of this process ended by itself
 ├── AlertsUnread         a topic of alerts or verdicts cannot be read
 ├── StateUnusable        the notifier's state file cannot be read or written
 ├── AccountUnusable      a published account does not say which devices it has
@@ -21,21 +19,14 @@ GatewayError
 
 from __future__ import annotations
 
-import os
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-import typer
-
-from waybill.identity.errors import IdentityError
-from waybill.pulsar.pulsar_client import PulsarAccessError
-from waybill.settings import SettingsError
+from waybill.daemon.errors import DaemonError
 
 _MAX_TEXT = 500
 
 
-class GatewayError(Exception):
+class GatewayError(DaemonError):
     """Base of everything this package raises."""
 
 
@@ -59,20 +50,12 @@ class EntryNotTaken(GatewayError):
     """So the registry does not say what was to be given, and it is not given."""
 
 
-class AddressTaken(GatewayError):
-    """Another process listens there; give this gateway another `status.port`."""
-
-
 class ClockSetBack(GatewayError):
     """The process ends, and whoever supervises it starts it again."""
 
 
 class NoAnswer(GatewayError):
     """The status of a gateway cannot be read."""
-
-
-class ThreadEnded(GatewayError):
-    """Half a gateway is none: the process ends, and whoever supervises it starts it again."""
 
 
 class AlertsUnread(GatewayError):
@@ -107,19 +90,6 @@ class UndeliveredUnfit(GatewayError):
 
 class UndeliveredUnread(GatewayError):
     """The cluster does not give them, or another command has them now."""
-
-
-@contextmanager
-def alert_errors_as_messages(program: str) -> Iterator[None]:
-    """Of `program`: 78 for wrong settings, 1 for whatever else the packages raise."""
-    try:
-        yield
-    except SettingsError as error:
-        typer.echo("\n".join(error.lines), err=True)
-        raise typer.Exit(os.EX_CONFIG) from error
-    except (GatewayError, IdentityError, PulsarAccessError) as error:
-        typer.echo(f"{program}: {error}", err=True)
-        raise typer.Exit(1) from error
 
 
 def last_line(error: BaseException) -> str:

@@ -7,7 +7,6 @@ import os
 import random
 import select
 import signal
-import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -19,7 +18,7 @@ import structlog
 from gateway.config import Drain, GatewaySettings, Mqtt
 from gateway.effects import DevicePublisher, Forwarder, log_refusal
 from gateway.engine import Engine
-from gateway.errors import BrokerUnreachable, GatewayError, ThreadEnded
+from gateway.errors import BrokerUnreachable, GatewayError
 from gateway.inflight import UNKNOWN_SENDER, sender_of
 from gateway.metrics import GatewayMetrics
 from gateway.mqtt_connection import MqttConnection, PublishResult
@@ -33,12 +32,12 @@ from gateway.status import (
     PublicationResults,
     SilentDevices,
     StatusHolder,
-    serve_status,
     stall_problem,
 )
 from waybill.daemon.backoff import Backoff
+from waybill.daemon.service import ThreadWatch, serve_status
 from waybill.daemon.signals import WakeUp
-from waybill.daemon.status_server import StatusServer
+from waybill.daemon.status_server import json_answer
 from waybill.mqtt.mqtt_client import MqttMessage, Takeovers
 from waybill.pulsar.pulsar_client import TokenWatch
 
@@ -546,15 +545,16 @@ class Service:
         self._settings, self._reload = settings, reload
         self._wake = WakeUp()
         self._loop = GatewayLoop(settings, self._wake, log_suppressed=log_suppressed)
-        self._ended_thread = ""
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then finish what is in flight within the stop time-out."""
-        # By itself a thread that raises ends without a consequence for the process.
-        threading.excepthook = self._on_thread_ended
-        loop = self._loop
+        loop, watch = self._loop, ThreadWatch(self._wake.wake)
+        holder, registry = loop.status_holder, loop.metrics.registry
+        silent = {"/silent": lambda: json_answer(holder.silent.model_dump_json(indent=2))}
         with (
-            serve_status(self._settings.status, loop.metrics.registry, loop.status_holder) as server,
+            serve_status(
+                self._settings.status, registry, lambda: holder.status, lambda: holder.is_alive, silent
+            ) as server,
             self._wake.on_signals((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)) as signals,
         ):
             _LOG.info("started", gateway=self._settings.name, region=self._settings.region)
@@ -562,7 +562,7 @@ class Service:
                 while not loop.is_finished:
                     self._handle_signals(signals)
                     loop.run_once()
-                    self._check_threads(server)
+                    watch.check(server)
                 loop.disconnect()
             finally:
                 left = loop.close()
@@ -575,13 +575,3 @@ class Service:
             self._loop.reload(self._reload())
         if signals:
             self._loop.stop()
-
-    def _check_threads(self, server: StatusServer) -> None:
-        """Half a gateway is none: without the thread that closes Pulsar or serves the status, the process ends."""
-        if self._ended_thread or not server.is_serving:
-            raise ThreadEnded(self._ended_thread or "the thread that serves the status ended")
-
-    def _on_thread_ended(self, ended: threading.ExceptHookArgs) -> None:
-        name = ended.thread.name if ended.thread else "unknown"
-        self._ended_thread = f"the thread {name} ended with {ended.exc_type.__name__}: {ended.exc_value}"
-        self._wake.wake()

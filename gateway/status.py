@@ -8,16 +8,14 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from prometheus_client.registry import CollectorRegistry
 from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 from rich.text import Text
 
 from gateway.config import StatusEndpoint
-from gateway.errors import AddressTaken
 from gateway.inflight import Sender
 from gateway.status_answer import moment_text, read_answer
-from waybill.daemon.status_server import HttpAnswer, StatusServer, json_answer, metrics_answer
+from waybill.daemon.service import STUCK_AFTER_S
 from waybill.record import DeviceChannel, device_filter
 from waybill.settings import printable
 
@@ -139,9 +137,6 @@ def stall_problem(oldest_in_flight_s: float) -> str:
 
 # Metrics, health and status of the gateway over HTTP.
 
-STUCK_AFTER_S = 60.0
-"""A loop that has not turned for so long is no longer alive."""
-
 
 class StatusHolder:
     """The newest status, set by the loop and read by the server's threads."""
@@ -165,26 +160,6 @@ class StatusHolder:
     def is_alive(self) -> bool:
         """Whether the loop turned lately."""
         return self._clock() - self._current[1] < STUCK_AFTER_S
-
-
-def serve_status(settings: StatusEndpoint, registry: CollectorRegistry, holder: StatusHolder) -> StatusServer:
-    """Serves `/metrics`, `/status`, `/silent`, `/health` (200 only when healthy) and `/alive`. Raises AddressTaken."""
-
-    def current(is_good: bool) -> HttpAnswer:
-        return json_answer(holder.status.model_dump_json(indent=2), is_good=is_good)
-
-    routes = {
-        "/metrics": lambda: metrics_answer(registry),
-        "/status": lambda: current(True),
-        "/silent": lambda: json_answer(holder.silent.model_dump_json(indent=2)),
-        "/health": lambda: current(holder.status.healthy and holder.is_alive),
-        "/alive": lambda: current(holder.is_alive),
-    }
-    try:
-        return StatusServer(settings.host, settings.port, routes)
-    except OSError as error:
-        where = f"{settings.host}:{settings.port}"
-        raise AddressTaken(f"status cannot be served on {where}: {error.strerror}; change [status]") from error
 
 
 class GatewayStatus(BaseModel):

@@ -20,7 +20,7 @@ import typer
 from gateway.access.access_key import AccessKey
 from gateway.access.config import AccessSettings, BrokerProcessPlace
 from gateway.config import open_registry
-from gateway.errors import GatewayError
+from waybill.daemon.errors import DaemonError
 from waybill.daemon.tls import TlsSettings, certificate_faults, unusable_tls_files
 from waybill.identity.authority import is_chain_to, read_certificates, regional_name
 from waybill.identity.authority_folder import AuthorityFolder, IssuedCertificate
@@ -295,6 +295,6 @@ def _errors_as_messages() -> Iterator[None]:
     except OperatorKeyRefused as error:
         typer.echo(f"fleet-gateway access: {error}: `registry.key` of the settings names it", err=True)
         raise typer.Exit(os.EX_CONFIG) from error
-    except (GatewayError, IdentityError, OSError) as error:
+    except (DaemonError, IdentityError, OSError) as error:
         typer.echo(printable(f"fleet-gateway access: {error}", "\n"), err=True)
         raise typer.Exit(1) from error

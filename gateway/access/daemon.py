@@ -28,8 +28,8 @@ from gateway.access.publisher import AccessPublisher
 from gateway.access.registry_cache import CACHE_FILE, RegistryCache
 from gateway.access.revocation import LISTS_TOPIC, OwnList
 from gateway.access.status import AccessMetrics, AccessStatus, RefusedEnrolment
-from gateway.errors import AddressTaken, ThreadEnded
 from waybill.daemon.durable_file import replace_durably
+from waybill.daemon.errors import AddressTaken, ThreadEnded
 from waybill.daemon.status_server import StatusServer, json_answer, metrics_answer
 from waybill.identity.broker_conf import (
     broker_access_lines,

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import structlog
 import typer
 
-from gateway.errors import GatewayError, alert_errors_as_messages, last_line
-from waybill.identity.errors import IdentityError
-from waybill.pulsar.pulsar_client import PulsarAccessError
-from waybill.settings import SettingsError, load, printable_json
-
-if TYPE_CHECKING:
-    from gateway.alerts.config import AlertSettings
-
-__all__ = ["app"]
+from gateway.commands import checked_settings, errors_as_messages, run_daemon, say_warnings, show
+from waybill.settings import load
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="What happens at fences, said at once: a region's alert process."
@@ -35,27 +26,13 @@ def run(*, config: ConfigOption) -> None:
 
     Example: fleet-gateway alerts run --config alerts.toml
     """
-    from gateway.alerts.config import warnings
-    from waybill.daemon.logs import start_logging
-
-    with alert_errors_as_messages("fleet-gateway alerts"):
-        settings = _checked_settings(config)
-        limit = start_logging(settings.log)
-        log = structlog.get_logger("alerts")
-        for problem in warnings(settings, config, time.time()):
-            log.warning("configuration", problem=problem)
-        # Shapely and PROJ take a second, and `check-config` needs neither
+    with errors_as_messages("fleet-gateway alerts"):
+        # Shapely and PROJ take a second, and other commands need neither
+        from gateway.alerts.config import AlertSettings, problems, warnings
         from gateway.alerts.service import AlertService
 
-        try:
-            AlertService(settings, lambda: limit.log_suppressed(log)).run()
-        except (GatewayError, IdentityError, SettingsError, PulsarAccessError):
-            raise
-        except Exception as error:
-            log.exception("stopped by an internal error", error=last_line(error))
-            raise typer.Exit(os.EX_SOFTWARE) from error
-        finally:
-            limit.log_suppressed(log)
+        settings = checked_settings(AlertSettings, config, problems)
+        run_daemon("alerts", settings.log, warnings(settings, config, time.time()), partial(AlertService, settings))
 
 
 @app.command("check-config")
@@ -68,12 +45,11 @@ def check_config(*, config: ConfigOption) -> None:
 
     Example: fleet-gateway alerts check-config --config alerts.toml
     """
-    from gateway.alerts.config import warnings
+    from gateway.alerts.config import AlertSettings, problems, warnings
 
-    with alert_errors_as_messages("fleet-gateway alerts"):
-        settings = _checked_settings(config)
-    for problem in warnings(settings, config, time.time()):
-        typer.echo(f"{config}: warning: {problem}", err=True)
+    with errors_as_messages("fleet-gateway alerts"):
+        settings = checked_settings(AlertSettings, config, problems)
+    say_warnings(config, partial(warnings, settings, config))
     typer.echo(f"{config}: right. Alert process {settings.name}, region {settings.region}")
 
 
@@ -87,29 +63,13 @@ def status(
 
     Example: fleet-gateway alerts status --config alerts.toml
     """
-    from rich.console import Console
-
     from gateway.alerts.config import AlertSettings
     from gateway.alerts.status import alerts_table, read_alerts_status
     from gateway.status_answer import check_answering
 
-    with alert_errors_as_messages("fleet-gateway alerts"):
+    with errors_as_messages("fleet-gateway alerts"):
         settings = load(AlertSettings, config)
         answer = read_alerts_status(settings.status)
         answering = f"alert process {answer.process} of region {answer.region}"
         check_answering(settings.status, answering, f"alert process {settings.name} of region {settings.region}")
-    if as_json:
-        sys.stdout.write(printable_json(answer, indent=2) + "\n")
-    else:
-        Console().print(alerts_table(answer))
-    if not answer.healthy:
-        raise typer.Exit(1)
-
-
-def _checked_settings(config: Path) -> AlertSettings:
-    from gateway.alerts.config import AlertSettings, problems
-
-    settings = load(AlertSettings, config)
-    if found := problems(settings):
-        raise SettingsError(str(config), found)
-    return settings
+    show(answer, lambda: alerts_table(answer), as_json=as_json, is_good=bool(answer.healthy))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -14,20 +12,18 @@ from typing import Generic, NamedTuple, TypeVar
 
 import structlog
 
-from gateway.alerts.config import AlertEndpoint, AlertSettings
+from gateway.alerts.config import AlertSettings
 from gateway.alerts.evaluation import AlertRules, LiveEvents
 from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.owner import PartitionOwner
 from gateway.alerts.sharing import ClaimState
 from gateway.alerts.status import AlertsStatus, Lag, lag_of
 from gateway.config import ReferenceSource
-from gateway.errors import AddressTaken, ThreadEnded
 from gateway.reference_follower import ReferenceFollower, ReferencePublications
 from geo.reference.in_force import RefusedVersion, usable_fence
 from geo.reference.messages import ReferenceTrust
 from geo.spatial import Fence, FenceError, FenceSet, Gate, GateSet
-from waybill.daemon.signals import handle_signals
-from waybill.daemon.status_server import HttpAnswer, StatusServer, json_answer, metrics_answer
+from waybill.daemon.service import STUCK_AFTER_S, run_components, serve_status
 from waybill.identity.registry_messages import FollowedOperators
 from waybill.pulsar.pulsar_client import PulsarAccess, TokenWatch
 
@@ -89,11 +85,8 @@ class FenceFollower(ReferenceFollower[Fence | Gate, Rules], Generic[Rules]):
         return FenceFacts(len(held) - gates, gates, *known[1:])
 
 
-STUCK_AFTER_S = 60.0
-"""A thread that has not turned for so long is no longer alive."""
 # so late a signal is heard at most
 _TURN_S = 0.2
-_STATUS_S = 1.0
 # Unpacking a batch lets go of the interpreter, and waits this long to have it back from a thread that computes; as
 # Python has it (5 ms), that is more than all else a batch costs.
 _SWITCH_S = 0.0005
@@ -116,8 +109,6 @@ class AlertService:
             settings, lambda: self._fences.rules, partial(_evaluation, settings), self._metrics
         )
         self._tokens = TokenWatch([source.access])
-        self._stop = threading.Event()
-        self._ended_thread = ""
         self._began_s = time.monotonic()
         self._counted = (self._began_s, 0)
         self._first = AlertsStatus(
@@ -130,38 +121,20 @@ class AlertService:
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then give the partitions back within the stop time-out."""
-        # By itself a thread that raises ends without a consequence for the process.
-        threading.excepthook = self._on_thread_ended
         sys.setswitchinterval(_SWITCH_S)
-        stop = self._stop
-        with (
-            _serve(self._settings.status, self._metrics, lambda: self._status, self._is_alive) as server,
-            handle_signals((signal.SIGTERM, signal.SIGINT), lambda _: stop.set()),
-        ):
+        registry = self._metrics.registry
+        with serve_status(self._settings.status, registry, lambda: self._status, self._is_alive) as server:
             _LOG.info("started", process=self._settings.name, region=self._settings.region)
-            self._fences.start()
-            self._owner.start()
             try:
-                self._serve_until_stopped(server)
+                run_components(
+                    [self._fences, self._owner], server, turn=lambda stop: stop.wait(_TURN_S), update=self._update
+                )
             finally:
                 self._status = self._status.model_copy(update={"state": "stopping", "healthy": False})
                 all_receipted = self._owner.close()
                 self._fences.close()
             # Nothing is lost: whoever reads those batches next publishes their alerts, with the same ids.
             _LOG.info("stopped", all_receipted=all_receipted)
-
-    def _serve_until_stopped(self, server: StatusServer) -> None:
-        next_s = 0.0
-        while not self._stop.wait(_TURN_S):
-            if (now_s := time.monotonic()) >= next_s:
-                next_s = now_s + _STATUS_S
-                self._update(now_s)
-                self._log_suppressed()
-            # half of an alert process is none, and systemd starts a whole one
-            if self._ended_thread or not server.is_serving:
-                raise ThreadEnded(self._ended_thread or "the thread that serves the status ended")
-            if not (self._fences.is_running and self._owner.is_running):
-                raise ThreadEnded("a thread that reads fences, builds rules or claims partitions ended")
 
     def _update(self, now_s: float) -> None:
         held, facts, counts = self._owner.held, self._fences.facts, self._metrics.counts
@@ -199,6 +172,7 @@ class AlertService:
         status = self._first.model_copy(update={**counts, **known})
         self._metrics.set_gauges(status)
         self._status = status
+        self._log_suppressed()
 
     def _state(self, holds: bool) -> str:
         if self._fences.rules is None:
@@ -225,10 +199,6 @@ class AlertService:
         turned = [self._owner.turned_s, *(one.turned_s for one in self._owner.held)]
         return time.monotonic() - min(turned) < STUCK_AFTER_S
 
-    def _on_thread_ended(self, ended: threading.ExceptHookArgs) -> None:
-        name = ended.thread.name if ended.thread else "unknown"
-        self._ended_thread = f"the thread {name} ended with {ended.exc_type.__name__}: {ended.exc_value}"
-
 
 def _rules(settings: AlertSettings, places: tuple[Fence | Gate, ...]) -> AlertRules:
     fences = FenceSet([one for one in places if isinstance(one, Fence)])
@@ -238,25 +208,3 @@ def _rules(settings: AlertSettings, places: tuple[Fence | Gate, ...]) -> AlertRu
 
 def _evaluation(settings: AlertSettings, rules: AlertRules) -> LiveEvents:
     return LiveEvents(rules, settings.evaluation)
-
-
-def _serve(
-    endpoint: AlertEndpoint, metrics: AlertMetrics, status: Callable[[], AlertsStatus], is_alive: Callable[[], bool]
-) -> StatusServer:
-    """Serves `/metrics`, `/status`, `/health` (200 only when healthy) and `/alive`. Raises AddressTaken."""
-
-    def current(is_good: bool) -> HttpAnswer:
-        return json_answer(status().model_dump_json(indent=2), is_good=is_good)
-
-    routes = {
-        "/metrics": lambda: metrics_answer(metrics.registry),
-        "/status": lambda: current(True),
-        # Unknown is not healthy.
-        "/health": lambda: current(status().healthy is True and is_alive()),
-        "/alive": lambda: current(is_alive()),
-    }
-    try:
-        return StatusServer(endpoint.host, endpoint.port, routes)
-    except OSError as error:
-        where = f"{endpoint.host}:{endpoint.port}"
-        raise AddressTaken(f"status cannot be served on {where}: {error.strerror}; change [status]") from error

@@ -10,8 +10,7 @@ import queue
 import random
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import pulsar
@@ -20,52 +19,6 @@ import structlog
 from waybill.daemon.backoff import Backoff
 from waybill.pulsar.pulsar_client import PulsarAccessError, close_quietly
 from waybill.pulsar.pulsar_positions import Silence, position_of
-
-# Topics that nobody reads, as a standby finds them: who has the alerts may have other tenants or regions than it.
-
-READ_BY_NOBODY: Final = "nobody reads it: the notifier that has the alerts has other tenants or regions"
-
-
-class UnreadTopics:
-    """`found`: those that were free twice in a row, as one that is lost is free for a moment, and why that is so."""
-
-    def __init__(self, subscription: str, topics: Iterable[str]) -> None:
-        self._subscription, self._left = subscription, deque(topics)
-        self._was_free = False
-        self.found: dict[str, str] = {}
-
-    def look(self, client: Any) -> None:
-        """Whether the next topic has a reader; the same one again where it had none for the first time."""
-        if not self._left:
-            return
-        name, is_free = self._left[0], self._is_free(client, self._left[0])
-        if is_free and not self._was_free and name not in self.found:
-            self._was_free = True
-            return
-        self._was_free = False
-        self._left.rotate(-1)
-        if is_free:
-            self.found = self.found | {name: READ_BY_NOBODY}
-        else:
-            self.found = {one: why for one, why in self.found.items() if one != name}
-
-    def forget(self) -> None:
-        """This process has them."""
-        self._was_free, self.found = False, {}
-
-    def _is_free(self, client: Any, name: str) -> bool:
-        try:
-            partition = client.get_topic_partitions(name)[0]
-            # of a queue without room: nothing is read ahead that would come again
-            consumer = client.subscribe(
-                partition, self._subscription, receiver_queue_size=0, initial_position=pulsar.InitialPosition.Earliest
-            )
-            consumer.close()
-        except pulsar.PulsarException:
-            # that of another one, or not known
-            return False
-        return True
-
 
 MAX_TAKEN: Final = 1000
 """So many messages are read ahead of whoever decides on them."""
@@ -85,7 +38,7 @@ LOST_AFTER_S: Final = 10.0
 """A subscription that is not connected for so long is given up: another process may have it, and the client, which
 tries again by itself, does not say so."""
 LOOK_S: Final = 30.0
-"""So often is looked whether a topic got more partitions, and, as a standby, whether one has a reader."""
+"""So often is looked whether a topic got more partitions."""
 _LOG = structlog.get_logger("webhooks")
 
 
@@ -155,8 +108,6 @@ class AlertIntake:
         self._stop = threading.Event()
         self._has_first = threading.Event()
         self._is_others = self._is_closing = False
-        self._unread = UnreadTopics(subscription, [one.name for one in self.topics[1:]])
-        self._looked_s = time.monotonic()
         self._problems: dict[str, str] = {one.name: "not subscribed yet" for one in self.topics}
         self._turned_s = {one.name: time.monotonic() for one in self.topics}
         self._threads = [
@@ -173,11 +124,6 @@ class AlertIntake:
     def is_standby(self) -> bool:
         """Whether another process has the alerts; one that is refused them, or cannot reach them, is none."""
         return self._is_others and not self._has_first.is_set()
-
-    @property
-    def unread_by_others(self) -> dict[str, str]:
-        """Topics that nobody reads while another process has the alerts, and why."""
-        return self._unread.found if self.is_standby else {}
 
     @property
     def turned_s(self) -> float:
@@ -218,7 +164,6 @@ class AlertIntake:
                 client = self._open_client()
                 partitions = self._subscribed(client, topic)
                 if is_first:
-                    self._unread.forget()
                     self._has_first.set()
                 backoff.reset()
                 self._note(topic, "")
@@ -227,9 +172,6 @@ class AlertIntake:
             except (pulsar.PulsarException, PulsarAccessError, ValueError, RuntimeError) as error:
                 self._on_ended(is_first=is_first, is_busy=isinstance(error, pulsar.ConsumerBusy))
                 self._note(topic, f"{type(error).__name__}: {error}")
-                if is_first and self.is_standby and time.monotonic() - self._looked_s >= LOOK_S:
-                    self._looked_s = time.monotonic()
-                    self._unread.look(client)
                 self._stop.wait(backoff.take_delay_s())
             finally:
                 close_quietly(client)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import queue
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import structlog
@@ -27,7 +24,7 @@ from gateway.config import (
     open_status,
     travels_in_plain_text,
 )
-from gateway.errors import AccountUnusable, AddressTaken, SecretUnusable, ThreadEnded
+from gateway.errors import AccountUnusable, SecretUnusable
 from gateway.reference_follower import ReferenceFollower, ReferencePublications
 from gateway.webhooks.config import AlertReaderSettings, NotifierSettings
 from gateway.webhooks.intake import AlertIntake, AlertTopic, TakenMessage
@@ -38,8 +35,7 @@ from gateway.webhooks.rule_book import AccountDevices, RuleBook, usable_devices
 from gateway.webhooks.status import NotifierStatus, WebhookMetrics, WebhookStatus
 from gateway.webhooks.undelivered import UndeliveredWriter
 from geo.alerts import UnusableRule, usable_rule
-from waybill.daemon.signals import handle_signals
-from waybill.daemon.status_server import HttpAnswer, StatusServer, json_answer, metrics_answer
+from waybill.daemon.service import STUCK_AFTER_S, run_components, serve_status
 from waybill.identity.registry_messages import FollowedOperators
 from waybill.mqtt.broker_settings import is_this_machine
 from waybill.pulsar.pulsar_client import TokenWatch, open_pulsar_client
@@ -100,25 +96,11 @@ def _plain_text(settings: NotifierSettings) -> Iterator[str]:
     yield from open_status(settings.status.host)
 
 
-STUCK_AFTER_S: Final = 60.0
-"""A thread that has not turned for so long is no longer alive."""
 # in one transaction: a sync of the disk for each message would be the limit
 _AT_ONCE: Final = 500
 # what queues say that ended waits no longer than this
 _WAIT_S: Final = 0.05
-_STATUS_S: Final = 1.0
 _LOG = structlog.get_logger("webhooks")
-
-
-class _Part(Protocol):
-    """What has threads of its own."""
-
-    @property
-    def is_running(self) -> bool:
-        """Whether they run."""
-
-    def start(self) -> None:
-        """Starts them."""
 
 
 def alert_topics(settings: AlertReaderSettings) -> list[AlertTopic]:
@@ -183,7 +165,6 @@ class NotifierService:
             late_max_age_s=settings.late_max_age_s,
         )
         self._tokens = TokenWatch([source.access])
-        self._stop, self._ended_thread = threading.Event(), ""
         self._began_s = self._turned_s = time.monotonic()
         self._first = NotifierStatus(
             pid=os.getpid(),
@@ -205,42 +186,17 @@ class NotifierService:
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then wait for requests in flight, within the stop time-out."""
-        # By itself a thread that raises ends without a consequence for the process.
-        threading.excepthook = self._on_thread_ended
-        with ExitStack() as stack:
-            server = stack.enter_context(self._serve())
-            stack.enter_context(handle_signals((signal.SIGTERM, signal.SIGINT), lambda _: self._stop.set()))
-            stack.enter_context(self._book)
+        where, registry = self._settings.status, self._metrics.registry
+        with serve_status(where, registry, lambda: self._status, self._is_alive) as server, self._book:
             _LOG.info("started", tenants=self._settings.tenants, webhooks=sorted(self._settings.webhooks))
-            for part in self._parts:
-                part.start()
+            parts = (self._rules, self._accounts, self._writer, *self._queues.values(), self._intake)
             try:
-                self._serve_until_stopped(server)
+                run_components(parts, server, turn=lambda _: self._turn(), update=self._update)
             finally:
                 self._status = self._status.model_copy(update={"state": "stopping", "healthy": False})
                 self._close()
             # Nothing is lost: what has not ended was not acknowledged, and comes again.
             _LOG.info("stopped", open_messages=len(self._notifier.open))
-
-    def _serve_until_stopped(self, server: StatusServer) -> None:
-        next_s = 0.0
-        while not self._stop.is_set():
-            self._turn()
-            if (now_s := time.monotonic()) >= next_s:
-                next_s = now_s + _STATUS_S
-                # summaries and forgetting need no message to come
-                if (by := self._going_by()) is not None:
-                    self._notifier.tick(by)
-                self._update(now_s)
-                self._log_suppressed()
-            if self._ended_thread or not server.is_serving:
-                raise ThreadEnded(self._ended_thread or "the thread that serves the status ended")
-            if not all(part.is_running for part in self._parts):
-                raise ThreadEnded("a thread that reads, posts or writes ended")
-
-    @property
-    def _parts(self) -> tuple[_Part, ...]:
-        return (self._rules, self._accounts, self._writer, *self._queues.values(), self._intake)
 
     def _turn(self) -> None:
         self._turned_s = time.monotonic()
@@ -287,11 +243,13 @@ class NotifierService:
 
     def _update(self, now_s: float) -> None:
         rules, accounts = self._rules.reference_facts, self._accounts.reference_facts
-        unread, is_standby = self._intake.problems | self._intake.unread_by_others, self._intake.is_standby
+        unread, is_standby = self._intake.problems, self._intake.is_standby
+        # summaries and forgetting need no message to come
+        if (by := self._going_by()) is not None:
+            self._notifier.tick(by)
         webhooks = tuple(self._webhook_status(name) for name in sorted(self._queues))
         # first: whoever shows such a token hears of nothing but time-outs, and what else is wrong follows from it
         problem = self._tokens.ended or self._problem(now_s, rules.problem or accounts.problem) or self._tokens.ending
-        by = self._going_by()
         known: dict[str, object] = {
             "state": "waiting for rules" if by is None else ("standby" if is_standby else "running"),
             "healthy": False if problem else (None if is_standby else True),
@@ -312,6 +270,7 @@ class NotifierService:
         status = self._first.model_copy(update={**self._metrics.counts, **known})
         self._metrics.set_gauges(status)
         self._status = status
+        self._log_suppressed()
 
     def _webhook_status(self, name: str) -> WebhookStatus:
         # also of one to which nothing is posted now
@@ -334,7 +293,7 @@ class NotifierService:
         if unwritten := self._writer.problems:
             name, problem = next(iter(unwritten.items()))
             return f"undelivered messages are not written to {len(unwritten)} topics, {name} for instance: {problem}"
-        if unread := self._intake.unread_by_others if self._intake.is_standby else self._intake.problems:
+        if not self._intake.is_standby and (unread := self._intake.problems):
             name, problem = next(iter(unread.items()))
             return f"{len(unread)} topics are not read, {name} for instance: {problem}"
         if reference:
@@ -345,31 +304,6 @@ class NotifierService:
     def _is_alive(self) -> bool:
         """Whether every thread turned lately. One that waits for the cluster does so for a bounded time."""
         return time.monotonic() - min(self._turned_s, self._intake.turned_s) < STUCK_AFTER_S
-
-    def _on_thread_ended(self, ended: threading.ExceptHookArgs) -> None:
-        name = ended.thread.name if ended.thread else "unknown"
-        self._ended_thread = f"the thread {name} ended with {ended.exc_type.__name__}: {ended.exc_value}"
-
-    def _serve(self) -> StatusServer:
-        """Serves `/metrics`, `/status`, `/health` (200 only when healthy) and `/alive`. Raises AddressTaken."""
-
-        def current(is_good: bool) -> HttpAnswer:
-            return json_answer(self._status.model_dump_json(indent=2), is_good=is_good)
-
-        routes = {
-            "/metrics": lambda: metrics_answer(self._metrics.registry),
-            "/status": lambda: current(True),
-            # Unknown is not healthy.
-            "/health": lambda: current(self._status.healthy is True and self._is_alive()),
-            "/alive": lambda: current(self._is_alive()),
-        }
-        where = self._settings.status
-        try:
-            return StatusServer(where.host, where.port, routes)
-        except OSError as error:
-            raise AddressTaken(
-                f"status cannot be served on {where.host}:{where.port}: {error.strerror}; change [status]"
-            ) from error
 
 
 def _followed(settings: NotifierSettings, publications: Any, make: Callable[[Any], Any]) -> ReferenceFollower[Any, Any]:

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 import pytest
 
 from deploy.local import free_port
-from gateway import Service, ThreadEnded
+from gateway import Service
 from gateway.status import read_status
 from tests.gateway.sides import FakeBroker
 from tests.gateway.strategies import settings
 from tests.waiting import PATIENCE
+from waybill.daemon.errors import ThreadEnded
 
 
 @pytest.fixture

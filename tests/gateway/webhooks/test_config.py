@@ -10,9 +10,6 @@ import pytest
 from rich.console import Console
 
 from gateway.webhooks.config import NotifierSettings, TailSettings, WebhookSettings
-from gateway.webhooks.intake import READ_BY_NOBODY, AlertIntake
-from gateway.webhooks.notifier import GoingBy
-from gateway.webhooks.rule_book import AccountDevices, RuleBook
 from gateway.webhooks.service import NotifierService, alert_topics, problems, warnings
 from gateway.webhooks.status import NotifierStatus, WebhookStatus, notifier_table
 from tests.gateway.webhooks.hook_server import write_secret
@@ -195,24 +192,6 @@ def test_a_notifier_says_that_its_token_ended_before_what_follows_from_that(
         assert not service._status.healthy
         # what is wrong anyhow comes before a token that is good for a while
         assert (said in service._status.last_error) == (not other or ends_in_s < 0)
-
-
-def test_a_standby_that_finds_a_topic_without_a_reader_is_not_healthy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_secret(tmp_path / "secret")
-    service = NotifierService(settings(tmp_path, "insecure = true"))
-    monkeypatch.setattr(NotifierService, "_going_by", lambda _: GoingBy(RuleBook(), AccountDevices()))
-    monkeypatch.setattr(AlertIntake, "is_standby", True)
-    service._update(time.monotonic())
-    assert READ_BY_NOBODY not in service._status.last_error
-    name = service._intake.topics[-1].name
-    monkeypatch.setattr(service._intake._unread, "found", {name: READ_BY_NOBODY})
-    service._update(time.monotonic())
-    assert service._status.healthy is False
-    assert name in service._status.last_error
-    assert READ_BY_NOBODY in service._status.last_error
-    assert service._status.topics_unread[name] == READ_BY_NOBODY
 
 
 def test_to_look_at_alerts_needs_neither_rules_nor_a_state_file() -> None:

@@ -310,24 +310,3 @@ def test_a_tenant_of_whom_nothing_may_be_read_holds_up_no_other(cluster: Cluster
         assert not one.problems
     finally:
         one.close()
-
-
-def test_a_topic_that_nobody_reads_is_named_by_the_standby_of_one_with_other_tenants(
-    cluster: Cluster, started: Callable[[], AlertIntake], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(intake, "LOOK_S", 0.05)
-    cluster.refuses = dict.fromkeys([FIRST.name, OTHER.name], pulsar.ConsumerBusy("another has it"))
-    one = started()
-    wait_until(lambda: one.is_standby)
-    time.sleep(0.5)
-    assert one.unread_by_others == {}
-    del cluster.refuses[OTHER.name]
-    wait_until(lambda: OTHER.name in one.unread_by_others)
-    assert one.is_standby
-    assert cluster.closed.count(OTHER.name) == cluster.subscribed.count(OTHER.name) >= 2, "it is only looked at"
-    # whoever has the first one takes it, or goes
-    cluster.refuses[OTHER.name] = pulsar.ConsumerBusy("another has it")
-    wait_until(lambda: one.unread_by_others == {})
-    cluster.refuses.clear()
-    wait_until(lambda: not one.problems)
-    assert one.unread_by_others == {}

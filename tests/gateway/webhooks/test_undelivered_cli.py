@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from gateway.webhooks import cli as undelivered_cli
 from gateway.webhooks import undelivered as undelivered_queue
-from gateway.webhooks import undelivered_cli
-from gateway.webhooks.cli import app
+from gateway.webhooks.cli import app, posted
 from gateway.webhooks.posting import SignedPost
 from gateway.webhooks.undelivered import UndeliveredEntry, UndeliveredMessage
-from gateway.webhooks.undelivered_cli import posted
 from tests.gateway.webhooks.hook_server import hook_server, write_secret
 from tests.gateway.webhooks.test_config import TEXT
 
