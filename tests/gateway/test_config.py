@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 from structlog.testing import capture_logs
@@ -22,15 +20,13 @@ from deploy.local import LocalAuthority, free_port
 from gateway import GatewaySettings
 from gateway.cli import _reloading, app
 from gateway.config import PushFolder
-from gateway.errors import GatewayError
 from gateway.inflight import Sender
 from gateway.metrics import GatewayMetrics
 from gateway.push import PushedFile, PushQueue
 from gateway.status import GatewayStatus
 from tests.gateway.strategies import settings
 from tests.tokens import token_file
-from waybill.daemon.logs import BURST
-from waybill.settings import MAX_PUSHED_BYTES, SettingsError, load
+from waybill.settings import MAX_PUSHED_BYTES, load
 
 SERVICE = {"service_url": "pulsar://127.0.0.1:6650"}
 MINIMAL = """
@@ -52,32 +48,6 @@ def run(command: str, config: Path) -> Any:
     return CliRunner().invoke(app, [command, "-c", str(config)])
 
 
-def test_a_minimal_configuration_is_fine(tmp_path: Path) -> None:
-    config = tmp_path / "gateway.toml"
-    config.write_text(MINIMAL, encoding="utf-8")
-    checked = run("check-config", config)
-    assert checked.exit_code == 0
-    assert checked.stdout == f"{config}: right. Gateway gateway-eu-1, region eu\n"
-
-
-def test_at_its_end_a_gateway_says_which_log_lines_it_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Flooded:
-        def __init__(self, *_: object) -> None:
-            pass
-
-        def run(self) -> None:
-            for _ in range(int(BURST) + 5):
-                structlog.get_logger("gateway").warning("refused")
-            raise GatewayError("it ended")
-
-    monkeypatch.setattr(gateway.cli, "Service", Flooded)
-    config = tmp_path / "gateway.toml"
-    config.write_text(MINIMAL, encoding="utf-8")
-    lines = [json.loads(line) for line in run("run", config).stderr.splitlines() if line.startswith("{")]
-    structlog.reset_defaults()
-    assert (lines[-1]["event"], lines[-1]["kinds"]) == ("log lines suppressed", {"warning refused": 5})
-
-
 def test_the_topics_are_those_of_the_region() -> None:
     assert (
         settings(tenants={"acme": {}}, pulsar=SERVICE).topic("acme", "batches")
@@ -92,15 +62,6 @@ def test_each_tenant_has_a_pulsar_tenant_of_its_own_unless_all_share_one() -> No
     shared = settings(tenants={"acme": {}, "kaze": {}}, pulsar={"tenant": "fleet"})
     assert shared.pulsar_tenants == ("fleet",)
     assert shared.pulsar_tenant_of("kaze") == "fleet"
-
-
-def test_a_wrong_key_is_named_with_the_nearest_right_one(tmp_path: Path) -> None:
-    config = tmp_path / "gateway.toml"
-    config.write_text(MINIMAL.replace("host =", "hots ="), encoding="utf-8")
-    checked = run("check-config", config)
-    assert checked.exit_code == os.EX_CONFIG
-    assert "did you mean 'host'?" in checked.output
-    assert "Field required" not in checked.output, "it is the same key"
 
 
 def test_the_example_in_the_page_is_a_configuration(tmp_path: Path) -> None:
@@ -166,31 +127,6 @@ def test_every_setting_status_and_metric_is_explained(name: str) -> None:
     assert f"`{name}" in PAGE.read_text(encoding="utf-8")
 
 
-def bounds_of(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
-    """The bounds of each number among the settings, as the page states them."""
-    found: dict[str, str] = {}
-    for name, field in model.model_fields.items():
-        inner = [part for part in (field.annotation, *getattr(field.annotation, "__args__", ())) if is_model(part)]
-        if inner:
-            found |= bounds_of(inner[0], f"{prefix}{name}.")
-        limits = {key: getattr(one, key) for one in field.metadata for key in ("ge", "gt", "le") if hasattr(one, key)}
-        if limits:
-            least = f"from {limits['ge']:,}" if "ge" in limits else f"> {limits['gt']:,}"
-            found[f"{prefix}{name}"] = f"{least} to {limits['le']:,}".removeprefix("from ") if "le" in limits else least
-    return found
-
-
-@pytest.mark.parametrize(("name", "bounds"), bounds_of(GatewaySettings).items())
-def test_the_bounds_of_a_setting_stand_in_its_row(name: str, bounds: str) -> None:
-    row = next(line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith(f"| `{name}` |"))
-    assert f" | {bounds} | " in row
-
-
-@pytest.mark.parametrize("command", ["run", "check-config", "status"])
-def test_every_command_is_explained(command: str) -> None:
-    assert f"`fleet-gateway {command}" in PAGE.read_text(encoding="utf-8")
-
-
 def checked(tmp_path: Path, text: str) -> Any:
     config = tmp_path / "gateway.toml"
     config.write_text(text, encoding="utf-8")
@@ -240,11 +176,6 @@ def test_a_token_that_has_ended_is_a_fault_and_one_that_ends_soon_a_warning(tmp_
             assert f"{table}: token of gateway-eu in {file} {said}" in answer.output
 
 
-def test_a_folder_of_settings_that_is_not_there_is_found(tmp_path: Path) -> None:
-    answer = checked(tmp_path, f'{MINIMAL}[push]\nfolder = "{tmp_path}/none"\nunsigned = true\n')
-    assert (answer.exit_code, "push.folder" in answer.output) == (os.EX_CONFIG, True)
-
-
 def test_plain_text_to_another_machine_is_warned_of(tmp_path: Path) -> None:
     assert "warning" not in checked(tmp_path, MINIMAL).output
     answer = checked(tmp_path, MINIMAL.replace("127.0.0.1", "region.example"))
@@ -292,11 +223,6 @@ def test_a_file_with_a_secret_that_others_can_read_is_warned_of(tmp_path: Path) 
     assert "others can read the password" in answer.output
 
 
-def test_settings_nested_without_end_are_a_mistake_in_the_file(tmp_path: Path) -> None:
-    answer = checked(tmp_path, "a = " + "[" * 5000)
-    assert answer.exit_code == os.EX_CONFIG
-
-
 def test_a_reload_keeps_what_was_in_force_and_names_what_waits_for_a_start(tmp_path: Path) -> None:
     config = tmp_path / "gateway.toml"
     config.write_text(MINIMAL, encoding="utf-8")
@@ -336,36 +262,6 @@ def test_a_file_that_cannot_be_pushed_is_passed_over_and_the_next_is_published(
     assert not pushes.has_waiting
     assert [line["event"] for line in lines] == ["settings not pushed"] * 2
     assert said in lines[0]["problem"]
-
-
-@pytest.mark.parametrize("url", ["pulsar://", "pulsar://:6650", "pulsar:// x", "pulsr://x", "pulsar://x:6650,"])
-def test_an_address_of_pulsar_without_a_host_is_refused(tmp_path: Path, url: str) -> None:
-    file = tmp_path / "gateway.toml"
-    file.write_text(re.sub(r'service_url = "[^"]*"', f'service_url = "{url}"', MINIMAL))
-    with pytest.raises(SettingsError, match="service_url"):
-        load(GatewaySettings, file)
-
-
-def test_an_authority_of_pulsar_that_holds_no_certificate_is_a_mistake(tmp_path: Path) -> None:
-    (tmp_path / "authority.pem").write_text("no certificate")
-    text = re.sub(
-        r'service_url = "[^"]*"',
-        f'service_url = "pulsar+ssl://x:6651"\ntls = {{ ca = "{tmp_path}/authority.pem" }}',
-        MINIMAL,
-    )
-    answer = checked(tmp_path, text)
-    assert (answer.exit_code, "pulsar.tls: certificates cannot be loaded" in answer.output) == (os.EX_CONFIG, True)
-
-
-def test_settings_nested_deeper_than_a_device_reads_are_not_pushed(tmp_path: Path) -> None:
-    folder = tmp_path / "fleet"
-    folder.mkdir()
-    (folder / "deep.toml").write_text("a = " + "[" * 40 + "]" * 40)
-    (folder / "dots.toml").write_text("a." * 32_000 + "a = 1")
-    with capture_logs() as lines:
-        pushes = PushQueue(PushFolder(folder=tmp_path, unsigned=True))
-        assert [pushes.take_next() for _ in range(2)] == [None, None]
-    assert [line["event"] for line in lines] == ["settings not pushed"] * 2
 
 
 def test_a_tenant_that_is_served_and_not_in_the_registry_is_an_error(tmp_path: Path) -> None:

@@ -53,13 +53,6 @@ def persisted(made: Engine, *devices: str) -> None:
         made.on_persisted(effect.token, 0.0)
 
 
-def test_acknowledgements_leave_before_the_pubacks_that_they_allow() -> None:
-    made, broker = engine(), Taking()
-    persisted(made, "d1", "d2")
-    publisher(made, broker)[0].publish_due(0.0)
-    assert broker.out == [ack_topic("d1"), ack_topic("d2"), 1, 2]
-
-
 def test_an_acknowledgement_that_cannot_be_published_keeps_nobody_from_theirs() -> None:
     made, broker = engine(), Taking()
     persisted(made, "d1", "d2")
@@ -68,19 +61,6 @@ def test_an_acknowledgement_that_cannot_be_published_keeps_nobody_from_theirs() 
     it.publish_due(0.0)
     assert broker.out == [ack_topic("d2"), 1, 2], "d1 sends again"
     assert (metrics.counts["internal_errors"], metrics.counts["acks_published"]) == (1, 1)
-
-
-def test_without_a_connection_nothing_leaves_and_nothing_is_forgotten() -> None:
-    made, broker = engine(), Taking()
-    broker.free_slots, broker.is_subscribed = 0, False
-    persisted(made, "d1")
-    it, _ = publisher(made, broker)
-    it.publish_due(99.0)
-    assert (broker.out, it.next_due_s(99.0)) == ([], None)
-    broker.free_slots, broker.is_subscribed = 1, True
-    assert it.next_due_s(99.0) is not None
-    it.publish_due(99.0)
-    assert broker.out == [ack_topic("d1"), 1]
 
 
 def test_files_of_settings_are_looked_at_one_by_one_without_waiting(tmp_path: Path) -> None:
@@ -103,12 +83,3 @@ def test_what_the_broker_refuses_is_counted_as_what_it_was(channel: DeviceChanne
     it, metrics = publisher(engine(), Taking())
     it.on_publish_result(PublishResult(device_topic("fleet", "d1", channel), "not authorized"), 0.0)
     assert (metrics.counts["acks_refused"], metrics.counts["pushes_refused_by_broker"]) == counts
-
-
-@pytest.mark.parametrize(("channel", "count"), [(DeviceChannel.ACK, 1), (DeviceChannel.CONFIG, 0)])
-def test_settings_that_the_broker_keeps_for_a_device_are_no_acknowledgement_without_a_subscriber(
-    channel: DeviceChannel, count: int
-) -> None:
-    it, metrics = publisher(engine(), Taking())
-    it.on_publish_result(PublishResult(device_topic("fleet", "d1", channel), "", has_no_subscriber=True), 0.0)
-    assert metrics.counts["acks_without_subscriber"] == count

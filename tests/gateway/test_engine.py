@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gateway import Engine, NotSent, Produce, SendAck
-from gateway.engine import KEPT_AT_ONCE, KEPT_BYTES, MAX_PENDING_RANGES, AckCoalescer
+from gateway import NotSent, Produce, SendAck
+from gateway.engine import MAX_PENDING_RANGES, AckCoalescer
 from gateway.inflight import Refusal, Sender
-from tests.gateway.strategies import batch, engine, settings, topic
+from tests.gateway.strategies import batch, engine, topic
 from waybill.record import Ack, Batch, IntervalSet, RefusalReason, decode_ack, encode, encode_ack
 from waybill.record.ack import MAX_ACK_RANGES
 
@@ -37,53 +37,6 @@ def test_a_heartbeat_goes_to_pulsar_and_is_released_after_its_receipt_without_an
     assert made.release() == [7, 8]
     assert made.is_idle
     assert made.in_flight.bytes == 0
-
-
-def test_a_refused_heartbeat_is_answered_with_the_reason() -> None:
-    made = engine()
-    order = produced(made.on_batch(topic("d1"), encode(Batch("d2", 1, 5, stated_us=7)), 7, 0.0))
-    assert order.refused
-    assert not made.on_persisted(order.token, 0.1).is_heartbeat
-    assert [sent.ack.refusal for sent in made.take_due_acks(0.1, 10)] == [RefusalReason.WRONG_DEVICE]
-
-
-def test_nothing_is_acknowledged_or_released_before_pulsar_s_receipt() -> None:
-    made = engine()
-    produced(made.on_batch(topic("d1"), batch("d1", 1, 3), 7, 0.0))
-    assert made.take_due_acks(99.0, 10) == []
-    assert made.release() == []
-
-
-def test_a_receipt_becomes_one_acknowledgement_and_then_a_puback() -> None:
-    made = engine()
-    order = produced(made.on_batch(topic("d1"), batch("d1", 1, 3, lost=(5, 9)), 7, 0.0))
-    made.on_persisted(order.token, 0.1)
-    assert made.release() == []
-    assert made.take_due_acks(0.1, 10) == [SendAck(D1, Ack(1, IntervalSet([(1, 3), (5, 9)])))]
-    assert made.release() == [7]
-    assert made.is_idle
-
-
-def test_batches_of_one_device_share_an_acknowledgement_while_more_is_on_its_way() -> None:
-    made = engine(acks={"interval_ms": 50})
-    orders = [produced(made.on_batch(topic("d1"), batch("d1", n, n), n, 0.0)) for n in (1, 2, 3)]
-    made.on_persisted(orders[0].token, 0.0)
-    made.on_persisted(orders[1].token, 0.01)
-    assert made.take_due_acks(0.02, 10) == []
-    made.on_persisted(orders[2].token, 0.03)
-    assert made.take_due_acks(0.03, 10) == [SendAck(D1, Ack(1, IntervalSet([(1, 3)])))]
-
-
-def test_a_device_does_not_wait_longer_than_the_interval_for_the_rest() -> None:
-    made = engine(acks={"interval_ms": 50})
-    orders = [produced(made.on_batch(topic("d1"), batch("d1", n, n), n, 0.0)) for n in (1, 2)]
-    made.on_persisted(orders[1].token, 0.0)
-    assert made.acks.next_s == 0.05
-    assert made.take_due_acks(0.05, 10) == [SendAck(D1, Ack(1, IntervalSet([(2, 2)])))]
-    assert made.release() == [], "the first batch came first and is not safe yet"
-    made.on_persisted(orders[0].token, 0.06)
-    made.take_due_acks(0.06, 10)
-    assert made.release() == [1, 2]
 
 
 def test_two_epochs_of_a_device_are_two_acknowledgements() -> None:
@@ -121,20 +74,6 @@ def test_a_batch_that_pulsar_will_never_take_is_refused() -> None:
     )
 
 
-def test_refusals_are_published_by_reason_and_epoch_beside_what_is_safe() -> None:
-    made = engine()
-    for epoch, first in ((1, 1), (1, 2001), (2, 1)):
-        order = produced(made.on_batch(topic("d1"), batch("d1", first, first + 999, epoch=epoch), 1, 0.0))
-        made.refuse(order.token, Refusal(RefusalReason.TOO_LARGE, "at most so many"), 0.0)
-        made.on_persisted(order.token, 0.0)
-    made.on_persisted(produced(made.on_batch(topic("d1"), batch("d1", 5001, 5002), 1, 0.0)).token, 0.0)
-    assert made.take_due_acks(0.0, 10) == [
-        SendAck(D1, Ack(1, IntervalSet([(1, 1000), (2001, 3000)]), refusal="too-large")),
-        SendAck(D1, Ack(2, IntervalSet([(1, 1000)]), refusal="too-large")),
-        SendAck(D1, Ack(1, IntervalSet([(5001, 5002)]))),
-    ]
-
-
 def test_an_answer_of_a_device_is_acknowledged_to_the_broker_in_its_turn() -> None:
     made = engine()
     order = produced(made.on_batch(topic("d1"), batch("d1", 1, 3), 7, 0.0))
@@ -155,25 +94,6 @@ def test_a_batch_that_comes_again_while_it_is_in_flight_is_produced_once_and_rel
     assert made.release() == [7, 8]
 
 
-def test_message_ids_of_a_lost_connection_are_never_acknowledged() -> None:
-    made = engine()
-    payload = batch("d1", 1, 3)
-    order = produced(made.on_batch(topic("d1"), payload, 7, 0.0))
-    made.in_flight.on_reconnect()
-    assert made.on_batch(topic("d1"), payload, 1, 1.0) is NotSent.JOINED
-    made.on_persisted(order.token, 1.0)
-    made.take_due_acks(1.0, 10)
-    assert made.release() == [1]
-
-
-def test_it_stops_taking_when_its_window_is_full_and_takes_again_when_there_is_room() -> None:
-    made = engine(mqtt={"host": "h", "receive_maximum": 1})
-    orders = [produced(made.on_batch(topic("d1"), batch("d1", n, n), n, 0.0)) for n in (1, 2)]
-    assert not made.has_room
-    made.on_persisted(orders[0].token, 0.0)
-    assert made.has_room
-
-
 def test_it_stops_taking_when_too_many_bytes_wait() -> None:
     made = engine(mqtt={"host": "h", "max_in_flight_bytes": 1 << 20}, max_batch_bytes=5 << 20)
     made.on_batch(topic("d1"), bytes(1 << 20), 1, 0.0)
@@ -187,15 +107,6 @@ def test_an_overloaded_gateway_asks_for_a_pause_with_the_acknowledgement() -> No
     made.on_persisted(orders[1].token, 2.0)
     pauses = {message.sender.device: message.ack.pause_s for message in made.take_due_acks(2.0, 10)}
     assert pauses == {"d1": 4.0, "d2": 0.0}
-
-
-def test_no_more_devices_are_answered_than_the_broker_has_room_for() -> None:
-    made = engine()
-    for n in (1, 2, 3):
-        made.on_persisted(produced(made.on_batch(topic(f"d{n}"), batch(f"d{n}", 1, 1), n, 0.0)).token, 0.0)
-    assert [message.sender.device for message in made.take_due_acks(0.0, 2)] == ["d1", "d2"]
-    assert made.release() == [1, 2]
-    assert [message.sender.device for message in made.take_due_acks(0.0, 2)] == ["d3"]
 
 
 def test_one_device_with_many_epochs_gets_no_more_acknowledgements_than_the_broker_has_room_for() -> None:
@@ -219,27 +130,6 @@ def test_a_batch_on_a_topic_that_no_device_has_is_a_dead_letter_and_nobody_is_an
     assert made.take_due_acks(99.0, 10) == []
     assert made.release() == [7]
     assert made.is_idle
-
-
-def test_above_the_rate_of_dead_letters_a_batch_is_refused_all_the_same_without_a_copy() -> None:
-    heard: list[tuple[str, bool]] = []
-    made = Engine(
-        settings(mqtt={"host": "h", "receive_maximum": 10_000}),
-        jitter=lambda: 0.5,
-        on_refused=lambda delivery, kept: heard.append((delivery.topic, kept)),
-    )
-    orders = [made.on_batch(topic(f"d{n}"), b"garbage%d" % n, n, 0.0) for n in range(1, 3001)]
-    assert sum(isinstance(order, Produce) for order in orders) == KEPT_AT_ONCE
-    assert [kept for _, kept in heard].count(True) == KEPT_AT_ONCE
-    assert len(made.in_flight) == KEPT_AT_ONCE
-    assert len(made.take_due_acks(0.0, 10_000)) == 3000 - KEPT_AT_ONCE, "they are answered at once"
-    assert isinstance(made.on_batch(topic("d1"), b"more", 1, 1.0), Produce), "and later there is room again"
-
-
-def test_of_a_dead_letter_a_bounded_part_is_kept() -> None:
-    order = produced(engine().on_batch(topic("d1"), bytes(5_000_000), 1, 0.0))
-    assert len(order.payload) == KEPT_BYTES
-    assert order.properties["size"] == "5000000"
 
 
 def test_qos_0_fills_neither_the_window_nor_any_list() -> None:

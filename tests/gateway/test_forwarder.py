@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from math import inf
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from gateway.inflight import Delivery
 from gateway.metrics import GatewayMetrics
 from gateway.pulsar_producer import TOO_BIG, UNSENDABLE, Receipt
 from tests.gateway.strategies import batch, message, settings, topic
-from waybill.record import DeviceChannel, device_topic
 
 
 class Recorded:
@@ -87,20 +85,6 @@ def test_a_message_that_makes_the_handling_raise_is_a_dead_letter_and_the_next_i
     assert forwarding.metrics.counts["internal_errors"] == 1
 
 
-def test_a_config_result_of_eighty_thousand_brackets_is_counted_and_acknowledged(forwarding: Forwarding) -> None:
-    forwarding.receive(device_topic("fleet", "d1", DeviceChannel.CONFIG_RESULT), b"[" * 80_000)
-    assert forwarding.metrics.counts["pushes_unknown"] == 1
-    assert forwarding.engine.release() == [1]
-    assert forwarding.producer.sent == []
-
-
-def test_a_config_result_on_a_topic_that_no_device_has_is_a_dead_letter(forwarding: Forwarding) -> None:
-    forwarding.receive("waybill/1/fleet//config-result", b"{}")
-    (letter,) = forwarding.deliveries
-    assert letter.refusal is not None
-    assert letter.refusal.reason == "bad-topic"
-
-
 def test_a_receipt_whose_handling_raises_does_not_hold_up_the_others(
     forwarding: Forwarding, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,26 +130,3 @@ def test_a_dead_letter_is_given_up_after_some_attempts_and_a_batch_never(forward
         forwarding.forwarder.retry_due(100.0 * attempt + 99)
     assert [delivery.sender.device for delivery in forwarding.deliveries] == ["d2"]
     assert set(forwarding.errors) == {"Pulsar did not take a batch: Timeout"}
-
-
-def test_a_failed_attempt_waits_for_its_delay_and_for_a_producer(forwarding: Forwarding) -> None:
-    forwarding.receive(topic("d1"), batch("d1", 1, 3))
-    forwarding.answer(Receipt(forwarding.tokens[0], "Timeout"), now_s=10.0)
-    assert forwarding.forwarder.next_retry_s == 11.0
-    forwarding.forwarder.retry_due(10.9)
-    forwarding.producer.is_open = False
-    forwarding.forwarder.retry_due(11.0)
-    assert len(forwarding.producer.sent) == 1
-    forwarding.producer.is_open = True
-    forwarding.forwarder.retry_due(12.0)
-    assert len(forwarding.producer.sent) == 2
-    assert forwarding.forwarder.next_retry_s is None
-
-
-def test_a_receipt_of_what_is_no_longer_in_flight_means_nothing(forwarding: Forwarding) -> None:
-    forwarding.receive(topic("d1"), batch("d1", 1, 3))
-    (token,) = forwarding.tokens
-    forwarding.answer(Receipt(token, "Timeout"), Receipt(token, "Ok"), Receipt(token, "Ok"), Receipt(99, "Timeout"))
-    forwarding.forwarder.retry_due(inf)
-    assert len(forwarding.producer.sent) == 1, "nothing is sent again that is persisted"
-    assert forwarding.metrics.counts["batches_persisted"] == 1

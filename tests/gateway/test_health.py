@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from gateway.service import BrokerLink
-from gateway.status import STALLED_AFTER_S, PublicationResults, stall_problem
+from gateway.status import PublicationResults
 from tests.gateway.strategies import settings
 
 
@@ -20,21 +20,6 @@ def test_a_broker_that_refuses_every_acknowledgement_is_a_problem_until_it_takes
         results.add("", 6.0)
     assert results.problem(6.0) == "", "one device that the broker bars does not make the region ill"
     assert PublicationResults().problem(6.0) == ""
-
-
-def test_a_refusal_is_forgotten_after_its_minute() -> None:
-    results = PublicationResults()
-    results.add("Not authorized", 0.0)
-    assert results.problem(59.0)
-    assert results.problem(71.0) == ""
-    for second in range(1000):
-        results.add("", float(second))
-    assert len(results._buckets) <= 7
-
-
-def test_a_batch_that_waits_too_long_is_a_problem() -> None:
-    assert stall_problem(STALLED_AFTER_S - 1) == ""
-    assert "61 s" in stall_problem(STALLED_AFTER_S + 1)
 
 
 def link() -> BrokerLink:
@@ -64,22 +49,6 @@ def test_connections_that_end_soon_slow_down_and_name_the_likely_reason() -> Non
     assert gaps == sorted(gaps)
     assert gaps[-1] > 3
     assert "'gateway-eu-1'" in made.problem
-
-
-def test_connections_that_this_side_ends_slow_down_and_nobody_else_is_suspected() -> None:
-    made, now_s = link(), 0.0
-    for _ in range(6):
-        now_s = connect_for(made, now_s, 0.3, is_unexplained=False)
-    assert not made.is_due(now_s + 3)
-    assert made.problem == ""
-
-
-def test_a_broker_that_is_restarted_now_and_then_is_no_problem() -> None:
-    made, now_s = link(), 0.0
-    for _ in range(5):
-        now_s = connect_for(made, now_s, 40.0)
-        assert made.is_due(now_s + 0.3)
-    assert made.problem == ""
 
 
 def test_a_session_that_is_taken_over_says_so_until_a_connection_lasts() -> None:

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway import BrokerUnreachable
 from gateway.mqtt_connection import MqttConnection, PublishResult
-from tests.gateway.sides import NO_SUBSCRIBER, NOT_AUTHORIZED, FakeBroker
+from tests.gateway.sides import NO_SUBSCRIBER, FakeBroker
 from tests.gateway.strategies import settings, topic
 from tests.waiting import deadline_s
 
@@ -85,25 +84,6 @@ def test_publications_are_bounded_by_the_window_and_by_the_broker_and_freed_by_i
     session.broker.close()
 
 
-def test_publications_that_a_lost_connection_left_unanswered_are_sent_again_and_take_their_slots(
-    session: Session,
-) -> None:
-    session.connect()
-    session.side.publish(ACK, b"x")
-    session.until(lambda: session.broker.acks)
-    session.broker.hang_up()
-    session.until(lambda: not session.side.is_subscribed)
-    assert session.side.free_slots == 0
-    assert "the connection to the MQTT broker ended" in session.side.last_error
-    session.connect()
-    assert session.side.free_slots == 2
-    session.until(lambda: len(session.broker.acks) == 2)
-    session.broker.answer(session.broker.acks[1], NOT_AUTHORIZED)
-    session.until(lambda: session.published)
-    assert session.published == [PublishResult(ACK, "Not authorized")]
-    assert session.side.free_slots == 3
-
-
 def test_a_message_is_acknowledged_only_when_it_is_said_and_one_of_qos_0_never(session: Session) -> None:
     session.connect()
     session.broker.deliver(topic("d1"), b"first")
@@ -117,20 +97,6 @@ def test_a_message_is_acknowledged_only_when_it_is_said_and_one_of_qos_0_never(s
     session.until(lambda: session.broker.pubacks)
     session.turn()
     assert session.broker.pubacks == [session.inbound[0].mid]
-
-
-def test_after_unsubscribing_what_was_on_its_way_still_comes(session: Session) -> None:
-    session.connect()
-    session.side.unsubscribe()
-    session.broker.deliver(topic("d1"), b"late")
-    session.until(lambda: session.side.is_unsubscribed and session.inbound)
-    assert session.side.is_subscribed, "the connection is still there: what was taken is acknowledged on it"
-
-
-def test_a_broker_that_is_not_there_is_said_with_its_address(session: Session) -> None:
-    session.broker.close()
-    with pytest.raises(BrokerUnreachable, match=rf"127\.0\.0\.1:{session.broker.port} cannot be reached"):
-        session.side.connect()
 
 
 def test_a_connection_that_this_side_ends_says_why_and_not_that_the_broker_did(session: Session) -> None:

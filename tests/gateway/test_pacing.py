@@ -104,20 +104,6 @@ def test_a_device_that_ignores_its_pauses_has_little_more_than_its_share() -> No
     assert min(others) >= 0.9 * 2 * 80
 
 
-def test_a_tenant_that_ignores_all_pauses_takes_nothing_from_another() -> None:
-    tenants = {name: TenantSettings(max_batches_per_s=50) for name in ("loud", "calm")}
-    deaf = {Sender("loud", f"d{number}") for number in range(20)}
-    taken = of_tenants(run(tenants, {"loud": 20, "calm": 20}, 60, from_s=10, deaf=deaf))
-    assert taken["calm"] >= 0.9 * 50 * 50
-    assert taken["loud"] <= 1.1 * 50 * 50
-
-
-def test_a_device_has_its_own_rate_where_its_tenant_has_more() -> None:
-    tenants = {"a": TenantSettings(max_batches_per_s=1000, device=SendRates(max_batches_per_s=2))}
-    taken = run(tenants, {"a": 3}, 60, from_s=10, deaf={Sender("a", "d0")})
-    assert all(batches == pytest.approx(100, abs=5) for batches in taken.values())
-
-
 def test_a_batch_costs_what_it_uses_most_of() -> None:
     rates = SendRates(max_batches_per_s=10, max_bytes_per_s=1000, max_records_per_s=100)
     assert cost_s(rates, 50, 5) == 0.1

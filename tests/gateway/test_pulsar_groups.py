@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway import Produce
-from gateway.pulsar_producer import OK, UNPROVEN, UNSENDABLE, GroupSender, SendResult
+from gateway.pulsar_producer import OK, UNPROVEN, GroupSender, SendResult
 from tests.examples import examples
 
 Callback = Callable[[Any, Any], None]
@@ -60,21 +60,6 @@ class Side:
             self.sender.send(Produce(token, False, "d1", b"%d" % token * size, {"device": "d1"}))
 
 
-def test_one_answer_says_that_all_of_a_group_are_persisted() -> None:
-    side = Side()
-    side.send(1, 2, 3)
-    side.sender.flush()
-    assert [(payload, callback is not None) for payload, callback in side.client.handed] == [
-        (b"1", False),
-        (b"2", False),
-        (b"3", True),
-    ]
-    assert side.client.flushes == 1
-    assert side.results == []
-    side.client.answer(2)
-    assert side.results == [SendResult([1, 2, 3], OK)]
-
-
 @pytest.mark.parametrize("index", [-1, 0, 1])
 def test_what_did_not_go_in_one_batch_is_not_known_to_be_persisted(index: int) -> None:
     side = Side()
@@ -82,41 +67,6 @@ def test_what_did_not_go_in_one_batch_is_not_known_to_be_persisted(index: int) -
     side.sender.flush()
     side.client.answer(index)
     assert side.results == [SendResult([1, 2], UNPROVEN), SendResult([3], OK)]
-
-
-def test_a_group_that_went_behind_an_older_one_in_the_same_batch_is_persisted_with_it() -> None:
-    side = Side()
-    side.send(1, 2)
-    side.sender.flush()
-    side.send(3, 4)
-    side.sender.flush()
-    side.client.answer(3)
-    assert side.results == [SendResult([3, 4], OK)]
-
-
-def test_a_message_alone_needs_no_place_in_a_batch() -> None:
-    side = Side()
-    side.send(1)
-    side.sender.flush()
-    side.client.answer(-1)
-    assert side.results == [SendResult([1], OK)]
-
-
-def test_a_failure_is_that_of_all() -> None:
-    side = Side()
-    side.send(1, 2)
-    side.sender.flush()
-    side.client.answer(0, pulsar.Result.Timeout)
-    assert side.results == [SendResult([1, 2], "Timeout")]
-
-
-def test_what_the_client_does_not_take_fails_alone_and_is_not_counted_in_its_group() -> None:
-    side = Side()
-    side.client.refuses = {b"2": ValueError("no message")}
-    side.send(1, 2, 3)
-    side.sender.flush()
-    side.client.answer(1)
-    assert side.results == [SendResult([2], UNSENDABLE), SendResult([1, 3], OK)]
 
 
 def test_where_the_last_of_a_group_is_not_taken_nothing_is_known_of_the_others() -> None:

@@ -11,7 +11,7 @@ import pulsar
 import pytest
 
 from gateway import Produce, PulsarUnreachable
-from gateway.pulsar_producer import PulsarProducer, Receipt
+from gateway.pulsar_producer import PulsarProducer
 from tests.gateway.sides import FakePulsar
 from tests.gateway.strategies import settings
 from tests.waiting import wait_until
@@ -60,46 +60,6 @@ def side() -> Side:
     return Side()
 
 
-def test_a_receipt_comes_once_wakes_the_loop_and_says_what_pulsar_said(side: Side) -> None:
-    side.open()
-    for token in (1, 2, 3):
-        send_now(side.producer, produce(token, refused=token == 3))
-        if token == 1:
-            side.pulsar.answer(0)  # so that the next does not wait for it
-            assert side.producer.take_receipts() == [Receipt(1, "Ok")]
-            side.wakes = 0
-    assert side.producer.take_receipts() == []
-    side.pulsar.answer(0)
-    side.pulsar.answer(0, "Timeout")
-    assert side.wakes == 2
-    assert side.producer.take_receipts() == [Receipt(2, "Ok"), Receipt(3, "Timeout", refused=True)]
-    assert side.producer.take_receipts() == []
-    assert [it.topic.rsplit("/")[-1] for it in (*side.pulsar.kept, *side.pulsar.waiting)] == ["batches", "batches"]
-
-
-@pytest.mark.parametrize(
-    ("error", "is_permanent"),
-    [
-        (UnicodeEncodeError("utf-8", "\ud83d", 0, 1, "surrogates not allowed"), True),
-        (pulsar.MessageTooBig("5 MiB"), True),
-        (pulsar.AlreadyClosed("closed"), False),
-    ],
-)
-def test_what_the_client_does_not_take_has_a_receipt_too(side: Side, error: Exception, is_permanent: bool) -> None:
-    side.open()
-    side.pulsar.raises = error
-    send_now(side.producer, produce(1))
-    (receipt,) = side.producer.take_receipts()
-    assert (receipt.ok, receipt.is_permanent) == (False, is_permanent)
-    assert side.wakes == 1
-
-
-def test_before_it_is_open_a_message_fails_for_now(side: Side) -> None:
-    side.producer.send(produce(1))
-    assert side.producer.take_receipts() == [Receipt(1, "NotConnected")]
-    assert not side.producer.is_open
-
-
 def test_a_producer_that_is_gone_wants_to_be_opened_again_and_one_of_dead_letters_does_not_stop_the_batches(
     side: Side,
 ) -> None:
@@ -115,14 +75,6 @@ def test_a_producer_that_is_gone_wants_to_be_opened_again_and_one_of_dead_letter
     side.open()
     send_now(side.producer, produce(3))
     assert len(side.pulsar.waiting) == 1
-
-
-def test_closing_leaves_no_message_without_a_receipt(side: Side) -> None:
-    side.open()
-    side.producer.send(produce(1))
-    side.producer.close()
-    assert side.producer.take_receipts() == [Receipt(1, "AlreadyClosed")]
-    assert not side.producer.is_connected
 
 
 def test_of_a_group_that_pulsar_never_takes_each_message_is_tried_alone_and_only_the_bad_one_fails_for_good(
@@ -158,13 +110,6 @@ def test_each_partition_has_a_producer_and_a_device_keeps_to_one(monkeypatch: py
     assert len(messages) == 40
     assert all(len(topics) == 1 for topics in topics_of.values())
     assert len({topic for topics in topics_of.values() for topic in topics}) == 2
-
-
-def test_a_pulsar_that_is_not_there_is_said_with_its_address(side: Side) -> None:
-    side.pulsar.is_up = False
-    with pytest.raises(PulsarUnreachable, match=r"no producer from .* nobody there"):
-        side.open()
-    assert not side.producer.is_open
 
 
 def test_a_pulsar_that_does_not_connect_is_said_with_the_authority_that_may_be_wrong(side: Side) -> None:

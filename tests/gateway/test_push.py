@@ -11,14 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import PushFolder
-from gateway.push import MAX_RESULT_BYTES, OUTCOMES, UNKNOWN, ConfigResult, PushQueue, parse_config_result
+from gateway.push import MAX_RESULT_BYTES, OUTCOMES, UNKNOWN, PushQueue, parse_config_result
 from tests.identity.operators import operator, operators_file
 from waybill.identity.signatures import NewOperator, sign_push
-
-
-@pytest.mark.parametrize("outcome", OUTCOMES)
-def test_an_answer_is_read(outcome: str) -> None:
-    assert parse_config_result(json.dumps({"outcome": outcome, "reason": "so"}).encode()) == ConfigResult(outcome, "so")
 
 
 @pytest.mark.parametrize(
@@ -83,12 +78,3 @@ def test_a_gateway_publishes_what_was_signed_for_that_device_and_counts_the_rest
         if push := queue.take_next():
             published.append((push.sender.device, push.text))
     assert (published, len(refused)) == ([("good", files["good"])], len(files) - 1)
-
-
-def test_with_keys_that_cannot_be_read_nothing_is_published_and_that_is_counted(tmp_path: Path) -> None:
-    (tmp_path / "beta").mkdir()
-    (tmp_path / "beta" / "van.toml").write_text("a = 1\n")
-    queue, refused = queue_of(tmp_path, operator())
-    (tmp_path / "operators.toml").write_text("[keys")
-    queue.load()
-    assert (queue.has_waiting, refused) == (False, ["refused"])

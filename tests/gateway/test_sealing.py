@@ -36,13 +36,6 @@ def test_a_message_of_a_tenant_with_a_key_opens_with_that_key_alone(tmp_path: Pa
         Unsealer([X25519PrivateKey.generate()]).unseal(sent.payload, "acme", served.region)
 
 
-@pytest.mark.parametrize("tenant", ["other", ""])
-def test_other_messages_leave_as_they_were(tmp_path: Path, tenant: str) -> None:
-    served = settings(tenants={"acme": {"sealing_key": public_key(tmp_path)}, "other": {}})
-    sent = message(tenant)
-    assert Sealing(served).sealed(sent) is sent
-
-
 def test_a_key_that_cannot_be_used_is_named_before_the_gateway_starts(tmp_path: Path) -> None:
     served = settings(tenants={"acme": {"sealing_key": tmp_path / "none.pub"}})
     with pytest.raises(SealingKeyError, match=r"none\.pub"):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -16,7 +14,6 @@ from gateway import Service
 from gateway.status import read_status
 from tests.gateway.sides import FakeBroker
 from tests.gateway.strategies import settings
-from tests.waiting import PATIENCE
 from waybill.daemon.errors import ThreadEnded
 
 
@@ -74,29 +71,3 @@ def test_a_gateway_that_never_had_a_connection_ends_at_a_signal_and_answers_unti
         (False, True)
     ]
     assert signal.getsignal(signal.SIGTERM) == before
-
-
-def test_a_pulsar_that_takes_connections_and_answers_nothing_does_not_keep_a_gateway_from_ending(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"pulsar://127.0.0.1:{silent.getsockname()[1]}"
-        away = {"tenant": "fleet", "service_url": address, "operation_timeout_s": 60}
-        service = Service(
-            made := settings(status={"port": free_port()}, pulsar=away, stop_timeout_s=1, log={"level": "error"}),
-            lambda: made.drain,
-        )
-        seen = []
-
-        def ask_and_stop() -> None:
-            seen.append(read_status(made.status).last_error)
-            os.kill(os.getpid(), signal.SIGTERM)
-
-        hook = threading.excepthook
-        after_the_first_turn(service, monkeypatch, ask_and_stop)
-        began_s = time.monotonic()
-        service.run()
-        threading.excepthook = hook
-        assert seen == [f"opening Pulsar at {address}"]
-        assert time.monotonic() - began_s < 30 * PATIENCE, "two seconds, and not until the opening is given up"
-        assert "pulsar-open" not in {thread.name for thread in threading.enumerate()}

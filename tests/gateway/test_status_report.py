@@ -16,7 +16,6 @@ from gateway.service import StatusReporter
 from gateway.status import STALLED_AFTER_S, PublicationResults
 from tests.gateway.strategies import batch, engine, settings, topic
 from tests.tokens import token_file
-from waybill.record import DeviceChannel, device_topic
 
 AFTER_S = settings().status.silent_after_s
 
@@ -75,14 +74,6 @@ def reporting() -> Reporting:
     return Reporting()
 
 
-def test_every_device_that_sends_anything_is_heard_and_topics_of_no_device_are_not(reporting: Reporting) -> None:
-    for number in range(1000):
-        reporting.reporter.on_message(topic(f"d{number}"))
-    reporting.reporter.on_message(device_topic("fleet", "other", DeviceChannel.CONFIG_RESULT))
-    reporting.reporter.on_message("waybill/1/no body/x/batch")
-    assert reporting.update(0.0).devices_known == 1001
-
-
 def test_who_is_silent_is_unknown_while_nobody_listens_and_known_again_with_the_next_connection(
     reporting: Reporting,
 ) -> None:
@@ -103,21 +94,6 @@ def test_who_is_silent_is_unknown_while_nobody_listens_and_known_again_with_the_
     reporting.reporter.on_message(topic("d1"))
     reporting.update(9_020.0 + AFTER_S)
     assert reporting.silent() == (0, 0, 0.0)
-
-
-def test_which_log_lines_were_left_out_is_said_every_ten_seconds(reporting: Reporting) -> None:
-    for now_s in range(25):
-        reporting.update(float(now_s))
-    assert reporting.suppressed_said == 3
-
-
-def test_a_full_window_counts_as_not_listening(reporting: Reporting) -> None:
-    for seq in range(1, 17):
-        reporting.engine.on_batch(topic("d1"), batch("d1", seq, seq), seq, 0.0)
-    assert not reporting.engine.has_room
-    for now_s in (0.0, AFTER_S, 2 * AFTER_S):
-        reporting.update(now_s)
-    assert reporting.reporter.holder.silent.listening_s == 0.0
 
 
 def test_healthy_is_claimed_only_when_nothing_is_known_against_it(reporting: Reporting) -> None:
@@ -159,11 +135,3 @@ def test_a_registry_that_is_not_read_is_no_health_and_how_long_and_what_it_refus
     registry.problem, facts["registry_current"] = "", True
     assert reporting.update(1.0).healthy
     assert value("waybill_gateway_registry_up") == 1
-
-
-def test_without_a_registry_nothing_is_said_of_one(reporting: Reporting) -> None:
-    status = reporting.update(0.0)
-    assert (status.healthy, status.registry_current) == (True, None)
-    shown = reporting.metrics.registry.get_sample_value("waybill_gateway_registry_up")
-    assert shown is not None
-    assert isnan(shown)

@@ -32,17 +32,6 @@ def test_what_is_above_the_rate_of_a_tenant_is_to_be_sent_again_and_the_other_te
     assert answers["d8"].pause_s > 0
 
 
-def test_the_puback_of_what_is_to_be_sent_again_waits_for_no_answer() -> None:
-    made = engine(**TWO | {"tenants": {"acme": {"max_batches_per_s": 0.001}, "kaze": {}}})
-    first = made.on_batch(topic("d1", "acme"), batch("d1", 1, 3), 1, 0.0)
-    assert isinstance(first, Produce)
-    assert made.on_batch(topic("d1", "acme"), batch("d1", 4, 6), 2, 0.0) is NotSent.SLOW_DOWN
-    assert made.release() == [], "PUBACKs leave in order"
-    made.on_persisted(first.token, 0.1)
-    made.take_due_acks(0.1, 10)
-    assert made.release() == [1, 2]
-
-
 def test_a_batch_that_is_no_batch_is_refused_for_good_also_when_its_device_is_to_slow_down() -> None:
     made = engine(**TWO | {"tenants": {"acme": {"max_batches_per_s": 0.001}, "kaze": {}}})
     made.on_batch(topic("d1", "acme"), batch("d1", 1, 3), 1, 0.0)
@@ -65,28 +54,6 @@ def test_a_tenant_that_pulsar_does_not_take_keeps_its_share_and_the_other_goes_t
     made.on_persisted(other.token, 1.1)
     made.take_due_acks(1.2, 10)
     assert made.release() == [9, 10]
-
-
-def test_what_was_released_early_is_acknowledged_when_pulsar_has_it_after_all() -> None:
-    made = engine(**TWO)
-    taken = made.on_batch(topic("d1", "acme"), batch("d1", 1, 3), 1, 0.0)
-    assert isinstance(taken, Produce)
-    made.find_stuck(STUCK_S, {"kaze"})
-    assert made.release() == [1]
-    assert made.on_batch(topic("d1", "acme"), batch("d1", 1, 3), 2, 3.0) is NotSent.JOINED
-    made.on_persisted(taken.token, 4.0)
-    assert [one.ack.seqs.ranges for one in made.take_due_acks(4.0, 10)] == [((1, 3),)]
-    made.find_stuck(4.0, {"acme", "kaze"})
-    assert made.release() == [2]
-    assert made.is_idle
-
-
-@pytest.mark.parametrize("connected", [(), ("acme",)])
-def test_while_pulsar_takes_nothing_of_anybody_nobody_is_stuck(connected: tuple[str, ...]) -> None:
-    made = engine(**TWO)
-    made.on_batch(topic("d1", "acme"), batch("d1", 1, 3), 1, 0.0)
-    made.find_stuck(60.0, connected)
-    assert (made.stuck, made.release()) == (frozenset(), [])
 
 
 def test_the_dead_letters_of_one_tenant_leave_room_for_those_of_another_and_strangers_have_none() -> None:
@@ -112,23 +79,6 @@ MANY: dict[str, Any] = {
 }
 
 
-def test_a_tenant_that_is_stuck_keeps_less_of_the_window_the_more_are_stuck() -> None:
-    made = engine(**MANY)
-    for n in range(10):
-        made.on_batch(topic("d", f"t{n}"), batch("d", 1, 1), n + 1, 0.0)
-    made.find_stuck(1.0, {"t50"})
-    taken = [made.on_batch(topic("d", "t0"), batch("d", n, n), n + 20, 1.0) for n in range(2, 500)]
-    assert sum(isinstance(one, Produce) for one in taken) + 1 == 1000 * 0.5 / 10
-
-
-def test_dead_letters_of_a_tenant_that_is_stuck_take_no_more_room_than_its_batches() -> None:
-    made = engine(**MANY)
-    made.on_batch(topic("d", "t0"), batch("d", 1, 1), 1, 0.0)
-    made.find_stuck(1.0, {"t50"})
-    garbage = [made.on_batch(topic(f"d{n}", "t0"), bytes(1 << 20), n + 2, 1.0) for n in range(100)]
-    assert sum(isinstance(one, Produce) for one in garbage) == 7, "of 8 MiB that a stuck one has"
-
-
 def test_what_is_refused_counts_for_the_rates_of_who_sent_it() -> None:
     rates = {"max_batches_per_s": 20, "device": {"max_batches_per_s": 2}}
     for device, what in (("d1", spoiled), ("d2", spoiled), ("d2", lambda device, n: batch(device, n, n))):
@@ -137,26 +87,6 @@ def test_what_is_refused_counts_for_the_rates_of_who_sent_it() -> None:
             made.on_batch(topic("d1", "acme"), what(device, mid), mid, 0.0)
         assert made.on_batch(topic("d1", "acme"), batch("d1", 1, 3), 100, 0.0) is NotSent.SLOW_DOWN
         assert isinstance(made.on_batch(topic("d3", "acme"), batch("d3", 1, 3), 101, 0.0), Produce), "of others none"
-
-
-def test_what_is_readable_by_its_header_alone_is_slowed_down_before_it_is_judged() -> None:
-    made = engine(**TWO | {"tenants": {"acme": {"device": {"max_batches_per_s": 2}}, "kaze": {}}})
-    effects = [made.on_batch(topic("d1", "acme"), spoiled("d1", n), n, 0.0) for n in range(1, 300)]
-    assert effects.count(NotSent.SLOW_DOWN) > 280
-
-
-def test_a_refused_batch_counts_for_rates_in_bytes_and_in_records_by_its_size() -> None:
-    for limit in ({"max_bytes_per_s": 1000}, {"max_records_per_s": 100}):
-        made = engine(**TWO | {"tenants": {"acme": {"device": limit}, "kaze": {}}})
-        made.on_batch(topic("d1", "acme"), bytes(100_000), 1, 0.0)
-        assert made.on_batch(topic("d1", "acme"), batch("d1", 1, 3), 2, 0.0) is NotSent.SLOW_DOWN
-
-
-def test_of_another_devices_batch_the_content_is_not_looked_at() -> None:
-    made = engine(**TWO)
-    effect = made.on_batch(topic("d1", "acme"), spoiled("d2"), 1, 0.0)
-    assert isinstance(effect, Produce)
-    assert effect.properties["reason"] == "wrong-device"
 
 
 def test_what_is_refused_for_its_sender_alone_costs_its_tenant_nothing() -> None:

@@ -139,7 +139,3 @@ def test_a_renewal_reaches_every_certificate_of_the_page_and_the_brokers_read_it
 def test_a_gateway_has_the_time_to_end_that_its_settings_give_it() -> None:
     (stop,) = lines(FOLDER / "fleet-gateway@.service", "TimeoutStopSec")
     assert int(stop) > GatewaySettings.model_fields["stop_timeout_s"].default + 1
-
-
-def test_the_page_names_each_unit() -> None:
-    assert [unit.name for unit in FOLDER.glob("fleet-*") if unit.name not in PAGE] == []

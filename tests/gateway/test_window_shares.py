@@ -71,24 +71,6 @@ def test_what_is_in_flight_has_a_bound_in_sum_and_a_tenant_that_flows_goes_throu
     assert in_flight.stuck_use.bytes == in_flight.bytes
 
 
-def test_while_one_is_stuck_the_others_have_half_a_window_at_least() -> None:
-    window = Window(1000)
-    window.fill(["t0"])
-    window.find_stuck()
-    before = len(window.in_flight)
-    window.fill([f"t{n}" for n in range(1, STUCK + 1)])
-    assert len(window.in_flight) - before >= BATCHES / 2
-
-
-def test_the_more_are_stuck_the_less_each_may_add() -> None:
-    window = Window(1000)
-    for n in range(10):
-        window.try_take(f"t{n}")
-    window.find_stuck()
-    window.fill(["t0"])
-    assert window.in_flight.use_of("t0").batches == BATCHES * 0.5 / 10
-
-
 def test_who_was_stuck_and_is_served_again_counts_among_those_that_flow() -> None:
     window = Window(1000)
     token = window.try_take("t0")

@@ -22,12 +22,3 @@ def test_waits_double_with_jitter_up_to_the_longest_and_begin_again(seed: int) -
 @given(st.integers(1, 1_000_000), st.floats(0, 1))
 def test_a_wait_is_bounded_and_never_nothing_however_often_it_failed(attempt: int, jitter: float) -> None:
     assert 0.1 <= Backoff(0.2, 15, lambda: jitter).delay_s(attempt) <= 15
-
-
-def test_waits_grow_until_something_succeeds_and_asking_for_one_changes_nothing() -> None:
-    backoff = Backoff(0.2, 15, lambda: 1.0)
-    assert [backoff.take_delay_s() for _ in range(3)] == [0.2, 0.4, 0.8]
-    assert backoff.delay_s(2) == 0.4
-    assert backoff.take_delay_s() == 1.6
-    backoff.reset()
-    assert backoff.take_delay_s() == 0.2

@@ -6,26 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.config import AgentSettings, IntakeSettings, UplinkSettings
-from gateway import GatewaySettings
-from gateway.config import Mqtt, Pulsar
-from waybill.daemon.logs import LogSettings
 from waybill.daemon.tls import TlsSettings
 from waybill.mqtt.broker_settings import BrokerSettings, is_this_machine, read_password, unusable_files
 from waybill.settings import SettingsError, validate
-
-
-@pytest.mark.parametrize("model", [IntakeSettings, UplinkSettings, Mqtt])
-def test_a_broker_has_the_same_keys_wherever_one_is_named(model: type[BrokerSettings]) -> None:
-    assert BrokerSettings.model_fields.keys() <= model.model_fields.keys()
-    assert model.model_fields["tls"].annotation == BrokerSettings.model_fields["tls"].annotation
-
-
-def test_logs_packets_and_certificates_have_the_same_keys_in_agent_and_gateway() -> None:
-    assert AgentSettings.model_fields["log"].annotation is GatewaySettings.model_fields["log"].annotation is LogSettings
-    assert {"max_packet_bytes", "receive_maximum"} <= IntakeSettings.model_fields.keys() & Mqtt.model_fields.keys()
-    assert Pulsar.model_fields["tls"].annotation == UplinkSettings.model_fields["tls"].annotation
-    assert {"backoff_first_s", "backoff_max_s"} <= Pulsar.model_fields.keys()
 
 
 @pytest.mark.parametrize(

@@ -165,15 +165,6 @@ def test_everything_is_read_again_when_its_owner_asks_for_it(
     reader.close()
 
 
-def test_a_reader_whose_thread_has_ended_is_not_current(monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = follow(monkeypatch, Cluster(0), lambda _: None)
-    wait_until(lambda: reader.standing.is_current, 10)
-    reader.close()
-    assert not reader.standing.is_current
-    assert "has ended" in reader.standing.problem
-    assert reader.standing.unreachable_since_s is not None
-
-
 def test_a_reader_that_hangs_is_not_current(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compacted_topic, "STUCK_S", 0.2)
     goes_on, cluster = threading.Event(), Cluster(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -57,16 +57,6 @@ def test_the_folder_is_synced_after_the_rename(tmp_path: Path, monkeypatch: pyte
     assert Path(synced[0]).match(".*.part")
 
 
-@pytest.mark.parametrize("write", [replace_durably, create_durably])
-def test_a_file_may_have_the_longest_name_that_the_file_system_takes(
-    tmp_path: Path, write: Callable[[Path, bytes], object]
-) -> None:
-    file = tmp_path / ("n" * os.pathconf(tmp_path, "PC_NAME_MAX"))
-    write(file, b"new")
-    assert file.read_bytes() == b"new"
-    assert list(tmp_path.iterdir()) == [file]
-
-
 def test_of_many_who_create_a_file_at_once_one_does_and_the_others_change_nothing(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda number: create_durably(tmp_path / "f", bytes([number]) * 9), range(40)))
@@ -99,22 +89,3 @@ def test_a_file_whose_creation_was_answered_late_and_asked_for_again_was_created
     assert create_durably(tmp_path / "f", b"new")
     assert not create_durably(tmp_path / "f", b"another")
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"new"]
-
-
-def test_a_file_that_cannot_be_created_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(OSError, match="No space"):
-        create_durably(tmp_path / "f", b"new")
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_full_disk_names_the_file_that_was_to_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match=r"No space left on device: '.*state\.json'"):
-        replace_durably(tmp_path / "state.json", b"new")

@@ -7,7 +7,6 @@ from typing import Any
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
 
 from waybill.daemon.logs import BURST, MAX_CHARACTERS, LineLimit
 
@@ -39,15 +38,6 @@ def test_a_flood_of_one_kind_is_cut_and_counted_and_other_kinds_pass() -> None:
     assert lines(limit, 5)[0]["suppressed"] == 3000 - BURST
     assert limit.take_suppressed() == {"warning refused": 4}
     assert limit.take_suppressed() == {}
-
-
-def test_what_was_suppressed_is_said_once() -> None:
-    limit = LineLimit(LogClock())
-    lines(limit, int(BURST) + 4)
-    with capture_logs() as said:
-        limit.log_suppressed(structlog.get_logger())
-        limit.log_suppressed(structlog.get_logger())
-    assert [line["kinds"] for line in said] == [{"warning refused": 4}]
 
 
 @given(st.recursive(st.text(min_size=200, max_size=2000), st.lists, max_leaves=5))

@@ -23,13 +23,3 @@ def test_it_shows_what_the_library_s_counter_shows(reasons: list[str]) -> None:
         counter.labels(reason).inc()
         mirrored.set(reasons.count(reason), reason)
     assert shown(own) == shown(theirs)
-
-
-def test_without_a_label_it_is_0_from_the_start() -> None:
-    own, theirs = CollectorRegistry(), CollectorRegistry()
-    mirrored = MirroredCounter("refused_total", "Refused", registry=own)
-    counter = Counter("refused_total", "Refused", registry=theirs)
-    assert shown(own) == shown(theirs)
-    mirrored.set(3)
-    counter.inc(3)
-    assert shown(own) == shown(theirs)

@@ -17,8 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paho.mqtt.enums import CallbackAPIVersion
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
 
 from deploy.local import LocalAuthority
 from waybill.daemon.tls import TlsSettings
@@ -31,17 +29,6 @@ QOS_1 = 0x32
 def packet(topic: bytes, payload: bytes, *, mid: int | None = 7, properties: bytes = b"\0") -> bytes:
     packet_id = b"" if mid is None else mid.to_bytes(2, "big")
     return len(topic).to_bytes(2, "big") + topic + packet_id + properties + payload
-
-
-@given(st.text(max_size=50), st.binary(max_size=50), st.integers(1, 65_535), st.text(max_size=20))
-def test_topic_payload_and_id_are_read_whatever_the_properties_are(
-    topic: str, payload: bytes, mid: int, text: str
-) -> None:
-    properties = Properties(PacketTypes.PUBLISH)
-    properties.UserProperty = ("a", text.encode("utf-8", "replace").decode())
-    made = packet(topic.encode("utf-8", "replace"), payload, mid=mid, properties=properties.pack())
-    read = read_publish(QOS_1, made)
-    assert read == MqttMessage(mid, 1, False, topic.encode("utf-8", "replace").decode(), payload)
 
 
 @given(st.text(max_size=40), st.binary(max_size=300), st.integers(1, 65_535), st.binary(max_size=200), st.booleans())
@@ -59,14 +46,6 @@ def test_a_publish_packet_is_read_as_it_was_written(
     assert read_publish(first, packet) == MqttMessage(mid, 1, dup, topic, payload)
 
 
-def test_a_message_of_qos_0_has_no_id() -> None:
-    assert read_publish(0x30, packet(b"t", b"x", mid=None)) == MqttMessage(0, 0, False, "t", b"x")
-
-
-def test_a_topic_that_is_not_utf_8_is_still_a_topic() -> None:
-    assert read_publish(QOS_1, packet(b"\xff\xfe", b"x")).topic == "\ufffd\ufffd"
-
-
 @given(st.integers(0, 255), st.binary(max_size=300))
 def test_any_bytes_are_a_message_or_a_value_error(command: int, content: bytes) -> None:
     try:
@@ -75,14 +54,6 @@ def test_any_bytes_are_a_message_or_a_value_error(command: int, content: bytes) 
         return
     assert len(message.payload) <= len(content)
     assert message.missing == 0
-
-
-@given(st.integers(0, 20))
-def test_a_packet_that_is_cut_is_refused(cut: int) -> None:
-    whole = packet(b"waybill/1/t/d/batch", b"", properties=b"\x03\x26\x00\x00")
-    assert read_publish(QOS_1, whole).payload == b""
-    with pytest.raises(ValueError, match="ends early"):
-        read_publish(QOS_1, whole[: min(cut, len(whole) - 1)])
 
 
 def test_the_cost_of_four_million_bytes_of_properties_is_that_of_passing_over_them() -> None:
@@ -104,11 +75,6 @@ def test_of_a_truncated_packet_what_is_kept_and_what_is_missing_make_the_payload
     message = read_publish(QOS_1, whole[: 7 + kept], len(whole))
     assert len(message.payload) + message.missing == len(payload)
     assert payload.startswith(message.payload)
-
-
-def test_the_length_of_properties_has_four_bytes_at_most() -> None:
-    with pytest.raises(ValueError, match="ends early"):
-        read_publish(QOS_1, packet(b"t", b"x" * 100, properties=b"\x80\x80\x80\x80\x00"))
 
 
 PRIVATE = {

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from waybill.mqtt import mqtt_client
 from waybill.mqtt.broker_settings import BrokerSettings
 from waybill.mqtt.mqtt_client import MAX_PACKETS, MqttClient, MqttMessage, MqttSessionOptions
 
@@ -78,21 +77,6 @@ def test_a_packet_larger_than_the_broker_may_send_ends_the_connection_before_it_
     other.close()
 
 
-def test_a_broker_that_went_away_is_noticed_by_sending_too(listener: Listener) -> None:
-    owner = Owner(listener.port)
-    other = owner.start(listener)
-    other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    other.close()
-    for _ in range(100):
-        owner.client.publish_qos_1("t", bytes(100_000))
-        owner.client.flush()
-        if owner.client.socket() is None:
-            break
-    assert len(owner.ended) == 1
-    assert owner.client.is_closed_by_broker
-    assert "connection lost while sending" in owner.client.failure
-
-
 def test_a_new_connection_has_nothing_of_the_old_one_but_unanswered_publications(listener: Listener) -> None:
     owner = Owner(listener.port)
     other = owner.start(listener)
@@ -112,20 +96,6 @@ def test_a_new_connection_has_nothing_of_the_old_one_but_unanswered_publications
     sent = again.recv(4096)
     assert (sent[0] >> 4, b"unanswered" in sent, b"\x40" in sent[:1]) == (3, True, False)
     again.close()
-
-
-def test_what_waits_is_sent_before_the_goodbye_and_the_goodbye_is_sent(listener: Listener) -> None:
-    owner = Owner(listener.port)
-    other = owner.start(listener)
-    owner.client.acknowledge(7)
-    owner.client.disconnect()
-    owner.client.flush()
-    sent = b""
-    while piece := other.recv(4096):
-        sent += piece
-    assert (sent[0] >> 4, sent[-2:-1]) == (4, b"\xe0")
-    assert owner.client.socket() is None
-    other.close()
 
 
 def packets_of(sent: bytes) -> Iterator[tuple[int, int]]:
@@ -189,27 +159,6 @@ def test_one_receive_reads_a_bounded_number_of_packets_however_many_publications
         if len(owner.messages) == 3 * MAX_PACKETS:
             break
     assert len(owner.messages) == 3 * MAX_PACKETS
-    other.close()
-
-
-def test_the_bytes_of_one_receive_are_bounded_properties_and_all(
-    listener: Listener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mqtt_client, "MAX_PACKETS_BYTES", 20)
-    owner = Owner(listener.port)
-    other = owner.start(listener)
-    other.sendall(MESSAGE * 5)  # of 10 bytes each, 2 of them payload
-    owner.receive()
-    assert len(owner.messages) == 2
-    other.close()
-
-
-def test_reading_goes_on_while_there_is_room(listener: Listener) -> None:
-    owner = Owner(listener.port)
-    other = owner.start(listener)
-    other.sendall(MESSAGE * 5)
-    owner.receive(has_room=lambda: len(owner.messages) < 3)
-    assert (len(owner.messages), owner.client.has_unread) == (3, True)
     other.close()
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from cloud_jobs.config import CloudSettings, ClusterSettings
+from cloud_jobs.config import ClusterSettings
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from deploy.canary.config import WatchedCluster
 from edge_agent.config import UplinkSettings
@@ -94,16 +94,3 @@ def test_an_address_has_as_many_hosts_as_are_written(hosts: list[str], scheme: s
     url = kind.validate_python(f"{scheme}://{f'{blanks},{blanks}'.join(hosts)}{blanks}")
     assert each_host(url) == tuple(f"{scheme}://{host}" for host in hosts)
     assert kind.validate_python(url) == url
-
-
-def test_the_jobs_hand_several_hosts_to_their_source() -> None:
-    clusters = (
-        ClusterSettings(name="hq", service_url=TWO, admin_url="http://a:8080,b:8080/"),
-        ClusterSettings(name="us", service_url="pulsar://c:6650", admin_url="http://c:8080"),
-    )
-    jobs = CloudSettings(lake="lake", checkpoints="cp", clusters=clusters, reference={"unsigned": True})
-    read = PulsarOptions.parse(jobs.source_options | {"topics": "t"}).all_clusters()
-    assert [(one.name, one.service_url, one.admin_url) for one in read] == [
-        ("hq", TWO, "http://a:8080,b:8080"),
-        ("us", "pulsar://c:6650", "http://c:8080"),
-    ]

@@ -27,10 +27,6 @@ def test_a_token_file_that_is_being_replaced_leaves_the_token_before_it(tmp_path
     assert token() == "second"
 
 
-def test_an_access_without_a_token_shows_none() -> None:
-    assert not PulsarToken(PulsarAccess())
-
-
 @pytest.mark.parametrize("token", [" ", "two words", "line\n"])
 def test_what_is_not_a_valid_token_is_refused_before_anybody_sees_it(token: str) -> None:
     with pytest.raises(PulsarAccessError, match="not a valid token"):

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import ast
 import signal
-import sys
-import threading
-import time
 import tomllib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -14,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import PATIENCE
 from waybill.daemon.signals import handle_signals, raise_on_signals, stop_on_signals
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,48 +71,6 @@ def test_the_first_signal_raises_and_one_that_comes_while_everything_is_stopped_
     with pytest.raises(SystemExit):
         run()
     assert stopped == ["in order"]
-
-
-class Swallows:
-    """Python lets no error out of its end."""
-
-    def __del__(self) -> None:
-        signal.raise_signal(signal.SIGTERM)
-
-
-@pytest.mark.parametrize("times", [1, 3])
-def test_a_signal_that_comes_where_no_error_gets_out_comes_again(times: int) -> None:
-    stopped, left = [], [Swallows() for _ in range(times)]
-
-    def run() -> None:
-        with raise_on_signals(ENDING, SystemExit(0)):
-            try:
-                while left:
-                    left.pop()
-                    time.sleep(0)
-                threading.Event().wait(10 * PATIENCE)
-                pytest.fail("it was lost")
-            finally:
-                signal.raise_signal(signal.SIGINT)
-                stopped.append("in order")
-
-    before = sys.unraisablehook
-    with pytest.raises(SystemExit):
-        run()
-    assert stopped == ["in order"]
-    assert sys.unraisablehook is before
-
-
-def test_what_else_gets_nowhere_is_said_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Fails:
-        def __del__(self) -> None:
-            raise LookupError
-
-    said: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: said.append(unraisable.exc_type))
-    with raise_on_signals(ENDING, SystemExit(0)):
-        Fails()
-    assert said == [LookupError]
 
 
 def test_no_other_module_sets_a_handler() -> None:

@@ -43,37 +43,3 @@ def test_of_what_was_there_at_the_beginning_others_may_have_acknowledged_what_is
     seen.on_end(EntryPosition(7, 11), 5 * ASK_S)
     seen.on_end(EntryPosition(7, 11), 6 * ASK_S)
     assert seen.is_withheld
-
-
-def test_where_nothing_is_given_from_the_beginning_what_comes_later_is_withheld_all_the_same() -> None:
-    seen = Silence()
-    seen.on_begin(EntryPosition(7, 10), 0.0)
-    assert seen.is_to_ask(ASK_S)
-    for at in range(1, 3):
-        seen.on_end(EntryPosition(7, 11), at * ASK_S)
-    assert seen.is_withheld
-
-
-def test_a_message_that_comes_again_moves_no_end_back() -> None:
-    seen = Silence()
-    seen.on_read(EntryPosition(7, 10), 0.0)
-    # the connection was lost for a moment: of all that was read, this alone was not acknowledged
-    seen.on_read(EntryPosition(7, 5), 1.0)
-    for at in range(1, 5):
-        seen.on_end(EntryPosition(7, 10), at * ASK_S)
-    assert not seen.is_withheld
-
-
-def test_what_was_asked_for_again_and_does_not_come_is_withheld_and_then_the_end_is_the_former_one() -> None:
-    seen = Silence()
-    seen.on_begin(EntryPosition(7, 10), 0.0)
-    seen.on_read(EntryPosition(7, 5), 1.0)
-    seen.on_asked_again(EntryPosition(7, 5), 2.0)
-    assert not seen.is_to_ask(2.0)
-    for at in range(1, 3):
-        seen.on_end(EntryPosition(7, 10), at * ASK_S)
-    was_withheld = seen.is_withheld
-    seen.on_read(EntryPosition(7, 5), 30.0)
-    for at in range(4, 7):
-        seen.on_end(EntryPosition(7, 10), at * ASK_S)
-    assert (was_withheld, seen.is_withheld) == (True, False)

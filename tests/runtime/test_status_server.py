@@ -17,7 +17,6 @@ from tests.waiting import deadline_s
 from waybill.daemon import status_server
 from waybill.daemon.status_server import (
     MAX_CONNECTIONS,
-    MAX_HEAD_BYTES,
     MAX_REQUEST_S,
     StatusServer,
     json_answer,
@@ -122,25 +121,3 @@ def test_on_loopback_only_names_and_addresses_of_this_machine_are_served(
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
         connection.sendall(b"GET /good HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
         assert b" %d " % code in connection.recv(4096).split(b"\r\n")[0]
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        b"GET /good HTTP/1.0\r\n" + b"a: b\r\n" * 90 + b"c: " + b"d" * MAX_HEAD_BYTES + b"\r\n\r\n",
-        b"GET /good HTTP/1.0\r\n" + b"".join(b"%d: %s\r\n" % (one, b"d" * 200) for one in range(60)) + b"\r\n",
-        b"GET /" + b"x" * MAX_HEAD_BYTES + b" HTTP/1.0\r\n\r\n",
-    ],
-    ids=["a long header", "many headers", "a long path"],
-)
-def test_a_request_of_more_bytes_than_a_head_may_have_is_refused(server: StatusServer, head: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
-        connection.sendall(head)
-        assert b" 431 " in connection.recv(4096)
-
-
-def test_a_request_that_is_as_long_as_it_may_be_is_answered(server: StatusServer) -> None:
-    begin, end = b"GET /good HTTP/1.0\r\na: ", b"\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
-        connection.sendall(begin + b"b" * (MAX_HEAD_BYTES - len(begin + end)) + end)
-        assert b" 200 " in connection.recv(4096)

@@ -16,9 +16,7 @@ from waybill.pulsar.pulsar_client import (
     TokenLife,
     TokenNotGood,
     TokenWatch,
-    token_faults,
     token_life,
-    tokens_ending,
 )
 
 DAY_S = 86_400.0
@@ -62,20 +60,10 @@ def test_of_what_says_nothing_of_its_life_nothing_is_known(token: str) -> None:
     PulsarAccess(token=SecretStr(token)).check_token(1e12)
 
 
-def test_a_token_without_an_end_is_good_for_ever() -> None:
-    life = token_life(token_text("x"))
-    assert life is not None
-    assert (life.problem(9e12), life.ends_soon(9e12)) == ("", "")
-
-
 @given(st.text(max_size=60) | st.binary(max_size=60).map(lambda body: f"a.{body!r}.b"))
 def test_whatever_is_given_as_a_token_has_a_life_or_none(text: str) -> None:
     life = token_life(text)
     assert life is None or isinstance(life.problem(0), str)
-
-
-def test_nobody_who_shows_no_token_has_one_that_ends() -> None:
-    assert (PulsarAccess().token_problem(0), PulsarAccess(token_file=Path("/nowhere")).token_problem(0)) == ("", "")
 
 
 def test_a_daemon_reads_its_tokens_again_and_names_each_once(tmp_path: Path) -> None:
@@ -90,13 +78,3 @@ def test_a_daemon_reads_its_tokens_again_and_names_each_once(tmp_path: Path) -> 
     assert watch.ended, "it looks each ten seconds"
     now_s[0] += 10
     assert (watch.ended, watch.ending) == ("", "")
-
-
-def test_the_setting_that_names_a_token_is_named(tmp_path: Path) -> None:
-    accesses = {
-        "pulsar": PulsarAccess(token_file=token_file(tmp_path, ends_in_s=DAY_S)),
-        "registry.access": PulsarAccess(token=SecretStr(token_text("x", exp=5))),
-    }
-    (fault,), (ending,) = token_faults(accesses, time.time()), tokens_ending(accesses, time.time())
-    assert fault.startswith("registry.access.token: token of x ended at 1970-01-01T00:00:05Z")
-    assert ending.startswith("pulsar.token_file: token of operator in ")

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.webhooks import intake
 from gateway.webhooks.intake import AlertIntake, AlertTopic
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import wait_until
 from waybill.pulsar import pulsar_positions as silence
 
 FIRST = AlertTopic("persistent://acme/events/verdicts", "acme", is_verdicts=True)
@@ -150,18 +150,6 @@ def test_a_process_that_hears_that_another_one_has_the_alerts_is_a_standby(
     assert not one.is_standby
 
 
-@pytest.mark.parametrize("error", [pulsar.AuthorizationError("no"), pulsar.TopicNotFound("no"), pulsar.Timeout("no")])
-def test_one_that_is_refused_the_alerts_or_cannot_reach_them_is_no_standby_and_says_why(
-    cluster: Cluster, started: Callable[[], AlertIntake], error: Exception
-) -> None:
-    cluster.refuses[FIRST.name] = error
-    one = started()
-    wait_until(lambda: type(error).__name__ in one.problems.get(FIRST.name, ""))
-    assert not one.is_standby
-    # it is the first one that is named
-    assert next(iter(one.problems)) == FIRST.name
-
-
 def test_who_loses_the_connection_for_long_is_a_standby_once_another_one_has_the_alerts(
     cluster: Cluster, started: Callable[[], AlertIntake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,17 +181,6 @@ def test_each_partition_is_read_and_one_that_comes_later_too(
     wait_until(lambda: not one.problems)
 
 
-def test_who_has_the_first_partition_of_the_first_topic_reads_all(
-    cluster: Cluster, started: Callable[[], AlertIntake]
-) -> None:
-    names = [f"{FIRST.name}-partition-{number}" for number in range(2)]
-    cluster.partitions[FIRST.name] = names
-    cluster.refuses[names[0]] = pulsar.ConsumerBusy("another has it")
-    one = started()
-    wait_until(lambda: one.is_standby)
-    assert cluster.subscribed == [], "not the second one either"
-
-
 def test_a_subscription_that_gives_nothing_of_what_there_is_is_named_and_made_anew(
     cluster: Cluster, started: Callable[[], AlertIntake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,42 +197,6 @@ def test_a_subscription_that_gives_nothing_of_what_there_is_is_named_and_made_an
     assert cluster.subscribed.count(OTHER.name) == 2
 
 
-def test_a_message_that_alone_was_not_acknowledged_before_a_start_is_no_sign_that_others_are_withheld(
-    cluster: Cluster, started: Callable[[], AlertIntake], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(silence, "ASK_S", 0.05)
-    monkeypatch.setattr(intake, "LOST_AFTER_S", 0.2)
-    # it waited for a slow webhook; those behind it were delivered
-    cluster.messages[OTHER.name], cluster.acknowledged_to[OTHER.name] = [5], 10
-    one = started()
-    assert taken(one, 1) == [f"{OTHER.name} 5"]
-    seen = set[str]()
-    ends_s = time.monotonic() + 1.5
-    while time.monotonic() < ends_s:
-        seen |= {*one.problems.values()}
-        time.sleep(0.02)
-    assert silence.WITHHELD not in seen
-    assert cluster.subscribed.count(OTHER.name) == 1
-    # what comes from now on is awaited
-    cluster.withheld.add(OTHER.name)
-    cluster.messages[OTHER.name].append(11)
-    wait_until(lambda: one.problems.get(OTHER.name) == silence.WITHHELD)
-    assert taken(one, 1) == [f"{OTHER.name} 11"]
-
-
-def test_partitions_that_have_nothing_cost_one_that_flows_no_wait(
-    cluster: Cluster, started: Callable[[], AlertIntake]
-) -> None:
-    names = [f"{OTHER.name}-partition-{number}" for number in range(8)]
-    cluster.partitions[OTHER.name] = names
-    cluster.messages[names[3]] = [*range(500)]
-    one = started()
-    wait_until(lambda: not one.problems)
-    began_s = time.monotonic()
-    assert len(taken(one, 500)) == 500
-    assert time.monotonic() - began_s < 10 * PATIENCE
-
-
 def test_a_topic_of_which_one_partition_is_refused_gives_the_others_back(
     cluster: Cluster, started: Callable[[], AlertIntake]
 ) -> None:
@@ -268,34 +209,6 @@ def test_a_topic_of_which_one_partition_is_refused_gives_the_others_back(
     assert FIRST.name not in one.problems
     cluster.refuses.clear()
     wait_until(lambda: not one.problems)
-
-
-def test_a_look_for_partitions_that_fails_gives_nothing_up(
-    cluster: Cluster, started: Callable[[], AlertIntake], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(intake, "LOOK_S", 0.05)
-    one = started()
-    wait_until(lambda: not one.problems)
-    cluster.fails_to_look, looks = pulsar.Timeout("nobody answers"), cluster.looks
-    wait_until(lambda: cluster.looks > looks + 5)
-    assert not cluster.closed
-    assert not one.problems
-
-
-def test_a_connection_that_is_lost_while_nothing_may_be_read_is_named(cluster: Cluster) -> None:
-    may_read = True
-    one = AlertIntake(cluster.client, "notifier", [FIRST, OTHER], lambda _: may_read)
-    one.start()
-    try:
-        wait_until(lambda: not one.problems)
-        may_read = False
-        cluster.is_connected = False
-        wait_until(lambda: {*one.problems} == {FIRST.name, OTHER.name})
-        cluster.is_connected = may_read = True
-        wait_until(lambda: not one.problems)
-        assert not cluster.closed, "its acknowledgements go through these consumers"
-    finally:
-        one.close()
 
 
 def test_a_tenant_of_whom_nothing_may_be_read_holds_up_no_other(cluster: Cluster) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from gateway.webhooks.intake import AlertTopic, TakenMessage
 from gateway.webhooks.notifier import GoingBy
 from gateway.webhooks.rule_book import AccountDevices
 from gateway.webhooks.undelivered import decode_undelivered, encode_undelivered
-from geo.alerts import AlertVerdict, VerdictKind, encode_alert, encode_verdict
+from geo.alerts import AlertVerdict, VerdictKind, encode_verdict
 from tests.gateway.webhooks.hook_server import HookServer, answers, hook_server
 from tests.gateway.webhooks.notifier_world import NIGHT, TOPIC, World, at
 from tests.gateway.webhooks.test_routes import EVERYBODY, account, alert, event, rules
@@ -43,18 +42,6 @@ def test_several_rules_of_one_webhook_are_one_message(world: World, server: Hook
     assert request.content["rules"] == ["acme/a", "acme/b"]
     assert request.key == f"{1:024x}/provisional"
     assert request.is_signed()
-
-
-def test_of_more_rules_than_stand_in_a_message_the_others_are_counted_and_it_can_be_kept(
-    world: World, server: HookServer
-) -> None:
-    names = [f"acme/{'r' * 58}{number:05d}" for number in range(1_200)]
-    server.behave = answers("400 No")
-    world.take(world.message(1), book=rules(*({"id": name} for name in names)))
-    world.settle_until(lambda: world.written)
-    (request,), (ended,) = server.requests, world.written
-    assert (request.content["rules"], request.content["more_rules"]) == (names[:1000], 200)
-    assert decode_undelivered(encode_undelivered(ended, 5)).delivery.body == request.body
 
 
 def test_what_is_for_nobody_malformed_or_of_another_tenant_is_counted_and_acknowledged(world: World) -> None:
@@ -170,13 +157,6 @@ def test_after_a_kill_what_was_not_acknowledged_is_sent_again_with_the_same_key(
     assert all(len(several) == 1 for several in bodies.values())
 
 
-def test_what_comes_twice_while_it_is_open_is_sent_once(world: World, server: HookServer) -> None:
-    world.take(world.message(1), world.message(1))
-    world.take(world.message(1))
-    world.settle_until(lambda: world.acknowledged)
-    assert len(server.requests) == 1
-
-
 def test_what_passed_passes_again_after_a_restart_however_late_it_comes_again(world: World, server: HookServer) -> None:
     server.hang()
     book = rules({"id": "acme/all", "max_per_hour": 1, "quiet": NIGHT})
@@ -253,10 +233,3 @@ def test_what_the_limit_held_back_is_summarised_an_hour_later_and_a_rule_that_is
     world.take(*(world.message(number) for number in range(10, 16)), book=book)
     world.notifier.tick(GoingBy(rules({"id": "acme/other"}), EVERYBODY))
     assert world.book.rules_with_held() == []
-
-
-def test_a_message_says_the_alert_as_it_was(world: World, server: HookServer) -> None:
-    world.take(world.message(7))
-    world.settle_until(lambda: server.requests)
-    said = json.loads(encode_alert(alert(id=f"{7:024x}")))
-    assert json.loads(server.requests[0].body)["alert"] == said | {"epoch": "1", "seq": "2"} | {"seen_until": []}

@@ -50,25 +50,6 @@ def posted(server: HookServer) -> set[str]:
     return alone | {*in_summaries}
 
 
-def test_what_was_held_back_and_comes_again_is_in_the_summary_alone(world: World, server: HookServer) -> None:
-    by = GoingBy(rules(QUIET), EVERYBODY)
-    world.now_s = at("23:00:00")
-    world.take(world.message(1), book=by.rules)
-    # its acknowledgement was lost, and it is quiet no more: before the summary, on its way with it, and after it
-    world.restart()
-    world.passes(8 * 3600)
-    world.take(world.message(1), book=by.rules)
-    world.notifier.tick(by)
-    world.take(world.message(1), book=by.rules)
-    world.settle_until(lambda: server.requests and not world.book.digests())
-    world.restart()
-    world.take(world.message(1), world.message(2), book=by.rules)
-    world.settle_until(lambda: len(server.requests) == 2)
-    assert [one.content["type"] for one in server.requests] == ["digest", "alert"]
-    assert posted(server) == {f"{number:024x}/provisional" for number in (1, 2)}
-    assert world.acknowledged[:4] == ["m1"] * 4
-
-
 def test_a_rule_that_is_disabled_summarises_what_it_had_held_back_and_one_said_anew_without_does_not(
     world: World, server: HookServer
 ) -> None:

@@ -32,15 +32,3 @@ def test_each_is_acknowledged_once_when_all_of_it_has_ended(counts: list[int], r
         assert (at in acknowledged) == (left[at] == 0)
     assert sorted(acknowledged) == sorted(range(len(counts)))
     assert len(messages) == 0
-
-
-def test_one_that_comes_again_is_acknowledged_as_it_came_last() -> None:
-    said: list[str] = []
-    messages = OpenMessages()
-    first, again = (TakenMessage(TOPIC, "1", b"", lambda word=word: said.append(word)) for word in ("first", "again"))  # type: ignore[misc]
-    assert not messages.is_known(first)
-    messages.begin(first, [7])
-    assert messages.is_known(again)
-    messages.end(7)
-    assert said == ["again"]
-    assert not messages.is_known(again)

@@ -13,7 +13,6 @@ from cloud_jobs.billing.contracts import contracts_of_toml
 from deploy.local.stack import DEFAULT_TOPOLOGY
 from gateway.webhooks.config import NotifierSettings, RetrySettings
 from gateway.webhooks.notebook import HeldBack, digests_of
-from gateway.webhooks.posting import OUTCOMES, RESULTS
 from geo.alerts import AlertRule
 from geo.replication import Topology
 from waybill.settings import parse
@@ -72,10 +71,6 @@ def test_the_summary_of_the_page_is_the_one_that_follows_from_the_messages_in_it
     rule = {"id": "acme/depot", "effective_from": "2026-11-01T00:00:00Z", "webhook": "acme-ops"}
     (digest,) = digests_of(AlertRule.model_validate_json(json.dumps(rule)), held, {})
     assert digest.body.decode() == text.rstrip("\n")
-
-
-def test_each_result_and_each_end_is_named() -> None:
-    assert [word for word in (*RESULTS, *OUTCOMES) if f"`{word}`" not in DELIVERY] == []
 
 
 def test_the_schedule_of_the_page_is_that_of_the_settings() -> None:

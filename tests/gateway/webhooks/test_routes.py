@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import AccountUnusable
 from gateway.webhooks.notification import Notification, alert_notification, body_of, verdict_notification
 from gateway.webhooks.rule_book import AccountDevices, RuleBook, routes, usable_devices
 from gateway.webhooks.tail import SeenAlert, json_line
@@ -102,12 +101,6 @@ def test_an_account_hears_of_its_devices_for_as_long_as_they_are_its() -> None:
     assert heard(notified(tenant="beta"), book, accounts) == [], "another tenant's device of the same name"
 
 
-def test_the_version_of_the_account_counts_that_was_in_force_then() -> None:
-    accounts = AccountDevices([account("acme", -30, ("bus-1", -30, None)), account("acme", 3)])
-    assert heard(notified(at=2), rules({"id": "acme/all"}), accounts) == ["acme/all"]
-    assert heard(notified(at=3), rules({"id": "acme/all"}), accounts) == [], "a later version says all of its devices"
-
-
 def test_who_pays_for_an_account_hears_of_its_devices() -> None:
     accounts = AccountDevices(
         [
@@ -118,34 +111,6 @@ def test_who_pays_for_an_account_hears_of_its_devices() -> None:
     )
     book = rules(*({"id": f"{name}/all"} for name in ("top", "mid", "low", "other")))
     assert heard(notified(), book, accounts) == ["low/all", "mid/all", "top/all"]
-
-
-def test_accounts_in_a_circle_end() -> None:
-    accounts = AccountDevices([account("a", -30, ("bus-1", -30, None), parent="b"), account("b", -30, parent="a")])
-    assert heard(notified(), rules({"id": "a/all"}, {"id": "b/all"}), accounts) == ["a/all", "b/all"]
-
-
-def test_kind_place_and_messages_decide_and_the_webhooks_are_apart() -> None:
-    book = rules(
-        {"id": "acme/a", "kinds": ["exit"]},
-        {"id": "acme/b", "places": ["depot-*"]},
-        {"id": "acme/c", "messages": "verdicts"},
-        {"id": "acme/d", "messages": "alerts", "webhook": "other"},
-        {"id": "acme/e", "enabled": False},
-        {"id": "acme/f"},
-    )
-    found = routes(notified(), book, EVERYBODY)
-    assert {name: [rule.id for rule in several] for name, several in found.items()} == {
-        "other": ["acme/d"],
-        "ops": ["acme/f"],
-    }
-    assert heard(verdict(VerdictKind.CONFIRMED, event=event()), book) == ["acme/c", "acme/f"]
-    assert heard(verdict(VerdictKind.LATE, event=event(kind="exit", place="depot-1")), book) == [
-        "acme/a",
-        "acme/b",
-        "acme/c",
-        "acme/f",
-    ]
 
 
 def test_a_withdrawn_alert_is_matched_by_what_was_said_and_without_that_everybody_hears_of_it() -> None:
@@ -190,12 +155,6 @@ def test_it_is_what_the_versions_say_one_by_one(several: list[tuple[str, int, in
             if begins and stated[name, max(begins)][0] <= at < stated[name, max(begins)][1]:
                 expected.add(name)
         assert accounts.accounts_of("acme", "bus-1", T0 + at * DAY_MS) == expected
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"id": "a"}', '{"id": "a", "effective_from": "x"}'])
-def test_what_is_no_account_is_refused(text: str) -> None:
-    with pytest.raises(AccountUnusable):
-        usable_devices(text)
 
 
 @given(st.binary(max_size=200))

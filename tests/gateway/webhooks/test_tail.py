@@ -12,7 +12,6 @@ import pulsar
 import pytest
 from typer.testing import CliRunner
 
-from gateway.errors import AlertsUnread
 from gateway.webhooks import cli
 from gateway.webhooks import tail as tail_lines
 from gateway.webhooks.intake import AlertTopic
@@ -52,15 +51,6 @@ def test_each_time_stands_below_its_own_name() -> None:
     assert [found[name] for name in ("seen", "raised", "decided", "here")] == ["", "", "+4.50 s", "+0.10 s"]
 
 
-def test_what_happened_on_another_day_is_shown_with_its_day() -> None:
-    assert columns(verdict(), NOON_MS + 86_400_000)["device time"] == "11-28 12:00"
-
-
-def test_a_withdrawal_that_does_not_say_of_what_shows_no_clock_as_that_of_the_device() -> None:
-    found = columns(verdict(verdict=VerdictKind.WITHDRAWN, event=None), NOON_MS + 4_600)
-    assert (found["device time"], found["decided"], found["place"][:7]) == ("", "", "id 0000")
-
-
 class ScriptedClient:
     """Gives readers, until the topic that is `missing`; what comes is published when `say` is called."""
 
@@ -94,11 +84,6 @@ def test_what_is_published_once_it_has_begun_is_shown() -> None:
     assert [one.said for one in found] == [ALERT]
 
 
-def test_a_topic_that_is_not_there_is_named() -> None:
-    with pytest.raises(AlertsUnread, match="persistent://acme/alerts-us/alerts: gone"):
-        tail(ScriptedClient(TOPICS[1].name), TOPICS, TailFilter(), lambda: True, lambda _: "gone")
-
-
 def test_the_header_is_shown_when_each_topic_is_read_and_not_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,8 +95,3 @@ def test_the_header_is_shown_when_each_topic_is_read_and_not_before(
     said = " ".join(done.output.split())
     assert (done.exit_code, "device time" in said) == (1, False)
     assert "persistent://acme/alerts-eu/alerts: pulsar://127.0.0.1:6650: it has no such topic" in said
-
-
-def test_each_time_of_the_header_is_explained_by_the_command_itself() -> None:
-    said = CliRunner().invoke(cli.app, ["tail", "--help"]).output
-    assert [name for name in ("seen", "raised", "decided", "here") if f"`{name}`" not in said] == []

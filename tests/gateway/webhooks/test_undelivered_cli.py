@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -105,16 +104,6 @@ def entries(*webhooks: str) -> Any:
     return given
 
 
-@pytest.mark.parametrize("command", ["list", "retry", "discard"])
-def test_a_webhook_that_is_nowhere_is_refused_and_the_nearest_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
-    monkeypatch.setattr(undelivered_cli, "_entries", entries("ops"))
-    done = CliRunner().invoke(app, ["undelivered", command, "--config", config(tmp_path), "--webhook", "opss"])
-    assert done.exit_code == 2
-    assert "did you mean ops?" in done.output
-
-
 @pytest.mark.parametrize(("command", "exit_code"), [("list", 0), ("retry", 2), ("discard", 0)])
 def test_messages_of_a_former_webhook_are_listed_and_discarded_and_not_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, exit_code: int
@@ -128,24 +117,6 @@ def given(*webhooks: str) -> list[UndeliveredEntry]:
     plain: dict[str, Any] = {"rules": ("acme/all",), "reason": "refused", "at_ms": 1, "body": "{}", "tenant": "acme"}
     made = [UndeliveredMessage(key=f"k{number}", webhook=name, **plain) for number, name in enumerate(webhooks)]
     return [UndeliveredEntry(one, "", lambda: None) for one in made]
-
-
-def test_where_more_are_there_than_are_listed_that_is_said_and_those_of_a_webhook_behind_them_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(undelivered_cli, "MAX_LISTED", 2)
-    found = given("ops", "ops", "ops", "former")
-    monkeypatch.setattr(undelivered_queue, "undelivered_entries", lambda *_: found)
-    monkeypatch.setattr(undelivered_queue, "open_undelivered", lambda *_: nullcontext())
-    words = ["undelivered", "list", "--config", config(tmp_path)]
-    done = CliRunner().invoke(app, words)
-    assert [line.split()[3] for line in done.stdout.splitlines()] == ["k0", "k1"]
-    assert "there are more than these 2" in done.stderr
-    assert json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)["is_all"] is False
-    of_one = CliRunner().invoke(app, [*words, "--webhook", "former"])
-    assert ("k3" in of_one.stdout, of_one.stderr) == (True, "")
-    as_json = json.loads(CliRunner().invoke(app, [*words, "--webhook", "former", "--json"]).stdout)
-    assert (len(as_json["undelivered"]), as_json["is_all"]) == (1, True)
 
 
 def test_all_that_was_there_at_the_beginning_is_looked_at_and_nothing_that_comes_meanwhile() -> None:
@@ -173,14 +144,3 @@ def test_all_that_was_there_at_the_beginning_is_looked_at_and_nothing_that_comes
             return Message(self.taken)
 
     assert sum(1 for _ in undelivered_queue.undelivered_entries(Consumer())) == 100_010
-
-
-@pytest.mark.parametrize("command", [["tail"], ["undelivered", "list"]])
-def test_a_cluster_that_does_not_answer_is_named_with_what_to_look_at(tmp_path: Path, command: list[str]) -> None:
-    text = Path(config(tmp_path)).read_text().replace('6650"', '1"')
-    Path(tmp_path / "notifier.toml").write_text(text.replace("[rules]", "operation_timeout_s = 1\n\n[rules]"))
-    done = CliRunner().invoke(app, [*command, "--config", str(tmp_path / "notifier.toml")])
-    assert done.exit_code == 1
-    said = " ".join(done.output.split())
-    assert "pulsar://127.0.0.1:1: no answer within 1 s" in said
-    assert "pulsar.service_url" in said

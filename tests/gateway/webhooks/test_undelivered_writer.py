@@ -9,7 +9,6 @@ import pulsar
 import pytest
 
 from gateway.errors import UndeliveredUnfit
-from gateway.webhooks import undelivered as undelivered_writer
 from gateway.webhooks.posting import EndedDelivery, WebhookDelivery
 from gateway.webhooks.undelivered import MAX_BYTES, UndeliveredWriter, decode_undelivered, encode_undelivered
 from tests.waiting import wait_until
@@ -105,21 +104,6 @@ def test_a_tenant_whose_topic_takes_nothing_holds_up_no_other(
     assert one.is_running
 
 
-def test_the_room_is_shared_so_that_no_tenant_uses_up_that_of_another(
-    cluster: Cluster, started: Callable[[int], UndeliveredWriter], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(undelivered_writer, "MAX_WAITING", 10)
-    cluster.refuses[topic("bad")] = pulsar.AuthorizationError("no right")
-    one = started(2)
-    for number in range(4):
-        one.add(given_up(number, "bad"))
-    assert not one.is_full("bad")
-    for number in range(4, 20):
-        one.add(given_up(number, "bad"))
-    assert one.is_full("bad")
-    assert not one.is_full("good")
-
-
 def test_what_cannot_be_kept_is_dropped_and_what_comes_after_it_is_written(
     cluster: Cluster, started: Callable[[int], UndeliveredWriter]
 ) -> None:
@@ -128,26 +112,6 @@ def test_what_cannot_be_kept_is_dropped_and_what_comes_after_it_is_written(
     one.add(given_up(1, "acme"))
     wait_until(lambda: len(written) == 1)
     assert ([ended.delivery.key for ended in dropped], len(one)) == (["0/provisional"], 0)
-
-
-def test_what_the_cluster_finds_too_big_is_dropped(
-    cluster: Cluster, started: Callable[[int], UndeliveredWriter]
-) -> None:
-    cluster.too_big = 400
-    one = started(1)
-    one.add(given_up(0, "acme", tuple(f"acme/r{number}" for number in range(100))))
-    one.add(given_up(1, "acme"))
-    wait_until(lambda: len(written) == 1)
-    assert len(dropped) == 1
-
-
-def test_what_waits_at_the_end_is_written_if_that_is_quick(cluster: Cluster) -> None:
-    one = UndeliveredWriter(cluster.client, topic, lambda _: None)
-    for number in range(20):
-        one.add(given_up(number, "acme"))
-    one.start()
-    one.close()
-    assert len(cluster.has[topic("acme")]) == 20
 
 
 def of_rules(count: int) -> EndedDelivery:

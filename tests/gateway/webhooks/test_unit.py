@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-import typer
-
-from gateway.webhooks.cli import app
-from gateway.webhooks.config import NotifierSettings
 
 ROOT = Path(__file__).parents[3]
 UNIT = ROOT / "deploy/systemd/waybill-notifier.service"
@@ -34,25 +29,11 @@ def test_systemd_finds_nothing_wrong_with_it(tmp_path: Path) -> None:
     assert (judged.returncode, judged.stdout + judged.stderr) == (0, "")
 
 
-def test_it_calls_a_command_with_options_that_it_has() -> None:
-    program, group, name, *arguments = shlex.split(value("ExecStart"))
-    assert (program, group) == (PROGRAM, "alerts")
-    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
-    assert {one for one in arguments if one.startswith("-")} <= {
-        option for parameter in command.params for option in parameter.opts
-    }
-
-
 def test_it_is_started_again_whatever_ended_it_but_wrong_settings() -> None:
     # systemd starts a unit again whose first command fails, whatever its exit status
     assert "ExecStartPre" not in TEXT
     assert (value("Restart"), value("StartLimitIntervalSec")) == ("always", "0")
     assert value("RestartPreventExitStatus").split() == ["2", "78"]
-
-
-def test_systemd_waits_longer_than_the_process_for_requests_in_flight() -> None:
-    stop_timeout_s = NotifierSettings.model_fields["stop_timeout_s"].default
-    assert int(value("TimeoutStopSec")) >= 2 * stop_timeout_s
 
 
 def test_what_it_may_do_is_what_the_other_units_of_the_centre_may() -> None:

@@ -63,18 +63,6 @@ def failing(times: int, then: Any = None) -> Callable[[Any, Request], None]:
     return behave
 
 
-def test_what_is_added_arrives_signed_and_once(server: HookServer, make: MakeQueue) -> None:
-    made, ended = make(server)
-    for number in range(50):
-        assert made.add(delivery(f"a/{number}", b'{"n":%d}' % number))
-    wait_until(lambda: len(ended) == 50)
-    assert set(ended.reasons.values()) == {"delivered"}
-    assert sorted(server.keys) == sorted(ended.reasons)
-    assert all(one.is_signed() for one in server.requests)
-    assert {one.key: one.content["n"] for one in server.requests} == {f"a/{number}": number for number in range(50)}
-    assert (made.facts.waiting, made.facts.in_flight, made.facts.last_problem) == (0, 0, "")
-
-
 def test_what_fails_is_sent_again_with_the_same_key_and_content_and_a_new_time(
     server: HookServer, make: MakeQueue
 ) -> None:
@@ -150,27 +138,6 @@ def test_who_asks_to_be_left_alone_is_for_every_message(server: HookServer, make
     wait_until(lambda: len(ended) == 5)
     assert times[1] - times[0] >= 0.9
     assert set(ended.reasons.values()) == {"delivered"}
-
-
-def test_a_server_that_dies_in_between_and_comes_back_gets_everything(tmp_path: Path, make: MakeQueue) -> None:
-    with hook_server() as server:
-        gone = threading.Event()
-
-        def behave(connection: Any, request: Request) -> None:
-            if len(server.requests) == 3:
-                gone.set()
-            (sends(b"") if gone.is_set() else answers())(connection, request)
-
-        server.behave = behave
-        made, ended = make(server, retry=RetrySettings(backoff_first_s=0.05, backoff_max_s=0.1, max_attempts=200))
-        for number in range(20):
-            made.add(delivery(f"a/{number}"))
-        gone.wait(10)
-        wait_until(lambda: made.facts.last_problem)
-        server.behave = answers()
-        wait_until(lambda: len(ended) == 20)
-        assert set(ended.reasons.values()) == {"delivered"}
-        assert made.facts.last_problem == ""
 
 
 def test_after_a_stop_nothing_is_begun_and_what_waits_has_not_ended(server: HookServer, make: MakeQueue) -> None:
