@@ -133,11 +133,11 @@ class Forwarder:
         if isinstance(effect, Produce):
             self._producer.send(effect)
         elif effect is NotSent.JOINED:
-            self._metrics.on_joined()
+            self._metrics.count("batches_joined")
         elif effect is NotSent.SLOW_DOWN:
-            self._metrics.on_slowed_down(self._engine.listed(tenant))
+            self._metrics.count("batches_slowed_down", self._engine.listed(tenant))
         elif effect is NotSent.NO_ROOM:
-            self._metrics.on_qos_0_dropped()
+            self._metrics.count("qos_0_dropped")
 
     def _handle_receipt(self, receipt: Receipt, now_s: float) -> Delivery | None:
         """The batch that is persisted, if one is."""
@@ -148,14 +148,14 @@ class Forwarder:
         if delivery.refusal is not None and (receipt.is_permanent or delivery.attempts >= MAX_ATTEMPTS):
             # The device hears its refusal all the same: a copy that Pulsar does not take must not make it send again.
             self._engine.on_persisted(receipt.token, now_s)
-            self._metrics.on_dead_letter_lost()
+            self._metrics.count("dead_letters_not_kept")
             _LOG.error("Pulsar does not take a dead letter", result=receipt.result, topic=delivery.topic)
         elif receipt.is_permanent:
             reason = RefusalReason.TOO_LARGE if receipt.result == TOO_BIG else RefusalReason.NOT_FOR_PULSAR
             refusal = Refusal(reason, f"Pulsar never takes this message: {receipt.result}")
             self._send(self._engine.refuse(receipt.token, refusal, now_s))
         else:
-            self._metrics.on_pulsar_failed(receipt.result)
+            self._metrics.count("pulsar_failures", receipt.result)
             self._on_send_failed(f"Pulsar did not take a batch: {receipt.result}")
             heapq.heappush(self._retries, (now_s + self._delay_s(delivery.attempts), receipt.token))
         return None
@@ -187,7 +187,7 @@ class DevicePublisher:
         # One file in a turn: a folder of thousands must not hold up acknowledgements.
         if self._broker.free_slots and (push := self._pushes.take_next()) is not None:
             self._broker.publish(device_topic(*push.sender, DeviceChannel.CONFIG), push.text, retain=True)
-            self._metrics.on_pushed()
+            self._metrics.count("pushes_published")
         # After the acknowledgements: a broker that had its PUBACK never sends the batch again, so a device without
         # its acknowledgement would have to send it by itself.
         if self._broker.is_subscribed:
@@ -219,6 +219,6 @@ def log_refusal(metrics: GatewayMetrics, delivery: Delivery, kept: bool) -> None
 
 def log_internal_error(metrics: GatewayMetrics, error: Exception) -> str:
     """Count and log what should not be; the line that was logged."""
-    metrics.on_internal_error()
+    metrics.count("internal_errors")
     _LOG.error("internal error", error=(said := last_line(error)))
     return said

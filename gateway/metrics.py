@@ -81,7 +81,9 @@ class GatewayMetrics:
         self._config_results = _counter(
             registry, "push_results_total", "Outcomes of pushed settings, as devices report them", "outcome"
         )
-        self._mqtt_failures = _counter(registry, "mqtt_failures_total", "Broker connections that failed or ended")
+        self._counters["mqtt_failures"] = _counter(
+            registry, "mqtt_failures_total", "Broker connections that failed or ended"
+        )
         self._in_flight = _gauge(registry, "in_flight_batches", "Batches taken and not yet persisted")
         self._in_flight_bytes = _gauge(registry, "in_flight_bytes", "Bytes of the batches in flight")
         self._oldest_s = _gauge(registry, "oldest_in_flight_seconds", "Age of the batch that waits longest")
@@ -116,7 +118,7 @@ class GatewayMetrics:
     @property
     def counts(self) -> dict[str, int]:
         """What was counted since the start, by the status's keys."""
-        counts = {key: sum(_by_label(counter).values()) for key, counter in self._counters.items()}
+        counts = {key: sum(_by_label(self._counters[key]).values()) for key in _COUNTERS}
         results = _by_label(self._config_results)
         return counts | {f"pushes_{outcome.replace(' ', '_')}": results.get(outcome, 0) for outcome in _OUTCOMES}
 
@@ -128,65 +130,34 @@ class GatewayMetrics:
         self._heartbeats.inc(sum([delivery.is_heartbeat for delivery in deliveries]))
         self._bytes.inc(sum([len(delivery.payload) for delivery in deliveries]))
 
+    def count(self, key: str, *labels: str) -> None:
+        """One more of what a key of the status counts."""
+        counter = self._counters[key]
+        (counter.labels(*labels) if labels else counter).inc()
+
     def on_refused(self, reason: RefusalReason, *, kept: bool) -> None:
         """A message is refused; `kept`: with a copy among the dead letters."""
-        self._counters["batches_refused"].labels(reason).inc()
+        self.count("batches_refused", reason)
         if not kept:
-            self.on_dead_letter_lost()
-
-    def on_slowed_down(self, tenant: str) -> None:
-        """A batch was not taken: its tenant, or its device, has had its share for now."""
-        self._counters["batches_slowed_down"].labels(tenant).inc()
-
-    def on_dead_letter_lost(self) -> None:
-        """There is no copy of a refused message: too many came, or Pulsar does not take it."""
-        self._counters["dead_letters_not_kept"].inc()
-
-    def on_internal_error(self) -> None:
-        """The handling of a message raised an error."""
-        self._counters["internal_errors"].inc()
-
-    def on_qos_0_dropped(self) -> None:
-        """A message of QoS 0 was dropped."""
-        self._counters["qos_0_dropped"].inc()
+            self.count("dead_letters_not_kept")
 
     def on_publish_result(self, *, is_ack: bool, refused: bool, has_no_subscriber: bool) -> None:
         """The broker answered to a message for a device: an acknowledgement, or settings."""
         if refused:
-            self._counters["acks_refused" if is_ack else "pushes_refused_by_broker"].inc()
+            self.count("acks_refused" if is_ack else "pushes_refused_by_broker")
         # Settings that nobody hears now are kept by the broker until their device comes.
         if has_no_subscriber and is_ack:
-            self._counters["acks_without_subscriber"].inc()
-
-    def on_joined(self) -> None:
-        """A batch came again while it was in flight."""
-        self._counters["batches_joined"].inc()
+            self.count("acks_without_subscriber")
 
     def on_acked(self, ack: Ack) -> None:
         """An acknowledgement was published."""
         self._acks.inc()
         if ack.pause_s:
-            self._counters["pauses_asked"].inc()
-
-    def on_push_refused(self) -> None:
-        """A file of settings was not published: nobody signed it who may, or no device would read it."""
-        self._counters["pushes_not_published"].inc()
-
-    def on_pushed(self) -> None:
-        """Settings were published."""
-        self._counters["pushes_published"].inc()
+            self.count("pauses_asked")
 
     def on_config_result(self, outcome: str) -> None:
         """A device said what became of its settings: one of `OUTCOMES`, or something else."""
         self._config_results.labels(outcome if outcome in OUTCOMES else UNKNOWN).inc()
-
-    def on_pulsar_failed(self, result: str) -> None:
-        """A send failed and is retried."""
-        self._counters["pulsar_failures"].labels(result).inc()
-
-    def on_connection_failed(self) -> None:
-        """The connection to the broker ended or did not come up."""
-        self._mqtt_failures.inc()
 
     def set_gauges(self, status: GatewayStatus) -> None:
         """Set the gauges as the status has it."""

@@ -192,7 +192,7 @@ class Connections:
         lost = self._mqtt.socket is None or bool(self._mqtt.last_error)
         if self._link.is_in_use and (lost or self._link.is_overdue(now_s)):
             why = self._mqtt.last_error or "the MQTT broker does not answer in time"
-            self._metrics.on_connection_failed()
+            self._metrics.count("mqtt_failures")
             is_unexplained = self._mqtt.is_closed_by_broker
             self._link.on_ended(why, now_s, is_unexplained=is_unexplained)
             self._log_error(BrokerUnreachable((is_unexplained and self._link.problem) or why))
@@ -399,7 +399,7 @@ class GatewayLoop:
             self._registry_check.reader.start()
         self._mqtt = MqttConnection(settings, self._on_message, self._on_publish_result)
         self._pulsar = TenantProducers(settings, wake.wake, client, in_background, random=jitter, now_s=clock())
-        self._pushes = PushQueue(settings.push, self.metrics.on_push_refused)
+        self._pushes = PushQueue(settings.push, partial(self.metrics.count, "pushes_not_published"))
         self._connections = Connections(
             settings,
             self._mqtt,

@@ -35,7 +35,7 @@ class AlertMetrics:
         self._published = Counter(
             "waybill_alerts_published_total", "Alerts that Pulsar has", ["kind"], registry=registry
         )
-        self._passed_over = Counter(
+        self.passed_over = Counter(
             "waybill_alerts_passed_over_total", "Messages of batches that gave no fixes", ["reason"], registry=registry
         )
         self._fixes_passed_over = Counter(
@@ -44,10 +44,10 @@ class AlertMetrics:
             ["reason"],
             registry=registry,
         )
-        self._failures = Counter(
+        self.failures = Counter(
             "waybill_alerts_publish_failures_total", "Sends that failed, repeated", registry=registry
         )
-        self._lost = Counter("waybill_alerts_partitions_lost_total", "Partitions given up unasked", registry=registry)
+        self.lost = Counter("waybill_alerts_partitions_lost_total", "Partitions given up unasked", registry=registry)
         self._evaluation_s = Histogram(
             "waybill_alerts_evaluation_seconds", "One evaluation of fixes", buckets=_EVALUATION_S, registry=registry
         )
@@ -57,7 +57,7 @@ class AlertMetrics:
             buckets=_PUBLISH_S,
             registry=registry,
         )
-        self._rebuild_s = Histogram(
+        self.rebuild_s = Histogram(
             "waybill_alerts_rebuild_seconds", "State of a partition made anew", buckets=_REBUILD_S, registry=registry
         )
         self._held = Gauge("waybill_alerts_held_partitions", "Partitions of this process", registry=registry)
@@ -97,7 +97,7 @@ class AlertMetrics:
         for one in fields(PassedOver):
             self._fixes_passed_over.labels(one.name)
         for reason in (*_UNUSABLE, *RefusalReason):
-            self._passed_over.labels(reason)
+            self.passed_over.labels(reason)
 
     def on_evaluated(self, fixes: int, seconds: float) -> None:
         """So many fixes were evaluated at once."""
@@ -109,27 +109,11 @@ class AlertMetrics:
         self._published.labels(kind).inc()
         self._publish_s.observe(max(seconds, 0.0))
 
-    def on_passed_over(self, reason: str) -> None:
-        """A message gave no fixes."""
-        self._passed_over.labels(reason).inc()
-
     def on_fixes_passed_over(self, counts: Mapping[str, int]) -> None:
         """So many more fixes, events or devices were left out, by reason."""
         for reason, count in counts.items():
             if count > 0:
                 self._fixes_passed_over.labels(reason).inc(count)
-
-    def on_publish_failed(self) -> None:
-        """A send failed and is repeated."""
-        self._failures.inc()
-
-    def on_lost(self) -> None:
-        """A partition was given up, though nobody asked for it."""
-        self._lost.inc()
-
-    def on_rebuilt(self, seconds: float) -> None:
-        """The state of a partition was made anew."""
-        self._rebuild_s.observe(seconds)
 
     @property
     def fixes(self) -> int:
@@ -144,9 +128,9 @@ class AlertMetrics:
             "alerts_published": sum(_total(self._published).values()),
             "alerts_by_kind": _total(self._published),
             "fixes_passed_over": _total(self._fixes_passed_over),
-            "passed_over": _total(self._passed_over),
-            "publish_failures": _total(self._failures)[""],
-            "partitions_lost": _total(self._lost)[""],
+            "passed_over": _total(self.passed_over),
+            "publish_failures": _total(self.failures)[""],
+            "partitions_lost": _total(self.lost)[""],
         }
 
     def set_gauges(self, status: AlertsStatus) -> None:

@@ -465,7 +465,7 @@ class PartitionOwner:
 
     def _owned(self, name: str, consumer: Any) -> OwnedPartition:
         backoff = Backoff(0.1, 5.0, random.random)
-        sender = AlertSender(partial(self._producer, self._tenant_of[name]), backoff, self._metrics.on_publish_failed)
+        sender = AlertSender(partial(self._producer, self._tenant_of[name]), backoff, self._metrics.failures.inc)
         return OwnedPartition(
             self._state(name),
             self._client,
@@ -501,7 +501,7 @@ class PartitionOwner:
                 _LOG.info("partition given to a process that holds fewer", partition=name)
                 continue
             self._given.discard(name)
-            self._metrics.on_lost()
+            self._metrics.lost.inc()
             self._claims.on_failed(name, time.monotonic())
             _LOG.warning("partition lost", partition=name, problem=owned.lost_reason)
 

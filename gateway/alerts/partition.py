@@ -219,7 +219,7 @@ class OwnedPartition:
             return False
         self.is_rebuilt = True
         seconds = time.monotonic() - began_s
-        self._metrics.on_rebuilt(seconds)
+        self._metrics.rebuild_s.observe(seconds)
         _LOG.info("partition taken", partition=self.name, messages=count, seconds=round(seconds, 3), standby=is_kept)
         return True
 

@@ -195,7 +195,7 @@ class PartitionEvaluation:
             return self._live.take(FixColumns.of([batch]), round(time.time() * 1000), report=report)
         except Exception as error:  # noqa: BLE001 - as above
             if report:
-                self._metrics.on_passed_over("internal-error")
+                self._metrics.passed_over.labels("internal-error").inc()
             name = f"{batch[0]}/{batch[1].header.device}"
             _LOG.error("a batch is passed over", partition=self.name, device=name, problem=last_line(error))
             return ()
@@ -211,7 +211,7 @@ class PartitionEvaluation:
                 yield message, (tenant, columns, message.publish_timestamp())
             except UnusableBatch as passed:
                 if report:
-                    self._metrics.on_passed_over(passed.reason)
+                    self._metrics.passed_over.labels(passed.reason).inc()
                     _LOG.warning("a message is passed over", partition=self.name, problem=str(passed))
                 yield message, None
 

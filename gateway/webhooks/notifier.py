@@ -177,11 +177,11 @@ class Notifier:
         if notification is None:
             return []
         if notification.is_stale(now_ms, **self._max_ages_s):
-            self._metrics.on_passed_over("stale")
+            self._metrics.passed_over.labels("stale").inc()
             return []
         found = routes(notification, by.rules, by.accounts)
         if not found:
-            self._metrics.on_passed_over("no-rule")
+            self._metrics.passed_over.labels("no-rule").inc()
         passing = (
             (webhook, tuple(rule.id for rule in rules if self._passes(rule, notification, now_ms)))
             for webhook, rules in sorted(found.items())
@@ -205,14 +205,14 @@ class Notifier:
             read = verdict_notification if message.topic.is_verdicts else alert_notification
             notification = read(message.data)
         except MalformedAlert as error:
-            self._metrics.on_passed_over("malformed")
+            self._metrics.passed_over.labels("malformed").inc()
             _LOG.warning("a message that is no alert and no verdict", place=message.place, problem=str(error))
             return None
         if notification.tenant != message.topic.tenant:
-            self._metrics.on_passed_over("tenant")
+            self._metrics.passed_over.labels("tenant").inc()
             _LOG.warning("a message of another tenant", place=message.place, tenant=notification.tenant)
             return None
-        self._metrics.on_read(is_verdict=notification.is_verdict)
+        self._metrics.read.labels("verdict" if notification.is_verdict else "alert").inc()
         return notification
 
     def _passes(self, rule: AlertRule, notification: Notification, now_ms: int) -> bool:
@@ -220,7 +220,7 @@ class Notifier:
         message = HeldBack(notification.key, now_ms, "", *about, notification.t_ms, notification.verdict)
         decision, is_new = self._book.decide(rule, message, now_ms)
         if decision is not PassDecision.SEND and is_new:
-            self._metrics.on_held_back(decision)
+            self._metrics.held_back.labels(decision).inc()
         return decision is PassDecision.SEND
 
     def _begin(self, message: TakenMessage, deliveries: list[WebhookDelivery]) -> None:
@@ -267,7 +267,7 @@ class Notifier:
 
     def _send_digest(self, digest: Digest) -> None:
         self._on_way.add(digest.key)
-        self._metrics.on_digest()
+        self._metrics.digests.inc()
         self._send(WebhookDelivery(digest.key, digest.webhook, digest.tenant, (digest.rule,), digest.body))
 
 

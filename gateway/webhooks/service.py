@@ -180,7 +180,7 @@ class NotifierService:
         self._notifier.written.append(ended)
 
     def _on_dropped(self, ended: Any) -> None:
-        self._metrics.on_dropped()
+        self._metrics.dropped.inc()
         # it would come again after each start, and be dropped again
         self._notifier.written.append(ended)
 

@@ -29,14 +29,14 @@ class WebhookMetrics:
 
     def __init__(self, webhooks: Iterable[str]) -> None:
         self.registry = registry = CollectorRegistry()
-        self._read = Counter("waybill_webhooks_messages_total", "Alerts and verdicts read", ["type"], registry=registry)
-        self._passed_over = Counter(
+        self.read = Counter("waybill_webhooks_messages_total", "Alerts and verdicts read", ["type"], registry=registry)
+        self.passed_over = Counter(
             "waybill_webhooks_passed_over_total", "Messages that go to nobody", ["reason"], registry=registry
         )
-        self._held_back = Counter(
+        self.held_back = Counter(
             "waybill_webhooks_held_back_total", "Messages that a rule held back", ["reason"], registry=registry
         )
-        self._digests = Counter("waybill_webhooks_digests_total", "Summaries of what was held back", registry=registry)
+        self.digests = Counter("waybill_webhooks_digests_total", "Summaries of what was held back", registry=registry)
         self._attempts = Counter(
             "waybill_webhooks_attempts_total",
             "Requests, by what became of them",
@@ -61,7 +61,7 @@ class WebhookMetrics:
         self._undelivered = Gauge(
             "waybill_webhooks_unwritten_messages", "Given up, and not yet in Pulsar", registry=registry
         )
-        self._dropped = Counter(
+        self.dropped = Counter(
             "waybill_webhooks_dropped_total", "Given up, and unfit to be kept in Pulsar", registry=registry
         )
         self._open = Gauge("waybill_webhooks_open_messages", "Read, and not acknowledged yet", registry=registry)
@@ -77,32 +77,12 @@ class WebhookMetrics:
             for result in RESULTS if name != UNKNOWN_WEBHOOK else ():
                 self._attempts.labels(name, result)
         for counter, words in (
-            (self._read, ("alert", "verdict")),
-            (self._passed_over, ("no-rule", "stale", "malformed", "tenant")),
-            (self._held_back, (PassDecision.QUIET, PassDecision.LIMIT)),
+            (self.read, ("alert", "verdict")),
+            (self.passed_over, ("no-rule", "stale", "malformed", "tenant")),
+            (self.held_back, (PassDecision.QUIET, PassDecision.LIMIT)),
         ):
             for word in words:
                 counter.labels(word)
-
-    def on_read(self, *, is_verdict: bool) -> None:
-        """A message was read."""
-        self._read.labels("verdict" if is_verdict else "alert").inc()
-
-    def on_passed_over(self, reason: str) -> None:
-        """A message goes to nobody."""
-        self._passed_over.labels(reason).inc()
-
-    def on_held_back(self, reason: str) -> None:
-        """A rule held a message back."""
-        self._held_back.labels(reason).inc()
-
-    def on_digest(self) -> None:
-        """A summary goes out."""
-        self._digests.inc()
-
-    def on_dropped(self) -> None:
-        """A message that was given up cannot be kept."""
-        self._dropped.inc()
 
     def on_attempt(self, webhook: str, outcome: HttpOutcome, seconds: float) -> None:
         """A request came back, or was given up."""
@@ -117,11 +97,11 @@ class WebhookMetrics:
     def counts(self) -> dict[str, object]:
         """What was counted since the start, by the status's keys."""
         return {
-            "read": _totals(self._read),
-            "passed_over": _totals(self._passed_over),
-            "held_back": _totals(self._held_back),
-            "digests": sum(_totals(self._digests).values()),
-            "dropped": sum(_totals(self._dropped).values()),
+            "read": _totals(self.read),
+            "passed_over": _totals(self.passed_over),
+            "held_back": _totals(self.held_back),
+            "digests": sum(_totals(self.digests).values()),
+            "dropped": sum(_totals(self.dropped).values()),
             "deliveries": _totals(self._ended, "outcome"),
         }
 

@@ -1,8 +1,5 @@
 """Handling signals, and giving them back: whoever handled one before handles it again afterwards. Main thread only.
 
-A handler runs between any two instructions, also within a weak reference's callback or a `__del__`, out of which Python
-lets no error: it prints it and goes on. So a signal whose handler raised there comes again, until its error gets out.
-
 The agent alone blocks its signals and waits for them instead: no handler may run in the middle of a commit.
 """
 
@@ -11,11 +8,9 @@ from __future__ import annotations
 import contextlib
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 # Waking the loop from another thread or from a signal, without locks.
 
@@ -62,50 +57,13 @@ class WakeUp:
         self._writer.close()
 
 
-_AGAIN_S = 0.05
-
-
 @contextmanager
-def handle_signals(
-    signals: Iterable[signal.Signals], handler: Callable[[int], object], on_lost: Callable[[], object] = lambda: None
-) -> Iterator[None]:
-    """While inside, `handler` is called with the number of each of these signals that comes.
-
-    `on_lost` is called when what it raised got nowhere, before it is called once more.
-    """
-    raised: tuple[int, BaseException] | None = None
-    again: list[threading.Timer] = []
-    main = threading.get_ident()
-
-    def call(number: int, _: FrameType | None) -> None:
-        nonlocal raised
-        for timer in again:
-            timer.cancel()
-        try:
-            handler(number)
-        except BaseException as error:
-            raised = number, error
-            raise
-
-    def see_lost(unraisable: sys.UnraisableHookArgs) -> None:
-        if raised is None or unraisable.exc_value is not raised[1]:
-            former_hook(unraisable)
-            return
-        on_lost()
-        # By another thread, and later: here its error would get nowhere either.
-        again.append(threading.Timer(_AGAIN_S, signal.pthread_kill, (main, raised[0])))
-        again[-1].start()
-
-    former = {number: signal.signal(number, call) for number in signals}
-    former_hook, sys.unraisablehook = sys.unraisablehook, see_lost
+def handle_signals(signals: Iterable[signal.Signals], handler: Callable[[int], object]) -> Iterator[None]:
+    """While inside, `handler` is called with the number of each of these signals that comes."""
+    former = {number: signal.signal(number, lambda number, _: handler(number)) for number in signals}
     try:
         yield
     finally:
-        sys.unraisablehook = former_hook
-        # Before the handlers go: what comes after them ends the process by its default action.
-        for timer in again:
-            timer.cancel()
-            timer.join()
         for number, before in former.items():
             # None: not Python's handler, and Python cannot set it again.
             signal.signal(number, signal.SIG_DFL if before is None else before)
@@ -134,9 +92,5 @@ def raise_on_signals(signals: Iterable[signal.Signals], error: BaseException) ->
             is_raised = True
             raise error
 
-    def raise_again() -> None:
-        nonlocal is_raised
-        is_raised = False
-
-    with handle_signals(signals, end, raise_again):
+    with handle_signals(signals, end):
         yield
