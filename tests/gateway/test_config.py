@@ -19,14 +19,11 @@ import waybill
 from deploy.local import LocalAuthority, free_port
 from gateway import GatewaySettings
 from gateway.cli import _reloading, app
-from gateway.config import PushFolder
-from gateway.inflight import Sender
 from gateway.metrics import GatewayMetrics
-from gateway.push import PushedFile, PushQueue
 from gateway.status import GatewayStatus
 from tests.gateway.strategies import settings
 from tests.tokens import token_file
-from waybill.settings import MAX_PUSHED_BYTES, load
+from waybill.settings import load
 
 SERVICE = {"service_url": "pulsar://127.0.0.1:6650"}
 MINIMAL = """
@@ -46,13 +43,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "gateway.md"
 
 def run(command: str, config: Path) -> Any:
     return CliRunner().invoke(app, [command, "-c", str(config)])
-
-
-def test_the_topics_are_those_of_the_region() -> None:
-    assert (
-        settings(tenants={"acme": {}}, pulsar=SERVICE).topic("acme", "batches")
-        == "persistent://acme/telemetry-eu/batches"
-    )
 
 
 def test_each_tenant_has_a_pulsar_tenant_of_its_own_unless_all_share_one() -> None:
@@ -176,19 +166,6 @@ def test_a_token_that_has_ended_is_a_fault_and_one_that_ends_soon_a_warning(tmp_
             assert f"{table}: token of gateway-eu in {file} {said}" in answer.output
 
 
-def test_plain_text_to_another_machine_is_warned_of(tmp_path: Path) -> None:
-    assert "warning" not in checked(tmp_path, MINIMAL).output
-    answer = checked(tmp_path, MINIMAL.replace("127.0.0.1", "region.example"))
-    assert answer.exit_code == 0
-    assert (
-        f"{tmp_path}/gateway.toml: warning: mqtt.host: batches travel to region.example in plain text" in answer.output
-    )
-    assert (
-        f"{tmp_path}/gateway.toml: warning: pulsar.service_url: batches travel to region.example in plain text"
-        in answer.output
-    )
-
-
 def test_without_the_word_tls_authentication_and_the_registry_are_demanded(tmp_path: Path) -> None:
     answer = checked(tmp_path, OPEN)
     assert answer.exit_code == os.EX_CONFIG
@@ -241,27 +218,6 @@ def test_every_setting_is_read_somewhere(key: str) -> None:
     code = [file.read_text(encoding="utf-8") for folder in folders for file in folder.rglob("*.py")]
     uses = sum(len(re.findall(rf"\.{key}\b", text)) for text in code)
     assert uses, f"{key} has no effect"
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [(b"a = " + b"[" * 16_000, ""), (b"x" * (MAX_PUSHED_BYTES + 1), "more than"), (b"\xff", "utf-8"), (b"a = ", "")],
-)
-def test_a_file_that_cannot_be_pushed_is_passed_over_and_the_next_is_published(
-    tmp_path: Path, content: bytes, said: str
-) -> None:
-    folder = tmp_path / "fleet"
-    folder.mkdir()
-    (folder / "a.toml").write_bytes(content)
-    (folder / "b.toml").mkdir()
-    (folder / "c.toml").write_bytes(b"")
-    pushes = PushQueue(PushFolder(folder=tmp_path, unsigned=True))
-    with capture_logs() as lines:
-        found = [pushes.take_next() for _ in range(4)]
-    assert found == [None, None, PushedFile(Sender("fleet", "c"), b"\n"), None]
-    assert not pushes.has_waiting
-    assert [line["event"] for line in lines] == ["settings not pushed"] * 2
-    assert said in lines[0]["problem"]
 
 
 def test_a_tenant_that_is_served_and_not_in_the_registry_is_an_error(tmp_path: Path) -> None:

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from gateway import Engine, Produce
+from gateway import Engine
 from gateway.config import PushFolder
 from gateway.effects import DevicePublisher
 from gateway.metrics import GatewayMetrics
 from gateway.mqtt_connection import PublishResult
 from gateway.push import PushQueue
 from gateway.status import PublicationResults
-from tests.gateway.strategies import batch, engine, topic
+from tests.gateway.strategies import engine
 from waybill.record import DeviceChannel, device_topic
 
 
@@ -35,32 +35,11 @@ class Taking:
         self.out.append(mid)
 
 
-def ack_topic(device: str) -> str:
-    return device_topic("fleet", device, DeviceChannel.ACK)
-
-
 def publisher(made: Engine, broker: Taking, folder: Path | None = None) -> tuple[DevicePublisher, GatewayMetrics]:
     metrics = GatewayMetrics()
     return DevicePublisher(
         made, broker, PushQueue(PushFolder(folder=folder, unsigned=folder is not None)), metrics, PublicationResults()
     ), metrics
-
-
-def persisted(made: Engine, *devices: str) -> None:
-    for mid, device in enumerate(devices, start=1):
-        effect = made.on_batch(topic(device), batch(device, 1, 3), mid, 0.0)
-        assert isinstance(effect, Produce)
-        made.on_persisted(effect.token, 0.0)
-
-
-def test_an_acknowledgement_that_cannot_be_published_keeps_nobody_from_theirs() -> None:
-    made, broker = engine(), Taking()
-    persisted(made, "d1", "d2")
-    broker.fails_on = ack_topic("d1")
-    it, metrics = publisher(made, broker)
-    it.publish_due(0.0)
-    assert broker.out == [ack_topic("d2"), 1, 2], "d1 sends again"
-    assert (metrics.counts["internal_errors"], metrics.counts["acks_published"]) == (1, 1)
 
 
 def test_files_of_settings_are_looked_at_one_by_one_without_waiting(tmp_path: Path) -> None:

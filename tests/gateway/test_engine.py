@@ -6,7 +6,7 @@ from gateway import NotSent, Produce, SendAck
 from gateway.engine import MAX_PENDING_RANGES, AckCoalescer
 from gateway.inflight import Refusal, Sender
 from tests.gateway.strategies import batch, engine, topic
-from waybill.record import Ack, Batch, IntervalSet, RefusalReason, decode_ack, encode, encode_ack
+from waybill.record import Ack, IntervalSet, RefusalReason, decode_ack, encode_ack
 from waybill.record.ack import MAX_ACK_RANGES
 
 D1 = Sender("fleet", "d1")
@@ -22,30 +22,6 @@ def test_a_batch_goes_to_pulsar_untouched_with_its_names_as_properties() -> None
     order = produced(engine().on_batch(topic("d1"), payload, 7, 0.0))
     properties = {"tenant": "fleet", "device": "d1", "region": "eu", "epoch": "1"}
     assert order == Produce(order.token, refused=False, key="d1", payload=payload, properties=properties)
-
-
-def test_a_heartbeat_goes_to_pulsar_and_is_released_after_its_receipt_without_an_acknowledgement() -> None:
-    made = engine()
-    payload = encode(Batch("d1", 1, 5, stated_us=7))
-    order = produced(made.on_batch(topic("d1"), payload, 7, 0.0))
-    assert (order.refused, order.payload, len(made.in_flight)) == (False, payload, 1)
-    assert made.on_batch(topic("d1"), payload, 8, 0.0) is NotSent.JOINED
-    assert made.release() == []
-    delivery = made.on_persisted(order.token, 0.1)
-    assert delivery.is_heartbeat
-    assert made.take_due_acks(99.0, 10) == []
-    assert made.release() == [7, 8]
-    assert made.is_idle
-    assert made.in_flight.bytes == 0
-
-
-def test_two_epochs_of_a_device_are_two_acknowledgements() -> None:
-    made = engine()
-    orders = [produced(made.on_batch(topic("d1"), batch("d1", 1, 1, epoch=e), e, 0.0)) for e in (2, 1)]
-    for order in orders:
-        made.on_persisted(order.token, 0.0)
-    one = IntervalSet([(1, 1)])
-    assert made.take_due_acks(0.0, 10) == [SendAck(D1, Ack(2, one)), SendAck(D1, Ack(1, one))]
 
 
 def test_a_refused_batch_goes_to_the_refused_ones_and_its_sender_gets_the_reason() -> None:
@@ -74,16 +50,6 @@ def test_a_batch_that_pulsar_will_never_take_is_refused() -> None:
     )
 
 
-def test_an_answer_of_a_device_is_acknowledged_to_the_broker_in_its_turn() -> None:
-    made = engine()
-    order = produced(made.on_batch(topic("d1"), batch("d1", 1, 3), 7, 0.0))
-    made.acknowledge_only(8)
-    assert made.release() == []
-    made.on_persisted(order.token, 0.0)
-    made.take_due_acks(0.0, 10)
-    assert made.release() == [7, 8]
-
-
 def test_a_batch_that_comes_again_while_it_is_in_flight_is_produced_once_and_released_twice() -> None:
     made = engine()
     payload = batch("d1", 1, 3)
@@ -94,12 +60,6 @@ def test_a_batch_that_comes_again_while_it_is_in_flight_is_produced_once_and_rel
     assert made.release() == [7, 8]
 
 
-def test_it_stops_taking_when_too_many_bytes_wait() -> None:
-    made = engine(mqtt={"host": "h", "max_in_flight_bytes": 1 << 20}, max_batch_bytes=5 << 20)
-    made.on_batch(topic("d1"), bytes(1 << 20), 1, 0.0)
-    assert not made.has_room
-
-
 def test_an_overloaded_gateway_asks_for_a_pause_with_the_acknowledgement() -> None:
     made = engine(mqtt={"host": "h", "receive_maximum": 2}, drain={"overload_share": 0.6, "overload_pause_s": 4})
     orders = [produced(made.on_batch(topic(f"d{n}"), batch(f"d{n}", 1, 1), n, 0.0)) for n in (1, 2)]
@@ -107,17 +67,6 @@ def test_an_overloaded_gateway_asks_for_a_pause_with_the_acknowledgement() -> No
     made.on_persisted(orders[1].token, 2.0)
     pauses = {message.sender.device: message.ack.pause_s for message in made.take_due_acks(2.0, 10)}
     assert pauses == {"d1": 4.0, "d2": 0.0}
-
-
-def test_one_device_with_many_epochs_gets_no_more_acknowledgements_than_the_broker_has_room_for() -> None:
-    made = engine(mqtt={"host": "h", "receive_maximum": 64})
-    for epoch in range(64):
-        made.on_persisted(
-            produced(made.on_batch(topic("d1"), batch("d1", 1, 1, epoch=epoch), epoch + 1, 0.0)).token, 0.0
-        )
-    sizes = [len(made.take_due_acks(0.0, 20)) for _ in range(5)]
-    assert sizes == [20, 20, 20, 4, 0]
-    assert len(made.release()) == 64
 
 
 def test_a_batch_on_a_topic_that_no_device_has_is_a_dead_letter_and_nobody_is_answered() -> None:
@@ -164,13 +113,3 @@ def test_what_devices_are_owed_is_bounded_and_every_acknowledgement_can_be_sent(
     assert sum(one.seqs.count for one in owed) == taken * scattered.count
     assert sorted(token for one in owed for token in one.tokens) == list(range(taken))
     assert ledger._ranges == 0
-
-
-def test_a_handling_that_failed_half_way_is_forgotten_and_the_rest_goes_on() -> None:
-    made = engine()
-    first = produced(made.on_batch(topic("d1"), batch("d1", 1, 3), 1, 0.0))
-    second = produced(made.on_batch(topic("d2"), batch("d2", 1, 3), 2, 0.0))
-    made.abandon(first.token)
-    made.on_persisted(second.token, 0.0)
-    made.take_due_acks(0.0, 10)
-    assert made.release() == [1, 2]

@@ -66,25 +66,6 @@ def forwarding() -> Forwarding:
     return Forwarding()
 
 
-def test_a_message_that_makes_the_handling_raise_is_a_dead_letter_and_the_next_is_served(
-    forwarding: Forwarding, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise RecursionError("maximum recursion depth exceeded")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(forwarding.engine, "on_batch", fail)
-        forwarding.receive(topic("d1"), b"poison", 1)
-    forwarding.receive(topic("d2"), batch("d2", 1, 3), 2)
-    poisoned, served = forwarding.deliveries
-    assert poisoned.refusal is not None
-    assert poisoned.refusal.reason == "internal-error"
-    assert "RecursionError" in poisoned.refusal.detail
-    assert poisoned.payload == b"poison"
-    assert served.refusal is None
-    assert forwarding.metrics.counts["internal_errors"] == 1
-
-
 def test_a_receipt_whose_handling_raises_does_not_hold_up_the_others(
     forwarding: Forwarding, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,12 +63,3 @@ def test_a_session_that_is_taken_over_says_so_until_a_connection_lasts() -> None
     assert made.problem
     made.on_alive(now_s + 30)
     assert made.problem == ""
-
-
-def test_an_answer_that_does_not_come_is_overdue() -> None:
-    made = link()
-    made.on_attempt(0.0)
-    assert not made.is_overdue(5.0)
-    assert made.is_overdue(5.1)
-    made.on_ended("no answer", 5.1)
-    assert not made.is_in_use

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.service import Shutdown
-from tests.gateway.sides import FakeBroker, Published, Region
+from tests.gateway.sides import Published, Region
 from tests.gateway.strategies import batch, settings, topic
 from waybill.record import DeviceChannel, device_topic
 
@@ -22,34 +21,6 @@ def region() -> Iterator[Region]:
 def receivers_of(heard: list[Published | int | None]) -> list[object]:
     """What the gateway sent: devices of acknowledgements, and message ids of PUBACKs, in their order."""
     return [it.device if isinstance(it, Published) else it for it in heard]
-
-
-def test_nothing_is_sent_before_pulsar_s_receipt_and_then_the_device_hears_before_the_broker(region: Region) -> None:
-    mid = region.broker.deliver(topic("d1"), batch("d1", 1, 3))
-    region.until(lambda: region.pulsar.waiting)
-    region.now_s += 100
-    region.turn()
-    assert region.broker.heard == []
-    region.pulsar.answer()
-    region.until(lambda: len(region.broker.heard) == 2)
-    assert receivers_of(region.broker.heard) == ["d1", mid]
-    assert region.broker.acks[0].ack.seqs.ranges == ((1, 3),)
-
-
-def test_while_the_broker_takes_no_more_acknowledgements_no_puback_overtakes_them() -> None:
-    region = Region(FakeBroker(receive_maximum=1)).connect()
-    mids = [region.broker.deliver(topic(f"d{n}"), batch(f"d{n}", 1, 1)) for n in (1, 2)]
-    region.until(lambda: len(region.pulsar.waiting) == 2)
-    region.pulsar.answer()
-    region.pulsar.answer()
-    region.until(lambda: len(region.broker.heard) == 2)
-    region.now_s += 100
-    region.turn()
-    assert receivers_of(region.broker.heard) == ["d1", mids[0]]
-    region.broker.answer(region.broker.acks[0])
-    region.until(lambda: len(region.broker.heard) == 4)
-    assert receivers_of(region.broker.heard)[2:] == ["d2", mids[1]]
-    region.close()
 
 
 def test_a_producer_that_was_closed_is_opened_again_and_its_batches_are_sent_again(region: Region) -> None:
@@ -120,25 +91,3 @@ def test_settings_for_devices_are_published_one_file_a_turn_and_kept_by_the_brok
     region.loop.reload(settings().drain)
     region.until(lambda: len(region.broker.acks) == 20)
     region.close()
-
-
-@pytest.mark.parametrize(
-    ("after_s", "is_drained", "is_connected", "is_over"),
-    [
-        (0.1, True, True, False),
-        (0.3, True, True, True),
-        (0.3, False, True, False),
-        (0.0, False, False, True),
-        (10.0, False, True, True),
-    ],
-)
-def test_a_stop_is_over_when_it_is_quiet_and_drained_or_nothing_more_can_be_done(
-    after_s: float, is_drained: bool, is_connected: bool, is_over: bool
-) -> None:
-    shutdown = Shutdown(10)
-    assert not shutdown.is_over(99, is_drained=True, is_connected=False)
-    assert shutdown.try_take_message(99)
-    shutdown.begin(100)
-    assert shutdown.is_over(100 + after_s, is_drained=is_drained, is_connected=is_connected) == is_over
-    assert shutdown.try_take_message(105)
-    assert not shutdown.try_take_message(105.1)

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pulsar
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway import Produce
-from gateway.pulsar_producer import OK, UNPROVEN, GroupSender, SendResult
+from gateway.pulsar_producer import OK, GroupSender, SendResult
 from tests.examples import examples
 
 Callback = Callable[[Any, Any], None]
@@ -58,26 +57,6 @@ class Side:
     def send(self, *tokens: int, size: int = 1) -> None:
         for token in tokens:
             self.sender.send(Produce(token, False, "d1", b"%d" % token * size, {"device": "d1"}))
-
-
-@pytest.mark.parametrize("index", [-1, 0, 1])
-def test_what_did_not_go_in_one_batch_is_not_known_to_be_persisted(index: int) -> None:
-    side = Side()
-    side.send(1, 2, 3)
-    side.sender.flush()
-    side.client.answer(index)
-    assert side.results == [SendResult([1, 2], UNPROVEN), SendResult([3], OK)]
-
-
-def test_where_the_last_of_a_group_is_not_taken_nothing_is_known_of_the_others() -> None:
-    side = Side()
-    side.client.refuses = {b"3": pulsar.AlreadyClosed("closed")}
-    side.send(1, 2, 3)
-    side.sender.flush()
-    assert sorted(side.results) == [SendResult([1, 2], UNPROVEN), SendResult([3], "AlreadyClosed")]
-    side.send(4)
-    side.sender.flush_due(0.0)
-    assert side.client.handed[-1][0] == b"4", "no answer is waited for that never comes"
 
 
 def test_a_group_ends_with_its_number_of_messages_and_before_it_has_too_many_bytes() -> None:

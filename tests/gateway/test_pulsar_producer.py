@@ -10,7 +10,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from gateway import Produce, PulsarUnreachable
+from gateway import Produce
 from gateway.pulsar_producer import PulsarProducer
 from tests.gateway.sides import FakePulsar
 from tests.gateway.strategies import settings
@@ -110,13 +110,6 @@ def test_each_partition_has_a_producer_and_a_device_keeps_to_one(monkeypatch: py
     assert len(messages) == 40
     assert all(len(topics) == 1 for topics in topics_of.values())
     assert len({topic for topics in topics_of.values() for topic in topics}) == 2
-
-
-def test_a_pulsar_that_does_not_connect_is_said_with_the_authority_that_may_be_wrong(side: Side) -> None:
-    side.pulsar.is_up = False
-    trusted = settings(pulsar={"service_url": "pulsar+ssl://localhost:6651", "tls": {"ca": "/devices/ca.pem"}})
-    with pytest.raises(PulsarUnreachable, match=r"no authority in /devices/ca\.pem signed its certificate"):
-        open_now(PulsarProducer(trusted, lambda: None, side.pulsar, at_once, pulsar_tenant="fleet"))
 
 
 def test_an_attempt_that_is_cancelled_leaves_no_client_open_wherever_it_was(side: Side) -> None:

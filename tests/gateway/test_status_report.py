@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from math import isnan
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,7 +13,6 @@ from gateway.metrics import GatewayMetrics
 from gateway.service import StatusReporter
 from gateway.status import STALLED_AFTER_S, PublicationResults
 from tests.gateway.strategies import batch, engine, settings, topic
-from tests.tokens import token_file
 
 AFTER_S = settings().status.silent_after_s
 
@@ -52,21 +49,6 @@ class Reporting:
         shown = self.metrics.registry.get_sample_value("waybill_gateway_silent_devices")
         assert shown is not None
         return self.reporter.holder.silent.count, self.reporter.holder.status.devices_silent, shown
-
-
-def test_a_token_that_has_ended_comes_first_and_one_that_ends_soon_last(tmp_path: Path) -> None:
-    for ends_in_s, other, said in (
-        (-1.0, "TimeOut", "token of gateway-eu in .* ended at"),
-        (3600.0, "TimeOut", "TimeOut"),
-        (3600.0, "", "token of gateway-eu in .* ends at .*, and nobody has renewed it"),
-        (500_000.0, "", "$"),
-    ):
-        file = token_file(tmp_path, "gateway-eu", ends_in_s=ends_in_s)
-        reporting = Reporting(pulsar={"token_file": file})
-        reporting.connections.problem = other
-        status = reporting.update(0.0)
-        assert re.match(said, status.last_error), status.last_error
-        assert status.healthy == (said == "$")
 
 
 @pytest.fixture

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from gateway import Engine, NotSent, Produce
-from gateway.engine import DEVICE_PART, KEPT_AT_ONCE, STUCK_S
-from gateway.inflight import Refusal
+from gateway import NotSent, Produce
+from gateway.engine import STUCK_S
 from tests.gateway.sides import FakePulsar, Region
-from tests.gateway.strategies import batch, engine, settings, topic
+from tests.gateway.strategies import batch, engine, topic
 from waybill.record import RefusalReason
 
 SERVICE = {"service_url": "pulsar://127.0.0.1:6650"}
@@ -30,14 +29,6 @@ def test_what_is_above_the_rate_of_a_tenant_is_to_be_sent_again_and_the_other_te
     assert answers["d8"].refusal == RefusalReason.SLOW_DOWN
     assert answers["d8"].seqs.ranges == ((1, 3),)
     assert answers["d8"].pause_s > 0
-
-
-def test_a_batch_that_is_no_batch_is_refused_for_good_also_when_its_device_is_to_slow_down() -> None:
-    made = engine(**TWO | {"tenants": {"acme": {"max_batches_per_s": 0.001}, "kaze": {}}})
-    made.on_batch(topic("d1", "acme"), batch("d1", 1, 3), 1, 0.0)
-    effect = made.on_batch(topic("d1", "acme"), b"garbage", 2, 0.0)
-    assert isinstance(effect, Produce)
-    assert effect.refused
 
 
 def test_a_tenant_that_pulsar_does_not_take_keeps_its_share_and_the_other_goes_through() -> None:
@@ -64,14 +55,6 @@ def test_the_dead_letters_of_one_tenant_leave_room_for_those_of_another_and_stra
     assert made.on_batch(topic("d1", "other"), batch("d1", 1, 3), 301, 0.0) is NotSent.NOT_KEPT
 
 
-def test_the_dead_letters_of_one_device_leave_room_for_those_of_its_tenants_others() -> None:
-    made = engine(**MANY)
-    kept = [made.on_batch(topic("d1", "t1"), b"garbage %d" % n, n, 0.0) for n in range(1, 3000)]
-    assert sum(isinstance(one, Produce) for one in kept) == DEVICE_PART * KEPT_AT_ONCE
-    assert isinstance(made.on_batch(topic("d2", "t1"), b"garbage", 3000, 0.0), Produce)
-    assert isinstance(made.on_batch(topic("d1", "t1"), b"garbage", 3001, 1.0), Produce), "and later it has more"
-
-
 MANY: dict[str, Any] = {
     "tenants": {f"t{n}": {} for n in range(51)},
     "pulsar": SERVICE,
@@ -87,18 +70,6 @@ def test_what_is_refused_counts_for_the_rates_of_who_sent_it() -> None:
             made.on_batch(topic("d1", "acme"), what(device, mid), mid, 0.0)
         assert made.on_batch(topic("d1", "acme"), batch("d1", 1, 3), 100, 0.0) is NotSent.SLOW_DOWN
         assert isinstance(made.on_batch(topic("d3", "acme"), batch("d3", 1, 3), 101, 0.0), Produce), "of others none"
-
-
-def test_what_is_refused_for_its_sender_alone_costs_its_tenant_nothing() -> None:
-    locked_out = Refusal(RefusalReason.DEVICE_NOT_ACTIVE, "suspended")
-    made = Engine(
-        settings(**TWO | {"tenants": {"acme": {"max_batches_per_s": 1}, "kaze": {}}}),
-        jitter=lambda: 0.5,
-        refusal_of=lambda sender: locked_out if sender.device == "d1" else None,
-    )
-    for mid in range(1, 100):
-        made.on_batch(topic("d1", "acme"), batch("d1", mid, mid), mid, 0.0)
-    assert isinstance(made.on_batch(topic("d2", "acme"), batch("d2", 1, 3), 100, 0.0), Produce)
 
 
 def spoiled(device: str, seq: int = 1) -> bytes:

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from gateway.access.config import AccessSettings
 from gateway.cli import app
-from gateway.config import GatewaySettings
 from waybill.identity.pki_folder import RenewalList
 from waybill.settings import parse
 
@@ -134,8 +133,3 @@ def test_a_renewal_reaches_every_certificate_of_the_page_and_the_brokers_read_it
     (listing,) = re.findall(r"`/etc/waybill/renew\.toml`[^\n]*:\n\n```toml\n(.*?)```", PAGE, re.DOTALL)
     listed = {str(folder) for folder in parse(RenewalList, listing, "secured-region.md").folders}
     assert {str(Path(file).parent) for file in files if "/tls/" in file} <= listed
-
-
-def test_a_gateway_has_the_time_to_end_that_its_settings_give_it() -> None:
-    (stop,) = lines(FOLDER / "fleet-gateway@.service", "TimeoutStopSec")
-    assert int(stop) > GatewaySettings.model_fields["stop_timeout_s"].default + 1

@@ -21,7 +21,7 @@ from gateway.access.status import AccessStatus
 from gateway.alerts.cli import app as alerts
 from gateway.alerts.status import AlertsStatus, alerts_table
 from gateway.cli import app as gateway
-from gateway.status import GatewayStatus, status_table
+from gateway.status import GatewayStatus
 from gateway.webhooks.cli import app as notifier
 from gateway.webhooks.status import NotifierStatus
 from tests.gateway.alerts.test_alert_checks import TEXT as ALERTS
@@ -98,19 +98,3 @@ def test_what_there_is_none_of_is_not_called_unknown() -> None:
     found = shown(alerts_table(ALERT_PROCESS.model_copy(update=holding)))
     assert found["fences unreachable since"] == "1970-01-01T00:02:00Z"
     assert (found["lag s"], found["standby behind s"]) == ("unknown", "unknown")
-
-
-@pytest.mark.parametrize(
-    ("current", "since", "text"),
-    [
-        (None, None, "no registry"),
-        (True, None, "no, it is read"),
-        (False, None, "it was not read yet"),
-        (False, 120.0, "1970-01-01T00:02:00Z"),
-    ],
-)
-def test_a_gateway_says_whether_it_has_a_registry_and_since_when_it_is_away(
-    current: bool | None, since: float | None, text: str
-) -> None:
-    said = FOUND.model_copy(update={"registry_current": current, "registry_unreachable_since_s": since})
-    assert shown(status_table(said))["registry unreachable since"] == text

@@ -69,14 +69,3 @@ def test_what_is_in_flight_has_a_bound_in_sum_and_a_tenant_that_flows_goes_throu
         assert token is not None
         in_flight.remove(token)
     assert in_flight.stuck_use.bytes == in_flight.bytes
-
-
-def test_who_was_stuck_and_is_served_again_counts_among_those_that_flow() -> None:
-    window = Window(1000)
-    token = window.try_take("t0")
-    assert token is not None
-    window.find_stuck()
-    assert window.in_flight.stuck_use.batches == 1
-    window.in_flight.remove(token)
-    window.find_stuck()
-    assert (window.in_flight.stuck, window.in_flight.stuck_use.batches) == (frozenset(), 0)

@@ -26,11 +26,6 @@ def test_what_can_never_work_is_refused(settings: dict[str, object], problem: st
         validate(BrokerSettings, settings, "x")
 
 
-@pytest.mark.parametrize("host", ["broker.example", "10.0.0.1", "::1", "fe80::1", "b"])
-def test_a_name_or_an_address_is_a_host(host: str) -> None:
-    assert BrokerSettings(host=host).host == host
-
-
 def test_the_password_is_the_first_line_and_one_that_is_empty_or_missing_is_named(tmp_path: Path) -> None:
     file = tmp_path / "password"
     broker = BrokerSettings(username="u", password_file=file)

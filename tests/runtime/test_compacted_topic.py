@@ -165,19 +165,6 @@ def test_everything_is_read_again_when_its_owner_asks_for_it(
     reader.close()
 
 
-def test_a_reader_that_hangs_is_not_current(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compacted_topic, "STUCK_S", 0.2)
-    goes_on, cluster = threading.Event(), Cluster(0)
-    reader = follow(monkeypatch, cluster, lambda _: goes_on.wait(20))
-    wait_until(lambda: reader.standing.is_current, 10)
-    cluster.messages.append(Message(7))
-    wait_until(lambda: "has hung" in reader.standing.problem, 10)
-    assert not reader.standing.is_current
-    goes_on.set()
-    wait_until(lambda: reader.standing.is_current, 10)
-    reader.close()
-
-
 def test_a_reader_that_is_not_let_in_says_why_until_it_is(
     monkeypatch: pytest.MonkeyPatch, taken: list[str | None]
 ) -> None:

@@ -42,21 +42,6 @@ def test_after_an_error_the_old_content_stands_and_no_neighbour_is_left(
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_the_folder_is_synced_after_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[str] = []
-    fsync = os.fsync
-
-    def note(descriptor: int) -> None:
-        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", note)
-    replace_durably(tmp_path / "state.json", b"new")
-    assert synced[-1] == str(tmp_path)
-    assert Path(synced[0]).parent == tmp_path
-    assert Path(synced[0]).match(".*.part")
-
-
 def test_of_many_who_create_a_file_at_once_one_does_and_the_others_change_nothing(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda number: create_durably(tmp_path / "f", bytes([number]) * 9), range(40)))

@@ -66,17 +66,6 @@ def test_the_cost_of_four_million_bytes_of_properties_is_that_of_passing_over_th
     assert time.thread_time() - began < 0.25  # 0.01 s; a step for each property takes seconds
 
 
-@given(st.binary(max_size=600), st.binary(max_size=600), st.integers(0, 1200))
-def test_of_a_truncated_packet_what_is_kept_and_what_is_missing_make_the_payload(
-    properties: bytes, payload: bytes, kept: int
-) -> None:
-    length = bytes([len(properties) & 0x7F | 0x80, len(properties) >> 7])
-    whole = packet(b"t", payload, properties=length + properties)
-    message = read_publish(QOS_1, whole[: 7 + kept], len(whole))
-    assert len(message.payload) + message.missing == len(payload)
-    assert payload.startswith(message.payload)
-
-
 PRIVATE = {
     "_sock_recv": ["self", "bufsize"],
     "_sock_send": ["self", "buf"],

@@ -131,12 +131,6 @@ def test_packets_go_out_in_the_order_in_which_they_were_asked_for_and_no_two_of_
     other.close()
 
 
-def test_paho_publishes_nothing_as_it_would_never_see_the_answer(listener: Listener) -> None:
-    owner = Owner(listener.port)
-    with pytest.raises(NotImplementedError, match="publish_qos_1"):
-        owner.client.publish("t", b"x", qos=1)
-
-
 def publish_packet(qos: int, mid: int, topic: bytes = b"t", payload: bytes = b"ab") -> bytes:
     body = len(topic).to_bytes(2, "big") + topic + (mid.to_bytes(2, "big") if qos else b"") + b"\x00" + payload
     return bytes([0x30 | qos << 1, len(body)]) + body
@@ -159,26 +153,4 @@ def test_one_receive_reads_a_bounded_number_of_packets_however_many_publications
         if len(owner.messages) == 3 * MAX_PACKETS:
             break
     assert len(owner.messages) == 3 * MAX_PACKETS
-    other.close()
-
-
-@pytest.mark.parametrize(
-    ("packet", "said"),
-    [
-        (b"\x32\xe9\x07" + bytes(1001), "a packet of 1001 bytes, and at most 1000"),
-        (publish_packet(2, 1), "a message of QoS 2"),
-        (publish_packet(1, 0), "a message with the packet id 0"),
-        (b"\x30\xff\xff\xff\xff\xff", "a length of more than four bytes"),
-        (b"\x30\x03\x00\x09t", "a PUBLISH of 3 bytes ends early"),
-        (b"\x40\x00", "a malformed packet"),
-        (b"\x90\x80\x80\x04" + bytes(65_536), "a packet of 65536 bytes, and at most 8192 are read"),
-    ],
-)
-def test_why_this_side_ended_the_connection_is_said(listener: Listener, packet: bytes, said: str) -> None:
-    owner = Owner(listener.port, max_packet_bytes=1000)
-    other = owner.start(listener)
-    other.sendall(packet)
-    owner.receive()
-    assert said in owner.client.failure
-    assert (owner.client.socket(), owner.client.is_closed_by_broker, len(owner.ended)) == (None, False, 1)
     other.close()

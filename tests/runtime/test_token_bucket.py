@@ -31,11 +31,3 @@ def test_who_takes_only_what_is_there_never_exceeds_burst_and_rate(steps: list[t
         taken += sum(bucket.try_take(now_s) for _ in range(count))
         assert taken <= 20 + 10 * now_s + 1e-6
         assert bucket.tokens(now_s) >= 0
-
-
-def test_a_debt_is_bounded_what_is_given_back_fills_to_the_burst_and_a_clock_that_runs_back_gives_nothing() -> None:
-    bucket = TokenBucket(1, 10, max_debt=5)
-    bucket.take(1000, 100.0)
-    assert (bucket.tokens(100.0), bucket.tokens(90.0), bucket.tokens(103.0)) == (-5, -5, -2)
-    bucket.take(-1000, 100.0)
-    assert bucket.tokens(100.0) == 10

@@ -52,14 +52,6 @@ def test_a_token_ends_soon_in_the_last_fifth_of_its_life_and_at_most_two_days_be
     assert TokenLife("x", ends_s=life_s).ends_soon(life_s - 1) == "", "nobody knows how long it was good for"
 
 
-@pytest.mark.parametrize(
-    "token", ["secret", "a.b.c", token_text(exp="soon"), token_text(exp=float("nan")), token_text(exp=1e300)]
-)
-def test_of_what_says_nothing_of_its_life_nothing_is_known(token: str) -> None:
-    assert token_life(token) is None
-    PulsarAccess(token=SecretStr(token)).check_token(1e12)
-
-
 @given(st.text(max_size=60) | st.binary(max_size=60).map(lambda body: f"a.{body!r}.b"))
 def test_whatever_is_given_as_a_token_has_a_life_or_none(text: str) -> None:
     life = token_life(text)

@@ -33,13 +33,3 @@ def test_in_whatever_order_receipts_come_a_position_is_acknowledged_when_all_bef
         assert known.unreceipted == len(open_)
     assert acknowledged == len(alerts) - 1, "and in the end all of it is"
     assert len(known) == 0
-
-
-def test_messages_from_which_nothing_follows_wait_for_those_before_them() -> None:
-    known: AckOrder[str] = AckOrder()
-    first = known.take("a", 1)
-    known.take("b", 0)
-    assert known.pop_done() is None
-    known.on_receipt(first)
-    assert known.pop_done() == "b"
-    assert known.pop_done() is None

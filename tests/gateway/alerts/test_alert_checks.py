@@ -10,7 +10,7 @@ import pytest
 from gateway.alerts.config import AlertSettings, warnings
 from gateway.alerts.service import AlertService
 from tests.tokens import token_file
-from waybill.settings import SettingsError, parse
+from waybill.settings import parse
 
 TEXT = """
 name = "eu-1"
@@ -29,11 +29,6 @@ unsigned = true
 
 def settings(more: str = "", tenants: str = '["acme"]') -> AlertSettings:
     return parse(AlertSettings, TEXT.format(more=more, tenants=tenants), "alerts.toml")
-
-
-def test_a_tenant_is_named_once() -> None:
-    with pytest.raises(SettingsError, match="acme is named twice"):
-        settings(tenants='["acme", "beta", "acme"]')
 
 
 @pytest.mark.parametrize(("ends_in_s", "said"), [(-1.0, "ended at"), (3600.0, "nobody has renewed it")])

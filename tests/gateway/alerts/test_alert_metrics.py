@@ -14,12 +14,3 @@ def test_what_never_happened_is_a_zero_for_prometheus_and_nothing_in_the_status(
     assert value("waybill_alerts_passed_over_total", {"reason": "checksum"}) == 0
     assert (metrics.counts["alerts_published"], metrics.counts["alerts_by_kind"]) == (0, {})
     assert (metrics.counts["passed_over"], metrics.counts["fixes_passed_over"]) == ({}, {})
-
-
-def test_what_happened_is_counted_in_both() -> None:
-    metrics = AlertMetrics()
-    metrics.on_published("enter", 0.1)
-    metrics.on_fixes_passed_over({"too_old": 3, "cut": 0})
-    assert metrics.counts["alerts_by_kind"] == {"enter": 1}
-    assert metrics.counts["fixes_passed_over"] == {"too_old": 3}
-    assert metrics.registry.get_sample_value("waybill_alerts_fixes_passed_over_total", {"reason": "too_old"}) == 3

@@ -59,12 +59,3 @@ def test_while_one_does_not_answer_all_others_are_taken_and_it_is_asked_for_once
     assert late == [("p0", "p0")]
     assert sorted(asked) == sorted(NAMES)
     asking.close()
-
-
-def test_one_that_was_asked_for_in_vain_is_due_again() -> None:
-    claims = Claims(lambda: 0.0)
-    claims.add(["p"], 0.0)
-    claims.on_asked(claims.due(1.0))
-    assert claims.due(30.0) == []
-    claims.on_failed("p", 30.0)
-    assert claims.due(30.0 + RETRY_S) == ["p"]

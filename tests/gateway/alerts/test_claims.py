@@ -11,12 +11,8 @@ from hypothesis import strategies as st
 
 from gateway.alerts.owner import MAX_PARTITIONS
 from gateway.alerts.sharing import (
-    LEAVE_S,
     MAX_TRIES,
     REST_S,
-    RETRY_S,
-    SPREAD,
-    YIELD_S,
     Claims,
     ClaimState,
     Presence,
@@ -220,14 +216,6 @@ def test_one_that_is_killed_is_replaced_as_soon_however_many_partitions_there_ar
     assert region.lost_after(TAKEN_OVER_S) == set()
 
 
-@pytest.mark.parametrize("partitions", [64, MAX_PARTITIONS])
-def test_the_first_process_has_all_partitions_soon(partitions: int) -> None:
-    region = Region(tuple(f"p{number}" for number in range(partitions)), 1)
-    region.start("n0")
-    region.run(3.0)
-    assert len(region.owners) == partitions
-
-
 def test_what_is_given_of_many_partitions_is_found_before_who_gave_it_takes_it_back() -> None:
     region = Region(tuple(f"p{number}" for number in range(100)), 1)
     for name in ("n0", "n1"):
@@ -235,45 +223,6 @@ def test_what_is_given_of_many_partitions_is_found_before_who_gave_it_takes_it_b
     region.share("n0")
     region.run(2 + 12 * (REST_S + 1))
     assert 8 <= region.shares[0] <= 20
-
-
-def test_one_of_each_other_process_is_tried_each_second_and_what_nobody_says_to_hold() -> None:
-    claims = Claims(lambda: 0.0)
-    names = [f"p{number:03}" for number in range(300)]
-    claims.add(names, 0.0)
-    for name in names:
-        claims.on_taken(name, 0.0)
-    held = [frozenset(names[:100]), frozenset(names[100:290])]
-    claims.probe(held, ["p050"], 0.5, lambda name: name in held[1])
-    due = claims.due(0.5)
-    assert {"p050", *names[290:]} == {*due}
-    assert len({*names[100:290]} & {*claims.due(0.5 + YIELD_S)}) == 1, "whoever holds fewer comes first"
-    claims.probe(held, [], 0.6)
-    assert claims.due(0.6) == due, "once a second"
-
-
-def test_one_that_is_given_away_makes_few_others_be_tried() -> None:
-    claims = Claims(lambda: 0.0)
-    names = [f"p{number}" for number in range(100)]
-    claims.add(names, 0.0)
-    for name in names:
-        claims.on_taken(name, 0.0)
-    claims.hasten(names, 0.5)
-    assert len(claims.due(0.5)) == SPREAD
-    claims.hasten(names, 0.5, yields=True)
-    assert len(claims.due(0.5)) == SPREAD, "whoever holds fewer comes first"
-
-
-def test_one_that_nobody_takes_is_left_to_another_for_a_while_only() -> None:
-    claims = Claims(lambda: 0.0)
-    claims.add(["p"], 0.0)
-    for at_s in (0.0, 1.0, 2.0):
-        assert claims.may_leave("p", at_s)
-        claims.on_left("p", at_s)
-        assert claims.due(at_s + RETRY_S) == ["p"]
-    assert not claims.may_leave("p", LEAVE_S)
-    claims.on_taken("p", LEAVE_S)
-    assert claims.may_leave("p", 2 * LEAVE_S), "it was another's meanwhile"
 
 
 def test_shares_that_are_even_stay_with_whoever_has_them() -> None:
@@ -284,20 +233,3 @@ def test_shares_that_are_even_stay_with_whoever_has_them() -> None:
     before = dict(region.owners)
     region.run(600)
     assert region.owners == before
-
-
-def test_a_partition_that_cannot_be_tried_is_tried_again() -> None:
-    claims = Claims(lambda: 0.0)
-    claims.add(["p"], 0.0)
-    assert claims.due(0.0) == ["p"]
-    claims.on_failed("p", 0.0)
-    assert claims.due(RETRY_S - 0.01) == []
-    assert claims.due(RETRY_S) == ["p"]
-    assert claims.of_state(ClaimState.UNKNOWN) == ["p"]
-
-
-def test_one_that_has_said_nothing_for_a_while_is_not_there() -> None:
-    known = Presence("mine")
-    known.note(PresenceMessage("mine", 5), 0.0)
-    known.note(PresenceMessage("other", 0), 0.0)
-    assert (known.others(1.0), known.others(10.0)) == ([0], [])

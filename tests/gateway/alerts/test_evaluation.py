@@ -12,12 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.alerts.config import EvaluationSettings
-from gateway.alerts.evaluation import AlertRules, LiveEvents, PassedOver
+from gateway.alerts.evaluation import AlertRules, LiveEvents
 from gateway.alerts.fixes import FixSource
-from gateway.alerts.partition_evaluation import alert_of
 from geo.spatial import DayEvent
 from tests.gateway.alerts.fixes_as_they_come import (
-    FEATURES,
     NOON,
     NOW,
     LiveFix,
@@ -102,33 +100,6 @@ def test_a_backlog_of_yesterday_raises_nothing_and_the_state_goes_on() -> None:
     ]
 
 
-@pytest.mark.parametrize("began_ms", [-40_000, -62_135_596_800_000])
-def test_what_happened_before_1970_is_not_said_however_old_an_event_may_be(began_ms: int) -> None:
-    live = evaluation(max_age_s=3_153_600_000)
-    never_set = [one._replace(t_ms=began_ms + 1000 * at) for at, one in enumerate(along(range(80), east=-0.002))]
-    found = live.take(columns([*never_set[:80], *along(range(80, 160), east=-0.002)]), NOW, report=True)
-    # each of these can be said
-    assert all(alert_of(one, "eu", NOW).t_ms == one.event.t_ms for one in found)
-    assert live.passed_over.too_old > 0
-
-
-def test_a_fix_of_a_clock_that_is_ahead_does_not_make_the_others_late() -> None:
-    live = evaluation()
-    ahead = LiveFix("bus-1", NOON + 3_600_000, 99, 0.0, 0.0)
-    live.take(columns([ahead]), NOON, report=True)
-    found = live.take(columns(along(range(50), east=-0.002)), NOON + 50_000, report=True)
-    assert [one.event.kind for one in found] == ["enter", "forward"]
-    assert live.passed_over == PassedOver(clock_ahead=1)
-
-
-def test_batches_that_overtake_each_other_end_in_the_right_event() -> None:
-    by = live_rules()
-    live, drive = evaluation(by), along(range(40), east=-0.002)
-    parts = (drive[:10], drive[22:24], drive[19:22], drive[24:])
-    found = [one.id for part in parts for one in live.take(columns(part), NOW, report=True)]
-    assert set(engine_finds(drive[:10] + drive[19:], by)) <= set(found)
-
-
 def test_the_devices_heard_least_recently_are_forgotten() -> None:
     live = evaluation(max_devices=50)
     for number in range(120):
@@ -145,25 +116,6 @@ def test_a_device_at_a_border_for_hours_is_cut_and_counted() -> None:
         live.take(columns(at_border[at : at + 5]), NOW, report=True)
     assert live.passed_over.cut > 0
     assert live.nbytes < 100_000
-
-
-def test_other_fences_hold_from_the_next_fix_on() -> None:
-    live = evaluation(live_rules([FEATURES[2]]))
-    drive = along(range(80), east=-0.002)
-    assert live.take(columns(drive[:30]), NOW, report=True) == []
-    live.replace_rules(live_rules())
-    found = [(one.event.kind, one.event.place) for one in live.take(columns(drive[30:]), NOW, report=True)]
-    assert found == [("forward", "gate"), ("enter", "beside"), ("exit", "depot")]
-
-
-def test_an_alert_says_by_which_records_it_was_seen() -> None:
-    live = evaluation()
-    drive = along(range(30), east=-0.002)
-    live.take(columns(drive[:18]), NOON + 18_000, report=True)
-    (enter,) = live.take(columns(drive[18:26]), NOON + 26_000, report=True)
-    assert (enter.event.kind, enter.seen_until) == ("enter", ((7, 26),))
-    assert enter.event.seq < 26, "it is seen by later fixes than the one that it names"
-    assert alert_of(enter, "eu", NOON + 26_000).seen_until == ((7, 26),)
 
 
 def test_an_alert_that_is_seen_by_fixes_of_two_buffers_says_so_of_each() -> None:

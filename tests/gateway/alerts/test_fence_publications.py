@@ -107,11 +107,3 @@ def test_a_message_that_is_no_publication_is_counted_by_its_reason_and_changes_n
     known.begin_again()
     assert not known.messages_refused
     assert len(known) == 1
-
-
-def test_one_that_was_published_by_a_clock_far_ahead_is_refused() -> None:
-    known = FencePublications(lambda: ANYBODY)
-    refused = known.take(message(feature("a", SHAPES[0]), 0), NOW_MS - 3_600_000)
-    assert refused is not None
-    assert known.messages_refused == {"ahead": 1}
-    assert known.in_force().held == ()

@@ -8,13 +8,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from gateway.alerts.config import AlertSettings
 from gateway.alerts.service import AlertService, FenceFacts, FenceFollower
-from gateway.alerts.status import CLOCKS_APART_S, AlertsStatus, age_s, lag_of
+from gateway.alerts.status import AlertsStatus, lag_of
 from tests.gateway.alerts.fixes_as_they_come import LiveFix
 from tests.gateway.alerts.scripted_partition import NAME, RULES, ScriptedTopic, ServedPartition, messages_of, served
-from tests.gateway.alerts.test_alert_checks import TEXT, settings
-from waybill.settings import SettingsError, parse
+from tests.gateway.alerts.test_alert_checks import settings
 
 
 @pytest.mark.parametrize(
@@ -33,12 +31,6 @@ def test_of_a_process_the_largest_that_is_known_counts_and_what_is_not_known_is_
 ) -> None:
     lag = lag_of((f"p{number}", one) for number, one in enumerate(each))
     assert (lag.said_s(30), bool(lag.problem(30)), bool(lag.doubt)) == (said_s, problem, in_doubt)
-
-
-def test_the_age_of_a_batch_that_comes_from_the_future_is_not_known() -> None:
-    assert age_s(1000, 61.0) == 60.0
-    assert age_s(2000, 1.0) == 0.0, "two clocks are never quite alike"
-    assert age_s(round(CLOCKS_APART_S * 1000) + 1001, 1.0) is None
 
 
 def said_of(owned: ServedPartition, monkeypatch: pytest.MonkeyPatch) -> AlertsStatus:
@@ -82,8 +74,3 @@ def test_how_late_it_is_is_unknown_while_nothing_can_come(monkeypatch: pytest.Mo
     status = said_of(made, monkeypatch)
     assert (status.healthy, status.lag_s) == (None, None)
     assert "not known" in status.last_error
-
-
-def test_it_may_not_be_later_than_what_it_says_anything_of() -> None:
-    with pytest.raises(SettingsError, match=r"evaluation\.max_age_s"):
-        parse(AlertSettings, "max_lag_s = 301\n" + TEXT.format(more="", tenants=["acme"]), "alerts.toml")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 
-from gateway.alerts.metrics import AlertMetrics
-from gateway.alerts.status import AlertsStatus
 from tests.gateway.alerts.fixes_as_they_come import NOON, LiveFix
 from tests.gateway.alerts.scripted_partition import ScriptedTopic, messages_of, served
 from tests.waiting import wait_until
@@ -72,13 +69,3 @@ def test_a_partition_that_waits_for_its_turn_is_alive_and_can_be_stopped() -> No
         thread.join(10)
         assert not thread.is_alive()
     assert made.consumer.acknowledged == [], "what it had read comes again"
-
-
-def test_the_metrics_show_for_how_many_a_process_stands_by_and_that_a_lag_is_not_known() -> None:
-    metrics = AlertMetrics()
-    status = AlertsStatus(process="a", region="eu", pid=1, started_at="", partitions_standby=("p", "q"))
-    metrics.set_gauges(status.model_copy(update={"partitions_ready": ("p",)}))
-    value = metrics.registry.get_sample_value
-    assert value("waybill_alerts_standby_partitions") == 2
-    assert value("waybill_alerts_ready_partitions") == 1
-    assert math.isnan(value("waybill_alerts_lag_seconds") or 0.0)

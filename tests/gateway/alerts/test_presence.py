@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from gateway.alerts.owner import PresenceTopic
 from gateway.alerts.sharing import (
     GIVE_WAIT_S,
-    PRESENT_S,
-    REST_S,
     Presence,
     PresenceMessage,
     decode_presence,
@@ -49,31 +47,6 @@ def test_what_a_process_says_is_what_the_others_hear(said: PresenceMessage) -> N
     assert decode_presence(encode_presence(said)) == said
 
 
-@given(
-    st.binary(max_size=200)
-    | st.sampled_from(
-        [
-            b"{}",
-            b'{"instance": 1, "held": 2}',
-            b'{"instance": "a"}',
-            b'{"instance": "a", "held": 1, "acknowledged": []}',
-            b'{"instance": "a", "held": 1, "ready": "p"}',
-            b'{"instance": "a", "held": -1}',
-            b'{"instance": "%s", "held": 1}' % (b"a" * 201),
-        ]
-    )
-)
-def test_what_is_no_message_of_a_process_is_none(data: bytes) -> None:
-    assert decode_presence(data) is None
-
-
-def test_a_process_that_says_only_how_many_it_holds_is_heard_and_stands_by_for_none() -> None:
-    said = decode_presence(b'{"instance": "a", "held": 3}')
-    assert said == PresenceMessage("a", 3, {}, None)
-    odd = decode_presence(b'{"instance": "a", "held": 1, "acknowledged": {"p": [1], "q": [1, "2"]}, "ready": ["p", 1]}')
-    assert odd == PresenceMessage("a", 1, {"p": None, "q": None}, frozenset("p"))
-
-
 @given(st.lists(st.sampled_from(NAMES), unique=True, max_size=8), st.lists(st.integers(0, 4), min_size=8, max_size=8))
 def test_each_partition_with_an_owner_has_one_standby_that_is_not_its_owner(held: list[str], owner: list[int]) -> None:
     processes = {
@@ -86,28 +59,6 @@ def test_each_partition_with_an_owner_has_one_standby_that_is_not_its_owner(held
         standbys = [mine for mine, one in heard.items() if one.is_standby(name, processes[mine].held, 1.0)]
         assert len(standbys) == (name in held)
         assert all(name not in processes[mine].acknowledged for mine in standbys)
-
-
-def test_one_that_does_not_stand_by_or_is_not_heard_any_more_is_passed_by() -> None:
-    owner, never = says("owner", "p"), says("never", ready=None)
-    for number in range(20):
-        assert hears(f"mine-{number}", owner, never).is_standby("p", 5, 1.0)
-    assert not hears("mine", owner).is_standby("p", 0, PRESENT_S + 0.1), "whose it is is not known"
-
-
-def test_of_several_one_that_holds_fewest_stands_by() -> None:
-    owner, rich, poor = says("owner", "p"), says("rich", "q", "r"), says("poor", "s")
-    for number in range(20):
-        mine = f"mine-{number}"
-        assert hears(mine, owner, rich, poor).is_standby("p", 0, 1.0)
-        assert hears(mine, owner, rich).is_standby("p", 1, 1.0)
-        assert not hears(mine, owner, rich, poor).is_standby("p", 2, 1.0)
-
-
-def test_up_to_where_a_partition_is_acknowledged_its_owner_says() -> None:
-    one = hears("mine", says("owner", "p"), PresenceMessage("other", 1, {"q": None}))
-    assert (one.acknowledged("p", 1.0), one.acknowledged("q", 1.0), one.acknowledged("r", 1.0)) == (AT, None, None)
-    assert one.acknowledged("p", PRESENT_S + 0.1) is None
 
 
 def test_what_another_process_is_ready_for_is_given_to_it() -> None:
@@ -123,16 +74,6 @@ def test_one_is_given_only_after_a_while_where_the_other_is_ready_for_none() -> 
         assert one.to_give(["p0", "p1"], 2, second) is None
     one.note(says("other"), GIVE_WAIT_S)
     assert one.to_give(["p0", "p1"], 2, GIVE_WAIT_S) == "p1"
-
-
-def test_one_is_given_at_once_to_a_process_that_stands_by_for_none() -> None:
-    one = hears("mine", says("other", ready=None))
-    assert one.to_give(["p0", "p1"], 2, 1.0) == "p1"
-    one.on_changed(1.0)
-    one.note(says("other", ready=None), REST_S)
-    assert one.to_give(["p0", "p1"], 2, REST_S) is None
-    one.note(says("other", ready=None), REST_S + 1.0)
-    assert one.to_give(["p0", "p1"], 2, REST_S + 1.0) == "p1"
 
 
 def test_who_reads_none_of_our_tenants_is_passed_over_and_none_is_given_to_whom_may_not_read_it() -> None:

@@ -59,7 +59,9 @@ def raised(rewound: Sequence[LiveFix], rest: Sequence[LiveFix]) -> list[str]:
     return [one.id for one in live.take(columns(rest), rest[-1].t_ms, report=True)]
 
 
-@pytest.mark.parametrize("step_s", [5, 50, 120])
+@pytest.mark.parametrize(
+    "step_s", [pytest.param(5, marks=pytest.mark.nightly), pytest.param(50, marks=pytest.mark.nightly), 120]
+)
 def test_with_what_is_needed_a_takeover_raises_what_the_owner_before_would_have(step_s: int) -> None:
     by = live_rules()
     made = settings(300, f"[tracks]\nmax_gap_s = {by.tracks.max_gap_s}\n[events]\ndwell_s = {by.events.dwell_s}")

@@ -19,7 +19,6 @@ from tests.gateway.alerts.fixes_as_they_come import NOON, LiveFix, cut, drives
 from tests.gateway.alerts.scripted_partition import (
     NAME,
     ScriptedMessage,
-    ScriptedReader,
     ScriptedTopic,
     messages_of,
     partition_state,
@@ -86,34 +85,6 @@ def test_a_state_that_is_already_behind_what_is_left_is_made_anew() -> None:
     assert again.said == served(topic, 2).said != []
 
 
-def test_a_state_that_has_less_than_what_is_read_again_is_made_anew() -> None:
-    long_ago = straight()
-    rewind_ms = 900_000
-    made = standby_of(long_ago, [8], rewind_ms).made
-    assert made is not None
-    # what is left is of long before the standby began: of the time before that, the state has nothing
-    long_ago.read = 0
-    served(long_ago, 10, made, rewind_ms=rewind_ms)
-    assert long_ago.read >= 10
-
-
-def test_where_the_first_message_comes_late_the_state_stays_where_it_is_until_then() -> None:
-    topic = straight()
-    made = standby_of(topic, [4]).made
-    topic.read = 0
-    again = served(topic, 6, made, silences=2)
-    assert topic.read <= 4
-    assert again.said == served(topic, 6).said
-
-
-def test_nothing_is_taken_while_it_is_not_known_what_is_acknowledged() -> None:
-    topic = straight()
-    one = standby_of(topic, [])
-    one._acknowledged = lambda: None
-    one.turn(topic.create_reader(NAME, None))
-    assert (one.made, one.is_ready, topic.read) == (None, False, 0)
-
-
 def test_it_is_ready_once_it_has_all_that_is_acknowledged_and_not_before() -> None:
     topic = ScriptedTopic([ScriptedMessage(at, -1, b"", NOON) for at in range(MAX_MESSAGES + 2)])
     one = standby_of(topic, [])
@@ -125,47 +96,6 @@ def test_it_is_ready_once_it_has_all_that_is_acknowledged_and_not_before() -> No
     assert one.made.position.entry == MAX_MESSAGES - 1
     assert one.turn(reader) == PAUSE_S
     assert one.is_ready
-
-
-def test_a_reader_that_is_silent_while_there_is_more_makes_none_ready() -> None:
-    topic = straight()
-    one = standby_of(topic, [])
-    one._acknowledged = lambda: EntryPosition(7, 99)
-    reader = SilentReader(topic)
-    assert one.turn(reader) < PAUSE_S
-    assert not one.is_ready
-    reader.is_silent = False
-    one.turn(reader)
-    assert one.is_ready, "there is nothing more, wherever the owner is"
-
-
-class SilentReader(ScriptedReader):
-    """Gives nothing for a while."""
-
-    is_silent = True
-
-    def read_next(self, timeout_ms: int) -> ScriptedMessage:
-        if self.is_silent:
-            raise pulsar.Timeout
-        return super().read_next(timeout_ms)
-
-
-def test_of_messages_that_were_sent_together_all_are_left_to_the_owner_or_none() -> None:
-    together = [ScriptedMessage(1, index, b"", NOON) for index in range(3)]
-    topic = ScriptedTopic([ScriptedMessage(0, -1, b"", NOON), *together, ScriptedMessage(2, -1, b"", NOON)])
-    made = standby_of(topic, [1]).made
-    assert made is not None
-    assert made.position.entry == 0
-
-
-def test_one_that_is_stopped_while_it_reads_gives_what_it_took() -> None:
-    topic = straight()
-    one = standby_of(topic, [3])
-    one.stop()
-    one._acknowledged = lambda: EntryPosition(7, 9)
-    one.turn(topic.create_reader(NAME, topic.messages[2]))
-    assert one.made is not None
-    assert one.made.position.entry == 2
 
 
 def test_it_follows_in_its_thread_until_it_hands_over() -> None:
@@ -223,17 +153,3 @@ def test_one_that_falls_behind_its_owner_is_not_ready_until_it_has_all_again() -
     assert one.behind_s == MAX_BEHIND_S + 1.0
     one.turn(reader)
     assert (one.is_ready, one.behind_s) == (True, 0.0)
-
-
-def test_one_whose_owner_is_gone_stays_ready_and_one_that_was_not_does_not_become_it() -> None:
-    topic = straight()
-    now_s, until = [100.0], [EntryPosition(7, 2), None]
-    one = PartitionStandby(partition_state(), topic, lambda: until[0], lambda: now_s[-1])
-    reader = topic.create_reader(NAME, None)
-    for said, is_ready in ((until[1], False), (until[0], True), (until[1], True)):
-        until[0] = said
-        one.turn(reader)
-        now_s.append(now_s[-1] + MAX_BEHIND_S - 1.0)
-        one.turn(reader)
-        now_s.append(now_s[-1] + 2.0)
-        assert one.is_ready is is_ready

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.alerts.owner import KEEP_S, TURN_S, StandbyPartitions
-from gateway.alerts.sharing import PRESENT_S, Presence, PresenceMessage
+from gateway.alerts.owner import TURN_S, StandbyPartitions
+from gateway.alerts.sharing import Presence, PresenceMessage
 from tests.gateway.alerts.fixes_as_they_come import NOON, LiveFix
 from tests.gateway.alerts.scripted_partition import NAME, ScriptedTopic, messages_of, partition_state
 from tests.waiting import wait_until
@@ -45,11 +45,6 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
     one.standbys.close()
 
 
-def test_one_of_which_no_owner_is_heard_is_not_followed(process: Process) -> None:
-    process.hears("other", "another")
-    assert process.turn() == []
-
-
 def test_one_that_another_holds_is_followed_until_it_is_ours_and_its_state_is_handed_over(process: Process) -> None:
     process.hears("owner", NAME)
     assert process.turn() == [NAME]
@@ -71,20 +66,3 @@ def test_one_for_which_another_is_chosen_now_is_followed_until_that_one_is_ready
     assert process.turn(held=1) == [NAME]
     process.hears("poorer", ready=(NAME,))
     assert process.turn(held=1) == []
-
-
-def test_one_for_which_another_is_chosen_before_we_are_ready_is_left_at_once(process: Process) -> None:
-    process.topic.messages.clear()
-    process.presence.note(PresenceMessage("owner", 1, {NAME: None}, frozenset()), process.now_s)
-    assert process.turn() == [NAME]
-    process.hears("poorer")
-    assert process.turn(held=1) == []
-
-
-def test_one_whose_owner_is_not_heard_any_more_is_kept_for_a_while(process: Process) -> None:
-    process.hears("owner", NAME)
-    process.turn()
-    wait_until(lambda: process.standbys.ready == [NAME])
-    assert process.turn(seconds=PRESENT_S + KEEP_S / 2) == [NAME]
-    assert process.turn(seconds=KEEP_S / 2) == [NAME]
-    assert process.turn() == []

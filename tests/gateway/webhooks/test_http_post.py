@@ -75,11 +75,6 @@ def test_each_status_is_taken_tried_again_or_final(
         assert other.connections == 0, "no redirect is followed"
 
 
-def test_a_server_that_wants_to_be_left_alone_says_for_how_long(server: HookServer) -> None:
-    server.behave = answers("429 Too Many Requests", "Retry-After: 17")
-    assert posted(server).pause_s == 17
-
-
 @pytest.mark.parametrize(
     "behaviour",
     [
@@ -162,12 +157,6 @@ def test_who_closes_before_reading_and_who_does_not_listen_is_unreachable(server
     outcome = post(f"http://127.0.0.1:{port}/", {}, BODY, TIMES, CONTEXT, networks=(LOOPBACK,))
     assert (outcome.reason, outcome.is_final) == ("unreachable", False)
     assert post("http://no-such-host.invalid/", {}, BODY, TIMES, CONTEXT).reason == "unreachable"
-
-
-def test_a_server_that_reads_nothing_is_given_up(server: HookServer) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as deaf:
-        url = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
-        assert post(url, {}, b"x" * (64 << 20), TIMES, CONTEXT, networks=(LOOPBACK,)).reason == "timeout"
 
 
 def test_a_certificate_that_nobody_known_signed_is_not_taken(tmp_path: Path) -> None:

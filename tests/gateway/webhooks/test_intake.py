@@ -150,18 +150,6 @@ def test_a_process_that_hears_that_another_one_has_the_alerts_is_a_standby(
     assert not one.is_standby
 
 
-def test_who_loses_the_connection_for_long_is_a_standby_once_another_one_has_the_alerts(
-    cluster: Cluster, started: Callable[[], AlertIntake], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(intake, "LOST_AFTER_S", 0.3)
-    one = started()
-    wait_until(lambda: not one.problems)
-    # the client tries again by itself, for ever, and does not say that somebody else has it
-    cluster.refuses = dict.fromkeys([FIRST.name, OTHER.name], pulsar.ConsumerBusy("another has it"))
-    cluster.is_connected = False
-    wait_until(lambda: one.is_standby)
-
-
 def taken(one: AlertIntake, count: int) -> list[str]:
     return sorted(one.taken.get(timeout=20).data.decode() for _ in range(count))
 
