@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from typing import Protocol
 
 import structlog
 
@@ -12,8 +11,8 @@ from gateway.engine import Engine, NotSent, Produce
 from gateway.errors import last_line
 from gateway.inflight import Delivery, Refusal, Sender
 from gateway.metrics import GatewayMetrics
-from gateway.mqtt_connection import PublishResult
-from gateway.pulsar_producer import TOO_BIG, Receipt
+from gateway.mqtt_connection import MqttConnection, PublishResult
+from gateway.pulsar_producer import TOO_BIG, Receipt, TenantProducers
 from gateway.push import PushQueue, parse_config_result
 from gateway.status import PublicationResults
 from waybill.mqtt.mqtt_client import MqttMessage
@@ -26,37 +25,6 @@ _REOPENED_S = 1.0
 _LOG = structlog.get_logger("gateway")
 
 
-class Producer(Protocol):
-    """What is needed of Pulsar's side. Each message that is sent has one receipt."""
-
-    def is_open_for(self, tenant: str) -> bool:
-        """Whether there are producers of a tenant."""
-
-    def send(self, effect: Produce) -> None:
-        """Take a message for Pulsar, without waiting for it."""
-
-    def take_receipts(self) -> list[Receipt]:
-        """The receipts that came since the last call, in any order."""
-
-
-class Broker(Protocol):
-    """What is needed of the broker's side."""
-
-    @property
-    def free_slots(self) -> int:
-        """How many more publications the broker takes now; 0 without a connection."""
-
-    @property
-    def is_subscribed(self) -> bool:
-        """Whether there is a connection on which messages come and PUBACKs may go."""
-
-    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
-        """Send something to a device."""
-
-    def puback(self, mid: int) -> None:
-        """Acknowledge a message to the broker."""
-
-
 class Forwarder:
     """Sends batches and dead letters, and sends again what failed for a time.
 
@@ -66,7 +34,7 @@ class Forwarder:
     def __init__(
         self,
         engine: Engine,
-        producer: Producer,
+        producer: TenantProducers,
         metrics: GatewayMetrics,
         *,
         delay_s: Callable[[int], float],
@@ -165,7 +133,12 @@ class DevicePublisher:
     """Publishes what is due, as far as the broker takes it. `results` learns what the broker answers."""
 
     def __init__(
-        self, engine: Engine, broker: Broker, pushes: PushQueue, metrics: GatewayMetrics, results: PublicationResults
+        self,
+        engine: Engine,
+        broker: MqttConnection,
+        pushes: PushQueue,
+        metrics: GatewayMetrics,
+        results: PublicationResults,
     ) -> None:
         self._engine, self._broker, self._pushes = engine, broker, pushes
         self._metrics, self._results = metrics, results

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import _pulsar
@@ -34,22 +34,6 @@ UNPROVEN = "Unproven"
 
 BACKSTOP_MS = 1_000
 """What a group's end could not send, the client sends by itself after so long."""
-
-
-class Message(Protocol):
-    """What is sent: `token` names it in its receipt, the rest is Pulsar's."""
-
-    @property
-    def token(self) -> int: ...  # noqa: D102
-
-    @property
-    def key(self) -> str: ...  # noqa: D102
-
-    @property
-    def payload(self) -> bytes: ...  # noqa: D102
-
-    @property
-    def properties(self) -> dict[str, str]: ...  # noqa: D102
 
 
 class SendResult(NamedTuple):
@@ -82,14 +66,14 @@ class GroupSender:
         self._due_s: float | None = None
         self._tokens: list[int] = []
         self._bytes = 0
-        self._last: Message | None = None
+        self._last: Produce | None = None
 
     @property
     def is_connected(self) -> bool:
         """Whether there is a connection at this moment."""
         return bool(self._producer.is_connected())
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Produce) -> None:
         """Take a message into the group: it is handed to the client with the next one, or with the group's end."""
         size = len(message.payload)
         if self._bytes + size > self._max_bytes:
@@ -134,7 +118,7 @@ class GroupSender:
         with contextlib.suppress(RuntimeError, pulsar.PulsarException):
             self._producer._producer.flush_async(None)  # noqa: SLF001 - the public `flush` waits for the answer
 
-    def _try_hand_over(self, message: Message, callback: Callable[[Any, Any], None] | None) -> bool:
+    def _try_hand_over(self, message: Produce, callback: Callable[[Any, Any], None] | None) -> bool:
         """Give it to the client; a message that the client does not take has its result at once."""
         try:
             # The public `send_async` takes three times as long to make a message.
@@ -157,7 +141,7 @@ class GroupSender:
         self._on_result(SendResult(tokens, result.name))
 
 
-def _made(message: Message) -> Any:
+def _made(message: Produce) -> Any:
     """What the client sends. Raises TypeError for what it cannot be made of."""
     made = _pulsar.MessageBuilder().content(message.payload).properties(message.properties)
     # The client takes an empty key for none, and has no way to say so.
@@ -187,13 +171,6 @@ class Sealing:
 
 
 _MAX_TEXT = 500
-
-
-class Opened(NamedTuple):
-    """How an attempt at the topics of a Pulsar tenant ended; `error`: None where there are producers now."""
-
-    tenant: str
-    error: PulsarUnreachable | None
 
 
 class _Serving:
@@ -259,9 +236,12 @@ class TenantProducers:
             if not one.producer.is_open and not one.producer.is_opening and now_s >= one.open_at_s:
                 one.producer.start_opening()
 
-    def finish_opening(self, clock: Callable[[], float]) -> list[Opened]:
-        """Take over what the attempts brought that have ended. `clock`: an attempt may have taken its whole time."""
-        ended = []
+    def finish_opening(self, clock: Callable[[], float]) -> list[tuple[str, PulsarUnreachable | None]]:
+        """Take over what the attempts brought that have ended: of which tenants, and why there are no producers.
+
+        `clock`: an attempt may have taken its whole time.
+        """
+        ended: list[tuple[str, PulsarUnreachable | None]] = []
         for tenant, one in self._of.items():
             try:
                 if not one.producer.try_finish_opening():
@@ -269,11 +249,11 @@ class TenantProducers:
             except PulsarUnreachable as error:
                 one.problem = str(error)
                 one.open_at_s = clock() + one.backoff.take_delay_s()
-                ended.append(Opened(tenant, error))
+                ended.append((tenant, error))
             else:
                 one.problem = ""
                 one.backoff.reset()
-                ended.append(Opened(tenant, None))
+                ended.append((tenant, None))
         return ended
 
     def is_open_for(self, tenant: str) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import structlog
 
+from gateway.config import ClusterSource, ReferenceSource
 from geo.reference.in_force import (
     InForce,
     JudgedPublication,
@@ -317,6 +318,18 @@ class ReferenceFollower(Generic[Made, Rules]):
         ends_s = time.monotonic() + MAX_SETTLE_S
         while (now_s := time.monotonic()) < min(self._changed_s + SETTLE_S, ends_s) and not self._stop.is_set():
             self._stop.wait(min(_TURN_S, max(self._changed_s + SETTLE_S - now_s, 0.001)))
+
+
+def follow_reference(
+    cluster: ClusterSource,
+    source: ReferenceSource,
+    publications: Callable[[Callable[[], ReferenceTrust]], ReferencePublications[Made]],
+    make: Callable[[InForce[Made]], Rules],
+) -> ReferenceFollower[Made, Rules]:
+    """Follows one kind at a cluster. Raises SettingsError for a file of keys that cannot be used."""
+    # One file of keys for each: whoever looks first hears that it has changed.
+    operators = None if source.operators is None else FollowedOperators(source.operators)
+    return ReferenceFollower(cluster.service_url, cluster.access, operators, publications, make)
 
 
 def _publications_of(found: InForce[Any]) -> list[str]:

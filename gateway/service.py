@@ -172,13 +172,13 @@ class Connections:
 
     def finish_opening(self) -> None:
         """Take over the producers of attempts at Pulsar that have ended, or say why there are none."""
-        for opened in self._pulsar.finish_opening(self._clock):
-            if opened.error is not None:
-                self._log_error(opened.error)
+        for tenant, error in self._pulsar.finish_opening(self._clock):
+            if error is not None:
+                self._log_error(error)
                 continue
             mqtt = self._settings.mqtt
             self.last_error = "" if self.is_mqtt_up else f"connecting to the MQTT broker at {mqtt.host}:{mqtt.port}"
-            _LOG.info("pulsar is open", topic=self._settings.topic(opened.tenant, self._settings.pulsar.batches))
+            _LOG.info("pulsar is open", topic=self._settings.topic(tenant, self._settings.pulsar.batches))
 
     def watch(self, now_s: float) -> None:
         """Notice that the subscription stands, or that the connection ended or does not come up."""

@@ -21,7 +21,7 @@ from gateway.alerts.evaluation import AlertRules, LiveEvents
 from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.partition import MAX_BYTES, RECEIVER_QUEUE, OwnedPartition
 from gateway.alerts.partition_evaluation import MAX_MESSAGES, PartitionEvaluation, PartitionSettings
-from gateway.alerts.sharing import Claims, ClaimState, Presence, PresenceMessage, decode_presence, encode_presence
+from gateway.alerts.sharing import Claims, ClaimState, Presence, PresenceMessage, decode_presence
 from gateway.alerts.standby import PartitionStandby, PreparedState
 from waybill.daemon.backoff import Backoff
 from waybill.identity.sealing import Unsealer
@@ -109,7 +109,7 @@ class PresenceTopic:
                 return SAY_S
             self._open()
             # Of this region alone: other clusters have no use for it.
-            self._producer.send_async(encode_presence(said), None, disable_replication=True)
+            self._producer.send_async(said.model_dump_json().encode(), None, disable_replication=True)
             self._hear()
         except (pulsar.PulsarException, ValueError, RuntimeError) as error:
             self._note(f"{self._topic}: {error}")
@@ -348,11 +348,11 @@ class PartitionOwner:
         before = self._acknowledged
         self._acknowledged = {owned.name: owned.acknowledged for owned in self.held}
         return PresenceMessage(
-            self._presence.instance,
-            len(self._acknowledged),
-            {name: before.get(name) for name in self._acknowledged},
-            frozenset(self._standbys.ready) if self._settings.standby else None,
-            frozenset(self._settings.pulsar_tenants),
+            instance=self._presence.instance,
+            held=len(self._acknowledged),
+            tenants=frozenset(self._settings.pulsar_tenants),
+            acknowledged={name: before.get(name) for name in self._acknowledged},
+            ready=frozenset(self._standbys.ready) if self._settings.standby else None,
         )
 
     def _give(self) -> None:

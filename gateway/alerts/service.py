@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Generic, NamedTuple, TypeVar
 
 import structlog
 
@@ -18,72 +17,11 @@ from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.owner import PartitionOwner
 from gateway.alerts.sharing import ClaimState
 from gateway.alerts.status import AlertsStatus, Lag, lag_of
-from gateway.config import ReferenceSource
-from gateway.reference_follower import ReferenceFollower, ReferencePublications
-from geo.reference.in_force import RefusedVersion, usable_fence
-from geo.reference.messages import ReferenceTrust
+from gateway.reference_follower import ReferencePublications, follow_reference
+from geo.reference.in_force import InForce, usable_fence
 from geo.spatial import Fence, FenceError, FenceSet, Gate, GateSet
 from waybill.daemon.service import STUCK_AFTER_S, run_components, serve_status
-from waybill.identity.registry_messages import FollowedOperators
-from waybill.pulsar.pulsar_client import PulsarAccess, TokenWatch
-
-# The fences and gates that were published, as a region reads them: judged as the centre judges them.
-
-
-class FencePublications(ReferencePublications[Fence | Gate]):
-    """Fences and gates. `trust`: whose are taken now."""
-
-    def __init__(self, trust: Callable[[], ReferenceTrust]) -> None:
-        super().__init__("fence", usable_fence, (FenceError,), trust)
-
-
-# The fences in force, followed, and made into rules beside the ones in use.
-
-Rules = TypeVar("Rules")
-
-
-class FenceFacts(NamedTuple):
-    """What is known of the fences: those in force, publications that cannot be used, messages that are none.
-
-    `problem`: why they are not known to their end; empty while they are.
-    """
-
-    fences: int
-    gates: int
-    refused: tuple[RefusedVersion, ...]
-    messages_refused: dict[str, int]
-    last_refused: str
-    unreachable_since_s: float | None
-    problem: str
-
-
-class FenceFollower(ReferenceFollower[Fence | Gate, Rules], Generic[Rules]):
-    """`rules` are those in use, None before there are any. `make` makes them of the fences and gates in force."""
-
-    def __init__(
-        self,
-        service_url: str,
-        access: PulsarAccess,
-        settings: ReferenceSource,
-        make: Callable[[tuple[Fence | Gate, ...]], Rules],
-    ) -> None:
-        """Raises SettingsError for a file of keys that cannot be used."""
-        operators = None if settings.operators is None else FollowedOperators(settings.operators)
-        super().__init__(
-            service_url,
-            access,
-            operators,
-            FencePublications,
-            lambda in_force: make(tuple(one.made for one in in_force.held)),
-        )
-
-    @property
-    def facts(self) -> FenceFacts:
-        """What is known now."""
-        known, held = self.reference_facts, () if self.in_force is None else self.in_force.held
-        gates = sum(isinstance(one.made, Gate) for one in held)
-        return FenceFacts(len(held) - gates, gates, *known[1:])
-
+from waybill.pulsar.pulsar_client import TokenWatch
 
 # so late a signal is heard at most
 _TURN_S = 0.2
@@ -102,8 +40,8 @@ class AlertService:
         source = settings.pulsar
         self._metrics = AlertMetrics(settings.max_lag_s)
         make = partial(_rules, settings)
-        self._fences: FenceFollower[AlertRules] = FenceFollower(
-            source.service_url, source.access, settings.fences, make
+        self._fences = follow_reference(
+            source, settings.fences, partial(ReferencePublications, "fence", usable_fence, (FenceError,)), make
         )
         self._owner = PartitionOwner(
             settings, lambda: self._fences.rules, partial(_evaluation, settings), self._metrics
@@ -137,12 +75,14 @@ class AlertService:
             _LOG.info("stopped", all_receipted=all_receipted)
 
     def _update(self, now_s: float) -> None:
-        held, facts, counts = self._owner.held, self._fences.facts, self._metrics.counts
+        held, facts, counts = self._owner.held, self._fences.reference_facts, self._metrics.counts
         unowned = self._owner.of_state(ClaimState.UNKNOWN)
         # first: whoever shows such a token hears of nothing but time-outs, and what else is wrong follows from it
         standbys = self._owner.standbys
         lag = lag_of((one.name, one.lag_s(time.time())) for one in held)
         problem = self._tokens.ended or self._problem(now_s, facts.problem, unowned, lag) or self._tokens.ending
+        in_force = self._fences.in_force
+        gates = 0 if in_force is None else sum(isinstance(one.made, Gate) for one in in_force.held)
         before_s, before = self._counted
         self._counted = now_s, self._metrics.fixes
         known: dict[str, object] = {
@@ -163,8 +103,8 @@ class AlertService:
             "alerts_waiting": sum(one.unreceipted for one in held),
             "fences_current": not facts.problem,
             "fences_unreachable_since_s": facts.unreachable_since_s,
-            "fences": facts.fences,
-            "gates": facts.gates,
+            "fences": facts.held - gates,
+            "gates": gates,
             "fences_refused": len(facts.refused),
             "fence_messages_refused": facts.messages_refused,
             "fence_last_refused": facts.last_refused,
@@ -200,7 +140,8 @@ class AlertService:
         return time.monotonic() - min(turned) < STUCK_AFTER_S
 
 
-def _rules(settings: AlertSettings, places: tuple[Fence | Gate, ...]) -> AlertRules:
+def _rules(settings: AlertSettings, in_force: InForce[Fence | Gate]) -> AlertRules:
+    places = [one.made for one in in_force.held]
     fences = FenceSet([one for one in places if isinstance(one, Fence)])
     gates = GateSet([one for one in places if isinstance(one, Gate)])
     return AlertRules(fences, gates, settings.tracks, settings.events)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import json
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from waybill.pulsar.pulsar_positions import EntryPosition
 from waybill.record import InvalidJson, parse_json
@@ -36,30 +37,33 @@ GIVE_WAIT_S: Final = 120.0
 """So long one to be given away waits for a process that is ready for it."""
 
 
-class PresenceMessage(NamedTuple):
+class PresenceMessage(BaseModel):
     """What a process says of itself. `instance`: what distinguishes this start of it from every other.
 
-    `held`: how many partitions it holds. `tenants`: whose batches it reads; None: it did not say, and may read any.
-    `acknowledged`: of each the entry before which everything is acknowledged;
-    None: it is not known. `ready`: those that others hold and for which it could go on; None: it stands by for none.
+    `held`: how many partitions it holds. `tenants`: whose batches it reads.
+    `acknowledged`: of each partition the entry before which everything is acknowledged; None: it is not known.
+    `ready`: those that others hold and for which it could go on; None: it stands by for none.
     """
 
-    instance: str
-    held: int
-    acknowledged: Mapping[str, EntryPosition | None] = {}
+    model_config = ConfigDict(frozen=True)
+
+    instance: str = Field(max_length=MAX_INSTANCE)
+    # a process that holds less than nothing would be given every partition
+    held: int = Field(ge=0)
+    tenants: frozenset[str]
+    acknowledged: dict[str, EntryPosition | None] = {}
     ready: frozenset[str] | None = None
-    tenants: frozenset[str] | None = None
 
     def reads(self, partition: str) -> bool:
         """Whether a partition may be given to it."""
-        return self.tenants is None or _tenant_of(partition) in self.tenants
+        return _tenant_of(partition) in self.tenants
 
 
 class Presence:
     """Who is there besides us. `instance`: ours. `tenants`: whose batches we read: who reads none of theirs is passed
     over. One thread notes what is heard, others ask."""
 
-    def __init__(self, instance: str, tenants: Iterable[str] = ()) -> None:
+    def __init__(self, instance: str, tenants: Iterable[str]) -> None:
         self.instance, self._tenants = instance, frozenset(tenants)
         self._heard: dict[str, tuple[float, PresenceMessage]] = {}
         self._rests_until_s = 0.0
@@ -74,7 +78,7 @@ class Presence:
         """A process said this of itself."""
         # whoever ended is not held any more; anew each time, as threads of standbys look at it
         heard = {name: one for name, one in self._heard.items() if now_s - one[0] < PRESENT_S}
-        is_other = said.instance != self.instance and (said.tenants is None or bool(said.tenants & self._tenants))
+        is_other = said.instance != self.instance and bool(said.tenants & self._tenants)
         if is_other and (said.instance in heard or len(heard) < MAX_PROCESSES):
             heard[said.instance] = now_s, said
         self._heard = heard
@@ -151,39 +155,13 @@ def _rank(instance: str, partition: str) -> bytes:
     return hashlib.blake2b(f"{instance} {partition}".encode(), digest_size=8).digest()
 
 
-def encode_presence(said: PresenceMessage) -> bytes:
-    """A message of what a process says of itself."""
-    sets = {"ready": said.ready, "tenants": said.tenants}
-    lists = {name: None if words is None else sorted(words) for name, words in sets.items()}
-    return json.dumps(said._asdict() | lists).encode()
-
-
 def decode_presence(data: bytes) -> PresenceMessage | None:
     """What a process said of itself; None for what is no such message."""
     try:
-        said: Any = parse_json(data, max_bytes=_MAX_BYTES)
-    except InvalidJson:
+        parse_json(data, max_bytes=_MAX_BYTES)
+        return PresenceMessage.model_validate_json(data)
+    except (InvalidJson, ValidationError):
         return None
-    if not isinstance(said, dict) or type(said.get("instance")) is not str or type(said.get("held")) is not int:
-        return None
-    # A process that holds less than nothing would be given every partition.
-    if len(said["instance"]) > MAX_INSTANCE or said["held"] < 0:
-        return None
-    acknowledged, lists = said.get("acknowledged", {}), (said.get("ready"), said.get("tenants"))
-    if not isinstance(acknowledged, dict) or not all(one is None or isinstance(one, list) for one in lists):
-        return None
-    positions = {name: _position(value) for name, value in acknowledged.items()}
-    return PresenceMessage(said["instance"], said["held"], positions, *(_words(one) for one in lists))
-
-
-def _words(found: list[Any] | None) -> frozenset[str] | None:
-    return None if found is None else frozenset(one for one in found if type(one) is str)
-
-
-def _position(value: Any) -> EntryPosition | None:
-    if not isinstance(value, list) or len(value) != 2 or any(type(one) is not int for one in value):
-        return None
-    return EntryPosition(*value)
 
 
 GROUPS: Final = 12

@@ -25,7 +25,7 @@ from gateway.config import (
     travels_in_plain_text,
 )
 from gateway.errors import AccountUnusable, SecretUnusable
-from gateway.reference_follower import ReferenceFollower, ReferencePublications
+from gateway.reference_follower import ReferencePublications, follow_reference
 from gateway.webhooks.config import AlertReaderSettings, NotifierSettings
 from gateway.webhooks.intake import AlertIntake, AlertTopic, TakenMessage
 from gateway.webhooks.notebook import NotificationBook
@@ -35,8 +35,7 @@ from gateway.webhooks.rule_book import AccountDevices, RuleBook, usable_devices
 from gateway.webhooks.status import NotifierStatus, WebhookMetrics, WebhookStatus
 from gateway.webhooks.undelivered import UndeliveredWriter
 from geo.alerts import UnusableRule, usable_rule
-from waybill.daemon.service import STUCK_AFTER_S, run_components, serve_status
-from waybill.identity.registry_messages import FollowedOperators
+from waybill.daemon.service import STUCK_AFTER_S, Component, run_components, serve_status
 from waybill.mqtt.broker_settings import is_this_machine
 from waybill.pulsar.pulsar_client import TokenWatch, open_pulsar_client
 from waybill.settings import file_fault
@@ -130,10 +129,17 @@ class NotifierService:
         open_client = partial(
             open_pulsar_client, source.service_url, source.access, timeout_s=source.operation_timeout_s
         )
-        followed = partial(_followed, settings)
-        self._rules = followed(partial(ReferencePublications, "alert_rule", usable_rule, (UnusableRule,)), RuleBook)
-        self._accounts = followed(
-            partial(ReferencePublications, "account", usable_devices, (AccountUnusable,)), AccountDevices
+        self._rules = follow_reference(
+            source,
+            settings.rules,
+            partial(ReferencePublications, "alert_rule", usable_rule, (UnusableRule,)),
+            lambda found: RuleBook(found.held),
+        )
+        self._accounts = follow_reference(
+            source,
+            settings.rules,
+            partial(ReferencePublications, "account", usable_devices, (AccountUnusable,)),
+            lambda found: AccountDevices(found.held),
         )
         self._writer = UndeliveredWriter(
             open_client,
@@ -189,7 +195,7 @@ class NotifierService:
         where, registry = self._settings.status, self._metrics.registry
         with serve_status(where, registry, lambda: self._status, self._is_alive) as server, self._book:
             _LOG.info("started", tenants=self._settings.tenants, webhooks=sorted(self._settings.webhooks))
-            parts = (self._rules, self._accounts, self._writer, *self._queues.values(), self._intake)
+            parts: list[Component] = [self._rules, self._accounts, self._writer, *self._queues.values(), self._intake]
             try:
                 run_components(parts, server, turn=lambda _: self._turn(), update=self._update)
             finally:
@@ -304,15 +310,6 @@ class NotifierService:
     def _is_alive(self) -> bool:
         """Whether every thread turned lately. One that waits for the cluster does so for a bounded time."""
         return time.monotonic() - min(self._turned_s, self._intake.turned_s) < STUCK_AFTER_S
-
-
-def _followed(settings: NotifierSettings, publications: Any, make: Callable[[Any], Any]) -> ReferenceFollower[Any, Any]:
-    # One for each: whoever looks first hears that the file has changed.
-    operators = None if settings.rules.operators is None else FollowedOperators(settings.rules.operators)
-    source = settings.pulsar
-    return ReferenceFollower(
-        source.service_url, source.access, operators, publications, lambda in_force: make(in_force.held)
-    )
 
 
 def _sum(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:

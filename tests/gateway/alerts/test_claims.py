@@ -25,7 +25,8 @@ TAKEN_OVER_S = 4.5
 """And half a second for the state."""
 READY_S = 8.0
 """So long one reads before it could go on."""
-NAMES = tuple(f"p{number}" for number in range(12))
+ACME = frozenset(["acme"])
+NAMES = tuple(f"acme/p{number}" for number in range(12))
 
 
 @dataclass
@@ -54,7 +55,7 @@ class Region:
 
     def start(self, name: str) -> None:
         draw = random.Random(f"{self.seed} {name}").random
-        self.processes[name] = one = Process(name, Claims(draw), Presence(name))
+        self.processes[name] = one = Process(name, Claims(draw), Presence(name, ACME))
         one.claims.add(self.partitions, self.now_s)
 
     def share(self, *names: str) -> None:
@@ -84,7 +85,13 @@ class Region:
     def _hear(self, one: Process) -> None:
         for other in self.processes.values():
             ready = frozenset(other.ready) if self.stands_by else None
-            said = PresenceMessage(other.name, len(other.held), dict.fromkeys(other.held), ready)
+            said = PresenceMessage(
+                instance=other.name,
+                held=len(other.held),
+                tenants=ACME,
+                acknowledged=dict.fromkeys(other.held),
+                ready=ready,
+            )
             one.presence.note(said, self.now_s)
         if self.stands_by:
             taken = set(one.claims.of_state(ClaimState.TAKEN))
@@ -201,7 +208,7 @@ def test_the_partitions_of_one_that_is_killed_go_to_those_that_have_their_state(
 def test_one_that_is_killed_is_replaced_as_soon_however_many_partitions_there_are(
     partitions: int, count: int, stands_by: bool
 ) -> None:
-    region = Region(tuple(f"p{number}" for number in range(partitions)), 1, stands_by)
+    region = Region(tuple(f"acme/p{number}" for number in range(partitions)), 1, stands_by)
     names = [f"n{number}" for number in range(count)]
     for name in names:
         region.start(name)
@@ -217,7 +224,7 @@ def test_one_that_is_killed_is_replaced_as_soon_however_many_partitions_there_ar
 
 
 def test_what_is_given_of_many_partitions_is_found_before_who_gave_it_takes_it_back() -> None:
-    region = Region(tuple(f"p{number}" for number in range(100)), 1)
+    region = Region(tuple(f"acme/p{number}" for number in range(100)), 1)
     for name in ("n0", "n1"):
         region.start(name)
     region.share("n0")

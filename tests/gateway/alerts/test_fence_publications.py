@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_jobs.reference.files import make_version
-from gateway.alerts.service import FencePublications
-from gateway.reference_follower import KEPT_OF_A_VERSION
-from geo.reference.in_force import published_fences
+from gateway.reference_follower import KEPT_OF_A_VERSION, ReferencePublications
+from geo.reference.in_force import published_fences, usable_fence
 from geo.reference.messages import ANYBODY, ReferenceTrust, read_messages
-from geo.spatial import Gate
+from geo.spatial import FenceError, Gate
 from tests.identity.operators import operator, trusting
 from waybill.identity.publication_id import PROPERTY, next_publication_id
 from waybill.identity.signatures import Publication, sign_publication
@@ -69,7 +68,7 @@ def as_the_centre(messages: list[TopicMessage]) -> Any:
 @given(st.lists(VERSIONS, max_size=8), st.randoms(use_true_random=False))
 def test_what_is_in_force_is_what_the_centre_has_in_force(versions: list[dict[str, Any]], dice: random.Random) -> None:
     messages = [message(body, number) for number, body in enumerate(versions)]
-    known = FencePublications(lambda: ANYBODY)
+    known = ReferencePublications("fence", usable_fence, (FenceError,), lambda: ANYBODY)
     for one in [*dice.sample(messages, len(messages)), *dice.sample(messages, len(messages))]:
         assert known.take(one, NOW_MS) is None
     found, centre = known.in_force(), as_the_centre(messages)
@@ -82,7 +81,7 @@ def test_what_is_in_force_is_what_the_centre_has_in_force(versions: list[dict[st
 
 def test_however_many_publications_cannot_be_used_what_they_were_to_replace_stays_in_force() -> None:
     messages = [message(feature("a", SHAPES[min(number, 1)]), number) for number in range(4 * KEPT_OF_A_VERSION)]
-    known = FencePublications(lambda: ANYBODY)
+    known = ReferencePublications("fence", usable_fence, (FenceError,), lambda: ANYBODY)
     for one in messages:
         known.take(one, NOW_MS)
     (held,) = known.in_force().held
@@ -93,7 +92,7 @@ def test_however_many_publications_cannot_be_used_what_they_were_to_replace_stay
 
 def test_a_message_that_is_no_publication_is_counted_by_its_reason_and_changes_nothing() -> None:
     anna = operator("anna", tenants=("*",), kinds=("fence",))
-    known = FencePublications(lambda: ReferenceTrust(trusting(anna)))
+    known = ReferencePublications("fence", usable_fence, (FenceError,), lambda: ReferenceTrust(trusting(anna)))
     version = make_version("fence", feature("a", SHAPES[0]))
     publication = Publication("fence", version.key, version.body.encode())
     signed = sign_publication(anna.key, publication, next_publication_id(None, NOW_MS, 0), "a test")

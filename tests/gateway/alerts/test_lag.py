@@ -8,8 +8,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from gateway.alerts.service import AlertService, FenceFacts, FenceFollower
+from gateway.alerts.service import AlertService
 from gateway.alerts.status import AlertsStatus, lag_of
+from gateway.reference_follower import ReferenceFacts, ReferenceFollower
 from tests.gateway.alerts.fixes_as_they_come import LiveFix
 from tests.gateway.alerts.scripted_partition import NAME, RULES, ScriptedTopic, ServedPartition, messages_of, served
 from tests.gateway.alerts.test_alert_checks import settings
@@ -37,7 +38,7 @@ def said_of(owned: ServedPartition, monkeypatch: pytest.MonkeyPatch) -> AlertsSt
     """What a process says that has this partition, and of which all else is well."""
     service = AlertService(settings())
     service._fences._made = RULES, None  # type: ignore[assignment]
-    monkeypatch.setattr(FenceFollower, "facts", FenceFacts(0, 0, (), {}, "", None, ""))
+    monkeypatch.setattr(ReferenceFollower, "reference_facts", ReferenceFacts(0, (), {}, "", None, ""))
     service._owner.problem = ""
     service._owner._held[NAME] = owned.owned, threading.current_thread()
     service._update(time.monotonic())

@@ -130,7 +130,7 @@ def test_one_whose_cluster_is_away_is_not_ready_any_more_and_takes_what_it_has_w
     while not one.problem:
         assert not one.wait(0.01)
     assert (was_ready, one.is_ready) == (True, False)
-    standbys = StandbyPartitions(topic, Presence("mine"), lambda _: partition_state())
+    standbys = StandbyPartitions(topic, Presence("mine", ["acme"]), lambda _: partition_state())
     standbys._followed[NAME] = one
     assert standbys.problem == f"{NAME} is not followed: {one.problem}"
     assert standbys.behind_s == pytest.approx(one.behind_s, abs=5.0)

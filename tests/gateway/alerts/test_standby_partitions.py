@@ -21,13 +21,20 @@ class Process:
 
     def __init__(self) -> None:
         self.topic = ScriptedTopic(messages_of([[one] for one in FIXES]))
-        self.presence = Presence("mine")
+        self.presence = Presence("mine", ["acme"])
         self.standbys = StandbyPartitions(self.topic, self.presence, lambda _: partition_state())
         self.now_s = 1000.0
 
     def hears(self, name: str, *held: str, ready: tuple[str, ...] = ()) -> None:
         at = EntryPosition(7, 6)
-        self.presence.note(PresenceMessage(name, len(held), dict.fromkeys(held, at), frozenset(ready)), self.now_s)
+        said = PresenceMessage(
+            instance=name,
+            held=len(held),
+            tenants=frozenset(["acme"]),
+            acknowledged=dict.fromkeys(held, at),
+            ready=frozenset(ready),
+        )
+        self.presence.note(said, self.now_s)
 
     def turn(self, held: int = 0, seconds: float = TURN_S) -> list[str]:
         self.standbys.turn([NAME], held, self.now_s)
