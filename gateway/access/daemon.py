@@ -29,8 +29,8 @@ from gateway.access.registry_cache import CACHE_FILE, RegistryCache
 from gateway.access.revocation import LISTS_TOPIC, OwnList
 from gateway.access.status import AccessMetrics, AccessStatus, RefusedEnrolment
 from waybill.daemon.durable_file import replace_durably
-from waybill.daemon.errors import AddressTaken, ThreadEnded
-from waybill.daemon.status_server import StatusServer, json_answer, metrics_answer
+from waybill.daemon.errors import ThreadEnded
+from waybill.daemon.service import serve_status
 from waybill.identity.broker_conf import (
     broker_access_lines,
     broker_lines,
@@ -353,7 +353,10 @@ class AccessDaemon:
         """Serve until `stop` is set. Raises AddressTaken, ClockSetBack, ThreadEnded."""
         # First, because the broker may be waiting for its files.
         self.prepare()
-        with self._serve() as server, self._cache:
+        with (
+            serve_status(self._settings.status, self.metrics.registry, lambda: self.report.status) as server,
+            self._cache,
+        ):
             self._restore()
             for thread in self._threads:
                 thread.start()
@@ -408,20 +411,6 @@ class AccessDaemon:
                 self._enrolment.take(publication)
         finally:
             self._loop.put(publication)
-
-    def _serve(self) -> StatusServer:
-        where = self._settings.status
-        routes = {
-            "/metrics": lambda: metrics_answer(self.metrics.registry),
-            "/status": lambda: json_answer(self.report.status.model_dump_json(indent=2)),
-            "/health": lambda: json_answer(
-                self.report.status.model_dump_json(indent=2), is_good=self.report.status.healthy
-            ),
-        }
-        try:
-            return StatusServer(where.host, where.port, routes)
-        except OSError as error:
-            raise AddressTaken(f"{where.host}:{where.port}: {error.strerror}; change status.port") from error
 
 
 def _keep(publication: DevicePublication, _: TopicMessage) -> _Kept:

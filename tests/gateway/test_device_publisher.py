@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ class Taking:
         self.out.append(mid)
 
 
-def publisher(made: Engine, broker: Taking, folder: Path | None = None) -> tuple[DevicePublisher, GatewayMetrics]:
+def publisher(made: Engine, broker: Any, folder: Path | None = None) -> tuple[DevicePublisher, GatewayMetrics]:
     metrics = GatewayMetrics()
     return DevicePublisher(
         made, broker, PushQueue(PushFolder(folder=folder, unsigned=folder is not None)), metrics, PublicationResults()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -42,7 +42,7 @@ class Forwarding:
         self.errors: list[str] = []
         self.engine = Engine(settings(), jitter=lambda: 0.5, on_refused=partial(log_refusal, self.metrics))
         self.forwarder = Forwarder(
-            self.engine, self.producer, self.metrics, delay_s=float, on_send_failed=self.errors.append
+            self.engine, cast("Any", self.producer), self.metrics, delay_s=float, on_send_failed=self.errors.append
         )
 
     def receive(self, name: str, payload: bytes, mid: int = 1) -> None:

@@ -47,7 +47,7 @@ def serve_status(
     endpoint: Endpoint,
     registry: CollectorRegistry,
     status: Callable[[], BaseModel],
-    is_alive: Callable[[], bool],
+    is_alive: Callable[[], bool] = lambda: True,
     more: Routes | None = None,
 ) -> StatusServer:
     """Serves `/metrics`, `/status`, `/health` (200 only while the status says `healthy`), `/alive`, and `more`.
