@@ -1,26 +1,29 @@
 """Makes scenarios: a generated fleet, or one that repeats a recorded track."""
 
+import json
 import re
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from simulator.city_zones import city_fences, extent_fences
-from simulator.drive import Track
+from simulator.drive import Plane, PlanePoint, Track
 from simulator.errors import ScenarioError
-from simulator.plane import Plane
 from simulator.replay import Recording
 from simulator.scenario import (
     UNITS,
     Faults,
     GpsNoise,
+    LonLat,
     Meter,
+    Ring,
     Scenario,
     ScenarioAccount,
     ScenarioAccountVehicle,
+    ScenarioDiscount,
     ScenarioFence,
     ScenarioPeriod,
     ScenarioPrice,
@@ -28,6 +31,258 @@ from simulator.scenario import (
     ScenarioTariff,
     ScenarioVehicle,
 )
+
+# Writes tables as TOML: what `tomllib` reads back as the same values.
+
+
+def toml_text(tables: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
+    """Arrays of tables, a key a line; lists of tables one table a line. A key whose value is None is left out.
+
+    Values: texts, whole numbers, truth values, decimals (as texts), moments, times, lists and tables of these.
+    """
+    lines: list[str] = []
+    for name, entries in tables.items():
+        for entry in entries:
+            lines += ["", f"[[{name}]]"]
+            lines += [f"{key} = {_value(value, inline=False)}" for key, value in entry.items() if value is not None]
+    return "\n".join(lines[1:]) + "\n"
+
+
+def _value(value: Any, *, inline: bool = True) -> str:
+    if isinstance(value, Mapping):
+        inside = (f"{key} = {_value(one)}" for key, one in value.items() if one is not None)
+        return f"{{ {', '.join(inside)} }}"
+    if isinstance(value, list | tuple):
+        items = [_value(one) for one in value]
+        if items and not inline and isinstance(value[0], Mapping):
+            return "[\n" + "".join(f"    {item},\n" for item in items) + "]"
+        return f"[{', '.join(items)}]"
+    if isinstance(value, datetime | time):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, Decimal):
+        # A float of TOML is a double to most readers: a tenth would not be one.
+        return f'"{value:f}"'
+    if isinstance(value, str | bool | int):
+        # The escapes of JSON are among those of TOML.
+        return json.dumps(value, ensure_ascii=False)
+    raise TypeError(f"{value!r} cannot be written as TOML")
+
+
+# What the owners of a fleet agreed to: sellers, payers, a child account and tariffs, as contracts.toml has them.
+
+SELLERS: dict[str, dict[str, Any]] = {
+    "EUR": {
+        "id": "waybill-eu",
+        "name": "Waybill Europe GmbH",
+        "address": {"line": "Am Sandtorkai 1", "city": "Hamburg", "postal_code": "20457", "country": "DE"},
+        "vat_id": "DE136695976",
+        "contact": "billing@waybill.example",
+        "number_prefix": "WE-",
+        "payment": {"means_code": "58", "iban": "DE02120300000000202051", "bic": "BYLADEM1001"},
+        "payment_days": 30,
+    },
+    "JPY": {
+        "id": "waybill-jp",
+        "name": "Waybill Japan KK",
+        "address": {"line": "Marunouchi 1-1", "city": "Tokyo", "postal_code": "100-0005", "country": "JP"},
+        "tax_registration_id": "T1234567890123",
+        "contact": "billing-jp@waybill.example",
+        "number_prefix": "WJ-",
+        "payment": {"means_code": "30", "iban": "GB33BUKB20201555555555"},
+        "payment_days": 60,
+    },
+}
+PAYERS: dict[str, dict[str, Any]] = {
+    "EUR": {
+        "legal_entity": "waybill-eu",
+        "currency": "EUR",
+        "time_zone": "Europe/Berlin",
+        "address": {"line": "Kehrwieder 5", "city": "Hamburg", "postal_code": "20457", "country": "DE"},
+        "vat": {"category": "S", "rate": Decimal(19)},
+        "vat_id": "DE129273398",
+        "buyer_reference": "fleet-2026",
+    },
+    "JPY": {
+        "legal_entity": "waybill-jp",
+        "currency": "JPY",
+        "time_zone": "Asia/Tokyo",
+        "address": {"line": "Sakae 3-5", "city": "Nagoya", "postal_code": "460-0008", "country": "JP"},
+        "vat": {"category": "S", "rate": Decimal(10)},
+    },
+}
+MORE_PRICES: dict[str, list[dict[str, Any]]] = {
+    "EUR": [
+        {"meter": "distance", "zone": "*", "unit": "km", "unit_amount": Decimal("0.45")},
+        {"meter": "entry", "zone": "*", "unit": "each", "unit_amount": Decimal("0.40")},
+        {"meter": "duration", "zone": "", "unit": "h", "unit_amount": Decimal("0.30")},
+        {"meter": "duration", "zone": "*", "unit": "h", "unit_amount": Decimal("0.30")},
+        {
+            "meter": "transmitted",
+            "unit": "MB",
+            "unit_amount": Decimal("5.00"),
+            "allowance": Decimal("0.1"),
+            "pool": "account",
+        },
+        {"meter": "active day", "unit": "day", "unit_amount": Decimal("1.50")},
+    ],
+    "JPY": [
+        {"meter": "distance", "zone": "*", "unit": "km", "unit_amount": Decimal(72)},
+        {"meter": "entry", "zone": "*", "unit": "each", "unit_amount": Decimal(60)},
+        {"meter": "duration", "zone": "", "unit": "h", "unit_amount": Decimal(50)},
+        {"meter": "duration", "zone": "*", "unit": "h", "unit_amount": Decimal(50)},
+        {"meter": "transmitted", "unit": "MB", "unit_amount": Decimal(800)},
+        {"meter": "active day", "unit": "day", "unit_amount": Decimal(240)},
+    ],
+}
+DAILY_CAPS = {"EUR": [{"pool": "device", "per": "day", "amount": Decimal("0.60"), "meters": ["duration"]}]}
+
+
+def contracts_toml(scenario: Scenario) -> str:
+    """The text of contracts.toml."""
+    # A day before the period: its first local midnight may lie before that of UTC.
+    begin = scenario.period.start - timedelta(days=1)
+    currencies = sorted({account.currency for account in scenario.accounts})
+    return toml_text(
+        {
+            "legal_entity": [{"effective_from": begin, **SELLERS[currency]} for currency in currencies],
+            "tariff": [_tariff(tariff, begin) for tariff in scenario.tariffs],
+            "account": [entry for account in scenario.accounts for entry in _accounts(account, begin)],
+        }
+    )
+
+
+def _tariff(tariff: ScenarioTariff, begin: datetime) -> dict[str, Any]:
+    return {
+        "id": tariff.id,
+        "effective_from": begin,
+        "currency": tariff.currency,
+        "prices": [*(_price(price, tariff.discount) for price in tariff.prices), *MORE_PRICES[tariff.currency]],
+        "caps": DAILY_CAPS.get(tariff.currency),
+    }
+
+
+def _price(price: ScenarioPrice, discount: ScenarioDiscount | None) -> dict[str, Any]:
+    if discount is None or (price.meter, price.zone) != ("distance", ""):
+        return price.model_dump()
+    tiers = [
+        {"up_to": discount.above_km, "unit_amount": price.unit_amount},
+        {"unit_amount": discount.unit_amount},
+    ]
+    same = {"meter": price.meter, "zone": price.zone, "unit": price.unit}
+    return {**same, "tiers": tiers, "tier_mode": "volume", "pool": "account"}
+
+
+def pooled_with(scenario: Scenario, vehicle: ScenarioVehicle) -> Sequence[ScenarioAccountVehicle]:
+    """The vehicles of the account in the contracts that has a vehicle: of the payer's own, or of its child."""
+    (account,) = [one for one in scenario.accounts if one.id == vehicle.account]
+    return next(part for part in _parts(account) if vehicle.sender in {(one.tenant, one.device) for one in part})
+
+
+def _parts(account: ScenarioAccount) -> tuple[Sequence[ScenarioAccountVehicle], Sequence[ScenarioAccountVehicle]]:
+    """The payer's own vehicles and those of its child; the one in EUR has a child with the later half of them."""
+    keeps = (len(account.vehicles) + 1) // 2 if account.currency == "EUR" else len(account.vehicles)
+    return account.vehicles[:keeps], account.vehicles[keeps:]
+
+
+def _accounts(account: ScenarioAccount, begin: datetime) -> list[dict[str, Any]]:
+    """The payer and, if it has one, its child."""
+    own, others = _parts(account)
+    payer = {
+        "id": account.id,
+        "effective_from": begin,
+        "name": account.name,
+        "tariff": account.tariff,
+        "payer": PAYERS[account.currency],
+        "devices": _devices(own, begin),
+    }
+    if not others:
+        return [payer]
+    child = {
+        "id": f"{account.id}-leased",
+        "effective_from": begin,
+        "name": f"{account.name}, leased vehicles",
+        "parent": account.id,
+        "tariff": account.tariff,
+        "devices": _devices(others, begin),
+    }
+    return [payer, child]
+
+
+def _devices(vehicles: Sequence[ScenarioAccountVehicle], begin: datetime) -> list[dict[str, Any]]:
+    return [{"tenant": one.tenant, "device": one.device, "region": one.region, "begin": begin} for one in vehicles]
+
+
+# The zones of a city: drawn once on a square from -1 to 1, then laid over any extent.
+
+# A recorded track may stand on one spot, and its zones need an area.
+LEAST_HALF_DEG = 0.002
+Outline = tuple[tuple[float, float], ...]
+
+
+class Shape(NamedTuple):
+    """A zone on the unit square: its name after the prefix, its priority and its rings, not yet closed."""
+
+    name: str
+    priority: int
+    rings: tuple[Outline, ...]
+
+
+SHAPES = (
+    Shape("centre", 30, (((-0.21, -0.17), (0.03, -0.26), (0.24, -0.12), (0.22, 0.16), (-0.04, 0.25), (-0.24, 0.13)),)),
+    Shape(
+        "ring",
+        10,
+        (
+            ((-0.62, -0.53), (0.57, -0.61), (0.66, 0.52), (-0.55, 0.6)),
+            ((-0.36, -0.31), (-0.33, 0.37), (0.38, 0.33), (0.34, -0.35)),
+        ),
+    ),
+    Shape("harbour", 25, (((0.41, -0.97), (0.95, -0.88), (0.92, -0.31), (0.47, -0.27)),)),
+    Shape("depot", 20, (((0.27, -0.79), (0.68, -0.76), (0.71, -0.47), (0.29, -0.44)),)),
+    Shape(
+        "bend",
+        15,
+        (((-0.96, 0.31), (-0.35, 0.36), (-0.37, 0.57), (-0.72, 0.53), (-0.74, 0.74), (-0.33, 0.77), (-0.31, 0.95),
+          (-0.93, 0.92)),),
+    ),
+)  # fmt: skip
+
+
+def city_fences(prefix: str, plane: Plane, half_side_m: float) -> tuple[ScenarioFence, ...]:
+    """The zones of the city whose square reaches `half_side_m` metres in each direction from the plane's centre."""
+
+    def place(x: float, y: float) -> LonLat:
+        latitude, longitude = plane.degrees(PlanePoint(x * half_side_m, y * half_side_m))
+        return longitude, latitude
+
+    return tuple(_fence(prefix, shape, place) for shape in SHAPES)
+
+
+def extent_fences(prefix: str, west: float, south: float, east: float, north: float) -> tuple[ScenarioFence, ...]:
+    """The zones laid over an extent given in degrees."""
+
+    half_width, half_height = max((east - west) / 2, LEAST_HALF_DEG), max((north - south) / 2, LEAST_HALF_DEG)
+
+    def place(x: float, y: float) -> LonLat:
+        return (west + east) / 2 + x * half_width, (south + north) / 2 + y * half_height
+
+    return tuple(_fence(prefix, shape, place) for shape in SHAPES)
+
+
+def _fence(prefix: str, shape: Shape, place: Callable[[float, float], LonLat]) -> ScenarioFence:
+    rings: list[Ring] = []
+    for outline in shape.rings:
+        corners = tuple(_off_grid(place(x, y)) for x, y in outline)
+        # A ring of GeoJSON ends where it begins (RFC 7946).
+        rings.append((*corners, corners[0]))
+    return ScenarioFence(id=f"{prefix}-{shape.name}", priority=shape.priority, rings=tuple(rings))
+
+
+def _off_grid(corner: LonLat) -> LonLat:
+    longitude, latitude = corner
+    # Rounded again: a sum of doubles has digits that are not meant, and the file has them all.
+    return round(round(longitude, 7) + 5e-8, 8), round(round(latitude, 7) + 5e-8, 8)
+
 
 CITIES = {
     "eu": ScenarioRegion(id="eu", city="Hamburg", latitude=53.5503, longitude=10.0006),
@@ -189,7 +444,7 @@ def _scenario(
             regions=regions,
             vehicles=vehicles,
             accounts=tuple(_account(owner, vehicles) for owner in OWNERS),
-            tariffs=tuple(_tariff(owner, fences, month) for owner in OWNERS),
+            tariffs=tuple(_tariff_fleet(owner, fences, month) for owner in OWNERS),
             fences=fences,
             # From the first of any month, 32 days on lies in the next one.
             period=ScenarioPeriod(start=month, end=(month + timedelta(days=32)).replace(day=1)),
@@ -220,7 +475,7 @@ def _account(owner: AccountOwner, vehicles: tuple[ScenarioVehicle, ...]) -> Scen
     return ScenarioAccount(id=owner.id, name=owner.name, currency=owner.currency, tariff=owner.tariff, vehicles=own)
 
 
-def _tariff(owner: AccountOwner, fences: tuple[ScenarioFence, ...], effective_from: datetime) -> ScenarioTariff:
+def _tariff_fleet(owner: AccountOwner, fences: tuple[ScenarioFence, ...], effective_from: datetime) -> ScenarioTariff:
     def price(meter: Meter, zone: str, amount: Decimal) -> ScenarioPrice:
         # A price times a factor has more decimals than a published price.
         quantum = Decimal(1).scaleb(-owner.digits)

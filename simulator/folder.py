@@ -9,7 +9,7 @@ from typing import Any
 
 from simulator.drive import Track
 from simulator.errors import ScenarioError
-from simulator.fleet_contracts import contracts_toml
+from simulator.fleet import contracts_toml
 from simulator.replay import RecordedFix
 from simulator.scenario import Scenario, ScenarioFence
 from waybill.settings import one_line, read_file

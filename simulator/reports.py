@@ -10,7 +10,7 @@ from simulator.publisher import Summary
 from simulator.replay import Recording
 from simulator.scenario import Scenario
 from simulator.truth import TrueOwed, Truth
-from simulator.truth.money import exponent
+from simulator.truth.contracts import exponent
 
 KINDS = ("position", "signal", "event", "canary", "raw")
 

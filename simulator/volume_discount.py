@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from simulator.drive import Track, drive
-from simulator.fleet_contracts import pooled_with
+from simulator.fleet import pooled_with
 from simulator.folder import write_folder
 from simulator.messages import driven_line, journal_line
 from simulator.scenario import Scenario, ScenarioDiscount, ScenarioVehicle

@@ -18,9 +18,16 @@ from cryptography.x509 import random_serial_number
 from benchmarks.alerts.streets import features
 from benchmarks.gateway.device_load import LoadSettings, device_name
 from cloud_jobs.reference.files import Signing, make_version, publish
-from deploy.local import DaemonProcess, LocalStack, PortBook, PulsarSettings, StackSettings, http_health, stack_operator
-from deploy.local.alert_process import alert_process
-from deploy.local.stack_settings import gateway_settings
+from deploy.local import (
+    DaemonProcess,
+    LocalStack,
+    PortBook,
+    PulsarSettings,
+    StackSettings,
+    http_health,
+    stack_operator,
+)
+from deploy.local.stack_settings import alert_process, gateway_settings
 from gateway.alerts.config import AlertSettings
 from gateway.alerts.status import AlertsStatus, read_alerts_status
 from waybill.identity.authority import KeyPair, issue_device, make_request

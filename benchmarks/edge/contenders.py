@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 
 from deploy.local import MosquittoBroker
-from deploy.local.jvm import cache_folder
 from deploy.local.ports import PortBook
+from deploy.local.pulsar import cache_folder
 from waybill.record import VEHICLE_FILTER, VEHICLE_POSITION
 
 # Telegraf, built with the plugins that the comparison needs and no others.

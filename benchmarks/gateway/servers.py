@@ -28,13 +28,10 @@ from deploy.local import (
     free_port,
     http_health,
 )
-from deploy.local.authority import LocalAuthority
-from deploy.local.key_server import TokenKeyServer
+from deploy.local.credentials import LocalAuthority, RegionAccess, TokenKeyServer, stack_operator
 from deploy.local.mosquitto import TlsFiles
 from deploy.local.ports import PortBook
 from deploy.local.pulsar import PulsarSecurity
-from deploy.local.region_access import RegionAccess
-from deploy.local.stack_operator import stack_operator
 from tests.waiting import wait_until
 from waybill.identity.broker_conf import broker_rules
 from waybill.identity.claims import TOKEN_LIFETIME, make_token

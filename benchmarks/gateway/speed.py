@@ -21,7 +21,7 @@ from benchmarks.folders import benchmark_folder
 from benchmarks.gateway.device_load import TENANT, LoadSettings, device_name
 from benchmarks.gateway.servers import Gateway, MeasuredRegion, Spent, region
 from benchmarks.gateway.targets import Target, are_met
-from deploy.local.jvm import java, pulsar_home
+from deploy.local.pulsar import java, pulsar_home
 from waybill.pulsar.pulsar_client import PulsarAccess
 
 # `pulsar-perf produce`, Pulsar's own benchmark, from the server's distribution.

@@ -17,8 +17,7 @@ from rich.table import Table
 
 from benchmarks.folders import benchmark_folder
 from cloud_jobs.lake.coverage import DeviceStream
-from deploy.drill.follower import Follower
-from deploy.drill.record_ids import SeenRange
+from deploy.drill.findings import Follower, SeenRange
 from deploy.local import LocalStack, PulsarSettings, StackSettings
 from waybill.pulsar.pulsar_client import PulsarAccess, open_pulsar_client
 from waybill.record import Batch, Position, Record, encode

@@ -168,8 +168,7 @@ def setup(
     """
     settings = _settings(config)
     from cloud_jobs.reference.commands import put
-    from deploy.canary.files_beside import publishing_beside
-    from deploy.canary.reference_texts import contracts_text, fence_text, write_reference
+    from deploy.canary.reference import contracts_text, fence_text, publishing_beside, write_reference
 
     # a month is billed as a whole: within it the account would be free for some of it
     begin = since or datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)

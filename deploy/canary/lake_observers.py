@@ -2,19 +2,113 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from enum import Enum, auto
+from typing import Any, Final, NamedTuple
 
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.contracts import Contracts, NetAndTax
+from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.lake.coverage import DeviceStream, TenantDevice
-from deploy.canary.device_records import DeviceRecords
-from deploy.canary.hops import Hop
-from deploy.canary.new_rows import NewRows
-from deploy.canary.observer import Observer
-from deploy.canary.script import CANARY, POSITION
-from deploy.canary.shown_events import EventBook, EventOfProbe, events_in_force
-from deploy.canary.watch import CanaryWatch
+from cloud_jobs.lake.snapshot_reads import reference_rows, usage_rows
+from cloud_jobs.lake.snapshots import LakeState, newest_state
+from cloud_jobs.lake.stored_files import StoredFiles, read_stored
+from cloud_jobs.lake.tables import INGEST, Lake
+from cloud_jobs.lake.transactions import counter_of, newest_number
+from cloud_jobs.reference.checks import LakeBills
+from deploy.canary.config import CANARY_RECORD, POSITION, QUARTER_MS, Hop, ProbeItem
+from deploy.canary.probes import SentProbes
+from deploy.canary.reference import bill_fault
+from deploy.canary.watch import CanaryWatch, EventBook, EventOfProbe, Observer, RecordOfProbe, events_in_force
 
-__all__ = ["EventObserver", "RecordsObserver", "device_of", "observed_since"]
+# Rows of one device in a table, each commit of the table's writer read once.
+
+
+class NewRows:
+    """What a table has of a device since a day. `number_column`: in it each row says with which commit it came."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        table: str,
+        device: TenantDevice,
+        since: datetime,
+        columns: Sequence[str],
+        *,
+        writer: str,
+        number_column: str,
+    ) -> None:
+        self._lake, self._table, self._since = lake, table, since.astimezone(UTC).date()
+        self._device = {"tenant": (device.tenant,) * 2, "device": (device.device,) * 2}
+        self._columns, self._writer, self._number_column = [*columns], writer, number_column
+        self._opened: DeltaTable | None = None
+        self._through = 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """The rows that were committed since the last call. Raises LakeError, StoreUnavailable."""
+        with self._lake.damage_as_error(self._table):
+            opened = self._newest()
+            # the log says whether there is anything new; the files are opened only then
+            newest = counter_of(newest_number(opened, self._writer))
+            if newest <= self._through:
+                return []
+            numbers = (self._through + 1, newest)
+            stored = StoredFiles.of(opened, self._table).of_days(self._since).between(self._number_column, *numbers)
+            ranges = {**self._device, self._number_column: numbers}
+            files, rows = self._lake.files(self._table), list[dict[str, Any]]()
+            for path in stored.paths:
+                rows += read_stored(files, self._table, path, self._columns, ranges).to_pylist()
+            self._through = newest
+            return rows
+
+    def _newest(self) -> DeltaTable:
+        if self._opened is not None:
+            try:
+                self._opened.update_incremental()
+            except DeltaError:
+                # its log may have been cut short since: as a whole it can be read
+                self._opened = None
+        if self._opened is None:
+            self._opened = self._lake.open(self._table)
+        return self._opened
+
+
+# The rows of the records table of one device, each commit of the ingest read once.
+
+_COLUMNS: Final = ("kind", "device_time", "epoch", "seq", "latitude", "longitude", "name", "ingest_number")
+
+
+class StoredRecord(NamedTuple):
+    """A record in the table, and the number of the ingest's commit that brought it."""
+
+    record: RecordOfProbe
+    ingest_number: int
+
+
+class DeviceRecords:
+    """What the table has of a device since a moment."""
+
+    def __init__(self, lake: Lake, device: TenantDevice, since: datetime) -> None:
+        self._since = since.astimezone(UTC)
+        self._rows = NewRows(
+            lake, "records", device, self._since, _COLUMNS, writer=INGEST, number_column="ingest_number"
+        )
+
+    def read_new(self) -> list[StoredRecord]:
+        """The rows that were committed since the last call. Raises LakeError, StoreUnavailable."""
+        return [_stored(row) for row in self._rows.read() if row["device_time"] >= self._since]
+
+
+def _stored(row: dict[str, Any]) -> StoredRecord:
+    item = ProbeItem(row["kind"], round(row["device_time"].timestamp() * 1000))
+    place = None if row["latitude"] is None else (row["latitude"], row["longitude"])
+    return StoredRecord(RecordOfProbe(item, row["epoch"], row["seq"], place, row["name"] or ""), row["ingest_number"])
+
 
 _KEPT: Final = timedelta(hours=6)
 """Revisions of events so old are forgotten."""
@@ -58,7 +152,7 @@ class RecordsObserver(Observer):
     def look(self) -> None:
         """See Observer. Raises LakeError, StoreUnavailable."""
         stored = [one.record for one in self._records.read_new()]
-        self._watch.show_records(Hop.TABLE, [one for one in stored if one.item.name in {POSITION, CANARY}])
+        self._watch.show_records(Hop.TABLE, [one for one in stored if one.item.name in {POSITION, CANARY_RECORD}])
         # coverage has no device times: by the record ids that showed elsewhere it is known which are missing
         if waiting := self._watch.waiting(Hop.COVERAGE):
             self._look_at_coverage(waiting)
@@ -131,3 +225,218 @@ class EventObserver(Observer):
         self._known = {name: row for name, row in self._known.items() if row["time"] >= before}
         oldest = self._watch.script.number_at(round(before.timestamp() * 1000))
         self._faults = {number: faults for number, faults in self._faults.items() if faults and number >= oldest}
+
+
+# The observer of what the canary used, and of what is owed for it.
+
+# What the usage of a quarter of an hour must be, by the probes that it covers. Pure.
+
+TOLERANCE_MM: Final = 2
+"""Of what a probe drives inside; a quarter is rounded once."""
+
+
+class QuarterUsage(NamedTuple):
+    """What the usage table says of the canary in its fence, in one quarter of an hour."""
+
+    entries: int = 0
+    distance_mm: int = 0
+
+
+class ProbeCover(Enum):
+    """How much of a probe usage was computed from."""
+
+    WHOLE = auto()
+    PART = auto()
+    """Some of its records: it may have come in already, and may have driven some of the way."""
+    NOTHING = auto()
+
+
+def covered(items: Sequence[ProbeItem], ingest_numbers: Mapping[ProbeItem, int], covers: int) -> ProbeCover:
+    """How much of a probe with these items a derived table has that covers the records up to an ingest number."""
+    there = sum(ingest_numbers.get(item, covers + 1) <= covers for item in items)
+    if there == len(items):
+        return ProbeCover.WHOLE
+    return ProbeCover.PART if there else ProbeCover.NOTHING
+
+
+def usage_fault(usage: QuarterUsage, probes: Iterable[ProbeCover], inside_mm: int, *, before: ProbeCover) -> str:
+    """What is wrong with the usage of a quarter; "": nothing that can be known.
+
+    `probes`: those that were sent in it, in order; `before`: the last one of those before it. A probe that is covered
+    in part counts for any part of itself. So does one that is missing and followed by one that is there: between its
+    neighbours the vehicle went through the fence all the same.
+    """
+    states = [*probes]
+    # what follows the last one that is there may not have come yet
+    while states and states[-1] is ProbeCover.NOTHING:
+        states.pop()
+    whole = states.count(ProbeCover.WHOLE)
+    perhaps = len(states) - whole + (bool(states) and before is not ProbeCover.WHOLE)
+    most = whole + perhaps
+    if not whole <= usage.entries <= most:
+        return f"{usage.entries} entries, and {_span(whole, most)} probes came in"
+    low, high = whole * (inside_mm - TOLERANCE_MM), most * (inside_mm + TOLERANCE_MM)
+    if not low <= usage.distance_mm <= high:
+        wanted = _span(whole * inside_mm, most * inside_mm)
+        return f"{usage.distance_mm} mm inside, and {wanted} mm were driven"
+    return ""
+
+
+def _span(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}"
+
+
+_KEY: Final = ("tenant", "device", "hour", "zone", "commit_number")
+_QUARTERS_AT_ONCE: Final = 8
+_QUARTERS_OF_HOUR: Final = 4
+_TIME_ZONE: Final = "UTC"
+_MOST_PROBES: Final = 1_000
+_STANDING_S: Final = 300
+"""A vehicle that says nothing for so long is nowhere in between (`tracks.max_gap_s`)."""
+
+
+class MoneyObserver(Observer):
+    """USAGE: the quarter of each probe that waits. RATED: the month of each probe that usage covers."""
+
+    hops = (Hop.USAGE, Hop.RATED)
+    every_s = 2.0
+
+    def __init__(self, watch: CanaryWatch, sent: SentProbes) -> None:
+        self._watch, self._sent, self._script = watch, sent, watch.script
+        self._lake, self._device = watch.settings.tables, device_of(watch)
+        self._records = DeviceRecords(self._lake, self._device, observed_since(watch))
+        self._numbers_of: OrderedDict[int, dict[ProbeItem, int]] = OrderedDict()
+        self._known: str = ""
+
+    def look(self) -> None:
+        """See Observer. Raises LakeError, StoreUnavailable."""
+        self._mark_unknown(self._watch.numbers())
+        waiting = sorted({*self._watch.waiting(Hop.USAGE), *self._watch.waiting(Hop.RATED)})
+        if not waiting:
+            return
+        state = newest_state(self._lake)
+        # after the state: what usage covers is among these records
+        self._take(self._records.read_new())
+        # the same lake gives the same bill
+        if state.digest() == self._known:
+            return
+        whole = [number for number in waiting if self._covered(number, state.covers) is ProbeCover.WHOLE]
+        self._look_at_usage(state, waiting)
+        self._look_at_bills(state, whole)
+        # after both looks: one that failed is tried again with the same state
+        self._known = state.digest()
+
+    def _take(self, stored: Iterable[StoredRecord]) -> None:
+        for one in stored:
+            number = self._script.number_at(one.record.item.t_ms)
+            known = self._numbers_of.setdefault(number, {})
+            known[one.record.item] = min(one.ingest_number, known.get(one.record.item, one.ingest_number))
+        while len(self._numbers_of) > _MOST_PROBES:
+            self._numbers_of.popitem(last=False)
+
+    def _covered(self, number: int, covers: int) -> ProbeCover:
+        return covered(self._watch.record_items(number), self._numbers_of.get(number, {}), covers)
+
+    def _mark_unknown(self, numbers: Collection[int]) -> None:
+        """Of a quarter in which a probe was cut, or others drove with this device, nobody knows what was used."""
+        quarters = {self._script.quarter_of(number) for number in numbers}
+        faults = {quarter: self._why_unknown(quarter) for quarter in quarters}
+        for number in numbers:
+            if why := faults[self._script.quarter_of(number)]:
+                self._watch.cannot_know(number, Hop.USAGE, why)
+
+    def _why_unknown(self, quarter: int) -> str:
+        if self._sent.is_unknown(quarter):
+            return "a probe of this quarter of an hour was cut: what was driven is not known"
+        if self._has_strangers(quarter):
+            return "the table has records of this quarter of an hour that this canary did not send"
+        return ""
+
+    def _has_strangers(self, quarter: int) -> bool:
+        mine = {*self._sent.whole(quarter), self._sent.begun(quarter)}
+        # what was sent a moment ago may have been begun after this was read
+        newest = max((one for one in mine if one is not None), default=-1)
+        others = (one for one in self._numbers_of if self._script.quarter_of(one) == quarter and one <= newest)
+        return any(one not in mine for one in others)
+
+    def _look_at_usage(self, state: LakeState, waiting: Iterable[int]) -> None:
+        quarters = sorted({self._script.quarter_of(number) for number in waiting})[-_QUARTERS_AT_ONCE:]
+        if not quarters:
+            return
+        found = self._usage(state, quarters)
+        for quarter in quarters:
+            self._judge_quarter(quarter, found.get(quarter, QuarterUsage()), state.covers)
+
+    def _judge_quarter(self, quarter: int, usage: QuarterUsage, covers: int) -> None:
+        if self._why_unknown(quarter):
+            return
+        begun = self._sent.begun(quarter)
+        numbers = [*self._sent.whole(quarter), *([] if begun is None else [begun])]
+        states = {number: self._covered(number, covers) for number in numbers}
+        fault = usage_fault(usage, states.values(), self._script.inside_mm, before=self._before(quarter, covers))
+        for number, state in states.items():
+            # of a probe that usage does not cover yet it says nothing
+            if state is ProbeCover.NOTHING:
+                continue
+            self._watch.judge(number, Hop.USAGE, fault)
+            if not fault and state is ProbeCover.WHOLE:
+                self._watch.show(number, Hop.USAGE, self._script.items(number)[Hop.USAGE])
+
+    def _before(self, quarter: int, covers: int) -> ProbeCover:
+        """How much is covered of the last probe before a quarter, if the vehicle comes from there."""
+        before = self._sent.whole(quarter - 1)
+        if not before:
+            return ProbeCover.WHOLE
+        ends_ms = self._script.begins_ms(before[-1]) + self._script.driven_ms
+        if quarter * QUARTER_MS - ends_ms > _STANDING_S * 1000:
+            return ProbeCover.WHOLE
+        return self._covered(before[-1], covers)
+
+    def _usage(self, state: LakeState, quarters: list[int]) -> dict[int, QuarterUsage]:
+        first, last = _moment(quarters[0]), _moment(quarters[-1] + 1) - timedelta.resolution
+        columns = (*_KEY, "entries", "distance_mm")
+        rows = usage_rows(self._lake, state, [self._device], first, last, columns=columns).to_pylist()
+        found: dict[int, QuarterUsage] = {}
+        for row in rows:
+            if row["zone"] == self._watch.settings.name:
+                hour = round(row["hour"].timestamp()) // 3600
+                for at in range(_QUARTERS_OF_HOUR):
+                    of = QuarterUsage(row["entries"][at], row["distance_mm"][at])
+                    found[hour * _QUARTERS_OF_HOUR + at] = of
+        return found
+
+    def _look_at_bills(self, state: LakeState, whole: Iterable[int]) -> None:
+        of_month: dict[str, list[int]] = {}
+        for number in whole:
+            begins = datetime.fromtimestamp(self._script.begins_ms(number) / 1000, UTC)
+            of_month.setdefault(f"{begins:%Y-%m}", []).append(number)
+        for month, numbers in of_month.items():
+            fault = self._bill_fault(state, BillingPeriod.parse(month, _TIME_ZONE))
+            for number in numbers:
+                self._watch.judge(number, Hop.RATED, fault)
+                # a bill that follows from entries that are not there is of no probe
+                if not fault and not self._watch.is_short(number, Hop.USAGE):
+                    self._watch.show(number, Hop.RATED, self._script.items(number)[Hop.RATED])
+
+    def _bill_fault(self, state: LakeState, period: BillingPeriod) -> str:
+        """How what the canary account owes for a month differs from what follows from its entries."""
+        name = self._watch.settings.name
+        columns = (*_KEY, "entries")
+        last = period.end - timedelta.resolution
+        rows: list[dict[str, Any]] = usage_rows(
+            self._lake, state, [self._device], period.start, last, columns=columns
+        ).to_pylist()
+        entries = sum(sum(row["entries"]) for row in rows if row["zone"] == name)
+        try:
+            contract = Contracts(reference_rows(self._lake, state, ids=[name])).contract_of(name, period)
+            (owed,) = LakeBills(self._lake, lambda _done, _of: None, state).rated([contract])
+        except BillingError as error:
+            return f"nothing can be rated: {error}"
+        # an account that cannot be rated, and why
+        if not isinstance(owed, NetAndTax):
+            return f"nothing can be rated: {owed}"
+        return bill_fault(entries, owed.net_minor, owed.tax_minor, contract.payer.currency)
+
+
+def _moment(quarter: int) -> datetime:
+    return datetime.fromtimestamp(quarter * QUARTER_MS / 1000, UTC)

@@ -15,19 +15,21 @@ from typing import Any, Final
 import pulsar
 import structlog
 
-from deploy.canary.agent_file import agent_settings, settings_toml
-from deploy.canary.config import LAKE_HOPS, CanarySettings, WatchedCluster
+from deploy.canary.checks import agent_settings, settings_toml
+from deploy.canary.config import LAKE_HOPS, CanarySettings, Hop, WatchedCluster
 from deploy.canary.errors import CanaryError, NotLookedAt, ProbeCut
-from deploy.canary.hops import Hop
-from deploy.canary.lake_observers import EventObserver, RecordsObserver
-from deploy.canary.money_observer import MoneyObserver
-from deploy.canary.observer import Observer, ObserverThread
-from deploy.canary.probe_at_hop import HopColour
-from deploy.canary.sensor import publish_probe
-from deploy.canary.sent_probes import SentProbes
-from deploy.canary.shown_events import EventBook, EventOfProbe
-from deploy.canary.shown_records import RecordOfProbe, records_of_batch
-from deploy.canary.watch import CanaryWatch
+from deploy.canary.lake_observers import EventObserver, MoneyObserver, RecordsObserver
+from deploy.canary.ledger import HopColour
+from deploy.canary.probes import SentProbes, publish_probe
+from deploy.canary.watch import (
+    CanaryWatch,
+    EventBook,
+    EventOfProbe,
+    Observer,
+    ObserverThread,
+    RecordOfProbe,
+    records_of_batch,
+)
 from deploy.local import DaemonProcess, MosquittoBroker, MosquittoSettings, PortBook, Server
 from edge_agent.config import AgentSettings
 from edge_agent.inspection import read_status

@@ -11,12 +11,10 @@ from pydantic import ValidationError
 from rich.table import Table
 from rich.text import Text
 
-from deploy.canary.config import CanarySettings
+from deploy.canary.config import CanarySettings, Hop
 from deploy.canary.errors import CanaryNotRunning
-from deploy.canary.expected_bill import amount_text, expected_minor
-from deploy.canary.hops import Hop
-from deploy.canary.ledger import CanaryLedger
-from deploy.canary.probe_at_hop import HopColour, HopState
+from deploy.canary.ledger import CanaryLedger, HopColour, HopState
+from deploy.canary.reference import amount_text, expected_minor
 from waybill.daemon.status_reader import StatusUnavailable, fetch_status
 from waybill.settings import Settings
 

@@ -2,23 +2,183 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from math import nan
-from typing import Final
+from typing import Any, Final, NamedTuple
 
+import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from deploy.canary.config import CanarySettings
-from deploy.canary.hops import AT_LEAST_ONCE, Hop, ProbeItem
-from deploy.canary.ledger import CanaryLedger
-from deploy.canary.probe_at_hop import HopColour, HopCounts, HopState
-from deploy.canary.script import CanaryScript
-from deploy.canary.shown_records import RecordBook, RecordOfProbe, content_fault
+from deploy.canary.config import AT_LEAST_ONCE, CANARY_RECORD, POSITION, CanaryScript, CanarySettings, Hop, ProbeItem
+from deploy.canary.ledger import CanaryLedger, HopColour, HopCounts, HopState
+from deploy.canary.probes import canary_name
 from deploy.canary.status import HOUR_S, CanaryStatus, HopStatus, status_of_hop
+from geo.spatial import DayEvent, identified
+from waybill.daemon.backoff import Backoff
+from waybill.record import Canary, Position, decode
+
+# Records of probes as they show somewhere: which probe and item each is, and under which record id. Pure.
+
+_PROBES: Final = 1_000
+"""So many probes are remembered."""
+
+
+class RecordOfProbe(NamedTuple):
+    """A record of the canary's device. `place`: latitude and longitude of a fix; `name`: of a canary."""
+
+    item: ProbeItem
+    epoch: int
+    seq: int
+    place: tuple[float, float] | None = None
+    name: str = ""
+
+    @property
+    def record_id(self) -> tuple[int, int]:
+        """Epoch and seq: of one device these are its record id."""
+        return self.epoch, self.seq
+
+
+class Showing(NamedTuple):
+    """What some records are to a place: items that are new there, how many came again under their record id, and how
+    many were there under another id."""
+
+    new: list[ProbeItem]
+    again: int
+    under_other_ids: int
+
+
+class RecordBook:
+    """Under which record ids the records of the newest probes showed at one place."""
+
+    def __init__(self) -> None:
+        self._probes: OrderedDict[int, dict[ProbeItem, tuple[int, int]]] = OrderedDict()
+
+    def note(self, number: int, records: Iterable[RecordOfProbe]) -> Showing:
+        """Takes in what shows of a probe."""
+        known = self._probes.setdefault(number, {})
+        while len(self._probes) > _PROBES:
+            self._probes.popitem(last=False)
+        new, again, others = list[ProbeItem](), 0, 0
+        for record in records:
+            before = known.get(record.item)
+            # the first id that an item shows with is its own; whichever came later is the double
+            if before is None:
+                known[record.item] = record.record_id
+                new.append(record.item)
+            elif before == record.record_id:
+                again += 1
+            else:
+                others += 1
+        return Showing(new, again, others)
+
+    def ids(self, number: int) -> dict[ProbeItem, tuple[int, int]]:
+        """The record ids of a probe, as far as they are known."""
+        return dict(self._probes.get(number, {}))
+
+
+def records_of_batch(data: bytes, device: str) -> list[RecordOfProbe]:
+    """The fixes and canaries in a message; of another device none. Raises WireError."""
+    batch = decode(data)
+    if batch.device != device:
+        return []
+    found = list[RecordOfProbe]()
+    for record in batch.records:
+        t_ms, ids = record.device_time_us // 1000, (batch.epoch, record.seq)
+        match record.body:
+            case Position(latitude=latitude, longitude=longitude):
+                found.append(RecordOfProbe(ProbeItem(POSITION, t_ms), *ids, (latitude, longitude)))
+            case Canary(id=name):
+                found.append(RecordOfProbe(ProbeItem(CANARY_RECORD, t_ms), *ids, None, name))
+    return found
+
+
+def content_fault(script: CanaryScript, device: str, number: int, record: RecordOfProbe) -> str:
+    """How a record differs from what was sent; "": it does not."""
+    if record.item.name == CANARY_RECORD:
+        wanted = canary_name(device, number)
+        return "" if record.name == wanted else f"a canary names {record.name[:80]!r}, not {wanted!r}"
+    place = _places(script, number).get(record.item.t_ms)
+    # a moment at which no fix was due is no item, and missing ones are counted elsewhere
+    if place is None or record.place is None or place == record.place:
+        return ""
+    return f"a fix is at {record.place}, not at {place}"
+
+
+@lru_cache(maxsize=64)
+def _places(script: CanaryScript, number: int) -> dict[int, tuple[float, float]]:
+    begins_ms = script.begins_ms(number)
+    return {begins_ms + fix.after_ms: (fix.latitude, fix.longitude) for fix in script.fixes(number)}
+
+
+# Events of probes as they show: in the region's alerts, and in the centre's table. Pure.
+
+TOLERANCE_MS: Final = 5
+"""The moment of a crossing is interpolated, and rounded to a millisecond."""
+
+
+class EventOfProbe(NamedTuple):
+    """An event at the canary's fence, and the id that it shows with."""
+
+    id: str
+    event: DayEvent
+
+
+class EventBook:
+    """Which events of the newest probes showed at one place."""
+
+    def __init__(self, script: CanaryScript, tenant: str, device: str) -> None:
+        self._script, self._tenant, self._device = script, tenant, device
+        self._probes: OrderedDict[int, dict[str, str]] = OrderedDict()
+
+    def knows(self, number: int, shown: EventOfProbe) -> bool:
+        """Whether this event of a probe showed before, under the same id."""
+        return self._probes.get(number, {}).get(shown.event.kind) == shown.id
+
+    def note(self, number: int, shown: EventOfProbe) -> tuple[ProbeItem | None, str]:
+        """The item of a probe that an event is, None if it was there before; and what is wrong with it ("": nothing).
+
+        An event under another id than before is another event: the vehicle came in or went out twice.
+        """
+        known = self._probes.setdefault(number, {})
+        while len(self._probes) > _PROBES:
+            self._probes.popitem(last=False)
+        kind, event = shown.event.kind, shown.event
+        item = next((one for one in self._script.event_items(number) if one.name == kind), None)
+        if item is None:
+            return None, f"a probe has no event of the kind {kind!r}"
+        before = known.setdefault(kind, shown.id)
+        # the id follows from the facts: two ids are two facts
+        if before != shown.id:
+            return None, f"{kind} is there under two ids, {before} and {shown.id}"
+        if shown.id not in identified(self._tenant, self._device, [event]):
+            return item, f"{kind} has the id {shown.id}, which does not follow from its facts"
+        if abs(event.t_ms - item.t_ms) > TOLERANCE_MS:
+            return item, f"{kind} is {event.t_ms - item.t_ms} ms off"
+        return item, ""
+
+
+def events_in_force(revisions: Iterable[dict[str, Any]]) -> list[EventOfProbe]:
+    """Of rows of `geofence_events`, any of each id, those that are in force, by time."""
+    newest: dict[str, dict[str, Any]] = {}
+    for row in revisions:
+        if row["id"] not in newest or newest[row["id"]]["revision"] < row["revision"]:
+            newest[row["id"]] = row
+    # a retracted event is as if it had never been
+    held = [row for row in newest.values() if not row["retracted"]]
+    return [EventOfProbe(row["id"], _event(row)) for row in sorted(held, key=lambda row: (row["time"], row["id"]))]
+
+
+def _event(row: dict[str, Any]) -> DayEvent:
+    t_ms = round(row["time"].timestamp() * 1000)
+    return DayEvent(t_ms, row["kind"], row["place"], row["value"], row["epoch"], row["seq"])
+
 
 # What a canary counts, for Prometheus. `docs/canaries.md` lists every metric.
 
@@ -274,3 +434,58 @@ class CanaryWatch:
         # an observer that hangs raises nothing
         silent = {hop: now_s - at_s for hop, at_s in self._looked_s.items() if now_s - at_s > SILENT_S}
         return {hop: f"no answer for {for_s:.0f} s" for hop, for_s in silent.items()} | self._blind
+
+
+# An observer looks at one or more hops again and again, in a thread of its own that nothing else waits for.
+
+_FIRST_S: Final = 0.5
+_MAX_S: Final = 10.0
+"""The longest wait before a hop is looked at again that could not be."""
+_STOP_S: Final = 5.0
+_LOG = structlog.get_logger("canary")
+
+
+class Observer(ABC):
+    """What looks at `hops`, every `every_s` seconds. A look that raises is tried again, later and later."""
+
+    hops: Collection[Hop]
+    every_s: float = 0.5
+
+    @abstractmethod
+    def look(self) -> None:
+        """Writes what it sees to the ledger; bounded in time."""
+
+    def close(self) -> None:  # noqa: B027 - most observers hold nothing
+        """Lets go of what it holds."""
+
+
+class ObserverThread:
+    """Runs one observer until `stop` is set."""
+
+    def __init__(self, observer: Observer, watch: CanaryWatch, stop: threading.Event) -> None:
+        self._observer, self._watch, self._stop = observer, watch, stop
+        name = "+".join(observer.hops)
+        self._thread = threading.Thread(target=self._run, name=f"observer-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Begins to look."""
+        self._thread.start()
+
+    def join(self) -> None:
+        """Waits a while for its end; one that hangs ends with the process."""
+        self._thread.join(_STOP_S)
+
+    def _run(self) -> None:
+        backoff, hops = Backoff(_FIRST_S, _MAX_S, random.random), [hop.value for hop in self._observer.hops]
+        while not self._stop.is_set():
+            try:
+                with self._watch.looking(self._observer.hops):
+                    self._observer.look()
+                backoff.reset()
+                wait_s = self._observer.every_s
+            except Exception as error:  # noqa: BLE001 - whatever it is: the hop is blind, and the others are looked at
+                wait_s = backoff.take_delay_s()
+                _LOG.warning("cannot look", hops=hops, error=str(error) or type(error).__name__)
+            # not a sleep: a stop ends it at once
+            self._stop.wait(wait_s)
+        self._observer.close()

@@ -4,25 +4,41 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from secrets import token_hex
 from typing import Any
 
-from cloud_jobs.billing.certificates import CertificateState, DeviceCertificate
+from rich.console import RenderableType
+
+from cloud_jobs.billing.billing_period import BillingPeriod, days_text
+from cloud_jobs.billing.certificates import CertificateState, ClosedState, DeviceCertificate, certificates_from, decide
 from cloud_jobs.billing.contracts import CANARY
+from cloud_jobs.billing.documents import charges_of
+from cloud_jobs.billing.rating import Charge
+from cloud_jobs.billing.register.close import close_period
+from cloud_jobs.billing.register.closer import ClosingRun
+from cloud_jobs.billing.register.closing import Closing, ClosingState, Days
+from cloud_jobs.billing.register.documents_of import issued_document
+from cloud_jobs.billing.register.ledger import IssuedDocument
+from cloud_jobs.billing.register.operations import Clerk, adjust_period, issue_period
 from cloud_jobs.billing.register.tables import Register
+from cloud_jobs.explain.issued_line import ExplainedLine, explain_line
+from cloud_jobs.explain.terminal import line_tables
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS, WHOLE_DEVICE
+from cloud_jobs.lake.snapshots import Snapshot, take_snapshot
 from cloud_jobs.lake.tables import Lake
-from deploy.demo.alerting import AlertFindings
-from deploy.demo.billing import DemoBilling
-from deploy.demo.canary import CanaryFindings
-from deploy.demo.document_audit import DocumentAudit, PostedAudit, audit_documents, audit_posted, true_ledger
-from deploy.demo.faults import FaultFindings
-from deploy.demo.guarding import LockedOut
-from deploy.demo.proof import DemoProof
+from cloud_jobs.reconcile import ComparisonOutcome, Reconciled, reconcile
+from cloud_jobs.reconcile.cli import reconciled_table
+from deploy.demo.processes import LockedOut
+from deploy.demo.watching import AlertFindings, CanaryFindings, FaultFindings
 from simulator.truth import (
     Made,
+    PostedCharge,
+    TrueDocument,
+    TrueKey,
+    TrueLedger,
     TrueUnknown,
     TrueUsage,
     Truth,
@@ -33,6 +49,245 @@ from simulator.truth import (
     made_raw,
     made_signal,
 )
+
+# The clerk's part of the demo: close, decide, issue, and adjust, by the functions behind `waybill bill`.
+
+CLERK = "the demo"
+_WITHIN = timedelta(days=1)
+
+
+@dataclass(slots=True)
+class DemoBilling:
+    """The register of the demo's lake, and what was done with it. `period`: as it is written, by the payers' clocks."""
+
+    lake: Lake
+    period: str
+    snapshot: Snapshot | None = None
+    closings: list[Closing] = field(default_factory=list)
+    invoices: Sequence[IssuedDocument] = ()
+
+    @property
+    def days(self) -> Days:
+        """Its first and last day."""
+        period = BillingPeriod.parse(self.period, "UTC")
+        return period.first_day, period.last_day
+
+    @property
+    def stated_by(self) -> datetime:
+        """The period is over by then, whatever the time zone."""
+        return BillingPeriod.parse(self.period, "UTC").end + _WITHIN
+
+    def close(self) -> list[Closing]:
+        """Closes the period for all payers, by what is known now. Raises CloudError."""
+        now = datetime.now(UTC)
+        self.snapshot = take_snapshot(self.lake, now)
+        run = ClosingRun(name=token_hex(8), snapshot=self.snapshot.number, snapshot_id=self.snapshot.id, now=now)
+        self.closings = close_period(self.lake, self.snapshot, self.days, None, run=run)
+        return self.closings
+
+    def certificates(self, devices: Iterable[TenantDevice]) -> dict[TenantDevice, DeviceCertificate]:
+        """The certificates of devices for the period, at the snapshot of the latest closing."""
+        assert self.snapshot is not None, "certificates are of a snapshot"
+        days = BillingPeriod.parse(self.period, "UTC")
+        return certificates_from(self.lake, self.snapshot, [*devices], (days.start, days.end))
+
+    def decide(self, certificate: DeviceCertificate, reason: str) -> None:
+        """Answers for a device that is silent or has a gap, up to the end of the period. Raises CloudError."""
+        gap = certificate.stated_state is CertificateState.OPEN
+        decide(
+            self.lake,
+            certificate.of_device,
+            ClosedState.OPEN if gap else ClosedState.SILENT,
+            # for every payer, whichever clock its period is by
+            (
+                min(certificate.start, *(one.period_start for one in self.closings)),
+                max(certificate.end, *(one.period_end for one in self.closings)),
+            ),
+            decided_by=CLERK,
+            reason=reason,
+            now=datetime.now(UTC),
+        )
+
+    def issue(self) -> Sequence[IssuedDocument]:
+        """Numbers the invoices of all payers whose closing is final. Raises CloudError."""
+        register = Register(self.lake)
+        return issue_period(register, self.days, None, clerk=_clerk()).documents
+
+    def adjust(self) -> Sequence[IssuedDocument]:
+        """Posts what the newest closing changes of what is posted. Raises CloudError."""
+        register = Register(self.lake)
+        return adjust_period(register, self.days, None, clerk=_clerk()).documents
+
+
+def not_final(closings: Iterable[Closing]) -> list[Closing]:
+    """The closings that cannot be issued."""
+    return [one for one in closings if one.outcome is not ClosingState.FINAL]
+
+
+def _clerk() -> Clerk:
+    return Clerk(by=CLERK, now=datetime.now(UTC), attempt=token_hex(8))
+
+
+# What an auditor asks for at the end of the demo: do all stations agree, and does a line come apart into records.
+
+_HOURS_SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class DemoProof:
+    """All stations of the period side by side for the customers, and one line of an invoice taken apart."""
+
+    payers: tuple[str, ...]
+    reconciled: Reconciled
+    explained: ExplainedLine
+
+    @property
+    def stations_agree(self) -> bool:
+        """Whether device, region, centre, usage, charges and documents have the same."""
+        return self.reconciled.outcome is ComparisonOutcome.EQUAL
+
+    @property
+    def line_agrees(self) -> bool:
+        """Whether records, fences and prices give the line once more."""
+        return self.explained.explanation.agrees is True
+
+    @property
+    def commands(self) -> tuple[str, str]:
+        """What prints both, but for the lake."""
+        payers = "".join(f" --payer {payer}" for payer in self.payers)
+        key, line = self.explained.explanation.charge.key, self.explained
+        return (
+            f"reconcile --period {days_text(*self.reconciled.days)}{payers}",
+            f"bill explain {line.number} {line.line} --device {key.tenant}/{key.device}",
+        )
+
+    def tables(self) -> tuple[RenderableType, RenderableType]:
+        """What `waybill reconcile` and `waybill bill explain` print."""
+        return reconciled_table(self.reconciled), line_tables(self.explained, _HOURS_SHOWN)
+
+
+def prove(billing: DemoBilling, number: str) -> DemoProof:
+    """Reconciles the period, and explains a document's greatest charge for distance in a zone. Raises CloudError."""
+    now = datetime.now(UTC)
+    # of the canary's records the station of devices counts those of any period, and nobody is billed for them
+    payers = tuple(sorted(one.key.payer for one in billing.closings))
+    reconciled = reconcile(billing.lake, take_snapshot(billing.lake, now), billing.days, payers, now=now)
+    register = Register(billing.lake)
+    made = issued_document(register, number)
+    lines = {
+        line["invoice_line_identifier"]
+        for line in made["lines"]
+        if line["kind"] == "usage" and line["meter"] == "distance" and line["zone"]
+    } or {line["invoice_line_identifier"] for line in made["lines"] if line["kind"] == "usage"}
+    entry = max((one for one in made["annex"] if one["line"] in lines), key=lambda one: one["amount_minor"])
+    device = TenantDevice(entry["tenant"], entry["device"])
+    return DemoProof(payers, reconciled, explain_line(register, number, entry["line"], device))
+
+
+# Holds each invoice and note, as it is shown, against what the truth would have issued by what was known then.
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentAudit:
+    """A document of the register, and the truth's of the same number; None where one of them is not there.
+
+    `of`: which number of its seller the invoice has that a note is about.
+    """
+
+    issued: IssuedDocument | None
+    truth: TrueDocument | None
+    of: int | None
+    charges: int
+    differing_charges: int
+
+    @property
+    def equal(self) -> bool:
+        """Whether both say the same, to the last minor unit."""
+        return (
+            self.issued is not None
+            and self.truth is not None
+            and self.differing_charges == 0
+            and (self.of, *_facts(self.issued)) == (self.truth.of, *_true_facts(self.truth))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PostedAudit:
+    """All that a payer was asked for, with tax, and what it owes by everything that was made."""
+
+    payer: str
+    currency: str
+    posted_minor: int
+    owed_minor: int
+
+    @property
+    def equal(self) -> bool:
+        """Whether it was asked for what it owes."""
+        return self.posted_minor == self.owed_minor
+
+
+def true_ledger(states: Iterable[Truth]) -> TrueLedger:
+    """The documents of the truth: invoices by the first state of knowledge, notes by each that follows."""
+    ledger, first, *later = TrueLedger(), *states
+    for payer, days in first.payers.items():
+        ledger.issue(first.contracts, payer, days, first.quarters())
+    for known in later:
+        for payer, days in known.payers.items():
+            ledger.adjust(known.contracts, payer, days, known.quarters())
+    return ledger
+
+
+def audit_documents(register: Register, ledger: TrueLedger) -> tuple[DocumentAudit, ...]:
+    """All documents of the register and of the truth, by seller and number. Raises CloudError."""
+    issued = {(one.key.legal_entity, one.counter): one for one in register.documents()}
+    true = {(one.legal_entity, one.number): one for one in ledger.documents}
+    counters = {(one.key.legal_entity, one.number): one.counter for one in issued.values()}
+    return tuple(_audit(register, issued.get(key), true.get(key), counters) for key in sorted({*issued, *true}))
+
+
+def audit_posted(register: Register, truth: Truth) -> tuple[PostedAudit, ...]:
+    """What each payer was asked for, against what it owes by all that was made. Raises CloudError, TruthError."""
+    posted: dict[str, int] = dict.fromkeys(truth.payers, 0)
+    for one in register.documents():
+        posted[one.key.payer] = posted.get(one.key.payer, 0) + one.gross_minor
+    owed = {payer: truth.owed(payer) for payer in truth.payers}
+    return tuple(PostedAudit(payer, one.currency, posted[payer], one.gross_minor) for payer, one in owed.items())
+
+
+def _audit(
+    register: Register,
+    issued: IssuedDocument | None,
+    true: TrueDocument | None,
+    counters: Mapping[tuple[str, str], int],
+) -> DocumentAudit:
+    ours = {} if issued is None else _charges(charges_of(issued_document(register, issued.number)))
+    theirs = {} if true is None else {one.about: one for one in true.charges}
+    differing = sum(ours.get(about) != theirs.get(about) for about in {*ours, *theirs})
+    reference = None if issued is None else issued.reference
+    of = None if issued is None or reference is None else counters.get((issued.key.legal_entity, reference.number))
+    return DocumentAudit(issued, true, of, len(ours), differing)
+
+
+def _charges(charges: Iterable[Charge]) -> Mapping[TrueKey, PostedCharge]:
+    found = {}
+    for one in charges:
+        key = one.key
+        who = (key.account, key.region, key.tenant, key.device)
+        meter = "" if key.meter is None else key.meter.value
+        about = TrueKey(*who, key.kind.value, meter, key.zone, key.window, key.price)
+        found[about] = PostedCharge(about, one.quantity, one.free, one.amount_minor)
+    return found
+
+
+def _facts(issued: IssuedDocument) -> tuple[object, ...]:
+    key, kind = issued.key, issued.type.heading.lower()
+    return (kind, *key, issued.currency, issued.net_minor, issued.tax_minor)
+
+
+def _true_facts(true: TrueDocument) -> tuple[object, ...]:
+    key = (true.legal_entity, true.payer, true.days.first_day, true.days.last_day)
+    return (true.kind, *key, true.currency, true.net_minor, true.tax_minor)
+
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_PERCENT = 1.0

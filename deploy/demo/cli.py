@@ -26,11 +26,9 @@ from cloud_jobs.explain.issued_line import ExplainedLine
 from cloud_jobs.reconcile import Station
 from cloud_jobs.terminal import Column, FittedTable
 from deploy.canary.status import status_table
-from deploy.demo.audit import Audit, DeviceAudit
-from deploy.demo.document_audit import DocumentAudit
-from deploy.demo.errors import DemoError
-from deploy.demo.guarding import LockedOut
-from deploy.demo.plan import DemoSettings, plan_demo, write_topology
+from deploy.demo.audit import Audit, DeviceAudit, DocumentAudit
+from deploy.demo.plan import DemoError, DemoSettings, plan_demo, write_topology
+from deploy.demo.processes import LockedOut
 from deploy.demo.scenario import DemoScenario
 from deploy.local import LakePlace, LocalStack, LocalStackError, SparkClusterSettings, StackSettings, empty
 from geo.replication import ReplicationError

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from pydantic import Field
 
-from deploy.demo.errors import DemoError
 from deploy.local.stack import DEFAULT_TOPOLOGY
 from geo.replication import Topology
 from simulator import (
@@ -23,6 +22,13 @@ from simulator import (
 from simulator.drive import Track
 from simulator.scenario import GpsNoise, ScenarioVehicle
 from waybill.settings import Settings, load
+
+# What can stop the demo, beside a server of the stack.
+
+
+class DemoError(Exception):
+    """The demo cannot go on; the message says where it stopped and shows the last lines of what failed."""
+
 
 REGIONS = ("eu", "us")
 FAULTS = Faults(dirty=0.1)

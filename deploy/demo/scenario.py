@@ -20,20 +20,29 @@ from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference.files import Signing, counts_text, read_reference
 from cloud_jobs.reference.files import publish as publish_reference
-from deploy.demo.alerting import AlertFindings, AlertWatch, find_verdicts, start_alert_processes
-from deploy.demo.audit import Audit, Names, audit, ingested_records, noise_findings
-from deploy.demo.billing import CLERK, DemoBilling, not_final
-from deploy.demo.canary import CanaryFindings, DemoCanary
-from deploy.demo.errors import DemoError
-from deploy.demo.faults import FaultFindings, FaultSchedule
-from deploy.demo.guarding import LockedOut, enrolled, expect_vehicles, lock_out
-from deploy.demo.plan import DemoPlan, DemoSettings
+from deploy.demo.audit import (
+    CLERK,
+    Audit,
+    DemoBilling,
+    DemoProof,
+    Names,
+    audit,
+    ingested_records,
+    noise_findings,
+    not_final,
+    prove,
+)
+from deploy.demo.plan import DemoError, DemoPlan, DemoSettings
 from deploy.demo.processes import (
     DemoVehicle,
+    LockedOut,
     certificate_of,
     cloud_config,
     cloud_settings,
+    enrolled,
+    expect_vehicles,
     lake_of,
+    lock_out,
     spatial_jobs,
     start_gateways,
     start_ingest,
@@ -41,7 +50,16 @@ from deploy.demo.processes import (
     token_file,
     usage_job,
 )
-from deploy.demo.proof import DemoProof, prove
+from deploy.demo.watching import (
+    AlertFindings,
+    AlertWatch,
+    CanaryFindings,
+    DemoCanary,
+    FaultFindings,
+    FaultSchedule,
+    find_verdicts,
+    start_alert_processes,
+)
 from deploy.local import DaemonProcess, LocalStack, LocalStackError, stack_operator
 from simulator import (
     BrokerAddress,

@@ -21,15 +21,29 @@ from rich.table import Table
 from rich.text import Text
 
 from cloud_jobs.errors import CloudError
-from deploy.canary.hops import Hop
-from deploy.drill.alert_audit import AlertAudit
-from deploy.drill.canary_drill import CanaryFault, FaultOutcome, chosen_faults, faults_as_json, faults_table, run_faults
-from deploy.drill.canary_environment import canary_environment, small_topology
+from deploy.canary.config import Hop
+from deploy.drill.canary_drill import (
+    CanaryFault,
+    FaultOutcome,
+    canary_environment,
+    chosen_faults,
+    faults_as_json,
+    faults_table,
+    run_faults,
+    small_topology,
+)
 from deploy.drill.drills import Outcome, run_drill
-from deploy.drill.environment import Say, drill_stack, open_environment
-from deploy.drill.errors import DrillError
-from deploy.drill.findings import FIRST_WITHIN_S
-from deploy.drill.settings import Drill, DrillSettings, FleetSettings, Moment
+from deploy.drill.environment import (
+    Drill,
+    DrillError,
+    DrillSettings,
+    FleetSettings,
+    Moment,
+    Say,
+    drill_stack,
+    open_environment,
+)
+from deploy.drill.findings import FIRST_WITHIN_S, AlertAudit
 from deploy.local import LakePlace, LocalStack, LocalStackError, PulsarSettings, StackSettings, empty
 from geo.replication import ReplicationError
 from waybill.daemon.logs import LogSettings, start_logging

@@ -22,13 +22,23 @@ import pyarrow.parquet as pq
 
 from cloud_jobs.lake.coverage import DeviceStream
 from cloud_jobs.lake.tables import Lake
-from deploy.drill.alert_audit import AlertAudit
-from deploy.drill.course import position_at
-from deploy.drill.environment import DrillEnvironment
-from deploy.drill.findings import BatchCounts, Commit, DrillObservations, Findings, compute_findings
-from deploy.drill.follower import Follower
-from deploy.drill.record_ids import RecordIds, SeenRange, common, count, minus, record_ids_of, union
-from deploy.drill.settings import Drill, FleetSettings
+from deploy.drill.environment import Drill, DrillEnvironment, FleetSettings, position_at
+from deploy.drill.findings import (
+    AlertAudit,
+    BatchCounts,
+    Commit,
+    DrillObservations,
+    Findings,
+    Follower,
+    RecordIds,
+    SeenRange,
+    common,
+    compute_findings,
+    count,
+    minus,
+    record_ids_of,
+    union,
+)
 from waybill.pulsar.pulsar_client import PulsarAccess, open_pulsar_client
 from waybill.record import Batch, IntervalSet, Record, encode, new_epoch
 

@@ -7,28 +7,142 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import pulsar
 from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem, SubTreeFileSystem
+from pydantic import Field
 
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference.files import Signing, make_version, publish
-from deploy.drill.alert_audit import AlertAudit, VerdictRow, audit_alerts
-from deploy.drill.course import FEATURES
-from deploy.drill.errors import DrillError
-from deploy.drill.settings import DrillSettings, Moment
-from deploy.local import DaemonProcess, LocalStack, PulsarCluster, PulsarSettings, StackSettings, stack_operator
-from deploy.local.alert_process import alert_process
+from deploy.drill.findings import AlertAudit, VerdictRow, audit_alerts
+from deploy.local import (
+    DaemonProcess,
+    LakePlace,
+    LocalStack,
+    PulsarCluster,
+    PulsarSettings,
+    StackSettings,
+    stack_operator,
+)
+from deploy.local.stack_settings import alert_process
 from geo.alerts import decode_alert, decode_verdict
 from geo.replication import AdminClient, Topology, admins
 from geo.replication.link_probe import Observation, observe
 from geo.replication.topic_naming import split_partition
 from geo.spatial.event_ids import Revision
 from waybill.pulsar.pulsar_client import open_pulsar_client
-from waybill.settings import load
+from waybill.record import Position
+from waybill.settings import Settings, load
+
+# What can stop a drill, beside a server of the stack.
+
+
+class DrillError(Exception):
+    """The drill cannot go on; the message says what it waited for, and shows the last lines of what failed."""
+
+
+# What a drill is run with.
+
+
+class Drill(StrEnum):
+    """What is lost, or taken back."""
+
+    HQ_LOSS = "hq-loss"
+    REGION_LOSS = "region-loss"
+    LINK_CUT = "link-cut"
+    FAILBACK = "failback"
+
+
+class Moment(StrEnum):
+    """When the cluster is killed, seen from the micro-batch of the ingest."""
+
+    ANY = "any"
+    PLANNED = "planned"
+    WRITTEN = "written"
+    DONE = "done"
+
+
+class FleetSettings(Settings):
+    """How much one region sends."""
+
+    records_per_s: float = Field(default=400, gt=0, le=50_000)
+    devices: int = Field(default=8, ge=1, le=1000)
+    records_per_batch: int = Field(default=20, ge=1, le=1000)
+    unanswered_batches: int = Field(default=64, ge=1, description="more are not sent: the devices store and wait")
+    silence_s: float = Field(default=10.0, gt=0, description="without an answer for so long, the next region is tried")
+
+
+class DrillSettings(Settings):
+    """One drill. The snapshot period is the brokers' own, so it holds for a whole stack."""
+
+    fleet: FleetSettings = Field(default_factory=FleetSettings)
+    trigger_s: float = Field(1.0, ge=0, le=60, description="length of a micro-batch")
+    snapshot_period_s: float = Field(1.0, gt=0, le=60, description="time between two snapshots of the cursors")
+    moment: Moment = Moment.ANY
+    steady_s: float = Field(5.0, gt=0, le=600, description="steady traffic before the loss")
+    after_s: float = Field(5.0, ge=0, le=600, description="traffic after the first record was through")
+    cut_s: float = Field(8.0, gt=0, le=600, description="how long a cut link stays cut")
+    timeout_s: float = Field(300.0, gt=0, description="bound of every wait")
+    lake: LakePlace = Field(LakePlace.FOLDER, description="`s3`: the tables are on an S3 server of the stack")
+    alerts: bool = Field(True, description="each region raises alerts, and each is held against its verdict")
+    heap_mb: int = Field(320, ge=192, description="heap of each of the four clusters")
+
+
+# The way of the devices of a drill: round a small circle, through half of a fence and over a gate each time. Pure.
+
+_LATITUDE: Final = 53.44
+_LONGITUDE: Final = -2.93
+_SPEED_MPS: Final = 20.0
+# small enough that a lap takes seconds, and each lap has its events
+_RADIUS_M: Final = 50.0
+# of latitude, on the sphere; good enough to lay out a course
+_DEGREE_M: Final = 111_320.0
+_NORTH: Final = _RADIUS_M / _DEGREE_M
+_EAST: Final = _NORTH / math.cos(math.radians(_LATITUDE))
+
+FEATURES: Final[tuple[dict[str, Any], ...]] = (
+    {
+        "type": "Feature",
+        "properties": {"id": "drill-half"},
+        "geometry": {
+            "type": "Polygon",
+            "coordinates": [
+                [
+                    [_LONGITUDE, _LATITUDE - 2 * _NORTH],
+                    [_LONGITUDE + 2 * _EAST, _LATITUDE - 2 * _NORTH],
+                    [_LONGITUDE + 2 * _EAST, _LATITUDE + 2 * _NORTH],
+                    [_LONGITUDE, _LATITUDE + 2 * _NORTH],
+                    [_LONGITUDE, _LATITUDE - 2 * _NORTH],
+                ]
+            ],
+        },
+    },
+    {
+        "type": "Feature",
+        "properties": {"id": "drill-gate", "gate": True},
+        "geometry": {
+            "type": "LineString",
+            "coordinates": [[_LONGITUDE - 2 * _EAST, _LATITUDE], [_LONGITUDE, _LATITUDE]],
+        },
+    },
+)
+"""An enter, an exit and a passage of the gate in each round of 16 s."""
+
+
+def position_at(time_us: int, phase: float) -> Position:
+    """Where a device is at a moment; `phase`: how far it is ahead of others, in radians."""
+    angle = (time_us / 1e6 * _SPEED_MPS / _RADIUS_M + phase) % (2 * math.pi)
+    return Position(
+        latitude=_LATITUDE + _NORTH * math.sin(angle),
+        longitude=_LONGITUDE + _EAST * math.cos(angle),
+        speed_mps=_SPEED_MPS,
+        accuracy_m=4.0,
+    )
+
 
 # The ingest as an operator runs it: the real command, clusters in order, started again if it ends.
 

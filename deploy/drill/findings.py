@@ -6,14 +6,192 @@ device may delete it); it has an *arrival* in the cluster that survives; a *comm
 
 from __future__ import annotations
 
+import contextlib
 import math
+import threading
+import time
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
+
+import pulsar
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from cloud_jobs.lake.coverage import DeviceStream
-from deploy.drill.record_ids import RecordIds, SeenRange, common, count, minus, record_ids_of
-from waybill.record import IntervalSet
+from geo.alerts import AlertVerdict, VerdictKind
+from geo.spatial.event_ids import Revision, in_force
+from waybill.pulsar.pulsar_client import PulsarAccess, open_pulsar_client
+from waybill.record import IntervalSet, WireError, read_header
+
+# Which records somebody has: a set of sequence numbers for each buffer. Pure.
+
+RecordIds = Mapping[DeviceStream, IntervalSet]
+_NONE = IntervalSet()
+
+
+class SeenRange(NamedTuple):
+    """The names `first` to `last` of a buffer, seen at one station at a moment (seconds since 1970)."""
+
+    at_s: float
+    stream: DeviceStream
+    first: int
+    last: int
+
+
+def record_ids_of(seen: Iterable[SeenRange]) -> dict[DeviceStream, IntervalSet]:
+    """All names that were seen."""
+    bounds: dict[DeviceStream, list[tuple[int, int]]] = defaultdict(list)
+    for one in seen:
+        bounds[one.stream].append((one.first, one.last))
+    return {stream: IntervalSet(ranges) for stream, ranges in bounds.items()}
+
+
+def union(left: RecordIds, right: RecordIds) -> dict[DeviceStream, IntervalSet]:
+    """What one or the other has."""
+    return {stream: left.get(stream, _NONE) | right.get(stream, _NONE) for stream in {*left, *right}}
+
+
+def minus(left: RecordIds, right: RecordIds) -> dict[DeviceStream, IntervalSet]:
+    """What the left has and the right has not."""
+    rest = {stream: seqs - right.get(stream, _NONE) for stream, seqs in left.items()}
+    return {stream: seqs for stream, seqs in rest.items() if seqs}
+
+
+def common(left: RecordIds, right: RecordIds) -> dict[DeviceStream, IntervalSet]:
+    """What both have."""
+    both = {stream: seqs & right.get(stream, _NONE) for stream, seqs in left.items()}
+    return {stream: seqs for stream, seqs in both.items() if seqs}
+
+
+def count(seqs: RecordIds) -> int:
+    """How many records these are."""
+    return sum(one.count for one in seqs.values())
+
+
+# What became of the alerts of a drill: each id that a region announced has exactly one verdict. Pure.
+
+
+class VerdictRow(NamedTuple):
+    """A row of the table `verdicts`."""
+
+    id: str
+    revision: int
+    verdict: str
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertAudit:
+    """The figures. `unknown`: why they say nothing of all alerts; "": they do.
+
+    `announced`: ids on the topics of alerts. `in_force`: verdicts in force by kind, those of events that no region
+    announced among them. `reasons`: of what is withdrawn. `without`: announced ids with no verdict, or with one as if
+    nothing had been announced. `twice`: revisions of an id that are in the table more than once. `revised`: ids whose
+    verdict was changed. `unpublished`: revisions of the table that are not in the topic of verdicts, or are others
+    there. `is_whole`: the verdicts are of the events in force and of what is withdrawn, which have no id in common.
+    """
+
+    announced: int = 0
+    in_force: Mapping[str, int] = field(default_factory=dict)
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    without: int = 0
+    twice: int = 0
+    revised: int = 0
+    unpublished: int = 0
+    is_whole: bool = False
+    unknown: str = ""
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether each announced id has exactly one verdict, which is published; None: it is not known."""
+        if self.unknown:
+            return None
+        return bool(self.announced) and self.is_whole and not (self.without or self.twice or self.unpublished)
+
+
+def audit_alerts(
+    announced: Collection[str],
+    events: Iterable[Revision[str]],
+    verdicts: Collection[VerdictRow],
+    published: Iterable[AlertVerdict],
+) -> AlertAudit:
+    """Holds ids from the topics against events, verdicts and their topic."""
+    held = in_force(Revision(row.id, row.revision, row) for row in verdicts)
+    happened = in_force(events).keys()
+    kinds = Counter(row.verdict for row in held.values())
+    withdrawn = {name for name, row in held.items() if row.verdict == VerdictKind.WITHDRAWN}
+    rows = {(row.id, row.revision): row.verdict for row in verdicts}
+    said = {(one.id, one.revision): str(one.verdict) for one in published}
+    return AlertAudit(
+        announced=len({*announced}),
+        in_force={kind.value: kinds[kind] for kind in VerdictKind},
+        reasons=dict(Counter(str(held[name].reason) for name in withdrawn)),
+        # late is said of what no region said
+        without=sum(name not in held or held[name].verdict == VerdictKind.LATE for name in {*announced}),
+        twice=len(verdicts) - len(rows),
+        revised=len({name for name, revision in rows if revision}),
+        unpublished=len({*rows.items()} ^ {*said.items()}),
+        is_whole=held.keys() == happened | withdrawn and not happened & withdrawn,
+    )
+
+
+# Watches what one cluster holds, and since when: readers that leave no trace on the broker.
+
+_OPERATION_S = 15
+# after a loss topics are found again by the client's own retries
+_TIMEOUT_S = 120.0
+_CLOSE_S = 5.0
+
+
+class Follower:
+    """Notes each batch that arrives in a cluster after the follower was opened, or (`earliest`) that it holds already.
+
+    The moment is that at which the message reached this process: later than the arrival by a delivery, never earlier.
+    """
+
+    def __init__(
+        self, service_url: str, topics: Sequence[str], access: PulsarAccess, *, earliest: bool = False
+    ) -> None:
+        self.arrivals: list[SeenRange] = []
+        self._client = open_pulsar_client(service_url, access, timeout_s=_OPERATION_S)
+        start = pulsar.MessageId.earliest if earliest else pulsar.MessageId.latest
+        # A cluster that just came back is healthy before it has loaded its topics.
+        patiently = Retrying(
+            retry=retry_if_exception_type(pulsar.PulsarException),
+            stop=stop_after_delay(_TIMEOUT_S),
+            wait=wait_fixed(1),
+            reraise=True,
+        )
+        self._readers = [
+            patiently(self._client.create_reader, partition, start, reader_listener=self._on_message)
+            for topic in topics
+            for partition in patiently(self._client.get_topic_partitions, topic)
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # A reader whose cluster is gone closes when the process ends.
+        closing = threading.Thread(target=self._close, daemon=True)
+        closing.start()
+        closing.join(_CLOSE_S)
+
+    def _close(self) -> None:
+        with contextlib.suppress(pulsar.PulsarException):
+            self._client.close()
+
+    def _on_message(self, _: Any, message: Any) -> None:
+        # First of all: the moment is that of the arrival, not of the header read.
+        at_s = time.time()
+        try:
+            header = read_header(message.data())
+        except WireError:
+            return  # not a batch of ours: the ingest puts it in quarantine
+        stream = DeviceStream(message.properties().get("tenant", ""), header.device, header.epoch)
+        self.arrivals.extend(SeenRange(at_s, stream, first, last) for first, last in header.record_seqs.ranges)
+
 
 FIRST_WITHIN_S = 15.0
 """How long after the loss the first record must be through."""

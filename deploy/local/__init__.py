@@ -1,9 +1,6 @@
 """The local stack: real servers on loopback, started, watched and stopped by this process."""
 
-from deploy.local.authority import LocalAuthority
-from deploy.local.credentials import stack_access
-from deploy.local.daemon import DaemonProcess
-from deploy.local.enrolment_broker import EnrolmentBroker, EnrolmentBrokerFiles
+from deploy.local.credentials import LocalAuthority, StackOperator, stack_access, stack_operator
 from deploy.local.errors import (
     FolderDamaged,
     FolderNotOurs,
@@ -16,17 +13,14 @@ from deploy.local.errors import (
     StackNotRunning,
 )
 from deploy.local.folder import empty
-from deploy.local.link import CuttableLink
-from deploy.local.link_server import CuttableLinks
-from deploy.local.mosquitto import MosquittoBroker, MosquittoSecurity, TlsFiles
+from deploy.local.links import CuttableLink, CuttableLinks
+from deploy.local.mosquitto import EnrolmentBroker, EnrolmentBrokerFiles, MosquittoBroker, MosquittoSecurity, TlsFiles
 from deploy.local.object_store import LakePlace, ObjectStore
 from deploy.local.ports import PortBook, free_port
 from deploy.local.pulsar import PulsarCluster, PulsarSecurity, PulsarSettings
-from deploy.local.server import Server, ServerState, wait_all
-from deploy.local.server_health import http_health
+from deploy.local.server import DaemonProcess, Server, ServerState, http_health, wait_all
 from deploy.local.spark_cluster import SparkCluster, SparkClusterSettings, SparkMaster, SparkWorker
 from deploy.local.stack import LocalStack, StackSettings
-from deploy.local.stack_operator import StackOperator, stack_operator
 from deploy.local.stack_state import StackState
 from waybill.identity.broker_conf import MosquittoSettings
 

@@ -28,9 +28,8 @@ from deploy.local.errors import (
     StackInUse,
     StackNotRunning,
 )
-from deploy.local.folder import claim, empty, holder
+from deploy.local.folder import ProcessIdentity, claim, empty, holder
 from deploy.local.object_store import LakePlace
-from deploy.local.process import ProcessIdentity
 from deploy.local.server import Server
 from deploy.local.spark_cluster import SparkClusterSettings
 from deploy.local.stack import DEFAULT_TOPOLOGY, LocalStack, StackSettings

@@ -1,20 +1,212 @@
 """Who is who in one stack: its authority, its servers' certificates, and a token for each role."""
 
-import time
-from pathlib import Path
+from __future__ import annotations
 
-from deploy.local.authority import LocalAuthority
-from deploy.local.key_server import TokenKeyServer
+import json
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+from deploy.local.mosquitto import EnrolmentBroker, EnrolmentBrokerFiles, MosquittoBroker, TlsFiles
 from deploy.local.ports import PortBook
 from deploy.local.pulsar import PulsarSecurity
+from deploy.local.server import DaemonProcess, Health, HttpHealth, Server, http_health
 from geo.replication import Topology
 from geo.replication.model import BROKERS
 from waybill.daemon.durable_file import replace_durably
+from waybill.identity.authority import KeyPair
+from waybill.identity.authority_folder import AuthorityFolder, IssuedCertificate, certify
+from waybill.identity.errors import AuthorityMissing
 from waybill.identity.names import PrincipalKind, principal
+from waybill.identity.pki_folder import PkiFolder, credentials_in, write_credentials
+from waybill.identity.registry_messages import ENROLMENT_KIND
+from waybill.identity.signatures import (
+    NewOperator,
+    OperatorKey,
+    read_operator_key,
+    read_operators,
+    trust_operator,
+    trusted_key,
+    write_operator,
+)
 from waybill.identity.tokens import TokenIssuer
 from waybill.pulsar.pulsar_client import PulsarAccess
+from waybill.settings import load
 
-__all__ = ["ACCESS_FILE", "OPERATOR", "StackCredentials", "stack_access"]
+# The stack's own authorities: a root for this folder alone, and certificates of whoever takes part in the stack.
+
+_AUTHORITY_LIFE, _LIFE = timedelta(days=3650), timedelta(days=365)
+_LOOPBACK = ("localhost", "127.0.0.1")
+
+
+class LocalAuthority:
+    """Authorities that are made once for a folder, and what they signed there.
+
+    `file` is the root's certificate (PEM), which everybody trusts at a region's brokers; `pulsar_file` that of Pulsar's
+    servers, whom clients of Pulsar trust; `pki` the folder for `waybill pki`.
+    A certificate that was made before is taken again until half of its life is over.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.absolute()
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.pki = PkiFolder(self._folder / "pki")
+        self.file = self._folder / "authority.pem"
+        if not self.pki.root_certificate.exists():
+            self.pki.create_root(name="Waybill local root", now=_now(), lifetime=_AUTHORITY_LIFE)
+        try:
+            self._pulsar = self.pki.pulsar()
+        except AuthorityMissing:
+            self._pulsar = self.pki.create_pulsar(now=_now(), lifetime=_AUTHORITY_LIFE)
+        # Copies at paths that do not depend on how the authorities keep their files.
+        self.pulsar_file = self._folder / "pulsar-authority.pem"
+        replace_durably(self.file, self.pki.root_certificate.read_bytes())
+        replace_durably(self.pulsar_file, self._pulsar.root_pem)
+
+    def region(self, region: str) -> AuthorityFolder:
+        """The authority of a region, made when it is first asked for."""
+        try:
+            return self.pki.region(region)
+        except AuthorityMissing:
+            root, now = self.pki.root(), _now()
+            return self.pki.create_region(root, region, servers=_LOOPBACK, now=now, lifetime=_AUTHORITY_LIFE)
+
+    def server(self, name: str, region: str = "local") -> TlsFiles:
+        """The certificate and key of a region's server on 127.0.0.1 and localhost, such as `broker@eu`."""
+        return self._made(self.region(region), region, name, _LOOPBACK)
+
+    def pulsar_server(self, name: str) -> TlsFiles:
+        """Those of a server of Pulsar there, such as `pulsar@eu`, by the authority of Pulsar's servers."""
+        return self._made(self._pulsar, "pulsar-servers", name, _LOOPBACK)
+
+    def client(self, name: str, region: str = "local") -> TlsFiles:
+        """The certificate and key of a device (`acme/bus-1`) or of another client (`gateway@eu-1`)."""
+        return self._made(self.region(region), region, name)
+
+    def share(self, region: str) -> Path:
+        """The file by which the gateways of a region share batches, their `mqtt.share_file`."""
+        return self.pki.share(region)
+
+    def _made(self, authority: AuthorityFolder, place_name: str, name: str, servers: Sequence[str] = ()) -> TlsFiles:
+        place, now = self._folder / "certificates" / place_name / name, _now()
+        files = credentials_in(place)
+        assert files.certificate is not None
+        assert files.key is not None
+        # Where it has half of its life left a stack that is started again keeps it: its clients may still run.
+        if not files.certificate.exists() or IssuedCertificate.read(files.certificate).not_after < now + _LIFE / 2:
+            key = KeyPair.generate()
+            issued = certify(authority, key, name, servers=servers, now=now, lifetime=_LIFE)
+            write_credentials(place, root_pem=authority.root_pem, chain_pem=issued.chain_pem, key=key)
+        return TlsFiles(ca=files.ca, certificate=files.certificate, key=files.key)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+# The server from which the clusters get the keys that they check tokens with.
+
+
+class TokenKeyServer(Server):
+    """A small HTTPS server of what a token issuer has published."""
+
+    kind = "keys"
+    start_timeout_s = 20.0
+    stop_timeout_s = 5.0
+
+    def __init__(self, folder: Path, port: int, tls: TlsFiles, published: Path) -> None:
+        super().__init__("token-keys", folder)
+        self.port, self._tls, self._published = port, tls, published
+
+    @property
+    def url(self) -> str:
+        """What tokens name as their issuer."""
+        return f"https://127.0.0.1:{self.port}"
+
+    def addresses(self) -> dict[str, str]:
+        """The issuer's URL."""
+        return {"url": self.url}
+
+    def command(self) -> Sequence[str]:
+        """A process that imports nothing of ours: it needs 20 MB."""
+        program = Path(__file__).with_name("key_server_process.py")
+        files = self._tls.certificate, self._tls.key, self._published
+        return [sys.executable, "-I", str(program), str(self.port), *map(str, files)]
+
+    def health(self) -> Health:
+        """Whether it serves the keys to who trusts the authority."""
+        return HttpHealth(urls=(f"{self.url}/keys.json",), tls_ca=self._tls.ca)
+
+
+# The operator of a local stack: a key in its folder, by which what is published and pushed on it is signed.
+
+NAME = "operator"
+_EVERY = ("*",)
+
+
+class StackOperator(NamedTuple):
+    """Where the private key is, and the file of the public keys that are trusted on the stack."""
+
+    key_file: Path
+    operators_file: Path
+
+    @property
+    def key(self) -> OperatorKey:
+        """The private key. Raises OperatorKeyRefused."""
+        return read_operator_key(self.key_file)
+
+    def settings(self, service_url: str, admin_url: str, regions: Iterable[str], tenants: Iterable[str]) -> str:
+        """What `waybill device` takes by itself, but for `[access]`."""
+        facts = {
+            "service_url": service_url,
+            "admin_url": admin_url,
+            "regions": sorted(regions),
+            "tenants": sorted(tenants),
+            "key": str(self.key_file),
+            "operators": str(self.operators_file),
+        }
+        return "".join(f"{name} = {json.dumps(value)}\n" for name, value in facts.items())
+
+    def reference_settings(self) -> str:
+        """What the settings of the jobs say of whom they trust."""
+        return f'[reference]\noperators = "{self.operators_file}"\n'
+
+
+def stack_operator(folder: Path) -> StackOperator:
+    """The operator of the stack in a folder: made when it is first asked for, and may do everything there.
+
+    Raises SettingsError for a file of trusted keys that is none.
+    """
+    made = StackOperator(folder / f"{NAME}.key", folder / "operators.toml")
+    if not made.key_file.exists():
+        write_operator(made.key_file, _everything(OperatorKey.generate()))
+    # apart from the key: whoever takes the file away and starts again finds the same operator
+    if not (made.operators_file.exists() and made.key.key_id in read_operators(made.operators_file).keys):
+        trust_operator(made.operators_file, _everything(made.key))
+    return made
+
+
+def daemon_key(operator: StackOperator, folder: Path, name: str) -> Path:
+    """The key of an access daemon, made once and trusted on the stack for what it enrols alone."""
+    file = folder / f"{name}.key"
+    if not file.exists():
+        write_operator(file, _enrolling(OperatorKey.generate(), name))
+    key = read_operator_key(file)
+    if key.key_id not in read_operators(operator.operators_file).keys:
+        trust_operator(operator.operators_file, _enrolling(key, name))
+    return file
+
+
+def _enrolling(key: OperatorKey, name: str) -> NewOperator:
+    return NewOperator(key, trusted_key(key, name, tenants=_EVERY, kinds=(ENROLMENT_KIND,)))
+
+
+def _everything(key: OperatorKey) -> NewOperator:
+    return NewOperator(key, trusted_key(key, NAME, tenants=_EVERY, kinds=_EVERY))
+
 
 OPERATOR = "operator"
 """Who may do everything in every cluster."""
@@ -87,3 +279,114 @@ class StackCredentials:
         lines = [f'token_file = "{access.token_file}"', f'tls_ca = "{access.tls_ca}"']
         lines.append(f'role_tokens = "{self.issuer.token_file(OPERATOR).parent}"')
         replace_durably(self._folder / ACCESS_FILE, ("\n".join(lines) + "\n").encode(), mode=0o600)
+
+
+# What guards one region of a stack: the files of its brokers, its enrolment broker, and its access daemon.
+
+
+class RegionAccess:
+    """One region's. `daemon` runs once the topology is applied; `prepare` makes the files that brokers need before.
+
+    `settings_file` is that of `fleet-gateway access`.
+    """
+
+    def __init__(self, broker: MosquittoBroker, folder: Path, authority: LocalAuthority, ports: PortBook) -> None:
+        self.region, self._broker, self._folder, self._authority = broker.region, broker, folder, authority
+        self._ports = ports
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.settings_file = folder / "access.toml"
+        self._enrolment_folder = folder.with_name(f"enrolment-{self.region}")
+        self._claims = {"rules": folder / "enrolment.acl", "passwords": folder / "enrolment.passwords"}
+        self.revocation_file = broker.access_files.revocations
+
+    def prepare(
+        self,
+        urls: Mapping[str, str],
+        access: PulsarAccess,
+        operator: StackOperator,
+        gateways: Sequence[str],
+        tenants: Sequence[str],
+    ) -> tuple[EnrolmentBroker, DaemonProcess]:
+        """Writes the daemon's settings and the brokers' first files; the two servers, not started.
+
+        `urls`: the region's cluster's, as settings name them. `tenants`: whose devices are known.
+        """
+        # Where a stack starts: a command that only looks at one needs neither.
+        from gateway.access import AccessSettings  # noqa: PLC0415
+        from gateway.access.daemon import AccessDaemon  # noqa: PLC0415
+
+        server = self._authority.server(principal(PrincipalKind.BROKER, self.region), self.region)
+        port = self._ports.port(f"access-{self.region}")
+        key = daemon_key(operator, self._folder, principal(PrincipalKind.ACCESS, self.region))
+        tables = self._tables({**urls, "tenants": list(tenants)}, access, operator, key) | {"status": {"port": port}}
+        head = {"region": self.region, "gateways": list(gateways)}
+        replace_durably(self.settings_file, _toml({"": head} | tables).encode(), mode=0o600)
+        AccessDaemon(load(AccessSettings, self.settings_file)).prepare()
+        files = EnrolmentBrokerFiles(
+            certificate=server.certificate, key=server.key, factory_ca=self._authority.file, **self._claims
+        )
+        url = f"http://127.0.0.1:{port}"
+        daemon = DaemonProcess.python(
+            f"access-{self.region}",
+            "gateway",
+            ["access", "run", "--config", str(self.settings_file)],
+            self._folder,
+            healthy_when=http_health(f"{url}/health"),
+            addresses={"status": f"{url}/status"},
+        )
+        return EnrolmentBroker(self.region, self._enrolment_folder, files, ports=self._ports), daemon
+
+    def _tables(
+        self, registry: Mapping[str, object], access: PulsarAccess, operator: StackOperator, key: Path
+    ) -> dict[str, Mapping[str, object]]:
+        own = self._authority.client(principal(PrincipalKind.ACCESS, self.region), self.region)
+        broker, claims = self._broker, f"enrolment-{self.region}"
+        files = broker.access_files
+        return {
+            "broker": {
+                "rules_file": broker.rules_file,
+                "revocation_file": files.revocations,
+                "password_file": files.passwords,
+                "guard_socket": files.guard_socket,
+                "guard_secret_file": self._folder / "guard.secret",
+                "pid_file": files.pid,
+                "log_file": broker.log,
+            },
+            "registry": {**registry, "operators": operator.operators_file, "key": key},
+            "registry.access": {"token_file": access.token_file, "tls_ca": access.tls_ca},
+            "authority": {"folder": self._authority.region(self.region).folder},
+            "enrolment": {"secret_file": self._folder / "enrolment.secret"},
+            "enrolment.broker": {
+                "rules_file": self._claims["rules"],
+                "password_file": self._claims["passwords"],
+                "pid_file": self._enrolment_folder / "mosquitto.pid",
+                "log_file": self._enrolment_folder / f"{claims}.log",
+            },
+            "enrolment.claims": {"port": self._ports.port(claims), "backoff_max_s": 5.0},
+            "enrolment.claims.tls": {"ca": own.ca},
+            "enrolment.devices": {"port": broker.port, "backoff_max_s": 5.0},
+            "enrolment.devices.tls": {"ca": own.ca, "certificate": own.certificate, "key": own.key},
+        }
+
+
+def exchange_lists(regions: Sequence[RegionAccess]) -> None:
+    """Gives each broker the lists of all regions before any starts: devices of one may come to another at once."""
+    lists = {one.region: one.revocation_file.read_bytes() for one in regions}
+    for one in regions:
+        # What a daemon put together is not taken apart: its file has the others' lists already.
+        if lists[one.region].count(b"BEGIN X509 CRL") < len(regions):
+            others = [found for region, found in lists.items() if region != one.region]
+            replace_durably(one.revocation_file, b"".join([lists[one.region], *others]), mode=0o640)
+
+
+def _toml(tables: Mapping[str, Mapping[str, object]]) -> str:
+    lines: list[str] = []
+    for name, table in tables.items():
+        lines += [f"[{name}]"] if name else []
+        # What is no number and no list is a path or a name: TOML's strings are JSON's.
+        lines += [
+            f"{key} = {json.dumps(value if isinstance(value, int | float | list) else str(value), ensure_ascii=False)}"
+            for key, value in table.items()
+            if value is not None
+        ]
+    return "\n".join(lines) + "\n"

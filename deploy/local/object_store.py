@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from deploy.local.errors import FolderDamaged, ProgramMissing
-from deploy.local.jvm import cache_folder
 from deploy.local.ports import PortBook
-from deploy.local.server import Server
-from deploy.local.server_health import Health, http_health
+from deploy.local.pulsar import cache_folder
+from deploy.local.server import Health, Server, http_health
 from waybill.daemon.durable_file import replace_durably
 
 __all__ = ["LakePlace", "ObjectStore"]

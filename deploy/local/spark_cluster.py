@@ -12,10 +12,9 @@ from pathlib import Path
 from pydantic import Field
 
 from deploy.local.errors import ProgramMissing
-from deploy.local.jvm import java
 from deploy.local.ports import PortBook
-from deploy.local.server import Server
-from deploy.local.server_health import Health, SparkHealth
+from deploy.local.pulsar import java
+from deploy.local.server import Health, HttpHealth, Server
 from waybill.daemon.durable_file import create_durably, replace_durably
 from waybill.settings import Settings
 
@@ -109,7 +108,7 @@ class SparkMaster(_SparkDaemon):
 
     def health(self) -> Health:
         """Whether it is the master that gives out executors."""
-        return SparkHealth(url=f"{self.web_url}/json/", field="status", value="ALIVE")
+        return HttpHealth(urls=(f"{self.web_url}/json/",), field="status", value="ALIVE")
 
     def prepare(self) -> None:
         """Draw the secret, and write the interpreter: without `site` no link to the source tree is followed."""
@@ -149,7 +148,7 @@ class SparkWorker(_SparkDaemon):
 
     def health(self) -> Health:
         """Whether it is registered with the master."""
-        return SparkHealth(url=f"{self.web_url}/json/", field="masterurl", value=self._master.url)
+        return HttpHealth(urls=(f"{self.web_url}/json/",), field="masterurl", value=self._master.url)
 
     def arguments(self, at: Sequence[str]) -> Sequence[str]:
         """The worker, with what it may give to executors."""

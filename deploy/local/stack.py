@@ -13,24 +13,24 @@ from typing import NamedTuple, Self
 
 from pydantic import Field
 
-from deploy.local.authority import LocalAuthority
-from deploy.local.credentials import ACCESS_FILE, OPERATOR, StackCredentials
-from deploy.local.daemon import DaemonProcess
-from deploy.local.enrolment_broker import EnrolmentBroker
+from deploy.local.credentials import (
+    ACCESS_FILE,
+    OPERATOR,
+    LocalAuthority,
+    RegionAccess,
+    StackCredentials,
+    exchange_lists,
+    stack_operator,
+)
 from deploy.local.errors import DiskFull, LocalStackError, TopologyHasAddresses
-from deploy.local.folder import hold
-from deploy.local.link import CuttableLink
-from deploy.local.link_server import CuttableLinks
-from deploy.local.mosquitto import MosquittoBroker, MosquittoSecurity, TlsFiles
+from deploy.local.folder import ProcessIdentity, hold
+from deploy.local.links import CuttableLink, CuttableLinks
+from deploy.local.mosquitto import EnrolmentBroker, MosquittoBroker, MosquittoSecurity, TlsFiles
 from deploy.local.object_store import LakePlace, ObjectStore
 from deploy.local.ports import PortBook
-from deploy.local.process import ProcessIdentity
 from deploy.local.pulsar import PulsarCluster, PulsarSettings
-from deploy.local.region_access import RegionAccess, exchange_lists
-from deploy.local.server import Server, ServerState, wait_all
-from deploy.local.server_health import ask_all
+from deploy.local.server import DaemonProcess, Server, ServerState, ask_all, wait_all
 from deploy.local.spark_cluster import SparkCluster, SparkClusterSettings
-from deploy.local.stack_operator import stack_operator
 from deploy.local.stack_settings import write_stack_settings
 from deploy.local.stack_state import LinkRecord, Phase, ServerRecord, StackState
 from geo.replication import ReplicationError, Topology, admins, apply

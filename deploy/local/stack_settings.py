@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from deploy.local.canary_settings import CANARY_TENANT, StackCanary, canary_device, canary_settings
+from deploy.local.credentials import stack_operator
 from deploy.local.ports import PortBook
-from deploy.local.stack_operator import stack_operator
+from deploy.local.server import DaemonProcess, http_health
 from waybill.daemon.durable_file import replace_durably
 from waybill.identity.operator_settings import OPERATOR_SETTINGS
 
@@ -17,7 +18,103 @@ if TYPE_CHECKING:
     from deploy.local.mosquitto import TlsFiles
     from deploy.local.stack import LocalStack
 
-__all__ = ["alerts_settings", "gateway_settings", "settings_files", "write_stack_settings"]
+
+# The settings of a canary on a local stack, as `waybill canary` reads them.
+
+CANARY_TENANT: Final = "canary"
+"""The tenant that is reserved for canaries, as the stack's topology names it."""
+_NOWHERE: Final = (54.6, 4.2)
+"""In the North Sea: nobody drives there."""
+_APART_DEG: Final = 0.1
+"""From the place of one region to that of the next, 6 km: whoever drives through another's fence is metered in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackCanary:
+    """What differs from one canary to the next. Paths are absolute.
+
+    `folder`: of its vehicle. `watched`: names of hops; none: all. `lake`: None: it looks at no table. `object_store`:
+    the table of that name, as TOML. `script`, `limits`: what is not as it is by default.
+    """
+
+    region: str
+    folder: Path
+    token_file: Path
+    status_port: int
+    watched: Collection[str] = ()
+    lake: str | None = None
+    object_store: str = ""
+    lost_after_s: float = 300
+    script: Mapping[str, float] = field(default_factory=dict)
+    limits: Mapping[str, float] = field(default_factory=dict)
+
+
+def canary_device(region: str) -> str:
+    """The name of a region's canary; its account, its fence and its role are named so, too."""
+    return f"{CANARY_TENANT}-{region}"
+
+
+def canary_place(region: str, regions: Iterable[str]) -> tuple[float, float]:
+    """Where the canary of a region drives (latitude, longitude): nobody else does, nor that of another region."""
+    latitude, longitude = _NOWHERE
+    return latitude, round(longitude + _APART_DEG * sorted(regions).index(region), 6)
+
+
+def canary_settings(stack: LocalStack, canary: StackCanary) -> str:
+    """Of a canary whose uplink goes through the link of its region, with or without TLS as the stack has it."""
+    region, device = canary.region, canary_device(canary.region)
+    (latitude, longitude), centre = canary_place(region, stack.topology.regions), stack.topology.centre
+    access = stack.access(device).as_toml()
+    head: dict[str, object] = {"region": region, "device": device, "folder": str(canary.folder)}
+    head |= {"watched": [*canary.watched]} if canary.watched else {}
+    head |= {"lake": canary.lake} if canary.lake else {}
+    head["lost_after_s"] = canary.lost_after_s
+    return f"""{_lines(head)}
+[script]
+{_lines({"latitude": latitude, "longitude": longitude, **canary.script})}
+[limits]
+{_lines(canary.limits)}
+[[agent.uplinks]]
+region = "{region}"
+host = "127.0.0.1"
+port = {stack.links[region].port}
+backoff_max_s = 2
+{_trust(stack, canary)}
+[regional]
+service_url = "{stack.pulsar[stack.topology.regions[region].cluster].service_url}"
+[regional.access]
+{access}
+[centre]
+service_url = "{stack.pulsar[centre].service_url}"
+[centre.access]
+{access}
+{canary.object_store}
+[status]
+port = {canary.status_port}
+"""
+
+
+def _trust(stack: LocalStack, canary: StackCanary) -> str:
+    """Whom its agent trusts, and how it gets its certificate; nothing where nobody is asked."""
+    if stack.authority is None:
+        return ""
+    return f"""[agent.uplinks.tls]
+ca = "{stack.authority.file}"
+
+[agent.enrolment]
+port = {stack.enrolment[canary.region].port}
+host = "127.0.0.1"
+ca = "{stack.authority.file}"
+token_file = "{canary.token_file}"
+backoff_first_s = 1
+backoff_max_s = 5
+"""
+
+
+def _lines(values: Mapping[str, object]) -> str:
+    # numbers, texts and lists of texts: TOML writes them as JSON does
+    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
+
 
 _NOTIFIER: Final = "notifier"
 _OF_REGIONS: Final = ("gateway", "alerts", "agent", "canary")
@@ -278,3 +375,37 @@ operators = "{stack_operator(stack.folder).operators_file}"
 def _write(file: Path, text: str) -> None:
     # For its owner alone: it names tokens and keys.
     replace_durably(file, text.encode(), mode=0o600)
+
+
+# An alert process of a region of the local stack: its settings, and the process itself, not started.
+
+
+def alert_settings(stack: LocalStack, region: str, number: int = 1, *, max_age_s: float | None = None) -> Path:
+    """The settings of `fleet-gateway alerts`, written to the stack's folder. Each of several has a number.
+
+    `max_age_s`: how old an event may be of which it raises an alert; None: as it does by itself.
+    """
+    name = f"{region}-alerts-{number}"
+    folder = stack.folder / f"alerts-{name}"
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder / "alerts.toml"
+    config.write_text(alerts_settings(stack, region, name, _port(stack, name), max_age_s=max_age_s))
+    return config
+
+
+def alert_process(stack: LocalStack, region: str, number: int = 1, *, max_age_s: float | None = None) -> DaemonProcess:
+    """One with these settings: it counts as started once it turns, also as a standby."""
+    config = alert_settings(stack, region, number, max_age_s=max_age_s)
+    url = f"http://127.0.0.1:{_port(stack, f'{region}-alerts-{number}')}"
+    return DaemonProcess.python(
+        f"alerts-{region}-{number}",
+        "gateway",
+        ["alerts", "run", "--config", str(config)],
+        config.parent,
+        healthy_when=http_health(f"{url}/alive"),
+        addresses={"status": f"{url}/status"},
+    )
+
+
+def _port(stack: LocalStack, name: str) -> int:
+    return PortBook(stack.folder / "alert-processes.json").port(name)

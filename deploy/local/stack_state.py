@@ -8,10 +8,9 @@ from typing import Literal
 from pydantic import ValidationError
 
 from deploy.local.errors import FolderDamaged, LinkControlError, StackNotRunning
-from deploy.local.folder import holder
-from deploy.local.link import CuttableLink
-from deploy.local.process import ProcessIdentity, proportional_bytes
-from deploy.local.server_health import Health, ask_all
+from deploy.local.folder import ProcessIdentity, holder, proportional_bytes
+from deploy.local.links import CuttableLink
+from deploy.local.server import Health, ask_all
 from waybill.daemon.bounded_file import read_bounded
 from waybill.daemon.durable_file import replace_durably
 from waybill.settings import Settings

@@ -1,9 +1,20 @@
 """A month that is hard to bill: what a few vehicles did, what arrived when, what was agreed when, and what is right."""
 
-from simulator.month.agreements import PERIODS
-from simulator.month.deliveries import ArrivedBatch, DeviceJournal
 from simulator.month.expected import ExpectedBilling, expected_billing
-from simulator.month.script import Adjust, Close, Decide, Deliver, Issue, Month, Publish, Step, hard_month
+from simulator.month.script import (
+    PERIODS,
+    Adjust,
+    ArrivedBatch,
+    Close,
+    Decide,
+    Deliver,
+    DeviceJournal,
+    Issue,
+    Month,
+    Publish,
+    Step,
+    hard_month,
+)
 
 __all__ = [
     "PERIODS",

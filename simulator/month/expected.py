@@ -4,9 +4,18 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from simulator.month.agreements import PERIODS
-from simulator.month.deliveries import ArrivedBatch, DeviceJournal
-from simulator.month.script import Adjust, Close, Decide, Deliver, Issue, Month, Publish
+from simulator.month.script import (
+    PERIODS,
+    Adjust,
+    ArrivedBatch,
+    Close,
+    Decide,
+    Deliver,
+    DeviceJournal,
+    Issue,
+    Month,
+    Publish,
+)
 from simulator.truth import (
     KnownRecord,
     TrueContracts,

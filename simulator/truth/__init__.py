@@ -4,17 +4,21 @@ Nothing here comes from the packages that it judges. It is slow on purpose: exac
 """
 
 from simulator.truth.charging import TrueCharge, TrueKey, TrueOwed, TrueTax, owed_by
-from simulator.truth.contracts import TrueContracts
-from simulator.truth.errors import TruthError
-from simulator.truth.fence_versions import TrueFences
-from simulator.truth.gaps import TrueUnknown
-from simulator.truth.journal import TruePosition, position_of
-from simulator.truth.ledger import PostedCharge, TrueDocument, TrueLedger
-from simulator.truth.made import Made, content_bytes, made_canary, made_event, made_position, made_raw, made_signal
-from simulator.truth.metering import TrueUsage
-from simulator.truth.quarter_usage import KnownRecord, quarters_used
-from simulator.truth.quarters import TrueDays, TrueQuarter, month_of, quarters_of
-from simulator.truth.truth import Truth
+from simulator.truth.contracts import TrueContracts, TrueDays, TrueQuarter, month_of, quarters_of
+from simulator.truth.metering import KnownRecord, TrueUnknown, TrueUsage, quarters_used
+from simulator.truth.shapes import TrueFences, TruthError
+from simulator.truth.track import (
+    Made,
+    TruePosition,
+    content_bytes,
+    made_canary,
+    made_event,
+    made_position,
+    made_raw,
+    made_signal,
+    position_of,
+)
+from simulator.truth.truth import PostedCharge, TrueDocument, TrueLedger, Truth
 
 __all__ = [
     "KnownRecord",

@@ -6,9 +6,8 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
-from simulator.truth.gates import TrueGate
-from simulator.truth.shapes import DEGREE, ExactPoint, Zone, Zones
-from simulator.truth.standstill import TruePlace
+from simulator.truth.shapes import DEGREE, ExactPoint, TrueGate, Zone, Zones
+from simulator.truth.track import TruePlace
 
 BUFFER_M = 10.0
 SURE_US = LOOK_BACK_US = 120_000_000

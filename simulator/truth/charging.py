@@ -7,10 +7,21 @@ from fractions import Fraction
 from itertools import combinations, groupby
 from typing import NamedTuple
 
-from simulator.truth.contracts import ANY_ZONE, AgreedAccount, AgreedCap, AgreedPrice, AgreedTariff, TrueContracts
-from simulator.truth.errors import TruthError
-from simulator.truth.money import exponent, half_up
-from simulator.truth.quarters import WHOLE_DEVICE, TrueDays, TrueQuarter, quarters_of
+from simulator.truth.contracts import (
+    ANY_ZONE,
+    WHOLE_DEVICE,
+    AgreedAccount,
+    AgreedCap,
+    AgreedPrice,
+    AgreedTariff,
+    TrueContracts,
+    TrueDays,
+    TrueQuarter,
+    exponent,
+    half_up,
+    quarters_of,
+)
+from simulator.truth.shapes import TruthError
 
 # Which price everything has: quarter by quarter, device by device, by the contracts in force in that quarter.
 

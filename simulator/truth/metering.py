@@ -2,20 +2,28 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
-from simulator.truth.charged import ChargedEntries, between, changes, charged_crossings, point
-from simulator.truth.gates import TrueGate
-from simulator.truth.journal import TruePosition
-from simulator.truth.made import Made, content_bytes, is_customer_event
-from simulator.truth.quarters import WHOLE_DEVICE
-from simulator.truth.shapes import DEGREE, OUTSIDE, ExactPoint, Zones
-from simulator.truth.standstill import TruePlace
-from simulator.truth.track import TrueRule, metres, places
+from simulator.truth.charged import ChargedEntries, between, changes, charged_crossings, is_sure, point
+from simulator.truth.contracts import WHOLE_DEVICE, TrueQuarter
+from simulator.truth.shapes import DEGREE, OUTSIDE, ExactPoint, TrueFences, TrueGate, Zones
+from simulator.truth.standstill import NOT_SAID_M, stated_m
+from simulator.truth.track import (
+    EPOCH,
+    Made,
+    TruePlace,
+    TruePosition,
+    TrueRule,
+    content_bytes,
+    is_customer_event,
+    metres,
+    places,
+    tracks,
+)
 
 QUARTER_US = 900_000_000
 
@@ -179,3 +187,160 @@ def whole(pieces: Iterable[Piece]) -> tuple[float, Fraction]:
         lengths.append(piece.length_m)
         durations += piece.duration_ms
     return math.fsum(lengths), durations
+
+
+# What nobody knows of a device's way, by quarters of the hour: from one track to the next, with plain loops.
+
+NOISE_M = 200.0
+"""A beeline up to here is none of a vehicle that moved."""
+SLOW_MPS = 3
+"""A gap is as long as its beeline takes at this speed, at most."""
+DRIVEN_MPS = 1.0
+HOUR_US = 3_600_000_000
+LONGEST_HOURS = 24
+
+
+class TrueUnknown(NamedTuple):
+    """What a device drove in the quarter that begins at `quarter`, and what is unknown of its way by gaps that ended
+    in it: time and beeline, and the entries that it must have made."""
+
+    device: str
+    quarter: datetime
+    driven_ms: int = 0
+    unknown_ms: int = 0
+    unknown_mm: int = 0
+    inferred_entries: int = 0
+
+
+class _GapSum:
+    def __init__(self) -> None:
+        self.driven_us = 0
+        self.unknown_ms: list[float] = []
+        self.beelines_m: list[float] = []
+        self.entries = 0
+
+
+def unknown_of(
+    device: str, positions: list[TruePosition], zones: Zones, rule: TrueRule = "every_fix"
+) -> list[TrueUnknown]:
+    """What is unknown of one device, and what it drove, by quarter; quarters with neither are left out.
+
+    What was driven is of the places where the device is taken to have been; a gap is between two reported ones.
+    """
+    sums = dict[int, _GapSum]()
+    for track in places(positions, rule):
+        for start, end in pairwise(track):
+            spent_us = end.time_us - start.time_us
+            if not end.still and end.metres * 1e6 >= DRIVEN_MPS * spent_us:
+                sums.setdefault(end.time_us // QUARTER_US, _GapSum()).driven_us += spent_us
+    for begin, finish, length_m in _gaps(list(tracks(positions, rule))):
+        total = sums.setdefault(finish.time_us // QUARTER_US, _GapSum())
+        total.unknown_ms.append(min((finish.time_us - begin.time_us) / 1000, length_m * (1000 / SLOW_MPS)))
+        total.beelines_m.append(length_m)
+    for (quarter, _), count in inferred_in(positions, lambda _: zones, rule).items():
+        sums[quarter].entries += count
+    return [_row(device, quarter, total) for quarter, total in sorted(sums.items())]
+
+
+def inferred_in(
+    positions: list[TruePosition], zones_at: Callable[[TruePosition], Zones], rule: TrueRule = "every_fix"
+) -> Counter[tuple[int, str]]:
+    """The entries that a device must have made in gaps, by the quarter (since 1970) and the zone.
+
+    `zones_at`: those in force at a fix; each end of a gap is judged by its own. Both ends must be sure of their side.
+    """
+    found = Counter[tuple[int, str]]()
+    for begin, finish, _ in _gaps(list(tracks(positions, rule))):
+        before, after = (zones_at(fix).at(_point(fix)) for fix in (begin, finish))
+        sure = rule == "every_fix" or all(_is_sure(fix, zones_at(fix), {before, after}) for fix in (begin, finish))
+        found[finish.time_us // QUARTER_US, after] += sure and after not in {OUTSIDE, before}
+    return +found
+
+
+def _is_sure(fix: TruePosition, zones: Zones, names: set[str]) -> bool:
+    """Whether a fix by itself is on one side of each of these zones, as far as they are in force, for sure."""
+    uncertain_m = stated_m(fix) or NOT_SAID_M / 2.0
+    return all(is_sure(zone, _point(fix), uncertain_m) for zone in zones.in_order if zone.id in names)
+
+
+def _gaps(found: list[list[TruePosition]]) -> Iterator[tuple[TruePosition, TruePosition, float]]:
+    """The fixes around each gap in which the device moved, and how far they are apart.
+
+    Fixes that no track takes end none. What is longer than a day is silence.
+    """
+    for before, after in pairwise(found):
+        start, end = before[-1], after[0]
+        length_m = _beeline_m(start, end)
+        if end.time_us // HOUR_US - start.time_us // HOUR_US <= LONGEST_HOURS and length_m > NOISE_M:
+            yield start, end, length_m
+
+
+def _point(fix: TruePosition) -> ExactPoint:
+    return ExactPoint(fix.longitude_e7 * (DEGREE // 10**7), fix.latitude_e7 * (DEGREE // 10**7))
+
+
+def _beeline_m(start: TruePosition, end: TruePosition) -> float:
+    return metres(start.latitude_e7 / 1e7, start.longitude_e7 / 1e7, end.latitude_e7 / 1e7, end.longitude_e7 / 1e7)
+
+
+def _row(device: str, quarter: int, total: _GapSum) -> TrueUnknown:
+    return TrueUnknown(
+        device,
+        datetime.fromtimestamp(quarter * 900, UTC),
+        round(Fraction(total.driven_us, 1000)),
+        round(math.fsum(total.unknown_ms)),
+        round(math.fsum(total.beelines_m) * 1000),
+        total.entries,
+    )
+
+
+# From the records of a device to what it used, by quarters of an hour: each segment by the fences in force then.
+
+
+class KnownRecord(NamedTuple):
+    """A record that is known, and the fix if it is one."""
+
+    made: Made
+    position: TruePosition | None = None
+
+
+def quarters_used(tenant: str, device: str, records: Iterable[KnownRecord], fences: TrueFences) -> list[TrueQuarter]:
+    """The usage of one device, sorted by quarter and zone; `records` in the order in which they were made."""
+    records = list(records)
+    pieces: dict[tuple[int, str], list[Piece]] = {}
+
+    def zones_at(end: TruePlace | TruePosition) -> Zones:
+        return fences.at(_moment(end.time_us))
+
+    positions = [record.position for record in records if record.position is not None]
+    for track in places(positions, "standstill"):
+        charges = ChargedEntries(track, zones_at)
+        for start, end in pairwise(track):
+            for _, piece in pieces_of([start, end], zones_at(end)):
+                charged = piece.entered and piece.zone and charges.charged(piece.zone, piece.begin_us)
+                pieces.setdefault((end.time_us // QUARTER_US, piece.zone), []).append(
+                    piece._replace(entered=int(bool(charged)))
+                )
+    rows = [_moved(tenant, device, quarter, zone, found) for (quarter, zone), found in pieces.items()]
+    for (quarter, zone), count in inferred_in(positions, zones_at, "standstill").items():
+        rows.append(TrueQuarter(tenant, device, _moment(quarter * QUARTER_US), zone, inferred_entries=count))
+    wholes = whole_usage_of(device, Counter(record.made for record in records))
+    rows += [TrueQuarter(tenant, *whole) for whole in wholes]
+    return sorted(row for row in rows if any(row[4:]))
+
+
+def _moved(tenant: str, device: str, quarter: int, zone: str, pieces: list[Piece]) -> TrueQuarter:
+    """Rounds once, half to even; coming out of all zones is no entry."""
+    return TrueQuarter(
+        tenant,
+        device,
+        _moment(quarter * QUARTER_US),
+        zone,
+        round(math.fsum(piece.length_m for piece in pieces) * 1000),
+        round(sum((piece.duration_ms for piece in pieces), Fraction(0))),
+        sum(piece.entered for piece in pieces) if zone else 0,
+    )
+
+
+def _moment(time_us: int) -> datetime:
+    return (EPOCH + timedelta(microseconds=time_us)).astimezone(UTC)

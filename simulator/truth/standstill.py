@@ -10,7 +10,7 @@ from fractions import Fraction
 from itertools import accumulate
 from typing import NamedTuple
 
-from simulator.truth.journal import TruePosition
+from simulator.truth.track import TruePosition
 
 NOT_SAID_M = 20.0
 PARKED_SIGMA_M, PARKED_CREEP_M = 10.0, 60.0

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from deploy.local.jvm import cache_folder
+from deploy.local.pulsar import cache_folder
 
 _TOKEN = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\[[^\]]*\]|[a-zA-Z_:][\w:]*|[0-9][\w.]*|[^\s\w])""")
 _NAME = re.compile(r"[a-zA-Z_:][\w:]*")

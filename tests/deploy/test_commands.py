@@ -15,7 +15,7 @@ import deploy.local
 from deploy.demo.cli import print_next_commands
 from deploy.local import LocalStack, StackSettings, StackState
 from deploy.local.cli import StackView
-from deploy.local.process import ProcessIdentity
+from deploy.local.folder import ProcessIdentity
 from waybill.commands import SUBCOMMANDS, command_line
 
 

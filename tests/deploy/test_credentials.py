@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local import LocalStack, PortBook, stack_access
-from deploy.local.authority import LocalAuthority
-from deploy.local.credentials import StackCredentials
+from deploy.local.credentials import LocalAuthority, StackCredentials
 from deploy.local.stack import DEFAULT_TOPOLOGY
 from geo.replication import Topology
 from waybill.identity.tokens import read_claims

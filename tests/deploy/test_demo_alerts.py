@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cloud_jobs.billing.contracts import CANARY
-from deploy.demo.alerting import AlertFindings, find_verdicts, judge_alerts
+from deploy.demo.watching import AlertFindings, find_verdicts, judge_alerts
 from geo.alerts import Alert
 from tests.cloud_jobs.billing.register.billed_lake import BilledLake
 from tests.system.lake_of_fixes import derive

@@ -10,7 +10,7 @@ import pytest
 
 from cloud_jobs.billing.documents import charges_of
 from cloud_jobs.billing.register.documents_of import issued_document
-from deploy.demo.document_audit import DocumentAudit, audit_documents
+from deploy.demo.audit import DocumentAudit, audit_documents
 from deploy.demo.plan import DemoSettings, plan_demo
 from simulator.truth import PostedCharge, TrueDays, TrueDocument, TrueKey, TrueLedger, TrueTax
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, price, tariff

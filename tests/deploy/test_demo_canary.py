@@ -14,13 +14,13 @@ from rich.console import Console
 from cloud_jobs.billing.contracts import CANARY
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.tables import write_data_files
-from deploy.canary.probe_at_hop import HopColour
+from deploy.canary.ledger import HopColour
 from deploy.canary.status import CanaryStatus
 from deploy.demo.audit import Audit, ingested_records
-from deploy.demo.canary import CanaryFindings
 from deploy.demo.cli import as_json, verdict_table
 from deploy.demo.plan import DemoSettings, plan_demo
-from deploy.local.canary_settings import CANARY_TENANT
+from deploy.demo.watching import CanaryFindings
+from deploy.local.stack_settings import CANARY_TENANT
 from tests.cloud_jobs.billing.register.billed_lake import LONG_AGO, NOW, BilledLake
 from tests.deploy.canary.test_canary_status import status
 from tests.deploy.test_demo_faults import HAPPENED

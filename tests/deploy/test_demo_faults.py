@@ -17,11 +17,10 @@ from rich.console import Console
 
 from deploy.demo.audit import Audit
 from deploy.demo.cli import ProgressLine, as_json, verdict_table
-from deploy.demo.errors import DemoError
-from deploy.demo.faults import FaultFindings
-from deploy.demo.plan import DemoSettings, plan_demo
+from deploy.demo.plan import DemoError, DemoSettings, plan_demo
 from deploy.demo.scenario import DemoDrive, DemoScenario, Standstill
-from deploy.local.process import cpu_seconds
+from deploy.demo.watching import FaultFindings
+from deploy.local.folder import cpu_seconds
 from simulator import Progress, Scenario, Summary, VehicleMessage
 
 HAPPENED = FaultFindings(

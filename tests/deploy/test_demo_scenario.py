@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from deploy.demo.errors import DemoError
-from deploy.demo.plan import DemoSettings, plan_demo
+from deploy.demo.plan import DemoError, DemoSettings, plan_demo
 from deploy.demo.scenario import DemoScenario
 
 

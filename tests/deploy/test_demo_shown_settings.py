@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from deploy.demo import alerting, processes
+from deploy.demo import processes
+from deploy.demo import watching as alerting
 
 
 class Process:

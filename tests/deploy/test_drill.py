@@ -28,8 +28,8 @@ from deploy.drill.cli import (
     sweep_table,
 )
 from deploy.drill.drills import CentralTable, Outcome
+from deploy.drill.environment import Drill, DrillSettings, Moment
 from deploy.drill.findings import compute_findings
-from deploy.drill.settings import Drill, DrillSettings, Moment
 from tests.deploy.test_drill_findings import TIMELINE
 from waybill.record import IntervalSet
 

@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from deploy.drill.alert_audit import AlertAudit, VerdictRow, audit_alerts
 from deploy.drill.cli import as_json, drill_table
-from deploy.drill.course import FEATURES, position_at
 from deploy.drill.drills import Outcome
-from deploy.drill.findings import compute_findings
-from deploy.drill.settings import Drill
+from deploy.drill.environment import FEATURES, Drill, position_at
+from deploy.drill.findings import AlertAudit, VerdictRow, audit_alerts, compute_findings
 from geo.alerts import AlertVerdict, VerdictKind
 from geo.spatial.event_ids import Revision
 from tests.deploy.test_drill import printed

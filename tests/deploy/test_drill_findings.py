@@ -17,8 +17,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_jobs.lake.coverage import DeviceStream
-from deploy.drill.findings import BatchCounts, Commit, DrillObservations, compute_findings
-from deploy.drill.record_ids import SeenRange, common, count, minus, record_ids_of, union
+from deploy.drill.findings import (
+    BatchCounts,
+    Commit,
+    DrillObservations,
+    SeenRange,
+    common,
+    compute_findings,
+    count,
+    minus,
+    record_ids_of,
+    union,
+)
 from waybill.record import IntervalSet
 
 DEVICE = DeviceStream("fleet", "eu-0001", 7)

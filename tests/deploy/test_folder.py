@@ -16,8 +16,7 @@ import pytest
 
 from deploy.local import FolderDamaged, FolderNotOurs, FolderOfAnother, StackInUse, StackNotRunning, StackState
 from deploy.local.cli import start_in_background, stop_running
-from deploy.local.folder import claim, empty, hold, holder
-from deploy.local.process import ProcessIdentity
+from deploy.local.folder import ProcessIdentity, claim, empty, hold, holder
 from tests.waiting import PATIENCE
 
 HOLD = (
@@ -211,7 +210,7 @@ def test_a_process_that_got_the_id_of_another_is_never_signalled(sleeper: subpro
 
 def test_a_process_of_another_user_is_not_signalled_and_that_is_said() -> None:
     code = (
-        "import os, signal, sys\nfrom deploy.local.process import ProcessIdentity\n"
+        "import os, signal, sys\nfrom deploy.local.folder import ProcessIdentity\n"
         "one = ProcessIdentity.of(int(sys.argv[1]))\nos.setuid(65534)\n"
         "try:\n    one.send(signal.SIGTERM)\nexcept PermissionError:\n    print('refused')\n"
     )

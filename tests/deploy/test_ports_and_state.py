@@ -23,8 +23,7 @@ from deploy.local import (
     http_health,
 )
 from deploy.local.errors import TopologyHasAddresses
-from deploy.local.folder import hold
-from deploy.local.process import ProcessIdentity
+from deploy.local.folder import ProcessIdentity, hold
 from deploy.local.stack import with_addresses
 from deploy.local.stack_state import LinkRecord, ServerRecord
 

@@ -13,7 +13,7 @@ from threading import Thread
 import pytest
 
 from deploy.local import DaemonProcess, PulsarCluster, ServerFailed, ServerState, wait_all
-from deploy.local.process import children
+from deploy.local.folder import children
 from tests.waiting import PATIENCE, wait_until
 
 SLEEP = "import time; time.sleep(60)"

@@ -25,7 +25,7 @@ from deploy.local import (
     free_port,
     http_health,
 )
-from deploy.local.server_health import ask_all
+from deploy.local.server import ask_all
 from tests.waiting import wait_until
 from waybill.commands import SUBCOMMANDS, command_line
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 
-from deploy.local.jvm import cache_folder
+from deploy.local.pulsar import cache_folder
 from deploy.wheel import PROJECT, ROOT, brought, write_lists
 
 # A name that is asked of a public index, in a command line or in the arguments of one; a path to a wheel is none.

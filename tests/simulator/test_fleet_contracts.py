@@ -11,10 +11,9 @@ import pytest
 
 from cloud_jobs.billing.contracts import Account, LegalEntity, Tariff
 from simulator import generated_scenario, with_discount, with_two_tenants
-from simulator.fleet_contracts import contracts_toml
-from simulator.toml_text import toml_text
+from simulator.fleet import contracts_toml, toml_text
 from simulator.truth import TrueContracts, TrueQuarter, TruthError, month_of, owed_by
-from simulator.truth.money import half_up
+from simulator.truth.contracts import half_up
 from tests.simulator.runs import run_in
 
 SCENARIO = with_two_tenants(generated_scenario(seed=7, vehicles=10, regions=("eu", "us")))

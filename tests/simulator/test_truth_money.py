@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.truth import TruthError
-from simulator.truth.money import exponent, half_up
+from simulator.truth.contracts import exponent, half_up
 
 
 @given(st.fractions(0, 10**9))

@@ -10,9 +10,8 @@ import pytest
 from cloud_jobs.lake.schemas import WHOLE_DEVICE
 from geo.spatial import Fixes, TrackSettings
 from simulator.truth import TruePosition
-from simulator.truth.gates import read_gates
 from simulator.truth.metering import gate_usage_of, usage_of
-from simulator.truth.shapes import read_zones
+from simulator.truth.shapes import read_gates, read_zones
 from tests.geo.spatial.noisy_drives import HOME, ROADS, Drive, Receiver, drive, parked
 from tests.simulator.test_truth_against_the_engine import quarters_of
 from tests.usage_rows import metered_rows

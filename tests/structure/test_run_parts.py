@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.process import ProcessIdentity
+from deploy.local.folder import ProcessIdentity
 
 ROOT = Path(__file__).resolve().parents[2]
 BOUND_S = 60

@@ -14,7 +14,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from deploy.demo.guarding import open_session
+from deploy.demo.processes import open_session
 from deploy.local import free_port
 from gateway.access.config import AccessEndpoint
 from gateway.access.status import AccessStatus, read_access_status

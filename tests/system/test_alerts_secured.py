@@ -10,7 +10,7 @@ import pytest
 
 from cloud_jobs.reference.files import Signing, make_version, publish
 from deploy.local import LocalStack, stack_operator
-from deploy.local.alert_process import alert_process, alert_settings
+from deploy.local.stack_settings import alert_process, alert_settings
 from gateway.alerts.config import AlertSettings
 from gateway.alerts.status import read_alerts_status
 from geo.alerts import Alert, decode_alert

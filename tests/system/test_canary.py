@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from deploy.canary.cli import app
-from deploy.canary.hops import Hop
-from deploy.canary.probe_at_hop import HopColour
+from deploy.canary.config import Hop
+from deploy.canary.ledger import HopColour
 from deploy.canary.status import CanaryStatus
-from deploy.drill.canary_environment import CanaryEnvironment, canary_environment
+from deploy.drill.canary_drill import CanaryEnvironment, canary_environment
 from deploy.local import LocalStack
 from tests.waiting import wait_until
 

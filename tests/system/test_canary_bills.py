@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 
 from cloud_jobs.lake.tables import Lake
-from deploy.canary.config import CanarySettings
-from deploy.canary.expected_bill import bill_fault
-from deploy.canary.reference_texts import contracts_text, fence_text
-from deploy.canary.script import CanaryScript
-from deploy.canary.sensor import canary_name
+from deploy.canary.config import CanaryScript, CanarySettings
+from deploy.canary.probes import canary_name
+from deploy.canary.reference import bill_fault, contracts_text, fence_text
 from simulator.month import ArrivedBatch, Deliver, Month, Publish, hard_month
 from tests.deploy.canary.canaries import canary_settings
 from tests.system.billed_month import MARCH, Centre, billed

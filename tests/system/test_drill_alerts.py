@@ -7,8 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from deploy.drill.drills import Outcome, run_drill
-from deploy.drill.environment import DrillEnvironment, drill_stack, open_environment
-from deploy.drill.settings import Drill, DrillSettings, FleetSettings
+from deploy.drill.environment import (
+    Drill,
+    DrillEnvironment,
+    DrillSettings,
+    FleetSettings,
+    drill_stack,
+    open_environment,
+)
 
 pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.alone, pytest.mark.timeout(1200)]
 

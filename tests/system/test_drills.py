@@ -13,8 +13,14 @@ import pytest
 
 from deploy.drill.cli import MOMENTS, SNAPSHOTS_S, TRIGGERS_S, points, sweep
 from deploy.drill.drills import Outcome, run_drill
-from deploy.drill.environment import DrillEnvironment, drill_stack, open_environment
-from deploy.drill.settings import Drill, DrillSettings, FleetSettings
+from deploy.drill.environment import (
+    Drill,
+    DrillEnvironment,
+    DrillSettings,
+    FleetSettings,
+    drill_stack,
+    open_environment,
+)
 
 pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.nightly, pytest.mark.timeout(900)]
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from cloud_jobs.config import CloudSettings
 from deploy.canary.checks import problems as canary_problems
 from deploy.canary.config import CanarySettings
-from deploy.demo.guarding import open_session
+from deploy.demo.processes import open_session
 from deploy.local import LocalStack
 from deploy.local.cli import settings_line
 from deploy.local.stack_settings import settings_files

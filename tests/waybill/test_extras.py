@@ -23,15 +23,15 @@ COMMANDS = PROGRAMS | {f"waybill {name}": command for name, command in SUBCOMMAN
 
 STARTED = {
     "edge-agent": ["edge_agent.daemon"],
-    "waybill up": ["deploy.local.proxy_process"],
+    "waybill up": ["deploy.local.links"],
     "waybill demo": [
-        "deploy.local.proxy_process",
+        "deploy.local.links",
         "edge_agent.cli",
         "edge_agent.daemon",
         "gateway.cli",
         "cloud_jobs.__main__",
     ],
-    "waybill drill": ["deploy.local.proxy_process", "cloud_jobs.__main__"],
+    "waybill drill": ["deploy.local.links", "cloud_jobs.__main__"],
 }
 """What a command starts as a process of its own."""
 

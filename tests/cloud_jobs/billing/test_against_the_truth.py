@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cloud_jobs.billing.units import EXPONENT_OF, exponent
-from simulator.truth.money import exponent as true_exponent
+from simulator.truth.contracts import exponent as true_exponent
 
 
 def test_every_currency_has_the_truth_s_number_of_digits() -> None:

@@ -11,10 +11,11 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from deploy.canary.hops import Hop
-from deploy.canary.probe_at_hop import HopColour
+from deploy.canary.config import Hop
+from deploy.canary.ledger import HopColour
 from deploy.canary.status import CanaryStatus
 from deploy.drill.canary_drill import (
+    CanaryEnvironment,
     CanaryFault,
     FaultOutcome,
     chosen_faults,
@@ -22,10 +23,10 @@ from deploy.drill.canary_drill import (
     faults_at,
     faults_table,
     run_faults,
+    small_topology,
 )
-from deploy.drill.canary_environment import CanaryEnvironment, small_topology
 from deploy.drill.cli import app
-from deploy.drill.errors import DrillError
+from deploy.drill.environment import DrillError
 from deploy.local import LocalStackError
 from geo.replication import Topology
 from tests.deploy.canary.test_canary_status import status

@@ -14,11 +14,10 @@ import pytest
 from cloud_jobs.billing.contracts import is_canary
 from cloud_jobs.reference.files import read_reference
 from deploy.canary import service as topic_observers
-from deploy.canary.agent_file import agent_settings, settings_toml
-from deploy.canary.checks import problems, warnings
+from deploy.canary.checks import agent_settings, problems, settings_toml, warnings
+from deploy.canary.config import Hop
 from deploy.canary.errors import NotLookedAt
-from deploy.canary.hops import Hop
-from deploy.canary.reference_texts import contracts_text, fence_text, write_reference
+from deploy.canary.reference import contracts_text, fence_text, write_reference
 from deploy.canary.service import TopicReaders
 from edge_agent.config import AgentSettings
 from tests.deploy.canary.canaries import canary_settings

@@ -16,8 +16,8 @@ from rich.table import Table
 from typer.testing import CliRunner
 
 from deploy.canary.cli import app
-from deploy.canary.hops import PARENT, Hop
-from deploy.canary.probe_at_hop import HopColour
+from deploy.canary.config import PARENT, Hop
+from deploy.canary.ledger import HopColour
 from deploy.canary.service import _drive, health
 from deploy.canary.status import CanaryStatus, HopStatus, exit_status, regions_table, status_table
 from deploy.canary.watch import CanaryWatch

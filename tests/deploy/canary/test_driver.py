@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy.canary import sent_probes
-from deploy.canary.hops import Hop
-from deploy.canary.probe_at_hop import HopColour
-from deploy.canary.sent_probes import SentProbes
+from deploy.canary import probes as sent_probes
+from deploy.canary.config import Hop
+from deploy.canary.ledger import HopColour
+from deploy.canary.probes import SentProbes
 from deploy.canary.service import ProbeDriver
 from deploy.canary.watch import CanaryWatch
 from tests.deploy.canary.canaries import canary_settings

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deploy.canary import lake_observers
-from deploy.canary.hops import Hop
+from deploy.canary.config import Hop
 from deploy.canary.lake_observers import EventObserver
 from deploy.canary.watch import CanaryWatch
 from geo.spatial import DayEvent, identified

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.canary.expected_bill import CURRENCY, bill_fault, expected_minor
+from deploy.canary.reference import CURRENCY, bill_fault, expected_minor
 
 ENTRIES = st.integers(0, 10**6)
 

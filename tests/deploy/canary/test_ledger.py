@@ -6,9 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from deploy.canary.hops import PARENT, Hop, ProbeItem
-from deploy.canary.ledger import RECENT, CanaryLedger
-from deploy.canary.probe_at_hop import HopColour, HopCounts
+from deploy.canary.config import PARENT, Hop, ProbeItem
+from deploy.canary.ledger import RECENT, CanaryLedger, HopColour, HopCounts
 
 LIMITS_S = dict.fromkeys(Hop, 10.0)
 A, B, X = ProbeItem("a", 0), ProbeItem("b", 0), ProbeItem("x", 0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.canary.hops import Hop, ProbeItem
-from deploy.canary.probe_at_hop import HopColour, HopCounts
+from deploy.canary.config import Hop, ProbeItem
+from deploy.canary.ledger import HopColour, HopCounts
 from tests.deploy.canary.test_ledger import Ledger
 
 Step = tuple[int, Hop, str]

@@ -14,7 +14,7 @@ from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.stored_files import read_stored
 from cloud_jobs.maintenance.compaction import FileLimits, Rewriter
 from cloud_jobs.maintenance.sweeping import table_files
-from deploy.canary.device_records import DeviceRecords
+from deploy.canary.lake_observers import DeviceRecords
 from tests.cloud_jobs.ingest.centre import NOON_US, batch, new_ingest, new_lake, take_in
 
 

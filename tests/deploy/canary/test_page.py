@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from cloud_jobs.billing.contracts import CANARY
 from cloud_jobs.reference.files import read_reference
 from deploy.canary.config import CanarySettings
-from deploy.canary.reference_texts import contracts_text, fence_text, write_reference
+from deploy.canary.reference import contracts_text, fence_text, write_reference
 from deploy.local.stack import DEFAULT_TOPOLOGY
 from geo.reference.messages import scope_of
 from waybill.commands import SUBCOMMANDS, command_line

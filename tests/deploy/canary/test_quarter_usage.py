@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.canary.hops import ProbeItem
-from deploy.canary.money_observer import ProbeCover, QuarterUsage, covered, usage_fault
+from deploy.canary.config import ProbeItem
+from deploy.canary.lake_observers import ProbeCover, QuarterUsage, covered, usage_fault
 
 INSIDE_MM = 100_000
 ITEMS = [ProbeItem("position", at) for at in range(5)]

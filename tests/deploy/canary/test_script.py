@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.canary.script import CanaryScript, ScriptSettings
-from deploy.local.canary_settings import canary_place
+from deploy.canary.config import CanaryScript, ScriptSettings
+from deploy.local.stack_settings import canary_place
 from geo.spatial import (
     FenceSet,
     Fixes,

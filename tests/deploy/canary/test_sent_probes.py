@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.canary import sent_probes
+from deploy.canary import probes as sent_probes
 from deploy.canary.errors import StateFileDamaged
-from deploy.canary.sent_probes import SentProbes
+from deploy.canary.probes import SentProbes
 
 PER_QUARTER = 4
 

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.canary.script import CanaryScript, ScriptSettings
-from deploy.canary.shown_events import EventBook, EventOfProbe, events_in_force
+from deploy.canary.config import CanaryScript, ScriptSettings
+from deploy.canary.watch import EventBook, EventOfProbe, events_in_force
 from geo.spatial import DayEvent, identified
 
 SCRIPT = CanaryScript(ScriptSettings(latitude=54.6, longitude=4.2))

@@ -7,10 +7,9 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.canary.hops import ProbeItem
-from deploy.canary.script import CANARY, POSITION, CanaryScript, ScriptSettings
-from deploy.canary.sensor import canary_name
-from deploy.canary.shown_records import RecordBook, RecordOfProbe, content_fault, records_of_batch
+from deploy.canary.config import CANARY_RECORD, POSITION, CanaryScript, ProbeItem, ScriptSettings
+from deploy.canary.probes import canary_name
+from deploy.canary.watch import RecordBook, RecordOfProbe, content_fault, records_of_batch
 from waybill.record import Batch, Body, Canary, Position, Record, encode
 
 SCRIPT = CanaryScript(ScriptSettings(latitude=54.6, longitude=4.2))
@@ -55,7 +54,7 @@ def test_what_was_sent_has_no_fault_and_a_place_or_name_that_is_another_has(orde
     assert {content_fault(SCRIPT, DEVICE, NUMBER, one) for one in mine} == {""}
     fix = next(one for one in mine if one.item.name == POSITION)
     assert content_fault(SCRIPT, DEVICE, NUMBER, fix._replace(place=(54.6, 4.3)))
-    name = next(one for one in mine if one.item.name == CANARY)
+    name = next(one for one in mine if one.item.name == CANARY_RECORD)
     assert content_fault(SCRIPT, DEVICE, NUMBER, name._replace(name=canary_name(DEVICE, NUMBER + 1)))
 
 
@@ -63,6 +62,6 @@ def test_a_batch_gives_its_fixes_and_canaries_and_one_of_another_device_nothing(
     bodies: list[Body] = [Canary(id="x"), Position(latitude=1.0, longitude=2.0)]
     batch = Batch(DEVICE, EPOCH, 2, tuple(Record(at, 5_000_000, body) for at, body in enumerate(bodies, 1)), (), 0)
     named, fix = records_of_batch(encode(batch), DEVICE)
-    assert (named.item, named.name) == (ProbeItem(CANARY, 5_000), "x")
+    assert (named.item, named.name) == (ProbeItem(CANARY_RECORD, 5_000), "x")
     assert (fix.item, fix.record_id, fix.place) == (ProbeItem(POSITION, 5_000), (EPOCH, 2), (1.0, 2.0))
     assert records_of_batch(encode(batch), "another") == []

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from deploy.local import LinkControlError
-from deploy.local.link import answered_state
-from deploy.local.proxy import MAX_LINE_BYTES, LinkCommand, LinkConfig, ProxyLink, answer_command
+from deploy.local.links import MAX_LINE_BYTES, LinkCommand, LinkConfig, ProxyLink, answer_command, answered_state
 from tests.fuzz.bounds import check_refusal
 
 

@@ -15,7 +15,7 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference.commands import app
 from cloud_jobs.reference.tables import store
 from geo.reference.messages import ANYBODY
-from simulator.toml_text import toml_text
+from simulator.fleet import toml_text
 from tests.cloud_jobs.billing.contracts.checks import PUBLISHED, WHOLE, checked
 from tests.cloud_jobs.billing.contracts.makers import (
     account,

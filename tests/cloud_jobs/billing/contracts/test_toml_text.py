@@ -13,7 +13,7 @@ from cloud_jobs.billing.contracts import Account, Tariff, contracts_of_toml
 from cloud_jobs.billing.contracts.fields import unprintable
 from cloud_jobs.billing.contracts.toml_text import MAX_TOML_CONTRACTS_BYTES
 from cloud_jobs.billing.units import EXPONENT_OF, MEASURE_OF, Meter, MeterZones
-from simulator.toml_text import toml_text
+from simulator.fleet import toml_text
 from tests.cloud_jobs.billing.contracts.makers import ADDRESS
 
 EXAMPLE = """\

@@ -13,7 +13,7 @@ import pytest
 from lxml import etree
 from saxonche import PySaxonProcessor
 
-from deploy.local.jvm import cache_folder
+from deploy.local.pulsar import cache_folder
 
 RULES = "external/schematron/1.3.14.2/ubl/EN16931-UBL-validation.xslt"
 SCHEMAS = "external/schemas/ubl21/"

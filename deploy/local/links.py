@@ -1,30 +1,25 @@
-"""A TCP proxy whose links can be cut, healed and slowed: what the process behind `CuttableLinks` does.
-
-A control connection carries one JSON line each way, of MAX_LINE_BYTES, within five seconds. Bounds of a link: 64 kB a
-chunk and `_CHUNKS` chunks waiting in each direction.
-"""
+"""The server that carries all links of a stack."""
 
 import asyncio
 import contextlib
 import hmac
 import json
-from collections.abc import Mapping
+import secrets
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
+from deploy.local.errors import LinkControlError
+from deploy.local.ports import PortBook
+from deploy.local.server import Health, MqttHealth, Server
+from waybill.daemon.durable_file import replace_durably
 from waybill.settings import Settings, one_line
 
-__all__ = [
-    "MAX_LINE_BYTES",
-    "LinkCommand",
-    "LinkConfig",
-    "ProxyConfig",
-    "ProxyLink",
-    "ProxyLinkState",
-    "answer_command",
-    "serve",
-]
+# A TCP proxy whose links can be cut, healed and slowed: what the process behind `CuttableLinks` does.
 
 _HOST = "127.0.0.1"
 _CHUNK_BYTES = 64 * 1024
@@ -220,3 +215,117 @@ async def serve(config: ProxyConfig) -> None:
             lambda r, w: _control(links, config.secret, r, w), _HOST, config.control, limit=MAX_LINE_BYTES
         )
         group.create_task(control.serve_forever())
+
+
+# Links that can be cut, healed and slowed, by whoever knows the port of their control.
+
+
+class CuttableLink:
+    """One TCP link: connect to `port` and you reach `target`, while the link holds.
+
+    It needs only the control port and its secret, so another process of the stack's owner may use it.
+    """
+
+    def __init__(self, name: str, port: int, target: int, control: int, secret: str) -> None:
+        self.name, self.port, self.target, self.control, self.secret = name, port, target, control, secret
+
+    def cut(self, *, silent: bool = False) -> ProxyLinkState:
+        """Reset all connections and refuse new ones; `silent`: keep them and move no byte."""
+        return self._send(LinkCommand(link=self.name, secret=self.secret, action="cut", silent=silent))
+
+    def heal(self) -> ProxyLinkState:
+        """Let traffic through again."""
+        return self._send(LinkCommand(link=self.name, secret=self.secret, action="heal"))
+
+    def delay(self, seconds: float) -> ProxyLinkState:
+        """Hold every chunk for this long, each way (0 to 10 s)."""
+        return self._send(LinkCommand(link=self.name, secret=self.secret, action="delay", delay_s=seconds))
+
+    def state(self) -> ProxyLinkState:
+        """Whether it is cut, its delay, its open connections and the bytes it carried."""
+        return self._send(LinkCommand(link=self.name, secret=self.secret, action="state"))
+
+    def _send(self, command: LinkCommand) -> ProxyLinkState:
+        try:
+            with socket.create_connection((_HOST, self.control), timeout=_CONTROL_S) as control:
+                control.sendall(command.model_dump_json().encode() + b"\n")
+                with control.makefile("rb") as answers:
+                    # Whoever has the port now may be another process than the links'.
+                    answer = answers.readline(MAX_LINE_BYTES)
+        except OSError as broken:
+            raise LinkControlError(
+                self.name, f"its control on port {self.control} did not answer: {broken}"
+            ) from broken
+        return answered_state(self.name, answer)
+
+
+class _ControlAnswer(BaseModel):
+    """The line that answers a command."""
+
+    state: ProxyLinkState | None = None
+    error: str = "empty answer"
+
+
+def answered_state(link: str, line: bytes) -> ProxyLinkState:
+    """The state of a link that a line says. Raises LinkControlError."""
+    try:
+        answer = _ControlAnswer.model_validate_json(line or b"{}")
+    except ValidationError as broken:
+        raise LinkControlError(link, f"its control answered with no state ({broken.error_count()} faults)") from broken
+    if answer.state is None:
+        raise LinkControlError(link, one_line(answer.error))
+    return answer.state
+
+
+_PROCESS = "import sys; from deploy.local.links import serve_file; serve_file(sys.argv[1])"
+
+
+def serve_file(config: str) -> None:
+    """What the process behind `CuttableLinks` does; `config`: a file of ProxyConfig."""
+    asyncio.run(serve(ProxyConfig.model_validate_json(Path(config).read_text())))
+
+
+class CuttableLinks(Server):
+    """One small process that carries all links of a stack.
+
+    `targets` maps the name of a link to the loopback port that it leads to; `links` has the links by name.
+    """
+
+    kind = "links"
+    start_timeout_s = 20.0
+    stop_timeout_s = 5.0
+
+    def __init__(
+        self, folder: Path, targets: Mapping[str, int], *, name: str = "links", ports: PortBook | None = None
+    ) -> None:
+        super().__init__(name, folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._ports = ports or PortBook(self.folder / "ports.json")
+        self.control = self._ports.port(f"{name}.control")
+        self._secret = secrets.token_urlsafe(32)
+        self.links = {
+            name: CuttableLink(name, self._ports.port(f"link.{name}"), target, self.control, self._secret)
+            for name, target in targets.items()
+        }
+
+    def addresses(self) -> dict[str, str]:
+        """The port of each link."""
+        return {name: f"{_HOST}:{link.port}" for name, link in self.links.items()}
+
+    def prepare(self) -> None:
+        """Write the proxy's configuration."""
+        links = {name: LinkConfig(listen=link.port, target=link.target) for name, link in self.links.items()}
+        config = ProxyConfig(control=self.control, secret=self._secret, links=links)
+        replace_durably(self._config, config.model_dump_json(indent=2).encode(), mode=0o600)
+
+    def command(self) -> Sequence[str]:
+        """The proxy's process, run by this interpreter."""
+        return [sys.executable, "-c", _PROCESS, str(self._config)]
+
+    def health(self) -> Health:
+        """Whether the control accepts a connection."""
+        return MqttHealth(port=self.control, is_plain=False)
+
+    @property
+    def _config(self) -> Path:
+        return self.folder / "links.json"
