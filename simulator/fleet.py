@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from simulator.drive import Plane, PlanePoint, Track
+from simulator.drive import Track
 from simulator.errors import ScenarioError
 from simulator.replay import Recording
+from simulator.roads import Plane, PlanePoint
 from simulator.scenario import (
     UNITS,
     Faults,

@@ -8,8 +8,8 @@ from random import Random
 from typing import NamedTuple
 
 from simulator import messages
-from simulator.drive import Plane, PlanePoint, Roads, distance_m, heading_deg
 from simulator.messages import VehicleMessage
+from simulator.roads import Plane, PlanePoint, Roads, distance_m, heading_deg
 from simulator.scenario import GpsNoise
 from waybill.record import VEHICLE_CANARY, VEHICLE_EVENT, VEHICLE_POSITION, VEHICLE_SIGNAL, vehicle_topic
 

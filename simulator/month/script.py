@@ -9,9 +9,9 @@ from math import cos, radians, sin
 from random import Random
 from typing import Any, NamedTuple
 
-from simulator.drive import Plane, PlanePoint
 from simulator.fleet import CITIES, SELLERS, city_fences, toml_text
 from simulator.folder import feature_of
+from simulator.roads import Plane, PlanePoint
 from simulator.truth import TrueDays, month_of
 from waybill.record import Batch, Body, Event, Position, Record, Signal, Tombstone, encode, new_epoch
 

@@ -5,9 +5,7 @@ Nothing here comes from the packages that it judges. It is slow on purpose: exac
 
 from simulator.truth.charging import TrueCharge, TrueKey, TrueOwed, TrueTax, owed_by
 from simulator.truth.contracts import TrueContracts, TrueDays, TrueQuarter, month_of, quarters_of
-from simulator.truth.metering import KnownRecord, TrueUnknown, TrueUsage, quarters_used
-from simulator.truth.shapes import TrueFences, TruthError
-from simulator.truth.track import (
+from simulator.truth.journal import (
     Made,
     TruePosition,
     content_bytes,
@@ -18,6 +16,8 @@ from simulator.truth.track import (
     made_signal,
     position_of,
 )
+from simulator.truth.metering import KnownRecord, TrueUnknown, TrueUsage, quarters_used
+from simulator.truth.shapes import TrueFences, TruthError
 from simulator.truth.truth import PostedCharge, TrueDocument, TrueLedger, Truth
 
 __all__ = [

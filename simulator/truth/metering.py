@@ -10,20 +10,9 @@ from typing import NamedTuple
 
 from simulator.truth.charged import ChargedEntries, between, changes, charged_crossings, is_sure, point
 from simulator.truth.contracts import WHOLE_DEVICE, TrueQuarter
+from simulator.truth.journal import EPOCH, Made, TruePosition, content_bytes, is_customer_event
 from simulator.truth.shapes import DEGREE, OUTSIDE, ExactPoint, TrueFences, TrueGate, Zones
-from simulator.truth.standstill import NOT_SAID_M, stated_m
-from simulator.truth.track import (
-    EPOCH,
-    Made,
-    TruePlace,
-    TruePosition,
-    TrueRule,
-    content_bytes,
-    is_customer_event,
-    metres,
-    places,
-    tracks,
-)
+from simulator.truth.track import NOT_SAID_M, TruePlace, TrueRule, metres, places, stated_m, tracks
 
 QUARTER_US = 900_000_000
 

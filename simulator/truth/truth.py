@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self
 
 from simulator.truth.charging import TrueKey, TrueOwed, TrueTax, owed_by
 from simulator.truth.contracts import QUARTER, TrueContracts, TrueDays, TrueQuarter, month_of
+from simulator.truth.journal import Entry, Made, TruePosition, read_journal
 from simulator.truth.metering import (
     TrueUnknown,
     TrueUsage,
@@ -20,7 +21,7 @@ from simulator.truth.metering import (
     whole_usage_of,
 )
 from simulator.truth.shapes import TrueGate, TruthError, Zones, read_gates, read_zones
-from simulator.truth.track import Entry, Made, TruePosition, TrueRule, read_journal
+from simulator.truth.track import TrueRule
 
 # What was posted, state of knowledge by state of knowledge: an invoice first, then only differences to it.
 

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.truth.journal import TruePosition
 from simulator.truth.metering import pieces_of, usage_of, whole
 from simulator.truth.shapes import Zones
-from simulator.truth.track import TruePosition, places, tracks
+from simulator.truth.track import places, tracks
 from tests.simulator.test_truth_shapes import zones
 
 T0 = 1_767_603_600  # 2026-01-05T09:00:00Z

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cloud_jobs.lake.values import RECORD_BYTES
 from simulator.truth import content_bytes, made_canary, made_event, made_position, made_raw, made_signal
-from simulator.truth.track import Made
+from simulator.truth.journal import Made
 from tests.cloud_jobs.ingest.test_decoding import decoded, rows_of
 from tests.strategies import batches
 from waybill.record import Batch, Canary, Event, Position, Raw, Record, Signal, encode

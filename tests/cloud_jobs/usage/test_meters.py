@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from cloud_jobs.lake.schemas import QUANTITIES, WHOLE_DEVICE
 from geo.spatial import TrackRule, TrackSettings
 from simulator.truth import TrueUnknown, TrueUsage, content_bytes, made_event, made_position, made_signal
+from simulator.truth.journal import Made, TruePosition
 from simulator.truth.metering import gate_usage_of, inferred_in, unknown_of, usage_of, whole_usage_of
 from simulator.truth.shapes import TrueGate, Zones, read_gates, read_zones
-from simulator.truth.track import Made, TruePosition
 from tests.usage_rows import metered_rows
 
 BEGIN = datetime(2026, 1, 5, 8, 40, tzinfo=UTC)

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geo.spatial import OUTSIDE, EventSettings, FenceSet, Fixes, ZoneSet, fences_from_geojson, find_events, use_by_fence
+from simulator.truth.journal import TruePosition
 from simulator.truth.metering import usage_of
 from simulator.truth.shapes import Zones, read_zones
-from simulator.truth.track import TruePosition
 from tests.geo.spatial.worlds import START_MS, every_fix
 
 Steps = list[tuple[int, int]]

@@ -1,0 +1,181 @@
+"""Reads the journal: which records exist, and the positions among them in the order of their making."""
+
+import base64
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from simulator.truth.shapes import TruthError
+
+# A record as it exists, whichever side shows it: kind, device time and content on the grid on which it travels.
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+POSITION_GRID = (
+    ("latitude", 10_000_000),
+    ("longitude", 10_000_000),
+    ("altitude_m", 1_000),
+    ("speed_mps", 1_000),
+    ("heading_deg", 100),
+    ("accuracy_m", 1_000),
+)
+
+
+class Made(NamedTuple):
+    """One record that exists. `time_us` is None for raw payloads: only the agent's clock dates them."""
+
+    kind: str
+    time_us: int | None
+    content: str
+
+
+def made_position(
+    time_us: int,
+    latitude: float,
+    longitude: float,
+    *,
+    altitude_m: float | None = None,
+    speed_mps: float | None = None,
+    heading_deg: float | None = None,
+    accuracy_m: float | None = None,
+) -> Made:
+    """A position; numbers in degrees, metres, metres per second; None where the record has none."""
+    values = (latitude, longitude, altitude_m, speed_mps, heading_deg, accuracy_m)
+    content = {
+        # Whole numbers of the grid compare exactly, whichever doubles led to them.
+        name: round(value * grid)
+        for (name, grid), value in zip(POSITION_GRID, values, strict=True)
+        if value is not None
+    }
+    return Made("position", time_us, _canonical(content))
+
+
+def made_signal(time_us: int, path: str, value: float | bool | str) -> Made:
+    """A signal; a truth value is the text "true" or "false", as tables keep it, and a number is a double."""
+    kept: float | str = (
+        # Asked first: to Python a bool is also a number.
+        str(value).lower() if isinstance(value, bool) else value if isinstance(value, str) else float(value)
+    )
+    return Made("signal", time_us, _canonical({"path": path, "value": kept}))
+
+
+def made_event(time_us: int, name: str, attributes: str | dict[str, Any]) -> Made:
+    """An event; attributes as a mapping or as the text of a JSON object, in any order of keys."""
+    mapping = json.loads(attributes) if isinstance(attributes, str) else attributes
+    return Made("event", time_us, _canonical({"name": name, "attributes": mapping}))
+
+
+def made_canary(time_us: int, name: str) -> Made:
+    """A canary."""
+    return Made("canary", time_us, _canonical({"id": name}))
+
+
+def is_customer_event(made: Made) -> bool:
+    """Whether the record is an event that a customer pays for: not one of the system's own."""
+    return made.kind == "event" and not json.loads(made.content)["name"].startswith("waybill.")
+
+
+def content_bytes(made: Made) -> int:
+    """How much a record says: 16 bytes, 8 for each number, and the bytes of its texts or its payload.
+
+    An event of the system's own says nothing that a customer pays for.
+    """
+    content = json.loads(made.content)
+    match made.kind:
+        case "position":
+            return 16 + 8 * len(content)
+        case "signal":
+            value = content["value"]
+            return 16 + _length(content["path"]) + (_length(value) if isinstance(value, str) else 8)
+        case "event" if not is_customer_event(made):
+            return 0
+        case "event":
+            # as a vehicle writes them: without blanks, and in ASCII
+            attributes = json.dumps(content["attributes"], separators=(",", ":"))
+            return 16 + _length(content["name"]) + _length(attributes)
+        case "canary":
+            return 16 + _length(content["id"])
+        case _:
+            return 16 + _length(content["topic"]) + len(base64.b64decode(content["payload_base64"]))
+
+
+def made_raw(topic: str, payload: bytes) -> Made:
+    """A payload that nobody understood."""
+    encoded = base64.b64encode(payload).decode("ascii")
+    return Made("raw", None, _canonical({"topic": topic, "payload_base64": encoded}))
+
+
+def time_us_of(time: int | str) -> int:
+    """Microseconds since the epoch of a payload's time: whole milliseconds or ISO 8601 with an offset."""
+    if isinstance(time, int):
+        return time * 1000
+    # In whole numbers: timestamp() is a double, which rounds microseconds.
+    return (datetime.fromisoformat(time) - EPOCH) // timedelta(microseconds=1)
+
+
+def _length(text: str) -> int:
+    return len(text.encode("utf-8"))
+
+
+def _canonical(content: dict[str, Any]) -> str:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"))
+
+
+class TruePosition(NamedTuple):
+    """A fix on the grid: 1e-7 degrees; accuracy in millimetres, speed in millimetres a second, None if not said."""
+
+    time_us: int
+    longitude_e7: int
+    latitude_e7: int
+    accuracy_mm: int | None
+    speed_mm_s: int | None = None
+
+
+def position_of(made: Made) -> TruePosition:
+    """The fix that a record of a position is."""
+    grid = json.loads(made.content)
+    assert made.time_us is not None
+    return TruePosition(
+        made.time_us, grid["longitude"], grid["latitude"], grid.get("accuracy_m"), grid.get("speed_mps")
+    )
+
+
+class Entry(NamedTuple):
+    """A line of the journal: whose record, the record, and the fix if it is one."""
+
+    device: str
+    made: Made
+    position: TruePosition | None
+
+
+def read_journal(path: Path) -> Iterator[Entry]:
+    """The entries of a journal in order. Raises TruthError with the line."""
+    try:
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                try:
+                    yield _entry(json.loads(line))
+                except (ValueError, KeyError, TypeError, RecursionError) as error:
+                    raise TruthError(f"{path}, line {number}: {error!r}") from error
+    except FileNotFoundError as error:
+        raise TruthError(f"there is no journal {path}: run `fleet-simulator drive` first, which writes it") from error
+    except OSError as error:
+        raise TruthError(f"{path}: cannot be read: {error}") from error
+
+
+def _entry(line: dict[str, Any]) -> Entry:
+    device, kind, content = line["device"], line["kind"], line["content"]
+    if kind == "raw":
+        return Entry(device, made_raw(content["topic"], base64.b64decode(content["payload_base64"])), None)
+    time_us = time_us_of(line["time"])
+    if kind == "position":
+        made = made_position(time_us, **content)
+        return Entry(device, made, position_of(made))
+    if kind == "signal":
+        return Entry(device, made_signal(time_us, content["path"], content["value"]), None)
+    if kind == "event":
+        return Entry(device, made_event(time_us, content["name"], content.get("attributes", {})), None)
+    if kind == "canary":
+        return Entry(device, made_canary(time_us, content["id"]), None)
+    raise ValueError(f"unknown kind {kind!r}")
