@@ -249,7 +249,7 @@ class StepRunner:
             again = [name for name in names if self._guard.was_there(name)]
         for name in again:
             self._end(name)
-            self._metrics.sessions_came_back.inc()
+            self._metrics.counts["sessions_came_back"] += 1
             _LOG.warning("a device that may not connect had a session again, and it was ended", device=name)
         return again
 
@@ -267,7 +267,7 @@ class StepRunner:
             # Of this one alone: those of the others end.
             _LOG.error("a session is not ended", device=name, problem=str(error))
             return False
-        self._metrics.sessions_ended.inc()
+        self._metrics.counts["sessions_ended"] += 1
         return True
 
     def _end(self, name: str) -> None:
@@ -291,7 +291,7 @@ class StepRunner:
         reloaded = self._files.reload()
         self._guard.await_reload()
         self._reloaded = reloaded
-        self._metrics.reloads.inc()
+        self._metrics.counts["reloads"] += 1
 
     def _publish_list(self) -> None:
         if (own := self.own_list.current) is not None and own is not self._published:

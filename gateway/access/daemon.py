@@ -6,11 +6,10 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import structlog
 from cryptography import x509
@@ -41,10 +40,8 @@ from waybill.identity.broker_conf import (
 )
 from waybill.identity.publication_id import PROPERTY
 from waybill.identity.registry_messages import (
-    CheckSigned,
     DevicePublication,
     EntryRefused,
-    FollowedOperators,
     devices_topic,
 )
 from waybill.identity.registry_topic import BecameOfMessage, DeviceRegistry, RegistryReader, Taken
@@ -112,112 +109,8 @@ def _claim_lines(broker: ClaimBroker) -> list[str]:
 
 _LOG = structlog.get_logger("access")
 
-# What is said of a running access daemon: each second its parts are asked, and its status and numbers follow.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportedParts:
-    """The parts of a daemon that are asked."""
-
-    region: str
-    files: BrokerFiles
-    core: AccessCore
-    loop: AccessLoop
-    reader: RegistryReader[Any]
-    lists: CompactedTopicReader
-    intake: ListIntake
-    issued: IssuedReader
-    operators: FollowedOperators | None
-    key: AccessKey
-    publisher: AccessPublisher
-    cache: RegistryCache
-    clock_watch: ClockWatch
-    tokens: TokenWatch
-    enrolment: RegionEnrolment | None
-    logs: BrokerLogs
-    metrics: AccessMetrics
-
-
-class AccessReport:
-    """`status` is the last one that was made; other threads read it."""
-
-    def __init__(self, parts: ReportedParts, clock: Callable[[], float] = time.time) -> None:
-        self._parts, self._clock = parts, clock
-        started_at = datetime.now(UTC).isoformat(timespec="seconds")
-        self._first = self.status = AccessStatus(region=parts.region, pid=os.getpid(), started_at=started_at)
-
-    def make(self) -> None:
-        """Ask all parts now."""
-        parts = self._parts
-        parts.logs.read()
-        parts.logs.end_sessions()
-        problem, ends = next(self._problems(), ""), parts.key.ends
-        standing, registry, enrolment = parts.reader.standing, parts.reader.registry, parts.enrolment
-
-        self.status = self._first.model_copy(
-            update={
-                "healthy": not problem,
-                "last_error": problem,
-                "registry_current": standing.is_current,
-                "registry_unreachable_since_s": standing.unreachable_since_s,
-                "devices_known": len(registry),
-                "devices_closed": parts.core.closed_devices,
-                "certificates_revoked": parts.core.revoked_certificates,
-                "rules_version": parts.files.rules_version,
-                # From the file: what the broker has counts, not what we meant to give it.
-                "lists": {one.issuer: one.next_update.timestamp() for one in parts.files.lists.values()},
-                "key_ends_s": ends.timestamp() if ends is not None else None,
-                "entries_refused": registry.refused_by.total(),
-                "entries_refused_by": dict(registry.refused_by),
-                "entries_outranked": registry.outranked,
-                "list_bytes": parts.publisher.list_bytes,
-                "devices_left_open": parts.core.left_open,
-                "answers_dropped": parts.publisher.dropped + parts.core.confirmations_dropped,
-                "topics_held": dict(parts.publisher.topics_held + (enrolment.topics_held if enrolment else Counter())),
-                "entries_published_again": parts.cache.published_again,
-                "last_entry_refused": registry.last_refused,
-                "enrolments": dict(enrolment.outcomes) if enrolment else {},
-                "enrolments_refused": [RefusedEnrolment.of(one) for one in (enrolment.refusals if enrolment else ())],
-                **parts.logs.status,
-                **parts.metrics.counts,
-            }
-        )
-        parts.metrics.mirrored.entries.set(registry.taken, "taken")
-        parts.metrics.take(self.status)
-
-    def _problems(self) -> Iterator[str]:
-        """What is wrong now, what matters most first."""
-        parts = self._parts
-        standing, lists = parts.reader.standing, parts.lists.standing
-        found = (
-            parts.loop.problem,
-            parts.tokens.ended,
-            parts.clock_watch.problem,
-            "" if standing.is_current else f"registry: {standing.problem}",
-            "" if lists.is_current else f"revocation lists: {lists.problem}",
-            parts.operators.problem if parts.operators is not None else "",
-            parts.loop.not_applied,
-            parts.issued.problem,
-            standing.last_unhandled,
-            parts.reader.registry.problem,
-            parts.core.problem,
-            lists.last_unhandled,
-            parts.intake.problem,
-            parts.key.problem(datetime.fromtimestamp(self._clock(), UTC)),
-            parts.publisher.problem,
-            parts.cache.problem,
-            "; ".join(parts.enrolment.problems) if parts.enrolment is not None else "",
-            parts.tokens.ending,
-        )
-        return (one for one in found if one)
-
-
 LOSS_LOOK_S: Final = 60.0
 """How often it is looked whether the registry's topic has lost everything while it is followed."""
-
-
-class _Kept(NamedTuple):
-    is_closed: bool
 
 
 class AccessDaemon:
@@ -229,98 +122,69 @@ class AccessDaemon:
         self.metrics = metrics = AccessMetrics(map(devices_topic, settings.registry.tenants))
         self._files = files = BrokerFiles(settings.broker, settings.region, settings.gateways)
         self._own = own = OwnList(settings.authority, files.lists)
-        issued, root = self._made_issued(), x509.load_pem_x509_certificate(own.folder.root_pem)
-        reading, operators = settings.registry, settings.registry.followed()
-        key, guard = AccessKey(reading, settings.region, operators), files.open_guard()
-        logs = BrokerLogs(settings, guard)
-        registry, self._watch = DeviceRegistry(_keep, reading.max_devices, clock), self._made_watch()
-        self._operators, check_signed = operators, None if operators is None else operators.check_signed
-        self._cache = cache = RegistryCache(
+        reading, self._operators = settings.registry, settings.registry.followed()
+        self._watch = ClockWatch(reading.admin_url, reading.access)
+        # By a clock that was compared: what is put away is on no list after a start.
+        is_compared = reading.admin_url is not None
+        self._issued = IssuedReader(own.folder, clock, lambda: is_compared and not self._watch.problem)
+        self._key, guard = AccessKey(reading, settings.region, self._operators), files.open_guard()
+        self._logs, self._tokens = BrokerLogs(settings, guard), TokenWatch([reading.access], clock)
+        self._registry: DeviceRegistry[bool] = DeviceRegistry(_may_connect, reading.max_devices, clock)
+        check_signed = None if self._operators is None else self._operators.check_signed
+        self._cache = RegistryCache(
             own.folder.folder / CACHE_FILE,
-            registry,
+            self._registry,
             check_signed,
             lambda tenant: self._reader.is_current(tenant),  # noqa: PLW0108 - it is made below
         )
-        self._publisher = AccessPublisher(reading, settings.region, key, cache)
-        core = AccessCore(own.issuer, lambda name: (kept := registry.get(name)) is not None and not kept.is_closed)
-        self._enrolment, intake = self._made_enrolment(key), ListIntake(core, own, root, metrics)
+        self._publisher = AccessPublisher(reading, settings.region, self._key, self._cache)
+        self._core = core = AccessCore(own.issuer, lambda name: self._registry.get(name) is True)
+        self._enrolment = self._made_enrolment()
+        root = x509.load_pem_x509_certificate(own.folder.root_pem)
+        self._intake = ListIntake(core, own, root, metrics)
+        before_reload = self._logs.end_sessions
         self._loop = AccessLoop(
             core,
-            StepRunner(
-                files, guard, self._publisher, metrics, own_list=own, before_reload=logs.end_sessions, clock=clock
-            ),
-            intake,
-            issued,
+            StepRunner(files, guard, self._publisher, metrics, own_list=own, before_reload=before_reload, clock=clock),
+            self._intake,
+            self._issued,
             metrics,
             settling=Settling(settings.settle_ms / 1000),
             looks=SessionLooks(settings.look_after_s),
             enrolment=self._enrolment,
             may_begin=lambda: self._watch.is_good,
-            on_tick=lambda: self.report.make(),  # noqa: PLW0108 - it is made of the loop
+            on_tick=self._report,
             clock=clock,
         )
         self._begin(core)
-        self._reader = self._registry_reader(registry, check_signed)
-        self._lists = CompactedTopicReader(reading.service_url, reading.access, LISTS_TOPIC, self._loop.put)
-        self._threads = (self._reader, self._lists, self._publisher, self._watch)
-        self.report = AccessReport(
-            ReportedParts(
-                region=settings.region,
-                files=files,
-                core=core,
-                loop=self._loop,
-                reader=self._reader,
-                lists=self._lists,
-                intake=intake,
-                issued=issued,
-                operators=operators,
-                key=key,
-                publisher=self._publisher,
-                cache=cache,
-                clock_watch=self._watch,
-                tokens=TokenWatch([reading.access], clock),
-                enrolment=self._enrolment,
-                logs=logs,
-                metrics=metrics,
-            ),
-            clock,
-        )
-
-    def _made_watch(self) -> ClockWatch:
-        return ClockWatch(self._settings.registry.admin_url, self._settings.registry.access)
-
-    def _made_issued(self) -> IssuedReader:
-        # By a clock that was compared: what is put away is on no list after a start.
-        is_compared = self._settings.registry.admin_url is not None
-        return IssuedReader(self._own.folder, self._clock, lambda: is_compared and not self._watch.problem)
-
-    def _made_enrolment(self, key: AccessKey) -> RegionEnrolment | None:
-        if self._settings.enrolment is None:
-            return None
-        watch = self._watch
-        return RegionEnrolment(
-            self._settings,
-            self._own.folder,
-            key,
-            self._clock,
-            devices=self._cache,
-            clock_problem=lambda: "" if watch.is_good else watch.problem,
-        )
-
-    def _registry_reader(
-        self, registry: DeviceRegistry[_Kept], check_signed: CheckSigned | None
-    ) -> RegistryReader[_Kept]:
-        return RegistryReader(
-            self._settings.registry.service_url,
-            self._settings.registry.access,
-            registry,
-            tenants=self._settings.registry.tenants,
+        self._reader = RegistryReader(
+            reading.service_url,
+            reading.access,
+            self._registry,
+            tenants=reading.tenants,
             check_signed=check_signed,
             on_begin=self._cache.on_begin,
             starts_anew=self._look,
             loss_look_s=LOSS_LOOK_S,
             on_message=self._on_entry,
             on_standing=self._on_standing,
+        )
+        self._lists = CompactedTopicReader(reading.service_url, reading.access, LISTS_TOPIC, self._loop.put)
+        self._threads = (self._reader, self._lists, self._publisher, self._watch)
+        started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        self.status = AccessStatus(region=settings.region, pid=os.getpid(), started_at=started_at)
+
+    def _made_enrolment(self) -> RegionEnrolment | None:
+        if self._settings.enrolment is None:
+            return None
+        watch = self._watch
+        return RegionEnrolment(
+            self._settings,
+            self._own.folder,
+            self._key,
+            self._clock,
+            devices=self._cache,
+            clock_problem=lambda: "" if watch.is_good else watch.problem,
         )
 
     def _begin(self, core: AccessCore) -> None:
@@ -354,7 +218,7 @@ class AccessDaemon:
         # First, because the broker may be waiting for its files.
         self.prepare()
         with (
-            serve_status(self._settings.status, self.metrics.registry, lambda: self.report.status) as server,
+            serve_status(self._settings.status, self.metrics.registry, lambda: self.status) as server,
             self._cache,
         ):
             self._restore()
@@ -412,6 +276,68 @@ class AccessDaemon:
         finally:
             self._loop.put(publication)
 
+    def _report(self) -> None:
+        """Ask all parts, each second: the status and the numbers follow."""
+        self._logs.read()
+        self._logs.end_sessions()
+        problem, ends = next(self._problems(), ""), self._key.ends
+        standing, registry, enrolment = self._reader.standing, self._registry, self._enrolment
+        # A reading of the brokers' own files: what the broker has counts, not what we meant to give it.
+        lists = {one.issuer: one.next_update.timestamp() for one in self._files.lists.values()}
+        self.status = self.status.model_copy(
+            update={
+                "healthy": not problem,
+                "last_error": problem,
+                "registry_current": standing.is_current,
+                "registry_unreachable_since_s": standing.unreachable_since_s,
+                "devices_known": len(registry),
+                "devices_closed": self._core.closed_devices,
+                "certificates_revoked": self._core.revoked_certificates,
+                "rules_version": self._files.rules_version,
+                "lists": lists,
+                "key_ends_s": ends.timestamp() if ends is not None else None,
+                "entries_refused": registry.refused_by.total(),
+                "entries_refused_by": dict(registry.refused_by),
+                "entries_outranked": registry.outranked,
+                "list_bytes": self._publisher.list_bytes,
+                "devices_left_open": self._core.left_open,
+                "answers_dropped": self._publisher.dropped + self._core.confirmations_dropped,
+                "topics_held": dict(self._publisher.topics_held + (enrolment.topics_held if enrolment else Counter())),
+                "entries_published_again": self._cache.published_again,
+                "last_entry_refused": registry.last_refused,
+                "enrolments": dict(enrolment.outcomes) if enrolment else {},
+                "enrolments_refused": [RefusedEnrolment.of(one) for one in (enrolment.refusals if enrolment else ())],
+                **self._logs.status,
+                **self.metrics.counts,
+            }
+        )
+        self.metrics.take(self.status, registry.taken)
 
-def _keep(publication: DevicePublication, _: TopicMessage) -> _Kept:
-    return _Kept(not publication.entry.may_connect)
+    def _problems(self) -> Iterator[str]:
+        """What is wrong now, what matters most first."""
+        standing, lists = self._reader.standing, self._lists.standing
+        found = (
+            self._loop.problem,
+            self._tokens.ended,
+            self._watch.problem,
+            "" if standing.is_current else f"registry: {standing.problem}",
+            "" if lists.is_current else f"revocation lists: {lists.problem}",
+            self._operators.problem if self._operators is not None else "",
+            self._loop.not_applied,
+            self._issued.problem,
+            standing.last_unhandled,
+            self._registry.problem,
+            self._core.problem,
+            lists.last_unhandled,
+            self._intake.problem,
+            self._key.problem(datetime.fromtimestamp(self._clock(), UTC)),
+            self._publisher.problem,
+            self._cache.problem,
+            "; ".join(self._enrolment.problems) if self._enrolment is not None else "",
+            self._tokens.ending,
+        )
+        return (one for one in found if one)
+
+
+def _may_connect(publication: DevicePublication, _: TopicMessage) -> bool:
+    return publication.entry.may_connect

@@ -144,7 +144,7 @@ class ListIntake:
         try:
             found = read_list_message(message.key, message.body, self._root)
         except ListRefused as refused:
-            self._metrics.lists.labels("refused").inc()
+            self._metrics.lists["refused"] += 1
             _LOG.warning("revocation list refused", problem=str(refused))
             self._is_displaced |= message.key == self._own.issuer
             return
@@ -154,9 +154,9 @@ class ListIntake:
         # A broker refuses everybody of an issuer whose list begins later. It comes again daily, by a clock set right.
         if found.this_update.timestamp() > now_s:
             _LOG.error("a revocation list begins in the future", issuer=found.issuer, at=found.this_update)
-            self._metrics.lists.labels("ahead").inc()
+            self._metrics.lists["ahead"] += 1
             return
-        self._metrics.lists.labels("taken" if self._core.on_list(found, now_s) else "held already").inc()
+        self._metrics.lists["taken" if self._core.on_list(found, now_s) else "held already"] += 1
 
     def take_due(self, now_s: float) -> None:
         """A list of our name that waited for its turn. Called each second."""
@@ -261,7 +261,7 @@ class AccessLoop:
         try:
             self._apply(event, self._clock())
         except Exception as error:  # noqa: BLE001 - what one entry does must not keep the others from being applied
-            self._metrics.changes_failed.inc()
+            self._metrics.counts["changes_failed"] += 1
             self._failed[name] = last_line(error)
             _LOG.error("a change cannot be applied", change=name, problem=self._failed[name])
         else:
@@ -290,7 +290,7 @@ class AccessLoop:
             if step is not None:
                 self.problem = f"sessions that are not ended: {', '.join(step.end)[:500]}"
         except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again: what the broker has is old, not wrong
-            self._metrics.steps_failed.inc()
+            self._metrics.counts["steps_failed"] += 1
             self.problem = _text(error)
         if self.problem:
             # A broker that is down must not make a loop that does nothing else.

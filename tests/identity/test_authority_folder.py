@@ -12,12 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.identity.makers import MONTH, NOW, YEAR
-from waybill.daemon.tls import check_key_pair
 from waybill.identity.authority import KeyPair, make_request, read_certificates
 from waybill.identity.authority_folder import AuthorityFolder, issued_in
-from waybill.identity.errors import AuthorityDamaged, AuthorityExists, AuthorityMissing
+from waybill.identity.errors import AuthorityDamaged, AuthorityExists
 from waybill.identity.pki_cli import app
-from waybill.identity.pki_folder import credentials_in, write_credentials
 
 
 @pytest.fixture
@@ -69,22 +67,6 @@ def test_an_authority_is_never_replaced(root: AuthorityFolder) -> None:
     assert AuthorityFolder.open(root.folder).authority.certificate == root.authority.certificate
 
 
-def test_after_a_crash_before_the_certificate_the_authority_can_be_made(tmp_path: Path) -> None:
-    folder = tmp_path / "root"
-    AuthorityFolder.create_root(folder, "Waybill root", now=NOW, lifetime=YEAR)
-    (folder / "authority.pem").unlink()
-    key = (folder / "authority.key").read_bytes()
-    AuthorityFolder.create_root(folder, "Waybill root", now=NOW, lifetime=YEAR)
-    assert (folder / "authority.key").read_bytes() == key
-
-
-def test_a_root_s_key_may_be_elsewhere(tmp_path: Path, root: AuthorityFolder) -> None:
-    safe = (root.folder / "authority.key").rename(tmp_path / "safe.key")
-    with pytest.raises(AuthorityMissing, match=r"authority\.key"):
-        AuthorityFolder.open(root.folder)
-    assert AuthorityFolder.open(root.folder, safe).authority.certificate == root.authority.certificate
-
-
 def test_the_region_needs_the_root_for_nothing_that_it_issues(root: AuthorityFolder, regional: AuthorityFolder) -> None:
     (root.folder / "authority.key").unlink()
     issued = AuthorityFolder.open(regional.folder).client(KeyPair.generate(), "gateway@eu", now=NOW, lifetime=MONTH)
@@ -108,24 +90,6 @@ def test_a_damaged_file_is_said_to_be_damaged(regional: AuthorityFolder, name: s
     read = issued_in if name == "issued" else AuthorityFolder.open
     with pytest.raises(AuthorityDamaged, match=str(regional.folder)):
         read(regional.folder)
-
-
-def test_credentials_are_files_that_a_tls_client_takes(tmp_path: Path, regional: AuthorityFolder) -> None:
-    key = KeyPair.generate()
-    issued = regional.client(key, "gateway@eu", now=NOW, lifetime=MONTH)
-    files = write_credentials(tmp_path / "gw", root_pem=regional.root_pem, chain_pem=issued.chain_pem, key=key)
-    assert files == credentials_in(tmp_path / "gw")
-    assert files.certificate is not None
-    assert files.key is not None
-    check_key_pair(files.certificate, files.key)
-    assert stat.S_IMODE(files.key.stat().st_mode) == 0o600
-
-
-def test_what_was_signed_is_found_again_by_its_serial_with_its_chain(root: AuthorityFolder, tmp_path: Path) -> None:
-    folder = AuthorityFolder.create_regional(tmp_path / "eu", root, "eu", now=NOW, lifetime=YEAR)
-    issued = folder.device(make_request(KeyPair.generate(), "acme/bus-1"), "acme", "bus-1", now=NOW, lifetime=MONTH)
-    assert AuthorityFolder.open(tmp_path / "eu").recorded(issued.serial) == issued
-    assert folder.recorded(issued.serial + 1) is None
 
 
 def test_an_authority_that_a_file_refuses_is_shown_as_refused(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from waybill.identity.registry_messages import DevicePublication, EntryRefused, 
 from waybill.identity.registry_topic import DeviceRegistry, Taken
 from waybill.identity.signatures import NewOperator
 from waybill.pulsar.compacted_topic import TopicMessage
-from waybill.settings import SettingsError
 
 ANNA, CARL = operator("anna", kinds=("device",)), operator("carl", kinds=("device",))
 
@@ -78,8 +77,3 @@ def test_by_a_file_that_cannot_be_used_the_former_keys_hold_and_it_is_said(tmp_p
     clock.now_s = 2.0
     assert followed.look()
     assert (set(followed.keys.keys), followed.problem) == ({CARL.key.key_id}, "")
-
-
-def test_a_file_that_is_none_at_the_start_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError):
-        FollowedOperators(tmp_path / "nowhere.toml")

@@ -49,13 +49,6 @@ def test_the_reason_of_a_list_is_the_state_of_the_device(tmp_path: Path, reason:
     assert [state([file], one, NOW + DAY) for one in (7, 8)] == [said, "unknown"]
 
 
-def test_the_last_list_of_an_issuer_counts_in_whichever_file_it_is(tmp_path: Path) -> None:
-    later = write_list(tmp_path / "a.crl", number=3)
-    former = write_list(tmp_path / "b.crl", Revoked(7, NOW), number=2)
-    write_list(later, Revoked(7, NOW), number=1)
-    assert [state([later, former]), state([former, later]), state([former])] == ["no", "no", "revoked"]
-
-
 def test_what_another_signed_or_what_is_damaged_says_nothing(tmp_path: Path) -> None:
     other = write_list(tmp_path / "a.crl", Revoked(7, NOW), authority=regional_authority(root_authority()))
     damaged = write_list(tmp_path / "b.crl", Revoked(7, NOW))

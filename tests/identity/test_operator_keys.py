@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,7 +11,6 @@ from tests.identity.operators import operator, trusting
 from waybill.identity.errors import OperatorKeyRefused, SignatureFault, SignatureRefused
 from waybill.identity.operator_keys import OperatorKeys, Scope
 from waybill.identity.signatures import (
-    NewOperator,
     operators_toml,
     read_operator_key,
     read_operators,
@@ -90,19 +87,6 @@ def test_the_files_of_an_operator_say_what_was_made_and_nobody_else_reads_the_ke
         write_operator(tmp_path / "keys" / "anna.key", paul)
 
 
-def test_of_many_who_add_a_key_at_once_each_is_trusted(tmp_path: Path) -> None:
-    file, every = tmp_path / "operators.toml", [operator(f"anna-{number}") for number in range(8)]
-    begin = threading.Barrier(len(every))
-
-    def trust(one: NewOperator) -> None:
-        begin.wait()
-        trust_operator(file, one)
-
-    with ThreadPoolExecutor(len(every)) as pool:
-        list(pool.map(trust, every))
-    assert read_operators(file) == trusting(*every)
-
-
 @pytest.mark.parametrize("content", [b"", b"no key", b"x" * 10_000, b"-----BEGIN PRIVATE KEY-----\nAA==\n"])
 def test_a_file_that_is_no_key_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "anna.key").write_bytes(content)
@@ -117,15 +101,3 @@ def test_a_key_under_another_id_is_refused_and_its_id_is_said() -> None:
     text = operators_toml({"0" * 16: one.trusted})
     with pytest.raises(SettingsError, match=one.key.key_id):
         parse(OperatorKeys, text, "operators.toml")
-
-
-@pytest.mark.parametrize(
-    "line",
-    ['public = "AAAA"', 'public = "?"', "tenants = []", 'tenants = ["a b"]', "valid_until = 2027-01-01T00:00:00"],
-)
-def test_a_table_that_cannot_be_meant_is_refused(line: str) -> None:
-    one = operator()
-    name = line.split(" ", 1)[0]
-    kept = [other for other in operators_toml({one.key.key_id: one.trusted}).splitlines() if not other.startswith(name)]
-    with pytest.raises(SettingsError):
-        parse(OperatorKeys, "\n".join([*kept, line]), "operators.toml")

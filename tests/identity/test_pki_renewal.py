@@ -274,19 +274,3 @@ def test_the_timer_renews_the_folders_of_its_list_under_their_names_alone(region
     listing.write_text(f'[folders]\n"{gateway}" = "gateway@eu-1"\n')
     assert region.renew("--list", listing).exit_code == 0
     assert (device / "certificate.pem").read_bytes() == before[device]
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [("[folder]\n", "folder"), ("[folders]\nx = 1\n", "folders"), (None, "no such file"), ("", "folders")],
-)
-def test_a_list_that_cannot_be_used_is_named(region: Region, tmp_path: Path, text: str | None, says: str) -> None:
-    listing = tmp_path / "renew.toml"
-    if text is not None:
-        listing.write_text(text)
-    said = region.renew("--list", listing)
-    assert (said.exit_code, "renew.toml" in said.output, says in said.output) == (1, True, True), said.output
-
-
-def test_a_renewal_names_a_folder_or_a_list(region: Region) -> None:
-    assert region.renew().exit_code != 0

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from itertools import permutations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from pydantic import ValidationError
@@ -33,12 +32,10 @@ from waybill.identity.registry import (
     DeviceChange,
     DeviceEntry,
     DeviceState,
-    ended_claims,
     enrol,
     expect,
     expect_again,
     move,
-    precedence,
     replace,
     resume,
     revoke,
@@ -122,32 +119,11 @@ TestDeviceMachine = DeviceMachine.TestCase
 TestDeviceMachine.settings = settings(max_examples=examples(30), stateful_step_count=15, deadline=None)
 
 
-def test_a_device_without_a_claim_is_active_and_one_with_a_claim_is_expected() -> None:
-    assert expected(claim=None).state is DeviceState.ACTIVE
-    assert expected().state is DeviceState.EXPECTED
-
-
 def test_a_device_that_is_known_is_refused_with_what_is_there() -> None:
     for held, said in ((expected(), f"in region eu with .* good.*{AGAIN}"), (active(), f"active: .*{AGAIN}")):
         with pytest.raises(ChangeRefused, match=said) as refused:
             expect("acme", "bus-1", region="us", claim=OTHER_CLAIM, change=CHANGE, held=held)
         assert (refused.value.device, refused.value.change) == ("acme/bus-1", "expect")
-
-
-def test_what_is_expected_may_get_its_certificate_by_hand_and_what_is_active_not() -> None:
-    made = expect_again(expected(), region="us", claim=None, change=change())
-    assert (made.state, made.claim, made.region, made.version) == (DeviceState.ACTIVE, None, "us", 2)
-    with pytest.raises(ChangeRefused, match="waybill pki device"):
-        expect_again(enrol(expected(), CERTIFICATE, CHANGE), region="eu", claim=None, change=change())
-
-
-def test_a_claim_that_ends_by_another_one_is_named() -> None:
-    again = expect_again(expected(), region="us", claim=OTHER_CLAIM, change=change())
-    said = ended_claims({"acme/bus-1": expected()}, [again])["acme/bus-1"]
-    assert "in region eu with a one-time token" in said
-    assert "void" in said
-    assert ended_claims({"acme/bus-1": None}, [expected()]) == {}
-    assert ended_claims({"acme/bus-1": expected()}, [suspend(expected(), CHANGE)]) == {}
 
 
 def test_a_device_whose_certificates_have_ended_gets_another_claim_and_one_that_is_good_keeps_it_from_that() -> None:
@@ -180,11 +156,6 @@ def test_a_device_that_was_suspended_before_it_enrolled_and_resumed_gets_another
     again = expect_again(resumed, region="eu", claim=OTHER_CLAIM, change=change())
     assert (again.state, again.claim, again.version) == (DeviceState.EXPECTED, OTHER_CLAIM, 4)
     assert not any(one.was_never_enrolled for one in (active(), enrol(again, CERTIFICATE, change())))
-
-
-def test_a_claim_that_was_lost_or_ended_is_replaced_by_another() -> None:
-    made = expect_again(expected(), region="us", claim=OTHER_CLAIM, change=change())
-    assert (made.state, made.claim, made.region, made.version) == (DeviceState.EXPECTED, OTHER_CLAIM, "us", 2)
 
 
 def _begun_by_move() -> DeviceEntry:
@@ -257,12 +228,6 @@ def test_a_revoked_device_is_replaced_once_and_stays_revoked() -> None:
         replace(ended, "bus-1c", Beginning(CLAIM), CHANGE)
 
 
-def test_a_move_that_was_begun_and_not_ended_is_ended_by_the_same_command() -> None:
-    _, begun = move(active(), "zeta", Beginning(CLAIM), CHANGE)
-    ended, again = move(active(), "zeta", Beginning(CLAIM, held=begun), CHANGE)
-    assert (ended.state, again.version) == (DeviceState.MOVED, 2)
-
-
 def test_a_name_of_another_vehicle_is_not_taken_over() -> None:
     with REFUSED:
         replace(active(), "bus-2", Beginning(CLAIM, held=expected("acme", "bus-2")), CHANGE)
@@ -273,22 +238,6 @@ def test_a_name_of_another_vehicle_is_not_taken_over() -> None:
 def test_a_name_that_fits_no_certificate_is_refused() -> None:
     with pytest.raises(NameRefused):
         expected("a" * 40, "b" * 40)
-
-
-@given(st.lists(st.sampled_from([suspend, revoke]), min_size=1, max_size=2), changes)
-def test_of_two_changes_at_once_the_stricter_one_holds_in_whichever_order(others: list[Any], how: DeviceChange) -> None:
-    start = expected()
-    rivals = [published(enrol(start, CERTIFICATE, how), 5), *(published(one(start, how), 3) for one in others)]
-    for order in permutations(rivals):
-        holds = max(order, key=lambda one: one.precedence)
-        assert holds.entry.state is (DeviceState.REVOKED if revoke in others else DeviceState.SUSPENDED)
-
-
-def test_what_ended_is_not_brought_back_by_a_higher_version() -> None:
-    revoked = published(revoke(active(), CHANGE))
-    late = published(resume(suspend(active(), change(1)), change(2)))
-    assert late.entry.version > revoked.entry.version
-    assert revoked.precedence > precedence(late.entry, late.publication_id)
 
 
 @pytest.mark.parametrize("iterations", ["0", "10000", "999999999", "0101", ""])

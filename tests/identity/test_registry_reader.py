@@ -6,7 +6,6 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from datetime import timedelta
 from itertools import permutations
 from typing import Any
 
@@ -21,7 +20,7 @@ from tests.identity.registry_strategies import CERTIFICATE, CHANGE, MOMENT, acti
 from tests.waiting import wait_until
 from waybill.identity.errors import IdentityError
 from waybill.identity.publication_id import PROPERTY
-from waybill.identity.registry import DeviceEntry, DeviceState, Precedence, enrol, revoke, suspend
+from waybill.identity.registry import DeviceEntry, DeviceState, enrol, revoke, suspend
 from waybill.identity.registry_messages import (
     MAX_ENTRY_BYTES,
     DevicePublication,
@@ -30,7 +29,7 @@ from waybill.identity.registry_messages import (
     entry_body,
     read_entry,
 )
-from waybill.identity.registry_topic import DeviceRegistry, Outranked, RegistryReader, Repeated, Taken
+from waybill.identity.registry_topic import DeviceRegistry, Outranked, RegistryReader, Taken
 from waybill.pulsar import compacted_topic
 from waybill.pulsar.compacted_topic import TopicMessage
 from waybill.pulsar.pulsar_client import PulsarAccess
@@ -90,12 +89,6 @@ def test_a_publication_of_a_clock_that_is_ahead_of_ours_is_none_and_the_former_e
     assert isinstance(registry(clock=lambda: NOW_MS / 1000 - 299).take(message(active()), None), Taken)
 
 
-def test_a_change_is_not_later_than_its_publication() -> None:
-    key, body, properties, at_ms = message(active().model_copy(update={"changed_at": MOMENT + timedelta(minutes=6)}))
-    with pytest.raises(EntryRefused, match="later than its publication"):
-        read_entry(key, body, properties, at_ms)
-
-
 def test_what_is_not_signed_by_who_may_is_refused() -> None:
     def check(found: DevicePublication, body: bytes, properties: Mapping[str, str]) -> None:
         raise IdentityError(f"nobody signed {found.entry.name}")
@@ -115,13 +108,6 @@ def test_the_same_publication_holds_in_whichever_order_they_come(order: tuple[in
     after = became[order.index(2) + 1 :]
     assert all(isinstance(one, Outranked) for one in after)
     assert held.outranked == sum(isinstance(one, Outranked) for one in became)
-
-
-def test_a_message_that_comes_again_is_nothing_new() -> None:
-    held = registry()
-    assert isinstance(held.take(message(active()), None), Taken)
-    assert isinstance(held.take(message(active()), None), Repeated)
-    assert held.outranked == 0
 
 
 def test_there_is_room_for_so_many_devices_and_those_above_are_refused_and_counted() -> None:
@@ -155,22 +141,6 @@ def test_a_registry_that_is_full_still_locks_devices_out_and_lets_none_of_them_i
     assert (len(held), held.problem != "") == (4, True)
 
 
-def test_ranks_are_compared_by_end_then_version_then_strictness() -> None:
-    assert Precedence(True, 1, 0, "") > Precedence(False, 9, 9, "z")
-    assert Precedence(False, 2, 0, "") > Precedence(False, 1, 9, "z")
-
-
-def test_whatever_a_message_raises_it_is_refused_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def raises(*_: Any) -> None:
-        raise OverflowError("date value out of range")
-
-    monkeypatch.setattr("waybill.identity.registry_topic.read_entry", raises)
-    held = registry()
-    refused = held.take(message(active()), None)
-    assert isinstance(refused, EntryRefused)
-    assert (refused.key, held.refused_by.total(), len(held)) == (active().name, 1, 0)
-
-
 def test_an_entry_in_the_topic_of_another_tenant_is_none_and_the_one_in_its_own_topic_holds() -> None:
     held = registry()
     held.take(message(active()), None, "acme")
@@ -179,14 +149,6 @@ def test_an_entry_in_the_topic_of_another_tenant_is_none_and_the_one_in_its_own_
     assert (refused.reason, held.refused_by) == ("other-tenant", {"other-tenant": 1})
     assert "it stands in the topic of the tenant zeta" in held.last_refused
     assert held.get("acme/bus-1") is DeviceState.ACTIVE
-
-
-def test_a_tenant_that_fills_its_share_leaves_room_for_another() -> None:
-    held = registry(max_devices=1)
-    became = [held.take(message(active(tenant, "bus-1")), None) for tenant in ("acme", "zeta")]
-    assert [type(one) for one in became] == [Taken, Taken]
-    assert isinstance(held.take(message(active("acme", "bus-2")), None), EntryRefused)
-    assert (held.names("acme"), len(held)) == ({"acme/bus-1"}, 2)
 
 
 class Topics:

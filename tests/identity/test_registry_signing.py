@@ -38,7 +38,7 @@ from waybill.identity.registry_messages import (
     entry_body,
     signed_by,
 )
-from waybill.identity.registry_topic import DeviceRegistry, Outranked, Taken
+from waybill.identity.registry_topic import DeviceRegistry, Taken
 from waybill.identity.signatures import SIGNATURE, SIGNER, NewOperator
 from waybill.pulsar.compacted_topic import TopicMessage
 from waybill.settings import SettingsError
@@ -133,16 +133,6 @@ def test_a_signature_of_another_device_or_another_publication_is_none_of_this_on
     assert read.fault(mine._replace(properties=later)) == SignatureFault.ALTERED
 
 
-def test_an_older_signed_message_that_is_published_again_does_not_undo_a_revocation() -> None:
-    read = Read()
-    first, last = signed(active()), signed(revoke(active(), change()), after_ms=5)
-    read.take(first)
-    read.take(last)
-    again = first._replace(published_ms=NOW_MS + 60_000)
-    assert isinstance(read.take(again), Outranked)
-    assert read.registry.get("acme/bus-1") is DeviceState.REVOKED
-
-
 def test_an_entry_that_is_signed_again_as_it_is_holds_under_the_later_signature() -> None:
     revoked = revoke(active(), change())
     read, alone = Read(), Read(trusting(BOTH))
@@ -150,14 +140,6 @@ def test_an_entry_that_is_signed_again_as_it_is_holds_under_the_later_signature(
     again = signed(revoked, BOTH, after_ms=5)
     assert isinstance(read.take(again), Taken)
     assert isinstance(alone.take(again), Taken), "the first key may go"
-
-
-def test_a_suspension_is_not_undone_by_the_message_before_it() -> None:
-    read = Read()
-    first, last = signed(active()), signed(suspend(active(), change()), after_ms=5)
-    for message in (first, last, first, last, first):
-        read.take(message)
-    assert read.registry.get("acme/bus-1") is DeviceState.SUSPENDED
 
 
 def test_a_move_needs_a_right_for_both_tenants() -> None:
@@ -243,10 +225,6 @@ def test_an_access_daemon_may_say_nothing_else_and_nothing_of_devices_of_other_r
     assert Read().fault(signed(entry, ACCESS)) == SignatureFault.NO_RIGHT
     if entry.version > 1 and entry.name == "acme/bus-1":
         assert Read().fault(signed(entry, ACCESS, on=expected())) in {SignatureFault.NO_RIGHT, SignatureFault.ALTERED}
-
-
-def test_an_entry_without_a_reason_can_be_signed() -> None:
-    assert isinstance(Read().take(signed(revoke(active(), change(reason="")))), Taken)
 
 
 def test_who_has_no_right_hears_it_before_anything_is_published() -> None:

@@ -12,8 +12,7 @@ from __future__ import annotations
 import binascii
 import heapq
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -142,9 +141,8 @@ class AuthorityFolder:
         """
         key = _own_key(folder)
         issued = root.sign_regional(region, key, servers=servers, now=now, lifetime=lifetime)
-        with root.delivering(issued, folder / _CERTIFICATE):
-            _keep_key(folder, key)
-            return cls._create(folder, issued.chain_pem, root.root_pem)
+        _keep_key(folder, key)
+        return cls._create(folder, issued.chain_pem, root.root_pem)
 
     @classmethod
     def _create(cls, folder: Path, chain_pem: bytes, root_pem: bytes) -> Self:
@@ -203,8 +201,7 @@ class AuthorityFolder:
         key = regional.authority.key
         issued = self.sign_regional(region, key, servers=permitted, now=now, lifetime=lifetime)
         # The chain alone is replaced: the key stays, so what it signed is still good.
-        with self.delivering(issued, regional.folder / _CERTIFICATE):
-            replace_durably(regional.folder / _CERTIFICATE, issued.chain_pem)
+        replace_durably(regional.folder / _CERTIFICATE, issued.chain_pem)
         return type(self)(regional.folder, Authority(issued.certificate, regional.authority.key), self.root_pem)
 
     def device(self, request: bytes, tenant: str, device: str, *, now: datetime, lifetime: timedelta) -> Issued:
@@ -245,16 +242,6 @@ class AuthorityFolder:
         (self.folder / _ENDED).mkdir(mode=0o700, exist_ok=True)
         (self.folder / _ISSUED / file).rename(self.folder / _ENDED / file)
 
-    @contextmanager
-    def delivering(self, issued: Issued, file: Path) -> Iterator[None]:
-        """While what was signed is written to a file: where that fails nobody has it, and its record goes."""
-        try:
-            yield
-        except (OSError, IdentityError):
-            if not _has(file, issued.chain_pem):
-                (self.folder / _ISSUED / f"{issued.serial:040x}.pem").unlink(missing_ok=True)
-            raise
-
     def _recorded(self, issued: Issued) -> Issued:
         # One file each, so that two processes need no lock, and a crash leaves no half line.
         folder = self.folder / _ISSUED
@@ -282,16 +269,6 @@ def _keep_key(folder: Path, key: KeyPair) -> None:
         return
     if KeyPair.from_pem(read_file(folder / AUTHORITY_KEY)).public != key.public:
         raise AuthorityExists(folder)
-
-
-def _has(file: Path, content: bytes) -> bool:
-    """Whether it may have reached the file: of what cannot be read nobody knows."""
-    try:
-        return read_file(file) == content
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return True
 
 
 def issued_in(folder: Path, newest: int | None = None) -> list[IssuedCertificate]:

@@ -75,21 +75,15 @@ def _cells(one: IssuedCertificate, is_listed: str, state: str, others: Sequence[
 
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    """What is long goes on in the next line, between words: a name or a date that is broken says nothing."""
     table = Table()
-    columns = [[heading, *(printable(row[at]) for row in rows)] for at, heading in enumerate(_HEADINGS)]
-    # Rich would take from each column alike; the longest words have to fit, and the rest goes to the first ones.
-    least = [max(len(word) for text in column for word in text.split()) for column in columns]
-    left = max(0, console.width - sum(least) - _BORDERS)
-    for heading, column, width in zip(_HEADINGS, columns, least, strict=True):
-        more = min(left, max(map(len, column)) - width)
-        left -= more
-        table.add_column(heading, overflow="fold", width=width + more)
+    for heading in _HEADINGS:
+        table.add_column(heading, overflow="fold")
     for row in rows:
         # as Text: Rich would read brackets in a name as markup
         table.add_row(*(Text(printable(cell)) for cell in row))
-    # Where not even the words fit, it is wider than the screen.
-    Console(highlight=False, width=max(console.width, sum(least) + _BORDERS)).print(table)
+    # A name or a date that is broken says nothing: it is wider than the screen where that is needed.
+    least = sum(max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True))
+    Console(highlight=False, width=max(console.width, least + _BORDERS)).print(table)
 
 
 def _fields(
@@ -317,7 +311,7 @@ def gateway(
         now, lifetime = _now(), _lasting(days)
         pki = PkiFolder(folder)
         made = pki.write_gateway(region, out, name, now=now, lifetime=lifetime)
-        _say_written(made, as_json, now + lifetime, pki.others_of(region, _written(made), now))
+        _say_written(made, as_json, now + lifetime)
 
 
 @app.command()
@@ -383,7 +377,7 @@ def device(
         pki = PkiFolder(folder)
         pki.sign_request(region, out, name, request, now=now, lifetime=lifetime)
         made = credentials_in(out)
-        _say_written(made, as_json, now + lifetime, pki.others_of(region, _written(made), now))
+        _say_written(made, as_json, now + lifetime)
 
 
 @app.command()
@@ -486,26 +480,13 @@ def _write(
     with errors_as_messages():
         pki, now, lifetime = PkiFolder(folder), _now(), _lasting(days)
         files = pki.write(region, out, name, servers=servers, now=now, lifetime=lifetime)
-        # Servers of one name may be several, each with its key.
-        others = [] if servers or region is None else pki.others_of(region, _written(files), now)
-        _say_written(files, as_json, now + lifetime, others)
+        _say_written(files, as_json, now + lifetime)
 
 
-def _written(files: TlsSettings) -> IssuedCertificate:
+def _say_written(files: TlsSettings, as_json: bool, asked: datetime) -> None:
     assert files.certificate is not None
-    return IssuedCertificate.read(files.certificate)
-
-
-def _say_written(files: TlsSettings, as_json: bool, asked: datetime, others: Sequence[IssuedCertificate] = ()) -> None:
-    made = _written(files)
-    facts = {"name": made.name, "not_after": made.not_after, "folder": made.file.parent}
-    _say_certificate(as_json, facts, asked)
-    if others:
-        last = max(others, key=lambda one: one.not_after)
-        print_error(
-            f"warning: {made.name} has {len(others)} more of another key, the last good until "
-            f"{fact_text(last.not_after)} ({last.file}): who has that key is {made.name} too, until it is revoked"
-        )
+    made = IssuedCertificate.read(files.certificate)
+    _say_certificate(as_json, {"name": made.name, "not_after": made.not_after, "folder": made.file.parent}, asked)
 
 
 def _say_certificate(as_json: bool, made: Mapping[str, object], asked: datetime | None = None) -> None:

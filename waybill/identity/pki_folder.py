@@ -43,7 +43,6 @@ from waybill.identity.authority_folder import (
     IssuedCertificate,
     certify,
     issued_in,
-    other_keys,
 )
 from waybill.identity.broker_conf import read_share
 from waybill.identity.errors import (
@@ -212,8 +211,6 @@ PULSAR_NAME = "Waybill Pulsar authority"
 _SHARE = "share"
 _CERTIFICATE, _KEY = "certificate.pem", "key.pem"
 _SOMEBODY = "somebody"
-MAX_LOOKED_AT = 500
-"""So many certificates are read after one is made: half a millisecond each."""
 
 
 class RenewalList(Settings):
@@ -316,20 +313,6 @@ class PkiFolder:
         own = [IssuedCertificate.read(place / name) for place in places for name in AUTHORITY_FILES]
         return [*own, *(one for place in places for one in issued_in(place))]
 
-    def others_of(self, region: str, made: IssuedCertificate, now: datetime) -> list[IssuedCertificate]:
-        """What a region's authority signed for the same name, is good still and not revoked, and is of another key.
-
-        Looked for among the newest that it signed, a bounded number. Asked after something was made, so it fails for
-        nothing: of what cannot be read nothing is said.
-        """
-        try:
-            issued = issued_in(self._place(region), MAX_LOOKED_AT)
-            found = other_keys(issued, [made], now)[made.name, made.what]
-            revoked = self.revocations() if found else ListedRevocations()
-        except (IdentityError, OSError):
-            return []
-        return [one for one in found if revoked.state(one.issuer, one.serial, now) in {NOT_REVOKED, UNKNOWN}]
-
     def revocations(self, files: Sequence[Path] = ()) -> ListedRevocations:
         """What the revocation lists of these files say; none: of those beside the authorities, `*.crl`.
 
@@ -369,17 +352,16 @@ class PkiFolder:
         assert files.key is not None
         key = found or KeyPair.generate()
         issued = certify(authority, key, name, servers=servers, now=now, lifetime=lifetime)
-        with authority.delivering(issued, files.certificate):
-            # Before the certificate: whoever is killed between the two says the same again.
-            if has_share and region is not None:
-                self._copy_share(region, folder)
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Neither is replaced: of two commands at once one is refused, and key and certificate are a pair.
-            if found is None and not create_durably(files.key, key.private_pem(), mode=0o600):
-                raise KeyExists(folder, _SOMEBODY)
-            replace_durably(files.ca, authority.root_pem)
-            if not create_durably(files.certificate, issued.chain_pem):
-                raise KeyExists(folder, _owner(folder) or _SOMEBODY)
+        # Before the certificate: whoever is killed between the two says the same again.
+        if has_share and region is not None:
+            self._copy_share(region, folder)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Neither is replaced: of two commands at once one is refused, and key and certificate are a pair.
+        if found is None and not create_durably(files.key, key.private_pem(), mode=0o600):
+            raise KeyExists(folder, _SOMEBODY)
+        replace_durably(files.ca, authority.root_pem)
+        if not create_durably(files.certificate, issued.chain_pem):
+            raise KeyExists(folder, _owner(folder) or _SOMEBODY)
         return files
 
     def write_gateway(
@@ -417,10 +399,9 @@ class PkiFolder:
         issued = authority.device(pem, *named, now=now, lifetime=lifetime)
         files = credentials_in(folder)
         assert files.certificate is not None
-        with authority.delivering(issued, files.certificate):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace_durably(files.ca, authority.root_pem)
-            replace_durably(files.certificate, issued.chain_pem)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_durably(files.ca, authority.root_pem)
+        replace_durably(files.certificate, issued.chain_pem)
         return issued
 
     def renew(self, folder: Path, *, now: datetime, lifetime: timedelta, name: str | None = None) -> Issued:
@@ -440,8 +421,7 @@ class PkiFolder:
                 raise CredentialsRefused(folder, why)
             named = common_name(old.subject)
             issued = certify(authority, key, named, servers=server_names(old), now=now, lifetime=lifetime)
-            with authority.delivering(issued, folder / _CERTIFICATE):
-                replace_durably(Path(_CERTIFICATE), issued.chain_pem, folder=descriptor)
+            replace_durably(Path(_CERTIFICATE), issued.chain_pem, folder=descriptor)
             return issued
 
     def _no_renewal(

@@ -16,12 +16,13 @@ from waybill.identity.errors import IdentityError
 from waybill.identity.names import did_you_mean
 from waybill.identity.tokens import (
     CLUSTERS_READ_S,
-    KeyStep,
+    PUBLISH,
+    RETIRE,
+    SIGN,
     OtherIssuer,
     TokenClaims,
     TokenFolder,
     TokenIssuer,
-    TokenKeyState,
     as_owner_of,
     check_issuer,
 )
@@ -128,7 +129,7 @@ def publish(
     """
     with errors_as_messages(), as_owner_of(folder):
         done = [_issuer_of(folder, issuer, new_issuer).publish_new_key()]
-        _say(folder, KeyStep.PUBLISH, done, f"published the key {done[0]}", as_json=as_json)
+        _say(folder, PUBLISH, done, f"published the key {done[0]}", as_json=as_json)
 
 
 @app.command()
@@ -150,15 +151,15 @@ def sign(
     with errors_as_messages(), as_owner_of(folder):
         keys, now_s = _issuer_of(folder, issuer, new_issuer), time.time()
         if not early:
-            keys.check_wait(KeyStep.SIGN, now_s)
-        lives_s = {role: days * DAY_S if days else _life_s(keys.folder, role) for role in keys.folder.roles}
+            keys.check_wait(SIGN, now_s)
+        lives_s = {role: days * DAY_S if days else _life_s(keys, role) for role in keys.roles}
         done = keys.sign_with_newest(lives_s, now_s=now_s)
-        tokens = [_token_facts(role, keys.folder.claims(role), now_s, 0) for role in done]
+        tokens = [_token_facts(role, keys.claims(role), now_s, 0) for role in done]
         lines = [f"written anew: {_token_text(one)}" for one in tokens]
         text = "\n".join(
             lines or ["no token is written anew: each is of the newest key and in the first half of its life"]
         )
-        _say(folder, KeyStep.SIGN, done, text, as_json=as_json, tokens=tokens)
+        _say(folder, SIGN, done, text, as_json=as_json, tokens=tokens)
 
 
 @app.command()
@@ -179,13 +180,13 @@ def retire(
     with errors_as_messages(), as_owner_of(folder):
         keys = _issuer_of(folder, issuer, new_issuer)
         if not early:
-            keys.check_wait(KeyStep.RETIRE, time.time())
+            keys.check_wait(RETIRE, time.time())
         done = keys.retire_former_keys()
         text = (
             f"retired: {', '.join(done)}; a broker takes its tokens until it has read the keys again, a minute by "
             "`waybill topology broker-conf`, and an open connection stays until its token ends"
         )
-        _say(folder, KeyStep.RETIRE, done, text, as_json=as_json)
+        _say(folder, RETIRE, done, text, as_json=as_json)
 
 
 @app.command()
@@ -217,29 +218,30 @@ def status(
         roles = found.roles if topology is None else sorted({*found.roles, *topology_roles(topology)})
     soon_s = None if within is None else within * DAY_S
     tokens = [_token_facts(role, found.claims(role), time.time(), soon_s) for role in roles]
-    _show_status(found, keys, tokens, following, as_json=as_json)
-    raise typer.Exit(1 if any(one["state"] != _GOOD for one in tokens) else 0)
-
-
-def _show_status(
-    found: TokenFolder,
-    keys: Sequence[TokenKeyState],
-    tokens: Sequence[Mapping[str, object]],
-    following: Mapping[str, str | None],
-    *,
-    as_json: bool,
-) -> None:
+    facts = [
+        {
+            "id": key.key_id,
+            "use": key.use,
+            "made": moment_text(key.made_s),
+            "tokens_until": moment_text(key.tokens_until_s) if key.tokens_until_s else None,
+            "tokens_known": key.tokens_until_s is not None,
+        }
+        for key in keys
+    ]
     if as_json:
-        facts = {"issuer": found.issuer, "keys": [_key_facts(one) for one in keys], "tokens": tokens}
-        typer.echo(json.dumps(facts | {"next": following}, indent=2))
-        return
-    typer.echo(f"issuer  {found.issuer or 'not published'}")
-    for key in keys:
-        typer.echo(f"key     {key.key_id}  {key.use}  made {moment_text(key.made_s)}  {_until_text(key)}")
-    for token in tokens:
-        of_key = f", of the key {token['key']}" if "key" in token else ""
-        typer.echo(f"token   {_token_text(token)}{of_key}{_STATES[str(token['state'])]}")
-    typer.echo(f"next    {_next_text(following)}")
+        answer = {"issuer": found.issuer, "keys": facts, "tokens": tokens, "next": following}
+        typer.echo(json.dumps(answer, indent=2))
+    else:
+        typer.echo(f"issuer  {found.issuer or 'not published'}")
+        for key in facts:
+            until = f"its tokens end by {key['tokens_until']}" if key["tokens_until"] else "it signed no token"
+            until = until if key["tokens_known"] else "nobody recorded until when its tokens are good"
+            typer.echo(f"key     {key['id']}  {key['use']}  made {key['made']}  {until}")
+        for token in tokens:
+            of_key = f", of the key {token['key']}" if "key" in token else ""
+            typer.echo(f"token   {_token_text(token)}{of_key}{_STATES[str(token['state'])]}")
+        typer.echo(f"next    {_next_text(following)}")
+    raise typer.Exit(1 if any(one["state"] != _GOOD for one in tokens) else 0)
 
 
 def moment_text(moment_s: float) -> str:
@@ -276,19 +278,6 @@ def _token_text(token: Mapping[str, object]) -> str:
     return f"{token['role']}, good for {token['days']:g} days, until {token['until']}"
 
 
-def _key_facts(key: TokenKeyState) -> dict[str, object]:
-    until_s = key.tokens_until_s
-    until = moment_text(until_s) if until_s else None
-    facts = {"id": key.key_id, "use": key.use, "made": moment_text(key.made_s), "tokens_until": until}
-    return facts | {"tokens_known": until_s is not None}
-
-
-def _until_text(key: TokenKeyState) -> str:
-    if key.tokens_until_s is None:
-        return "nobody recorded until when its tokens are good"
-    return f"its tokens end by {moment_text(key.tokens_until_s)}" if key.tokens_until_s else "it signed no token"
-
-
 def _next(folder: Path) -> dict[str, str | None]:
     wanted = TokenFolder(folder).next_step()
     command = f"waybill pki token-key {wanted.step}" + ("" if folder == _TOKENS else f" --folder {folder}")
@@ -298,7 +287,7 @@ def _next(folder: Path) -> dict[str, str | None]:
 
 def _next_text(following: Mapping[str, str | None]) -> str:
     command = following["command"]
-    if following["step"] == KeyStep.PUBLISH:
+    if following["step"] == PUBLISH:
         return f"{command}, whenever the key is to be changed"
     if following["from"] is None:
         return f"{command} --early, where you saw that everybody has a token of the new key: {following['why']}"
@@ -306,14 +295,14 @@ def _next_text(following: Mapping[str, str | None]) -> str:
 
 
 def _say(
-    folder: Path, step: KeyStep, done: Sequence[str], text: str, *, as_json: bool, tokens: Sequence[object] = ()
+    folder: Path, step: str, done: Sequence[str], text: str, *, as_json: bool, tokens: Sequence[object] = ()
 ) -> None:
     following = _next(folder)
     if as_json:
         typer.echo(json.dumps({"step": step, "done": [*done], "tokens": [*tokens], "next": following}))
         return
     typer.echo(text)
-    if step is KeyStep.PUBLISH:
+    if step == PUBLISH:
         typer.echo(f"every cluster has read it after {CLUSTERS_READ_S / 60:g} minutes")
-    if step is not KeyStep.RETIRE:
+    if step != RETIRE:
         typer.echo(_next_text(following))

@@ -1,7 +1,12 @@
-"""Tokens (JWT, ES256) that say which role their bearer has, and the keys that sign and check them. Pure.
+"""Tokens (JWT, ES256) that say which role their bearer has, the keys that sign them, and the folder that holds both.
 
 RFC 7519 for tokens, RFC 7517 for the set of public keys, OpenID Connect Discovery 1.0 for the document that names it:
 what Pulsar's `AuthenticationProviderOpenID` asks for, and so a key can be changed while brokers run.
+
+keys/0001.pem ...        private keys, oldest first; which one signs is named in `keys/signer`
+keys/0001.until ...      when the last token that a key signed ends (seconds since 1970; 0: it signed none)
+published/               what brokers are served: the discovery document and the keys that tokens are checked with
+tokens/ROLE.token        a role's token: who holds it reads it again at each connection
 """
 
 from __future__ import annotations
@@ -14,11 +19,10 @@ import json
 import math
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,378 +35,6 @@ from waybill.daemon.durable_file import replace_durably
 from waybill.identity.errors import IdentityError
 from waybill.identity.pem_keys import private_key_of
 from waybill.settings import read_file
-
-# What a folder of tokens holds, and which step of a change of keys is next. Nothing here writes.
-
-CLUSTERS_READ_S = 600
-"""Ten times what brokers are made to wait before they read the keys again (`waybill topology broker-conf`)."""
-_MAX_DISCOVERY_BYTES = 64 << 10
-_MAX_UNTIL_BYTES = 11
-
-
-class KeyStepRefused(IdentityError):
-    """A step of a change of keys is out of order or too early; the message says which comes first, or since when."""
-
-
-class KeyStep(StrEnum):
-    """A change of keys has three steps, and a wait before each of the last two."""
-
-    PUBLISH = "publish"
-    SIGN = "sign"
-    RETIRE = "retire"
-
-
-class KeyUse(StrEnum):
-    """What a key is for now."""
-
-    FORMER = "former"
-    """Tokens that it signed are taken until it is retired; it signs none."""
-    SIGNS = "signs"
-    """Tokens are signed with it."""
-    WAITS = "waits"
-    """Brokers are served it, and it does not sign yet."""
-
-
-class TokenKeyState(NamedTuple):
-    """A key in its folder. `tokens_until_s`: when its last token ends; 0: it signed none; None: nobody knows."""
-
-    key_id: str
-    use: KeyUse
-    file: Path
-    made_s: float
-    tokens_until_s: float | None
-
-
-class NextStep(NamedTuple):
-    """The step that is next, and from when on it is taken without `--early`; None: nobody knows."""
-
-    step: KeyStep
-    from_s: float | None
-    why: str
-
-
-class TokenFolder:
-    """The files of one folder, read anew with each question."""
-
-    def __init__(self, folder: Path) -> None:
-        self.keys, self.tokens, self.published = folder / "keys", folder / "tokens", folder / "published"
-
-    @property
-    def signer_file(self) -> Path:
-        """It names the key that signs."""
-        return self.keys / "signer"
-
-    @property
-    def discovery_file(self) -> Path:
-        """It names the issuer to brokers."""
-        return self.published / DISCOVERY_PATH.removeprefix("/")
-
-    @property
-    def issuer(self) -> str | None:
-        """Whose tokens these are, by what is published; None where nothing is."""
-        try:
-            content = read_bounded(self.discovery_file, _MAX_DISCOVERY_BYTES)
-            issuer = json.loads(content)["issuer"]
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
-            return None
-        return issuer if isinstance(issuer, str) else None
-
-    def known_issuers(self) -> set[str]:
-        """Whose tokens these are: by what is published, and where that cannot be read by the tokens themselves."""
-        if (published := self.issuer) is not None:
-            return {published}
-        return {claims.issuer for role in self.roles if (claims := self.claims(role)) is not None}
-
-    @property
-    def has_signed(self) -> bool:
-        """Whether a key may have signed a token."""
-        return any(_until_s(file) != 0 for file in self.key_files())
-
-    @property
-    def roles(self) -> list[str]:
-        """The roles that have a token."""
-        return sorted(file.stem for file in self.tokens.glob("*.token"))
-
-    def token_file(self, role: str) -> Path:
-        """Where the token of a role is."""
-        return self.tokens / f"{role}.token"
-
-    def claims(self, role: str) -> TokenClaims | None:
-        """What a role's token says; None where it is missing, is no text, or is no token."""
-        try:
-            return read_claims(read_file(self.token_file(role)).decode())
-        except (OSError, ValueError):
-            return None
-
-    def key_files(self) -> list[Path]:
-        """The oldest first."""
-        return sorted(self.keys.glob("*.pem"))
-
-    def key_in(self, file: Path) -> TokenKey:
-        """The key of a file. Raises InvalidToken, which names it, OSError."""
-        try:
-            return TokenKey.from_pem(read_file(file))
-        except InvalidToken as error:
-            raise InvalidToken(f"{file}: {error}") from error
-
-    def key_states(self) -> list[TokenKeyState]:
-        """The keys, oldest first. Raises InvalidToken where one is none, or none is there to sign; OSError."""
-        files = self.key_files()
-        ids = [self.key_in(file).key_id for file in files]
-        at = ids.index(self._signer_among(ids))
-        uses = [KeyUse.FORMER] * at + [KeyUse.SIGNS] + [KeyUse.WAITS] * (len(ids) - at - 1)
-        return [
-            TokenKeyState(key_id, use, file, file.stat().st_mtime, _until_s(file))
-            for key_id, use, file in zip(ids, uses, files, strict=True)
-        ]
-
-    def next_step(self) -> NextStep:
-        """The next step of a change of keys. Raises InvalidToken, OSError."""
-        keys = self.key_states()
-        if keys[-1].use is KeyUse.WAITS:
-            why = "clusters may not have read the new key yet"
-            return NextStep(KeyStep.SIGN, keys[-1].made_s + CLUSTERS_READ_S, why)
-        former = [one for one in keys if one.use is KeyUse.FORMER]
-        if not former:
-            return NextStep(KeyStep.PUBLISH, 0, "one key is published, and it signs")
-        if unknown := next((one for one in former if one.tokens_until_s is None), None):
-            why = f"nobody recorded until when the tokens of the key {unknown.key_id} are good"
-            return NextStep(KeyStep.RETIRE, None, why)
-        last = max(former, key=lambda one: one.tokens_until_s or 0)
-        return NextStep(KeyStep.RETIRE, last.tokens_until_s, f"a token of the former key {last.key_id} may be in use")
-
-    def _signer_among(self, ids: list[str]) -> str:
-        try:
-            named = read_file(self.signer_file).decode(errors="replace")
-        except FileNotFoundError:
-            if not ids:
-                raise InvalidToken(
-                    f"{self.keys} has no key of tokens: waybill pki token ROLE makes the first one"
-                ) from None
-            # Killed between the first key and its naming: there is no other one.
-            return ids[0]
-        if named not in ids:
-            raise InvalidToken(f"{self.keys}: signer names {named!r:.40}, and no key here is called so")
-        return named
-
-
-def until_file(key_file: Path) -> Path:
-    """Where is recorded when the last token of a key ends."""
-    return key_file.with_suffix(".until")
-
-
-def _until_s(key_file: Path) -> float | None:
-    try:
-        return float(int(read_bounded(until_file(key_file), _MAX_UNTIL_BYTES)))
-    except (OSError, ValueError):
-        return None
-
-
-# Issues the tokens of a folder, a token for each role, and changes their key while everybody runs.
-
-# who reads a token is its role
-_SECRET = 0o600
-
-
-class OtherIssuer(IdentityError):
-    """The tokens of a folder are of another issuer, or an issuer is none that a broker can trust."""
-
-
-def check_issuer(folder: Path, issuer: str, *, may_change: bool = False) -> None:
-    """Raises OtherIssuer: every broker takes what the folder publishes, and tokens of the issuer named there alone."""
-    if not issuer.startswith("https://"):
-        raise OtherIssuer(f"{issuer}: an issuer is reached by https://, or anybody on the way could give out keys")
-    if issuer.endswith("/"):
-        raise OtherIssuer(f"{issuer}: an issuer is written without a slash at the end, as its tokens have it")
-    found = TokenFolder(folder)
-    known = found.known_issuers()
-    if may_change or known == {issuer}:
-        return
-    if known:
-        others = ", ".join(sorted(known - {issuer}))
-        raise OtherIssuer(
-            f"{folder} is of the issuer {others}, and brokers refuse tokens of {issuer}: say that one, or --new-issuer"
-        )
-    if found.discovery_file.exists() or found.has_signed:
-        raise OtherIssuer(
-            f"{found.discovery_file} is missing or damaged, so nobody knows of which issuer {folder} is: "
-            f"--new-issuer says that it is {issuer}"
-        )
-
-
-@contextmanager
-def as_owner_of(folder: Path) -> Iterator[None]:
-    """Root acts as the owner of a folder, for a command: a file of root's would stop the timers that renew tokens.
-
-    The whole process changes its user for the time of the block, with all its threads.
-    """
-    if os.geteuid() == 0 and folder.exists():
-        os.setegid(folder.stat().st_gid)
-        os.seteuid(folder.stat().st_uid)
-    try:
-        yield
-    finally:
-        os.seteuid(os.getuid())
-        os.setegid(os.getgid())
-
-
-class TokenIssuer:
-    """Issues the tokens of one folder.
-
-    A change of keys has three steps, so that no broker meets a token of a key that it does not know, and nobody holds
-    one of a key that it does not know any more:
-
-        issuer.publish_new_key()        # then wait until each cluster takes `issuer.newest_token(...)`
-        issuer.sign_with_newest(...)    # then wait until every holder has read its token again
-        issuer.retire_former_keys()     # from here on a token of a former key is refused
-    """
-
-    def __init__(self, folder: Path, issuer: str) -> None:
-        """Makes the first key where there is none, and publishes. `issuer`: the URL that serves `published`.
-
-        Raises InvalidToken where a key's file is none, OSError.
-        """
-        self.folder = TokenFolder(folder)
-        self.published = self.folder.published
-        self.issuer = issuer
-        for made in (self.folder.keys, self.folder.tokens):
-            made.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.published.mkdir(exist_ok=True)
-        with self._locked():
-            if not self.folder.key_files():
-                self._add_key()
-            self._publish()
-
-    def token_file(self, role: str) -> Path:
-        """Where the token of a role is."""
-        return self.folder.token_file(role)
-
-    def issue(self, role: str, *, now_s: float, life_s: float) -> Path:
-        """Write a role's token anew. Raises InvalidToken for a name that is no role's."""
-        with self._locked():
-            return self._issue(role, now_s, life_s)
-
-    def renew(self, roles: Collection[str], *, now_s: float, life_s: float) -> list[str]:
-        """Issue anew what is missing, of another key or issuer, or in the second half of its life; says which."""
-        with self._locked():
-            return self._renew(dict.fromkeys(roles, life_s), now_s)
-
-    def publish_new_key(self) -> str:
-        """Make a key and let brokers know it; tokens are signed by the former one still. Returns its id.
-
-        Raises KeyStepRefused where one is published already that does not sign yet.
-        """
-        with self._locked():
-            if self.folder.next_step().step is KeyStep.SIGN:
-                raise KeyStepRefused("a new key is published already and does not sign yet: waybill pki token-key sign")
-            # The signer is named in a file and is not the newest key: who is killed here signs with the former one.
-            self._add_key()
-            self._publish()
-            return self.folder.key_states()[-1].key_id
-
-    def newest_token(self, role: str, *, now_s: float, life_s: float) -> str:
-        """A token of the newest key, whether or not that signs yet: to see whether a cluster knows it."""
-        with self._locked():
-            return self._token(self.folder.key_states()[-1], role, now_s, life_s)
-
-    def sign_with_newest(self, lives_s: dict[str, float], *, now_s: float) -> list[str]:
-        """From now on tokens are of the newest key; those of these roles are written anew, each for its life.
-
-        Raises KeyStepRefused where no change of keys has begun.
-        """
-        with self._locked():
-            newest, step = self.folder.key_states()[-1], self.folder.next_step().step
-            if step is KeyStep.PUBLISH:
-                raise KeyStepRefused("no new key is published that could sign: waybill pki token-key publish first")
-            if step is KeyStep.SIGN:
-                replace_durably(self.folder.signer_file, newest.key_id.encode())
-            return self._renew(lives_s, now_s)
-
-    def retire_former_keys(self) -> list[str]:
-        """Delete every key but the one that signs; returns the ids of those that are gone.
-
-        Raises KeyStepRefused where that would be the new one, or where there is no other.
-        """
-        with self._locked():
-            step = self.folder.next_step().step
-            if step is KeyStep.SIGN:
-                raise KeyStepRefused(
-                    "the newest key does not sign yet, and would be lost: waybill pki token-key sign first"
-                )
-            if step is KeyStep.PUBLISH:
-                raise KeyStepRefused("there is no former key to retire: brokers are served the one that signs alone")
-            former = [one for one in self.folder.key_states() if one.use is KeyUse.FORMER]
-            # Deleted first: a key that is published and that nobody has signs nothing; the next start publishes anew.
-            for one in former:
-                one.file.unlink()
-                until_file(one.file).unlink(missing_ok=True)
-            self._publish()
-            return [one.key_id for one in former]
-
-    def check_wait(self, step: KeyStep, now_s: float) -> None:
-        """Raises KeyStepRefused where this step is the next one, and the wait before it is not over."""
-        wanted = self.folder.next_step()
-        if wanted.step is not step or (wanted.from_s is not None and now_s >= wanted.from_s):
-            return
-        seen = "--early where you saw that everybody has what the step before brought"
-        if wanted.from_s is None:
-            raise KeyStepRefused(f"{wanted.why}: {seen}")
-        moment = datetime.fromtimestamp(wanted.from_s, UTC)
-        raise KeyStepRefused(f"too early: {wanted.why}, until {moment:%Y-%m-%dT%H:%M:%SZ}; {seen}")
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with (self.folder.keys / "lock").open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-
-    def _issue(self, role: str, now_s: float, life_s: float) -> Path:
-        (signer,) = (one for one in self.folder.key_states() if one.use is KeyUse.SIGNS)
-        replace_durably(self.token_file(role), self._token(signer, role, now_s, life_s).encode(), mode=_SECRET)
-        return self.token_file(role)
-
-    def _token(self, key: TokenKeyState, role: str, now_s: float, life_s: float) -> str:
-        token = self.folder.key_in(key.file).token(role, issuer=self.issuer, now_s=now_s, life_s=life_s)
-        # Before anybody has the token: its key must not be retired sooner. What is unknown of a key stays unknown.
-        if key.tokens_until_s is not None and key.tokens_until_s < now_s + life_s:
-            replace_durably(until_file(key.file), str(int(now_s + life_s)).encode())
-        return token
-
-    def _renew(self, lives_s: dict[str, float], now_s: float) -> list[str]:
-        due = [role for role, life_s in lives_s.items() if self._is_due(role, now_s, life_s)]
-        for role in due:
-            self._issue(role, now_s, lives_s[role])
-        return due
-
-    def _is_due(self, role: str, now_s: float, life_s: float) -> bool:
-        claims = self.folder.claims(role)
-        if claims is None:
-            return True
-        (signer,) = (one for one in self.folder.key_states() if one.use is KeyUse.SIGNS)
-        # Half a life early: whoever reads its file once in that time never meets one that is over.
-        former = (claims.key_id, claims.issuer) != (signer.key_id, self.issuer)
-        return former or claims.expires_s - now_s < life_s / 2
-
-    def _add_key(self) -> None:
-        files = self.folder.key_files()
-        file = self.folder.keys / f"{int(files[-1].stem) + 1 if files else 1:04}.pem"
-        key = TokenKey(ec.generate_private_key(ec.SECP256R1()))
-        # First: a key without it is one of which nobody knows what it signed.
-        replace_durably(until_file(file), b"0")
-        replace_durably(file, key.to_pem(), mode=_SECRET)
-        if not files:
-            replace_durably(self.folder.signer_file, key.key_id.encode())
-
-    def _publish(self) -> None:
-        documents = {
-            DISCOVERY_PATH: discovery(self.issuer),
-            CHECK_KEYS_PATH: check_keys(map(self.folder.key_in, self.folder.key_files())),
-        }
-        for path, content in documents.items():
-            file = self.published / path.removeprefix("/")
-            file.parent.mkdir(exist_ok=True)
-            replace_durably(file, content)
-
 
 AUDIENCE = "pulsar"
 """For whom our tokens are: a token for another service opens no cluster."""
@@ -546,3 +178,314 @@ def _decoded(text: str) -> bytes:
         return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except binascii.Error as error:
         raise ValueError(str(error)) from error
+
+
+# The folder of tokens, and the change of its key in three steps.
+
+CLUSTERS_READ_S = 600
+"""Ten times what brokers are made to wait before they read the keys again (`waybill topology broker-conf`)."""
+_MAX_DISCOVERY_BYTES = 64 << 10
+_MAX_UNTIL_BYTES = 11
+# who reads a token is its role
+_SECRET = 0o600
+FORMER, SIGNS, WAITS = "former", "signs", "waits"
+"""What a key is for: its tokens are taken and it signs none; tokens are signed with it; brokers are served it."""
+PUBLISH, SIGN, RETIRE = "publish", "sign", "retire"
+"""The steps of a change of keys, with a wait before each of the last two."""
+
+
+class KeyStepRefused(IdentityError):
+    """A step of a change of keys is out of order or too early; the message says which comes first, or since when."""
+
+
+class OtherIssuer(IdentityError):
+    """The tokens of a folder are of another issuer, or an issuer is none that a broker can trust."""
+
+
+class TokenKeyState(NamedTuple):
+    """A key in its folder. `tokens_until_s`: when its last token ends; 0: it signed none; None: nobody knows."""
+
+    key_id: str
+    use: str
+    file: Path
+    made_s: float
+    tokens_until_s: float | None
+
+
+class NextStep(NamedTuple):
+    """The step that is next, and from when on it is taken without `--early`; None: nobody knows."""
+
+    step: str
+    from_s: float | None
+    why: str
+
+
+def check_issuer(folder: Path, issuer: str, *, may_change: bool = False) -> None:
+    """Raises OtherIssuer: every broker takes what the folder publishes, and tokens of the issuer named there alone."""
+    if not issuer.startswith("https://") or issuer.endswith("/"):
+        why = "an issuer begins with https://, or anybody on the way could give out keys, and ends without a slash"
+        raise OtherIssuer(f"{issuer}: {why}")
+    found = TokenFolder(folder)
+    known = found.issuer
+    if may_change or known == issuer or (known is None and not found.key_files()):
+        return
+    if known is None:
+        why = f"{found.published} is missing or damaged, so nobody knows of which issuer {folder} is"
+        raise OtherIssuer(f"{why}: --new-issuer says that it is {issuer}")
+    raise OtherIssuer(
+        f"{folder} is of the issuer {known}, and brokers refuse tokens of {issuer}: say that one, or --new-issuer"
+    )
+
+
+@contextmanager
+def as_owner_of(folder: Path) -> Iterator[None]:
+    """Root acts as the owner of a folder, for a command: a file of root's would stop the timers that renew tokens.
+
+    The whole process changes its user for the time of the block, with all its threads.
+    """
+    if os.geteuid() == 0 and folder.exists():
+        os.setegid(folder.stat().st_gid)
+        os.seteuid(folder.stat().st_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(os.getuid())
+        os.setegid(os.getgid())
+
+
+class TokenFolder:
+    """The files of one folder, read again with each question."""
+
+    def __init__(self, folder: Path) -> None:
+        self.keys, self.tokens, self.published = folder / "keys", folder / "tokens", folder / "published"
+
+    @property
+    def issuer(self) -> str | None:
+        """Whose tokens these are, by what is published; None where nothing is."""
+        try:
+            content = read_bounded(self.published / DISCOVERY_PATH.removeprefix("/"), _MAX_DISCOVERY_BYTES)
+            issuer = json.loads(content)["issuer"]
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            return None
+        return issuer if isinstance(issuer, str) else None
+
+    @property
+    def roles(self) -> list[str]:
+        """The roles that have a token."""
+        return sorted(file.stem for file in self.tokens.glob("*.token"))
+
+    def token_file(self, role: str) -> Path:
+        """Where the token of a role is."""
+        return self.tokens / f"{role}.token"
+
+    def claims(self, role: str) -> TokenClaims | None:
+        """What a role's token says; None where it is missing, is no text, or is no token."""
+        try:
+            return read_claims(read_file(self.token_file(role)).decode())
+        except (OSError, ValueError):
+            return None
+
+    def key_files(self) -> list[Path]:
+        """The oldest first."""
+        return sorted(self.keys.glob("*.pem"))
+
+    def key_in(self, file: Path) -> TokenKey:
+        """The key of a file. Raises InvalidToken, which names it, OSError."""
+        try:
+            return TokenKey.from_pem(read_file(file))
+        except InvalidToken as error:
+            raise InvalidToken(f"{file}: {error}") from error
+
+    def key_states(self) -> list[TokenKeyState]:
+        """The keys, oldest first. Raises InvalidToken where one is none, or none is there to sign; OSError."""
+        files = self.key_files()
+        ids = [self.key_in(file).key_id for file in files]
+        if not ids:
+            raise InvalidToken(f"{self.keys} has no key of tokens: waybill pki token ROLE makes the first one")
+        try:
+            named = read_file(self.keys / "signer").decode(errors="replace")
+        except FileNotFoundError:
+            # Killed between the first key and its naming: there is no other one.
+            named = ids[0]
+        if named not in ids:
+            raise InvalidToken(f"{self.keys}: signer names {named!r:.40}, and no key here is called so")
+        at = ids.index(named)
+        uses = [FORMER] * at + [SIGNS] + [WAITS] * (len(ids) - at - 1)
+        return [
+            TokenKeyState(key_id, use, file, file.stat().st_mtime, _until_s(file))
+            for key_id, use, file in zip(ids, uses, files, strict=True)
+        ]
+
+    def next_step(self) -> NextStep:
+        """The next step of a change of keys. Raises InvalidToken, OSError."""
+        keys = self.key_states()
+        if keys[-1].use == WAITS:
+            why = "clusters may not have read the new key yet"
+            return NextStep(SIGN, keys[-1].made_s + CLUSTERS_READ_S, why)
+        former = [one for one in keys if one.use == FORMER]
+        if not former:
+            return NextStep(PUBLISH, 0, "one key is published, and it signs")
+        last = max(former, key=lambda one: math.inf if one.tokens_until_s is None else one.tokens_until_s)
+        if last.tokens_until_s is None:
+            return NextStep(RETIRE, None, f"nobody recorded until when the tokens of the key {last.key_id} are good")
+        return NextStep(RETIRE, last.tokens_until_s, f"a token of the former key {last.key_id} may be in use")
+
+
+class TokenIssuer(TokenFolder):
+    """Issues the tokens of one folder. `keys/lock` keeps two commands at once from crossing each other.
+
+    A change of keys has three steps, so that no broker meets a token of a key that it does not know, and nobody holds
+    one of a key that it does not know any more:
+
+        issuer.publish_new_key()        # then wait until each cluster takes `issuer.newest_token(...)`
+        issuer.sign_with_newest(...)    # then wait until every holder has read its token again
+        issuer.retire_former_keys()     # from here on a token of a former key is refused
+    """
+
+    def __init__(self, folder: Path, issuer: str) -> None:
+        """Makes the first key where there is none, and publishes. `issuer`: the URL that serves `published`.
+
+        Raises InvalidToken where a key's file is none, OSError.
+        """
+        super().__init__(folder)
+        self._issuer = issuer
+        for made in (self.keys, self.tokens):
+            made.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.published.mkdir(exist_ok=True)
+        with self._locked():
+            if not self.key_files():
+                self._add_key()
+            self._publish()
+
+    def issue(self, role: str, *, now_s: float, life_s: float) -> Path:
+        """Write a role's token anew. Raises InvalidToken for a name that is no role's."""
+        with self._locked():
+            self._issue(role, now_s, life_s)
+            return self.token_file(role)
+
+    def renew(self, roles: Collection[str], *, now_s: float, life_s: float) -> list[str]:
+        """Issue anew what is missing, of another key or issuer, or in the second half of its life; says which."""
+        with self._locked():
+            return self._renew(dict.fromkeys(roles, life_s), now_s)
+
+    def publish_new_key(self) -> str:
+        """Make a key and let brokers know it; tokens are signed by the former one still. Returns its id.
+
+        Raises KeyStepRefused where one is published already that does not sign yet.
+        """
+        with self._locked():
+            if self.next_step().step == SIGN:
+                raise KeyStepRefused("a new key is published already and does not sign yet: waybill pki token-key sign")
+            # The signer is named in a file and is not the newest key: who is killed here signs with the former one.
+            self._add_key()
+            self._publish()
+            return self.key_states()[-1].key_id
+
+    def newest_token(self, role: str, *, now_s: float, life_s: float) -> str:
+        """A token of the newest key, whether or not that signs yet: to see whether a cluster knows it."""
+        with self._locked():
+            return self._token(self.key_states()[-1], role, now_s, life_s)
+
+    def sign_with_newest(self, lives_s: Mapping[str, float], *, now_s: float) -> list[str]:
+        """From now on tokens are of the newest key; those of these roles are written anew, each for its life.
+
+        Raises KeyStepRefused where no change of keys has begun.
+        """
+        with self._locked():
+            step = self.next_step().step
+            if step == PUBLISH:
+                raise KeyStepRefused("no new key is published that could sign: waybill pki token-key publish first")
+            if step == SIGN:
+                replace_durably(self.keys / "signer", self.key_states()[-1].key_id.encode())
+            return self._renew(lives_s, now_s)
+
+    def retire_former_keys(self) -> list[str]:
+        """Delete every key but the one that signs; returns the ids of those that are gone.
+
+        Raises KeyStepRefused where that would be the new one, or where there is no other.
+        """
+        with self._locked():
+            step = self.next_step().step
+            if step == SIGN:
+                why = "the newest key does not sign yet, and would be lost: waybill pki token-key sign first"
+                raise KeyStepRefused(why)
+            if step == PUBLISH:
+                raise KeyStepRefused("there is no former key to retire: brokers are served the one that signs alone")
+            former = [one for one in self.key_states() if one.use == FORMER]
+            # Deleted first: a key that is published and that nobody has signs nothing; the next start publishes anew.
+            for one in former:
+                one.file.unlink()
+                _until_file(one.file).unlink(missing_ok=True)
+            self._publish()
+            return [one.key_id for one in former]
+
+    def check_wait(self, step: str, now_s: float) -> None:
+        """Raises KeyStepRefused where this step is the next one, and the wait before it is not over."""
+        wanted = self.next_step()
+        if wanted.step != step or (wanted.from_s is not None and now_s >= wanted.from_s):
+            return
+        until = (
+            "" if wanted.from_s is None else f", until {datetime.fromtimestamp(wanted.from_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
+        )
+        seen = "--early where you saw that everybody has what the step before brought"
+        raise KeyStepRefused(f"too early: {wanted.why}{until}; {seen}")
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (self.keys / "lock").open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _signer(self) -> TokenKeyState:
+        return next(one for one in self.key_states() if one.use == SIGNS)
+
+    def _issue(self, role: str, now_s: float, life_s: float) -> None:
+        token = self._token(self._signer(), role, now_s, life_s)
+        replace_durably(self.token_file(role), token.encode(), mode=_SECRET)
+
+    def _token(self, key: TokenKeyState, role: str, now_s: float, life_s: float) -> str:
+        token = self.key_in(key.file).token(role, issuer=self._issuer, now_s=now_s, life_s=life_s)
+        # Before anybody has the token: its key must not be retired sooner. What is unknown of a key stays unknown.
+        if key.tokens_until_s is not None and key.tokens_until_s < now_s + life_s:
+            replace_durably(_until_file(key.file), str(int(now_s + life_s)).encode())
+        return token
+
+    def _renew(self, lives_s: Mapping[str, float], now_s: float) -> list[str]:
+        signer = self._signer().key_id, self._issuer
+        due = list[str]()
+        for role, life_s in lives_s.items():
+            claims = self.claims(role)
+            # Half a life early: whoever reads its file once in that time never meets one that is over.
+            is_good = claims is not None and claims.expires_s - now_s >= life_s / 2
+            if claims is None or not is_good or (claims.key_id, claims.issuer) != signer:
+                self._issue(role, now_s, life_s)
+                due.append(role)
+        return due
+
+    def _add_key(self) -> None:
+        files = self.key_files()
+        file = self.keys / f"{int(files[-1].stem) + 1 if files else 1:04}.pem"
+        key = TokenKey(ec.generate_private_key(ec.SECP256R1()))
+        # First: a key without it is one of which nobody knows what it signed.
+        replace_durably(_until_file(file), b"0")
+        replace_durably(file, key.to_pem(), mode=_SECRET)
+        if not files:
+            replace_durably(self.keys / "signer", key.key_id.encode())
+
+    def _publish(self) -> None:
+        keys = check_keys(map(self.key_in, self.key_files()))
+        for path, content in ((DISCOVERY_PATH, discovery(self._issuer)), (CHECK_KEYS_PATH, keys)):
+            file = self.published / path.removeprefix("/")
+            file.parent.mkdir(exist_ok=True)
+            replace_durably(file, content)
+
+
+def _until_file(key_file: Path) -> Path:
+    return key_file.with_suffix(".until")
+
+
+def _until_s(key_file: Path) -> float | None:
+    try:
+        return float(int(read_bounded(_until_file(key_file), _MAX_UNTIL_BYTES)))
+    except (OSError, ValueError):
+        return None

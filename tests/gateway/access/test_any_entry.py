@@ -14,17 +14,15 @@ from gateway.access.core import AccessCore
 from gateway.access.enrolment import OpenTokens
 from gateway.access.revocation import next_list
 from tests.identity.makers import regional_authority, root_authority
-from tests.identity.registry_strategies import CERTIFICATE, CHANGE, CLAIM, MOMENT, expected
+from tests.identity.registry_strategies import CERTIFICATE, CHANGE, MOMENT, expected
 from waybill.identity.authority import Authority, Revoked
 from waybill.identity.command_session import device_line
 from waybill.identity.names import MAX_VERSION
 from waybill.identity.publication_id import PROPERTY, next_publication_id
 from waybill.identity.registry import (
     ChangeRefused,
-    DeviceChange,
     DeviceEntry,
     enrol,
-    expect_again,
     resume,
     revoke,
     suspend,
@@ -135,19 +133,3 @@ def test_a_device_at_its_last_version_is_still_locked_out_and_goes_no_other_way(
         assert published(change(last, CHANGE)).precedence > published(last).precedence
     with pytest.raises(ChangeRefused, match="last version"):
         resume(suspend(last, CHANGE), CHANGE)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        DeviceChange(datetime(1, 1, 1, tzinfo=UTC), "anna", ""),
-        DeviceChange(MOMENT, "anna\n", ""),
-        DeviceChange(MOMENT, "anna", "stolen, " * 80),
-    ],
-)
-def test_what_no_reader_takes_is_refused_before_it_is_published(change: DeviceChange) -> None:
-    with pytest.raises(ChangeRefused, match="acme/bus-1: no reader takes such an entry: "):
-        revoke(expected(), change)
-    ended = enrol(expected(), CERTIFICATE, CHANGE)
-    with pytest.raises(ChangeRefused, match="region"):
-        expect_again(ended, region="\x1b[2K", claim=CLAIM, change=CHANGE)

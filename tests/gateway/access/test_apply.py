@@ -11,7 +11,7 @@ from gateway.access.core import BrokerStep, Confirmation
 from gateway.access.publisher import AccessPublisher
 from gateway.access.revocation import OwnList
 from gateway.access.status import AccessMetrics
-from gateway.errors import BrokerUnreachable, GuardRefused, SessionNotEnded
+from gateway.errors import BrokerUnreachable, SessionNotEnded
 
 
 def test_a_session_that_the_broker_does_not_end_holds_up_no_other_and_is_left_to_be_done_again() -> None:
@@ -60,24 +60,3 @@ def test_a_broker_that_is_away_finds_its_files_when_it_comes() -> None:
         runner.run(BrokerStep(frozenset({"acme/bus-1"}), {}, (), ("acme/bus-1",), ()))
     files.write_rules.assert_called_once()
     files.write_lists.assert_called_once()
-
-
-def test_a_broker_that_has_another_password_reads_ours_in_the_step_that_finds_it_out() -> None:
-    guard, files = create_autospec(SessionGuard, secret="drawn"), create_autospec(BrokerFiles)
-    files.write_rules.return_value = files.write_lists.return_value = False
-    runner = StepRunner(
-        files, guard, create_autospec(AccessPublisher), AccessMetrics(), own_list=create_autospec(OwnList, current=None)
-    )
-    files.process.return_value = files.reload.return_value
-    step = BrokerStep(frozenset({"acme/bus-1"}), {}, (), ("acme/bus-1",), ())
-    assert runner.run(step) is None
-    assert files.reload.call_count == 1
-
-    def is_refused(_: str) -> None:
-        if files.reload.call_count == 1:
-            raise GuardRefused("another password")
-
-    guard.end.side_effect = is_refused
-    assert runner.run(step) is None
-    assert files.reload.call_count == 2
-    files.write_password.assert_called_with("drawn")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
 
 import pytest
 
-from gateway.access.broker import BrokerFiles, drawn_secret
+from gateway.access.broker import BrokerFiles
 from gateway.access.config import GuardedBroker
 from gateway.errors import BrokerUnreachable
 from waybill.identity.claims import is_broker_password
@@ -57,25 +55,3 @@ def test_the_broker_has_the_password_of_the_guard_whichever_file_was_lost(tmp_pa
     (tmp_path / lost).unlink()
     broker.open_guard()
     assert is_password_of_secret(tmp_path)
-
-
-def test_a_password_that_is_right_is_not_written_again(tmp_path: Path) -> None:
-    broker = files(tmp_path, 2, "mosquitto")
-    secret = broker.open_guard().secret
-    assert not broker.write_password(secret)
-    assert broker.write_password("another")
-
-
-@pytest.mark.parametrize("is_blank", [False, True])
-def test_all_who_draw_a_secret_at_once_have_the_same(tmp_path: Path, *, is_blank: bool) -> None:
-    path, begin = tmp_path / "secret", Barrier(8)
-    if is_blank:
-        path.write_text("\n")
-
-    def draw(_: int) -> str:
-        begin.wait(10)
-        return drawn_secret(path)
-
-    with ThreadPoolExecutor(8) as threads:
-        drawn = {*threads.map(draw, range(8))}
-    assert drawn == {path.read_text()}

@@ -51,25 +51,6 @@ def test_each_line_is_counted_once_when_it_is_whole(tmp_path: Path) -> None:
     assert log.refused == {RefusedConnection.NO_CERTIFICATE: 1, RefusedConnection.NOT_VERIFIED: 1}
 
 
-def test_a_new_log_is_read_from_its_beginning(tmp_path: Path) -> None:
-    file = tmp_path / "log"
-    file.write_text(f"{NOT_VERIFIED}\n{NOT_VERIFIED}\n")
-    log = BrokerLog(file)
-    log.read()
-    file.write_text(f"{NOT_VERIFIED}\n")
-    log.read()
-    assert log.refused == {RefusedConnection.NOT_VERIFIED: 3}
-
-
-def test_a_line_without_end_does_not_stop_the_counting(tmp_path: Path) -> None:
-    file = tmp_path / "log"
-    file.write_text("x" * (2 << 20) + f"\n{NOT_VERIFIED}\n")
-    log = BrokerLog(file)
-    for _ in range(3):
-        log.read()
-    assert log.refused == {RefusedConnection.NOT_VERIFIED: 1}
-
-
 def test_whoever_left_or_has_too_many_subscriptions_is_a_suspect_until_it_is_back(tmp_path: Path) -> None:
     file = tmp_path / "log"
     connected = "New client connected from 127.0.0.1:1 as {0} (p5, c1, k60, u'{1}')."
@@ -111,20 +92,6 @@ def test_a_line_says_whose_publication_was_refused_and_what_it_would_have_been(t
     found = refused_publication(denied(topic))
     assert found == RefusedPublication(BEGIN[:-2], "zeta/bus-1", kind, topic, 1)
     assert refused_publication(denied(topic, count="x17 ")) == found._replace(times=17)
-
-
-def test_of_a_topic_that_the_broker_cut_there_is_what_it_wrote() -> None:
-    found = refused_publication(denied("t" * 2000)[:1000])
-    assert found is not None
-    assert (found.sender, found.kind, found.times) == ("zeta/bus-1", "other", 1)
-
-
-@pytest.mark.parametrize("end", ["/batch x999999999", "/batch', ... (8 bytes)) x999999999", "x9 Denied PUBLISH from a"])
-def test_a_topic_that_ends_where_the_broker_cuts_the_line_says_not_how_many_there_were(end: str) -> None:
-    line = denied("")[: -len("', ... (8 bytes))")]
-    found = refused_publication(line + "y" * (1000 - len(line) - len(end)) + end)
-    assert found is not None
-    assert (found.sender, found.times) == ("zeta/bus-1", 1)
 
 
 @pytest.mark.parametrize("end", ["\u2028", "\x85", "\x0b", "\r"])

@@ -13,7 +13,6 @@ from gateway.access.daemon import AccessDaemon
 from tests.gateway.access.test_checks import made as _made
 from tests.gateway.access.test_checks import settings
 from tests.identity.registry_strategies import active
-from tests.waiting import wait_until
 from waybill.identity.errors import IdentityError
 from waybill.pulsar.cluster_clock import ClockDiffers, ClockUnknown
 from waybill.pulsar.pulsar_client import PulsarAccess
@@ -44,12 +43,6 @@ def watch(clock: Clock) -> ClockWatch:
     return ClockWatch(URL, PulsarAccess(), clock)
 
 
-def test_before_the_first_comparison_it_is_not_known_to_be_right(watch: ClockWatch) -> None:
-    assert (watch.is_good, "not compared" in watch.problem) == (False, True)
-    watch.look()
-    assert (watch.is_good, watch.problem) == (True, "")
-
-
 @pytest.mark.parametrize(("ahead_s", "said"), [(-420.0, "420 s behind"), (90.0, "90 s ahead of")])
 def test_a_clock_that_is_off_is_a_problem_in_clear_words_until_it_is_right(
     clock: Clock, watch: ClockWatch, ahead_s: float, said: str
@@ -70,17 +63,6 @@ def test_a_cluster_that_does_not_say_is_a_problem_and_keeps_nobody_locked_in(clo
     clock.found = ClockUnknown("the clock of x is not known: refused")
     watch.look()
     assert (watch.is_good, watch.problem) == (True, "the clock of x is not known: refused")
-
-
-def test_it_looks_by_itself_and_without_an_address_not_at_all(watch: ClockWatch) -> None:
-    watch.start()
-    wait_until(lambda: watch.is_good, 10)
-    watch.close()
-    wait_until(lambda: not watch.is_running, 10)
-    nobody = ClockWatch(None, PulsarAccess(), lambda *_: pytest.fail("there is nobody to ask"))
-    nobody.start()
-    assert (nobody.is_good, nobody.problem, nobody.is_running) == (True, "", True)
-    nobody.close()
 
 
 def test_no_certificate_is_signed_by_a_clock_that_is_not_known_to_be_right(made: Path, tmp_path: Path) -> None:

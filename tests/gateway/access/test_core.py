@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.access.core import MAX_CONFIRMED, MAX_ENDED, MAX_UNCONFIRMED, AccessCore, BrokerStep
+from gateway.access.core import AccessCore, BrokerStep
 from gateway.access.revocation import RevocationList
 from tests.identity.registry_strategies import MOMENT, active, change, expected, published
 from waybill.identity.broker_conf import MAX_DENIED
@@ -96,32 +96,6 @@ def listed_elsewhere(device: str, serial: int) -> DevicePublication:
     return published(revoke(active("acme", device).model_copy(update={"certificates": (other,)}), change()))
 
 
-def test_of_many_changes_at_once_each_is_confirmed_so_many_in_a_step() -> None:
-    made = core()
-    asked = [f"bus-{number}" for number in range(2 * MAX_CONFIRMED + 5)]
-    for serial, device in enumerate(asked, start=1):
-        made.on_issued(f"acme/{device}", serial, NOW_S + 1000, NOW_S)
-        made.on_device(revoked(device))
-    confirmed = []
-    while (step := made.take_step(LATER_S)) is not None:
-        assert len(step.confirm) <= MAX_CONFIRMED
-        confirmed += [one.device for one in step.confirm]
-    assert confirmed == [f"acme/{device}" for device in asked]
-    assert made.confirmations_dropped == 0
-
-
-def test_confirmations_for_which_there_is_no_room_are_counted_but_not_those_of_before_the_start() -> None:
-    made, one = AccessCore("eu"), revoked("bus-1")
-    bodies = [one.entry.model_copy(update={"device": f"bus-{number}"}) for number in range(MAX_UNCONFIRMED + 3)]
-    for entry in bodies[: MAX_CONFIRMED + 2]:
-        made.on_device(one._replace(entry=entry))
-    assert made.confirmations_dropped == 0
-    made.on_ready()
-    for entry in bodies:
-        made.on_device(one._replace(entry=entry))
-    assert made.confirmations_dropped == 3
-
-
 def test_who_is_on_no_list_is_denied_by_name_ahead_of_others_and_nothing_is_confirmed_of_who_finds_no_room() -> None:
     made = core()
     # Denied first, for it is the only one whom no list keeps out; all others changed later.
@@ -148,18 +122,6 @@ def test_who_is_on_no_list_is_denied_by_name_ahead_of_others_and_nothing_is_conf
         confirmed |= {one.device for one in step.confirm}
     assert made.problem == ""
     assert left == confirmed or "acme/old" in left
-
-
-def test_of_a_large_backlog_the_newest_sessions_end_first() -> None:
-    made = core()
-    for number in range(MAX_ENDED + 5):
-        made.on_device(revoked(f"bus-{number}"))
-    step = made.take_step(LATER_S)
-    assert step is not None
-    assert step.end[0] == f"acme/bus-{MAX_ENDED + 4}"
-    rest = made.take_step(LATER_S + 1)
-    assert rest is not None
-    assert len(step.end) + len(rest.end) == MAX_ENDED + 5
 
 
 def test_a_step_that_failed_is_due_again_whole() -> None:
@@ -193,16 +155,6 @@ def test_a_device_is_denied_by_name_until_its_last_certificate_has_ended_and_lon
     assert later is not None
     assert (step.denied, later.denied) == (frozenset({"acme/bus-1"}), frozenset())
     assert made.closed_devices == 1
-
-
-def test_a_device_of_which_no_certificate_is_known_is_denied_for_good() -> None:
-    made = core()
-    made.on_device(revoked("bus-1"))
-    made.take_step(LATER_S)
-    made.on_device(revoked("bus-2"))
-    step = made.take_step(NOW_S + 9000 * DAY_S + 1)
-    assert step is not None
-    assert step.denied == {"acme/bus-1", "acme/bus-2"}
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([suspend, resume, revoke])), max_size=20), st.randoms())
@@ -256,35 +208,6 @@ def test_a_certificate_is_on_the_list_by_what_its_authority_says_and_by_no_entry
         assert (dict(step.revoked), step.denied) == ({}, frozenset({"acme/bus-1"})), "by its own name it is kept out"
     made.on_issued("acme/bus-1", 8, NOW_S + 1000, NOW_S)
     assert [*step_of(made).revoked] == [8]
-
-
-def test_no_entry_takes_a_certificate_from_the_list_of_before_unless_it_is_its_own() -> None:
-    made = AccessCore("eu", lambda name: name in {"acme/bus-1", "zeta/bus-9"})
-    made.on_own_list(other_list({0xABC, 0xDEF})._replace(issuer="eu"), NOW_S)
-    made.on_ready()
-    for entry in (naming(0xABC), suspend(naming(0xABC), change()), naming(0xABC)):
-        made.on_device(published(entry))
-    assert {*step_of(made).revoked} == {0xABC, 0xDEF}
-    # Found later than the list was read: whose it is says the authority, and that the registry lets that one in.
-    made.on_issued("zeta/bus-9", 0xABC, NOW_S + 1000, NOW_S)
-    made.on_issued("zeta/bus-0", 0xDEF, NOW_S + 1000, NOW_S)
-    assert {*step_of(made).revoked} == {0xDEF}
-
-
-def test_of_whom_no_certificate_is_known_nothing_is_confirmed_beyond_the_names_that_are_denied() -> None:
-    made = core()
-    made.on_device(revoked("old"))
-    for number in range(MAX_DENIED):
-        made.on_device(published(revoke(active("acme", f"bus-{number}"), change(1))))
-    confirmed = set()
-    while (step := made.take_step(LATER_S)) is not None:
-        confirmed |= {one.device for one in step.confirm}
-        assert step.left_open == {"acme/old"}
-    assert (len(confirmed), "acme/old" in confirmed, made.left_open) == (MAX_DENIED, False, 1)
-    assert made.problem.startswith("1 devices that may not connect are neither")
-    made.on_issued("acme/old", 7, NOW_S + 1000, NOW_S)
-    step = step_of(made)
-    assert ([one.device for one in step.confirm], [*step.revoked], made.problem) == (["acme/old"], [7], "")
 
 
 def test_one_that_never_used_its_claim_has_no_certificate_to_keep_out() -> None:

@@ -223,15 +223,6 @@ def test_of_two_devices_with_one_token_at_once_one_is_enrolled() -> None:
     assert len(world.signer.signed) == 1
 
 
-def test_a_request_that_comes_twice_while_the_first_is_published_is_answered_once_with_the_later_nonce() -> None:
-    world = World(expected())
-    first = world.send(world.request())
-    assert world.send(world.request()) == []
-    answer = world.perform(first)
-    assert isinstance(answer, EnrolmentGranted)
-    assert answer.nonce == f"{2:032x}"
-
-
 @pytest.mark.parametrize(
     ("reason", "entry", "name", "sender"),
     [
@@ -255,12 +246,6 @@ def test_what_may_not_have_a_certificate_is_refused_with_its_reason_and_counted(
     assert world.desk.outcomes == {reason: 1}
     assert [(one.sender, one.reason) for one in world.desk.refusals] == [(sender, reason)]
     assert not world.signer.signed
-
-
-def test_an_expired_claim_enrols_nobody() -> None:
-    world = World(expected())
-    world.now += timedelta(days=7)
-    assert refusal(world.ask()) is RefusedBecause.CLAIM_EXPIRED
 
 
 def test_a_weak_key_and_a_request_that_is_none_are_refused() -> None:
@@ -346,13 +331,6 @@ def test_a_flood_of_claims_that_nobody_is_expected_with_takes_nothing_from_who_i
     answers = [world.ask(sender=f"claim@SN-{number}") for number in range(30)]
     assert [refusal(one) for one in answers].count(RefusedBecause.TOO_OFTEN) == 25
     granted(world.ask())
-
-
-def test_a_flood_of_senders_is_bounded_in_memory() -> None:
-    rates = EnrolmentRates(EnrolmentRateSettings(max_senders=3))
-    for number in range(100):
-        rates.try_sender(f"claim@{number}", 0.0)
-    assert len(rates._senders) == 3
 
 
 steps = st.lists(

@@ -47,12 +47,6 @@ def test_a_broker_that_has_another_password_is_named_with_user_and_settings(brok
     assert not isinstance(raised.value, SessionNotEnded), "it is so of every device"
 
 
-@pytest.mark.parametrize(("answer", "what"), [(b"\x20\x03\0\x85\0", "reason 0x85"), (b"", "answers b''")])
-def test_an_answer_that_is_of_one_device_is_said_as_it_is(broker: Broker, answer: bytes, what: str) -> None:
-    with pytest.raises(SessionNotEnded, match=what):
-        broker(answer).end("acme/bus-1")
-
-
 @pytest.mark.parametrize("flag", [0, 1])
 def test_who_was_there_is_known_though_the_broker_hears_no_farewell(broker: Broker, flag: int) -> None:
     assert broker(bytes([0x20, 3, flag, 0, 0])).was_there("acme/bus-1") is bool(flag)

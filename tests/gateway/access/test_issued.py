@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.access.issued import MAX_AGAIN, MAX_READ, PUT_AWAY_AFTER_S, IssuedReader
+from gateway.access.issued import PUT_AWAY_AFTER_S, IssuedReader
 from waybill.identity.authority import KeyPair, make_request
 from waybill.identity.authority_folder import AuthorityFolder
 
@@ -73,22 +73,6 @@ def test_a_file_that_cannot_be_read_is_named_and_read_when_it_can(
     assert reader.problem == ""
 
 
-def test_of_many_files_that_cannot_be_read_each_has_its_turn(
-    authority: AuthorityFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reader, unreadable = IssuedReader(authority), Unreadable(monkeypatch)
-    content = sign(authority, "bus-1").read_bytes()
-    files = [authority.folder / "issued" / f"{number}.pem" for number in range(2 * MAX_AGAIN)]
-    for file in files:
-        file.write_bytes(content)
-    unreadable.files = {*files}
-    while reader.read_new() or reader.is_behind:
-        pass
-    assert f", and {2 * MAX_AGAIN - 1} more" in reader.problem
-    unreadable.files = {*files[:-1]}
-    assert sum(len(reader.read_new()) for _ in range(3)) == 1
-
-
 def test_what_is_no_certificate_is_passed_over_until_it_is_one(authority: AuthorityFolder) -> None:
     reader = IssuedReader(authority)
     content = sign(authority, "bus-1").read_bytes()
@@ -103,41 +87,10 @@ def test_what_is_no_certificate_is_passed_over_until_it_is_one(authority: Author
     assert names(reader) == []
 
 
-def test_a_folder_that_could_not_be_looked_through_is_looked_through_again(
-    authority: AuthorityFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reader = IssuedReader(authority)
-    folder = sign(authority, "bus-1").parent
-    with monkeypatch.context() as patch:
-        patch.setattr("os.scandir", lambda path: (_ for _ in ()).throw(OSError(24, "Too many open files", path)))
-        # As if it had been changed a while ago.
-        patch.setattr("time.time_ns", lambda: folder.stat().st_mtime_ns + 10_000_000_000)
-        with pytest.raises(OSError, match="Too many open files"):
-            reader.read_new()
-    assert names(reader) == ["acme/bus-1"]
-
-
 def copies(authority: AuthorityFolder, count: int) -> None:
     content = sign(authority, "bus-1").read_bytes()
     for number in range(1, count):
         (authority.folder / "issued" / f"{number:040x}.pem").write_bytes(content)
-
-
-def test_of_many_files_a_few_are_read_at_a_time_and_those_that_are_asked_for_first(authority: AuthorityFolder) -> None:
-    copies(authority, 3 * MAX_READ + 1)
-    reader = IssuedReader(authority)
-    assert len(reader.read_new()) == MAX_READ
-    sign(authority, "bus-2")
-    assert "acme/bus-2" in names(reader), "what was found last"
-    # Of those that were found first, as they are read last.
-    asked = [int(Path(file).stem, 16) for file in [*reader._waiting][:3]]
-    before = [*reader._waiting]
-    reader.read_first(asked)
-    assert [*reader._waiting][-3:] == before[:3]
-    read = 2 * MAX_READ
-    while found := reader.read_new():
-        read += len(found)
-    assert (read, reader.is_behind) == (3 * MAX_READ + 2, False)
 
 
 def test_what_ended_long_ago_is_put_away_by_a_right_clock_and_neither_listed_nor_read_again(

@@ -10,13 +10,12 @@ import pytest
 
 from gateway.access.broker import StepRunner
 from gateway.access.core import AccessCore, BrokerStep
-from gateway.access.enrolment_service import RegionEnrolment
-from gateway.access.issued import IssuedReader, IssuedToDevice
+from gateway.access.issued import IssuedReader
 from gateway.access.loop import CLOCK_BACK_S, AccessLoop, ListIntake, SessionLooks, Settling
 from gateway.access.status import AccessMetrics
 from gateway.errors import BrokerUnreachable, ClockSetBack
 from tests.identity.registry_strategies import MOMENT, active, change, published
-from waybill.identity.registry import EnrolledCertificate, revoke
+from waybill.identity.registry import revoke
 from waybill.identity.registry_messages import DevicePublication
 from waybill.pulsar.compacted_topic import TopicStanding
 
@@ -137,26 +136,6 @@ def test_a_clock_that_is_set_back_puts_off_no_revocation_no_retry_no_look_and_no
     assert region.loop.problem == ""
 
 
-def test_a_clock_that_is_set_forward_by_a_day_does_nothing_before_its_time() -> None:
-    region = Region()
-    region.is_broker_down = True
-    region.revoke("bus-1")
-    region.wait(0)
-    region.wait(0.1)
-    failed = region.metrics.counts["steps_failed"]
-    region.wall_s += 86_400
-    region.wait(0.1)
-    assert region.metrics.counts["steps_failed"] == failed, "a retry waits for its pause"
-    region.is_broker_down = False
-    region.wait(0.5)
-    assert region.ended == ["acme/bus-1"]
-    region.wall_s += 86_400
-    region.wait(0.5)
-    assert region.looked == []
-    region.wait(0.6)
-    assert region.looked == ["acme/bus-1"]
-
-
 @pytest.mark.parametrize("jump_s", [-3000.0, 86_400.0])
 def test_who_is_revoked_while_the_broker_is_away_is_out_soon_after_it_comes_whatever_the_clock_does(
     jump_s: float,
@@ -196,63 +175,3 @@ def test_a_daemon_that_starts_while_its_clock_is_wrong_leaves_the_broker_as_it_i
     region.wait(1)
     region.wait(1)
     assert region.steps[-1].denied == {"acme/bus-1", "zeta/bus-1"}, "what runs goes on to lock out"
-
-
-def test_what_was_issued_is_read_once_for_all_that_one_step_locks_out() -> None:
-    region = Region()
-    region.issued.read_new.reset_mock()
-    region.issued.read_new.return_value = [IssuedToDevice("acme/bus-7", 77, region.wall_s + 1000)]
-    region.revoke(*(f"bus-{number}" for number in range(50)))
-    region.wait(0)
-    region.wait(0.1)
-    assert len(region.ended) == 50
-    assert region.issued.read_new.call_count == 1
-    (step,) = region.steps
-    assert 77 in step.revoked, "signed a moment ago"
-    region.wait(0.1)
-    assert len(region.steps) == 1
-
-
-def test_sessions_end_though_what_was_issued_cannot_be_read() -> None:
-    region = Region()
-    region.issued.read_new.side_effect = PermissionError(13, "Permission denied")
-    region.revoke("bus-1")
-    region.wait(0)
-    region.wait(0.1)
-    assert region.ended == ["acme/bus-1"]
-
-
-def test_who_is_to_be_locked_out_waits_for_no_token_of_anybody_else() -> None:
-    done: list[str] = []
-    enrolment = create_autospec(RegionEnrolment)
-    region = Region(enrolment=enrolment)
-    enrolment.turn.side_effect = lambda: done.append(f"tokens after {len(region.steps)}")
-    region.revoke("bus-1")
-    region.wait(0)
-    region.wait(0.03)
-    assert region.ended == ["acme/bus-1"]
-    assert done[-1] == "tokens after 1"
-
-
-def test_who_is_to_be_locked_out_waits_for_no_certificates_of_years() -> None:
-    region = Region()
-    region.issued.is_behind = True
-    region.revoke("bus-1")
-    region.wait(0)
-    region.wait(0.03)
-    assert region.ended == ["acme/bus-1"]
-    looked = region.issued.read_new.call_count
-    region.issued.read_waiting.return_value = [IssuedToDevice("acme/bus-1", 7, region.wall_s + 1000)]
-    region.wait(0.03)
-    region.wait(0.03)
-    assert region.issued.read_new.call_count == looked, "each turn reads on, and does not look for new ones"
-    assert region.core.revoked_certificates == 1
-
-
-def test_the_certificates_of_who_is_locked_out_are_read_before_others() -> None:
-    region = Region()
-    named = EnrolledCertificate(issuer="eu", serial="ab", not_after=MOMENT)
-    entry = active("acme", "bus-1").model_copy(update={"certificates": (named,)})
-    region.loop.put(published(revoke(entry, change())))
-    region.wait(0)
-    assert [[*call.args[0]] for call in region.issued.read_first.call_args_list] == [[0xAB]]

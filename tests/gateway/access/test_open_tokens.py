@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from gateway.access.enrolment import REPEAT_WITHIN, OpenTokens
 from tests.gateway.access.test_enrolment_desk import CLAIM, HASH, NOW, World, expected
-from waybill.identity.registry import Claim, DeviceChange, DeviceEntry, EnrolledCertificate, renew, revoke
+from waybill.identity.registry import Claim, DeviceChange, DeviceEntry, revoke
 
 CHANGE = DeviceChange(NOW, "ana", "stolen")
 OPEN = {CLAIM: HASH}
@@ -34,27 +34,9 @@ def test_a_token_logs_in_while_it_is_open_and_for_a_while_after_it_was_used() ->
     assert passwords(expected(claim=Claim(id="SN-1"))) == {}
 
 
-def test_a_device_that_came_by_token_long_ago_changes_nothing_when_it_is_renewed_or_locked_out() -> None:
-    tokens, entry, now = OpenTokens("eu"), enrolled(), NOW + timedelta(days=30)
-    more = EnrolledCertificate(issuer="eu", serial="7", not_after=now + timedelta(days=90))
-    renewed = renew(entry, more, DeviceChange(NOW, "access@eu", "renewal"))
-    for one in (entry, renewed, revoke(renewed, CHANGE)):
-        assert not tokens.take(one, now)
-        assert len(tokens) == 0
-
-
 def test_a_token_that_opens_is_used_or_ends_by_a_change_of_its_device_changes_something() -> None:
     tokens = OpenTokens("eu")
     assert tokens.take(expected(), NOW)
     assert not tokens.take(expected(), NOW), "the same again"
     assert tokens.take(enrolled(), NOW)
     assert tokens.take(revoke(enrolled(), CHANGE), NOW)
-
-
-def test_what_ended_is_forgotten_but_not_before_a_clock_that_is_set_back_is_noticed() -> None:
-    tokens = OpenTokens("eu")
-    tokens.take(enrolled(), NOW)
-    assert tokens.passwords(NOW + timedelta(minutes=30)) == {}
-    assert tokens.passwords(NOW) == OPEN
-    assert tokens.passwords(NOW + timedelta(hours=2)) == {}
-    assert len(tokens) == 0

@@ -10,7 +10,7 @@ import pytest
 from gateway.access.config import AuthorityPlace
 from gateway.access.core import AccessCore
 from gateway.access.loop import FOLLOW_TICKS, ListIntake
-from gateway.access.revocation import OwnList, RevocationList, lists_in
+from gateway.access.revocation import OwnList, RevocationList
 from gateway.access.status import AccessMetrics
 from tests.identity.registry_strategies import MOMENT, active, change, expected, published
 from waybill.identity.authority import Revoked
@@ -38,11 +38,6 @@ def test_a_clock_that_was_ahead_once_locks_nobody_out_once_it_is_right(own: OwnL
     assert right.this_update <= NOW < right.next_update
     assert right.number == wrong.number + 1
     assert right.is_later(wrong)
-
-
-@pytest.mark.parametrize("at", [datetime(2000, 1, 1, tzinfo=UTC), datetime(8999, 12, 31, tzinfo=UTC)])
-def test_whenever_an_entry_says_that_it_was_changed_the_list_is_made(own: OwnList, at: datetime) -> None:
-    assert own.update({5: Revoked(5, at), 6: Revoked(6, NOW)}, NOW).serials == {5, 6}
 
 
 def core(own: OwnList, *, lets_in: str = "nobody") -> AccessCore:
@@ -141,16 +136,6 @@ def test_a_list_by_another_key_that_is_as_late_as_ours_is_followed_too(tmp_path:
     assert not left.is_later(ours)
     region.hear(left)
     assert region.own.update(None, NOW).number == left.number + 1
-
-
-def test_a_list_by_another_key_that_is_left_on_disk_is_signed_anew_at_once(tmp_path: Path) -> None:
-    left = MadeAnew(tmp_path / "first").before.update({5: Revoked(5, NOW)}, NOW)
-    region = MadeAnew(tmp_path / "second", lists_in(left.pem))
-    assert region.own.is_due(NOW)
-    made = region.own.update(None, NOW)
-    assert made.serials == {5}
-    assert made.number == left.number + 1
-    assert region.is_by_present_key(made)
 
 
 def test_two_daemons_of_one_name_answer_each_other_at_a_pace_and_say_so(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,13 +11,12 @@ import pytest
 from gateway.access import publisher as module
 from gateway.access.access_key import AccessKey
 from gateway.access.core import Confirmation
-from gateway.access.publisher import AGAIN_AT_ONCE, MAX_WAITING, AccessPublisher
+from gateway.access.publisher import AGAIN_AT_ONCE, AccessPublisher
 from gateway.access.registry_cache import RegistryCache
 from gateway.access.revocation import LISTS_TOPIC, MAX_LIST_BYTES, RevocationList
 from gateway.config import RegistrySettings
 from tests.waiting import wait_until
 from waybill.identity.confirmations import CONFIRMATIONS_TOPIC
-from waybill.identity.publication_id import next_publication_id
 from waybill.identity.registry_messages import devices_topic
 from waybill.pulsar.compacted_topic import TopicMessage
 
@@ -115,17 +113,6 @@ def test_what_cannot_be_published_of_one_kind_keeps_no_other_waiting(monkeypatch
     assert [topic for topic, _ in cluster.sent] == [*[CONFIRMATIONS_TOPIC] * 3, LISTS_TOPIC]
 
 
-def test_a_revocation_list_is_a_problem_before_it_is_too_large() -> None:
-    settings = RegistrySettings(service_url="pulsar://nowhere:1", tenants=("acme", "zeta"), unsigned=True)
-    made = AccessPublisher(settings, "eu", AccessKey(settings, "eu", None))
-    small = RevocationList("an authority", 1, NOW, NOW, b"pem", b"", frozenset({1}))
-    made.publish_list(small._replace(pem=b"x" * (MAX_LIST_BYTES * 8 // 10)))
-    assert made.problem == ""
-    made.publish_list(small._replace(pem=b"x" * (MAX_LIST_BYTES * 8 // 10 + 1)))
-    assert "a larger one is not sent" in made.problem
-    assert made.list_bytes == MAX_LIST_BYTES * 8 // 10 + 1
-
-
 def test_a_revocation_list_that_is_too_large_holds_up_nothing_else_and_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -170,12 +157,3 @@ def test_a_tenant_that_keeps_its_topic_to_itself_is_named_and_delays_no_other(mo
         (topic, "zeta/bus-1"),
     }
     assert set(made.topics_held) == {topic}
-
-
-def test_refusals_for_which_there_is_no_room_are_counted() -> None:
-    settings = RegistrySettings(service_url="pulsar://nowhere:1", tenants=("acme",), unsigned=True)
-    made = AccessPublisher(settings, "eu", AccessKey(settings, "eu", None))
-    ids = [next_publication_id(None, 1_000_000 + number, number) for number in range(MAX_WAITING + 5)]
-    for one in [*ids, ids[0], "no id"]:
-        made.refuse(one, "no-right", time.time())
-    assert made.dropped == 5

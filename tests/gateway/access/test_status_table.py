@@ -56,25 +56,6 @@ def test_each_thing_that_the_status_has_is_in_the_table() -> None:
     assert names <= rows.keys()
 
 
-def test_of_what_was_refused_the_last_is_shown_and_that_there_is_more() -> None:
-    first, *lines = shown(SAID)["enrolments refused"].splitlines()
-    assert (first, len(lines)) == ("2 before that, see --json", 5)
-    assert lines[-1] == "1970-01-01T00:06:00Z claim@SN-6: claim-used: [x]"
-
-
-def test_where_nothing_is_wrong_the_table_says_so() -> None:
-    calm = AccessStatus(region="eu", pid=1, started_at="now", healthy=True, last_error="", registry_current=True)
-    rows = shown(calm)
-    assert (rows["healthy"], rows["registry unreachable since"]) == ("yes", "no, it is read")
-    assert {rows[name] for name in ("lists end", "enrolments refused", "connections refused")} == {"none"}
-
-
-def test_a_daemon_that_has_read_nothing_yet_claims_nothing() -> None:
-    rows = shown(AccessStatus(region="eu", pid=1, started_at="now"))
-    assert rows["healthy"] == "no: starting"
-    assert (rows["registry unreachable since"], rows["key ends"]) == ("it was not read yet", "never, or not known")
-
-
 def test_what_a_refused_sender_wrote_moves_no_cursor_and_makes_no_line() -> None:
     evil = "x\x1b[2Jy\nhealthy yes"
     asked = RefusedEnrolment(at_s=0, sender=evil, reason="unreadable", detail=evil)
