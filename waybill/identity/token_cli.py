@@ -229,10 +229,10 @@ def status(
         for key in keys
     ]
     if as_json:
-        answer = {"issuer": found.issuer, "keys": facts, "tokens": tokens, "next": following}
+        answer = {"issuer": found.published_issuer, "keys": facts, "tokens": tokens, "next": following}
         typer.echo(json.dumps(answer, indent=2))
     else:
-        typer.echo(f"issuer  {found.issuer or 'not published'}")
+        typer.echo(f"issuer  {found.published_issuer or 'not published'}")
         for key in facts:
             until = f"its tokens end by {key['tokens_until']}" if key["tokens_until"] else "it signed no token"
             until = until if key["tokens_known"] else "nobody recorded until when its tokens are good"
@@ -250,7 +250,7 @@ def moment_text(moment_s: float) -> str:
 
 
 def _issuer_of(folder: Path, issuer: str | None, new_issuer: bool) -> TokenIssuer:
-    issuer = issuer or TokenFolder(folder).issuer
+    issuer = issuer or TokenFolder(folder).published_issuer
     if issuer is None:
         raise OtherIssuer(f"{folder} has no tokens yet: waybill pki token ROLE makes the first, or say --folder")
     check_issuer(folder, issuer, may_change=new_issuer)

@@ -226,7 +226,7 @@ def check_issuer(folder: Path, issuer: str, *, may_change: bool = False) -> None
         why = "an issuer begins with https://, or anybody on the way could give out keys, and ends without a slash"
         raise OtherIssuer(f"{issuer}: {why}")
     found = TokenFolder(folder)
-    known = found.issuer
+    known = found.published_issuer
     if may_change or known == issuer or (known is None and not found.key_files()):
         return
     if known is None:
@@ -260,7 +260,7 @@ class TokenFolder:
         self.keys, self.tokens, self.published = folder / "keys", folder / "tokens", folder / "published"
 
     @property
-    def issuer(self) -> str | None:
+    def published_issuer(self) -> str | None:
         """Whose tokens these are, by what is published; None where nothing is."""
         try:
             content = read_bounded(self.published / DISCOVERY_PATH.removeprefix("/"), _MAX_DISCOVERY_BYTES)
@@ -348,7 +348,7 @@ class TokenIssuer(TokenFolder):
         Raises InvalidToken where a key's file is none, OSError.
         """
         super().__init__(folder)
-        self._issuer = issuer
+        self.issuer = issuer
         for made in (self.keys, self.tokens):
             made.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.published.mkdir(exist_ok=True)
@@ -444,14 +444,14 @@ class TokenIssuer(TokenFolder):
         replace_durably(self.token_file(role), token.encode(), mode=_SECRET)
 
     def _token(self, key: TokenKeyState, role: str, now_s: float, life_s: float) -> str:
-        token = self.key_in(key.file).token(role, issuer=self._issuer, now_s=now_s, life_s=life_s)
+        token = self.key_in(key.file).token(role, issuer=self.issuer, now_s=now_s, life_s=life_s)
         # Before anybody has the token: its key must not be retired sooner. What is unknown of a key stays unknown.
         if key.tokens_until_s is not None and key.tokens_until_s < now_s + life_s:
             replace_durably(_until_file(key.file), str(int(now_s + life_s)).encode())
         return token
 
     def _renew(self, lives_s: Mapping[str, float], now_s: float) -> list[str]:
-        signer = self._signer().key_id, self._issuer
+        signer = self._signer().key_id, self.issuer
         due = list[str]()
         for role, life_s in lives_s.items():
             claims = self.claims(role)
@@ -474,7 +474,7 @@ class TokenIssuer(TokenFolder):
 
     def _publish(self) -> None:
         keys = check_keys(map(self.key_in, self.key_files()))
-        for path, content in ((DISCOVERY_PATH, discovery(self._issuer)), (CHECK_KEYS_PATH, keys)):
+        for path, content in ((DISCOVERY_PATH, discovery(self.issuer)), (CHECK_KEYS_PATH, keys)):
             file = self.published / path.removeprefix("/")
             file.parent.mkdir(exist_ok=True)
             replace_durably(file, content)
