@@ -14,8 +14,6 @@ from gateway.errors import NoAnswer
 from waybill.daemon.status_reader import StatusUnavailable, fetch_status
 from waybill.settings import one_line
 
-__all__ = ["AskedEndpoint", "check_answering", "facts_table", "moment_text", "read_answer"]
-
 _TIMEOUT_S: Final = 3.0
 _LINE_CHARACTERS: Final = 1000
 Read = TypeVar("Read", bound=BaseModel)

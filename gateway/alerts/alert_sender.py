@@ -70,7 +70,7 @@ BATCHING_DELAY_MS: Final = 2
 _LOG = structlog.get_logger("alerts")
 
 
-class Sent(NamedTuple):
+class SentAlert(NamedTuple):
     """An alert, the messages that it follows from, and whether Pulsar has it."""
 
     alert: Alert
@@ -92,8 +92,8 @@ class AlertSender:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._open, self._backoff, self._on_failed, self._clock = open_producer, backoff, on_failed, clock
-        self._waiting: deque[Sent] = deque()
-        self._results: deque[Sent] = deque()
+        self._waiting: deque[SentAlert] = deque()
+        self._results: deque[SentAlert] = deque()
         self._in_flight = 0
         self._producer: Any = None
         self._resumes_s = 0.0
@@ -110,9 +110,9 @@ class AlertSender:
 
     def add(self, alerts: Iterable[Alert], taken: TakenMessages[Any]) -> None:
         """These alerts are to be published."""
-        self._waiting.extend(Sent(alert, taken) for alert in alerts)
+        self._waiting.extend(SentAlert(alert, taken) for alert in alerts)
 
-    def pump(self) -> list[Sent]:
+    def pump(self) -> list[SentAlert]:
         """Sends what there is room for; gives those that Pulsar has by now. What failed is sent again, later."""
         persisted = [one for one in self._take_results() if self._is_persisted(one)]
         if self._waiting and self._clock() >= self._resumes_s:
@@ -147,12 +147,12 @@ class AlertSender:
                 self._waiting.appendleft(one)
                 raise
 
-    def _on_result(self, one: Sent, result: Any) -> None:
+    def _on_result(self, one: SentAlert, result: Any) -> None:
         # In a thread of the client, and in this order: who is woken finds it.
         self._results.append(one._replace(result="" if result == pulsar.Result.Ok else str(result)))
         self.came.set()
 
-    def _take_results(self) -> list[Sent]:
+    def _take_results(self) -> list[SentAlert]:
         self.came.clear()
         found = []
         while self._results:
@@ -160,7 +160,7 @@ class AlertSender:
         self._in_flight -= len(found)
         return found
 
-    def _is_persisted(self, one: Sent) -> bool:
+    def _is_persisted(self, one: SentAlert) -> bool:
         if one.result:
             # first again: its batch holds up the acknowledgement of all that came after it
             self._waiting.appendleft(one._replace(result=""))

@@ -104,7 +104,7 @@ class HeldBounds(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Judged:
+class TrackEnds:
     """What was found in the ends of tracks, by the place of each in what was asked.
 
     `events`: with those that were found before. `rows`: the fixes to hold. `since`: the visits at their
@@ -124,7 +124,7 @@ class Judged:
 
 def judge(
     rows: FixRows, is_first: Bools, since: Sequence[SinceByPlace], rules: AlertRules, bounds: HeldBounds
-) -> Judged:
+) -> TrackEnds:
     """Judges ends of tracks: `rows` by track (`owner`) and time, at least one for each, no time twice.
 
     `is_first`: no fix of the device was before it. `since`: the visits at the beginning.
@@ -205,7 +205,7 @@ class _Settled:
         is_settled[differ] = False
         return cls(tracks, visits, rules, is_settled, visit_at, visit)
 
-    def held(self, rows: FixRows, count: int, events: list[list[DayEvent]], bounds: HeldBounds) -> Judged:
+    def held(self, rows: FixRows, count: int, events: list[list[DayEvent]], bounds: HeldBounds) -> TrackEnds:
         """From which fix on each track is held, and what is known there."""
         first = offsets(np.bincount(rows.owner, minlength=count))
         last = first[1:] - 1
@@ -225,7 +225,7 @@ class _Settled:
         stays = np.flatnonzero(np.arange(len(rows.owner)) >= anchor[rows.owner])
         due_ms = self._due_ms(rows.take(last), at_last)
         since, since_last = self._since(self._at(anchor), count), self._since(at_last, count)
-        return Judged(events, rows.take(stays), since, since_last, in_doubt, due_ms, int(too_long.sum()))
+        return TrackEnds(events, rows.take(stays), since, since_last, in_doubt, due_ms, int(too_long.sum()))
 
     def _at(self, row: Ints) -> Ints:
         """Where in the tracks some rows are; -1: it was not kept."""

@@ -14,8 +14,6 @@ from gateway.alerts.status import AlertsStatus
 from geo.spatial.event_ids import Kind
 from waybill.record import RefusalReason
 
-__all__ = ["AlertMetrics"]
-
 # beside the reasons for which a gateway refuses a batch
 _UNUSABLE: Final = ("tenant", "region", "sealed", "internal-error")
 

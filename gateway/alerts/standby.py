@@ -88,7 +88,7 @@ MAX_BEHIND_S: Final = 10.0
 _RETRY_S: Final = 5.0
 _UNKNOWN_S: Final = 0.5
 _READ_MS: Final = 500
-_RECEIVER_QUEUE_standby: Final = 500
+_FOLLOW_QUEUE: Final = 500
 _HAND_OVER_S: Final = 5.0
 _LOG = structlog.get_logger("alerts")
 
@@ -183,7 +183,7 @@ class PartitionStandby:
         # what was taken stays: a new reader goes on behind it
         last_id, self._next = self._state.last_id, None
         start = pulsar.MessageId.earliest if last_id is None else last_id
-        reader = self._client.create_reader(self.name, start, receiver_queue_size=_RECEIVER_QUEUE_standby)
+        reader = self._client.create_reader(self.name, start, receiver_queue_size=_FOLLOW_QUEUE)
         try:
             if last_id is None:
                 reader.seek(self._since_ms)

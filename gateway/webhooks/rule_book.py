@@ -52,7 +52,7 @@ class _Version(NamedTuple):
     parent: str | None
 
 
-class _Held(NamedTuple):
+class _DevicePeriod(NamedTuple):
     begin_ms: int
     end_ms: int
     account: str
@@ -75,7 +75,7 @@ class AccountDevices:
         for one in held:
             versions[one.made.id].append(one.made)
         self._versions: dict[str, list[_Version]] = {}
-        self._held = defaultdict[tuple[str, str], list[_Held]](list)
+        self._held = defaultdict[tuple[str, str], list[_DevicePeriod]](list)
         for name, several in versions.items():
             # each version says all devices of the account: it ends where the next one begins
             several.sort(key=lambda one: one.effective_from)
@@ -109,20 +109,20 @@ class AccountDevices:
             name = versions[at - 1].parent if at else None
 
 
-def _assigned(version: StatedDevices, since_ms: int, until_ms: int) -> Iterator[tuple[tuple[str, str], _Held]]:
+def _assigned(version: StatedDevices, since_ms: int, until_ms: int) -> Iterator[tuple[tuple[str, str], _DevicePeriod]]:
     for one in version.devices:
         begin = max(_ms(one.begin), since_ms)
         end = min(EVER if one.end is None else _ms(one.end), until_ms)
         # a device that was given away before this version began is none of its devices
         if begin < end:
-            yield (one.tenant, one.device), _Held(begin, end, version.id)
+            yield (one.tenant, one.device), _DevicePeriod(begin, end, version.id)
 
 
 def _ms(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
-class _Dated(NamedTuple):
+class _RuleVersion(NamedTuple):
     begin_ms: int
     rule: AlertRule
 
@@ -131,10 +131,10 @@ class RuleBook:
     """All versions of all rules. Built once, and then only asked."""
 
     def __init__(self, held: Iterable[HeldVersion[AlertRule]] = ()) -> None:
-        self._versions = defaultdict[str, list[_Dated]](list)
+        self._versions = defaultdict[str, list[_RuleVersion]](list)
         self._of_account = defaultdict[str, list[str]](list)
         for one in held:
-            self._versions[one.made.id].append(_Dated(one.begin, one.made))
+            self._versions[one.made.id].append(_RuleVersion(one.begin, one.made))
         for name, versions in sorted(self._versions.items()):
             versions.sort(key=lambda one: one.begin_ms)
             # the id has the account in it, so each version says the same one

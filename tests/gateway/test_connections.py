@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.gateway.sides import FakeBroker, Region
-from tests.gateway.strategies import batch, topic
 
 
 @pytest.fixture
@@ -31,18 +30,3 @@ def test_a_broker_that_does_not_answer_is_given_up_after_the_timeout_and_tried_a
     region.connect()
     assert region.broker.connections > 1
     assert region.status.healthy
-
-
-def test_a_full_window_connects_to_nothing(region: Region) -> None:
-    region.broker.greets = True
-    region.connect()
-    for seq in range(1, 17):
-        region.broker.deliver(topic("d1"), batch("d1", seq, seq))
-    region.until(lambda: len(region.pulsar.waiting) == 16)
-    region.broker.hang_up()
-    for _ in range(30):
-        region.now_s += 1
-        region.turn(2)
-    assert region.broker.connections == 1, "nothing could be taken there"
-    region.pulsar.answer()
-    region.until(lambda: region.broker.connections == 2, step_s=1)

@@ -69,18 +69,6 @@ def test_an_overloaded_gateway_asks_for_a_pause_with_the_acknowledgement() -> No
     assert pauses == {"d1": 4.0, "d2": 0.0}
 
 
-def test_a_batch_on_a_topic_that_no_device_has_is_a_dead_letter_and_nobody_is_answered() -> None:
-    made = engine()
-    odd = f"waybill/1//{'d' * 65_000}/batch"
-    order = produced(made.on_batch(odd, batch("d1", 1, 3), 7, 0.0))
-    assert (order.refused, order.key, order.properties["reason"]) == (True, "", "bad-topic")
-    assert len(order.properties["topic"]) <= 1000
-    made.on_persisted(order.token, 0.0)
-    assert made.take_due_acks(99.0, 10) == []
-    assert made.release() == [7]
-    assert made.is_idle
-
-
 def test_qos_0_fills_neither_the_window_nor_any_list() -> None:
     made = engine()
     for n in range(1, 1000):

@@ -66,27 +66,6 @@ def forwarding() -> Forwarding:
     return Forwarding()
 
 
-def test_a_receipt_whose_handling_raises_does_not_hold_up_the_others(
-    forwarding: Forwarding, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for mid, device in ((1, "d1"), (2, "d2")):
-        forwarding.receive(topic(device), batch(device, 1, 3), mid)
-    first, second = forwarding.tokens
-    queue_ack = forwarding.engine._queue_ack
-
-    def fail_once(delivery: Any, now_s: float) -> None:
-        if delivery.token == first:
-            raise MemoryError("too many ranges")
-        queue_ack(delivery, now_s)
-
-    monkeypatch.setattr(forwarding.engine, "_queue_ack", fail_once)
-    forwarding.answer(Receipt(first, "Ok"), Receipt(second, "Ok"))
-    assert forwarding.deliveries == []
-    assert [due.sender.device for due in forwarding.engine.take_due_acks(9.0, 10)] == ["d2"]
-    assert forwarding.engine.release() == [1, 2]
-    assert forwarding.metrics.counts["internal_errors"] == 1
-
-
 @pytest.mark.parametrize(("result", "reason"), [(UNSENDABLE, "not-for-pulsar"), (TOO_BIG, "too-large")])
 def test_what_pulsar_never_takes_is_refused_and_a_dead_letter_that_it_never_takes_is_given_up(
     forwarding: Forwarding, result: str, reason: str

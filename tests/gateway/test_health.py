@@ -49,17 +49,3 @@ def test_connections_that_end_soon_slow_down_and_name_the_likely_reason() -> Non
     assert gaps == sorted(gaps)
     assert gaps[-1] > 3
     assert "'gateway-eu-1'" in made.problem
-
-
-def test_a_session_that_is_taken_over_says_so_until_a_connection_lasts() -> None:
-    made = link()
-    now_s = connect_for(made, 0.0, 1.0, "the connection ended: Session taken over")
-    assert "took the session over" in made.problem
-    while not made.is_due(now_s):
-        now_s += 0.1
-    made.on_attempt(now_s)
-    made.on_connected(now_s)
-    made.on_alive(now_s + 29)
-    assert made.problem
-    made.on_alive(now_s + 30)
-    assert made.problem == ""

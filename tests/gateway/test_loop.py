@@ -8,7 +8,6 @@ import pytest
 
 from tests.gateway.sides import Published, Region
 from tests.gateway.strategies import batch, settings, topic
-from waybill.record import DeviceChannel, device_topic
 
 
 @pytest.fixture
@@ -21,23 +20,6 @@ def region() -> Iterator[Region]:
 def receivers_of(heard: list[Published | int | None]) -> list[object]:
     """What the gateway sent: devices of acknowledgements, and message ids of PUBACKs, in their order."""
     return [it.device if isinstance(it, Published) else it for it in heard]
-
-
-def test_a_producer_that_was_closed_is_opened_again_and_its_batches_are_sent_again(region: Region) -> None:
-    region.broker.deliver(topic("d1"), batch("d1", 1, 3))
-    region.until(lambda: region.pulsar.waiting)
-    region.pulsar.is_up = False
-    region.pulsar.answer(0, "AlreadyClosed")
-    for _ in range(30):
-        region.now_s += 1
-        region.turn(2)
-    assert (region.pulsar.sent, region.broker.heard) == (1, [])
-    assert (region.status.healthy, region.status.in_flight) == (False, 1)
-    region.pulsar.is_up = True
-    region.until(lambda: region.pulsar.waiting, step_s=1)
-    region.pulsar.answer()
-    region.until(lambda: len(region.broker.heard) == 2)
-    assert region.pulsar.opened == 2
 
 
 def test_asked_to_stop_it_finishes_what_it_took_and_then_ends(region: Region) -> None:
@@ -75,19 +57,3 @@ def test_a_stop_that_takes_too_long_acknowledges_nothing_that_is_not_safe(region
     region.until(lambda: region.broker.heard)
     assert region.broker.heard == [None], "the connection ended, and nothing was acknowledged on it"
     assert region.loop.close() == 1
-
-
-def test_settings_for_devices_are_published_one_file_a_turn_and_kept_by_the_broker(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    folder = tmp_path_factory.mktemp("pushes")
-    (folder / "fleet").mkdir()
-    for number in range(20):
-        (folder / "fleet" / f"d{number:02}.toml").write_text("[drain]\nwindow = 9\n" if number % 2 else "wrong")
-    region = Region(push={"folder": folder, "unsigned": True}).connect()
-    region.until(lambda: len(region.broker.acks) == 10)
-    expected = [(device_topic("fleet", f"d{number:02}", DeviceChannel.CONFIG), True) for number in range(1, 20, 2)]
-    assert [(it.topic, it.retain) for it in region.broker.acks] == expected
-    region.loop.reload(settings().drain)
-    region.until(lambda: len(region.broker.acks) == 20)
-    region.close()

@@ -82,31 +82,3 @@ def test_publications_are_bounded_by_the_window_and_by_the_broker_and_freed_by_i
     assert session.published == [PublishResult(ACK, ""), PublishResult(ACK, "", has_no_subscriber=True)]
     assert session.side.free_slots == 2
     session.broker.close()
-
-
-def test_a_message_is_acknowledged_only_when_it_is_said_and_one_of_qos_0_never(session: Session) -> None:
-    session.connect()
-    session.broker.deliver(topic("d1"), b"first")
-    session.broker.deliver(topic("d1"), b"second", qos=0)
-    session.until(lambda: len(session.inbound) == 2)
-    assert [(it.payload, bool(it.mid)) for it in session.inbound] == [(b"first", True), (b"second", False)]
-    session.turn()
-    assert session.broker.pubacks == []
-    for it in session.inbound:
-        session.side.puback(it.mid)
-    session.until(lambda: session.broker.pubacks)
-    session.turn()
-    assert session.broker.pubacks == [session.inbound[0].mid]
-
-
-def test_a_connection_that_this_side_ends_says_why_and_not_that_the_broker_did(session: Session) -> None:
-    session.connect()
-    session.broker.deliver(topic("d1"), b"x", qos=2)
-    session.until(lambda: session.side.last_error)
-    assert session.side.last_error.endswith("the broker sent a message of QoS 2")
-    assert not session.side.is_closed_by_broker
-    session.connect()
-    session.broker.hang_up()
-    session.until(lambda: session.side.last_error)
-    assert session.side.last_error.endswith("it did not say why")
-    assert session.side.is_closed_by_broker

@@ -70,26 +70,6 @@ def test_a_group_ends_with_its_number_of_messages_and_before_it_has_too_many_byt
     assert (side.client.flushes, [payload for payload, _ in side.client.handed]) == (1, [b"1111", b"2222"])
 
 
-def test_while_a_group_is_under_way_the_next_one_gathers_until_its_answer_or_its_delay() -> None:
-    side = Side()
-    side.send(1)
-    side.sender.flush_due(0.0)
-    side.send(2)
-    side.sender.flush_due(0.001)
-    side.send(3)
-    side.sender.flush_due(0.002)
-    assert (side.client.flushes, side.sender.due_s) == (1, 0.006)
-    side.client.answer(0)
-    side.sender.flush_due(0.003)
-    assert (side.client.flushes, side.sender.due_s) == (2, None)
-    side.send(4)
-    side.sender.flush_due(0.004)
-    side.sender.flush_due(0.0089)
-    assert side.client.flushes == 2
-    side.sender.flush_due(0.0091)
-    assert side.client.flushes == 3
-
-
 class Wire(Client):
     """Sends batches: one ends when it is ended, or by itself at any place; it is persisted as a whole or not at all.
 

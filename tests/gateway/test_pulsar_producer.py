@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pulsar
 import pytest
 
 from gateway import Produce
 from gateway.pulsar_producer import PulsarProducer
 from tests.gateway.sides import FakePulsar
 from tests.gateway.strategies import settings
-from tests.waiting import wait_until
 from waybill.pulsar.pulsar_client import PulsarAccess, PulsarToken
 
 
@@ -110,37 +107,6 @@ def test_each_partition_has_a_producer_and_a_device_keeps_to_one(monkeypatch: py
     assert len(messages) == 40
     assert all(len(topics) == 1 for topics in topics_of.values())
     assert len({topic for topics in topics_of.values() for topic in topics}) == 2
-
-
-def test_an_attempt_that_is_cancelled_leaves_no_client_open_wherever_it_was(side: Side) -> None:
-    """Both orders: the attempt has a client when it is cancelled, and it gets one afterwards."""
-    begun: list[Callable[[], None]] = []
-    closed: list[str] = []
-    may_create = threading.Event()
-
-    class Client(FakePulsar):
-        def create_producer(self, topic: str, **_: Any) -> Any:
-            assert may_create.wait(20)
-            raise pulsar.AlreadyClosed("closed")
-
-        def close(self) -> None:
-            closed.append("client")
-            may_create.set()
-
-    producer = PulsarProducer(settings(), lambda: None, Client(), begun.append, pulsar_tenant="fleet")
-    producer.start_opening()
-    producer.close(0)
-    assert (producer.is_opening, closed) == (False, [])
-    begun[0]()
-    assert closed == ["client"]
-    producer.start_opening()
-    thread = threading.Thread(target=begun[1])
-    thread.start()
-    wait_until(lambda: producer._opening is not None and producer._opening.client is not None)
-    producer.close(20)
-    thread.join(20)
-    assert not thread.is_alive()
-    assert not producer.try_finish_opening()
 
 
 def test_an_encrypted_connection_checks_the_name_of_its_host() -> None:

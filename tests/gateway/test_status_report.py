@@ -95,25 +95,3 @@ def test_healthy_is_claimed_only_when_nothing_is_known_against_it(reporting: Rep
     reporting.engine.on_persisted(effect.token, STALLED_AFTER_S)
     reporting.results.add("Not authorized", STALLED_AFTER_S)
     assert "Not authorized" in reporting.update(STALLED_AFTER_S).last_error
-
-
-def test_a_registry_that_is_not_read_is_no_health_and_how_long_and_what_it_refused_is_shown() -> None:
-    counted, since_s = {"unsigned": 2}, 1_700_000_000.0
-    facts = {
-        "registry_current": False,
-        "registry_unreachable_since_s": since_s,
-        "registry_devices": 7,
-        "registry_entries_refused_by": counted,
-    }
-    registry = SimpleNamespace(problem="device registry: the connection to the cluster is lost", facts=facts)
-    reporting = Reporting(registry)
-    status = reporting.update(0.0)
-    assert (status.healthy, status.last_error) == (False, registry.problem)
-    assert status.registry_unreachable_since_s == since_s
-    value = reporting.metrics.registry.get_sample_value
-    assert value("waybill_gateway_registry_up") == 0
-    assert value("waybill_gateway_registry_devices") == 7
-    assert value("waybill_gateway_registry_refused_messages_total", {"reason": "unsigned"}) == 2
-    registry.problem, facts["registry_current"] = "", True
-    assert reporting.update(1.0).healthy
-    assert value("waybill_gateway_registry_up") == 1

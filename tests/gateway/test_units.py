@@ -13,7 +13,6 @@ import pytest
 from typer import main
 from typer.testing import CliRunner
 
-from gateway.access.config import AccessSettings
 from gateway.cli import app
 from waybill.identity.pki_folder import RenewalList
 from waybill.settings import parse
@@ -92,31 +91,6 @@ def test_only_who_must_has_a_capability_and_the_broker_cannot_read_the_authority
     # The group reads its folder and writes nothing there; the socket's folder is the group's own.
     assert (lines(access, "StateDirectoryMode"), lines(access, "RuntimeDirectoryMode")) == (["0750"], ["0770"])
     assert (lines(BROKER, "User"), lines(BROKER, "UMask")) == (["mosquitto"], ["0007"])
-
-
-def test_the_settings_of_the_page_stay_in_the_folders_of_the_units() -> None:
-    (text,) = [block for block in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL) if "[broker]" in block]
-    settings = parse(AccessSettings, text, "secured-region.md")
-    broker, asked = settings.broker, settings.enrolment
-    assert broker.server is not None
-    assert asked is not None
-    assert asked.broker.server is not None
-    access = FOLDER / "fleet-access.service"
-    own = f"/var/lib/{lines(access, 'StateDirectory')[0]}/", f"/run/{lines(access, 'RuntimeDirectory')[0]}/"
-    made = [broker.rules_file, broker.revocation_file, broker.password_file, broker.guard_secret_file]
-    made += [asked.secret_file, asked.broker.rules_file, asked.broker.password_file]
-    for file in [*made, broker.guard_socket, settings.authority.folder]:
-        assert str(file).startswith(own)
-    (starts,), (*_, log) = lines(BROKER, "ExecStart"), lines(BROKER, "ExecStartPre")
-    for name, place, server in (
-        ("devices", broker, broker.server),
-        ("enrolment", asked.broker, asked.broker.server),
-    ):
-        folder = lines(BROKER, "RuntimeDirectory")[0].replace("%i", name)
-        assert str(server.conf_file) == starts.replace("%i", name).split()[-1]
-        assert str(place.log_file) == log.replace("%i", name).split()[-1] == f"/var/log/{folder}/broker.log"
-        assert str(place.pid_file) == f"/run/{folder}/pid"
-    assert str(broker.server.folder) == "/var/lib/fleet-broker-devices"
 
 
 def test_a_renewal_reaches_every_certificate_of_the_page_and_the_brokers_read_it() -> None:

@@ -59,18 +59,6 @@ def test_wherever_the_broker_s_writes_are_cut_the_log_is_the_same(sizes: list[in
     assert b"".join(parts) + cut.feed(text) == whole.feed((MESSAGES + KEPT + denied(1)) * 3)
 
 
-def test_the_first_of_a_flood_is_written_at_once_and_all_of_it_is_counted() -> None:
-    clock = Clock()
-    lines = LogFilter(clock)
-    first = lines.feed(b"".join(map(denied, range(5000))))
-    assert first.count(b"\n") == 1
-    clock.now_s = 1.5
-    later = lines.feed(b"")
-    assert later.startswith(b"1970-01-01T00:00:01: x4999 Denied PUBLISH from zeta/b ")
-    assert counted(first + later) == 5000
-    assert lines.feed(b"") == b""
-
-
 def test_many_senders_at_once_are_counted_too_in_lines_that_are_bounded() -> None:
     clock = Clock()
     lines = LogFilter(clock)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import Any
 
-import pulsar
 import pytest
 
-from tests.tokens import token_file
 from tests.waiting import wait_until
 from waybill.pulsar import compacted_topic
 from waybill.pulsar.compacted_topic import CompactedTopicReader, TopicMessage
-from waybill.pulsar.pulsar_client import AccessRefusal, PulsarAccess
+from waybill.pulsar.pulsar_client import PulsarAccess
 
 
 class Message:
@@ -78,22 +75,6 @@ def follow(monkeypatch: pytest.MonkeyPatch, cluster: Cluster, handle: Any) -> Co
     reader = CompactedTopicReader("pulsar://nowhere", PulsarAccess(), "persistent://a/b/c", handle)
     reader.start()
     return reader
-
-
-def test_whose_token_has_ended_is_said_and_not_that_nobody_answered(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def silent(*_: Any, **__: Any) -> None:
-        raise pulsar.Timeout("TimeOut")
-
-    monkeypatch.setattr(compacted_topic, "open_pulsar_client", silent)
-    access = PulsarAccess(token_file=token_file(tmp_path, "access-eu", ends_in_s=-1))
-    reader = CompactedTopicReader("pulsar://nowhere", access, "a", lambda _: None)
-    reader.start()
-    wait_until(lambda: "token of access-eu in" in reader.standing.problem, 10)
-    token_file(tmp_path, "access-eu", ends_in_s=86_400)
-    wait_until(lambda: "TimeOut" in reader.standing.problem, 10)
-    reader.close()
 
 
 def test_a_message_that_cannot_be_handled_is_counted_and_the_next_one_is_read(
@@ -162,27 +143,4 @@ def test_everything_is_read_again_when_its_owner_asks_for_it(
     assert cluster.starts[0] == cluster.starts[1], "from the beginning, and not behind what was read"
     assert begun == [0, 2]
     assert reader.standing.is_current
-    reader.close()
-
-
-def test_a_reader_that_is_not_let_in_says_why_until_it_is(
-    monkeypatch: pytest.MonkeyPatch, taken: list[str | None]
-) -> None:
-    import pulsar  # noqa: PLC0415
-
-    class Refusing(Cluster):
-        error: Exception | None = pulsar.AuthorizationError("no")
-
-        def create_reader(self, _: str, start: Any, **__: Any) -> Cluster:
-            if self.error is not None:
-                raise self.error
-            return super().create_reader(_, start)
-
-    cluster = Refusing(1)
-    reader = follow(monkeypatch, cluster, lambda message: taken.append(message.key))
-    wait_until(lambda: reader.standing.refusal is AccessRefusal.NO_RIGHT, 10)
-    cluster.error = pulsar.ConnectError("away")
-    wait_until(lambda: reader.standing.refusal is None, 10)
-    cluster.error = None
-    wait_until(lambda: reader.standing.is_current, 10)
     reader.close()

@@ -36,16 +36,3 @@ def test_a_flood_of_one_kind_is_cut_and_counted_and_other_kinds_pass() -> None:
     assert lines(limit, 5)[0]["suppressed"] == 3000 - BURST
     assert limit.take_suppressed() == {"warning refused": 4}
     assert limit.take_suppressed() == {}
-
-
-def test_kinds_are_bounded_too() -> None:
-    limit = LineLimit(LogClock())
-    written = 0
-    for number in range(5000):
-        try:
-            limit(None, "info", {"event": str(number)})
-        except structlog.DropEvent:
-            continue
-        written += 1
-    assert written == 1000 + BURST
-    assert len(limit._kinds) <= 1001

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from waybill.mqtt.broker_settings import BrokerSettings
-from waybill.mqtt.mqtt_client import MAX_PACKETS, MqttClient, MqttMessage, MqttSessionOptions
+from waybill.mqtt.mqtt_client import MqttClient, MqttMessage, MqttSessionOptions
 
 CONNACK = b"\x20\x03\x00\x00\x00"
 MESSAGE = b"\x32\x08\x00\x01t\x00\x07\x00ab"
@@ -128,29 +128,4 @@ def test_packets_go_out_in_the_order_in_which_they_were_asked_for_and_no_two_of_
     assert last == 14
     ids = [number for kind, number in packets if kind != 4]
     assert len(set(ids)) == len(ids)
-    other.close()
-
-
-def publish_packet(qos: int, mid: int, topic: bytes = b"t", payload: bytes = b"ab") -> bytes:
-    body = len(topic).to_bytes(2, "big") + topic + (mid.to_bytes(2, "big") if qos else b"") + b"\x00" + payload
-    return bytes([0x30 | qos << 1, len(body)]) + body
-
-
-@pytest.mark.parametrize("qos", [0, 1])
-def test_one_receive_reads_a_bounded_number_of_packets_however_many_publications_are_unanswered(
-    listener: Listener, qos: int
-) -> None:
-    owner = Owner(listener.port)
-    other = owner.start(listener)
-    for _ in range(3 * MAX_PACKETS):
-        owner.client.publish_qos_1("t", b"unanswered")
-    packets = b"".join(publish_packet(qos, number) for number in range(1, 3 * MAX_PACKETS + 1))
-    other.sendall(packets)
-    for _ in range(4 * MAX_PACKETS):
-        before = len(owner.messages)
-        owner.receive()
-        assert len(owner.messages) - before <= MAX_PACKETS
-        if len(owner.messages) == 3 * MAX_PACKETS:
-            break
-    assert len(owner.messages) == 3 * MAX_PACKETS
     other.close()

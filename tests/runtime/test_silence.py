@@ -20,18 +20,6 @@ def test_what_the_cluster_has_and_does_not_give_is_withheld_once_it_was_asked_tw
     assert (once, twice, seen.is_withheld) == (False, True, False), "once it may be on its way"
 
 
-def test_an_end_that_was_read_is_an_end() -> None:
-    seen = Silence()
-    seen.on_read(EntryPosition(7, 3), 0.0)
-    for at in range(1, 5):
-        seen.on_end(EntryPosition(7, 3), at * ASK_S)
-        assert not seen.is_withheld
-    seen.on_end(EntryPosition(7, 4), 5 * ASK_S)
-    seen.on_end(EntryPosition(7, 3), 6 * ASK_S)
-    seen.on_end(EntryPosition(7, 4), 7 * ASK_S)
-    assert not seen.is_withheld, "these were not one after the other"
-
-
 def test_of_what_was_there_at_the_beginning_others_may_have_acknowledged_what_is_behind_what_was_not() -> None:
     seen = Silence()
     seen.on_begin(EntryPosition(7, 10), 0.0)

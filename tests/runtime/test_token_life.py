@@ -15,7 +15,6 @@ from waybill.pulsar.pulsar_client import (
     PulsarAccess,
     TokenLife,
     TokenNotGood,
-    TokenWatch,
     token_life,
 )
 
@@ -56,17 +55,3 @@ def test_a_token_ends_soon_in_the_last_fifth_of_its_life_and_at_most_two_days_be
 def test_whatever_is_given_as_a_token_has_a_life_or_none(text: str) -> None:
     life = token_life(text)
     assert life is None or isinstance(life.problem(0), str)
-
-
-def test_a_daemon_reads_its_tokens_again_and_names_each_once(tmp_path: Path) -> None:
-    now_s = [time.time()]
-    one = PulsarAccess(token_file=token_file(tmp_path, "a", ends_in_s=DAY_S))
-    other = PulsarAccess(token_file=token_file(tmp_path, "b", ends_in_s=6 * DAY_S))
-    watch = TokenWatch([one, other, one], clock=lambda: now_s[0])
-    assert (watch.ended, watch.ending.count("token of a in"), "token of b" in watch.ending) == ("", 1, False)
-    now_s[0] += 2 * DAY_S
-    assert ("token of a in" in watch.ended, watch.ending) == (True, "")
-    token_file(tmp_path, "a", ends_in_s=6 * DAY_S)
-    assert watch.ended, "it looks each ten seconds"
-    now_s[0] += 10
-    assert (watch.ended, watch.ending) == ("", "")

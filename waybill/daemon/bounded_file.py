@@ -6,8 +6,6 @@ from pathlib import Path
 
 from waybill.settings import open_file
 
-__all__ = ["read_bounded", "read_secret"]
-
 _READ_BYTES = 1 << 20
 
 

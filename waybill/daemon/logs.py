@@ -15,8 +15,6 @@ import structlog
 from waybill.daemon.backoff import TokenBucket
 from waybill.settings import Settings
 
-__all__ = ["BURST", "MAX_CHARACTERS", "LineLimit", "LogSettings", "start_logging"]
-
 PER_S = 1.0
 """So many lines of one kind (level and event) a second in the long run ..."""
 BURST = 20.0

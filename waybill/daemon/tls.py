@@ -9,15 +9,6 @@ from pydantic import model_validator
 
 from waybill.settings import Settings, file_fault, read_file
 
-__all__ = [
-    "TlsSettings",
-    "certificate_faults",
-    "check_key_pair",
-    "load_key_pair",
-    "tls_context",
-    "unusable_tls_files",
-]
-
 
 class TlsSettings(Settings):
     """TLS towards a server, mutual where a certificate is given."""

@@ -16,8 +16,6 @@ import sys
 import time
 from collections.abc import Callable
 
-__all__ = ["DENIED", "MAX_SUBSCRIPTIONS", "LogFilter"]
-
 DENIED = re.compile(rb"^Denied PUBLISH from (\S+) \(d\d, q\d, r\d, m\d+, '([^\n]*)\n", re.MULTILINE)
 """Mosquitto's line: who published, and the topic with what follows it."""
 MAX_COUNTED = 1000

@@ -13,8 +13,6 @@ from pydantic import Field, StringConstraints, model_validator
 from waybill.daemon.tls import TlsSettings, unusable_tls_files
 from waybill.settings import Settings, file_fault, open_file
 
-__all__ = ["BrokerSettings", "Host", "Port", "Seconds", "is_this_machine", "read_password", "unusable_files"]
-
 Host = Annotated[str, StringConstraints(pattern=r"^[^\s/:@]{1,253}$|^[0-9a-fA-F:.]{2,45}$")]
 Port = Annotated[int, Field(ge=1, le=65_535)]
 Seconds = Annotated[float, Field(gt=0, le=31_536_000)]

@@ -21,8 +21,6 @@ from waybill.daemon.status_reader import timed_chunks
 from waybill.pulsar.pulsar_address import each_host
 from waybill.pulsar.pulsar_client import PulsarAccess, PulsarAccessError, PulsarToken, access_tls_context
 
-__all__ = ["MAX_CLOCK_DIFFERENCE_S", "ClockDiffers", "ClockUnknown", "NotLetIn", "check_clock", "stated_moment_s"]
-
 MAX_CLOCK_DIFFERENCE_S: Final = 60.0
 _PATH: Final = "/admin/v2/clusters"
 _TIMEOUT_S: Final = 10.0

@@ -25,8 +25,6 @@ from waybill.pulsar.pulsar_client import (
     open_pulsar_client,
 )
 
-__all__ = ["CompactedTopicReader", "SharedClient", "TopicMessage", "TopicStanding"]
-
 _LOG = structlog.get_logger("topic")
 _WAIT_MS: Final = 500
 RECEIVER_QUEUE: Final = 1000

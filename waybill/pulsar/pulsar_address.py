@@ -11,8 +11,6 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
 
-__all__ = ["AdminUrl", "ServiceUrl", "each_host", "host_names"]
-
 _SERVICE: Final = ("pulsar://", "pulsar+ssl://")
 _ADMIN: Final = ("http://", "https://")
 _NAME: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_.])?"

@@ -10,8 +10,7 @@ import pulsar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.alerts import alert_sender as module
-from gateway.alerts.alert_sender import MAX_IN_FLIGHT, AckOrder, AlertSender
+from gateway.alerts.alert_sender import AckOrder, AlertSender
 from geo.alerts import Alert, decode_alert
 from waybill.daemon.backoff import Backoff
 
@@ -75,18 +74,3 @@ def test_each_alert_is_said_to_be_persisted_once_and_only_after_its_receipt(coun
     persisted += [one.alert.seq for one in box.pump()]
     assert sorted(persisted) == list(range(count))
     assert len(box) == 0
-
-
-def test_no_more_are_on_their_way_than_the_client_has_room_for() -> None:
-    producer, count = ScriptedProducer(), 3 * MAX_IN_FLIGHT
-    box = AlertSender(lambda: producer, Backoff(0.1, 1.0, lambda: 0.5), clock=lambda: 0.0)
-    box.add([alert(number) for number in range(count)], AckOrder[int]().take(0, count))
-    persisted = 0
-    while persisted < count:
-        persisted += len(box.pump())
-        while producer.sent:
-            producer.answer(0, pulsar.Result.Ok)
-    assert producer.most == MAX_IN_FLIGHT
-    assert not box.is_full
-    box.add([alert(0)] * module.MAX_WAITING, AckOrder[int]().take(1, module.MAX_WAITING))
-    assert box.is_full

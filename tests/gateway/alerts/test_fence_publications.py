@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 from cloud_jobs.reference.files import make_version
 from gateway.reference_follower import KEPT_OF_A_VERSION, ReferencePublications
 from geo.reference.in_force import published_fences, usable_fence
-from geo.reference.messages import ANYBODY, ReferenceTrust, read_messages
+from geo.reference.messages import ANYBODY, read_messages
 from geo.spatial import FenceError, Gate
-from tests.identity.operators import operator, trusting
 from waybill.identity.publication_id import PROPERTY, next_publication_id
-from waybill.identity.signatures import Publication, sign_publication
 from waybill.pulsar.compacted_topic import TopicMessage
 
 NOW_MS = 1_767_603_422_000
@@ -88,21 +86,3 @@ def test_however_many_publications_cannot_be_used_what_they_were_to_replace_stay
     assert held.row["publication_id"] == messages[0].properties[PROPERTY]
     assert known.in_force().refused == as_the_centre(messages).refused
     assert len(known) == KEPT_OF_A_VERSION + 1
-
-
-def test_a_message_that_is_no_publication_is_counted_by_its_reason_and_changes_nothing() -> None:
-    anna = operator("anna", tenants=("*",), kinds=("fence",))
-    known = ReferencePublications("fence", usable_fence, (FenceError,), lambda: ReferenceTrust(trusting(anna)))
-    version = make_version("fence", feature("a", SHAPES[0]))
-    publication = Publication("fence", version.key, version.body.encode())
-    signed = sign_publication(anna.key, publication, next_publication_id(None, NOW_MS, 0), "a test")
-    assert known.take(TopicMessage(version.key, version.body.encode(), signed, NOW_MS), NOW_MS) is None
-    unsigned = message(feature("b", SHAPES[0]), 1)
-    altered = TopicMessage(version.key, version.body.replace("8.0", "8.2").encode(), signed, NOW_MS)
-    for one in (unsigned, altered, TopicMessage("a@", b"no JSON", signed, NOW_MS)):
-        assert known.take(one, NOW_MS) is not None
-    assert known.messages_refused == {"unsigned": 1, "altered": 1, "not-a-publication": 1}
-    assert [one.row["id"] for one in known.in_force().held] == ["a"]
-    known.begin_again()
-    assert not known.messages_refused
-    assert len(known) == 1

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 
 from tests.gateway.alerts.fixes_as_they_come import NOON, LiveFix
 from tests.gateway.alerts.scripted_partition import ScriptedTopic, messages_of, served
-from tests.waiting import wait_until
 
 FIXES = [LiveFix("bus-1", NOON + 5000 * at, at + 1, 0.0015, 0.0004 * at) for at in range(6)]
 
@@ -53,19 +51,3 @@ def test_a_topic_of_alerts_that_does_not_answer_holds_up_no_other_partition() ->
         for thread in threads:
             thread.join(10)
     assert silent.said == other.said
-
-
-def test_a_partition_that_waits_for_its_turn_is_alive_and_can_be_stopped() -> None:
-    evaluating = threading.Lock()
-    made = served(ScriptedTopic(messages_of([[one] for one in FIXES])), 0, evaluating=evaluating, run=False)
-    thread = threading.Thread(target=made.run)
-    with evaluating:
-        thread.start()
-        wait_until(lambda: made.owned.is_rebuilt)
-        began_s = time.monotonic()
-        wait_until(lambda: made.owned.turned_s > began_s)
-        assert not made.alerts
-        made.owned.stop()
-        thread.join(10)
-        assert not thread.is_alive()
-    assert made.consumer.acknowledged == [], "what it had read comes again"

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-
-import pulsar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.alerts.owner import PresenceTopic
 from gateway.alerts.sharing import (
     GIVE_WAIT_S,
     Presence,
     PresenceMessage,
     decode_presence,
 )
-from tests.waiting import wait_until
 from waybill.pulsar.pulsar_positions import EntryPosition
 
 ACME = frozenset(["acme"])
@@ -96,28 +91,3 @@ def test_who_reads_none_of_our_tenants_is_passed_over_and_none_is_given_to_whom_
     one.note(says("owner", ours, theirs), 0.5)
     assert not one.is_standby(ours, 1, 1.0), "the other one holds less"
     assert one.is_standby(theirs, 1, 1.0), "the other one may not read it"
-
-
-class SilentClient:
-    """A cluster that does not answer for a while."""
-
-    def __init__(self) -> None:
-        self.asked, self.over = threading.Event(), threading.Event()
-
-    def create_producer(self, *_: object, **__: object) -> object:
-        self.asked.set()
-        self.over.wait(30)
-        raise pulsar.Timeout
-
-
-def test_a_topic_that_does_not_answer_holds_up_nobody_and_what_is_wrong_is_said() -> None:
-    client = SilentClient()
-    heard = PresenceTopic(client, "processes", Presence("mine", ACME), lambda: says("mine"))
-    heard.start()
-    assert client.asked.wait(10)
-    # whoever started it goes on, and may end it
-    client.over.set()
-    wait_until(lambda: heard.problem)
-    assert heard.is_running
-    heard.stop()
-    wait_until(lambda: not heard.is_running)

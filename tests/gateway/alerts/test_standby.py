@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import pulsar
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.alerts.owner import StandbyPartitions
 from gateway.alerts.partition_evaluation import MAX_MESSAGES
-from gateway.alerts.sharing import Presence
 from gateway.alerts.standby import MAX_BEHIND_S, PAUSE_S, PartitionStandby
 from tests.examples import examples
 from tests.gateway.alerts.fixes_as_they_come import NOON, LiveFix, cut, drives
@@ -96,45 +91,6 @@ def test_it_is_ready_once_it_has_all_that_is_acknowledged_and_not_before() -> No
     assert one.made.position.entry == MAX_MESSAGES - 1
     assert one.turn(reader) == PAUSE_S
     assert one.is_ready
-
-
-def test_it_follows_in_its_thread_until_it_hands_over() -> None:
-    topic = straight()
-    one = standby_of(topic, [])
-    one._acknowledged = lambda: EntryPosition(7, 9)
-    one.start()
-    while not one.is_ready:
-        assert not one.wait(0.01)
-    made = one.hand_over()
-    assert made is not None
-    assert made.position.entry == 8
-    assert one.wait(0.0)
-
-
-class UnreachableTopic(ScriptedTopic):
-    """A topic whose cluster is away from some moment on."""
-
-    is_away = False
-
-    def create_reader(self, *args: Any, **kwargs: Any) -> Any:
-        if self.is_away:
-            raise pulsar.ConnectError
-        return super().create_reader(*args, **kwargs)
-
-
-def test_one_whose_cluster_is_away_is_not_ready_any_more_and_takes_what_it_has_with_it() -> None:
-    topic = UnreachableTopic(straight().messages)
-    one = standby_of(topic, [9])
-    was_ready, topic.is_away = one.is_ready, True
-    one.start()
-    while not one.problem:
-        assert not one.wait(0.01)
-    assert (was_ready, one.is_ready) == (True, False)
-    standbys = StandbyPartitions(topic, Presence("mine", ["acme"]), lambda _: partition_state())
-    standbys._followed[NAME] = one
-    assert standbys.problem == f"{NAME} is not followed: {one.problem}"
-    assert standbys.behind_s == pytest.approx(one.behind_s, abs=5.0)
-    assert one.hand_over() is not None
 
 
 def test_one_that_falls_behind_its_owner_is_not_ready_until_it_has_all_again() -> None:

@@ -10,11 +10,10 @@ import pytest
 from rich.console import Console
 
 from gateway.webhooks.config import NotifierSettings, TailSettings, WebhookSettings
-from gateway.webhooks.service import NotifierService, alert_topics, problems, warnings
+from gateway.webhooks.service import alert_topics, problems, warnings
 from gateway.webhooks.status import NotifierStatus, WebhookStatus, notifier_table
 from tests.gateway.webhooks.hook_server import write_secret
 from tests.tokens import token_file
-from waybill.pulsar.pulsar_client import PulsarAccess
 from waybill.settings import SettingsError, parse
 
 OPS = WebhookStatus(name="ops")
@@ -118,23 +117,6 @@ def test_a_token_that_ended_or_ends_soon_is_a_warning(tmp_path: Path, ends_in_s:
     found = [one for one in warnings(made, tmp_path / "notifier.toml", time.time()) if said in one]
     assert len(found) == 1
     assert found[0].startswith("pulsar.access.token_file: token of notifier")
-
-
-@pytest.mark.parametrize(("ends_in_s", "said"), [(-1.0, "ended at"), (3600.0, "nobody has renewed it")])
-def test_a_notifier_says_that_its_token_ended_before_what_follows_from_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_in_s: float, said: str
-) -> None:
-    write_secret(tmp_path / "secret")
-    file = token_file(tmp_path, "notifier", ends_in_s=ends_in_s)
-    made = settings(tmp_path, "insecure = true")
-    access = PulsarAccess(token_file=file)
-    service = NotifierService(made.model_copy(update={"pulsar": made.pulsar.model_copy(update={"access": access})}))
-    for other in ("", "rules and accounts are not known"):
-        monkeypatch.setattr(NotifierService, "_problem", lambda *_, said=other: said)
-        service._update(time.monotonic())
-        assert not service._status.healthy
-        # what is wrong anyhow comes before a token that is good for a while
-        assert (said in service._status.last_error) == (not other or ends_in_s < 0)
 
 
 def test_to_look_at_alerts_needs_neither_rules_nor_a_state_file() -> None:

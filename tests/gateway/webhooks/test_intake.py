@@ -185,20 +185,6 @@ def test_a_subscription_that_gives_nothing_of_what_there_is_is_named_and_made_an
     assert cluster.subscribed.count(OTHER.name) == 2
 
 
-def test_a_topic_of_which_one_partition_is_refused_gives_the_others_back(
-    cluster: Cluster, started: Callable[[], AlertIntake]
-) -> None:
-    names = [f"{OTHER.name}-partition-{number}" for number in range(3)]
-    cluster.partitions[OTHER.name] = names
-    cluster.refuses[names[2]] = pulsar.AuthorizationError("no")
-    one = started()
-    wait_until(lambda: cluster.closed[:2] == names[:2])
-    assert "AuthorizationError" in one.problems[OTHER.name]
-    assert FIRST.name not in one.problems
-    cluster.refuses.clear()
-    wait_until(lambda: not one.problems)
-
-
 def test_a_tenant_of_whom_nothing_may_be_read_holds_up_no_other(cluster: Cluster) -> None:
     beta = AlertTopic("persistent://beta/alerts-eu/alerts", "beta", is_verdicts=False)
     cluster.messages = {OTHER.name: [0], beta.name: [0]}

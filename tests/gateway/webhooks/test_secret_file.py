@@ -11,20 +11,6 @@ from gateway.webhooks.posting import SecretFile
 from tests.gateway.webhooks.hook_server import write_secret
 
 
-def test_a_file_that_goes_and_comes_back_is_a_problem_for_as_long_as_it_is_away(tmp_path: Path) -> None:
-    path = tmp_path / "secret"
-    write_secret(path)
-    secret = SecretFile(path)
-    before = secret()
-    path.unlink()
-    secret.look()
-    assert "the former secret is used" in secret.problem
-    assert secret() == before
-    write_secret(path)
-    secret.look()
-    assert secret.problem == ""
-
-
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602])
 def test_a_file_that_others_may_use_holds_no_secret(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "secret"

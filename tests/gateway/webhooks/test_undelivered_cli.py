@@ -117,30 +117,3 @@ def given(*webhooks: str) -> list[UndeliveredEntry]:
     plain: dict[str, Any] = {"rules": ("acme/all",), "reason": "refused", "at_ms": 1, "body": "{}", "tenant": "acme"}
     made = [UndeliveredMessage(key=f"k{number}", webhook=name, **plain) for number, name in enumerate(webhooks)]
     return [UndeliveredEntry(one, "", lambda: None) for one in made]
-
-
-def test_all_that_was_there_at_the_beginning_is_looked_at_and_nothing_that_comes_meanwhile() -> None:
-    class Id(int):
-        pass
-
-    class Message:
-        def __init__(self, number: int) -> None:
-            self._number = number
-
-        def message_id(self) -> Id:
-            return Id(self._number)
-
-        def data(self) -> bytes:
-            return b"no message"
-
-    class Consumer:
-        taken = 0
-
-        def get_last_message_id(self) -> Id:
-            return Id(100_010)
-
-        def receive(self, _: int) -> Message:
-            self.taken += 1
-            return Message(self.taken)
-
-    assert sum(1 for _ in undelivered_queue.undelivered_entries(Consumer())) == 100_010
