@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from math import cos, inf, radians
 from typing import Final, NamedTuple
 
@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cloud_jobs.billing.contracts.published import EPOCH
 from cloud_jobs.billing.usage import engine_at
 from cloud_jobs.explain.picture import Stretch
 from cloud_jobs.lake.coverage import TenantDevice
@@ -99,7 +100,6 @@ def _is_around_the_world(west: float, east: float) -> bool:
 
 MAX_HOURS: Final = 31 * 24 + 1
 """The most hours that are computed again at once: those of a month, also of one in which clocks are put back."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class MeteredAgain(NamedTuple):
@@ -153,7 +153,7 @@ def _records(
     tracks: TrackSettings,
 ) -> Arrays:
     """The records of the hours, with the fixes around them."""
-    numbers = np.unique([(hour - _EPOCH) // timedelta(hours=1) for hour in hours])
+    numbers = np.unique([(hour - EPOCH) // timedelta(hours=1) for hour in hours])
     margin = timedelta(milliseconds=tracks.margin_ms) + timedelta(hours=1)
     with lake.damage_as_error("records"):
         first = min(hours) - max(margin, timedelta(hours=MOST_HOURS))

@@ -5,6 +5,6 @@ made apart from each other. What is not known is never equal.
 """
 
 from cloud_jobs.reconcile.comparison import Comparison, ComparisonOutcome, Station, outcome_of
-from cloud_jobs.reconcile.reconciling import Reconciled, reconcile
+from cloud_jobs.reconcile.reconciling import Reconciliation, reconcile
 
-__all__ = ["Comparison", "ComparisonOutcome", "Reconciled", "Station", "outcome_of", "reconcile"]
+__all__ = ["Comparison", "ComparisonOutcome", "Reconciliation", "Station", "outcome_of", "reconcile"]

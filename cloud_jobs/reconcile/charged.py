@@ -113,9 +113,8 @@ def _charges_of(register: Register, closings: Sequence[Closing]) -> dict[str, Se
     except RegisterDamaged as fault:
         if len(closings) == 1:
             return {closings[0].key.payer: fault}
-    middle = len(closings) // 2
-    # one of them is damaged: halves of halves find it among many
-    return _charges_of(register, closings[:middle]) | _charges_of(register, closings[middle:])
+    # one of them is damaged: each by itself
+    return {name: found for one in closings for name, found in _charges_of(register, [one]).items()}
 
 
 def _charged(
@@ -167,11 +166,7 @@ def compare_documents(
 
 def compare_numbers(register: Register) -> Iterator[Comparison]:
     """Every legal entity's documents are counted from 1 without gaps. Raises LakeError."""
-    rows = register.lake.rows("documents", ["legal_entity", "counter"])
-    counters: dict[str, list[int]] = defaultdict(list)
-    for entity, counter in zip(rows["legal_entity"].to_pylist(), rows["counter"].to_pylist(), strict=True):
-        counters[entity].append(counter)
-    for entity, found in sorted(counters.items()):
+    for entity, found in sorted(register.counters().items()):
         note = ""
         try:
             check_numbers(found, entity)

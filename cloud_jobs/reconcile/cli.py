@@ -23,7 +23,7 @@ from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.snapshots import read_snapshot, take_snapshot
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reconcile.comparison import ComparisonOutcome
-from cloud_jobs.reconcile.reconciling import Reconciled
+from cloud_jobs.reconcile.reconciling import Reconciliation
 from cloud_jobs.reconcile.reconciling import reconcile as compare
 from cloud_jobs.terminal import Column, FittedTable, cloud_errors_as_messages, screen
 from waybill.settings import printable_json
@@ -31,7 +31,7 @@ from waybill.settings import printable_json
 # The stations for people, as a Rich table: of each comparison what must be, what is, and where it differs.
 
 
-def reconciled_table(made: Reconciled) -> RenderableType:
+def reconciled_table(made: Reconciliation) -> RenderableType:
     """One row a comparison, in the order of the stations."""
     table = FittedTable(
         *(Column.text("station"), Column.text("what"), Column.text("of", 1)),

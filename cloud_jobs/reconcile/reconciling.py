@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from cloud_jobs.billing.certificates import CertificateState, DeviceCertificate, Observed, certify, listed
 from cloud_jobs.billing.certificates.decisions import by_device, decisions
 from cloud_jobs.billing.contracts import Contracts, PayerContract
+from cloud_jobs.billing.contracts.published import micros
 from cloud_jobs.billing.rating import RatingContract, rating_contract
 from cloud_jobs.billing.register.close import contracts_of
 from cloud_jobs.billing.register.closer import ClosedPayer, ClosingRun
@@ -57,7 +58,6 @@ from cloud_jobs.reconcile.used import CountedUsage
 
 # Station device: what the devices' heads say was made, held against what was received or declared lost.
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _AT_ONCE: Final = 10_000
 _MAX_NAMED: Final = 5
 _STATE: Final = {CertificateState.OPEN: "open", CertificateState.SILENT: "silent"}
@@ -87,7 +87,7 @@ def compare_heads(
     missing = made - received - lost
     # whose streams do not all reach the end: a few, whose certificates say why
     settled_at = hours[1] + reach_at(snapshot).after
-    late = rows["complete_until_us"].to_numpy() < (settled_at - _EPOCH) // timedelta(microseconds=1)
+    late = rows["complete_until_us"].to_numpy() < micros(settled_at)
     asked = {*_devices(rows.filter(pa.array(late)))}
     by = received_by_device(rows, received)
     if devices is not None:
@@ -357,7 +357,7 @@ _DEVICES_AT_ONCE: Final = 250
 _NAME: Final = "reconcile"
 
 
-class Reconciled(NamedTuple):
+class Reconciliation(NamedTuple):
     """All comparisons of a period, in the order of the stations."""
 
     snapshot: Snapshot
@@ -387,7 +387,7 @@ def reconcile(
     payers: Collection[str] | None = None,
     *,
     now: datetime,
-) -> Reconciled:
+) -> Reconciliation:
     """Compares the stations of some days for some payers, or for all devices and payers, by a snapshot.
 
     Raises UnknownPayer for one that was asked for and never pays; BillingError, LakeError, StoreUnavailable.
@@ -418,7 +418,7 @@ def reconcile(
         # who was closed for these days and pays no more: what is posted to it stands until it is taken back
         names |= {*register.payers(*days)}
     found += [*_nothing_to_compare(names), *_charges(register, snapshot, days, sorted(names), used)]
-    return Reconciled(snapshot, days, found)
+    return Reconciliation(snapshot, days, found)
 
 
 def _charges(

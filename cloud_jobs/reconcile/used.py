@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from cloud_jobs.billing.certificates import Observed, observed_usage, unmetered_records
 from cloud_jobs.billing.rating import RatingContract, cells_of_usage
+from cloud_jobs.billing.rating.cells_of_usage import quarter_number
 from cloud_jobs.billing.register.control_totals import (
     COUNTED,
     DayDifference,
@@ -19,7 +20,6 @@ from cloud_jobs.billing.register.control_totals import (
     compare_records,
     held_by,
     held_usage,
-    quarter_of,
     seq_counts,
     sold_meters,
 )
@@ -79,9 +79,9 @@ class CountedUsage:
             self.counted[name] = self.counted[name][0] + sums[0], self.counted[name][1] + sums[1]
         self.rows += rows.num_rows
         self.damaged += _damaged(rows)
-        not_metered = unmetered_records(self.lake, self.snapshot, hours_of)
-        self.not_metered.update(not_metered.counted)
-        self.may_be_more.update(not_metered.may_be_more)
+        not_metered, may_be_more = unmetered_records(self.lake, self.snapshot, hours_of)
+        self.not_metered.update(not_metered)
+        self.may_be_more |= may_be_more
         self.late_positions += int(seq_counts(rows.filter(pc.equal(rows["zone"], LATE_POSITIONS))["seq_ranges"]).sum())
         self.observed |= observed_usage(self.lake, self.snapshot, hours_of)
         self._add_assigned(contracts, rows)
@@ -100,15 +100,15 @@ class CountedUsage:
     def _add_unassigned(
         self, devices: Iterable[TenantDevice], contracts: Sequence[RatingContract], rows: pa.Table
     ) -> None:
-        periods = {one.payer: (quarter_of(one.start), quarter_of(one.end)) for one in contracts}
+        periods = {one.payer: (quarter_number(one.start), quarter_number(one.end)) for one in contracts}
         names = {f"{one.tenant}/{one.device}": one for one in devices}
         held, whole, assigned = held_by(contracts), dict[TenantDevice, list[Held]](), dict[TenantDevice, list[Held]]()
         for name, device in names.items():
             mine = sorted(held.get(device, ()))
             # what is beside the days of those who pay for it, by their clocks, is of other days
             first, last = (periods[mine[0].payer], periods[mine[-1].payer]) if mine else (None, None)
-            begin = first[0] if first else quarter_of(self.hours[0])
-            whole[device] = [Held(begin, last[1] if last else quarter_of(self.hours[1]), "", name)]
+            begin = first[0] if first else quarter_number(self.hours[0])
+            whole[device] = [Held(begin, last[1] if last else quarter_number(self.hours[1]), "", name)]
             assigned[device] = [one._replace(payer="", account=name) for one in mine]
         for (name, meter), quantity in held_usage(whole, rows)[""].items():
             self.meters[meter] += quantity

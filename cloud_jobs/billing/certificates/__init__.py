@@ -14,7 +14,6 @@ from cloud_jobs.billing.certificates.certificate import (
 )
 from cloud_jobs.billing.certificates.decisions import BadDecision, ClosedState, Decision, decide, decisions, withdraw
 from cloud_jobs.billing.certificates.reader import (
-    UnmeteredRecords,
     certificates_from,
     certificates_of_spans,
     observed_usage,
@@ -31,7 +30,6 @@ __all__ = [
     "DeviceCounts",
     "HeardRecords",
     "Observed",
-    "UnmeteredRecords",
     "certificates_from",
     "certificates_of_spans",
     "certify",

@@ -10,13 +10,14 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from decimal import Decimal
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from cloud_jobs.billing.certificates.decisions import Decision, accepting, in_effect
 from cloud_jobs.billing.contracts import DoubtBounds
+from cloud_jobs.billing.contracts.published import micros, moment_of
 from cloud_jobs.billing.usage import Reach
 from cloud_jobs.lake.coverage import Coverage, SeqRanges, TenantDevice
 from cloud_jobs.lake.values import OdometerWay
@@ -187,13 +188,17 @@ DRAWN_BY_CHANCE_US: Final = ((1 << 35 >> EPOCH_RANDOM_BITS) + 1) * _US_PER_MS
 """A buffer whose clock was not set takes a number of up to so much after the one before it (17 minutes)."""
 
 
-class StreamState(IntEnum):
-    """What one stream says of a period up to its end, the worst last."""
+class CertificateState(StrEnum):
+    """What is known of a device in a period. The worst of its streams, in this order from the best."""
 
-    COMPLETE = 0
-    DECLARED_LOSS = 1
-    SILENT = 2
-    OPEN = 3
+    COMPLETE = "complete"
+    DECLARED_LOSS = "complete with declared loss"
+    SILENT = "silent"
+    OPEN = "open"
+    DECIDED = "closed by decision"
+
+
+_BEST_FIRST: Final = [*CertificateState]
 
 
 def began_us(epoch: int) -> int:
@@ -201,11 +206,15 @@ def began_us(epoch: int) -> int:
     return (epoch >> EPOCH_RANDOM_BITS) * _US_PER_MS
 
 
-def stream_state(coverage: Coverage, end_us: int) -> StreamState:
+def stream_state(coverage: Coverage, end_us: int) -> CertificateState:
     """What the coverage of one stream says of all that it recorded before a moment (microseconds since 1970)."""
     if coverage.complete_until_us >= end_us or _is_stated_whole(coverage, end_us):
-        return StreamState.DECLARED_LOSS if coverage.tombstones and coverage.declared_lost else StreamState.COMPLETE
-    return StreamState.OPEN if coverage.missing else StreamState.SILENT
+        return (
+            CertificateState.DECLARED_LOSS
+            if coverage.tombstones and coverage.declared_lost
+            else CertificateState.COMPLETE
+        )
+    return CertificateState.OPEN if coverage.missing else CertificateState.SILENT
 
 
 def relevant_streams(streams: Mapping[int, Coverage], start_us: int, end_us: int) -> dict[int, Coverage]:
@@ -248,29 +257,12 @@ def _is_stated_whole(coverage: Coverage, end_us: int) -> bool:
     return coverage.stated_us >= end_us and coverage.stated_head <= coverage.covered_through
 
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 _MAX_RANGES: Final = 20
 _NO_REACH: Final = Reach()
 _NOTHING: Final = Observed()
 
 
-class CertificateState(StrEnum):
-    """What is known of a device in a period. The worst of its streams, in this order from the best."""
-
-    COMPLETE = "complete"
-    DECLARED_LOSS = "complete with declared loss"
-    SILENT = "silent"
-    OPEN = "open"
-    DECIDED = "closed by decision"
-
-
-_STATES: Final = {
-    StreamState.COMPLETE: CertificateState.COMPLETE,
-    StreamState.DECLARED_LOSS: CertificateState.DECLARED_LOSS,
-    StreamState.SILENT: CertificateState.SILENT,
-    StreamState.OPEN: CertificateState.OPEN,
-}
 _CLOSED: Final = (CertificateState.COMPLETE, CertificateState.DECLARED_LOSS, CertificateState.DECIDED)
 
 
@@ -464,14 +456,13 @@ def certify(
     the period, by epoch, of the streams that never stated anything. `bounds`: of what is `observed`.
     """
     assert start < end, "a period"
-    settled_us = _microseconds(end + reach.after)
+    settled_us = micros(end + reach.after)
     # first of all: what is missing in a buffer of another time is no reason
-    of_period = relevant_streams(streams, _microseconds(start - reach.before), settled_us)
+    of_period = relevant_streams(streams, micros(start - reach.before), settled_us)
     states = {epoch: stream_state(coverage, settled_us) for epoch, coverage in of_period.items()}
     # a device that was never heard of may have driven
-    worst = max(states.values(), default=StreamState.SILENT)
-    state = _STATES[worst]
-    silent = _silent(of_period, states) if worst is StreamState.SILENT else {}
+    state = max(states.values(), key=_BEST_FIRST.index, default=CertificateState.SILENT)
+    silent = _silent(of_period, states) if state is CertificateState.SILENT else {}
     first = min((one.stated_us for one in silent.values()), default=0)
     came = [heard[epoch] for epoch in silent if epoch in heard] if heard and first <= 0 else []
     decisions, doubts = [*decisions], observed.doubts(bounds)
@@ -483,12 +474,12 @@ def certify(
         end=end.astimezone(UTC),
         state=state if decision is None else CertificateState.DECIDED,
         stated_state=state,
-        since=_EPOCH + timedelta(microseconds=first) if first > 0 else None,
+        since=moment_of(first) if first > 0 else None,
         heard=HeardRecords.together(came) if came else None,
         silent_epochs=tuple(silent) if len(silent) < len(of_period) else (),
         received=sum(coverage.received.count for coverage in of_period.values()),
         missing=SeqRanges.of(
-            {epoch: coverage.missing for epoch, coverage in of_period.items() if states[epoch] is StreamState.OPEN}
+            {epoch: coverage.missing for epoch, coverage in of_period.items() if states[epoch] is CertificateState.OPEN}
         ),
         declared_lost=_declared_lost(of_period),
         counts=counts or DeviceCounts(),
@@ -500,10 +491,10 @@ def certify(
     )
 
 
-def _silent(streams: Mapping[int, Coverage], states: Mapping[int, StreamState]) -> dict[int, Coverage]:
+def _silent(streams: Mapping[int, Coverage], states: Mapping[int, CertificateState]) -> dict[int, Coverage]:
     """The silent streams; those alone that never stated anything, if there are such."""
     # streams that are complete say nothing of how long the others have been silent
-    silent = {epoch: streams[epoch] for epoch, state in states.items() if state is StreamState.SILENT}
+    silent = {epoch: streams[epoch] for epoch, state in states.items() if state is CertificateState.SILENT}
     wordless = {epoch: one for epoch, one in silent.items() if one.stated_us <= 0}
     return wordless or silent
 
@@ -520,7 +511,3 @@ def _declared_lost(streams: Mapping[int, Coverage]) -> tuple[tuple[str, SeqRange
             declared = IntervalSet((first, last) for first, last, why in coverage.tombstones if why == reason)
             found.setdefault(reason, {})[epoch] = declared & lost
     return tuple((reason, seqs) for reason in sorted(found) if (seqs := SeqRanges.of(found[reason])))
-
-
-def _microseconds(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1)

@@ -26,6 +26,8 @@ from cloud_jobs.billing.certificates.certificate import (
 )
 from cloud_jobs.billing.certificates.decisions import by_device, decisions
 from cloud_jobs.billing.contracts import DoubtBounds
+from cloud_jobs.billing.contracts.published import EPOCH, micros, moment_of
+from cloud_jobs.billing.rating.cells_of_usage import quarters_of
 from cloud_jobs.billing.usage import Reach, reach_at, tracks_at
 from cloud_jobs.lake.coverage import Coverage, SeqRanges, TenantDevice
 from cloud_jobs.lake.erasures import Erasures
@@ -50,10 +52,8 @@ from waybill.record import IntervalSet
 
 # Records that have no say in a certificate's state, counted for many devices at once from the lake's files.
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _HOUR: Final = timedelta(hours=1)
 _QUARTER: Final = _HOUR / QUARTERS
-_US: Final = timedelta(microseconds=1)
 _NO_REACH: Final = Reach()
 _OF_DEVICE: Final = ("tenant", "device")
 _OF_STREAM: Final = (*_OF_DEVICE, "epoch")
@@ -65,14 +65,7 @@ HoursOf = Mapping[TenantDevice, tuple[datetime, datetime]]
 """Of each device the time that is asked for: from its first moment to the first one after it."""
 
 
-class ErasedRecords(NamedTuple):
-    """By device: `metered`, records that usage was computed from and whose positions are erased; `late`, positions that
-    came after those around them were erased; `former_rules`, hours that were metered by other fences, track
-    settings or another engine than those of the snapshot, and cannot be metered again."""
-
-    metered: Counter[TenantDevice]
-    late: Counter[TenantDevice]
-    former_rules: Counter[TenantDevice]
+Counts = Counter[TenantDevice]
 
 
 def count_not_metered(lake: Lake, snapshot: LakeState, hours_of: HoursOf, reach: Reach) -> Counter[TenantDevice]:
@@ -131,7 +124,7 @@ def count_far_off(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> Counter
         wanted: dict[str, Range] = {"ingest_number": (None, snapshot.ingest_number)}
         for rows in _rows(lake, stored, hours_of, (*_OF_DEVICE, "received_at"), wanted):
             row_of, asked = _devices_of(rows)
-            begin = np.array([(hours_of[one][0] - _EPOCH) // _US for one in asked], np.int64)[row_of]
+            begin = np.array([micros(hours_of[one][0]) for one in asked], np.int64)[row_of]
             received = rows["received_at"].cast(pa.int64()).fill_null(np.iinfo(np.int64).max).to_numpy()
             found += _counted(rows.filter(pa.array(received >= begin)))
     return found
@@ -139,8 +132,10 @@ def count_far_off(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> Counter
 
 def count_erased(
     lake: Lake, snapshot: LakeState, before: Mapping[TenantDevice, datetime], hours_of: HoursOf
-) -> ErasedRecords:
-    """What erasures mean for the usage of each device's time.
+) -> tuple[Counts, Counts, Counts]:
+    """What erasures mean for the usage of each device's time, by device: records that usage was computed from and whose
+    positions are erased; positions that came after those around them were erased; hours that were metered by other
+    fences, track settings or another engine than those of the snapshot, and cannot be metered again.
 
     `before`: of devices the moment before which their positions are. Raises LakeError.
     """
@@ -148,7 +143,7 @@ def count_erased(
     margin = timedelta(milliseconds=tracks_at(snapshot).margin_ms)
     concerned = {device: moment for device, moment in before.items() if moment > hours_of[device][0] - margin}
     if not concerned:
-        return ErasedRecords(Counter(), Counter(), Counter())
+        return Counter(), Counter(), Counter()
     # where the moment is after the period nothing of it is kept, and no record has to be read
     within = {device: moment for device, moment in concerned.items() if moment < hours_of[device][1]}
     kept = _kept(lake, snapshot, within, margin)
@@ -169,7 +164,7 @@ def count_erased(
         elif named and row["hour"] < concerned[device] + margin:
             erased.setdefault(device, []).append(named - kept.get(device, SeqRanges()))
             stay.append(_StayingRow(device, **row))
-    return ErasedRecords(
+    return (
         Counter({device: SeqRanges.union(parts).count for device, parts in erased.items()}),
         late,
         Counter(device for device, _ in _by_former_rules(lake, snapshot, stay)),
@@ -199,7 +194,7 @@ def observed_usage(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> dict[T
     sums: dict[str, Any] = {name: _sums(rows[name], within, device, len(names)) for name in _OBSERVED}
     begins = _quarter_begins(rows)
     last = np.full(len(names), -1)
-    positions = np.where(within & (_by_quarter(rows["positions"]) > 0), begins, -1)
+    positions = np.where(within & (quarters_of(rows["positions"]) > 0), begins, -1)
     np.maximum.at(last, device, positions.max(axis=1))
     unreadable, after = [Counter[str]() for _ in names], [0 for _ in names]
     for at in np.flatnonzero(pc.fill_null(pc.not_equal(rows["unreadable"], ""), False)).tolist():
@@ -219,7 +214,7 @@ def observed_usage(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> dict[T
         name: Observed(
             **{of: int(one[at]) for of, one in sums.items()},
             unreadable=tuple(sorted((+unreadable[at]).items())),
-            positions_until="" if last[at] < 0 else stamp(_EPOCH + int(last[at]) * _US + _QUARTER),
+            positions_until="" if last[at] < 0 else stamp(moment_of(int(last[at])) + _QUARTER),
             unknown_after=after[at],
             dropped=dropped[name],
             odometer=ways.get(name),
@@ -268,7 +263,7 @@ def _quarters_within(
 ) -> tuple[NDArray[np.int64], list[TenantDevice], NDArray[np.bool_]]:
     """Of each row the place of its device among those that there are, and which of its quarters are in its time."""
     device, names = _devices_of(rows)
-    limits = np.array([[(one - _EPOCH) // _US for one in hours_of[name]] for name in names], np.int64)
+    limits = np.array([[micros(one) for one in hours_of[name]] for name in names], np.int64)
     limits = limits.reshape(-1, 2)[device]
     quarter = _quarter_begins(rows)
     # a payer's time begins and ends on quarters, as local days do
@@ -278,7 +273,7 @@ def _quarters_within(
 def _quarter_begins(rows: pa.Table) -> NDArray[np.int64]:
     """Of each row when each of its quarters begins, in microseconds."""
     hour: NDArray[np.int64] = rows["hour"].cast(pa.int64()).to_numpy()[:, None]
-    return hour + np.arange(QUARTERS) * (_QUARTER // _US)
+    return hour + np.arange(QUARTERS) * (_QUARTER // timedelta.resolution)
 
 
 def _devices_of(rows: pa.Table) -> tuple[NDArray[np.int64], list[TenantDevice]]:
@@ -298,13 +293,7 @@ def _sums(
 ) -> NDArray[np.int64]:
     """Of each device the sum of the quarters that are within its time. A null is nothing."""
     found = np.zeros(devices, np.int64)
-    np.add.at(found, device, (_by_quarter(column) * within).sum(axis=1))
-    return found
-
-
-def _by_quarter(column: pa.ChunkedArray) -> NDArray[np.int64]:
-    found = np.zeros((len(column), QUARTERS), np.int64)
-    found[np.asarray(pc.is_valid(column))] = pc.list_flatten(column).to_numpy().reshape(-1, QUARTERS)
+    np.add.at(found, device, (quarters_of(column) * within).sum(axis=1))
     return found
 
 
@@ -329,7 +318,7 @@ def _by_former_rules(
     return {
         (row.device, row.hour)
         for row in rows
-        if row.rules_number != rules or row.fence_version != versions.of(row.zone, (row.hour - _EPOCH) // _HOUR)
+        if row.rules_number != rules or row.fence_version != versions.of(row.zone, (row.hour - EPOCH) // _HOUR)
     }
 
 
@@ -392,7 +381,7 @@ def _within(rows: pa.Table, hours_of: HoursOf, reach: Reach = _NO_REACH) -> pa.A
     """Of each row whether it was made in the time of its device, or within the reach around it."""
     row_of, asked = _devices_of(rows)
     spans = [(start - reach.before, end + reach.after) for start, end in map(hours_of.__getitem__, asked)]
-    limits = np.array([[(one - _EPOCH) // _US for one in span] for span in spans], np.int64).reshape(-1, 2)[row_of]
+    limits = np.array([[micros(one) for one in span] for span in spans], np.int64).reshape(-1, 2)[row_of]
     made = rows["device_time"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy()
     return pa.array((made >= limits[:, 0]) & (made < limits[:, 1]))
 
@@ -403,13 +392,6 @@ def _counted(rows: pa.Table) -> Counter[TenantDevice]:
 
 
 _NO_BOUNDS: Final[Mapping[TenantDevice, DoubtBounds]] = MappingProxyType({})
-
-
-class UnmeteredRecords(NamedTuple):
-    """Records of a period that usage does not cover: see `DeviceCounts`, by device."""
-
-    counted: Counter[TenantDevice]
-    may_be_more: Collection[TenantDevice]
 
 
 def certificates_from(
@@ -472,26 +454,27 @@ def refused_fences(lake: Lake, snapshot: LakeState) -> tuple[RefusedVersion, ...
     return published_fences(reference_rows(lake, snapshot, "fence")).refused
 
 
-def unmetered_records(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> UnmeteredRecords:
-    """What usage lacks of each device's time: no bill of theirs is final. Raises LakeError."""
+def unmetered_records(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> tuple[Counts, set[TenantDevice]]:
+    """How many records of each device's time usage lacks, and of whom there may be more that are erased: no bill of
+    theirs is final. Raises LakeError."""
     reach = reach_at(snapshot)
     counted = count_not_metered(lake, snapshot, hours_of, reach)
-    return UnmeteredRecords(counted, _erased_unmetered(lake, snapshot, hours_of, reach))
+    return counted, _erased_unmetered(lake, snapshot, hours_of, reach)
 
 
 def _counts(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> dict[TenantDevice, DeviceCounts]:
     devices = [*hours_of]
-    not_metered = unmetered_records(lake, snapshot, hours_of)
-    erased = count_erased(lake, snapshot, _before(erasures(lake, snapshot), devices), hours_of)
+    not_metered, may_be_more = unmetered_records(lake, snapshot, hours_of)
+    erased, late, former_rules = count_erased(lake, snapshot, _before(erasures(lake, snapshot), devices), hours_of)
     conflicting = conflicts(lake, snapshot, devices)
     return {
         device: DeviceCounts(
-            erased=erased.metered[device],
-            late_positions=erased.late[device],
-            former_rules=erased.former_rules[device],
-            not_metered=not_metered.counted[device],
+            erased=erased[device],
+            late_positions=late[device],
+            former_rules=former_rules[device],
+            not_metered=not_metered[device],
             conflicts=conflicting[device],
-            may_be_more=device in not_metered.may_be_more,
+            may_be_more=device in may_be_more,
         )
         for device in devices
     }

@@ -159,18 +159,9 @@ _OF_VEHICLE: Final = ("tenant", "device")
 _ALIKE: Final = itemgetter(*(at for at, name in enumerate(ChargeKey._fields) if name not in _OF_VEHICLE))
 
 
-class GroupKey(NamedTuple):
-    """What the charges of one line have in common: all of their keys but the vehicle, and the tax."""
-
-    account: str
-    region: str
-    kind: ChargeKind
-    meter: Meter | None
-    zone: str
-    window: str
-    price: str
-    part: int
-    """Counted from 0: charges of one part are taxed alike."""
+GroupKey = tuple[ChargeKey, int]
+"""What the charges of one line have in common: their keys without the vehicle, and the part, of which all are taxed
+alike; counted from 0."""
 
 
 class _Group(NamedTuple):
@@ -210,11 +201,16 @@ def lines_and_annex(
         alike: defaultdict[tuple[Any, ...], list[Charge]] = defaultdict(list)
         for charge in charges:
             alike[_ALIKE(charge.key)].append(charge)
-        groups |= {GroupKey._make((*of, part)): _Group.of(members, sign) for of, members in alike.items()}
-    ordered = sorted(groups.items(), key=lambda item: _order(item[0], payer)) or [(_nothing(payer), _Group.of((), 1))]
+        groups |= {
+            (ChargeKey._make((*of[:2], "", "", *of[2:])), part): _Group.of(members, sign)
+            for of, members in alike.items()
+        }
+    ordered = sorted(groups.items(), key=lambda item: _order(item[0], payer)) or [
+        ((ChargeKey(payer), 0), _Group.of((), 1))
+    ]
     lines = [
-        _line(number, key, group, names, currency) | _taxed(parts[key.part][1])
-        for number, (key, group) in enumerate(ordered, 1)
+        _line(number, key, group, names, currency) | _taxed(parts[part][1])
+        for number, ((key, part), group) in enumerate(ordered, 1)
     ]
     annex = annex_columns((group.charges for _, group in ordered), sign)
     return lines, list(_subtotals(lines, currency)), annex
@@ -232,17 +228,13 @@ def charges_of(document: Document) -> tuple[Charge, ...]:
     return tuple(sorted(charges, key=lambda charge: charge.key.order))
 
 
-def _order(key: GroupKey, payer: str) -> tuple[Any, ...]:
+def _order(of_line: GroupKey, payer: str) -> tuple[Any, ...]:
+    key, part = of_line
     # what is of no region, as the minimum fee, closes its account
-    alike = ChargeKey(key.account, key.region, "", "", key.kind, key.meter, key.zone, key.window, key.price)
-    return (key.account != payer, key.account, not key.region, alike.order, key.part)
+    return (key.account != payer, key.account, not key.region, key.order, part)
 
 
-def _nothing(payer: str) -> GroupKey:
-    return GroupKey(payer, "", ChargeKind.USAGE, None, "", "", "", 0)
-
-
-def _line(number: int, key: GroupKey, group: _Group, names: Mapping[str, str], currency: str) -> Document:
+def _line(number: int, key: ChargeKey, group: _Group, names: Mapping[str, str], currency: str) -> Document:
     # a cap is of a meter, and measures nothing
     meter = key.meter if key.kind is ChargeKind.USAGE else None
     vehicles = {(charge.key.tenant, charge.key.device) for charge in group.charges if charge.key.device}
@@ -295,7 +287,7 @@ def _stated(meter: Meter | None, quantity: int, amount_minor: int, currency: str
     }
 
 
-def _item_name(key: GroupKey) -> str:
+def _item_name(key: ChargeKey) -> str:
     if key.kind is not ChargeKind.USAGE or key.meter is None:
         # it is of all places; of several meters the price names each
         return ": ".join(part for part in (key.kind.value.capitalize(), key.meter and key.meter.value) if part)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from functools import lru_cache
 from hashlib import sha256
 from itertools import pairwise
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cloud_jobs.billing.contracts import Assignment, Tariff, Window
+from cloud_jobs.billing.contracts.published import EPOCH
 from cloud_jobs.billing.errors import AssignedTwice, BadUsage, ContradictoryUsage
 from cloud_jobs.billing.rating.charges import WITHOUT_ZONE, Cell, MeteredKey, MeteredRows
 from cloud_jobs.billing.rating.contract import AccountTerms, RatingContract, TariffInForce
@@ -27,7 +28,6 @@ from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS, WHOLE_DEVICE
 
 Ints = NDArray[np.int64]
 QUARTER: Final = timedelta(minutes=15)
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 WEEKDAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 MAX_LOCAL_TIMES: Final = 64
 """Of how many time zones and periods the local times are kept ready."""
@@ -200,6 +200,11 @@ def known_quarters(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.coalesce(column, pa.scalar([0] * QUARTERS, column.type)) if column.null_count else column
 
 
+def quarters_of(column: pa.ChunkedArray) -> Ints:
+    """The quarters of each row of a quantity, (rows, 4); 0 of a row that does not state it."""
+    return np.asarray(pc.list_flatten(known_quarters(column)).to_numpy(), np.int64).reshape(len(column), QUARTERS)
+
+
 def _quarters(column: pa.ChunkedArray) -> Ints:
     lists = known_quarters(column).combine_chunks()
     lengths = pc.list_value_length(lists)
@@ -248,7 +253,7 @@ class Holder(NamedTuple):
     region: str
 
 
-class Located(NamedTuple):
+class HoldingMatch(NamedTuple):
     """For each asked (device, quarter): the place of the holding that began last, and whether it still lasts."""
 
     holding: Ints
@@ -342,13 +347,13 @@ class Holdings:
         self._zero = (quarters[:-1] - firsts)[self.calendar] if len(firsts) else empty
         self.slots = tuple(slots)
 
-    def locate(self, device: Ints, quarter: Ints) -> Located:
+    def locate(self, device: Ints, quarter: Ints) -> HoldingMatch:
         """The holding of each device at each quarter, by their numbers."""
         holding = np.searchsorted(self._key, device * SPAN + quarter, side="right") - 1
         if not len(self._key):
-            return Located(holding, np.zeros(len(holding), np.bool_))
+            return HoldingMatch(holding, np.zeros(len(holding), np.bool_))
         held = (holding >= 0) & (self.device[holding] == device) & (quarter < self.end[holding])
-        return Located(holding, held)
+        return HoldingMatch(holding, held)
 
     def run(self, holding: Ints, quarter: Ints) -> Ints:
         """The run of the calendar that a quarter lies in, which the holding must hold."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from cloud_jobs.billing.contracts import AccountContract, Assigned, Assignment, CapSpan, PayerContract, Tariff, Vat
+from cloud_jobs.billing.contracts.published import moment_of
 from cloud_jobs.billing.units import Meter
 
 
@@ -64,8 +65,6 @@ class RatingContract:
 
 # What rating takes of a payer's contract.
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
 
 def rating_contract(contract: PayerContract) -> RatingContract:
     """The contract of a payer and period, as `rate` and `cells_of_usage` take it."""
@@ -85,8 +84,8 @@ def rating_contract(contract: PayerContract) -> RatingContract:
 
 
 def _terms(account: AccountContract, devices: list[Assignment]) -> AccountTerms:
-    tariffs = tuple(TariffInForce(_moment(span.begin_us), span.tariff) for span in account.spans)
-    times = tuple((_moment(begin), _moment(end)) for begin, end in account.times)
+    tariffs = tuple(TariffInForce(moment_of(span.begin_us), span.tariff) for span in account.spans)
+    times = tuple((moment_of(begin), moment_of(end)) for begin, end in account.times)
     return AccountTerms(account=account.id, tariffs=tariffs, devices=tuple(devices), times=times)
 
 
@@ -95,10 +94,6 @@ def _assignment(one: Assigned) -> Assignment:
         tenant=one.tenant,
         device=one.device,
         region=one.region,
-        begin=_moment(one.begin_us),
-        end=_moment(one.end_us),
+        begin=moment_of(one.begin_us),
+        end=moment_of(one.end_us),
     )
-
-
-def _moment(us: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=us)

@@ -173,7 +173,7 @@ class CapInForce(NamedTuple):
         return (tenant, device) if self.pool is Pool.DEVICE else ("", "")
 
 
-class Left:
+class CapRemainder:
     """What charges and caps so far leave of each device and meter, in minor units."""
 
     def __init__(self, account: str, charges: Iterable[Charge]) -> None:
@@ -238,7 +238,7 @@ def caps_in_force(book: PriceBook, span: CapSpan, versions: Iterable[int]) -> li
     return sorted(caps, key=lambda one: (one.pool is Pool.ACCOUNT, not one.meters, one.meters))
 
 
-def daily_caps(rating: AccountRating, left: Left) -> list[Charge]:
+def daily_caps(rating: AccountRating, left: CapRemainder) -> list[Charge]:
     """What is above the caps of a day: exact by day, added over the period, rounded once for each device or account.
 
     Where every use was under the cap, the rest is never above the caps of the days together, whatever was rounded.
@@ -268,7 +268,7 @@ def _by_text(minor: int, above: Mapping[str, Fraction]) -> dict[str, int]:
     return dict(zip(texts, split_exact(minor, shares), strict=True))
 
 
-def period_caps(book: PriceBook, left: Left) -> list[Charge]:
+def period_caps(book: PriceBook, left: CapRemainder) -> list[Charge]:
     """What is above the caps that the last version has for a period, of amounts that are rounded."""
     charges: list[Charge] = []
     for cap in caps_in_force(book, CapSpan.PERIOD, range(len(book.tariffs))[-1:]):
@@ -412,7 +412,7 @@ def _check_bounds(charges: list[Charge]) -> None:
 def _of_account(rating: AccountRating, contract: RatingContract) -> list[Charge]:
     charges = rating.usage_charges()
     if any(tariff.caps for tariff in rating.book.tariffs):
-        left = Left(rating.account, charges)
+        left = CapRemainder(rating.account, charges)
         charges += daily_caps(rating, left)
         charges += period_caps(rating.book, left)
         total = sum(charge.amount_minor for charge in charges)

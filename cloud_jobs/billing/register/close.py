@@ -35,7 +35,7 @@ from cloud_jobs.billing.rating import (
     rating_contract,
 )
 from cloud_jobs.billing.register.closer import ClosedPayer, ClosingFences, ClosingRun, blocked, closed, closing_fences
-from cloud_jobs.billing.register.closing import Closing, ClosingState, Days, Noticed, Parties
+from cloud_jobs.billing.register.closing import Closing, ClosingNotes, ClosingState, Days, Parties
 from cloud_jobs.billing.register.control_totals import (
     MeteredRecords,
     RecordSums,
@@ -45,7 +45,7 @@ from cloud_jobs.billing.register.control_totals import (
     record_totals,
 )
 from cloud_jobs.billing.register.current_contracts import agreed_with, contract_digest
-from cloud_jobs.billing.register.errors import DamagedPayer, NoPayer, RegisterDamaged
+from cloud_jobs.billing.register.errors import NoPayer
 from cloud_jobs.billing.register.ledger import Ledger
 from cloud_jobs.billing.register.operations import commit_made
 from cloud_jobs.billing.register.tables import (
@@ -59,7 +59,6 @@ from cloud_jobs.billing.register.tables import (
     taxes_text,
 )
 from cloud_jobs.billing.units import Meter
-from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.snapshot_reads import miscounted, reference_rows, usage_rows, usage_rows_each, used_devices
@@ -70,7 +69,7 @@ from cloud_jobs.lake.tables import DataFile, Lake, row_fault_as_error, write_dat
 
 
 @contextmanager
-def without_cycles() -> Iterator[None]:
+def gc_disabled() -> Iterator[None]:
     """Nothing that the block makes is in a cycle: it is freed by its counts alone, and not looked through again and
     again. For bounded work: a cycle that it makes all the same is held until the block ends."""
     was_enabled = gc.isenabled()
@@ -155,28 +154,15 @@ def usage_parts(
 
 
 def closed_former(register: Register, run: ClosingRun, days: Days, payers: Collection[str]) -> dict[str, ClosedPayer]:
-    """The closings, by payer, of former payers that have one to be taken back; blocked of those whose rows are damaged.
-
-    Raises StoreUnavailable.
-    """
-    try:
-        return dict(_taken_back(register, run, days, payers))
-    except (LakeError, RegisterDamaged) as fault:
-        # of one of them; each by itself, and the others are closed
-        if len(payers) > 1:
-            return {name: one for payer in payers for name, one in closed_former(register, run, days, [payer]).items()}
-        return {name: blocked(run, name, days, "UTC", [str(DamagedPayer(name, str(fault)))]) for name in payers}
-
-
-def _taken_back(
-    register: Register, run: ClosingRun, days: Days, payers: Collection[str]
-) -> Iterator[tuple[str, ClosedPayer]]:
+    """The closings, by payer, of former payers that have one to be taken back. Raises LakeError, RegisterDamaged."""
     if not payers:
-        return
+        return {}
     ledger = Ledger(register.documents(payers, first_day=days[0], last_day=days[1]))
     # in the order of payers and ranks
-    for payer, closings in groupby(register.closings(*days, payers), key=lambda one: one.key.payer):
-        yield payer, closed_empty(run, _last_charged(ledger, days, payer, [*closings]))
+    return {
+        payer: closed_empty(run, _last_charged(ledger, days, payer, [*closings]))
+        for payer, closings in groupby(register.closings(*days, payers), key=lambda one: one.key.payer)
+    }
 
 
 def _last_charged(ledger: Ledger, days: Days, payer: str, closings: Sequence[Closing]) -> Closing:
@@ -223,7 +209,7 @@ def _without_devices(closing: Closing) -> str:
         return closing.parties
     with row_fault_as_error("closings", {"payer": closing.key.payer, "parties": closing.parties}):
         parties = Parties.parse(closing.parties)
-    return replace(parties, names={}, devices_by_state={}, noticed=Noticed()).text
+    return replace(parties, names={}, devices_by_state={}, noticed=ClosingNotes()).text
 
 
 RECORDS_COLUMNS: Final = ("seq_ranges", "day")
@@ -233,7 +219,7 @@ _WITHIN: Final = timedelta(days=2)
 _MAX_UNBILLED: Final = 5
 
 
-class GroupClosed(NamedTuple):
+class ClosedGroup(NamedTuple):
     """What a task has made of a group of payers: closings (their numbers are still 0), and the files it has written."""
 
     closings: list[Closing]
@@ -241,8 +227,8 @@ class GroupClosed(NamedTuple):
     certificates: list[DataFile]
 
 
-Work = Callable[[Sequence[PayerContract]], GroupClosed]
-RunTasks = Callable[[Work, Sequence[Sequence[PayerContract]]], Sequence[GroupClosed]]
+Work = Callable[[Sequence[PayerContract]], ClosedGroup]
+RunTasks = Callable[[Work, Sequence[Sequence[PayerContract]]], Sequence[ClosedGroup]]
 """What runs a function on each group, here or on executors."""
 TakeDevices = Callable[[Sequence[TenantDevice]], None]
 
@@ -294,7 +280,7 @@ def _add_records(used: Mapping[str, _Used], payers_of: Mapping[TenantDevice, lis
             used[payer].records.differences.append(one)
 
 
-def run_here(work: Work, groups: Sequence[Sequence[PayerContract]]) -> Sequence[GroupClosed]:
+def run_here(work: Work, groups: Sequence[Sequence[PayerContract]]) -> Sequence[ClosedGroup]:
     """Each group in this process, one after the other."""
     return [work(group) for group in groups]
 
@@ -321,7 +307,7 @@ def close_period(
     Raises UnknownPayer for one that was asked for and never pays; NoPayer if none was asked for, and there is none;
     BadPeriod, LakeError, CommitConflict, CommitFailed, StoreUnavailable: then nothing is closed.
     """
-    with without_cycles():
+    with gc_disabled():
         contracts, refused = contracts_of(lake, snapshot, days, payers, run)
     if not contracts and not refused:
         raise NoPayer(days_text(*days))
@@ -423,13 +409,13 @@ def close_group(
     wrong = miscounted(lake, snapshot) if against_records else {}
     reader = _UsageReader(lake, snapshot, against_records=against_records, miscounted=wrong)
 
-    def work(contracts: Sequence[PayerContract]) -> GroupClosed:
+    def work(contracts: Sequence[PayerContract]) -> ClosedGroup:
         # rows, cells and charges by the million: a fifth of the time would go into looking for cycles among them
-        with without_cycles():
+        with gc_disabled():
             made = [*_closed_group(reader, contracts, run, fences)]
             lines = charge_rows(run.name, [(one.closing.key, one.charges) for one in made])
             certificates = certificate_rows(run.name, [(one.closing.key, one.certificates) for one in made])
-        return GroupClosed(
+        return ClosedGroup(
             [one.closing for one in made],
             _written(lake, "rated_lines", lines, run.now),
             _written(lake, "certificates", certificates, run.now),

@@ -14,7 +14,7 @@ from cloud_jobs.billing.contracts import PayerContract
 from cloud_jobs.billing.documents import Document, DocumentError, DocumentType, document_body, unknown_way
 from cloud_jobs.billing.documents.canonical import canonical_text
 from cloud_jobs.billing.rating import ChargeKind, RatedAccount
-from cloud_jobs.billing.register.closing import Closing, ClosingState, Noticed, Parties, PeriodKey, closing_head
+from cloud_jobs.billing.register.closing import Closing, ClosingNotes, ClosingState, Parties, PeriodKey, closing_head
 from cloud_jobs.billing.register.control_totals import ControlTotal
 from cloud_jobs.billing.register.tables import (
     CertificateRow,
@@ -147,14 +147,14 @@ def closed(
 
 def _noticed(
     contract: PayerContract, certificates: Sequence[DeviceCertificate], fences: ClosingFences, rated: RatedAccount
-) -> Noticed:
+) -> ClosingNotes:
     inferred = sum(one.observed.inferred_entries for one in certificates)
     if inferred:
         # those that stand on a line are billed
         lines = (one for one in rated.charges if (one.key.kind, one.key.meter) == _INFERRED)
         inferred -= sum(one.quantity for one in lines)
     no_faults = sum((Counter(one.observed.no_faults) for one in certificates), Counter[str]())
-    return Noticed(
+    return ClosingNotes(
         conflicts=sum(one.counts.conflicts for one in certificates),
         far_off=sum(one.observed.far_off for one in certificates),
         late_positions=sum(one.counts.late_positions for one in certificates),

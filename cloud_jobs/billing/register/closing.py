@@ -122,7 +122,7 @@ class Closing:
 # Who sells and who buys, as it stands in a closing: what a document names is what was agreed at the closing.
 
 
-class Noticed(NamedTuple):
+class ClosingNotes(NamedTuple):
     """What a closing noticed that has no say in its sum: records that came again with another content, records of a
     clock far off, which are in no period, positions that came after an erasure, erased hours that were metered by
     former rules, the decisions that it rests on and publications of fences that cannot be used, in words, and what was
@@ -146,7 +146,7 @@ class Noticed(NamedTuple):
     no_faults: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, text: str) -> Noticed:
+    def of(cls, text: str) -> ClosingNotes:
         """What stands beside the parties of a closing; of one that is blocked for its contracts nothing does."""
         found, empty = json.loads(text), cls()
         said = (found.get(name, getattr(empty, name)) for name in cls._fields)
@@ -178,7 +178,7 @@ class Parties:
     buyer: Account
     names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     devices_by_state: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    noticed: Noticed = field(default_factory=Noticed)
+    noticed: ClosingNotes = field(default_factory=ClosingNotes)
 
     @property
     def text(self) -> str:
@@ -202,7 +202,7 @@ class Parties:
             buyer=Account.model_validate(found["buyer"]),
             names=found["names"],
             devices_by_state=found["devices_by_state"],
-            noticed=Noticed.of(text),
+            noticed=ClosingNotes.of(text),
         )
 
 

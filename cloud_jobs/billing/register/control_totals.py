@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cloud_jobs.billing.rating import Cell, Charge, ChargeKind, RatedAccount, RatingContract
-from cloud_jobs.billing.rating.cells_of_usage import METER_OF, known_quarters
+from cloud_jobs.billing.rating.cells_of_usage import METER_OF, quarter_number, quarters_of
 from cloud_jobs.billing.rating.charges import WITHOUT_ZONE
 from cloud_jobs.billing.units import Meter
 from cloud_jobs.billing.usage import MAX_SEGMENT
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.erasures import Erasure, Erasures, records_and_erasures
-from cloud_jobs.lake.schemas import QUARTERS, WHOLE_DEVICE
+from cloud_jobs.lake.schemas import WHOLE_DEVICE
 from cloud_jobs.lake.snapshot_reads import of_devices
 from cloud_jobs.lake.snapshots import LakeState
 from cloud_jobs.lake.stored_files import Range, StoredFiles, stored_rows
@@ -145,18 +145,12 @@ def _metered(usage: pa.Table) -> pa.Table:
     whole = usage.filter(pc.equal(usage["zone"], WHOLE_DEVICE))
     if not whole.num_rows:
         return _COUNTS.empty_table()
-    counts = {name: _quarters(whole[name]) for name in ("events", "content_bytes")}
+    counts = {name: quarters_of(whole[name]).sum(axis=1) for name in ("events", "content_bytes")}
     rows = whole.select([*_KEY]).append_column("records", pa.array(seq_counts(whole["seq_ranges"])))
     for name, values in counts.items():
         rows = rows.append_column(name, pa.array(values))
     # of a region usage says nothing
     return _grouped(rows.append_column(WITH_REGION, pa.array(np.zeros(rows.num_rows, np.int64))))
-
-
-def _quarters(column: pa.ChunkedArray) -> NDArray[np.int64]:
-    values = np.asarray(pc.list_flatten(column).to_numpy(), np.int64).reshape(len(column), QUARTERS)
-    found: NDArray[np.int64] = values.sum(axis=1)
-    return found
 
 
 def _recorded(
@@ -277,7 +271,6 @@ def _is_within(day: date, request: Erasure) -> bool:
 _QUARTER_US: Final = 900_000_000
 _QUARTERS: Final = 4
 _INFERRED: Final = "inferred_entries"
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Held(NamedTuple):
@@ -338,7 +331,7 @@ def _counted(usage: pa.Table) -> dict[Meter, NDArray[np.int64]]:
     # rows of the whole device count what has no zone, and those of zones the rest
     whole = pc.equal(usage["zone"], WHOLE_DEVICE).to_numpy(zero_copy_only=False)[:, None]
     return {
-        meter: np.where(whole == (meter in WITHOUT_ZONE), _values(usage[name]), 0)
+        meter: np.where(whole == (meter in WITHOUT_ZONE), quarters_of(usage[name]), 0)
         for name, meter in METER_OF.items()
         if name in usage.column_names
     }
@@ -352,7 +345,9 @@ def held_by(contracts: Sequence[RatingContract]) -> dict[TenantDevice, list[Held
             for one in terms.devices:
                 begin, end = max(one.begin, contract.start), min(one.end or contract.end, contract.end)
                 if begin < end:
-                    found[one.of_device].append(Held(quarter_of(begin), quarter_of(end), contract.payer, terms.account))
+                    found[one.of_device].append(
+                        Held(quarter_number(begin), quarter_number(end), contract.payer, terms.account)
+                    )
     return found
 
 
@@ -366,15 +361,6 @@ def _device_starts(usage: pa.Table) -> tuple[list[TenantDevice], NDArray[np.int6
     starts = np.flatnonzero(changes)
     names = (column.take(pa.array(starts)).to_pylist() for column in (tenant, device))
     return [TenantDevice(*name) for name in zip(*names, strict=True)], starts
-
-
-def _values(column: pa.ChunkedArray) -> NDArray[np.int64]:
-    return np.asarray(pc.list_flatten(known_quarters(column)).to_numpy(), np.int64).reshape(len(column), _QUARTERS)
-
-
-def quarter_of(moment: datetime) -> int:
-    """Which quarter of an hour since 1970 begins at a moment."""
-    return int((moment - _EPOCH).total_seconds()) // 900
 
 
 MAX_NAMED: Final = 20

@@ -9,7 +9,6 @@ RegisterError
 │   ├── InvoicedToAnother   an account or a device of the payer stands on the invoice of another one
 │   ├── OtherSeller         the period has an invoice of another seller
 │   ├── OtherClocks         the payer's days beside these were invoiced by other clocks
-│   ├── DamagedPayer        rows of the register that are of the payer contradict each other
 │   ├── FuturePeriod        the period had not ended
 │   ├── NotFinal            the closing is provisional
 │   ├── Blocked             the closing has no sum that could be owed, or its totals disagree
@@ -19,7 +18,6 @@ RegisterError
 │   ├── NothingToAdjust     what is posted is what the newest closing says
 │   ├── OtherCurrency       the newest closing is in another currency than the invoice
 │   ├── NotOneNote          what the newest closing changes cannot stand on one document
-│   ├── NumberCollision     the next number of the seller is that of another one's document
 │   └── AlreadyVoid         the invoice was taken back before
 ├── UnknownDocument         no document has that number
 ├── Unattributed            nobody is named who asks, or no reason why
@@ -103,12 +101,6 @@ class OtherClocks(RegisterRefusal):
     )
 
 
-class DamagedPayer(RegisterRefusal):
-    """What the register has of the payer cannot be right; others are not held up by it."""
-
-    text = "damaged: {}"
-
-
 class FuturePeriod(RegisterRefusal):
     """What has not happened is not owed: the end of the period, and now."""
 
@@ -175,18 +167,6 @@ class NotOneNote(RegisterRefusal):
     and what is wrong."""
 
     text = "no note can change {0} to the newest closing: {2}; " + _ANEW.replace("WHAT", "VAT")
-
-
-class NumberCollision(RegisterRefusal):
-    """A number is of one document, whoever sells: two sellers may have had one prefix, one after the other.
-
-    The number, the seller, and whose document has it.
-    """
-
-    text = (
-        "the next number of {1} would be {0}, which a document of {2} has; publish a number_prefix for {1} that no"
-        " other one ever had, and close the period again"
-    )
 
 
 class AlreadyVoid(RegisterRefusal):

@@ -7,8 +7,7 @@ the sum of all that is posted to an invoice is what the newest closing that was 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from itertools import pairwise
@@ -27,7 +26,6 @@ from cloud_jobs.billing.register.errors import (
     NothingToAdjust,
     NothingToIssue,
     NotOneNote,
-    NumberCollision,
     OtherClocks,
     OtherCurrency,
     OtherSeller,
@@ -123,20 +121,16 @@ class Ledger:
     def __init__(
         self, documents: Iterable[IssuedDocument] = (), numbering: Mapping[str, Numbering] | None = None
     ) -> None:
-        """What no register could hold of a payer is RegisterDamaged when somebody asks for that payer."""
+        """Raises RegisterDamaged for what no register could hold."""
         self._numbering = dict(numbering or {})
-        self._taken: dict[str, str] = {}
         self._posted: dict[str, dict[PeriodKey, PostedInvoice]] = {}
-        self._damaged: dict[str, RegisterDamaged] = {}
         self._invoices: dict[tuple[str, str], IssuedDocument] = {}
         # a file holds them in any order; what is posted to a period of one seller follows from the order of its numbers
         for document in sorted(documents, key=lambda one: (one.key.legal_entity, one.counter)):
-            with self._damage_of(document.key.payer):
-                self._add(document)
+            self._add(document)
         # only in the end: of two sellers nothing says whose document came first
-        for payer, of_payer in self._posted.items():
-            with self._damage_of(payer):
-                self._check_apart(of_payer)
+        for of_payer in self._posted.values():
+            self._check_apart(of_payer)
 
     def add(self, document: IssuedDocument) -> None:
         """Takes a document that was made by one of the transitions."""
@@ -150,40 +144,18 @@ class Ledger:
         """Where the numbers of a legal entity are."""
         return self._numbering.get(legal_entity, Numbering())
 
-    def reserve(self, taken: Mapping[str, str]) -> None:
-        """Numbers that documents of other sellers have, and whose: see `Register.numbers_of_others`."""
-        self._taken.update(taken)
-
-    def next_number(self, closing: Closing) -> tuple[int, str]:
-        """The counter and the number of the next document of a closing's seller. Raises NumberCollision."""
-        counter = self.numbering(closing.key.legal_entity).counter + 1
-        number = document_number(closing.number_prefix, counter)
-        holder = self._taken.get(number, closing.key.legal_entity)
-        if holder != closing.key.legal_entity:
-            raise NumberCollision(closing.key.payer, number, closing.key.legal_entity, holder)
-        return counter, number
-
     @property
     def all_numbering(self) -> dict[str, Numbering]:
         """Where the numbers of all legal entities are."""
         return dict(self._numbering)
 
     def posted(self, key: PeriodKey) -> PostedInvoice | None:
-        """The invoice of a period that stands; None: there is none, or it was voided. Raises RegisterDamaged."""
+        """The invoice of a period that stands; None: there is none, or it was voided."""
         return next((one for one in self.standing(key.payer) if one.invoice.key == key), None)
 
     def standing(self, payer: str) -> tuple[PostedInvoice, ...]:
-        """All invoices of a payer that stand. Raises RegisterDamaged."""
-        if payer in self._damaged:
-            raise self._damaged[payer]
+        """All invoices of a payer that stand."""
         return tuple(self._posted.get(payer, {}).values())
-
-    @contextmanager
-    def _damage_of(self, payer: str) -> Iterator[None]:
-        try:
-            yield
-        except RegisterDamaged as fault:
-            self._damaged.setdefault(payer, fault)
 
     def posted_to(self, legal_entity: str, number: str) -> PostedInvoice:
         """What is posted to an invoice of a seller. Raises UnknownDocument; AlreadyVoid."""
@@ -235,11 +207,11 @@ def issue(ledger: Ledger, closing: Closing, now: datetime, by: str = "") -> Issu
     if not closing.charges:
         raise NothingToIssue(key.payer)
     # given last, when nothing can refuse the invoice any more: else there would be a gap
-    counter, number = ledger.next_number(closing)
+    counter = ledger.numbering(closing.key.legal_entity).counter + 1
     return IssuedDocument(
         key=key,
         counter=counter,
-        number=number,
+        number=document_number(closing.number_prefix, counter),
         type=DocumentType.INVOICE,
         closing=closing.id,
         rank=closing.rank,
@@ -351,11 +323,11 @@ def _note(
     ledger: Ledger, posted: PostedInvoice, closing: Closing, change: PostedChange, now: datetime
 ) -> IssuedDocument:
     invoice, gross = posted.invoice, change.net_minor + change.tax_minor
-    counter, number = ledger.next_number(closing)
+    counter = ledger.numbering(closing.key.legal_entity).counter + 1
     return IssuedDocument(
         key=invoice.key,
         counter=counter,
-        number=number,
+        number=document_number(closing.number_prefix, counter),
         # what asks for nothing more is a credit note
         type=DocumentType.DEBIT_NOTE if (gross, change.net_minor) > (0, 0) else DocumentType.CREDIT_NOTE,
         closing="",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
@@ -26,13 +25,11 @@ from cloud_jobs.billing.register.documents_of import DocumentMaker
 from cloud_jobs.billing.register.errors import (
     AdjustmentDue,
     Blocked,
-    DamagedPayer,
     InvoicedToAnother,
     NotClosed,
     NothingClosed,
     NothingToAdjust,
     OutdatedClosing,
-    RegisterDamaged,
     RegisterRefusal,
     Unattributed,
 )
@@ -128,7 +125,7 @@ def _written(lake: Lake, rows: Sequence[Row]) -> Iterable[DataFile]:
 # Which invoices that stand ask, by contracts of before, for what other payers are to be asked for by those of now.
 
 
-class AskedElsewhere(NamedTuple):
+class OverlappingInvoice(NamedTuple):
     """What the invoice `number` asks for by a closing whose contracts are not those of now: an account or a device."""
 
     what: str
@@ -142,15 +139,15 @@ PAYERS_AT_ONCE: Final = 2000
 """So many documents are held at once, however many payers there are."""
 
 
-def asked_elsewhere(
+def overlapping_invoices(
     register: Register, opened: DeltaTable, days: Days, payers: Collection[str], current: CurrentContracts
-) -> dict[str, list[AskedElsewhere]]:
+) -> dict[str, list[OverlappingInvoice]]:
     """Of each payer that has to wait what invoices of others ask for at a time of its days, in a version of
     `documents`, although by the contracts of now it is the payer's. Raises LakeError, RegisterDamaged."""
-    asked: dict[str, list[AskedElsewhere]] = defaultdict(list)
+    asked: dict[str, list[OverlappingInvoice]] = defaultdict(list)
     for one in _given_away(register, opened, (days[0] - BESIDE, days[1] + BESIDE), current):
         asked[one.what].append(one)
-    found: dict[str, list[AskedElsewhere]] = {}
+    found: dict[str, list[OverlappingInvoice]] = {}
     for payer in payers if asked else ():
         contract = current.contract(payer, days)
         if isinstance(contract, BillingError):
@@ -168,19 +165,18 @@ def asked_elsewhere(
 
 def _given_away(
     register: Register, opened: DeltaTable, around: Days, current: CurrentContracts
-) -> Iterator[AskedElsewhere]:
+) -> Iterator[OverlappingInvoice]:
     """What invoices ask for that the newest closing of their payer, if that is by the contracts of now, does not."""
     posted = register.payers_by_snapshot(opened, *around)
     holders = {name for snapshot, names in posted.items() if current.are_newer(snapshot) for name in names}
     ledger = register.posted(opened, holders, *around)
     by_days: dict[Days, dict[RegisterKey, str]] = defaultdict(dict)
     for payer in sorted(holders):
-        # what is damaged is refused when its turn comes; with a sum of nothing an invoice asks for nothing
-        with suppress(RegisterDamaged):
-            for one in ledger.standing(payer):
-                if one.net_minor or one.tax_minor:
-                    key = one.invoice.key
-                    by_days[key.first_day, key.last_day][RegisterKey(payer, one.closing)] = one.invoice.number
+        for one in ledger.standing(payer):
+            # with a sum of nothing it asks for nothing
+            if one.net_minor or one.tax_minor:
+                key = one.invoice.key
+                by_days[key.first_day, key.last_day][RegisterKey(payer, one.closing)] = one.invoice.number
     for days, numbers in sorted(by_days.items()):
         for part in in_parts([*numbers], PAYERS_AT_ONCE):
             closings = register.closings(*days, {key.payer for key in part})
@@ -195,17 +191,17 @@ def _given_away(
                 owed = amounts[last.key.payer, last.run] if settled else {}
                 for what, amount in amounts[before.key.payer, before.run].items():
                     if amount and amount != owed.get(what, 0):
-                        yield AskedElsewhere(what, numbers[before.in_register], before)
+                        yield OverlappingInvoice(what, numbers[before.in_register], before)
 
 
 def waiting(
-    in_the_way: Mapping[str, Sequence[AskedElsewhere]], taken_back: Collection[str]
-) -> dict[str, AskedElsewhere]:
+    in_the_way: Mapping[str, Sequence[OverlappingInvoice]], taken_back: Collection[str]
+) -> dict[str, OverlappingInvoice]:
     """Who cannot be posted, and for which invoice it waits; `taken_back`: whose invoices the same command changes.
 
     Whoever waits changes nothing itself, so that those wait, too, for whom its invoice is in the way. Pure.
     """
-    found: dict[str, AskedElsewhere] = {}
+    found: dict[str, OverlappingInvoice] = {}
     stuck = {one.closing.key.payer for others in in_the_way.values() for one in others} - {*taken_back}
     while stuck:
         held_up = {
@@ -248,12 +244,12 @@ class _Issue:
         self._register, self._days, self._payers, self._maker, self._clerk = register, days, payers, maker, clerk
         self._current = CurrentContracts(register.lake)
         self._numbering: Mapping[str, Numbering] | None = None
-        self._waiting: Mapping[str, AskedElsewhere] = {}
+        self._waiting: Mapping[str, OverlappingInvoice] = {}
 
     def make(self, opened: DeltaTable) -> Iterator[list[Row]]:
         """The rows upon a version of `documents`, part by part; called again after another clerk's commit."""
         self._waiting = {}
-        in_the_way = asked_elsewhere(self._register, opened, self._days, self._payers, self._current)
+        in_the_way = overlapping_invoices(self._register, opened, self._days, self._payers, self._current)
         # whose invoice is in the way of others may be changed by this very command: that is seen by trying
         holders = {one.closing.key.payer for others in in_the_way.values() for one in others}
         tried = self._parts(opened, sorted(holders & {*self._payers}))
@@ -272,53 +268,27 @@ class _Issue:
         period = days_text(*self._days)
         self.refused.extend(NotClosed(payer, period) for payer in payers if payer not in newest)
         ledger = self._register.ledger(opened, [one.key for one in newest.values()], self._numbering)
-        ledger.reserve(self._register.numbers_of_others(opened, ledger, newest.values()))
         pairs: list[Pair] = []
         for one in newest.values():
-            with self._refusing(one.key.payer):
-                posted = ledger.posted(one.key)
-                pairs.append((one, named.get(RegisterKey(one.key.payer, "" if posted is None else posted.closing))))
-        for pair in self._ready(pairs):
-            with self._refusing(pair[0].key.payer):
+            posted = ledger.posted(one.key)
+            pairs.append((one, named.get(RegisterKey(one.key.payer, "" if posted is None else posted.closing))))
+        self._read([pair for pair in pairs if pair[0].outcome is ClosingState.FINAL])
+        for pair in pairs:
+            try:
                 made = self._allowed(ledger, pair)
                 before = None if made.type is DocumentType.INVOICE else pair[1]
                 row = document_row(made, *self._maker.seal(made, pair[0], before), self._clerk.attempt)
+            except RegisterRefusal as refusal:
+                self.refused.append(refusal)
+            except DocumentError as error:
+                # nothing is numbered that no valid document can be made of
+                self.refused.append(Blocked(pair[0].key.payer, [str(error)]))
+            else:
                 # the next number follows upon this one, and a payer is not issued twice in one commit
                 ledger.add(made)
                 yield row
         # the next part goes on counting where this one ended: all parts are one commit
         self._numbering = ledger.all_numbering
-
-    @contextmanager
-    def _refusing(self, payer: str) -> Iterator[None]:
-        """What is wrong with one payer is said of that one; the others go on."""
-        try:
-            yield
-        except RegisterRefusal as refusal:
-            self.refused.append(refusal)
-        except RegisterDamaged as fault:
-            self.refused.append(DamagedPayer(payer, str(fault)))
-        except DocumentError as error:
-            # nothing is numbered that no valid document can be made of
-            self.refused.append(Blocked(payer, [str(error)]))
-
-    def _ready(self, pairs: list[Pair]) -> list[Pair]:
-        """The pairs of which all that is needed could be read."""
-        final = [pair for pair in pairs if pair[0].outcome is ClosingState.FINAL]
-        try:
-            self._read(final)
-            return pairs
-        except RegisterDamaged:
-            # of one of them; each by itself
-            damaged = []
-            for pair in final:
-                try:
-                    self._read([pair])
-                except RegisterDamaged as fault:
-                    damaged.append(pair)
-                    self.refused.append(DamagedPayer(pair[0].key.payer, str(fault)))
-        self._read([pair for pair in final if pair not in damaged])
-        return [pair for pair in pairs if pair not in damaged]
 
     def _read(self, pairs: Sequence[Pair]) -> None:
         self._maker.check([closing for closing, posted in pairs if posted is None])
@@ -396,7 +366,7 @@ def void_invoice(
 ) -> IssuedDocument:
     """Takes back all that is posted to an invoice; `legal_entity`: its seller, if two have the number.
 
-    Raises UnknownDocument, AlreadyVoid, NumberCollision, Unattributed, and as `issue_period`.
+    Raises UnknownDocument, AlreadyVoid, Unattributed, and as `issue_period`.
     """
     if faults := [*attribution_faults(clerk.by, reason)]:
         raise Unattributed("; ".join(faults))
@@ -407,7 +377,6 @@ def void_invoice(
         ledger = register.ledger(opened, [invoice.key])
         closing = register.closing(invoice.key, ledger.posted_to(invoice.key.legal_entity, number).closing)
         maker.load([closing])
-        ledger.reserve(register.numbers_of_others(opened, ledger, [closing]))
         made = rules.void(ledger, number, closing, clerk.now, by=clerk.by, reason=reason)
         yield [document_row(made, *maker.seal(made, None, closing), clerk.attempt)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import lru_cache
 from hashlib import sha256
@@ -18,12 +18,13 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from cloud_jobs.billing.contracts.fields import VatCategory
+from cloud_jobs.billing.contracts.published import micros, moment_of
 from cloud_jobs.billing.documents import DocumentType, PrecedingInvoice
 from cloud_jobs.billing.documents.canonical import canonical_text
 from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, MeteredRows, TaxGroup
 from cloud_jobs.billing.register.closing import Closing, ClosingState, PeriodKey, RegisterKey
 from cloud_jobs.billing.register.errors import RegisterDamaged, UnknownDocument
-from cloud_jobs.billing.register.ledger import BESIDE, IssuedDocument, Ledger, Numbering, document_number
+from cloud_jobs.billing.register.ledger import BESIDE, IssuedDocument, Ledger, Numbering
 from cloud_jobs.billing.units import Meter
 from cloud_jobs.lake.schemas import CERTIFICATES, CHARGE_KEY, RATED_LINES, TABLES
 from cloud_jobs.lake.stored_files import Range, StoredFiles, read_stored, stored_rows
@@ -42,8 +43,6 @@ _NOT_METERED: Final = (None,) * len(_METERED)
 _STORED: Final = (*CHARGE_KEY, *_COUNTED, *_METERED)
 CHARGE_COLUMNS: Final = ("payer", "run", *_STORED)
 """What of RATED_LINES says whose a charge is, and what."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_US: Final = timedelta(microseconds=1)
 _KINDS: Final = {kind.value: kind for kind in ChargeKind}
 _METERS: Final[dict[str, Meter | None]] = {"": None, **{meter.value: meter for meter in Meter}}
 
@@ -282,7 +281,7 @@ def _charge(row: Sequence[Any]) -> Charge:
 
 @lru_cache(maxsize=4096)
 def _micros(moment: datetime) -> int:
-    return (moment - _EPOCH) // _US
+    return micros(moment)
 
 
 @lru_cache(maxsize=4096)
@@ -303,7 +302,7 @@ def _plain_values(column: pa.ChunkedArray, texts: dict[str, str]) -> list[Any]:
 @lru_cache(maxsize=4096)
 def _moment(us: int) -> datetime:
     """Of microseconds since 1970; a period has few hours, and many rows of each."""
-    return _EPOCH + timedelta(microseconds=us)
+    return moment_of(us)
 
 
 _Item = TypeVar("_Item")
@@ -439,17 +438,6 @@ class Register:
         first, last = min(key.first_day for key in keys) - BESIDE, max(key.last_day for key in keys) + BESIDE
         documents = self._documents(opened, payers, first, last)
         return Ledger(documents, {**self._numbering(opened), **(numbering or {})})
-
-    def numbers_of_others(self, opened: DeltaTable, ledger: Ledger, closings: Collection[Closing]) -> dict[str, str]:
-        """Of the numbers that documents of closings would get those that another seller's have, and whose they are."""
-        found: dict[str, str] = {}
-        for seller, prefix in sorted({(one.key.legal_entity, one.number_prefix) for one in closings}):
-            counter = ledger.numbering(seller).counter
-            # its own end before these, however many there are
-            low, high = (document_number(prefix, counter + one) for one in (1, len(closings)))
-            rows = self._read("documents", {"number": (low, high)}, ["number", "legal_entity"], opened=opened)
-            found.update((row["number"], row["legal_entity"]) for row in rows.to_pylist())
-        return found
 
     def attempted(self, opened: DeltaTable, attempt: str) -> list[IssuedDocument]:
         """What a command wrote already, in the version that was opened."""

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from cloud_jobs.billing.rating import Charge, RatedAccount
-from cloud_jobs.billing.register.closing import Closing, ClosingState, Noticed
+from cloud_jobs.billing.register.closing import Closing, ClosingNotes, ClosingState
 from cloud_jobs.billing.register.ledger import IssuedDocument
 from cloud_jobs.billing.units import amount_text, quantity_text
 from cloud_jobs.terminal import Column, FittedTable
@@ -21,7 +21,7 @@ _MAX_REASONS = 3
 
 def closing_values(closing: Closing) -> dict[str, Any]:
     """A closing as JSON has it."""
-    noticed = Noticed.of(closing.parties)
+    noticed = ClosingNotes.of(closing.parties)
     return {
         "payer": closing.key.payer,
         "legal_entity": closing.key.legal_entity,
@@ -79,7 +79,7 @@ def _noticed(closings: Iterable[Closing]) -> Iterator[str]:
     """The records in quarantine of each payer's devices, and each refused fence once: it is none of a payer's."""
     refused: dict[str, None] = {}
     for one in closings:
-        noticed = Noticed.of(one.parties)
+        noticed = ClosingNotes.of(one.parties)
         refused |= dict.fromkeys(noticed.refused_fences)
         if noticed.conflicts:
             yield (

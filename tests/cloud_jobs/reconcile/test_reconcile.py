@@ -12,14 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from cloud_jobs.billing.billing_period import BillingPeriod
-from cloud_jobs.billing.certificates import ClosedState, decide
-from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
+from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.reconcile import Comparison, ComparisonOutcome, Station, outcome_of, reconcile
 from cloud_jobs.reconcile.cli import DIFFERENT
 from cloud_jobs.reconcile.comparison import summed
-from tests.cloud_jobs.billing.contracts.makers import account, device, payer
+from tests.cloud_jobs.billing.contracts.makers import account, device
 from tests.cloud_jobs.billing.register.billed_lake import NOW, BilledLake
 from tests.cloud_jobs.billing.register.metered_lake import (
     FIXES,
@@ -149,37 +147,6 @@ def test_records_of_the_period_that_came_and_are_not_metered_are_unknown(billed:
     # they are metered, and the bill is of before
     meter(billed)
     assert {one.name for one in wrong(billed)} == {"distance, mm"}
-
-
-def test_what_is_decided_for_each_payer_of_a_device_is_known(billed: BilledLake) -> None:
-    moved = "2026-01-20T00:00:00Z"
-    publish(
-        billed,
-        account("acme", device("eu-1", tenant="acme", end=moved)),
-        account(
-            "beta",
-            device("eu-2", tenant="acme"),
-            device("eu-1", tenant="acme", begin=moved),
-            payer=payer(time_zone="America/New_York"),
-        ),
-    )
-    state(billed.lake, "eu-2", STATED)
-    silent = datetime(2026, 1, 10, tzinfo=UTC)
-    cover(billed.lake, {DeviceStream("acme", "eu-1", 8): Coverage(stated_us=int(silent.timestamp() * 1_000_000))})
-    meter(billed)
-    assert [one.place for one in wrong(billed) if one.station is Station.DEVICE] == ["acme/eu-1"]
-    for zone in ("Europe/Berlin", "America/New_York"):
-        period = BillingPeriod(zone, *JANUARY)
-        decide(
-            billed.lake,
-            TenantDevice("acme", "eu-1"),
-            ClosedState.SILENT,
-            (period.start, period.end),
-            decided_by="Anna",
-            reason=f"sold, by {zone}",
-            now=NOW,
-        )
-    assert [one for one in wrong(billed) if one.station is Station.DEVICE] == []
 
 
 def test_a_record_that_is_there_twice_is_named_at_the_centre_and_at_usage(billed: BilledLake) -> None:

@@ -154,38 +154,6 @@ def test_a_device_that_fell_silent_with_records_unsent_is_silent_since_its_last_
     assert not certificate.is_final
 
 
-def test_one_gap_in_september_leaves_january_complete() -> None:
-    known = stream((1, 100), (102, 200), stated="2026-09-20", until="2026-09-10")
-    streams = {epoch_of("2025-12-01"): known}
-    assert state(JANUARY, streams) is CertificateState.COMPLETE
-    assert state(AUGUST, streams) is CertificateState.COMPLETE
-    certificate = certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, streams)
-    assert (certificate.state, certificate.missing.count) == (CertificateState.OPEN, 1)
-    assert "1 records are missing" in certificate.reasons[0]
-
-
-def test_a_buffer_that_was_replaced_before_the_period_says_nothing_of_it() -> None:
-    streams = {
-        epoch_of("2026-01-01"): stream((1, 5), (7, 9), stated="2026-07-20"),
-        epoch_of("2026-07-25"): stream((1, 50), stated="2026-10-02"),
-    }
-    assert state(SEPTEMBER, streams) is CertificateState.COMPLETE
-    july = BillingPeriod.parse("2026-07", "UTC")
-    assert state(july, streams) is CertificateState.OPEN
-
-
-@pytest.mark.parametrize("begun", ["1970-01-01T00:10", "2026-09-10", "2030-01-01"])
-def test_a_silent_buffer_counts_while_no_later_one_is_known_to_be_from_before_the_period(begun: str) -> None:
-    streams = {
-        epoch_of("2026-01-01"): stream((1, 5), stated="2026-08-20"),
-        epoch_of(begun): stream((1, 50), stated="2026-10-02"),
-    }
-    certificate = certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, streams)
-    assert (certificate.state, certificate.since) == (CertificateState.SILENT, datetime(2026, 8, 20, tzinfo=UTC))
-    # the device itself states what it has, and has not fallen silent
-    assert certificate.reasons == (f"buffer {epoch_of('2026-01-01')}: silent since 2026-08-20T00:00:00Z",)
-
-
 def test_a_buffer_that_never_stated_anything_says_nothing_of_the_others() -> None:
     epochs = epoch_of("2026-01-01"), epoch_of("2026-09-10"), epoch_of("2026-09-20")
     known = stream((1, 35), stated="2026-10-02"), stream((1, 5), stated="2026-09-20"), Coverage(IntervalSet([(1, 4)]))
@@ -213,17 +181,6 @@ def test_a_number_that_may_have_been_drawn_by_chance_says_no_time() -> None:
     # nor one that was drawn upon that
     assert state(SEPTEMBER, streams | {by_chance + (1 << 35): streams[by_chance]}) is CertificateState.SILENT
     assert state(SEPTEMBER, {old: known, epoch_of("2026-08-21"): streams[by_chance]}) is CertificateState.COMPLETE
-
-
-def test_a_head_below_what_was_received_is_no_gap_and_one_above_it_is() -> None:
-    epoch = epoch_of("2026-01-01")
-    assert state(SEPTEMBER, {epoch: stream((1, 90), stated="2026-10-01", stated_head=80)}) is CertificateState.COMPLETE
-    gap = stream((1, 90), stated="2026-10-01", stated_head=95, head=95)
-    assert state(SEPTEMBER, {epoch: gap}) is CertificateState.OPEN
-    # what is above the head that was stated for the end of the period is not of it
-    later = stream((1, 80), (85, 90), stated="2026-10-01", stated_head=80)
-    assert state(SEPTEMBER, {epoch: later}) is CertificateState.COMPLETE
-    assert certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, {epoch: later}).missing.count == 0
 
 
 def test_loss_is_named_with_the_reasons_that_the_device_gave() -> None:

@@ -21,7 +21,6 @@ from tests.cloud_jobs.billing.contracts.makers import (
     account,
     device,
     kind_of,
-    legal_entity,
     payer,
     price,
     rows,
@@ -30,20 +29,6 @@ from tests.cloud_jobs.billing.contracts.makers import (
 from tests.cloud_jobs.publications import message_of, row_of
 from tests.system.lake_of_fixes import derive
 from tests.usage_rows import usage_row
-
-
-def test_a_later_version_with_another_time_zone_is_a_fault() -> None:
-    (fault,) = checked(
-        account("acme", device(), effective_from="2026-05-01T00:00:00+02:00", payer=payer(time_zone="Asia/Tokyo"))
-    ).faults
-    assert fault.startswith("f:1: account 'acme' is of Europe/Berlin, and from 2026-04-30T22:00:00Z on it would be of")
-
-
-def test_two_sellers_with_one_prefix_are_a_fault_though_nobody_buys_of_both() -> None:
-    (fault,) = checked(legal_entity(id="waybill-us")).faults
-    assert fault.startswith("f:1: the legal entities 'waybill-eu' and 'waybill-us' have one number_prefix, 'WB-EU-'")
-    assert checked(legal_entity(id="waybill-us", number_prefix="US-")).faults == []
-
 
 ENTRY = price("2.50", meter="entry", unit="each", zone="*")
 
@@ -64,14 +49,6 @@ def test_a_version_that_forgets_a_meter_is_a_fault_wherever_it_begins(since: str
         f"f:1: tariff 'standard' has no price for entry from {since} on, and had one; what is used of it is free"
         in (found.notices)
     )
-
-
-def test_a_device_that_another_account_has_is_a_fault_of_the_files() -> None:
-    found = checked(account("gamma", device(begin="2026-05-01T00:00:00Z")))
-    (fault,) = found.faults
-    assert fault.startswith("f:1: device 'van-1' of tenant 'fleet' is ")
-    assert "in account 'acme' and in account 'gamma' from 2026-05-01T00:00:00Z on" in fault
-    assert checked(account("gamma", device("van-3"))).faults == []
 
 
 def test_what_is_neither_there_nor_in_the_files_is_named() -> None:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts import (
-    AccountCycle,
     Assigned,
     ChangesInsidePeriod,
     Contracts,
@@ -22,9 +21,7 @@ from cloud_jobs.billing.contracts import (
     NoExchangeRate,
     RefusedVersionUsed,
     TreeTooDeep,
-    UnknownLegalEntity,
     UnknownPayer,
-    UnknownTariff,
 )
 from cloud_jobs.billing.contracts.published import micros
 from cloud_jobs.billing.contracts.resolved import MAX_LEVELS
@@ -38,7 +35,6 @@ from tests.cloud_jobs.billing.contracts.makers import (
     exchange_rate,
     faults_of,
     legal_entity,
-    payer,
     price,
     rows,
     tariff,
@@ -146,54 +142,6 @@ def test_a_later_good_publication_unblocks_also_where_the_moment_of_the_bad_one_
     assert amounts == [Decimal("0.45"), Decimal("0.5")]
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        bad(account("acme", effective_from=MID_MARCH)),
-        bad(account("child", parent="acme", effective_from=MID_MARCH)),
-        bad(account("child", parent="acme", effective_from="never")),
-        bad(legal_entity(effective_from=MID_MARCH)),
-    ],
-)
-def test_a_bad_version_of_an_account_below_or_of_the_seller_blocks_the_payer(wrong: dict[str, Any]) -> None:
-    made = contracts(*WHOLE, tariff(id="t"), account("child", device("v"), parent="acme"), account("beta"), wrong)
-    (fault,) = faults_of(made)
-    assert isinstance(fault, RefusedVersionUsed)
-    assert (faults_of(made, "beta") == []) == (wrong["id"] != "waybill-eu")
-
-
-def test_an_account_that_never_could_be_used_blocks_the_payer_that_it_names_as_its_parent() -> None:
-    made = contracts(*WHOLE, bad(account("child", device("v"), parent="acme")))
-    (fault,) = faults_of(made)
-    assert isinstance(fault, RefusedVersionUsed)
-    assert [str(one) for one in made.without_payer(MARCH.start)] == [str(fault)]
-
-
-@pytest.mark.parametrize(
-    ("what", "more", "said"),
-    [
-        ("currency", {"currency": "USD"}, "from EUR to USD at 2026-04-10T00:00:00Z"),
-        ("legal entity", {"legal_entity": "waybill-us"}, "from waybill-eu to waybill-us"),
-    ],
-)
-def test_a_currency_or_seller_that_changes_blocks_that_period_and_no_other(
-    what: str, more: dict[str, Any], said: str
-) -> None:
-    rates = [
-        exchange_rate(),
-        exchange_rate("1.1", id="eur-usd", currency="EUR", into="USD"),
-        legal_entity(id="waybill-us", number_prefix="WB-US-"),
-    ]
-    later = account("acme", device(), effective_from=MID_APRIL, payer=payer(**more))
-    made = contracts(*WHOLE, *rates, later)
-    assert faults_of(made, period=MARCH) == []
-    (fault,) = faults_of(made, period=APRIL)
-    assert isinstance(fault, ChangesInsidePeriod)
-    assert f"the {what} of account 'acme' changes" in str(fault)
-    assert said in str(fault)
-    assert faults_of(made, period=BillingPeriod.parse("2026-05", BERLIN)) == []
-
-
 def test_a_parent_that_changes_within_the_period_blocks_both_payers() -> None:
     moved = account("child", device("v"), parent="beta", effective_from=MID_MARCH)
     made = contracts(*WHOLE, account("beta"), account("child", device("v"), parent="acme"), moved)
@@ -203,18 +151,6 @@ def test_a_parent_that_changes_within_the_period_blocks_both_payers() -> None:
         assert "the parent of account 'child' changes from 'acme' to 'beta'" in str(fault)
     assert faults_of(made, "acme", APRIL) == faults_of(made, "beta", APRIL) == []
     assert made.contract_of("beta", APRIL).devices == (("fleet", "v"),)
-
-
-def test_accounts_in_a_circle_are_named_and_block_no_other_tree() -> None:
-    circle = [
-        account(one, device(one), parent=other) for one, other in (("a", "b"), ("b", "c"), ("c", "a"), ("d", "a"))
-    ]
-    made = contracts(*WHOLE, *circle)
-    assert faults_of(made) == []
-    assert [str(one) for one in made.without_payer(MARCH.start)] == [
-        "accounts are their own parents: a -> b -> c -> a; one of them must pay"
-    ]
-    assert [type(one) for one in faults_of(made, "a")] == [AccountCycle]
 
 
 def test_a_parent_that_is_not_there_is_named_and_blocks_no_other_tree() -> None:
@@ -231,14 +167,6 @@ def test_a_tree_is_followed_to_its_bound_and_said_to_be_too_deep_beyond() -> Non
     chain = [account(f"a{at}", parent=f"a{at - 1}" if at else "acme") for at in range(MAX_LEVELS + 1)]
     assert len(contracts(*WHOLE, *chain[:-1]).contract_of("acme", MARCH).accounts) == MAX_LEVELS + 1
     assert [type(one) for one in faults_of(contracts(*WHOLE, *chain))] == [TreeTooDeep]
-
-
-def test_a_tariff_or_seller_that_was_not_published_is_named() -> None:
-    assert [type(one) for one in faults_of(contracts(legal_entity(), account()))] == [UnknownTariff]
-    assert [type(one) for one in faults_of(contracts(tariff(), account()))] == [UnknownLegalEntity]
-    later = contracts(tariff(), account(), legal_entity(effective_from=MID_APRIL))
-    assert [type(one) for one in faults_of(later)] == [UnknownLegalEntity]
-    assert faults_of(later, period=APRIL) == []
 
 
 def test_a_tariff_in_another_currency_needs_the_rate_at_the_end_of_the_period() -> None:

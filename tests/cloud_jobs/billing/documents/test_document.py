@@ -132,17 +132,6 @@ def test_what_is_no_document_is_refused(content: bytes) -> None:
         read_document(content)
 
 
-def test_a_credit_note_states_what_it_gives_back() -> None:
-    rated = taxed([charge(amount_minor=-450, quantity=-10_000_000)])
-    made = issued(rated, DocumentType.CREDIT_NOTE)
-    assert made["document_totals"]["amount_due_for_payment"]["text"] == "5.36"
-    assert made["posting_sign"] * made["document_totals"]["amount_due_for_payment"]["minor"] == rated.gross_minor
-    assert made["preceding_invoice"] == {
-        "preceding_invoice_reference": "WB-000041",
-        "preceding_invoice_issue_date": "2026-04-02",
-    }
-
-
 @pytest.mark.parametrize(
     ("changes", "rule"),
     [

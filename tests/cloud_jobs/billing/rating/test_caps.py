@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_jobs.billing.rating import ChargeKind, RatedAccount
-from simulator.truth import TrueDays, month_of, quarters_of
-from tests.cloud_jobs.billing.rating.worlds import ALWAYS, Row, World, assigned, price, rated, row, tariff, used_worlds
+from simulator.truth import quarters_of
+from tests.cloud_jobs.billing.rating.worlds import ALWAYS, Row, World, assigned, rated, used_worlds
 from tests.examples import examples
 
 few = settings(max_examples=examples(30), deadline=None)
 FIRST = datetime(2026, 3, 1, 12, tzinfo=UTC)
-TWO_DAYS = TrueDays("UTC", date(2026, 3, 1), date(2026, 3, 2))
 KM = 1_000_000
 
 
@@ -93,61 +92,6 @@ def test_the_minimum_is_the_least_that_each_account_with_a_device_pays(drawn: tu
         has_device = account == "acme" or bool(world.child_devices)
         assert after == (max(before, minor) if has_device else before)
     assert usage_only(found) == usage_only(plain)
-
-
-def kilometres(*of_day: float) -> list[Row]:
-    return [
-        row(FIRST + timedelta(days=number), distance_mm=(round(km * KM), 0, 0, 0)) for number, km in enumerate(of_day)
-    ]
-
-
-def negative(found: RatedAccount) -> list[tuple[str, str, int]]:
-    return [
-        (charge.key.kind.value, charge.key.price, charge.amount_minor)
-        for charge in found.charges
-        if charge.key.kind is not ChargeKind.USAGE
-    ]
-
-
-def test_a_day_is_capped_by_itself_and_a_period_by_what_the_days_left() -> None:
-    day = {"pool": "device", "per": "day", "amount": "5", "meters": ["distance"]}
-    period = {"pool": "account", "per": "period", "amount": "7"}
-    world = World(days=TWO_DAYS, tariffs=(tariff(price("distance"), caps=[day, period]),))
-    found = rated(world, kilometres(8, 3))
-    assert negative(found) == [
-        ("period cap", "at most 7.00 EUR a period for the account (all meters)", -100),
-        ("daily cap", "at most 5.00 EUR a day for each device (distance)", -300),
-    ]
-    assert found.net_minor == 700
-
-
-def test_a_cap_that_changes_within_a_day_counts_what_was_charged_before() -> None:
-    """It was 5 and 6 for one day."""
-    caps = [{"pool": "device", "per": "day", "amount": amount} for amount in ("5", "6")]
-    changed = FIRST + timedelta(hours=1)
-    tariffs = (tariff(price("distance"), caps=caps[:1]), tariff(price("distance"), begin=changed, caps=caps[1:]))
-    rows = [row(FIRST + timedelta(hours=number), distance_mm=(8 * KM, 0, 0, 0)) for number in (0, 1)]
-    found = rated(World(days=TWO_DAYS, tariffs=tariffs), rows)
-    assert negative(found) == [
-        ("daily cap", "at most 5.00 EUR a day for each device (all meters)", -300),
-        ("daily cap", "at most 6.00 EUR a day for each device (all meters)", -700),
-    ]
-    assert found.net_minor == 600
-
-
-def test_a_minimum_by_day_is_of_the_local_days_on_which_the_account_is_in_force() -> None:
-    """Half a day counts as a day: of March in Berlin from the 16th at noon there are 16 of 31."""
-    since = datetime(2026, 3, 16, 11, tzinfo=UTC)
-    world = World(
-        days=month_of("Europe/Berlin", 2026, 3),
-        tariffs=(tariff(price("distance"), minimum_amount="31"),),
-        devices=(),
-        child_devices=(assigned("bus", begin=since),),
-        child_times=(since, None),
-    )
-    assert negative(rated(world, [])) == [("minimum fee", "at least 31.00 EUR a period, 16 of 31 days", 1600)]
-    before = replace(world, child_times=(ALWAYS, since), child_devices=(assigned("bus", end=since),))
-    assert negative(rated(before, [])) == [("minimum fee", "at least 31.00 EUR a period, 16 of 31 days", 1600)]
 
 
 @few

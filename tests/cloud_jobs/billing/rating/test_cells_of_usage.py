@@ -36,27 +36,6 @@ def world(zone: str, first: date, last: date, *more: dict[str, Any], **of_tariff
     return World(days=TrueDays(zone, first, last), tariffs=(tariff(*CALLS, **of_tariff), *more))
 
 
-def test_a_price_changes_in_the_middle_of_a_local_day_and_of_an_hour_of_utc() -> None:
-    """18:30 UTC is midnight in Kolkata; the price changes at 18:45."""
-    changed = tariff(price("distance", "2"), begin=utc(2026, 3, 2, 18, 45), caps=[CAP])
-    india = world("Asia/Kolkata", date(2026, 3, 1), date(2026, 3, 3), changed, caps=[CAP])
-    found = used(india, row(utc(2026, 3, 2, 18), distance_mm=(1, 20, 300, 4000)))
-    assert quantities(found) == {
-        (date(2026, 3, 2), "", 0): 21,
-        (date(2026, 3, 3), "", 0): 300,
-        (date(2026, 3, 3), "", 1): 4000,
-    }
-
-
-def test_a_period_begins_within_an_hour_of_utc() -> None:
-    india = world("Asia/Kolkata", date(2026, 3, 3), date(2026, 3, 3))
-    hours = (17, 18, 19)
-    found = used(india, *(row(utc(2026, 3, 2, hour), distance_mm=(1, 20, 300, 4000)) for hour in hours))
-    assert quantities(found) == {(None, "", 0): 4300 + 4321}
-    ends = used(india, *(row(utc(2026, 3, 3, hour), distance_mm=(1, 20, 300, 4000)) for hour in hours))
-    assert quantities(ends) == {(None, "", 0): 4321 + 21}
-
-
 @pytest.mark.parametrize(
     ("day", "hours", "at_night"), [(date(2026, 3, 29), 23, 3 + 2), (date(2026, 10, 25), 25, 5 + 2)]
 )
@@ -79,31 +58,6 @@ def test_an_active_day_counts_once_whatever_its_windows_and_is_the_local_one() -
     assert sum(quantities(found, "transmitted").values()) == 64
     # a fix outside all zones is metered in its own row; it makes no day active without a record in the whole's
     assert quantities(used(berlin, row(utc(2026, 3, 7, 9), distance_mm=one)), "active day") == {}
-
-
-def test_a_device_that_changes_accounts_within_an_hour_is_of_both() -> None:
-    moment = utc(2026, 3, 2, 9, 30)
-    moved = replace(
-        world("UTC", date(2026, 3, 2), date(2026, 3, 2)),
-        devices=(assigned(end=moment),),
-        child_devices=(assigned(begin=moment),),
-    )
-    rows = [
-        row(utc(2026, 3, 2, 9), distance_mm=(1, 20, 300, 4000)),
-        row(utc(2026, 3, 2, 9), "*", content_bytes=(16, 16, 16, 16)),
-        row(utc(2026, 3, 2, 10), distance_mm=(5, 0, 0, 0)),
-    ]
-    found = used(moved, *rows)
-    assert {(cell.account, cell.meter): cell.quantity for cell in found.cells} == {
-        ("acme", "distance"): 21,
-        ("acme-west", "distance"): 4305,
-        ("acme", "transmitted"): 32,
-        ("acme-west", "transmitted"): 32,
-        ("acme", "active day"): 1,
-        ("acme-west", "active day"): 1,
-    }
-    assert found.metered[MeteredKey("acme", "fleet", "van", "")].rows == 1
-    assert found.metered[MeteredKey("acme-west", "fleet", "van", "")].rows == 2
 
 
 def test_the_metered_rows_are_counted_and_digested_in_the_order_of_the_hours() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from fractions import Fraction
 
 from hypothesis import given
@@ -32,17 +31,6 @@ def test_more_units_of_graduated_tiers_never_cost_less(
 ) -> None:
     agreed = tiered(listed)
     assert cost(agreed, some) <= cost(agreed, some + more)
-
-
-@given(tiers(), units, units)
-def test_a_unit_costs_between_the_cheapest_and_the_dearest_tier(
-    listed: list[dict[str, str]], some: Fraction, more: Fraction
-) -> None:
-    amounts = [Fraction(Decimal(one["unit_amount"])) for one in listed]
-    for mode in ("graduated", "volume"):
-        assert min(amounts) * some <= cost(tiered(listed, mode), some) <= max(amounts) * some
-    step = cost(tiered(listed), some + more) - cost(tiered(listed), some)
-    assert min(amounts) * more <= step <= max(amounts) * more
 
 
 def test_graduated_prices_each_unit_by_its_own_tier_and_volume_all_by_the_last_one() -> None:

@@ -16,15 +16,13 @@ from cloud_jobs.billing.register.closing import ClosingState
 from cloud_jobs.billing.register.current_contracts import CurrentContracts
 from cloud_jobs.billing.register.documents_of import outstanding
 from cloud_jobs.billing.register.errors import (
-    AlreadyIssued,
     Blocked,
     InvoicedToAnother,
-    NumberCollision,
     OutdatedClosing,
 )
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.snapshots import take_snapshot
-from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
+from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, price, tariff
 from tests.cloud_jobs.billing.register.billed_lake import DAYS, NOW, BilledLake, used
 from tests.cloud_jobs.billing.register.correcting import (
     BETA,
@@ -139,23 +137,6 @@ def test_what_is_posted_of_another_month_has_no_say(tmp_path: Path, more: int) -
     assert changes(issue(billed, "fourth")) == [("beta", 630)]
 
 
-def test_a_number_that_another_seller_gave_is_not_given_again(tmp_path: Path) -> None:
-    other = account("pb", device("van-2"), payer=payer(legal_entity="other"))
-    sellers = legal_entity(), legal_entity(id="other", number_prefix="OT-")
-    billed, agreed = small_fleet(tmp_path, *sellers, account("pa", device("van-1")), other)
-    billed.close("one")
-    issue(billed, "first", ["pa"])
-    agree_more(billed, agreed, legal_entity(number_prefix="NEW-"), legal_entity(id="other", number_prefix="WB-EU-"))
-    billed.close("two")
-    assert [(one.payer, type(one)) for one in issue(billed, "second").refused] == [
-        ("pa", AlreadyIssued),
-        ("pb", NumberCollision),
-    ]
-    agree_more(billed, agreed, legal_entity(id="other", number_prefix="OT-"))
-    billed.close("three")
-    assert [one.number for one in issue(billed, "third").documents] == ["OT-00000001"]
-
-
 @given(st.data())
 @settings(max_examples=examples(16), deadline=None)
 def test_whatever_goes_from_one_payer_to_another_is_asked_for_once(
@@ -224,16 +205,3 @@ def test_what_a_snapshot_did_not_know_of_is_not_published_since_for_it(tmp_path:
     agree(billed, account("gamma", device("van-9")), tariff(price("9")))
     assert CurrentContracts(billed.lake, later).fault(closing) == ""
     assert CurrentContracts(billed.lake).fault(closing) == "contracts were published since it was closed"
-
-
-def test_a_price_that_was_published_since_is_not_said_to_be_adjusted(tmp_path: Path) -> None:
-    billed = billed_in(tmp_path)
-    billed.close("one")
-    issue(billed, "first")
-    agree(billed, tariff(price("9")))
-    refused = adjust(billed, "second").refused
-    assert {type(one) for one in refused} == {OutdatedClosing}
-    with pytest.raises(OutdatedClosing):
-        outstanding(billed.register, DAYS, "acme")
-    billed.close("two")
-    assert len(adjust(billed, "third").documents) == 2

@@ -14,7 +14,6 @@ from cloud_jobs.billing.register.closing import ClosingState
 from cloud_jobs.billing.register.documents_of import outstanding
 from cloud_jobs.billing.register.errors import (
     AdjustmentDue,
-    AlreadyIssued,
     Blocked,
     InvoicedToAnother,
     NothingToAdjust,
@@ -73,20 +72,6 @@ def test_who_became_a_child_after_its_invoice_is_credited_before_its_parent_is_a
     ] == []
 
 
-def test_a_closing_of_before_a_correction_is_not_issued_beside_those_of_after_it(billed: BilledLake) -> None:
-    billed.close("one")
-    agree(billed, CHILD)
-    billed.close("two", payers=["beta"])
-    done = issue(billed, "first")
-    assert [(type(one), one.payer) for one in done.refused] == [(OutdatedClosing, "acme")]
-    assert [(one.key.payer, one.net_minor) for one in done.documents] == [("beta", 630)]
-    # a former payer that nobody invoiced is closed with nothing, too
-    assert {one.key.payer: one.net_minor for one in billed.close("three")} == {"acme": 0, "beta": 630}
-    done = issue(billed, "second")
-    assert {type(one) for one in done.refused} == {NothingToIssue, AlreadyIssued}
-    assert posted(billed) == 630
-
-
 def test_contracts_that_begin_later_or_are_of_others_hold_nobody_up(billed: BilledLake) -> None:
     billed.close("one")
     agree(billed, tariff(price("9"), effective_from="2026-04-03T00:00:00Z"), account("gamma", device("van-9")))
@@ -105,21 +90,6 @@ def test_a_changed_tariff_holds_up_who_pays_for_its_accounts_and_nobody_else(tmp
     done = issue(billed, "first")
     assert [(type(one), one.payer) for one in done.refused] == [(OutdatedClosing, "acme")]
     assert [one.key.payer for one in done.documents] == ["beta"]
-
-
-def test_a_former_payer_whose_rows_are_damaged_is_blocked_and_holds_nobody_up(tmp_path: Path) -> None:
-    billed = billed_in(tmp_path, OWN, BETA, account("gamma", device("van-3")))
-    billed.close("one")
-    gone = [account(name, device(van), parent="beta") for name, van in (("acme", "van-1"), ("gamma", "van-3"))]
-    billed.publish(legal_entity(), tariff(price()), OWN, BETA, account("gamma", device("van-3")), *gone)
-    billed.lake.open("closings").update(updates={"parties": "'{'"}, predicate="payer = 'acme'")
-    closings = {one.key.payer: one for one in billed.close("two")}
-    assert {name: one.outcome for name, one in closings.items() if name != "beta"} == {
-        "acme": ClosingState.BLOCKED,
-        "gamma": ClosingState.FINAL,
-    }
-    assert closings["acme"].reasons[0].startswith("acme: damaged: table 'closings' holds a row")
-    assert closings["beta"].net_minor == 630
 
 
 @given(st.data())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,21 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from cloud_jobs.billing.documents import DocumentContent, Form, charges_of
-from cloud_jobs.billing.register.close import GroupClosed, Work
+from cloud_jobs.billing.register.close import ClosedGroup, Work
 from cloud_jobs.billing.register.closing import ClosingState
 from cloud_jobs.billing.register.documents_of import issued_document
 from cloud_jobs.billing.register.errors import (
     Blocked,
-    DamagedPayer,
     NotFinal,
     NothingClosed,
     NotOneNote,
+    RegisterDamaged,
 )
-from cloud_jobs.billing.register.operations import void_invoice
-from cloud_jobs.billing.register.terminal import closing_values, closings_table
+from cloud_jobs.billing.register.operations import issue_period, void_invoice
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
 from tests.cloud_jobs.billing.documents.published_rules import broken_rules
 from tests.cloud_jobs.billing.register.billed_lake import DAYS, BilledLake, clerk, hours, used
@@ -161,10 +157,12 @@ def test_a_run_that_died_before_its_last_commit_has_closed_nothing(
 def test_nothing_is_numbered_whose_lines_are_not_there(billed: BilledLake) -> None:
     billed.close("one")
     billed.lake.open("rated_lines").delete("device = 'van-2'")
-    done = billed.issue("first")
-    assert [(type(one), one.payer) for one in done.refused] == [(DamagedPayer, "acme")]
-    # nor is anybody else held up by it
-    assert [(one.number, one.key.payer) for one in done.documents] == [("WB-EU-00000001", "beta")]
+    with pytest.raises(RegisterDamaged, match="of acme"):
+        billed.issue("first")
+    assert billed.register.documents() == []
+    assert [one.key.payer for one in issue_period(billed.register, DAYS, ["beta"], clerk=clerk("beta")).documents] == [
+        "beta"
+    ]
 
 
 def test_a_payer_of_whom_no_valid_invoice_can_be_made_is_blocked_when_it_is_closed(billed: BilledLake) -> None:
@@ -197,7 +195,7 @@ def test_what_is_closed_is_the_same_for_any_order_duplication_and_grouping(tmp_p
         billed.use(*(usage if name == "plain" else dice.sample(usage, len(usage)) + usage[:3]))
         lakes.append(billed)
 
-        def shuffled(work: Work, groups: Sequence[Any]) -> Sequence[GroupClosed]:
+        def shuffled(work: Work, groups: Sequence[Any]) -> Sequence[ClosedGroup]:
             return [work([*reversed(group)]) for group in dice.sample([*groups], len(groups))]
 
         billed.close(name, tasks=tasks, run_tasks=shuffled)
@@ -249,18 +247,3 @@ def test_a_note_from_taxed_to_not_subject_to_vat_is_refused_with_the_commands_to
         ' by itself (EN 16931, BR-O-11); run `waybill bill void WB-EU-00000001 --lake LAKE --reason "other VAT"`, then'
         " `waybill bill issue --lake LAKE --period 2026-03 --payer acme`"
     )
-
-
-def test_the_screen_of_a_closing_names_refused_fences_and_records_in_quarantine(billed: BilledLake) -> None:
-    closings = [
-        replace(one, parties=json.dumps({"conflicts": number, "refused_fences": ["fence 'x': not closed"]}))
-        for number, one in enumerate(billed.close("one"))
-    ]
-    text = io.StringIO()
-    Console(file=text, width=160).print(closings_table(closings))
-    shown = text.getvalue()
-    assert "beta: 1 records of its devices came again with another content; these are in quarantine" in shown
-    assert "acme: " not in shown
-    assert shown.count("refused, so what it was to replace was metered: fence 'x': not closed") == 1
-    assert "│ 2026-03 │" in shown
-    assert [closing_values(one)["conflicts"] for one in closings] == [0, 1]

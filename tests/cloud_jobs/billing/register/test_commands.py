@@ -170,20 +170,6 @@ def test_forms_without_a_folder_are_refused_before_anything_is_done(billed: Bill
     assert billed.register.documents() == []
 
 
-def test_a_command_that_died_before_it_wrote_is_given_again_and_writes_the_rest(
-    billed: BilledLake, tmp_path: Path
-) -> None:
-    run(billed, "close", "--period", "2026-03", "--payer", "acme")
-    run(billed, "issue", "--period", "2026-03", "--payer", "acme")
-    for form in ("pdf", "json"):
-        again = run(billed, "issue", "--period", "2026-03", "--out", str(tmp_path), "--form", "json", "--form", form)
-        assert again.exit_code == 0, again.output
-    assert sorted(one.suffix for one in tmp_path.glob("WB-EU-00000001*")) == [".json", ".pdf"]
-    (tmp_path / "WB-EU-00000001.json").write_bytes(b"mine")
-    other = run(billed, "issue", "--period", "2026-03", "--out", str(tmp_path))
-    assert (other.exit_code, (tmp_path / "WB-EU-00000001.json").read_bytes()) == (NOT_ALL, b"mine")
-
-
 @pytest.mark.parametrize("command", ["issue", "adjust"])
 def test_a_period_that_nobody_closed_is_no_success(billed: BilledLake, command: str) -> None:
     result = run(billed, command, "--period", "2026-02")

@@ -153,19 +153,6 @@ def test_signals_that_can_be_read_do_not_stand_for_positions(
     assert close(billed)["outcome"] == "final"
 
 
-def test_a_sensor_without_a_value_now_is_no_fault_while_another_signal_is_read(billed: BilledLake) -> None:
-    without = [signal(at, None) for at in range(20)]
-    first = take(billed, [*drive(range(30)), *without])
-    assert close(billed)["reasons"] == ["acme/van: none of its signals could be read: no-value 20"]
-    assert accept(billed).exit_code == 0
-    assert close(billed)["outcome"] == "final"
-    first = take(billed, [signal(31, None)], first=first)
-    assert close(billed)["outcome"] == "provisional"
-    take(billed, [signal(32)], first=first)
-    found = close(billed)
-    assert (found["outcome"], found["no_faults"]) == ("final", ["no-value 21"])
-
-
 @pytest.mark.parametrize(
     "clock_ms",
     [

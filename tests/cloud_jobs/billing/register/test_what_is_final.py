@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from rich.console import Console
-
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.certificates import certificates_from
-from cloud_jobs.billing.register.closing import ClosingState, Noticed
-from cloud_jobs.billing.register.terminal import closing_values, closings_table
+from cloud_jobs.billing.register.closing import ClosingNotes, ClosingState
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.snapshots import take_snapshot
@@ -56,7 +52,7 @@ def test_what_comes_after_an_erasure_is_billed_but_for_ways_and_those_are_counte
     assert {one.outcome for one in after} == {ClosingState.FINAL}
     # an event is 5 cents
     assert {one.key.payer: one.net_minor - before[one.key.payer] for one in after} == {"acme": 500, "beta": 0}
-    assert Noticed.of(next(one.parties for one in after if one.key.payer == "acme")).late_positions == 1
+    assert ClosingNotes.of(next(one.parties for one in after if one.key.payer == "acme")).late_positions == 1
     van, days = TenantDevice("acme", "eu-1"), BillingPeriod.parse("2026-01", "Europe/Berlin")
     found = certificates_from(made.lake, take_snapshot(made.lake, NOW), [van], (days.start, days.end))[van]
     assert (found.is_final, found.counts.late_positions) == (True, 1)
@@ -67,30 +63,14 @@ def test_what_comes_after_an_erasure_is_billed_but_for_ways_and_those_are_counte
     assert (named.found, named.outcome) == (1, ComparisonOutcome.COUNTED)
 
 
-def test_records_of_a_clock_far_off_are_said_where_the_sum_is_made(tmp_path: Path) -> None:
-    made = metered_lake(tmp_path)
-    ahead = TEN.replace(year=2040)
-    ingest(made.lake, [LakeFix("eu-1", FIXES + 2, ahead, 0.1, 0.1, is_far_off=True)])
-    state(made.lake, "eu-1", count=FIXES + 2)
-    meter(made)
-    closings = made.close("one", days=JANUARY)
-    found = {one.key.payer: (one.outcome, closing_values(one)["far_off"]) for one in closings}
-    assert found == {"acme": (ClosingState.PROVISIONAL, 1), "beta": (ClosingState.FINAL, 0)}
-    written = io.StringIO()
-    Console(file=written, width=200).print(closings_table(closings))
-    shown = written.getvalue()
-    assert "acme: 1 records of its devices are of no day, as the clock was far off" in shown
-    assert "beta:" not in shown
-
-
 def test_hours_that_keep_what_former_rules_made_of_them_are_counted(tmp_path: Path) -> None:
     made = metered_lake(tmp_path)
     declare_erasure(made.lake, Erasure(None, None, TEN + timedelta(days=10)), NOW)
-    assert {Noticed.of(one.parties).former_rules for one in made.close("one", days=JANUARY)} == {0}
+    assert {ClosingNotes.of(one.parties).former_rules for one in made.close("one", days=JANUARY)} == {0}
     publish(made, square("square", lon=5.0))
     meter(made)
     # two hours of two devices, and of one
-    found = {one.key.payer: Noticed.of(one.parties).former_rules for one in made.close("two", days=JANUARY)}
+    found = {one.key.payer: ClosingNotes.of(one.parties).former_rules for one in made.close("two", days=JANUARY)}
     assert found == {"acme": 2, "beta": 1}
 
 
