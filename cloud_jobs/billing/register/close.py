@@ -17,6 +17,7 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 import pyarrow as pa
+from deltalake import DeltaTable
 
 from cloud_jobs.billing.billing_period import BillingPeriod, days_text
 from cloud_jobs.billing.certificates import DeviceCertificate, certificates_of_spans
@@ -47,7 +48,7 @@ from cloud_jobs.billing.register.control_totals import (
 from cloud_jobs.billing.register.current_contracts import agreed_with, contract_digest
 from cloud_jobs.billing.register.errors import NoPayer
 from cloud_jobs.billing.register.ledger import Ledger
-from cloud_jobs.billing.register.operations import commit_made
+from cloud_jobs.billing.register.operations import commit_to
 from cloud_jobs.billing.register.tables import (
     Register,
     certificate_rows,
@@ -319,16 +320,16 @@ def close_period(
     # so the files of two runs are alike, whichever task ended first
     closings.sort(key=lambda one: one.key.payer)
     # first what a closing names: a crash in between leaves rows that no closing has
-    commit_made(lake, "rated_lines", lambda _: [file for group in made for file in group.lines])
-    commit_made(lake, "certificates", lambda _: [file for group in made for file in group.certificates])
+    commit_to(lake, "rated_lines", lambda *_: [file for group in made for file in group.lines])
+    commit_to(lake, "certificates", lambda *_: [file for group in made for file in group.certificates])
 
-    def files(counter: int) -> list[DataFile]:
+    def files(_: DeltaTable, counter: int) -> list[DataFile]:
         # the number is that of the commit, so an attempt that lost writes its rows anew
         rows = [closing_row(replace(one, number=counter), run.now) for one in closings]
         return _written(lake, "closings", pa.Table.from_pylist(rows, schema=TABLES["closings"].schema), run.now)
 
     # the fence: from here on the run is a closing, and each payer's newest one
-    commit_made(lake, "closings", files)
+    commit_to(lake, "closings", files)
     if unbilled is not None and payers is None and (found := _unbilled(lake, snapshot, days, contracts)):
         unbilled(found)
     return closings

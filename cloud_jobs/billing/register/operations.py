@@ -43,8 +43,8 @@ from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number
 Row = dict[str, Any]
 MakeRows = Callable[[DeltaTable], Iterable[Sequence[Row]]]
 """The rows that are to be added to a version of a table, part by part; called again at each attempt."""
-MakeFiles = Callable[[int], Sequence[DataFile]]
-"""The files that are to be added by a commit with a counter; called again at each attempt."""
+MakeFiles = Callable[[DeltaTable, int], Sequence[DataFile]]
+"""The files that are to be added to a version of a table by a commit with a counter; called again at each attempt."""
 MAX_ATTEMPTS: Final = 40
 """Of writers that meet one wins each time, so this many can begin at the same moment."""
 MAX_FAILURES: Final = 3
@@ -68,28 +68,12 @@ def post(
             return []
         return [file for rows in make(opened) for file in _written(lake, rows)]
 
-    _commit(lake, "documents", written, pause)
+    commit_to(lake, "documents", written, pause=pause)
     return register.attempted(lake.open("documents"), attempt)
 
 
-def commit_made(
-    lake: Lake,
-    table: str,
-    make: MakeFiles,
-    *,
-    pause: Callable[[float], object] = time.sleep,
-) -> None:
+def commit_to(lake: Lake, table: str, make: MakeFiles, *, pause: Callable[[float], object] = time.sleep) -> None:
     """Adds files to a table of the register, in one commit, whatever others add. Raises as `post`."""
-
-    _commit(lake, table, lambda _, counter: make(counter), pause)
-
-
-def _commit(
-    lake: Lake,
-    table: str,
-    make: Callable[[DeltaTable, int], Sequence[DataFile]],
-    pause: Callable[[float], object],
-) -> None:
     failures = 0
     for _ in range(MAX_ATTEMPTS):
         opened = lake.open(table)

@@ -163,22 +163,3 @@ def test_what_the_check_accepts_is_invoiced_in_every_form(
     for form in Form:
         assert bytes(DocumentContent(made, form))
     assert_valid(made, schemas)
-
-
-def test_most_of_what_is_drawn_is_accepted() -> None:
-    """Else the law above would say nothing."""
-    found = []
-
-    @settings(max_examples=examples(200), database=None, derandomize=True)
-    @given(SELLERS, PAYERS, TEXTS)
-    def draw(seller: Body, pays: Body, name: str) -> None:
-        found.append(
-            accepted(
-                legal_entity(**seller),
-                tariff(currency=pays["currency"]),
-                account("acme", device(), name=name, payer=payer(**pays)),
-            )
-        )
-
-    draw()
-    assert sum(found) > len(found) / 4

@@ -52,12 +52,6 @@ def test_what_is_void_and_not_issued_anew_is_not_equal(billed: BilledLake) -> No
     assert compared(billed).outcome is ComparisonOutcome.EQUAL
 
 
-def test_another_rate_of_tax_is_not_equal_until_it_is_posted(billed: BilledLake) -> None:
-    acme_agrees(billed, vat={"category": "S", "rate": "7"})
-    (found,) = wrong(billed)
-    assert (found.name, found.place, found.difference) == ("tax of the newest closing posted", "acme", 18)
-
-
 def test_another_seller_or_currency_is_not_equal_though_the_sums_are(billed: BilledLake) -> None:
     publish(billed, legal_entity(id="another", number_prefix="AN-"))
     acme_agrees(billed, legal_entity="another")

@@ -17,7 +17,6 @@ from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.reconcile import Comparison, ComparisonOutcome, Station, outcome_of, reconcile
 from cloud_jobs.reconcile.cli import DIFFERENT
 from cloud_jobs.reconcile.comparison import summed
-from tests.cloud_jobs.billing.contracts.makers import account, device
 from tests.cloud_jobs.billing.register.billed_lake import NOW, BilledLake
 from tests.cloud_jobs.billing.register.metered_lake import (
     FIXES,
@@ -26,7 +25,6 @@ from tests.cloud_jobs.billing.register.metered_lake import (
     TEN,
     meter,
     metered_lake,
-    publish,
     state,
 )
 from tests.system.lake_of_fixes import LakeFix, cover, ingest
@@ -115,15 +113,6 @@ def test_records_that_a_device_states_and_that_did_not_come_are_named_at_the_dev
     found = wrong(billed)
     assert stations(found) == {Station.DEVICE}
     assert [(one.place, one.difference) for one in found] == [("all devices", -3), ("acme/eu-8", -3)]
-
-
-def test_a_device_that_fell_silent_is_unknown_for_who_pays_for_it(billed: BilledLake) -> None:
-    publish(billed, account("acme", device("eu-1", tenant="acme"), device("eu-8", tenant="acme")))
-    billed.close("two", days=JANUARY)
-    cover(billed.lake, {DeviceStream("acme", "eu-8", 7): Coverage(stated_us=1_000_000, complete_until_us=1_000_000)})
-    meter(billed)
-    found = [one for one in wrong(billed) if one.station is Station.DEVICE]
-    assert [(one.place, one.outcome) for one in found] == [("acme/eu-8", ComparisonOutcome.UNKNOWN)]
 
 
 def late_fixes(billed: BilledLake, day: int, count: int = 3) -> None:

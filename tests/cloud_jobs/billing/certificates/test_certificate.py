@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.certificates import CertificateState, ClosedState, Decision, DeviceCounts, certify
-from cloud_jobs.billing.certificates.certificate import DeviceCertificate, HeardRecords
+from cloud_jobs.billing.certificates.certificate import DeviceCertificate
 from cloud_jobs.billing.usage import Reach
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
 from tests.cloud_jobs.billing.certificates.histories import BEGIN_US, DAY_US, DAYS, Buffer, buffers, ingested
@@ -152,24 +151,6 @@ def test_a_device_that_fell_silent_with_records_unsent_is_silent_since_its_last_
     assert certificate.since == datetime(2026, 9, 8, 12, tzinfo=UTC)
     assert certificate.reasons == ("silent since 2026-09-08T12:00:00Z",)
     assert not certificate.is_final
-
-
-def test_a_buffer_that_never_stated_anything_says_nothing_of_the_others() -> None:
-    epochs = epoch_of("2026-01-01"), epoch_of("2026-09-10"), epoch_of("2026-09-20")
-    known = stream((1, 35), stated="2026-10-02"), stream((1, 5), stated="2026-09-20"), Coverage(IntervalSet([(1, 4)]))
-    streams = dict(zip(epochs, known, strict=True))
-    came = {epoch: HeardRecords(at, SEPTEMBER.start, SEPTEMBER.start) for at, epoch in enumerate(epochs, 3)}
-
-    def found(streams: Mapping[int, Coverage], heard: Mapping[int, HeardRecords]) -> tuple[str, int | None]:
-        one = certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, streams, heard=heard)
-        return one.reasons[0], one.heard and one.heard.records
-
-    wordless = f"buffer {epochs[2]}: never stated what it has"
-    assert found(streams, {}) == (wordless, None)
-    at = "2026-09-01T00:00:00Z"
-    assert found(streams, came) == (f"{wordless}; 5 records of the period came, from {at} to {at}", 5)
-    alone = {epochs[2]: known[2], epochs[0]: Coverage(IntervalSet([(1, 2)]))}
-    assert found(alone, came) == (f"never stated what it has; 8 records of the period came, from {at} to {at}", 8)
 
 
 def test_a_number_that_may_have_been_drawn_by_chance_says_no_time() -> None:

@@ -223,25 +223,6 @@ def test_a_pool_that_begins_anew_within_a_month_is_named(begin: str, change: dic
     assert any("are given once more" in one for one in checked(first, later).notices) is anew
 
 
-def test_a_zone_that_is_mistyped_is_named_with_the_line_of_its_price(tmp_path: Path, lake: Path) -> None:
-    (tmp_path / "fences.geojson").write_text(json.dumps(fence("depot")), encoding="utf-8")
-    (tmp_path / "contracts.toml").write_text(
-        '[[tariff]]\nid = "standard"\neffective_from = 2026-01-01T00:00:00Z\ncurrency = "EUR"\nprices = [\n'
-        '  { meter = "distance", unit = "km", unit_amount = 0.45 },\n'
-        '  { meter = "distance", unit = "km", unit_amount = 0.45, zone = "depo" },\n]\n',
-        encoding="utf-8",
-    )
-    status, _, said = run(tmp_path / "fences.geojson", tmp_path / "contracts.toml")
-    place = f"{tmp_path / 'contracts.toml'}:7"
-    assert (status, said.startswith(f"warning: not in these files: {place}: tariff 'standard': prices.1")) == (0, True)
-    status, _, said = run(tmp_path / "fences.geojson", tmp_path / "contracts.toml", "--lake", lake)
-    assert (status, said.startswith(f"{place}: tariff 'standard': prices.1 is for distance in zone 'depo'")) == (
-        1,
-        True,
-    )
-    assert "did you mean 'depot'?" in said
-
-
 def test_an_end_that_leaves_devices_or_children_to_nobody_is_said() -> None:
     until = "2026-05-01T00:00:00+02:00"
     ended = account("acme", device(), effective_until=until)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloud_jobs.billing.contracts import MetersForgotten, OtherZoneThanBefore, SharedNumberPrefix
+from cloud_jobs.billing.contracts import OtherZoneThanBefore, SharedNumberPrefix
 from tests.cloud_jobs.billing.contracts.makers import (
     APRIL,
     MARCH,
@@ -14,7 +14,6 @@ from tests.cloud_jobs.billing.contracts.makers import (
     faults_of,
     legal_entity,
     payer,
-    price,
     tariff,
 )
 
@@ -50,25 +49,3 @@ def test_two_sellers_with_one_prefix_of_numbers_block_their_payers_and_no_others
         assert isinstance(fault, SharedNumberPrefix)
         assert "the legal entities 'waybill-eu' and 'waybill-us' have one number_prefix, 'WB-EU-'" in str(fault)
     assert faults_of(made, "kaze") == []
-
-
-def test_a_version_that_forgets_a_meter_blocks_who_uses_it_and_one_that_says_so_blocks_nobody() -> None:
-    entry = price("2.50", meter="entry", unit="each", zone="*")
-    sells, forgets = tariff(price(), entry), tariff(price(), effective_from=MID_MARCH)
-    there = (legal_entity(), account("acme", device()), account("beta", device("b"), tariff="other"), sells)
-    made = contracts(*there, tariff(id="other"), forgets)
-    (fault,) = faults_of(made)
-    assert isinstance(fault, MetersForgotten)
-    assert str(fault) == (
-        "tariff 'standard' from 2026-03-20T00:00:00Z has no price for entry, which is sold until then: it would "
-        'be free in silence; give a price (0: it is free), or write not_sold = ["entry"]'
-    )
-    assert faults_of(made, "beta") == []
-    for said in (
-        forgets | {"not_sold": ["entry"]},
-        tariff(price(), entry | {"unit_amount": "0"}, effective_from=MID_MARCH),
-    ):
-        assert faults_of(contracts(*there, said)) == []
-    # said once: a version after one that does not sell it forgets nothing
-    later = tariff(price("0.5"), effective_from=MID_APRIL)
-    assert faults_of(contracts(*there, forgets | {"not_sold": ["entry"]}, later), period=APRIL) == []

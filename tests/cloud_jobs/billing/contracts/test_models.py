@@ -148,35 +148,6 @@ def test_a_tariff_that_contradicts_itself_is_refused(body: dict[str, Any], said:
     assert said in faults(Tariff, body)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        tariff(
-            tiered(("100", "1"), ("200.5", "0.8"), (None, "0.5"), tier_mode="volume", allowance="10", pool="account")
-        ),
-        tariff(price(zone="port", window="peak"), price(zone="*"), windows=[window(), PEAK]),
-        tariff(
-            price(meter="event", unit="each", window="night"), price(meter="event", unit="each"), windows=[window()]
-        ),
-        tariff(
-            price(),
-            tiered(("1", "1"), (None, "2"), meter="duration", unit="min"),
-            caps=[DAILY | {"meters": ["distance"]}],
-        ),
-        tariff(price(), tiered(("1", "1"), (None, "2"), meter="duration", unit="h"), caps=[DAILY | {"per": "period"}]),
-        tariff(price("0.000000000001"), minimum_amount="5.10", caps=[DAILY, DAILY | {"pool": "account"}]),
-        tariff(price(), currency="KWD", minimum_amount="0.005"),
-        tariff(price(meter="crossing", unit="each", zone="*"), price(meter="transmitted", unit="GB")),
-        tariff(prices=[], minimum_amount="9"),
-        tariff(minimum_amount="9", proration="whole", minimum_without_devices=True),
-        tariff(price(pool_id="km", allowance="9"), price("2", zone="*", pool_id="km", allowance="9000", unit="m")),
-    ],
-)
-def test_a_tariff_may_have_tiers_windows_caps_and_a_minimum(body: dict[str, Any]) -> None:
-    made = Tariff.model_validate(body)
-    assert Tariff.model_validate_json(made.model_dump_json(exclude_defaults=True)) == made
-
-
 @given(st.lists(st.integers(0, QUARTERS_OF_A_WEEK - 1), min_size=1, max_size=3, unique=True), st.integers(1, 96))
 def test_the_quarters_of_windows_are_those_that_their_times_say(begins: list[int], length: int) -> None:
     names = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")

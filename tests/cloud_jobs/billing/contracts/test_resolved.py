@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts import (
     Assigned,
-    ChangesInsidePeriod,
     Contracts,
     DeviceInTwoAccounts,
     MissingParent,
@@ -85,13 +84,6 @@ def test_the_version_in_force_at_each_quarter_counts_for_tariff_and_devices() ->
     assert spans == [(START, MID, "standard"), (MID, END, "cheap")]
 
 
-def test_a_device_that_moves_on_the_20th_is_billed_to_each_account_for_its_time() -> None:
-    there = account("acme", device(end=MID_MARCH))
-    made = contracts(legal_entity(), tariff(), there, account("beta", device(begin=MID_MARCH)))
-    assert made.contract_of("acme", MARCH).assigned == (Assigned("fleet", "van-1", START, MID, "acme", "eu"),)
-    assert made.contract_of("beta", MARCH).assigned == (Assigned("fleet", "van-1", MID, END, "beta", "eu"),)
-
-
 def test_a_device_in_two_accounts_blocks_both_for_the_periods_that_overlap_and_no_other_payer() -> None:
     made = contracts(*WHOLE, account("beta", device(begin=MID_APRIL)), account("gamma", device("van-3")))
     assert faults_of(made, "acme", MARCH) == faults_of(made, "beta", MARCH) == faults_of(made, "gamma", APRIL) == []
@@ -140,17 +132,6 @@ def test_a_later_good_publication_unblocks_also_where_the_moment_of_the_bad_one_
     assert made.refused == ()
     amounts = [span.tariff.prices[0].unit_amount for span in made.contract_of("acme", APRIL).accounts[0].spans]
     assert amounts == [Decimal("0.45"), Decimal("0.5")]
-
-
-def test_a_parent_that_changes_within_the_period_blocks_both_payers() -> None:
-    moved = account("child", device("v"), parent="beta", effective_from=MID_MARCH)
-    made = contracts(*WHOLE, account("beta"), account("child", device("v"), parent="acme"), moved)
-    for payer_id in ("acme", "beta"):
-        (fault,) = faults_of(made, payer_id)
-        assert isinstance(fault, ChangesInsidePeriod)
-        assert "the parent of account 'child' changes from 'acme' to 'beta'" in str(fault)
-    assert faults_of(made, "acme", APRIL) == faults_of(made, "beta", APRIL) == []
-    assert made.contract_of("beta", APRIL).devices == (("fleet", "v"),)
 
 
 def test_a_parent_that_is_not_there_is_named_and_blocks_no_other_tree() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from hypothesis import given, settings
@@ -16,8 +15,6 @@ from tests.cloud_jobs.billing.rating.worlds import ALWAYS, Row, World, assigned,
 from tests.examples import examples
 
 few = settings(max_examples=examples(30), deadline=None)
-FIRST = datetime(2026, 3, 1, 12, tzinfo=UTC)
-KM = 1_000_000
 
 
 def caps_of(per: str) -> list[list[dict[str, Any]]]:

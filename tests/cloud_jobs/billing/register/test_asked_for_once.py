@@ -57,25 +57,6 @@ def test_a_device_that_went_to_another_payer_is_not_asked_for_by_both(tmp_path: 
     assert asked_for(billed) == {"van-1": 450, "van-2": 180}
 
 
-def test_two_parents_that_swap_their_children_are_adjusted_by_one_command(tmp_path: Path) -> None:
-    mine, theirs = account("x", device("van-1"), parent="pa"), account("y", device("van-2"), parent="pb")
-    billed, agreed = small_fleet(tmp_path, account("pa", device("van-3")), account("pb"), mine, theirs)
-    billed.close("one")
-    issue(billed, "first")
-    agree_more(
-        billed,
-        agreed,
-        account("x", device("van-1"), parent="pb"),
-        account("y", device("van-2"), parent="pa"),
-    )
-    billed.close("two")
-    # one of them alone waits for the other one, whichever it is
-    assert [type(one) for one in adjust(billed, "second", ["pa"]).refused] == [InvoicedToAnother]
-    assert [type(one) for one in adjust(billed, "third", ["pb"]).refused] == [InvoicedToAnother]
-    assert changes(adjust(billed, "fourth")) == [("pa", -270), ("pb", 270)]
-    assert asked_for(billed) == SMALL
-
-
 def test_who_waits_for_an_invoice_that_stays_keeps_those_waiting_that_wait_for_it(tmp_path: Path) -> None:
     billed, agreed = small_fleet(
         tmp_path, account("pa", device("van-1")), account("pb", device("van-2")), account("pc", device("van-3"))

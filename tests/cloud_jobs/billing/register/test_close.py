@@ -57,25 +57,6 @@ def test_a_month_is_closed_issued_and_shown_again_as_it_was(billed: BilledLake) 
     assert sum(charge.amount_minor for charge in charges_of(made)) == 720
 
 
-def test_what_came_late_is_a_debit_note_and_what_was_too_much_a_credit_note(billed: BilledLake) -> None:
-    billed.close("one")
-    billed.issue("first")
-    for name, metres in (("two", 20_000), ("three", 12_000)):
-        billed.use(used("van-1", metres))
-        billed.close(name)
-        billed.adjust(f"adjust {name}")
-    documents = billed.register.documents(["acme"])
-    assert [(one.type.name, one.net_minor) for one in documents] == [
-        ("INVOICE", 720),
-        ("DEBIT_NOTE", 450),
-        ("CREDIT_NOTE", -360),
-    ]
-    note = issued_document(billed.register, documents[-1].number)
-    assert note["preceding_invoice"]["preceding_invoice_reference"] == "WB-EU-00000001"
-    assert note["document_totals"]["invoice_total_amount_without_vat"]["text"] == "3.60"
-    assert [charge.key.device for charge in charges_of(note)] == ["van-1"]
-
-
 def test_an_open_device_makes_its_payer_provisional_and_no_other(tmp_path: Path) -> None:
     billed = BilledLake.create(tmp_path, "van-1", "van-2", "van-4")
     billed.publish(*FLEET)

@@ -17,8 +17,8 @@ from cloud_jobs.billing.register.errors import Blocked
 from cloud_jobs.lake.coverage import SeqRanges
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from tests.cloud_jobs.billing.register.billed_lake import NOW, BilledLake
-from tests.cloud_jobs.billing.register.metered_lake import FIXES, JANUARY, TEN, meter, metered_lake, publish, state
-from tests.system.lake_of_fixes import LakeFix, ingest, square
+from tests.cloud_jobs.billing.register.metered_lake import FIXES, JANUARY, TEN, meter, metered_lake, state
+from tests.system.lake_of_fixes import LakeFix, ingest
 from waybill.record import IntervalSet
 
 
@@ -90,16 +90,6 @@ def test_a_record_that_is_there_twice_is_named(metered: BilledLake) -> None:
     assert_only_acme_is_refused(metered)
 
 
-def test_a_record_of_another_month_that_is_gone_is_named_too(metered: BilledLake) -> None:
-    ingest(metered.lake, [LakeFix("us-1", FIXES + 2, TEN - timedelta(days=90), 0.5, 0.5)])
-    state(metered.lake, "us-1", count=FIXES + 2)
-    meter(metered)
-    assert close(metered)["acme"].outcome is not ClosingState.BLOCKED
-    metered.lake.open("records").delete(f"device = 'us-1' and seq = {FIXES + 2}")
-    assert close(metered)["acme"].reasons == ("received records in the table of acme/us-1: 61 instead of 62",)
-    assert_only_acme_is_refused(metered)
-
-
 @pytest.mark.parametrize("column", ["events", "content_bytes"])
 def test_a_row_of_usage_that_was_written_over_is_named(metered: BilledLake, column: str) -> None:
     row = row_in_force(metered, "eu-1", "*")
@@ -128,17 +118,6 @@ def test_of_days_with_erased_positions_nothing_is_compared(metered: BilledLake) 
     (records, *_) = json.loads(close(metered)["acme"].control_totals)
     # the other device of acme is compared
     assert (records["expected"], records["found"]) == (61, 61)
-
-
-def test_usage_of_other_fences_than_those_of_the_snapshot_is_provisional_until_it_is_computed(
-    metered: BilledLake,
-) -> None:
-    publish(metered, square("square", side=0.02))
-    found = close(metered)
-    assert {one.outcome for one in found.values()} == {ClosingState.PROVISIONAL}
-    assert found["acme"].reasons == ("usage was computed with other fences than those of the snapshot",)
-    meter(metered)
-    assert {one.outcome for one in close(metered, "two").values()} == {ClosingState.FINAL}
 
 
 @pytest.mark.parametrize(

@@ -15,20 +15,17 @@ import pytest
 from deltalake import DeltaTable
 
 from cloud_jobs.billing.documents import DocumentType
-from cloud_jobs.billing.register.closing import Closing, ClosingState
+from cloud_jobs.billing.register.closing import Closing
 from cloud_jobs.billing.register.documents_of import DocumentMaker
 from cloud_jobs.billing.register.errors import (
-    AlreadyIssued,
     AlreadyVoid,
-    NotClosed,
-    NotFinal,
 )
 from cloud_jobs.billing.register.ledger import IssuedDocument, PostedChange, check_numbers
 from cloud_jobs.billing.register.operations import (
     Clerk,
     PostingResult,
     adjust_period,
-    commit_made,
+    commit_to,
     issue_period,
     void_invoice,
 )
@@ -72,12 +69,12 @@ def register(tmp_path: Path) -> Register:
 
 
 def close(register: Register, *closings: Closing) -> None:
-    def make(counter: int) -> list[DataFile]:
+    def make(_: DeltaTable, counter: int) -> list[DataFile]:
         rows = [closing_row(one, NOW) | {"number": counter} for one in closings]
         made = pa.Table.from_pylist(rows, schema=TABLES["closings"].schema)
         return write_data_files(register.lake.files("closings"), made, NOW, table="closings")
 
-    commit_made(register.lake, "closings", make)
+    commit_to(register.lake, "closings", make)
 
 
 def of(payer: str, amount: int, snapshot: int = 1, **others: Any) -> Closing:
@@ -100,16 +97,6 @@ def check(register: Register, expected: int) -> list[IssuedDocument]:
     register.ledger(register.lake.open("documents"), {one.key for one in documents})
     assert len(documents) == expected
     return documents
-
-
-def test_all_that_is_final_is_issued_at_once_and_the_rest_is_said(register: Register) -> None:
-    close(register, of("acme", 900), of("beta", 100, outcome=ClosingState.PROVISIONAL, reasons=("x is silent",)))
-    done = issued(register, "first", ["acme", "beta", "gamma"])
-    assert [one.number for one in done.documents] == ["WAYBILL-EU-00000001"]
-    assert {type(one): one.payer for one in done.refused} == {NotFinal: "beta", NotClosed: "gamma"}
-    again = issued(register, "second")
-    assert (again.documents, {type(one) for one in again.refused}) == ([], {AlreadyIssued, NotFinal})
-    check(register, 1)
 
 
 def test_clerks_at_one_moment_issue_each_period_once(register: Register) -> None:
