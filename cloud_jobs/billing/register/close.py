@@ -205,8 +205,8 @@ def closed_empty(run: ClosingRun, posted: Closing) -> ClosedPayer:
 
 
 def _without_devices(closing: Closing) -> str:
-    if closing.outcome is ClosingState.BLOCKED:
-        # perhaps even its seller was not known
+    if closing.parties == canonical_text({}):
+        # it was blocked, or is a former payer's that was: perhaps even its seller was not known
         return closing.parties
     with row_fault_as_error("closings", {"payer": closing.key.payer, "parties": closing.parties}):
         parties = Parties.parse(closing.parties)

@@ -17,6 +17,7 @@ from cloud_jobs.billing.register.errors import (
     Blocked,
     InvoicedToAnother,
     NothingToAdjust,
+    NothingToIssue,
     OtherSeller,
     OutdatedClosing,
 )
@@ -31,6 +32,7 @@ from tests.cloud_jobs.billing.register.correcting import (
     adjust,
     agree,
     billed_in,
+    changes,
     issue,
     posted,
 )
@@ -157,3 +159,17 @@ def test_who_pays_no_more_while_nobody_pays_instead_keeps_its_invoice(
     agree(billed, *corrected, OWN)
     billed.close("three")
     assert adjust(billed, "third").documents == []
+
+
+def test_a_closing_that_was_blocked_holds_up_nobody_once_another_one_pays(billed: BilledLake) -> None:
+    agree(billed, account("acme", device("van-1"), tariff="unknown"))
+    assert {one.key.payer: one.outcome for one in billed.close("one")}["acme"] is ClosingState.BLOCKED
+    agree(billed, account("acme", device("van-1"), tariff="unknown"), CHILD)
+    assert {one.key.payer: (one.outcome, one.net_minor) for one in billed.close("two")} == {
+        "acme": (ClosingState.FINAL, 0),
+        "beta": (ClosingState.FINAL, 630),
+    }
+    done = issue(billed, "first")
+    assert ([type(one) for one in done.refused], changes(done)) == ([NothingToIssue], [("beta", 630)])
+    found = reconcile(billed.lake, take_snapshot(billed.lake, NOW), DAYS, None, now=NOW)
+    assert "acme" not in {one.place for one in found.comparisons if one.outcome is ComparisonOutcome.DIFFERENT}
