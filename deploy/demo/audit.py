@@ -29,7 +29,7 @@ from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS, WHOLE_DEVICE
 from cloud_jobs.lake.snapshots import Snapshot, take_snapshot
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.reconcile import ComparisonOutcome, Reconciled, reconcile
+from cloud_jobs.reconcile import ComparisonOutcome, Reconciliation, reconcile
 from cloud_jobs.reconcile.cli import reconciled_table
 from deploy.demo.processes import LockedOut
 from deploy.demo.watching import AlertFindings, CanaryFindings, FaultFindings
@@ -138,7 +138,7 @@ class DemoProof:
     """All stations of the period side by side for the customers, and one line of an invoice taken apart."""
 
     payers: tuple[str, ...]
-    reconciled: Reconciled
+    reconciled: Reconciliation
     explained: ExplainedLine
 
     @property
