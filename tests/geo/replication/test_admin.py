@@ -23,7 +23,7 @@ from geo.replication import (
     Registration,
     WrongCluster,
 )
-from geo.replication.admin import RestRequest, RestResponse, parse_response
+from geo.replication.admin import RestAnswer
 from geo.replication.apply import _make, cluster_data
 from geo.replication.cluster_state import BrokerDefaults, read_defaults, read_registration
 from geo.replication.errors import NoConnection, UnusableAccess
@@ -122,9 +122,11 @@ def test_an_answer_that_is_not_pulsars_is_no_cluster(broker: Callable[[str], Fak
 def test_what_somebody_answered_is_shown_on_one_short_line_that_moves_no_cursor(
     status: int, content_type: str, body: bytes
 ) -> None:
-    request = RestRequest("eu", "http://eu", "GET x")
+    answer = RestAnswer(
+        cluster="eu", url="http://eu", action="GET x", status=status, content_type=content_type, body=body
+    )
     with pytest.raises((AdminRefused, ClusterUnreachable)) as refused:
-        parse_response(request, RestResponse(status, content_type, body), CLUSTERS, 409)
+        answer.value(CLUSTERS, 409)
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 600
 
@@ -288,14 +290,13 @@ def test_a_registration_that_could_not_be_read_is_not_written_anew_without_what_
     assert {method for method, *_ in one.asked} == {"GET"}
 
 
-@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{"])
-def test_an_answer_that_comes_byte_by_byte_ends_at_the_time_out(head: bytes) -> None:
+def test_an_answer_that_comes_byte_by_byte_ends_at_the_time_out() -> None:
     closing = Event()
 
     def drip(server: socket.socket) -> None:
         connection, _ = server.accept()
         with connection, contextlib.suppress(OSError):
-            connection.sendall(head)
+            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{")
             while not closing.wait(0.05):
                 connection.sendall(b"H")
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
 from geo.replication import AdminClient, Change, ClusterUnreachable, ReplicationError, Topology
-from geo.replication.admin import RestResponse
+from geo.replication.admin import RestAnswer
 from geo.replication.apply import _make, _pending
 from geo.replication.cli import ReplicationCollector, _disconnected, summary
 from geo.replication.link_probe import Observation, observe
@@ -41,14 +41,15 @@ class Recorded(AdminClient):
 
     def _request(
         self, method: str, path: str, body: object, query: Mapping[str, str | bool], *, unread_with: str | None = None
-    ) -> RestResponse:
+    ) -> RestAnswer:
+        asked = {"cluster": self.cluster, "url": self.url, "action": f"{method} {path}"}
         if method != "GET":
             json.dumps(body, allow_nan=False, ensure_ascii=False).encode()
-            return RestResponse(204, "", b"")
+            return RestAnswer(**asked, status=204, content_type="")
         found = self.answers.get(path, GONE)
         if found is GONE:
-            return RestResponse(404, "application/json", b'{"reason": "not there"}')
-        return RestResponse(200, "application/json", json.dumps(found).encode())
+            return RestAnswer(**asked, status=404, body=b'{"reason": "not there"}')
+        return RestAnswer(**asked, status=200, body=json.dumps(found).encode())
 
 
 def topology() -> Topology:
