@@ -7,7 +7,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -29,7 +29,7 @@ from edge_agent.enrolment.enrolment_loop import EnrolmentLoop, EnrolmentParts
 from edge_agent.errors import LinkError, StoreInUse
 from edge_agent.intake.intake_loop import IntakeLoop
 from edge_agent.intake.messages import UNHEALTHY
-from edge_agent.intake.record_intake import Intake, IntakeParts, topic_moves
+from edge_agent.intake.record_intake import Intake, IntakeParts
 from edge_agent.process import flash_bytes
 from edge_agent.store.buffer import RESERVE_BYTES, Buffer
 from edge_agent.store.clock_correction import ClockCorrector
@@ -53,24 +53,6 @@ def held_classes(settings: AgentSettings, usage: DataUsage) -> dict[str, str]:
         for index, one in enumerate(settings.classes)
         if index not in allowed
     }
-
-
-def newly_held(
-    former: AgentSettings, proposed: AgentSettings, usage: DataUsage, waiting: Collection[int] = ()
-) -> list[str]:
-    """The topic filters whose records may be sent with the former settings, and not with the proposed ones.
-
-    Judged by topic, because a push may also move topics into a class that has to wait; then the classes, of those that
-    have records `waiting`, that wait themselves.
-    """
-    before, after = _allowed(former, usage), _allowed(proposed, usage)
-    moves = topic_moves(former.classes, proposed.classes, former.intake.topic)
-    topics = [
-        one for (old, new), filters in sorted(moves.items()) if old in before and new not in after for one in filters
-    ]
-    held = (before - after) & set(waiting)
-    stored = [f"what waits in class {one.name}" for index, one in enumerate(former.classes) if index in held]
-    return list(dict.fromkeys(topics)) + stored
 
 
 def _allowed(settings: AgentSettings, usage: DataUsage) -> frozenset[int]:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 import json
 import os
 import signal
@@ -18,7 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -30,7 +29,6 @@ from edge_agent.agent import (
     current_state,
     health_state,
     is_alive,
-    newly_held,
 )
 from edge_agent.checking import problems, warnings
 from edge_agent.clocks import SystemClocks
@@ -38,133 +36,13 @@ from edge_agent.config import AgentSettings
 from edge_agent.errors import AgentError, StoreError, StoreVersion
 from edge_agent.inspection import read_status
 from edge_agent.process import notify, watchdog_interval_s
-from edge_agent.push.pushed import NO_ACKNOWLEDGEMENT, EffectiveSettings, PushRefused, Trial, effective_settings
-from waybill.daemon.backoff import Backoff
-from waybill.daemon.durable_file import replace_durably
+from edge_agent.push.pushed import EffectiveSettings, PushRefused, effective_settings
+from edge_agent.push.trial import NO_ACKNOWLEDGEMENT, PushSignatures, RetryTimes, Trial, TrialEvaluator
 from waybill.daemon.logs import LineLimit, start_logging
 from waybill.settings import SettingsError, load
 
 if TYPE_CHECKING:
     from waybill.daemon.status_server import StatusServer
-
-
-# Which pushes a device looks at: those that a trusted operator signed for it, none older than the newest one.
-
-VERSION_FILE: Final = "pushed-version.json"
-"""Beside the buffer: the newest version that was taken, and what it said. It goes on after a restart."""
-
-
-class PushSignatures:
-    """Opens what is pushed to one device. The settings are those of its own file, which no push can change."""
-
-    def __init__(self, settings: AgentSettings) -> None:
-        self._push = settings.push
-        self._device = f"{settings.device.tenant}/{settings.device.id}"
-        self._file: Path = settings.buffer.path / VERSION_FILE
-
-    def open(self, text: bytes, now: datetime) -> bytes:
-        """The settings of a push that may be tried. Raises PushRefused, which says why; SettingsError; OSError.
-
-        The newest version is noted before its settings are looked at: whatever becomes of them, no older ones follow.
-        """
-        if self._push.unsigned:
-            return text
-        if self._push.operators is None:
-            raise PushRefused("this device trusts no operator's key: its own file names them, push.operators")
-        # only a device that is pushed something needs the library that checks signatures
-        from waybill.identity.errors import SignatureRefused  # noqa: PLC0415
-        from waybill.identity.signatures import (  # noqa: PLC0415
-            read_operators,
-            read_signed_push,
-            verify_push,
-        )
-
-        try:
-            push = read_signed_push(text)
-            verify_push(read_operators(self._push.operators), push, self._device, now)
-        except SignatureRefused as refused:
-            raise PushRefused(str(refused)) from refused
-        # only of what an operator signed: nobody else can make a device look at its disk
-        newest, digest = self._newest()
-        mine = hashlib.sha256(push.settings).hexdigest()
-        if push.version < newest:
-            raise PushRefused(f"older: version {push.version}, and version {newest} was taken already")
-        if push.version == newest and digest != mine:
-            raise PushRefused(f"older: version {newest} was taken already, and said something else")
-        # a push that is known writes nothing: it comes again with every connection
-        if push.version > newest:
-            noted = {"device": self._device, "version": push.version, "sha256": mine}
-            replace_durably(self._file, json.dumps(noted).encode())
-        return push.settings
-
-    def _newest(self) -> tuple[int, str]:
-        """Of this device. What is damaged is an error: to forget the newest version would let an older one in."""
-        try:
-            found = json.loads(self._file.read_bytes())
-            if found["device"] != self._device:
-                return 0, ""
-            return int(found["version"]), str(found["sha256"])
-        except FileNotFoundError:
-            return 0, ""
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise PushRefused(
-                f"{self._file} is damaged, so it is not known which version is the newest: remove it on the device"
-            ) from error
-
-
-# When pushed settings have proven themselves, when not, and when to try again. Pure: handed the time.
-
-Verdict = Literal["running", "confirmed", "failed", "nothing to send", "holds back"]
-MAX_RETRY_S = 21_600.0
-
-
-class TrialEvaluator:
-    """One trial: confirmed by an acknowledgement and a quarter of `confirm_s` without an error, else failed."""
-
-    def __init__(self, now_s: float, confirm_s: float) -> None:
-        self._until_s = now_s + confirm_s
-        self._steady_s = confirm_s / 4
-        self._good_since_s: float | None = None
-        self._was_connected = False
-
-    def evaluate(
-        self, now_s: float, *, is_connected: bool, is_acked: bool, is_well: bool, batches: int, holds_back: bool = False
-    ) -> Verdict:
-        """The verdict now. `is_acked`: the present connection brought an acknowledgement of `batches` that were sent.
-
-        A trial in which nothing was there to send says nothing about the settings. One that `holds_back` what flowed
-        before ends at once: what it takes in may have to wait for another link.
-        """
-        if holds_back:
-            return "holds back"
-        self._was_connected = self._was_connected or is_connected
-        if not (is_acked and is_well):
-            self._good_since_s = None
-        elif self._good_since_s is None:
-            self._good_since_s = now_s
-        if self._good_since_s is not None and now_s - self._good_since_s >= self._steady_s:
-            return "confirmed"
-        if now_s < self._until_s:
-            return "running"
-        return "nothing to send" if self._was_connected and batches == 0 else "failed"
-
-
-class RetryTimes:
-    """When a proposal that was taken back is tried again: `first_s` later, then twice as long each time."""
-
-    def __init__(self, first_s: float) -> None:
-        # Without jitter: a trial is one device's own, and a fleet was not refused at one moment.
-        self._backoff = Backoff(first_s, MAX_RETRY_S, lambda: 1.0)
-        self.due_s = 0.0
-
-    def schedule_next(self, now_s: float) -> None:
-        """A trial ended without a confirmation."""
-        self.due_s = now_s + self._backoff.take_delay_s()
-
-    def reset(self) -> None:
-        """A new proposal."""
-        self._backoff.reset()
-        self.due_s = 0.0
 
 
 log = structlog.get_logger("edge_agent")
@@ -174,9 +52,6 @@ EXPIRE_EVERY_S = 60.0
 SUPPRESSED_EVERY_S = 10.0
 """How often it is said which log lines were suppressed."""
 MAX_PUSHES = 8
-MAX_NAMED = 8
-"""Topics that one answer names."""
-HOLD_BACK = "they hold back what flowed before: "
 PUSH_EVERY_S = 1.0
 """One push in so long is looked at: each may write to flash."""
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
@@ -223,8 +98,6 @@ class Daemon:
         self._signatures = PushSignatures(base)
         self._pushes: deque[bytes] = deque(maxlen=MAX_PUSHES)
         self._next_push_s = 0.0
-        if whose := self._trial.archive_foreign():
-            log.warning("pushed settings of another device or machine are archived", pushed_to=whose)
         cut_short = self._trial.recover()
         self._present = self._settings()
         self._agent = self._new_agent()
@@ -232,7 +105,6 @@ class Daemon:
         self._health: StatusServer | None = None
         self._serve_health()
         self._evaluator: TrialEvaluator | None = None
-        self._former = base
         self._started_s = time.monotonic()
         self._retries = RetryTimes(base.push.retry_after_s)
         self._expire_at_s = 0.0
@@ -277,7 +149,7 @@ class Daemon:
         elif self._pushes and now_s >= self._next_push_s:
             self._next_push_s = now_s + PUSH_EVERY_S
             self._try_pushed(self._pushes.popleft())
-        elif self._trial.is_waiting and now_s >= self._retries.due_s:
+        elif self._trial.waiting is not None and now_s >= self._retries.due_s:
             self._try(self._trial.begin_again)
         if now_s >= self._expire_at_s:
             self._expire_at_s = now_s + EXPIRE_EVERY_S
@@ -323,7 +195,6 @@ class Daemon:
             self._settings()
             if not begin():
                 return
-            proposed = self._settings().settings
         except PushRefused as error:
             self._report("refused", str(error))
             return
@@ -335,12 +206,8 @@ class Daemon:
             self._report("refused", "it cannot be handled")
             return
         log.info("trying pushed settings")
-        self._former = self._agent.settings
         if text:
             self._retries.reset()
-        if held := self._held_by(proposed):
-            self._take_back(HOLD_BACK + held, counts=False)
-            return
         self._restart()
         self._evaluator = TrialEvaluator(time.monotonic(), self._agent.settings.push.confirm_s)
 
@@ -350,7 +217,7 @@ class Daemon:
             self._trial.take_back(counts=False)
         self._retries.schedule_next(time.monotonic())
         log.warning("pushed settings cannot be tried now", reason=reason)
-        if text and self._trial.is_waiting_with(text):
+        if text and self._trial.waiting == text:
             self._report_taken_back(reason)
         elif text:
             self._report("refused", f"not tried, for nothing that is wrong with them: {reason}")
@@ -361,22 +228,20 @@ class Daemon:
             self._refuse_trial(self._present.reason)
             return
         drainer = self._agent.drainer
-        held = self._held_by(self._agent.settings)
         verdict = evaluator.evaluate(
             now_s,
             is_connected=drainer.health.connected_region is not None,
             is_acked=drainer.health.region_acked is not None,
             is_well=drainer.health.is_healthy,
             batches=drainer.dispatcher.counters.batches,
-            holds_back=bool(held),
         )
         if verdict == "running":
             return
         if verdict == "confirmed":
             self._confirm()
             return
-        reasons = {"failed": NO_ACKNOWLEDGEMENT, "holds back": HOLD_BACK + held}
-        self._take_back(reasons.get(verdict, "nothing was there to send"), counts=verdict == "failed")
+        reason = NO_ACKNOWLEDGEMENT if verdict == "failed" else "nothing was there to send"
+        self._take_back(reason, counts=verdict == "failed")
 
     def _confirm(self) -> None:
         """What was proven is in force, if it still is what the device's own file makes of the push."""
@@ -403,14 +268,8 @@ class Daemon:
         self._restart_if_changed()
         self._report_taken_back(reason)
 
-    def _held_by(self, proposed: AgentSettings) -> str:
-        """What the proposed settings hold back now that flowed before, in words."""
-        usage = self._agent.link_budget.usage.add(time.time(), 0)
-        waiting = {index for index, one in self._agent.buffer.depth().items() if one.records}
-        return ", ".join(newly_held(self._former, proposed, usage, waiting)[:MAX_NAMED])
-
     def _report_taken_back(self, reason: str) -> None:
-        after = "they will be tried again" if self._trial.is_waiting else "they will not be tried again"
+        after = "they will be tried again" if self._trial.waiting is not None else "they will not be tried again"
         self._report("taken back", f"{reason}; {after}")
 
     def _report(self, outcome: str, reason: str) -> None:
@@ -500,7 +359,7 @@ class Daemon:
             **current_state(agent),
             **add_counters(before, counters_of(agent)),
             "pushed_settings": self._present.pushed,
-            "pushed_settings_waiting": self._trial.is_waiting,
+            "pushed_settings_waiting": self._trial.waiting is not None,
         }
 
     def _pushed(self, text: bytes) -> None:

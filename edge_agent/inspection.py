@@ -258,23 +258,9 @@ def export_to(settings: AgentSettings, target: Path, kept: str = "") -> None:
             file.writelines(line + "\n" for line in lines)
             file.flush()
             os.fsync(file.fileno())
-            _publish(beside, target)
+            beside.replace(target)
         finally:
             beside.unlink(missing_ok=True)
-
-
-def _publish(complete: Path, target: Path) -> None:
-    """Gives the complete file its name, unless something took that name meanwhile (StoreFailing): that one stays."""
-    try:
-        try:
-            os.link(complete, target)
-        except FileExistsError:
-            raise
-        except OSError:  # no hard links here, as on a FAT stick: the name is taken first, and then replaced by ours
-            target.touch(mode=0o600, exist_ok=False)
-            complete.replace(target)
-    except FileExistsError as error:
-        raise StoreFailing(f"{target} was made by somebody else meanwhile: name a file that does not exist") from error
 
 
 def _lines(batch: Batch, tenant: str, about: dict[str, str]) -> Iterator[str]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from edge_agent.clocks import HeadStatement
 from edge_agent.config import DrainSettings
 from edge_agent.drain.sent_batches import InFlightBatch, RetryQueue, SendWindow, SentSeqs
 from edge_agent.errors import StoreDamaged
 from edge_agent.store.batch_rows import StoredBatch, merge_tombstones
+from edge_agent.store.buffer import Buffer
 from edge_agent.store.epochs import RESTORED
 from edge_agent.store.rebuild import CORRUPT
 from edge_agent.uplink.protocol import OutgoingBatch
@@ -167,20 +167,13 @@ class LiveQueue:
         return entry
 
 
-class BatchReader(Protocol):
-    """The part of the buffer that is read here."""
-
-    def read_after(self, identity: int, class_index: int, limit: int) -> list[StoredBatch]:
-        """The next batches of a class, without their data."""
-
-
 class Backlog:
     """What waits on disk, streamed class by class in the order of its ids; memory does not grow with it.
 
     A cursor for each class. `is_taken`: whether a batch is on its way, safe, or kept by somebody else for now.
     """
 
-    def __init__(self, stored: BatchReader, classes: Iterable[int], is_taken: Callable[[StoredBatch], bool]) -> None:
+    def __init__(self, stored: Buffer, classes: Iterable[int], is_taken: Callable[[StoredBatch], bool]) -> None:
         self._stored = stored
         self._is_taken = is_taken
         self._cursors = dict.fromkeys(classes, 0)
@@ -306,25 +299,6 @@ def _first_ids(batches: Iterable[StoredBatch]) -> dict[int, int]:
     return lowest
 
 
-class BatchStore(BatchReader, Protocol):
-    """The part of the buffer that is drained."""
-
-    def load(self, identity: int) -> bytes | None:
-        """The encoded form of a batch; None if it is gone."""
-
-    def head_of(self, epoch: int) -> int:
-        """The highest number that an epoch committed."""
-
-    def acknowledge(self, epoch: int, seqs: IntervalSet) -> None:
-        """Record ids that are safe elsewhere."""
-
-    def is_acknowledged(self, batch: StoredBatch) -> bool:
-        """Whether all of a batch is safe elsewhere."""
-
-    def split_or_dead_letter(self, identities: Sequence[int], reason: str) -> list[StoredBatch]:
-        """Halves refused batches, and dead-letters those of one record; the halves."""
-
-
 UNACKNOWLEDGED = "unacknowledged"
 """The reason of a batch that gets no acknowledgement while later ones do."""
 
@@ -347,7 +321,7 @@ class Dispatcher:
     def __init__(
         self,
         settings: DrainSettings,
-        source: BatchStore,
+        source: Buffer,
         classes: Iterable[int],
         urgent: Iterable[int],
         statements: Statements | None = None,

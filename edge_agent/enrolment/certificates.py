@@ -98,7 +98,7 @@ class UplinkCertificates:
         self._folder = folder
         self._lock = threading.Lock()
         self._next_failed = False
-        self._refusals, self._refused_serial = 0, ""
+        self._refusals = 0
         self.problem = ""
         """Why the newest certificate is not in use; "" while nothing is known against it."""
 
@@ -121,38 +121,30 @@ class UplinkCertificates:
         with self._lock:
             following = self._folder.next()
             is_next = following is not None and following.path == uplink.tls.certificate
-            # A region that is away fails with either: then they take turns until it is back.
-            if not (is_next and worked):
-                if worked and self._next_failed and following is not None:
-                    self._on_refused(following)
-                self._next_failed = is_next
+            if is_next and worked:
+                self._next_failed, self._refusals, self.problem = False, 0, ""
+                self._promote(uplink.tls.certificate)
                 return
-            self._next_failed = False
-            self._forget_refusals()
-            self._promote(uplink.tls.certificate)
+            # A region that is away fails with either: then they take turns until it is back.
+            if worked and self._next_failed and following is not None:
+                self._on_refused(following)
+            self._next_failed = is_next
 
     def _on_refused(self, following: HeldCertificate) -> None:
         """The one before worked directly after the new one had failed: it is not the region that is away."""
         serial = f"{following.validity.serial:x}"
-        if serial != self._refused_serial:
-            self._refused_serial, self._refusals = serial, 0
         self._refusals += 1
+        self.problem = f"the new certificate {serial} failed {self._refusals} times where the one before worked"
         if self._refusals < MAX_REFUSALS:
-            self.problem = f"the new certificate {serial} failed {self._refusals} times where the one before worked"
             return
         try:
             self._folder.give_up_next()
         except OSError as error:
             self.problem = f"the new certificate {serial} cannot be given up: {error}"
             return
-        self.problem = (
-            f"the new certificate {serial} failed {self._refusals} times and is given up; another is asked for"
-        )
+        self.problem += " and is given up; another is asked for"
         log.error("a new certificate is given up", serial=serial, refusals=self._refusals)
         self._refusals = 0
-
-    def _forget_refusals(self) -> None:
-        self._refusals, self._refused_serial, self.problem = 0, "", ""
 
     def _promote(self, path: Path) -> None:
         try:

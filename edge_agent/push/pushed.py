@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -177,10 +174,7 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # The files of pushed settings beside the buffer, each replaced or moved in one synced rename.
-
-IN_FORCE, ON_TRIAL, AGAIN, REFUSED = "pushed.toml", "pushed-trial.toml", "pushed-again.toml", "pushed-refused.toml"
-ATTEMPTS, FOREIGN = "pushed-attempts.json", "pushed-foreign.toml"
-_BEGIN = b"# pushed to "
+IN_FORCE, ON_TRIAL, REFUSED = "pushed.toml", "pushed-trial.toml", "pushed-refused.toml"
 
 
 class PushedFiles:
@@ -189,26 +183,15 @@ class PushedFiles:
     def __init__(self, settings: AgentSettings) -> None:
         device = settings.device
         self._folder = settings.buffer.path
-        self._head = _BEGIN + f"{device.tenant}/{device.id} on machine {machine_id() or 'unknown'}".encode()
+        self._head = b"# pushed to " + f"{device.tenant}/{device.id} on machine {machine_id() or 'unknown'}".encode()
 
     def read(self, name: str) -> bytes | None:
-        """The text of a file; None if there is none. Raises OSError."""
-        head, text = self._parts(name)
+        """The text of a file; None if there is none, or it was pushed to another device or machine. Raises OSError."""
+        try:
+            head, _, text = (self._folder / name).read_bytes().partition(b"\n")
+        except FileNotFoundError:
+            return None
         return text if head == self._head else None
-
-    def archive_foreign(self) -> str:
-        """Keeps what was in force for another device as FOREIGN and removes its proposals; whose they were, or ""."""
-        whose = ""
-        for name in (IN_FORCE, ON_TRIAL, AGAIN, REFUSED, ATTEMPTS):
-            head, _ = self._parts(name)
-            if head in {b"", self._head}:
-                continue
-            whose = whose or head.removeprefix(_BEGIN).decode("utf-8", "replace")[:200]
-            if name == IN_FORCE:
-                self.move(name, FOREIGN)
-            else:
-                self.remove(name)
-        return whose
 
     def replace(self, name: str, text: bytes) -> None:
         """Raises OSError."""
@@ -222,18 +205,6 @@ class PushedFiles:
     def remove(self, name: str) -> None:
         """Raises OSError."""
         (self._folder / name).unlink(missing_ok=True)
-
-    def _parts(self, name: str) -> tuple[bytes, bytes]:
-        try:
-            head, _, text = (self._folder / name).read_bytes().partition(b"\n")
-        except FileNotFoundError:
-            return b"", b""
-        return head or b"?", text
-
-
-NO_ACKNOWLEDGEMENT = "no region acknowledged with them"
-MAX_ATTEMPTS = 3
-"""Trials that may end without an acknowledgement, or with the agent, before a proposal is refused for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,152 +323,3 @@ def _with_credentials(pushed: dict[str, Any], known: tuple[UplinkSettings, ...])
     if own.password_file and own.tls is None and (pushed.get("host"), pushed.get("port", 1883)) != here:
         raise PushRefused("uplinks: the password would go to another address in plain text")
     return pushed
-
-
-class Trial:
-    """The pushed settings of one agent, on disk. `boot` distinguishes a restart of the device from one of the agent."""
-
-    def __init__(self, config: Path, settings: AgentSettings, boot: str = "") -> None:
-        self._config = config
-        self._files = PushedFiles(settings)
-        self._boot = boot
-
-    @property
-    def is_on(self) -> bool:
-        """Whether settings are on trial."""
-        return self._files.read(ON_TRIAL) is not None
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether settings wait to be tried again."""
-        return self._files.read(AGAIN) is not None
-
-    def is_waiting_with(self, text: bytes) -> bool:
-        """Whether these settings wait to be tried again."""
-        return self._files.read(AGAIN) == text
-
-    def begin(self, text: bytes) -> bool:
-        """Puts pushed settings on trial; False when they are known already. Raises PushRefused, each time anew."""
-        if self._files.read(AGAIN) == text:
-            return False
-        # A newer push ends the wait of the former one, also if it is refused itself.
-        self._files.remove(AGAIN)
-        if self._files.read(IN_FORCE) == text:
-            return False
-        if (reason := self._refused_before(text)) is not None:
-            raise PushRefused(f"refused before: {reason}"[:500])
-        self._check_or_remember(text)
-        # By way of AGAIN: a crash in between leaves a proposal that waits, and none on trial that was not counted.
-        self._files.replace(AGAIN, text)
-        self._note_attempts(0)
-        return self.begin_again()
-
-    def begin_again(self) -> bool:
-        """Puts on trial what waits for it; False when nothing does. Raises PushRefused if it does not fit any more."""
-        text = self._files.read(AGAIN)
-        if text is None:
-            return False
-        self._check_or_remember(text)
-        # Before the trial: one that ends the agent has counted.
-        self._note_attempts(self._attempts()[0] + 1)
-        self._files.move(AGAIN, ON_TRIAL)
-        return True
-
-    def confirm(self) -> None:
-        """What is on trial is in force."""
-        self._files.move(ON_TRIAL, IN_FORCE)
-
-    def refuse(self, reason: str) -> None:
-        """What is on trial is discarded for good, for as long as the device's own file is the same."""
-        with suppress(OSError):
-            self._refuse(self._files.read(ON_TRIAL) or b"", reason)
-        self._files.remove(ON_TRIAL)
-
-    def take_back(self, *, counts: bool = True) -> bool:
-        """What is on trial is discarded: to be tried again, or for good after MAX_ATTEMPTS trials that count.
-
-        True when it will be tried again; False also when nothing was on trial. A full disk does not keep it: a rename
-        takes no room, and what cannot be noted is only how often it was tried, or that it was refused.
-        """
-        text = self._files.read(ON_TRIAL)
-        if text is None:
-            return False
-        attempts = self._attempts()[0] - (0 if counts else 1)
-        is_final = attempts >= MAX_ATTEMPTS
-        with suppress(OSError):
-            self._note_attempts(attempts)
-            if is_final:
-                self._refuse(text, NO_ACKNOWLEDGEMENT)
-        if is_final or self._files.read(IN_FORCE) == text:
-            self._files.remove(ON_TRIAL)
-        else:
-            self._files.move(ON_TRIAL, AGAIN)
-        return self.is_waiting
-
-    def archive_foreign(self) -> str:
-        """What was pushed to another device, or on another machine, does not count here; whose it was, or ""."""
-        return self._files.archive_foreign()
-
-    def recover(self) -> bool:
-        """After a start: takes back a trial that was cut short; True when there was one.
-
-        It counts only if the agent ended and the device did not: the ignition is no fault of the settings.
-        """
-        if not self.is_on:
-            return False
-        self.take_back(counts=self._attempts()[1] == self._boot)
-        return True
-
-    def _check_or_remember(self, text: bytes) -> None:
-        """Raises what `_check` raises; whatever it is, the text is not looked at again with every connection."""
-        try:
-            self._check(text)
-        except SettingsError:
-            raise
-        except Exception as error:
-            self._refuse(text, str(error) if isinstance(error, PushRefused) else "it cannot be handled")
-            self._files.remove(AGAIN)
-            raise
-
-    def _refuse(self, text: bytes, reason: str) -> None:
-        one_line = " ".join(reason.split())[:500].encode()
-        self._files.replace(REFUSED, b"# %s\n# %s\n%s" % (self._own_digest(), one_line, text[:MAX_PUSHED_BYTES]))
-
-    def _refused_before(self, text: bytes) -> str | None:
-        """Why this text was refused with the device's own file as it is now; None if it was not."""
-        try:
-            digest, reason, refused = (self._files.read(REFUSED) or b"").split(b"\n", 2)
-        except ValueError:
-            return None
-        if refused != text[:MAX_PUSHED_BYTES] or digest != b"# " + self._own_digest():
-            return None
-        return reason[2:].decode("utf-8", "replace")
-
-    def _own_digest(self) -> bytes:
-        try:
-            return hashlib.sha256(self._config.read_bytes()).hexdigest().encode()
-        except OSError:
-            return b"unreadable"
-
-    def _check(self, text: bytes) -> None:
-        if len(text) > MAX_PUSHED_BYTES:
-            raise PushRefused(f"{len(text)} bytes, {MAX_PUSHED_BYTES} are allowed")
-        try:
-            words = text.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise PushRefused(str(error)) from error
-        proposed, present = merge_pushed(self._config, words), effective_settings(self._config).settings
-        if not allows_deletion(words) and with_present_retention(present, proposed) != proposed:
-            raise PushRefused(
-                f"stored records could be deleted (max_bytes, max_age_s, downsampling): say {ALLOW_DELETION} = true"
-            )
-
-    def _attempts(self) -> tuple[int, str]:
-        try:
-            found = json.loads(self._files.read(ATTEMPTS) or b"")
-            return int(found["counted"]), str(found["boot"])
-        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            return 0, ""
-
-    def _note_attempts(self, counted: int) -> None:
-        self._files.replace(ATTEMPTS, json.dumps({"counted": counted, "boot": self._boot}).encode())

@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from edge_agent.clocks import ClockJump
 from edge_agent.config import AgentSettings
 from edge_agent.drain.dispatcher import Dispatcher
-from edge_agent.push.pushed import PushRefused, Trial, effective_settings
+from edge_agent.push.pushed import PushRefused, effective_settings
+from edge_agent.push.trial import Trial
 from edge_agent.store.batch_rows import SET_CLOCK_US, StoredBatch
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.clock_correction import ClockCorrector

@@ -24,24 +24,6 @@ def test_a_wall_clock_eleven_years_ahead_for_one_tick_makes_nothing_too_old(tmp_
     assert sent_and_declared(buffer)[0].count == 10
 
 
-def test_nor_does_it_at_the_start_of_the_next_run(tmp_path):
-    buffer = open_buffer(tmp_path)
-    fill(buffer, range(1, 11), wall_ms=WALL_MS)
-    BufferRetention(buffer, BufferSettings(), CLASSES, lambda _: ROOM).expire(WALL_MS, 0)
-    buffer.counters.add("written", 1)
-    buffer.close()
-    buffer = open_buffer(tmp_path)
-    assert BufferRetention(buffer, BufferSettings(), CLASSES, lambda _: ROOM).expire(WALL_MS + YEARS_11_MS, 0) == 0
-
-
-def test_what_is_too_old_goes_when_the_clock_has_caught_up(tmp_path):
-    buffer = open_buffer(tmp_path)
-    fill(buffer, range(1, 11), wall_ms=WALL_MS)
-    retention = BufferRetention(buffer, BufferSettings(max_age_s=3600), CLASSES, lambda _: ROOM)
-    assert retention.expire(WALL_MS, 0) == 0
-    assert retention.expire(WALL_MS + DAY_MS, DAY_MS // MAX_PACE) == 1
-
-
 @given(st.lists(st.tuples(st.integers(0, 1 << 45), st.integers(0, 1 << 30)), min_size=1), st.integers(1, 1 << 44))
 def test_the_clock_for_age_never_runs_ahead_of_the_wall_clock_nor_faster_than_its_pace(looks, left_ms):
     clock, monotonic_ms, before_ms = AgeClock(left_ms), 0, left_ms

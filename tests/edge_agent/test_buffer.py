@@ -122,23 +122,3 @@ def test_an_acknowledgement_of_another_epoch_deletes_nothing(tmp_path):
     buffer.acknowledge(buffer.epoch + 1, IntervalSet([(1, 10)]))
     buffer.prune_acknowledged()
     assert stored(buffer)[0].count == 10
-
-
-def test_neighbouring_tombstones_become_one_block(tmp_path):
-    buffer = open_buffer(tmp_path)
-    for start in range(1, 101, 10):
-        fill(buffer, range(start, start + 10))
-
-    def change(connection, changes):
-        for row in oldest_rows(connection, 1, 0, 100):
-            drop_batch(connection, row, buffer.owner_of(row.id), "quota", changes)
-
-    buffer.edit(change)
-    assert [(block.first, block.last) for block in buffer.read_after(0, 1, 100)] == [(1, 100)]
-    buffer.acknowledge(buffer.epoch, IntervalSet([(1, 60)]))
-    buffer.prune_acknowledged()
-    assert stored(buffer) == (IntervalSet(), IntervalSet([(61, 100)]))
-    buffer.acknowledge(buffer.epoch, IntervalSet([(61, 100)]))
-    buffer.prune_acknowledged()
-    assert stored(buffer) == (IntervalSet(), IntervalSet())
-    assert buffer.counters.value("acknowledged") == 100

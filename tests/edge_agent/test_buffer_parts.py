@@ -1,67 +1,14 @@
 """The parts of the buffer, each alone: counters, acknowledged ids, the identity that begins an epoch."""
 
-import sqlite3
-from collections import Counter
-from pathlib import Path
-
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.store.batch_rows import AckedSeqs, StoredBatch, TransactionTotals, batch_row_id
 from edge_agent.store.buffer import BufferFile
-from edge_agent.store.connection import connect_sqlite, create_tables
 from edge_agent.store.database import BufferCounters
 from tests.edge_agent.makers import fill, missing_in, open_buffer, options
 from waybill.record import IntervalSet
 
 NAMES = st.sampled_from(["acknowledged", "duplicates", "refused"])
-
-
-@given(st.lists(st.tuples(NAMES, st.integers(1, 9), st.booleans())), st.lists(st.tuples(NAMES, st.integers(0, 9))))
-def test_a_counter_is_what_was_stored_and_what_was_added_since_whenever_a_transaction_comes(added, counted):
-    counters, connection, total = BufferCounters(), sqlite3.connect(":memory:", isolation_level=None), Counter[str]()
-    create_tables(connection)
-    for name, increase, lazily in added:
-        counters.add(name, increase, lazily=lazily)
-        total[name] += increase
-    assert counters.is_due == any(not lazily for _, _, lazily in added)
-    increases = Counter(counters.unstored)
-    for name, increase in counted:
-        increases[name] += increase
-        total[name] += increase
-    counters.store(connection, increases)
-    counters.on_stored(increases)
-    assert not counters.is_due
-    stored = dict(connection.execute("SELECT name, value FROM counters").fetchall())
-    assert all(counters.value(name) == count == stored.get(name, 0) for name, count in total.items())
-
-
-def test_what_a_failed_transaction_should_have_stored_is_counted_until_one_succeeds():
-    counters = BufferCounters()
-    counters.add("refused", 2)
-    assert (counters.value("refused"), counters.stored, counters.is_due) == (2, {}, True)
-
-
-def test_only_a_batch_that_is_acknowledged_whole_and_in_its_epoch_is_covered():
-    acked = AckedSeqs()
-    batch = StoredBatch(batch_row_id(1, 11), 7, 20, 1, 10, 100, 0)
-    assert not acked
-    acked.add(8, IntervalSet([(1, 100)]))
-    acked.add(7, IntervalSet([(1, 19)]))
-    assert not acked.cover(batch)
-    acked.add(7, IntervalSet([(20, 20)]))
-    assert acked.cover(batch)
-    acked.clear()
-    assert not acked.cover(batch)
-
-
-def test_pruning_an_epoch_that_the_file_does_not_have_touches_nothing():
-    acked, changes, connection = AckedSeqs(), TransactionTotals(), connect_sqlite(Path(":memory:"))
-    create_tables(connection)
-    acked.add(9, IntervalSet([(1, 10**12)]))
-    acked.prune(connection, {1: 7}, changes)
-    assert changes == TransactionTotals()
 
 
 def test_a_transaction_that_fails_leaves_totals_counters_and_acknowledgements_as_they_were(tmp_path):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,12 +10,7 @@ from typer.testing import CliRunner
 
 from deploy.local import LocalAuthority
 from edge_agent.cli import app
-from edge_agent.config import AgentSettings, DeviceSettings, UplinkSettings
-from edge_agent.errors import LinkError
-from edge_agent.uplink.mqtt import MqttUplink
-from edge_agent.uplink.pulsar import PulsarUplink
-from tests.runtime.test_tls import with_passphrase
-from waybill.daemon.tls import TlsSettings
+from edge_agent.config import AgentSettings
 from waybill.settings import SettingsError, parse
 
 NO_HOST = '[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\n'
@@ -78,43 +71,7 @@ def test_a_claim_that_cannot_be_shown_is_named_until_it_has_given_a_certificate(
         assert code == 0, said
 
 
-def test_a_name_that_fits_into_no_certificate_is_refused(tmp_path: Path) -> None:
-    tenant = "t" * 40
-    text = f'[device]\nid = "{"d" * 24}"\ntenant = "{tenant}"\n[[uplinks]]\nregion = "eu"\nhost = "127.0.0.1"\n'
-    code, said = checked(tmp_path, text)
-    assert (code, "at most 64" in said) == (78, True), said
-    assert checked(tmp_path, text.replace("d" * 24, "d" * 23))[0] == 0
-
-
 PULSAR = '[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\nkind = "pulsar"\ntopic = "persistent://a/b/c"\n'
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (NO_HOST, 'uplinks.0: an uplink of kind "mqtt" needs host'),
-        (NO_HOST + 'host = ""\n', "uplinks.0.host"),
-        (MINIMAL + '[buffer]\npath = "/etc/passwd/x"\n', "buffer.path: /etc/passwd is not a folder"),
-        (PULSAR + 'service_url = "pulsr://nowhere"\n', "uplinks.0.service_url"),
-        (PULSAR + 'service_url = "pulsar://"\n', "uplinks.0.service_url"),
-        (PULSAR + 'service_url = "pulsar://h"\nhost = "h"\nport = 1\n', "host, port: not used"),
-        (PULSAR + 'service_url = "pulsar://h"\nusername = "h"\n', "username: not used"),
-        (PULSAR + 'service_url = "pulsar+ssl://h"\n[uplinks.tls]\nca = "/nowhere"\n', "uplinks.0.tls.ca"),
-        (PULSAR + 'service_url = "pulsar://h"\n[uplinks.tls]\nca = "/nowhere"\n', "pulsar+ssl"),
-    ],
-)
-def test_an_uplink_or_a_folder_that_can_never_work_is_named(tmp_path: Path, text: str, said: str) -> None:
-    code, output = checked(tmp_path, text)
-    assert (code, said in output) == (78, True), output
-
-
-def test_a_mistake_is_named_once_and_in_the_words_of_the_file(tmp_path: Path) -> None:
-    _, one_table = checked(tmp_path, '[device]\nid = "eu-0001"\n[uplinks]\nregion = "eu"\n')
-    assert "uplinks: is one table, and a list of them is needed: write [[uplinks]]" in one_table
-    _, said = checked(tmp_path, '[device]\nid = "a b"\n[[uplinks]]\nregion = "eu"\n[uplinks.tls]\nkey = "x"\n')
-    assert ("device.id" in said, "uplinks.0.tls.ca" in said, "at least 1 item" in said) == (True, True, False)
-    _, none = checked(tmp_path, 'uplinks = []\n[device]\nid = "a"\n')
-    assert "at least 1 item" in none
 
 
 def test_plain_text_to_another_machine_needs_the_word_and_to_this_one_not(tmp_path: Path) -> None:
@@ -159,19 +116,3 @@ def test_only_a_near_key_of_the_same_table_is_suggested(text: str, said: str) ->
     with pytest.raises(SettingsError) as caught:
         parse(AgentSettings, MINIMAL + text, "x")
     assert said in str(caught.value)
-
-
-def test_help_shows_brackets_as_they_are() -> None:
-    command = [sys.executable, "-m", "edge_agent", "run", "--help"]
-    assert app.rich_markup_mode is None
-    assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
-
-
-def test_a_key_with_a_passphrase_is_an_error_and_no_question(tmp_path: Path) -> None:
-    own = with_passphrase(LocalAuthority(tmp_path).client("fleet/eu-0001"))
-    tls = TlsSettings(ca=own.ca, certificate=own.certificate, key=own.key)
-    with pytest.raises(LinkError, match="passphrase"):
-        MqttUplink(DeviceSettings(id="eu-0001"), UplinkSettings(region="eu", host="127.0.0.1", tls=tls))
-    direct = UplinkSettings(region="eu", kind="pulsar", service_url="pulsar+ssl://127.0.0.1:1", topic="t", tls=tls)
-    with pytest.raises(LinkError, match="passphrase"):
-        PulsarUplink(DeviceSettings(id="eu-0001"), direct).open()

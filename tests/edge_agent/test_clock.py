@@ -7,13 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.clocks import ClockJump, ClockMonitor, CorrectionRules
-from edge_agent.config import TimeSettings
 from edge_agent.store.clock_correction import ClockCorrector
 from tests.edge_agent.intake_parts import IntakeHarness
 from tests.edge_agent.makers import WALL_MS, open_buffer, pending_record
 from waybill.mqtt.mqtt_client import MqttMessage
-from waybill.record import MAX_DEVICE_TIME_US, MAX_UNCERTAINTY_MS, TooLarge, decode, encode
-from waybill.settings import SettingsError, parse, validate
+from waybill.record import MAX_DEVICE_TIME_US, MAX_UNCERTAINTY_MS, decode
 
 SECOND = 1_000_000
 RULES = CorrectionRules(same_clock_us=300 * SECOND, drift_ppm=100, jump_us=2 * SECOND)
@@ -109,36 +107,6 @@ def test_a_correction_that_a_crash_interrupted_ends_at_the_next_start_and_correc
     assert ClockCorrector(again, RULES).resume("boot", 10_000 * SECOND) == (10_000 * SECOND, 0)
 
 
-def test_after_a_run_that_was_connected_everything_it_left_counts_as_sent(tmp_path):
-    buffer = filled(tmp_path)
-    ClockCorrector(buffer, RULES).mark_sending()
-    again = open_buffer(tmp_path)
-    corrector = ClockCorrector(again, RULES)
-    corrector.resume("boot", 0)
-    again.commit([pending_record(11)], WALL_MS)
-    assert corrector.correct(jump_of(10_000), again.last_id(), set()) == 1
-    assert [time for time, _ in times(again).values()] == [*range(1, 11), 10_011]
-
-
-def test_another_boots_records_stay(tmp_path):
-    buffer = filled(tmp_path)
-    buffer.commit([pending_record(11, boot="other")], WALL_MS)
-    corrector = ClockCorrector(buffer, RULES)
-    assert corrector.correct(jump_of(10_000), buffer.last_id(), set()) == 10
-    assert times(buffer)[11] == (11, 0)
-
-
-WIDE = CorrectionRules(same_clock_us=300 * SECOND, drift_ppm=100, jump_us=31_536_000 * SECOND)
-FORTY_DAYS_S = 40 * 86_400
-
-
-@pytest.mark.parametrize("key", ["jump_s", "same_clock_s"])
-def test_a_duration_that_no_record_can_say_is_no_setting(key):
-    assert validate(TimeSettings, {key: MAX_UNCERTAINTY_MS // 1000}, "here")
-    with pytest.raises(SettingsError, match=key):
-        parse(TimeSettings, f"{key} = 3000000", "here")
-
-
 @given(
     st.integers(0, 1 << 62),
     st.integers(-(1 << 62), 1 << 62),
@@ -151,34 +119,6 @@ def test_whatever_the_clocks_say_a_corrected_time_fits_into_a_record(jump_us, de
     jump = ClockJump("boot", 0, delta_us, at_us)
     assert 0 <= rules.uncertainty_ms(monotonic_us, jump) <= MAX_UNCERTAINTY_MS
     assert 0 <= (rules.corrected_time_us(time_us, monotonic_us, jump) or 0) <= MAX_DEVICE_TIME_US
-
-
-def test_a_correction_with_the_widest_uncertainty_ends_and_is_not_repeated(tmp_path):
-    buffer = filled(tmp_path)
-    corrector = ClockCorrector(buffer, WIDE)
-    corrector.resume("boot", 0)
-    assert corrector.correct(jump_of(FORTY_DAYS_S), buffer.last_id(), set()) == 10
-    assert {uncertainty_ms for _, uncertainty_ms in times(buffer).values()} == {MAX_UNCERTAINTY_MS}
-    assert ClockCorrector(buffer, WIDE).resume("boot", FORTY_DAYS_S * SECOND) == (FORTY_DAYS_S * SECOND, 0)
-
-
-def test_a_batch_that_cannot_be_written_with_its_corrected_times_stays_and_the_others_are_corrected(
-    tmp_path, monkeypatch
-):
-    buffer = filled(tmp_path)
-
-    def full(batch):
-        if batch.records[0].seq == 5:
-            raise TooLarge(9, 8)
-        return encode(batch)
-
-    monkeypatch.setattr("edge_agent.store.batch_rows.encode", full)
-    corrector = ClockCorrector(buffer, RULES)
-    corrector.resume("boot", 0)
-    assert corrector.correct(jump_of(10_000), buffer.last_id(), set()) == 9
-    assert times(buffer)[5] == (5, 0)
-    assert (buffer.counters.value("corrected"), buffer.counters.value("uncorrected")) == (9, 1)
-    assert ClockCorrector(buffer, RULES).resume("boot", 0) == (10_000 * SECOND, 0), "it is over"
 
 
 def test_messages_that_wait_while_the_clock_jumps_far_are_stored(tmp_path):
@@ -194,11 +134,3 @@ def test_messages_that_wait_while_the_clock_jumps_far_are_stored(tmp_path):
     assert len(intake.deliver([message(number) for number in range(11, 21)])) == 20
     assert len(intake.records()) == 20
     assert intake.buffer.counters.value("messages_dead_lettered") == 0
-
-
-def test_a_clock_beyond_all_times_still_stamps_what_has_no_time_of_its_own(tmp_path):
-    intake = IntakeHarness(tmp_path)
-    intake.clocks.offset_us = 1 << 61
-    assert intake.deliver([MqttMessage(1, 1, False, "vehicle/other", b"x")]) == [1]
-    (record,) = intake.records()
-    assert record.device_time_us == MAX_DEVICE_TIME_US

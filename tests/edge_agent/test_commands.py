@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -12,12 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import deploy
-from edge_agent.agent import Agent, add_counters
 from edge_agent.cli import app
-from edge_agent.config import AgentSettings
-from edge_agent.inspection import is_running
 from tests.edge_agent.makers import DEVICE, fill, open_buffer
-from waybill.settings import load
 
 
 def command(folder: Path, *words: str, device: str = DEVICE) -> Result:
@@ -25,22 +20,6 @@ def command(folder: Path, *words: str, device: str = DEVICE) -> Result:
     uplink = '[[uplinks]]\nregion = "eu"\nhost = "127.0.0.1"\n'
     file.write_text(f'[device]\nid = "{device}"\n[buffer]\npath = "{folder}"\n[status]\nport = 0\n{uplink}')
     return CliRunner().invoke(app, [words[0], "-c", str(file), *words[1:]])
-
-
-def test_status_says_whether_an_agent_runs(tmp_path: Path) -> None:
-    buffer = open_buffer(tmp_path)
-    fill(buffer, range(1, 11))
-    buffer.close()
-    assert "not running" in command(tmp_path, "status").output
-    assert json.loads(command(tmp_path, "status", "--json").output)["running"] is False
-    settings = load(AgentSettings, tmp_path / "agent.toml")
-    agent = Agent(settings)
-    assert is_running(settings)
-    said = command(tmp_path, "status").output
-    assert ("not running" in said, "does not answer" in said) == (False, True)
-    agent.buffer.close()
-    agent._lock_file.close()
-    assert is_running(settings) is False
 
 
 @pytest.mark.parametrize("words", [("status",), ("inspect",), ("export",)])
@@ -102,19 +81,6 @@ def test_an_agent_without_its_file_is_not_started_again(tmp_path: Path) -> None:
     assert ended.stderr.startswith(f"{file}: cannot be read: ")
 
 
-def test_a_file_that_an_agent_is_only_beginning_has_no_epoch_yet(tmp_path: Path) -> None:
-    (tmp_path / "buffer.db").touch()
-    assert "has no epoch yet" in command(tmp_path, "status").output
-
-
-@pytest.mark.parametrize("to", ["/nonexistent/x", "/"])
-def test_what_the_system_refuses_is_said_in_a_line(tmp_path: Path, to: str) -> None:
-    open_buffer(tmp_path).close()
-    found = command(tmp_path, "export", "--to", to)
-    assert (found.exit_code, isinstance(found.exception, SystemExit)) == (1, True)
-    assert to in found.output
-
-
 def test_inspect_and_status_show_the_same_epoch_and_ids_as_they_are(tmp_path: Path) -> None:
     buffer = open_buffer(tmp_path)
     fill(buffer, range(1, 11))
@@ -126,32 +92,3 @@ def test_inspect_and_status_show_the_same_epoch_and_ids_as_they_are(tmp_path: Pa
     assert f"epoch {epoch}" in said
     assert said.count("acknowledged") == 1
     assert str(epoch) in command(tmp_path, "inspect").output
-
-
-def test_inspect_is_whole_in_a_terminal_of_80_columns_and_the_same_as_json(tmp_path: Path) -> None:
-    buffer = open_buffer(tmp_path)
-    first = 1 << 40
-    buffer._database.heads[buffer._database.ordinal] = first - 1
-    (identity,) = [batch.id for batch in fill(buffer, [1])]
-    fill(buffer, range(2, 1002))
-    buffer.split_or_dead_letter([identity], "larger-than-the-broker-takes")
-    buffer.close()
-    said = command(tmp_path, "inspect").output
-    assert max(map(len, said.splitlines())) <= 80
-    assert "…" not in said
-    assert f"{first}-{first}" in said
-    assert "larger-than-the-broker-takes" in said
-    found = json.loads(command(tmp_path, "inspect", "--json").output)
-    assert [(row["first"], row["last"], row["dead_letter"]) for row in found["batches"]] == [
-        (first, first, "larger-than-the-broker-takes"),
-        (first + 1, first + 1000, None),
-    ]
-    assert found["dead_letter_messages"] == []
-
-
-def test_counters_go_on_when_settings_are_loaded_anew() -> None:
-    assert add_counters({"a": 1, "malformed": {"x": 1}}, {"a": 2, "malformed": {"x": 1, "y": 3}}) == {
-        "a": 3,
-        "malformed": {"x": 2, "y": 3},
-    }
-    assert add_counters({"malformed": {"x": 1}}, {"malformed": {}}) == {"malformed": {"x": 1}}

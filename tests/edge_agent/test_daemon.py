@@ -1,7 +1,6 @@
 """What systemd and an operator see."""
 
 import json
-import os
 import shutil
 import signal
 import socket
@@ -15,12 +14,8 @@ import pytest
 from deploy.local import free_port
 from edge_agent.agent import Agent
 from edge_agent.config import AgentSettings
-from edge_agent.drain.link_budget import FlashMeter
-from edge_agent.errors import StoreFailing, StoreForeign, StoreInUse, StoreVersion
+from edge_agent.errors import StoreFailing, StoreForeign, StoreInUse
 from edge_agent.inspection import export_to, exported_lines, read_status, stored_batches
-from edge_agent.process import notify, watchdog_interval_s
-from edge_agent.store.connection import connect_sqlite
-from edge_agent.store.database import BufferCounters
 from edge_agent.store.retention import drop_batch, oldest_rows
 from tests.edge_agent.makers import DEVICE, fill, missing_in, open_buffer
 from tests.edge_agent.process import AgentProcess
@@ -34,33 +29,6 @@ def settings(folder: Path) -> AgentSettings:
     return AgentSettings.model_validate(
         {"device": {"id": DEVICE}, "uplinks": [{"region": "eu", "host": "127.0.0.1"}], "buffer": {"path": str(folder)}}
     )
-
-
-def test_systemd_hears_what_it_asked_for(tmp_path, monkeypatch):
-    address = str(tmp_path / "notify")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-        sock.bind(address)
-        sock.settimeout(2)
-        monkeypatch.setenv("NOTIFY_SOCKET", address)
-        notify("READY=1", "STATUS=eu")
-        assert sock.recv(100) == b"READY=1\nSTATUS=eu"
-
-
-def test_without_systemd_nothing_happens(monkeypatch):
-    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
-    notify("READY=1")
-    monkeypatch.setenv("NOTIFY_SOCKET", "/nowhere/at/all")
-    notify("READY=1")
-
-
-@pytest.mark.parametrize(
-    ("usec", "pid", "expected"),
-    [("10000000", "", 5.0), ("10000000", "me", 5.0), ("10000000", "1", None), ("", "", None)],
-)
-def test_the_watchdog_is_fed_twice_in_its_time(monkeypatch, usec, pid, expected):
-    monkeypatch.setenv("WATCHDOG_USEC", usec)
-    monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()) if pid == "me" else pid)
-    assert watchdog_interval_s() == expected
 
 
 def states(sock: socket.socket, seconds: float) -> str:
@@ -97,16 +65,6 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path):
     assert (judged.returncode, judged.stdout + judged.stderr) == (0, "")
 
 
-def test_the_unit_waits_for_the_agent_watches_it_and_does_not_restart_it_on_wrong_settings():
-    unit = UNIT.read_text(encoding="utf-8")
-    assert all(word in unit for word in ("Type=notify", "WatchdogSec=", "RestartPreventExitStatus=69 78"))
-
-
-def test_a_file_that_only_delivery_needs_keeps_no_agent_from_starting():
-    unit = UNIT.read_text(encoding="utf-8")
-    assert "ExecStartPre" not in unit
-
-
 def test_status_counts_what_waits_and_what_is_lost(tmp_path):
     buffer = open_buffer(tmp_path)
     fill(buffer, range(1, 11), 1)
@@ -136,17 +94,6 @@ def test_status_shows_a_seq_that_is_nowhere_and_where_it_must_have_been(tmp_path
     state = read_status(settings(tmp_path))
     assert (state["gaps"], state["gap_ranges"]) == (10, [[11, 20]])
     assert missing_in(buffer) == 10
-
-
-def test_a_buffer_of_another_version_is_refused_and_stays_as_it_is(tmp_path):
-    buffer = open_buffer(tmp_path)
-    fill(buffer, range(1, 11))
-    buffer._database.writer.execute("PRAGMA user_version = 3")
-    buffer._database.close()
-    with pytest.raises(StoreVersion, match="version 3, and this agent reads version 7"):
-        open_buffer(tmp_path)
-    connection = connect_sqlite(tmp_path / "buffer.db")
-    assert connection.execute("SELECT sum(records) FROM batches").fetchone() == (10,)
 
 
 def test_an_agent_with_a_buffer_of_another_version_ends_as_with_wrong_settings_and_is_not_restarted(tmp_path):
@@ -209,64 +156,11 @@ def test_an_export_is_a_new_private_file_and_what_fails_leaves_everything_as_it_
     assert (folder / "buffer.db").read_bytes() == before
 
 
-@pytest.mark.parametrize("has_links", [True, False], ids=["hard links", "none, as on a FAT stick"])
-def test_an_export_replaces_no_file_that_appears_while_it_is_written(tmp_path, monkeypatch, has_links):
-    folder, target = tmp_path / "buffer", tmp_path / "records.jsonl"
-    fill(open_buffer(folder), range(1, 4), 0)
-
-    def no_links(*_: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    if not has_links:
-        monkeypatch.setattr(os, "link", no_links)
-    sync = os.fsync
-
-    def somebody_is_faster(descriptor: int) -> None:
-        target.write_text("of somebody else")
-        sync(descriptor)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", somebody_is_faster)
-        with pytest.raises(StoreFailing, match="made by somebody else meanwhile"):
-            export_to(settings(folder), target)
-    assert target.read_text() == "of somebody else"
-    export_to(settings(folder), tmp_path / "second.jsonl")
-    assert len((tmp_path / "second.jsonl").read_text().splitlines()) == 3
-    assert (tmp_path / "second.jsonl").stat().st_mode & 0o777 == 0o600
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["buffer", "records.jsonl", "second.jsonl"]
-
-
-def test_a_buffer_in_a_folder_with_any_name_is_read(tmp_path):
-    folder = tmp_path / "100%41 odd?mode=rwc#1"
-    buffer = open_buffer(folder)
-    fill(buffer, range(1, 4), 0)
-    assert read_status(settings(folder))["depth_records"] == 3
-    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
-
-
-def test_a_buffer_that_is_not_there_is_said_to_be_missing(tmp_path):
-    with pytest.raises(StoreFailing, match="there is no buffer"):
-        read_status(settings(tmp_path / "nowhere"))
-
-
 def test_two_agents_never_share_a_buffer(tmp_path):
     first = Agent(settings(tmp_path))
     with pytest.raises(StoreInUse, match="another agent"):
         Agent(settings(tmp_path))
     first.stop()
-
-
-def test_flash_is_counted_by_the_day_beyond_restarts():
-    counters, written = BufferCounters(), [100]
-    meter = FlashMeter(counters, lambda: written[0])
-    written[0] = 150
-    meter.sample(1_795_262_400)
-    written[0] = 170
-    meter.sample(1_795_262_460)
-    assert counters.value("flash_bytes_today") == 70
-    written[0] = 180
-    meter.sample(1_795_262_400 + 86_400)
-    assert counters.value("flash_bytes_today") == 10
 
 
 @pytest.mark.parametrize("moment", ["the command line is not loaded yet", "the daemon is being loaded"])
@@ -291,11 +185,3 @@ def test_a_reload_that_is_asked_for_during_the_start_is_done_after_it(tmp_path, 
     agent.signal(signal.SIGHUP)
     until(lambda: "settings loaded" in agent.log.read_text())
     assert agent.stop(10) == 0
-
-
-def test_reloads_are_held_back_before_anything_that_takes_long_is_loaded():
-    program = "import sys, edge_agent.__main__; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    ours = {name for name in done.stdout.split() if name.startswith(("edge_agent", "waybill", "typer"))}
-    assert ours == {"edge_agent", "edge_agent.__main__"}
-    assert not {"pydantic", "structlog", "paho", "sqlite3"} & set(done.stdout.split())

@@ -3,16 +3,12 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from edge_agent.config import DrainSettings
-from edge_agent.drain.dispatcher import QUEUE_BATCHES, Dispatcher, FairShare, LiveQueue, merged
-from edge_agent.drain.sent_batches import InFlightBatch, SendWindow
-from edge_agent.store.batch_rows import StoredBatch, batch_row_id, merge_tombstones
+from edge_agent.drain.dispatcher import Dispatcher, merged
+from edge_agent.store.batch_rows import StoredBatch, batch_row_id
 from edge_agent.store.buffer import Buffer
 from tests.edge_agent.makers import WALL_MS, fill, open_buffer, pending_record
-from tests.examples import examples
 from waybill.record import Batch, IntervalSet, Tombstone, decode, encode
 
 SETTINGS = DrainSettings(batch_records=100, merge_below_records=50, window=8, live_s=10, ack_timeout_s=5)
@@ -143,83 +139,11 @@ def test_only_allowed_classes_are_sent(tmp_path):
     assert sorted(seqs(drained(it, 0.0, frozenset({0, 1, 2})))) == [1, 3]
 
 
-def test_what_was_committed_without_a_report_is_found(tmp_path):
-    buffer = open_buffer(tmp_path)
-    it = dispatcher(buffer)
-    fill(buffer, [1])
-    assert seqs(drained(it)) == [1]
-    fill(buffer, [2])
-    it.on_missed()
-    assert seqs(drained(it)) == [2]
-
-
-def test_the_live_queue_is_bounded_and_gives_back_what_does_not_fit():
-    live = LiveQueue(10)
-    blocks = [
-        StoredBatch(batch_row_id(1, seq), 7, seq, 1, 1, 100, 0, b"x" * 100) for seq in range(1, QUEUE_BATCHES + 11)
-    ]
-    for block in blocks:
-        live.add(0.0, block)
-    assert live.take_overflow(0.0) == blocks[:10]
-    assert live.take_overflow(10.0) == blocks[10:]
-    assert live.peek() is None
-
-
-@given(st.randoms(use_true_random=False), st.sampled_from([0.1, 0.25, 0.5]))
-@settings(max_examples=examples(20))
-def test_in_a_contest_the_backlog_gets_its_share_of_bytes(draw, wanted):
-    share = FairShare(wanted)
-    sent = [0, 0]
-    for _ in range(400):
-        size = draw.randint(1, 5000)
-        backlog = share.choose_backlog(live_waits=True, backlog_waits=True)
-        share.on_sent(size, backlog=backlog)
-        sent[backlog] += size
-    assert sent[1] / sum(sent) == pytest.approx(wanted, abs=0.05)
-
-
-def test_without_a_contest_nothing_is_owed():
-    share = FairShare(0.25)
-    for _ in range(100):
-        assert not share.choose_backlog(live_waits=True, backlog_waits=False)
-        share.on_sent(1000, backlog=False)
-    turns = []
-    for _ in range(100):
-        turns.append(share.choose_backlog(live_waits=True, backlog_waits=True))
-        share.on_sent(1000, backlog=turns[-1])
-    assert 20 <= sum(turns) <= 30
-
-
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=12), st.data())
-def test_a_window_forgets_a_flight_only_when_all_its_names_are_acknowledged(lengths, data):
-    window = SendWindow(100, 1 << 30, 10.0)
-    first = 1
-    for length in lengths:
-        names = IntervalSet([(first, first + length - 1)])
-        block = StoredBatch(batch_row_id(1, first), 7, first + length - 1, 1, length, 10, 0)
-        window.add(InFlightBatch(7, names, (block,), 10, True, 0.0))
-        first += length
-    missing = IntervalSet([(1, first - 1)])
-    for turn in range(6):
-        low = data.draw(st.integers(1, first - 1)) if turn < 5 else 1
-        names = IntervalSet([(low, data.draw(st.integers(low, first - 1)) if turn < 5 else first - 1)])
-        window.on_acked(6, names)
-        window.on_acked(7, names)
-        missing -= names
-        left = sum(bool(missing & IntervalSet([(i.first, i.last)])) for i in _blocks(lengths))
-        assert len(window) == left == len(window.ids)
-
-
 def _blocks(lengths):
     first = 1
     for length in lengths:
         yield StoredBatch(batch_row_id(1, first), 7, first + length - 1, 1, length, 10, 0)
         first += length
-
-
-def test_tombstones_of_one_reason_that_touch_become_one():
-    parts = [Tombstone(5, 9, "a"), Tombstone(1, 4, "a"), Tombstone(10, 11, "b"), Tombstone(13, 14, "b")]
-    assert merge_tombstones(parts) == (Tombstone(1, 9, "a"), Tombstone(10, 11, "b"), Tombstone(13, 14, "b"))
 
 
 def test_a_merged_batch_accounts_for_what_its_parts_did():

@@ -6,7 +6,6 @@ import pytest
 
 from edge_agent.agent import Agent, buffer_state, health_state
 from edge_agent.config import AgentSettings
-from edge_agent.errors import StoreFull
 from tests.edge_agent.makers import DEVICE
 from waybill.mqtt.mqtt_client import MqttMessage
 
@@ -33,21 +32,6 @@ def test_records_that_are_dropped_for_want_of_space_are_said_for_a_minute(tmp_pa
     assert buffer_state(it) == "drops records"
     assert it.retention.dropped_at_s is not None
     it.retention.dropped_at_s -= 61
-    assert buffer_state(it) == "stores"
-    it.buffer.close()
-
-
-def test_commits_that_fail_are_said_until_one_succeeds(tmp_path, monkeypatch):
-    it = agent(tmp_path)
-
-    def full(*_):
-        raise StoreFull("no space")
-
-    with monkeypatch.context() as disk:
-        disk.setattr(it.buffer, "commit", full)
-        take(it)
-        assert buffer_state(it) == "cannot commit"
-    it.intake.commit(0.0)
     assert buffer_state(it) == "stores"
     it.buffer.close()
 

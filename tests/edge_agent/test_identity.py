@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.errors import StoreFailing
-from edge_agent.store import epochs as lineage
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.connection import DATABASE
-from edge_agent.store.epochs import HEAD_STEP, HIGH_WATER, LINEAGE, next_epoch
+from edge_agent.store.epochs import HEAD_STEP
 from tests.edge_agent.makers import WALL_MS, fill, missing_in, open_buffer, options, pending_record, stored_bytes
 from waybill.record import IntervalSet, decode
 
@@ -160,24 +158,6 @@ def test_the_buffer_of_another_owner_is_kept_apart_and_nothing_of_it_is_sent_or_
     assert (tmp_path / "mine" / "buffer.foreign-1").exists()
 
 
-@pytest.mark.parametrize("owner", [{"device": "us-0001"}, {"tenant": "zeta"}])
-def test_a_buffer_beside_the_lineage_of_another_owner_invents_no_losses(tmp_path, owner):
-    other = Buffer(tmp_path / "other", replace(options(), **owner))
-    other.close()
-    mine = open_buffer(tmp_path / "mine")
-    fill(mine, range(1, 11))
-    epoch = mine.epoch
-    mine.close()
-    shutil.copy2(tmp_path / "other" / LINEAGE, tmp_path / "mine" / LINEAGE)
-    mine = open_buffer(tmp_path / "mine")
-    assert mine.epoch != epoch
-    assert len(records_of(mine)) == 10
-    assert not declared_of(mine, epoch)
-    mine.repair(mine.generation)
-    assert len(records_of(mine)) == 10
-    assert mine.counters.value("lost_corrupt") == 0
-
-
 def test_a_buffer_that_is_gone_is_declared_as_far_as_its_lineage_knows(tmp_path):
     buffer = open_buffer(tmp_path)
     fill(buffer, range(1, 11))
@@ -190,25 +170,6 @@ def test_a_buffer_that_is_gone_is_declared_as_far_as_its_lineage_knows(tmp_path)
     assert missing_in(buffer) == 0
 
 
-@pytest.mark.parametrize("wall_ms", [30_000, WALL_MS], ids=["clock not set", "clock set"])
-def test_an_image_that_is_put_back_twice_begins_two_epochs(tmp_path, wall_ms):
-    folder, image = tmp_path / "buffer", tmp_path / "image"
-    epochs_by_chance = replace(options(), epoch_for=lambda least: next_epoch(least, wall_ms))
-    buffer = Buffer(folder, replace(options(), epoch_for=lambda least: next_epoch(least, WALL_MS)))
-    fill(buffer, range(1, 11))
-    buffer.close()
-    shutil.copytree(folder, image)
-    epochs = {buffer.epoch}
-    for _ in range(5):
-        shutil.rmtree(folder)
-        shutil.copytree(image, folder)
-        buffer = Buffer(folder, epochs_by_chance)
-        assert buffer.epoch > min(epochs)
-        epochs.add(buffer.epoch)
-        buffer.close()
-    assert len(epochs) == 6
-
-
 def test_what_the_vehicle_did_is_for_the_agents_user_alone(tmp_path):
     folder = tmp_path / "buffer"
     folder.mkdir(mode=0o755)
@@ -216,28 +177,6 @@ def test_what_the_vehicle_did_is_for_the_agents_user_alone(tmp_path):
     fill(buffer, range(1, 11))
     assert folder.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o077 for path in folder.iterdir()} == {0}
-
-
-@pytest.mark.parametrize("commits", [0, 1, 30, 700, 1500])
-@pytest.mark.parametrize("kept_bytes", [None, 0, 32, 4151], ids=lambda size: f"log-{size}")
-def test_a_main_file_whose_log_was_lost_begins_a_new_epoch_and_declares_what_may_be_missing(
-    tmp_path, commits, kept_bytes
-):
-    buffer = open_buffer(tmp_path)
-    for number in range(commits):
-        fill(buffer, range(number * 10 + 1, number * 10 + 11))
-    epoch, head = buffer.epoch, buffer.head
-    main, log = tmp_path / DATABASE, tmp_path / f"{DATABASE}-wal"
-    left, left_log = main.read_bytes(), log.read_bytes()
-    buffer._database.close()
-    main.write_bytes(left)
-    if kept_bytes is not None:
-        log.write_bytes(left_log[:kept_bytes])
-    buffer = open_buffer(tmp_path)
-    assert buffer.epoch != epoch
-    there = IntervalSet((block.first, block.last) for block in buffer.read_after(0, 1, 10_000))
-    assert (there | declared_of(buffer, epoch)).covers(IntervalSet([(1, head)] if head else []))
-    assert missing_in(buffer) == 0
 
 
 @pytest.mark.parametrize("commits", [1, 4])
@@ -264,75 +203,12 @@ def test_a_log_that_was_cut_behind_any_frame_begins_a_new_epoch_and_declares_wha
         kept += 1
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 16, b"\xff" * 16, b"\xff" * 40], ids=len)
-def test_a_high_water_mark_that_says_nothing_of_this_epoch_changes_nothing(tmp_path, content):
-    buffer = open_buffer(tmp_path)
-    fill(buffer, range(1, 11))
-    buffer.close()
-    (tmp_path / HIGH_WATER).write_bytes(content)
-    assert (open_buffer(tmp_path).epoch, open_buffer(tmp_path).head) == (buffer.epoch, 10)
-
-
-def test_the_small_file_is_written_again_only_after_a_checkpoint(tmp_path):
-    buffer = open_buffer(tmp_path)
-    tokens = set()
-    for number in range(1000):
-        fill(buffer, range(number * 10 + 1, number * 10 + 11))
-        present = lineage.read_lineage(tmp_path)
-        assert present is not None
-        tokens.add(present.token)
-    written = (tmp_path / f"{DATABASE}-wal").stat().st_size
-    assert 2 <= len(tokens) <= 4, written
-
-
-def test_a_token_that_could_not_be_noted_twice_in_a_row_costs_no_epoch(tmp_path, monkeypatch):
-    buffer = open_buffer(tmp_path)
-    fill(buffer, range(1, 11))
-    marked = []
-
-    def once(connection, mark):
-        marked.append(mark)
-        if len(marked) == 2:
-            raise StoreFailing("the mark behind the file")
-        set_mark(connection, mark)
-
-    def never(*_):
-        raise OSError("the next file")
-
-    set_mark = lineage._set_mark
-    monkeypatch.setattr(lineage, "_set_mark", once)
-    with pytest.raises(StoreFailing):
-        buffer._file.identity.renew(buffer._database)
-    monkeypatch.setattr(lineage, "write_lineage", never)
-    with pytest.raises(OSError, match="next file"):
-        buffer._file.identity.renew(buffer._database)
-    assert len(marked) == 3
-    monkeypatch.undo()
-    leave(buffer, clean=False)
-    again = open_buffer(tmp_path)
-    assert (again.epoch, again.head) == (buffer.epoch, 10)
-
-
 def damage_epochs(folder):
     with closing(sqlite3.connect(folder / DATABASE)) as database:
         (root,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'epochs'").fetchone()
     data = bytearray((folder / DATABASE).read_bytes())
     data[(root - 1) * 4096 : root * 4096] = b"\xff" * 4096
     (folder / DATABASE).write_bytes(data)
-
-
-@pytest.mark.parametrize("named_by_lineage", [True, False], ids=["lineage of another", "no lineage"])
-def test_a_damaged_file_that_nobody_says_is_ours_is_kept_apart_and_never_offered(tmp_path, named_by_lineage):
-    acme = Buffer(tmp_path, replace(options(), tenant="acme"))
-    fill(acme, range(1, 21))
-    acme.close()
-    damage_epochs(tmp_path)
-    if not named_by_lineage:
-        (tmp_path / LINEAGE).unlink()
-    mine = Buffer(tmp_path, replace(options(), tenant="zeta"))
-    assert (records_of(mine), mine.head, mine.counters.value("lost_corrupt")) == ({}, 0, 0)
-    assert mine.counters.value("foreign_archived") == 1
-    assert (tmp_path / "buffer.foreign-1").exists()
 
 
 def test_a_damaged_file_that_its_lineage_says_is_ours_is_rebuilt(tmp_path):
@@ -343,17 +219,6 @@ def test_a_damaged_file_that_its_lineage_says_is_ours_is_rebuilt(tmp_path):
     mine = open_buffer(tmp_path)
     assert len(records_of(mine)) == 20
     assert mine.counters.value("foreign_archived") == 0
-
-
-def test_of_a_damaged_file_only_rows_of_an_epoch_that_is_known_are_offered(tmp_path):
-    mine = tmp_path / "mine"
-    acme = Buffer(tmp_path / "acme", replace(options(), tenant="acme", epoch_for=lambda _: 99))
-    open_buffer(mine).close()
-    fill(acme, range(1, 21))
-    acme.close()
-    overwrite_file(tmp_path / "acme", mine)
-    damage_epochs(mine)
-    assert records_of(open_buffer(mine)) == {}
 
 
 class Killed(BaseException):

@@ -28,11 +28,6 @@ def test_the_next_region_is_taken_after_lasting_failure_only():
     assert regions.index == 2
 
 
-def test_silence_counts_from_when_it_began():
-    regions = Regions(2, CALM, Random(1))
-    assert regions.on_failure(100, since_s=80)
-
-
 def test_the_preferred_region_is_looked_at_in_time_and_returned_to_only_when_it_held():
     regions = Regions(2, CALM, Random(1))
     assert not regions.should_probe(10_000)
@@ -45,11 +40,6 @@ def test_the_preferred_region_is_looked_at_in_time_and_returned_to_only_when_it_
     assert regions.should_probe(625)
     assert regions.on_probed(660, held=True)
     assert regions.index == 0
-
-
-def test_one_region_is_never_left():
-    regions = Regions(1, CALM, Random(1))
-    assert not any(regions.on_failure(second) for second in range(0, 10_000, 10))
 
 
 def test_a_fleet_does_not_move_as_one():
@@ -120,13 +110,3 @@ def test_the_rate_follows_what_was_really_sent():
     assert it.wait_s(0.0) == 0
     it.charge_counted(0.0, 5000, 0)
     assert it.wait_s(0.0) == pytest.approx(3.0, abs=0.1)
-
-
-def test_the_link_is_read_from_the_file_that_the_system_writes(tmp_path):
-    file = tmp_path / "link"
-    it = link_budget(BufferCounters(), link="cellular", link_file=str(file))
-    it.update_link(0.0)
-    assert it.link == "cellular"
-    file.write_text("wifi home\n")
-    it.update_link(5.0)
-    assert it.link == "wifi"

@@ -8,8 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +17,7 @@ from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.errors import LinkError, LinkRefused
 from edge_agent.uplink.mqtt import MqttUplink
 from edge_agent.uplink.mqtt_session import MqttSession
-from edge_agent.uplink.protocol import NoGateway, OutgoingBatch, PushedSettings, UplinkEvent
+from edge_agent.uplink.protocol import NoGateway, OutgoingBatch, UplinkEvent
 from tests.examples import examples
 from tests.waiting import deadline_s
 from waybill.mqtt.broker_settings import BrokerSettings
@@ -249,99 +247,3 @@ def test_a_broker_without_qos_1_is_refused_by_name() -> None:
         with pytest.raises(LinkRefused, match="QoS 1"):
             link.open()
         link.close()
-
-
-@pytest.mark.parametrize("name", ["tls", "password"])
-def test_a_file_that_cannot_be_read_is_a_lost_link_and_nothing_else(tmp_path: Path, name: str) -> None:
-    (tmp_path / "bad").write_bytes(b"\xff\xfe")
-    settings_of: dict[str, dict[str, Any]] = {
-        "tls": {"tls": {"ca": str(tmp_path / "nowhere")}},
-        "password": {"username": "u", "password_file": str(tmp_path / "bad")},
-    }
-    with pytest.raises(LinkError):
-        MqttUplink(DeviceSettings(id="d"), UplinkSettings(region="eu", host="127.0.0.1", **settings_of[name]))
-
-
-def test_a_batch_after_a_batch_too_large_for_the_broker_is_sent(tmp_path: Path) -> None:
-    with broker(connack(b"\x27\x00\x00\x04\x00")) as it:
-        uplink = MqttUplink(DeviceSettings(id="d"), UplinkSettings(region="eu", host="127.0.0.1", port=it.port))
-        uplink.open()
-        uplink.send(OutgoingBatch(7, IntervalSet([(1, 1)]), bytes(2000)))
-        uplink.send(OutgoingBatch(7, IntervalSet([(2, 2)]), bytes(100)))
-        uplink.close()
-
-
-def test_a_push_comes_as_it_is() -> None:
-    text = b"a=[[[["
-
-    def serve(sock: socket.socket) -> None:
-        topic = b"waybill/1/default/d/config"
-        body = struct.pack(">H", len(topic)) + topic + b"\x00" + text
-        sock.sendall(b"\x31" + bytes([len(body)]) + body)
-        while sock.recv(100):
-            pass
-
-    with broker(CONNACK, serve) as it:
-        uplink = MqttUplink(DeviceSettings(id="d"), UplinkSettings(region="eu", host="127.0.0.1", port=it.port))
-        uplink.open()
-        events = uplink.poll(2.0) or uplink.poll(2.0)
-        assert events == [PushedSettings(text)]
-        uplink.close()
-
-
-@pytest.mark.parametrize(("granted", "is_good"), [(0, False), (1, True), (0x87, False)])
-def test_a_subscription_with_less_than_qos_1_is_none(granted: int, is_good: bool) -> None:
-    def serve(sock: socket.socket) -> None:
-        packet = sock.recv(4096)
-        sock.sendall(b"\x90\x04" + packet[2:4] + bytes([0, granted]))
-        sock.recv(4096)
-
-    with broker(CONNACK, serve) as it:
-        link = session(it.port, [])
-        link.open()
-        link.subscribe("vehicle/#")
-        if is_good:
-            deadline = deadline_s(5)
-            while link._pending_subscriptions and time.monotonic() < deadline:
-                link.poll(0.2)
-            assert link._pending_subscriptions == 0
-        else:
-            poll_until_it_ends(link)
-            assert "subscription refused" in str(link._ended)
-        link.close()
-
-
-def test_a_broker_of_mqtt_3_1_1_is_named_as_that() -> None:
-    with broker(b"\x20\x02\x00\x01") as it:
-        session_ = session(it.port, [])
-        with pytest.raises(LinkRefused, match="does not speak MQTT 5"):
-            session_.open()
-        session_.close()
-
-
-def test_retained_messages_are_not_asked_for_and_what_comes_so_says_it() -> None:
-    """The options of the subscriptions, and a retained PUBLISH that a broker sends although it was asked not to."""
-    asked = bytearray()
-
-    def serve(sock: socket.socket) -> None:
-        while asked.count(b"\x82") < 2:
-            asked.extend(sock.recv(4096))
-        # granted QoS 1; and `$SYS` is refused, which ends nothing
-        sock.sendall(b"\x90\x04\x00\x01\x00\x01" + b"\x90\x04\x00\x02\x00\x87")
-        sock.sendall(b"\x33\x06\x00\x01a\x00\x07\x00" + b"\x32\x06\x00\x01a\x00\x08\x00")
-        sock.recv(4096)
-
-    taken: list[MqttMessage] = []
-    with broker(CONNACK, serve) as it:
-        session_ = session(it.port, taken)
-        session_.open()
-        session_.subscribe("v/#", takes_retained=False)
-        session_.watch("$SYS/x")
-        deadline = deadline_s(5)
-        while len(taken) < 2 and time.monotonic() < deadline:
-            session_.poll(0.2)
-        session_.close()
-    # retain handling 2 (do not send), retain as published 0, QoS 1
-    assert b"\x00\x03v/#\x21" in asked
-    assert [(one.mid, one.retain) for one in taken] == [(7, True), (8, False)]
-    assert session_.is_subscribed

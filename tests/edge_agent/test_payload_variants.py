@@ -240,26 +240,6 @@ def test_a_variant_is_read_for_what_it_says_or_carried_as_it_came_with_the_reaso
 
 
 @pytest.mark.parametrize(
-    ("topic", "payload", "detail"),
-    [
-        ("vehicle/position", b'{"time":1,"lat":53.55,"lng":9.99}', "`latitude` is missing; is `lat` meant?"),
-        ("vehicle/position", b'{"time":1,"latitude":1,"lng":9.99}', "`longitude` is missing; is `lng` meant?"),
-        ("vehicle/position", b'{"time":1,"Latitude":1,"longitude":2}', "`latitude` is missing; is `Latitude` meant?"),
-        ("vehicle/position", b'{"time":1,"altitude":9,"longitude":2}', "`latitude` is missing"),
-        ("vehicle/position", b'[{"time":1,"x":53.55}]', "`latitude` is missing"),
-        ("vehicle/position", fix(latitude='"53,55"'), "`latitude` is no number"),
-        ("vehicle/position", b'{"timestamp":1,"latitude":1,"longitude":2}', "`time` is missing; is `timestamp` meant?"),
-        ("vehicle/position", fix(time="null"), ""),
-        ("vehicle/signal", b'{"time":1,"path":"a","value":{}}', "`value` cannot be used"),
-        ("vehicle/signal", b'{"time":1,"name":"a","value":1}', "`path` is missing"),
-        ("vehicle/event", b'{"time":1,"name":7}', "`name` cannot be used"),
-    ],
-)
-def test_the_member_that_makes_a_message_raw_is_named(topic: str, payload: bytes, detail: str) -> None:
-    assert [record.detail for record in parse_message(topic, payload)] == [detail]
-
-
-@pytest.mark.parametrize(
     ("more", "meant"),
     [
         (',"accuracy":4,"speed":12.2', {"accuracy": "accuracy_m", "speed": "speed_mps"}),

@@ -1,7 +1,6 @@
 """No message stops the intake: what cannot be written is carried raw, or is a dead letter; the others are stored."""
 
 import json
-from contextlib import closing
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +18,7 @@ from edge_agent.store.batch_rows import (
     packed,
 )
 from tests.edge_agent.intake_parts import IntakeHarness
-from tests.edge_agent.makers import fill, missing_in, open_buffer, pending_record
+from tests.edge_agent.makers import missing_in, open_buffer, pending_record
 from tests.edge_agent.test_daemon import settings as agent_settings
 from tests.edge_agent.test_intake import FIELDS, json_values
 from tests.examples import examples
@@ -63,20 +62,6 @@ def test_whatever_parse_accepts_can_be_written_and_read_again(messages):
     found = packed(waiting, BatchOwner("eu-0001", 7, 0), 1, 0)
     assert (found.unencodable, found.dead_letters) == (0, [])
     assert sum(len(decode(block.data).records) for block in found.batches) == len(messages)
-
-
-def test_a_body_that_encode_refuses_is_carried_as_the_message_that_it_was(tmp_path):
-    buffer = open_buffer(tmp_path)
-    spoiled = pending_record(5)._replace(
-        body=Signal.model_construct(path="a", value="\ud83d"), topic="vehicle/signal", payload=b"as it came"
-    )
-    blocks = buffer.commit(
-        [*(pending_record(n) for n in range(1, 5)), spoiled, *(pending_record(n) for n in range(6, 9))], 0
-    )
-    records = [record for block in blocks for record in decode(block.data).records]
-    assert [record.seq for record in records] == list(range(1, 9))
-    assert records[4].body == Raw(topic="vehicle/signal", payload=b"as it came", reason="unencodable")
-    assert buffer.counters.value("unencodable") == 1
 
 
 def test_what_not_even_a_raw_record_carries_is_a_dead_letter_that_inspection_shows(tmp_path):
@@ -127,23 +112,3 @@ def test_while_the_buffer_cannot_commit_what_waits_in_memory_is_bounded(tmp_path
     assert mid == 10
     assert intake.commit() == list(range(1, 11))
     assert not intake.record_intake.is_full
-
-
-def test_a_commit_of_nothing_but_poison_ends_and_the_next_is_stored(tmp_path):
-    buffer = open_buffer(tmp_path)
-    poison = pending_record(1)._replace(body=Raw.model_construct(topic="\ud83d", payload=b""), topic="\ud83d")
-    assert buffer.commit([poison], 0) == []
-    fill(buffer, [2])
-    assert buffer.head == 1
-
-
-def test_a_buffer_that_is_rebuilt_keeps_its_dead_letters(tmp_path):
-    buffer = open_buffer(tmp_path)
-    fill(buffer, range(1, 4))
-    letters = [DeadLetter("t", b"bytes", f"why {n}") for n in range(3)]
-    buffer.edit(lambda connection, changes: add_dead_letters(connection, letters, 7, changes))
-    buffer.repair(buffer.generation)
-    buffer.close()
-    assert [one["reason"] for one in dead_letters(agent_settings(tmp_path), 10)] == ["why 2", "why 1", "why 0"]
-    with closing(open_buffer(tmp_path)) as again:
-        assert again.counters.value("messages_dead_lettered") == 3

@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from typer.testing import CliRunner
 
 from edge_agent.push.push_cli import app
-from geo.reference.messages import TOPICS, Kind
-from waybill.identity.operator_keys import ANY, KINDS
-from waybill.identity.registry_messages import ENROLMENT_KIND, KIND
-from waybill.identity.signatures import SETTINGS_KIND, read_operator_key, read_signed_push, sign_push
+from waybill.identity.signatures import read_operator_key, read_signed_push, sign_push
 from waybill.settings import MAX_PUSHED_BYTES
 
 TEXT = "[drain]\nwindow = 7\n"
@@ -47,11 +43,6 @@ def test_what_is_signed_is_taken_and_its_versions_grow(folder: Path) -> None:
     assert (code, text) == (0, f"{file}: version {second['version']} by anna\n")
 
 
-def test_a_version_that_is_named_is_taken_as_it_is(folder: Path) -> None:
-    file = folder / "acme" / "bus-17.toml"
-    assert run("sign", file, "--key", "anna.key", "--version", 5)[1] == f"{file}: version 5 for acme/bus-17\n"
-
-
 LAST = 999_999_999_999_999
 
 
@@ -66,17 +57,6 @@ def test_a_version_far_after_the_clock_is_signed_on_a_word_alone_and_a_check_war
     assert (code, "warning: the version is more than a day after" in text) == (0, True), text
     # the next one would be as far: nobody goes on from there without noticing
     assert run("sign", file, "--key", "anna.key")[0] == 1
-
-
-def test_a_version_that_is_not_after_the_files_own_is_signed_on_a_word_alone(folder: Path) -> None:
-    file = folder / "acme" / "bus-17.toml"
-    assert run("sign", file, "--key", "anna.key", "--version", 7)[0] == 0
-    before = file.read_bytes()
-    for version in (5, 7):
-        code, text = run("sign", file, "--key", "anna.key", "--version", version)
-        assert (code, "is not after version 7, which the file had" in text) == (1, True), text
-    assert file.read_bytes() == before
-    assert run("sign", file, "--key", "anna.key", "--version", 5, "--any-version")[0] == 0
 
 
 def test_a_check_names_each_reason_and_ends_with_1(folder: Path) -> None:
@@ -116,12 +96,6 @@ def test_a_key_is_never_replaced_and_a_second_one_is_trusted_beside_it(folder: P
     assert (folder / "bea.key").stat().st_mode & 0o777 == 0o600
 
 
-def test_where_the_trusted_keys_cannot_be_used_no_key_is_left_behind(folder: Path) -> None:
-    (folder / "operators.toml").write_text("keys = 1")
-    code, text = run("key", "bea", "--tenant", "*", "--kind", "*")
-    assert (code, "operators.toml" in text, (folder / "bea.key").exists()) == (78, True, False), text
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -139,14 +113,6 @@ def test_what_cannot_be_done_is_said_without_a_traceback(folder: Path, words: li
     assert code == (78 if "--operators" in words else 1), text
     assert "Traceback" not in text
     assert sorted(folder.rglob("*")) == before
-
-
-def test_a_kind_that_nobody_signs_makes_no_key_and_each_that_is_signed_does(folder: Path) -> None:
-    code, text = run("key", "ben", "--tenant", "acme", "--kind", "devices")
-    assert (code, "did you mean device? there are settings," in text) == (1, True), text
-    assert not (folder / "ben.key").exists()
-    kinds = [*get_args(Kind), SETTINGS_KIND, ENROLMENT_KIND, KIND, ANY]
-    assert run("key", "eve", "--tenant", "*", *(word for kind in kinds for word in ("--kind", kind)))[0] == 0
 
 
 NO_DEVICE_TAKES = {
@@ -172,38 +138,3 @@ def test_what_no_device_takes_is_neither_signed_nor_called_right(folder: Path, t
     file.write_bytes(sign_push(read_operator_key(folder / "anna.key"), "acme/bus-17", 5, content))
     code, said = run("check", file, "--operators", "operators.toml")
     assert (code, says in said) == (1, True), said
-
-
-def test_what_a_device_may_take_is_signed(folder: Path) -> None:
-    file = folder / "acme" / "bus-17.toml"
-    uplink = '[[uplinks]]\nregion = "eu"\nhost = "eu.example"\npassword_file = "of the device"\n'
-    file.write_text(f'allow_deletion = true\n{uplink}[log]\nlevel = "debug"\n')
-    assert run("sign", file, "--key", "anna.key")[0] == 0
-
-
-def test_nobody_gets_a_right_to_everything_without_saying_so(folder: Path) -> None:
-    code, text = run("key", "ben", "--tenant", "acme")
-    assert (code, "--kind" in text, (folder / "ben.key").exists()) == (2, True, False), text
-
-
-def test_the_kinds_of_keys_are_all_that_is_signed() -> None:
-    assert set(KINDS) == {SETTINGS_KIND, KIND, ENROLMENT_KIND, *TOPICS}
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["carl", "--tenant", "acme", "--kind", "acount"], "did you mean account? "),
-        (["carl", "--tenant", "a/b", "--kind", "device"], "--tenant 'a/b': give up to 63 letters"),
-        (["../up", "--tenant", "acme", "--kind", "device"], "NAME '../up': give up to 63 letters"),
-        (
-            ["carl", "--tenant", "acme", "--kind", "account", "--account", "ACME"],
-            "--account 'ACME': give up to 63 lower-case letters",
-        ),
-    ],
-)
-def test_an_option_of_a_key_is_refused_in_words(folder: Path, words: list[str], says: str) -> None:
-    code, said = run("key", *words)
-    assert (code, len(said.splitlines())) == (1, 1), said
-    assert says in said
-    assert not (folder / "carl.key").exists()

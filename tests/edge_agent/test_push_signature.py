@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from edge_agent.config import AgentSettings
-from edge_agent.daemon import VERSION_FILE, Daemon, PushSignatures
+from edge_agent.daemon import Daemon
 from edge_agent.push.pushed import PushRefused
+from edge_agent.push.trial import VERSION_FILE, PushSignatures
 from tests.edge_agent.test_pushed_daemon import FILE
 from tests.identity.operators import operator, operators_file
 from waybill.identity.signatures import sign_push
@@ -92,12 +93,6 @@ def test_a_device_that_trusts_nobody_takes_nothing_and_one_that_says_so_takes_ev
     config.write_text(text.replace(line, f"{line}\nunsigned = true"))
     with pytest.raises(SettingsError, match="one of them"):
         load(AgentSettings, config)
-
-
-def test_keys_that_cannot_be_read_are_an_error_of_the_device_and_none_of_the_push(config: Path) -> None:
-    (config.parent / "operators.toml").unlink()
-    with pytest.raises(SettingsError):
-        PushSignatures(load(AgentSettings, config)).open(signed(5), NOW)
 
 
 def test_the_daemon_answers_why_and_a_version_that_was_taken_back_stays_the_newest(config: Path) -> None:

@@ -52,20 +52,6 @@ def test_a_broker_that_was_killed_delivers_again_without_saying_so_and_nothing_i
     assert intake.buffer.counters.value("duplicates") == 300
 
 
-def test_what_it_delivers_again_ends_before_what_was_taken_last(tmp_path):
-    """The broker's last save was made in between: what came after it is gone there, and its ids are given anew."""
-    messages = [timed(n, n) for n in range(1, 301)]
-    intake = taken(tmp_path, messages, [*messages[100:200], *(timed(n, 1_000 + n) for n in range(201, 260))])
-    assert len(intake.records()) == 300 + 59
-
-
-def test_messages_without_a_time_are_known_by_the_one_that_follows_them(tmp_path):
-    messages = [untimed(1), untimed(2, b"closed"), timed(3, 3)]
-    intake = taken(tmp_path, messages, messages)
-    assert len(intake.records()) == 3
-    assert intake.buffer.counters.value("duplicates") == 3
-
-
 @pytest.mark.parametrize("dup", [False, True])
 def test_a_message_that_may_be_new_is_stored_and_counted_and_one_that_the_broker_marks_is_not(tmp_path, dup):
     intake = taken(tmp_path, [untimed(1)], [untimed(1, dup=dup)])
@@ -92,14 +78,6 @@ def test_a_sensor_that_repeats_a_value_loses_none_of_them(tmp_path, make):
     assert len(intake.records()) == 20
 
 
-def test_a_value_that_repeats_is_stored_again_when_its_ids_come_again_too(tmp_path):
-    """A broker that uses the lowest free id, or one that was killed: nothing distinguishes them, so nothing is lost."""
-    messages = [timed(mid, 7) for mid in range(1, 4)]
-    intake = taken(tmp_path, messages, messages)
-    assert len(intake.records()) == 6
-    assert intake.buffer.counters.value("possible_duplicates") == 3
-
-
 def test_a_clock_that_nobody_set_proves_nothing(tmp_path):
     payload = b'{"time": 5000, "path": "Vehicle.Speed", "value": 0}'
     message = MqttMessage(1, 1, False, "vehicle/signal", payload)
@@ -109,12 +87,6 @@ def test_a_clock_that_nobody_set_proves_nothing(tmp_path):
 def test_on_a_connection_without_a_former_session_everything_is_new(tmp_path):
     messages = [timed(n, n) for n in range(1, 11)]
     assert len(taken(tmp_path, messages, messages, resumed=False).records()) == 20
-
-
-def test_in_another_order_than_it_was_stored_nothing_is_taken_for_delivered_again(tmp_path):
-    messages = [timed(n, n) for n in range(1, 4)]
-    intake = taken(tmp_path, messages, [messages[2], messages[1], messages[0]])
-    assert len(intake.records()) == 5
 
 
 def test_the_order_of_what_came_outlives_a_restart_whatever_its_classes(tmp_path):
@@ -170,12 +142,6 @@ def test_of_a_message_that_came_before_an_anchor_all_records_are_dropped(tmp_pat
     assert intake.buffer.counters.value("duplicates") == 2
 
 
-def test_a_commit_is_due_when_the_records_of_few_messages_are_many(tmp_path):
-    intake = IntakeHarness(tmp_path)
-    assert intake.record_intake.receive(several(1, 1, count=30), 0.0) is False
-    assert intake.record_intake.due_in(0.0) == 0, "commit_records is 25"
-
-
 @pytest.mark.parametrize("resumed", [False, True])
 def test_what_the_broker_retains_and_what_is_empty_is_acknowledged_and_no_record(tmp_path, resumed):
     event = MqttMessage(1, 1, False, "vehicle/event", b'{"time": 1767603422000, "name": "door"}')
@@ -184,13 +150,6 @@ def test_what_the_broker_retains_and_what_is_empty_is_acknowledged_and_no_record
     intake = taken(tmp_path, [event], [*again, empty, empty._replace(mid=8, retain=True), timed(9, 9)], resumed=resumed)
     assert len(intake.records()) == 2
     assert intake.record_intake.counters.not_recorded == {"retained": 5, "empty": 2}
-
-
-def test_what_is_retained_between_redelivered_messages_does_not_end_the_search_for_more_of_them(tmp_path):
-    messages = [timed(n, n) for n in range(1, 4)]
-    retained = MqttMessage(9, 1, False, "vehicle/event", b"{}", retain=True)
-    intake = taken(tmp_path, messages, [messages[0], retained, *messages[1:]])
-    assert len(intake.records()) == 3
 
 
 def test_members_that_are_left_out_are_counted_by_a_bounded_number_of_names(tmp_path):

@@ -7,14 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_agent.config import AgentSettings, DrainSettings
 from edge_agent.drain.dispatcher import UNACKNOWLEDGED, Dispatcher
 from edge_agent.inspection import exported_lines, read_status, stored_batches
-from edge_agent.status_endpoint import COUNTERS, GAUGES, LABELLED_COUNTERS, AgentCollector
 from edge_agent.store.batch_rows import TransactionTotals, batch_row_id
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.connection import Connection
@@ -185,28 +183,6 @@ def test_a_dead_letter_that_has_to_go_is_declared_as_refused(tmp_path):
     assert outgoing.seqs == IntervalSet([(70, 70)]), "the tombstone is delivered like any other"
 
 
-def test_a_connection_that_breaks_during_a_retry_costs_no_try(tmp_path):
-    buffer = filled(tmp_path, blocks=3)
-    it, region = made(buffer), RefusingRegion({70})
-    run(it, region, 5)
-    for now_s in (10.0, 11.0, 12.0, 13.0):
-        outgoing = it.take_next(now_s)
-        assert outgoing is not None
-        assert outgoing.seqs == IntervalSet([(61, 120)])
-        it.on_disconnected()
-    assert it.retrying == 1
-    assert state(buffer)["dead_letter_batches"] == 0
-
-
-def test_a_refused_batch_that_is_acknowledged_late_is_forgotten(tmp_path):
-    buffer = filled(tmp_path, blocks=3)
-    it, region = made(buffer), RefusingRegion({70})
-    run(it, region, 5)
-    it.on_acked(buffer.epoch, IntervalSet([(61, 120)]))
-    run(it, region, 100, 5)
-    assert (len(region.tried), it.retrying, state(buffer)["depth_records"]) == (1, 0, 0)
-
-
 @settings(max_examples=12, deadline=None)
 @given(poison=st.sets(st.integers(1, 400), max_size=6), size=st.integers(5, 90))
 def test_every_record_is_delivered_or_kept_whatever_is_refused(tmp_path_factory, poison, size):
@@ -223,18 +199,3 @@ def test_every_record_is_delivered_or_kept_whatever_is_refused(tmp_path_factory,
     assert found["gaps"] == 0
     assert kept == {seq for seq in poison if seq <= buffer.head}, "and nothing else"
     assert found["depth_records"] == found["dead_letter_records"] == len(kept)
-
-
-def test_the_metrics_show_dead_letters(tmp_path):
-    buffer = filled(tmp_path, blocks=3)
-    run(made(buffer), RefusingRegion({70}), 200)
-    live = dict.fromkeys((*COUNTERS, *GAUGES), 0)
-    shown = {**live, **state(buffer), **{name: {} for name in LABELLED_COUNTERS}}
-    samples = {
-        sample.name: sample.value for metric in AgentCollector(lambda: shown).collect() for sample in metric.samples
-    }
-    assert samples["waybill_agent_batches_dead_lettered_total"] == 1
-    assert samples["waybill_agent_messages_dead_lettered_total"] == 0
-    assert samples["waybill_agent_dead_letter_batches"] == 1
-    assert samples["waybill_agent_dead_letter_records"] == 1
-    assert samples["waybill_agent_missing_records"] == pytest.approx(0)

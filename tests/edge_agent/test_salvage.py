@@ -1,7 +1,5 @@
 """A damaged buffer: what can be read keeps its names, the rest is declared lost, and life goes on in a new epoch."""
 
-import shutil
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -9,7 +7,7 @@ from random import Random
 
 import pytest
 
-from edge_agent.errors import StoreDamaged, StoreFailing
+from edge_agent.errors import StoreDamaged
 from edge_agent.store import rebuild as rebuild_module
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.connection import DATABASE
@@ -154,48 +152,3 @@ def test_a_rebuilding_that_was_interrupted_between_any_two_steps_loses_nothing_a
     assert missing_in(again) == 0
     assert not list(tmp_path.glob("buffer.rebuilt*"))
     assert again.epoch == epoch if steps < 2 else again.epoch > epoch
-
-
-def test_of_the_files_that_were_rebuilt_the_last_is_kept(tmp_path: Path) -> None:
-    written(tmp_path)
-    buffer = open_buffer(tmp_path)
-    for number in (1, 2, 3):
-        buffer.repair(buffer.generation)
-        assert [path.name for path in tmp_path.glob("buffer.damaged-*")] == [f"buffer.damaged-{number}"]
-
-
-def test_a_buffer_that_is_gone_under_an_agent_is_not_replaced_by_an_empty_one(tmp_path: Path) -> None:
-    written(tmp_path)
-    buffer = open_buffer(tmp_path)
-    (tmp_path / DATABASE).rename(tmp_path / "moved")
-    with pytest.raises(StoreFailing, match="is gone"):
-        buffer.reopen()
-    assert not (tmp_path / DATABASE).exists()
-
-
-def test_damage_that_two_threads_meet_is_repaired_once(tmp_path: Path) -> None:
-    written(tmp_path)
-    buffer = open_buffer(tmp_path)
-    met = buffer.generation
-    buffer.repair(met)
-    epoch = buffer.epoch
-    buffer.repair(met)
-    assert buffer.epoch == epoch
-    shutil.rmtree(tmp_path)
-
-
-def test_a_rebuilding_gives_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written(tmp_path / "buffer")
-    buffer = open_buffer(tmp_path / "buffer")
-    monkeypatch.setattr(rebuild_module, "ROWS_PER_NOTIFY", 10)
-    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
-        systemd.bind(str(tmp_path / "notify"))
-        systemd.setblocking(False)
-        buffer.repair(buffer.generation)
-        signs = []
-        with suppress(BlockingIOError):
-            while True:
-                signs.append(systemd.recv(1000).decode())
-    assert 2 <= len(signs) <= BLOCKS // 10
-    assert signs[0] == "EXTEND_TIMEOUT_USEC=60000000\nSTATUS=rebuilding the buffer: 0 batches"

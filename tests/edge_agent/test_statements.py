@@ -9,13 +9,13 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.clocks import QUIET_US, HeadStatement, HeardThrough
+from edge_agent.clocks import HeadStatement
 from edge_agent.drain.dispatcher import Statements
 from edge_agent.uplink.protocol import HeartbeatAnswered, OutgoingBatch, UplinkEvent
 from tests.edge_agent.intake_parts import IntakeHarness, stored_records
 from tests.edge_agent.makers import DEVICE, fill, open_buffer
 from tests.edge_agent.scripted_region import Road, acks, drive
-from tests.edge_agent.world import SteadyClocks, settings
+from tests.edge_agent.world import SteadyClocks
 from waybill.mqtt.mqtt_client import MqttMessage
 from waybill.record import Batch, Canary, Record, Tombstone, decode, encode, read_header
 
@@ -84,13 +84,6 @@ def test_nothing_is_stated_while_the_broker_may_deliver_what_it_kept(tmp_path):
     assert vehicle.look(1) is not None
 
 
-def test_a_broker_that_delivers_nothing_for_a_while_has_kept_nothing(tmp_path):
-    vehicle = Vehicle(tmp_path)
-    vehicle.harness.connect(resumed=True)
-    assert vehicle.look(QUIET_US / SECOND - 0.1) is None
-    assert vehicle.look(0.1) is not None
-
-
 def test_without_a_connection_the_statement_stands_still(tmp_path):
     vehicle = Vehicle(tmp_path)
     vehicle.harness.connect(resumed=False)
@@ -116,62 +109,6 @@ def test_a_message_that_waits_for_its_commit_holds_the_statement(tmp_path):
     assert vehicle.falsified() == []
 
 
-def test_a_broker_that_delivers_again_what_is_stored_has_not_fallen_silent(tmp_path):
-    vehicle = Vehicle(tmp_path)
-    vehicle.harness.connect(resumed=False)
-    kept = [canary(mid, vehicle.clocks.wall_us()) for mid in range(1, 9)]
-    vehicle.harness.deliver(kept)
-    before = vehicle.look(2)
-    vehicle.intake.on_disconnected()
-    vehicle.look(3600)
-    vehicle.harness.connect(resumed=True)
-    for message in kept:
-        again = MqttMessage(message.mid, 1, True, message.topic, message.payload)
-        assert vehicle.harness.deliver([again]) == [message.mid]
-        assert vehicle.look(1) == before
-    vehicle._mid = 100
-    vehicle.message(age_s=3000)
-    vehicle.harness.commit()
-    assert vehicle.falsified() == []
-
-
-def test_a_message_that_waited_says_how_far_the_vehicle_was_heard_and_no_more(tmp_path):
-    vehicle = Vehicle(tmp_path)
-    vehicle.harness.connect(resumed=False)
-    vehicle.look(2)
-    vehicle.intake.on_disconnected()
-    vehicle.look(200)
-    vehicle.harness.connect(resumed=True)
-    # it waited for 200 s, and behind it waits one that was 290 s old when it came to the broker
-    vehicle.message(age_s=200)
-    vehicle.harness.commit()
-    found = vehicle.look(1)
-    assert found is not None
-    assert found.stated_us == vehicle.clocks.wall_us() - 201 * SECOND - GRACE_US
-    vehicle.message(age_s=490)
-    vehicle.harness.commit()
-    assert vehicle.falsified() == []
-
-
-def test_a_vehicle_whose_messages_have_no_time_states_again_after_a_resumed_session(tmp_path):
-    vehicle = Vehicle(tmp_path)
-    vehicle.harness.connect(resumed=True)
-    found = []
-    for mid in range(1, 302):
-        vehicle.harness.deliver([MqttMessage(mid, 1, False, "vehicle/odd", b"23.5 %d" % mid)])
-        found.append(vehicle.look(1))
-    assert {*found[:299]} == {None}
-    assert found[-1] == HeadStatement(vehicle.harness.buffer.epoch, 301, vehicle.clocks.wall_us() - GRACE_US)
-
-
-def test_a_clock_that_was_never_set_states_nothing(tmp_path):
-    clocks = SteadyClocks()
-    clocks.offset_us = 0
-    vehicle = Vehicle(tmp_path, clocks)
-    vehicle.harness.connect(resumed=False)
-    assert vehicle.look(400) is None
-
-
 def test_a_jump_of_the_clock_takes_the_statement_back_until_the_former_clock_is_past(tmp_path):
     vehicle = Vehicle(tmp_path)
     vehicle.harness.connect(resumed=False)
@@ -191,23 +128,6 @@ def test_a_message_older_than_the_grace_is_counted_and_takes_the_statement_back(
     assert vehicle.harness.buffer.counters.value("late") == 1
     vehicle.harness.commit()
     assert len(vehicle.falsified()) == 1
-
-
-def test_what_a_late_message_proved_wrong_is_not_stated_again_before_the_vehicle_is_caught_up(tmp_path):
-    vehicle = Vehicle(tmp_path)
-    vehicle.harness.connect(resumed=False)
-    vehicle.look(2)
-    for _ in range(3):
-        vehicle.message(age_s=3600)
-        vehicle.harness.commit()
-        assert vehicle.look(2) is None
-    assert vehicle.harness.buffer.counters.value("late") == 1
-    assert vehicle.look(QUIET_US / SECOND) is not None
-    vehicle.message(age_s=3600)
-    vehicle.message(age_s=4)
-    vehicle.harness.commit()
-    assert vehicle.look(1) is not None
-    assert len(vehicle.falsified()) == 2
 
 
 def test_after_a_rebuild_the_new_epoch_is_stated_and_the_former_one_no_more(tmp_path):
@@ -255,18 +175,6 @@ def test_no_statement_is_falsified_by_messages_within_the_grace(tmp_path_factory
     vehicle.harness.commit()
     assert vehicle.falsified() == []
     vehicle.harness.buffer.close()
-
-
-def test_heard_is_only_what_was_connected():
-    heard = HeardThrough(GRACE_US)
-    heard.look(5, waits=False)
-    assert heard.heard_us is None
-    heard.on_connected(10, resumed=True)
-    heard.look(10 + QUIET_US, waits=True)
-    assert heard.heard_us is None
-    heard.on_message(11 + QUIET_US, None)
-    heard.look(12 + 2 * QUIET_US, waits=False)
-    assert heard.heard_us == 12 + 2 * QUIET_US
 
 
 def stated(now_s: float = 0.0) -> Statements:
@@ -333,19 +241,3 @@ def test_an_idle_agent_sends_heartbeats_and_a_paused_one_waits(tmp_path):
     assert all(read_header(one.data).is_heartbeat and read_header(one.data).head == 10 for _, one in beats)
     assert all(later - before >= 60 for (before, _), (later, _) in pairwise(beats))
     assert drainer.dispatcher.in_flight == 0
-
-
-def test_batches_of_a_backlog_state_the_head_so_no_heartbeat_is_needed(tmp_path):
-    buffer = open_buffer(tmp_path)
-
-    def answer(now_s: float, region: str, new: list[OutgoingBatch]) -> list[UplinkEvent]:
-        beating(road, buffer.epoch)
-        assert road.drainer is not None
-        road.drainer.inbox.on_committed(fill(buffer, [buffer.head + 1]))
-        return acks(new)
-
-    road = Road(answer, 200.0)
-    drainer = drive(buffer, road, drain={"heartbeat_s": 60})
-    assert drainer.statements.heartbeats == 0
-    assert {read_header(one.data).stated_us > 0 for now_s, _, one in road.sent if now_s > 1} == {True}
-    assert settings().drain.heartbeat_s == 300

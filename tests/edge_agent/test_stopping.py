@@ -1,8 +1,6 @@
 """Stopping and reloading: an old thread never reaches a buffer that somebody else may have by then."""
 
-import sqlite3
 import threading
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -12,9 +10,8 @@ from edge_agent.agent import Agent
 from edge_agent.config import IntakeSettings
 from edge_agent.errors import StoreClosed, StoreInUse
 from edge_agent.intake import intake_loop
-from edge_agent.store.buffer import Buffer
 from tests.edge_agent.intake_parts import IntakeHarness
-from tests.edge_agent.makers import WALL_MS, connect_unsynced, fill, open_buffer, options, pending_record
+from tests.edge_agent.makers import WALL_MS, fill, open_buffer, pending_record
 from tests.edge_agent.test_daemon import settings as agent_settings
 from tests.gateway.sides import FakeBroker
 from tests.waiting import wait_until
@@ -90,32 +87,3 @@ def test_a_local_broker_that_never_was_there_is_not_reached_and_one_that_goes_is
         loop.stop()
         thread.join(10)
     assert not thread.is_alive()
-
-
-def test_closing_waits_for_a_commit_that_is_being_synced(tmp_path):
-    syncing, may_sync = threading.Event(), threading.Event()
-
-    class Slow(sqlite3.Connection):
-        def execute(self, sql, parameters=(), /):
-            if sql == "COMMIT" and armed:
-                syncing.set()
-                assert may_sync.wait(10)
-            return super().execute(sql, parameters)
-
-    armed: list[bool] = []
-
-    def connect(path):
-        return sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=Slow)
-
-    buffer = Buffer(tmp_path, replace(options(), connect=connect))
-    armed.append(True)
-    committing = threading.Thread(target=lambda: fill(buffer, range(1, 11)))
-    committing.start()
-    assert syncing.wait(10)
-    closing = threading.Thread(target=buffer.close)
-    closing.start()
-    assert connect_unsynced(tmp_path / "buffer.db").execute("SELECT count(*) FROM batches").fetchone() == (0,)
-    may_sync.set()
-    committing.join(10)
-    closing.join(10)
-    assert open_buffer(tmp_path).head == 10

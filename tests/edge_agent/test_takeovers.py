@@ -96,27 +96,6 @@ def reset(sock: socket.socket) -> None:
     sock.close()
 
 
-@pytest.mark.parametrize("write", [False, True])
-@pytest.mark.parametrize(
-    ("serve", "kind", "said"),
-    [
-        (lambda sock: sock.sendall(b"\xe0\x01\x8e"), LinkClosed, "the session of 'x' was taken over: by the region"),
-        (lambda sock: None, LinkClosed, "the broker closed the connection"),
-        (reset, LinkClosed, "the broker closed the connection"),
-        (lambda sock: (sock.sendall(b"\xe0\x01\x8b"), sock.recv(1)), LinkError, "shutting down"),
-    ],
-    ids=["taken over", "closed", "reset", "shutting down"],
-)
-def test_the_end_of_a_connection_is_logged_with_its_cause(
-    serve: Callable[[socket.socket], object], kind: type[LinkError], said: str, write: bool
-) -> None:
-    found = end_of(serve, write=write)
-    if not write:
-        assert said in str(found)
-        assert type(found) is kind
-    assert "Unspecified" not in str(found)
-
-
 @pytest.mark.parametrize(
     ("code", "said"),
     [

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from edge_agent.agent import held_classes, newly_held
+from edge_agent.agent import held_classes
 from edge_agent.config import AgentSettings
-from edge_agent.daemon import MAX_RETRY_S, RetryTimes, TrialEvaluator
 from edge_agent.drain.link_budget import DataUsage
+from edge_agent.push.trial import MAX_RETRY_S, RetryTimes, TrialEvaluator
 from tests.edge_agent.makers import MINIMAL_FILE
 from waybill.settings import parse
 
@@ -25,39 +23,13 @@ FREE, HELD = 'name = "other"\ntopics = ["#"]', 'name = "other"\ntopics = ["#"]\n
 URGENT = 'name = "urgent"\ntopics = ["vehicle/event"]\nurgent = true'
 
 
-def test_what_flowed_and_would_be_held_back_is_named_by_topic() -> None:
+def test_a_class_is_held_back_by_its_link_or_by_a_plan_that_is_spent() -> None:
     before = settings_with(URGENT, FREE)
-    assert newly_held(before, before, DataUsage()) == []
-    assert newly_held(before, settings_with(URGENT, HELD), DataUsage()) == ["vehicle/#"]
-    assert newly_held(before, settings_with(URGENT, HELD, link="satellite"), DataUsage()) == []
-    held = settings_with('name = "urgent"\ntopics = ["a"]\nurgent = true', HELD)
-    assert newly_held(held, held, DataUsage()) == [], "it did not flow before"
-    assert newly_held(before, held, DataUsage()) == ["vehicle/event", "vehicle/#"], (
-        "a topic moved into a class that waits"
-    )
-    assert held_classes(held, DataUsage()) == {"other": "link"}
-
-
-def test_a_plan_that_is_spent_already_holds_back_too() -> None:
-    before = parse(AgentSettings, MINIMAL_FILE, "x")
+    assert held_classes(before, DataUsage()) == {}
+    assert held_classes(settings_with(URGENT, HELD), DataUsage()) == {"other": "link"}
+    assert held_classes(settings_with(URGENT, HELD, link="satellite"), DataUsage()) == {}
     after = parse(AgentSettings, MINIMAL_FILE + "[link]\nbytes_per_day = 1000000\n", "x")
-    spent = DataUsage().add(0.0, 950_000)
-    assert newly_held(before, after, spent) == [
-        "vehicle/position",
-        "vehicle/+/position",
-        "vehicle/canary",
-        "vehicle/signal",
-        "vehicle/+/signal",
-        "vehicle/#",
-    ]
-    assert held_classes(after, spent) == {"position": "plan", "signal": "plan", "other": "plan"}
-
-
-def test_a_trial_that_holds_back_what_flowed_ends_at_once() -> None:
-    judge = TrialEvaluator(0.0, 60.0)
-    state: dict[str, Any] = {"is_connected": True, "is_acked": True, "is_well": True, "batches": 5}
-    assert judge.evaluate(1.0, **state) == "running"
-    assert judge.evaluate(20.0, holds_back=True, **state) == "holds back", "though it was good for long enough"
+    assert held_classes(after, DataUsage().add(0.0, 950_000)) == {"position": "plan", "signal": "plan", "other": "plan"}
 
 
 def judged(looks: list[tuple[float, bool, bool, bool, int]]) -> str:

@@ -15,7 +15,6 @@ from edge_agent.store.database import BufferOptions
 from tests.edge_agent.intake_parts import IntakeHarness
 from tests.edge_agent.makers import DEVICE
 from tests.edge_agent.power import Computer, Disk
-from tests.edge_agent.world import SimulatedWorld
 from waybill.mqtt.mqtt_client import MqttMessage
 
 SIZE = 100
@@ -87,10 +86,3 @@ def test_whichever_operations_of_a_commit_fail_its_messages_are_stored_once_and_
         intake.buffer.close()
         first += 1
     assert 0 < stored_after_all < first - 1
-
-
-def test_a_puback_that_is_lost_again_and_again_names_nothing_twice(tmp_path):
-    """Of 40 messages of such a commit one waited for its PUBACK until it was forgotten."""
-    world = SimulatedWorld(1_003_181_733, tmp_path / "buffer", faults=0.02, max_bytes=1 << 30)
-    world.live(5)
-    world.check()

@@ -1,17 +1,13 @@
 """What cannot be read is seen at the vehicle: in the status, in its health and in the log."""
 
-import json
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from edge_agent.inspection import read_status
 from edge_agent.intake.messages import (
     FOREIGN_MESSAGES,
     MAX_KINDS,
-    MAX_MEANT,
     NONE,
     NOTHING,
     OTHER_TOPICS,
@@ -22,13 +18,9 @@ from edge_agent.intake.messages import (
     UnreadableMessages,
     looks_like,
 )
-from edge_agent.text_tables import print_status
 from tests.edge_agent.intake_parts import IntakeHarness
-from tests.edge_agent.makers import open_buffer
-from tests.edge_agent.test_daemon import settings as agent_settings
 from tests.examples import examples
 from waybill.mqtt.mqtt_client import MqttMessage
-from waybill.record import RAW_REASONS
 
 OWNTRACKS = b'{"_type":"location","tid":"x","lat":53.55,"lon":9.99,"tst":1795359064,"acc":12}'
 FIX = b'{"time":1795359064626,"latitude":53.55,"longitude":9.99}'
@@ -98,30 +90,6 @@ def test_that_nothing_of_the_contract_comes_is_said_until_something_can_be_read(
     assert seen.state(200.0) == READABLE
 
 
-def test_a_receiver_in_a_garage_beside_a_door_is_no_topic_that_is_wrong():
-    seen = UnreadableMessages()
-    seen.add("vehicle/position", "no-fix", b"{}", 0.0)
-    for number in range(2 * FOREIGN_MESSAGES):
-        seen.add("vehicle/door", "unknown-topic", b"open", float(number))
-    assert seen.state(1.0) == READABLE
-
-
-def test_members_under_nearly_their_names_are_shown_and_logged_and_bounded(tmp_path):
-    intake = IntakeHarness(tmp_path)
-    seen = intake.record_intake.unreadable
-    with capture_logs() as lines:
-        for number in range(1, 121):
-            fix = FIX[:-1] + b',"accuracy":4,"hdop":2}'
-            intake.record_intake.receive(MqttMessage(number, 1, False, "vehicle/position", fix), float(number))
-    assert seen.meant_members == {"accuracy": "accuracy_m"}
-    named = [(one["member"], one["did_you_mean"]) for one in lines if "did_you_mean" in one]
-    assert named == [("accuracy", "accuracy_m")] * 2, "one a minute"
-    for number in range(99):
-        seen.add_meant("vehicle/position", f"speed{number}\x1b", "speed_mps", 0.0)
-    assert len(seen.meant_members) == MAX_MEANT
-    assert all(name.isprintable() for name in seen.meant_members)
-
-
 @settings(max_examples=examples(100))
 @given(st.lists(st.tuples(st.text(max_size=200), st.sampled_from(["no-json", "no-time"]), st.binary(max_size=300))))
 def test_whatever_comes_what_is_kept_is_bounded_printable_and_complete(messages):
@@ -136,32 +104,3 @@ def test_whatever_comes_what_is_kept_is_bounded_printable_and_complete(messages)
         assert row["sample"].isprintable()
         assert row["topic"].isprintable()
         assert max(len(row["sample"]), len(row["topic"])) <= SAMPLE_CHARACTERS
-
-
-def test_the_status_shows_them_first(tmp_path, capsys):
-    open_buffer(tmp_path).close()
-    seen = UnreadableMessages()
-    seen.add("vehicle/position", "wrong-fields", b"\x1b[31m" + OWNTRACKS, 0.0)
-    live = {"running": True, "uptime_s": 0, "unreadable": json.loads(json.dumps(seen.rows()))}
-    print_status({**read_status(agent_settings(tmp_path)), **live, "unknown_members": {"hdop": 3}})
-    text = capsys.readouterr().out
-    assert text.index("wrong-fields") < text.index("batches")
-    assert "hdop 3" in text
-    assert "\x1b[31m" not in text
-
-
-def test_at_80_columns_reasons_stay_whole_and_likely_names_come_first(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    open_buffer(tmp_path).close()
-    seen = UnreadableMessages()
-    for reason in RAW_REASONS:
-        seen.add(
-            "vehicle/roof-gps/position", reason, b'{"time":1,"lat":53.55,"lng":9.99}' * 9, 0.0, "`latitude` is missing"
-        )
-    seen.add_meant("vehicle/position", "accuracy", "accuracy_m", 0.0)
-    live = {"running": True, "uptime_s": 0, "unreadable": seen.rows(), "meant_members": seen.meant_members}
-    print_status({**read_status(agent_settings(tmp_path)), **live})
-    text = capsys.readouterr().out
-    words = text.replace("│", " ").split()
-    assert [reason for reason in RAW_REASONS if reason not in words] == []
-    assert "`accuracy` of messages is ignored: did you mean `accuracy_m`?" in text[: text.index("batches")]

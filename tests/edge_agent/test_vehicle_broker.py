@@ -13,7 +13,6 @@ from edge_agent.store.database import BufferCounters
 from edge_agent.vehicle_broker import (
     DECLARED_EVERY_S,
     DROPPED,
-    DROPPED_TOPIC,
     FORGOT,
     KEEPS,
     SHOWN_S,
@@ -21,9 +20,7 @@ from edge_agent.vehicle_broker import (
     broker_conf,
     broker_conf_faults,
 )
-from tests.edge_agent.intake_parts import IntakeHarness
 from tests.edge_agent.makers import MINIMAL_FILE, WALL_MS
-from waybill.record import Event
 
 RIGHT = [*broker_conf(IntakeSettings())]
 
@@ -32,13 +29,6 @@ def test_the_printed_configuration_keeps_what_comes_and_listens_at_one_address()
     assert broker_conf_faults(RIGHT) == []
     assert [line for line in RIGHT if line.startswith("listener")] == ["listener 1883 127.0.0.1"]
     assert "allow_anonymous true" in RIGHT
-
-
-def test_a_broker_for_a_network_asks_who_publishes():
-    lines = [*broker_conf(IntakeSettings(host="10.0.0.1", port=1884))]
-    assert "listener 1884 10.0.0.1" in lines
-    assert "allow_anonymous false" in lines
-    assert "allow_anonymous false" in [*broker_conf(IntakeSettings(), listen="192.168.7.1")]
 
 
 @pytest.mark.parametrize(
@@ -60,10 +50,6 @@ def test_a_broker_for_a_network_asks_who_publishes():
 def test_each_setting_that_loses_messages_is_named(line, fault):
     (found,) = broker_conf_faults([*RIGHT, line])
     assert found.startswith(fault)
-
-
-def test_a_broker_as_it_comes_is_named_for_each_of_its_faults():
-    assert len(broker_conf_faults(["# persistence true", "", "listener 1883 127.0.0.1"])) == 3
 
 
 def test_the_commands_print_and_check(tmp_path):
@@ -128,26 +114,3 @@ def test_what_the_broker_drops_is_declared_once_however_often_agent_and_broker_s
         assert watch.dropped == (last or 0)
     declaration = watch.take_declaration(now_s + 2 * DECLARED_EVERY_S, lambda: WALL_MS)
     assert declared + (json.loads(declaration[0].attributes)["messages"] if declaration else 0) == dropped
-
-
-def test_a_declaration_and_that_it_was_made_are_stored_together(tmp_path):
-    harness = IntakeHarness(tmp_path)
-    watch = BrokerWatch(harness.record_intake.kept_counters)
-    watch.on_connected(0.0, resumed=True, was_connected=True)
-    watch.on_dropped(b"5", 0.0, WALL_MS)
-    declaration = watch.take_declaration(0.0, lambda: WALL_MS + 60_000)
-    assert declaration is not None
-    harness.record_intake.take_own(DROPPED_TOPIC, *declaration, now_s=0.0)
-    # until it is stored nothing is declared
-    assert BrokerWatch(harness.buffer.counters).take_declaration(0.0, lambda: WALL_MS) is not None
-    harness.commit()
-    (record,) = harness.records()
-    assert isinstance(record.body, Event)
-    assert record.body.name == "waybill.broker_dropped"
-    assert json.loads(record.body.attributes) == {"messages": 5, "since": WALL_MS}
-    again = BrokerWatch(harness.buffer.counters)
-    assert again.take_declaration(0.0, lambda: WALL_MS) is None
-    again.on_dropped(b"7", 0.0, WALL_MS)
-    more = again.take_declaration(0.0, lambda: WALL_MS)
-    assert more is not None
-    assert json.loads(more[0].attributes) == {"messages": 2, "since": WALL_MS + 60_000}

@@ -59,10 +59,3 @@ def test_what_the_parser_takes_is_taken_and_what_follows_is_still_seen(text: str
     assert parse_toml(text) == tables
     with pytest.raises(ValueError, match="nested deeper"):
         parse_toml(f"{text}\nzz={TOO_DEEP}")
-
-
-@pytest.mark.parametrize("string", ['"""a"b""c\\""""""', "'''a'b''c'''''", '"\\"["', "'\\'", '"""\\\\"""', '""', "''"])
-def test_a_bracket_behind_a_string_counts(string: str) -> None:
-    assert parse_toml(f"a={string}")
-    with pytest.raises(ValueError, match="nested deeper"):
-        parse_toml(f"a=[{string},{TOO_DEEP}]")

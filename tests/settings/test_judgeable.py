@@ -54,12 +54,6 @@ def test_a_rule_is_asked_although_other_keys_are_missing_wrong_or_unknown() -> N
     assert problems("late_s = 400\nname = 7")[1:] == [late]
 
 
-def test_a_rule_says_nothing_of_a_default_in_the_place_of_what_is_wrong() -> None:
-    assert problems('name = "n"\nlate_s = 400\nold_s = "never"') == [
-        "old_s: Input should be a valid number, unable to parse string as a number"
-    ]
-
-
 def test_rules_of_a_table_inside_are_asked_too_and_each_fault_is_said_once() -> None:
     found = problems('late_s = 400\nname = "n"\n[wait]\nfirst_s = 900\nattempts = 0')
     assert found == [

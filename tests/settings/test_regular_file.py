@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,14 +58,6 @@ def test_a_file_is_read_through_a_link_and_a_folder_is_one(tmp_path: Path) -> No
         read_file(tmp_path)
     with pytest.raises(FileNotFoundError):
         read_file(tmp_path / "none")
-
-
-def test_what_a_shell_hands_over_is_read(tmp_path: Path) -> None:
-    imports = "import sys; from pathlib import Path; from waybill.settings import read_file"
-    code = f"{imports}; print(read_file(Path(sys.argv[1])))"
-    asked = f"printf one | {sys.executable} -c '{code}' /dev/stdin; {sys.executable} -c '{code}' <(printf two)"
-    done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, check=False, timeout=60)
-    assert done.stdout == "b'one'\nb'two'\n", done.stderr
 
 
 READERS: dict[str, Callable[[Path], object]] = {

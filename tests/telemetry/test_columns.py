@@ -88,14 +88,6 @@ def test_spoilt_content_is_refused_by_both_or_read_alike_by_both(batch: Batch, d
         assert_same(decode_columns(spoilt), read)
 
 
-def test_a_position_off_the_earth_is_refused() -> None:
-    batch = Batch("d", 1, 1, (Record(1, 0, Position(latitude=1, longitude=2)),))
-    content = pack_records(batch.records)
-    content["p"][0] = [910_000_000, 0, b""]
-    with pytest.raises(WireError, match="a latitude is outside"):
-        decode_columns(framed(["d", 1, 1, 0, [1, 0], []], msgpack.packb(content)))
-
-
 def test_columns_are_narrow_integers_of_64_bits_and_doubles() -> None:
     columns = decode_columns(encode(Batch("d", 1, 1, (Record(1, 0, Canary(id="x")),))))
     assert columns.seq.dtype == columns.kind.dtype == np.int64

@@ -10,13 +10,6 @@ from tests.strategies import interval_sets
 from waybill.record import IntervalSet
 
 
-@given(interval_sets, interval_sets, interval_sets)
-def test_union_is_idempotent_commutative_and_associative(a: IntervalSet, b: IntervalSet, c: IntervalSet) -> None:
-    assert a | a == a
-    assert a | b == b | a
-    assert (a | b) | c == a | (b | c)
-
-
 @given(interval_sets, interval_sets)
 def test_operations_are_those_of_plain_sets(a: IntervalSet, b: IntervalSet) -> None:
     assert set(a | b) == set(a) | set(b)
@@ -24,12 +17,6 @@ def test_operations_are_those_of_plain_sets(a: IntervalSet, b: IntervalSet) -> N
     assert set(a & b) == set(a) & set(b)
     assert a.covers(b) == (set(b) <= set(a))
     assert bool(a) == bool(set(a))
-
-
-@given(interval_sets, interval_sets)
-def test_difference_and_intersection_conserve(a: IntervalSet, b: IntervalSet) -> None:
-    assert (a - b) | (a & b) == a
-    assert (a - b).count + (a & b).count == a.count
 
 
 @given(interval_sets, st.integers(1, 430), st.integers(1, 430))
@@ -50,16 +37,6 @@ def test_ranges_stay_apart_and_ascend_after_any_operation(a: IntervalSet, b: Int
         assert hash(made) == hash(IntervalSet.of(made))
 
 
-def test_neighbouring_ranges_become_one() -> None:
-    assert IntervalSet([(4, 6), (1, 3)]).ranges == ((1, 6),)
-    assert repr(IntervalSet([(1, 3), (5, 5)])) == "IntervalSet(1–3, 5)"
-
-
 def test_a_range_that_ends_before_it_begins_is_refused() -> None:
     with pytest.raises(ValueError, match="3–2"):
         IntervalSet([(3, 2)])
-
-
-def test_the_empty_set_has_no_bounds() -> None:
-    assert (IntervalSet().first, IntervalSet().last, IntervalSet().count) == (None, None, 0)
-    assert IntervalSet().gaps(1, 0) == IntervalSet()

@@ -15,7 +15,7 @@ from waybill.record.content import pack_records
 from waybill.record.errors import WireError
 from waybill.record.layout import read_content
 from waybill.record.record import Body
-from waybill.record.wire import SHORT_BYTES, is_surely_readable
+from waybill.record.wire import is_surely_readable
 
 ODD: list[Any] = [
     None,
@@ -111,16 +111,3 @@ def test_a_batch_of_each_kind_is_recognised_and_only_with_its_number_of_records(
     assert is_surely_readable(data, len(bodies))
     assert not is_surely_readable(data, len(bodies) + 1)
     assert not is_surely_readable(data + b"\0", len(bodies))
-
-
-def test_a_key_that_stands_twice_is_not_recognised() -> None:
-    data = content_of([Canary(id="a")])
-    twice = bytes([data[0] + 1]) + data[1:] + packed("t") + packed([0, 0, b""])
-    assert not is_read(twice, 1)
-    assert not is_surely_readable(twice, 1)
-
-
-def test_long_content_is_left_to_its_reader() -> None:
-    data = content_of([Raw(topic="a", payload=bytes(SHORT_BYTES))])
-    assert is_read(data, 1)
-    assert not is_surely_readable(data, 1)

@@ -89,12 +89,6 @@ def test_an_attempt_that_fails_is_made_again_later_and_later_with_the_same_key(d
     assert device.loop.outcomes == {"failed": 12, "enrolled": 1}
 
 
-def test_a_mistake_of_any_kind_does_not_end_the_thread(device: KeptDevice, tmp_path: Path) -> None:
-    (tmp_path / "certificates").write_text("a file where a folder belongs")
-    assert device.loop.step() > 0
-    assert device.loop.outcomes == {"failed": 1}
-
-
 def test_it_is_renewed_at_two_thirds_of_its_life_and_not_before(device: KeptDevice) -> None:
     device.loop.step()
     device.connect()
@@ -115,19 +109,6 @@ def test_the_devices_of_one_day_do_not_renew_in_one_hour(tmp_path: Path) -> None
         folder.mkdir()
         shares.add(KeptDevice(folder, seed).loop._renew_share)
     assert max(shares) - min(shares) > JITTER_SHARE / 2
-
-
-def test_a_renewal_without_an_answer_is_tried_again_and_the_certificate_stays_in_use(device: KeptDevice) -> None:
-    device.loop.step()
-    device.connect()
-    device.now_s += 25 * DAY_S
-    device.answers = False
-    assert device.loop.step() > 0
-    assert "did not answer" in device.loop.problem
-    assert device.connect() == "current.pem"
-    device.answers = True
-    device.loop.step()
-    assert device.loop.outcomes["renewed"] == 1
 
 
 def test_a_new_certificate_that_does_not_work_leaves_its_turn_to_the_one_before(device: KeptDevice) -> None:
@@ -186,17 +167,3 @@ def test_a_new_certificate_that_fails_where_the_one_before_works_is_given_up_and
     assert device.connect() == "next.pem"
     assert device.connect() == "current.pem"
     assert device.certificates.problem == ""
-
-
-def test_a_region_that_is_away_has_no_new_certificate_given_up(device: KeptDevice) -> None:
-    renewed(device)
-    for _ in range(4 * MAX_REFUSALS):
-        device.connect(works=False)
-    assert device.folder.next() is not None
-    assert device.certificates.problem == ""
-
-
-def test_the_only_certificate_is_never_given_up(device: KeptDevice) -> None:
-    device.loop.step()
-    for _ in range(4 * MAX_REFUSALS):
-        assert device.connect(works=False) == "next.pem"

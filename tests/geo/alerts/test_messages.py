@@ -97,9 +97,3 @@ def test_a_reason_of_a_newer_centre_is_read_and_what_is_none_is_refused() -> Non
     for wrong in ("", "Two words", "x" * 65, 7):
         with pytest.raises(MalformedAlert, match="reason"):
             decode_verdict(json.dumps(content | {"reason": wrong}).encode())
-
-
-def test_a_reason_that_is_a_constant_is_a_reason() -> None:
-    assert {
-        decode_verdict(encode_verdict(VERDICT.model_copy(update={"reason": one}))).reason for one in ErrorReason
-    } == {*ErrorReason}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geo.alerts import AlertRule, RuleMessages, UnusableRule, usable_rule
-from geo.alerts.rule import KINDS, matches_place
+from geo.alerts.rule import KINDS
 from geo.reference.messages import scope_of
 from geo.spatial.weekly import DAYS, Weekly
 
@@ -44,17 +44,6 @@ def test_without_kinds_and_places_it_hears_of_all_and_with_them_of_those_alone()
     heard = [place for place in ("yard", "yard-2", "depot-", "depot-7", "depo") if made.matches("enter", place)]
     assert heard == ["yard", "depot-", "depot-7"]
     assert not made.matches("exit", "yard")
-
-
-@pytest.mark.parametrize(("messages", "heard"), [("both", [0, 1]), ("alerts", [0]), ("verdicts", [1])])
-def test_it_hears_of_its_messages(messages: str, heard: list[int]) -> None:
-    assert [number for number in (0, 1) if rule(messages=messages).hears(is_verdict=bool(number))] == heard
-
-
-@given(st.text(min_size=1, max_size=5), st.text(max_size=5))
-def test_a_beginning_and_an_asterisk_is_every_id_that_begins_so(start: str, rest: str) -> None:
-    assert matches_place(f"{start}*", start + rest)
-    assert matches_place(start + rest, start + rest)
 
 
 @pytest.mark.parametrize(
@@ -105,15 +94,6 @@ def test_quiet_hours_follow_the_local_clock_over_both_changes_of_it() -> None:
     assert {minute for minute, is_quiet in autumn.items() if is_quiet} == {*range(30, 60), *range(90, 150)}
 
 
-def test_a_night_belongs_to_the_day_on_which_it_begins() -> None:
-    made = rule(quiet=NIGHT)
-    assert made.is_quiet_at(ms("2026-12-04T22:00:00+01:00")), "Friday night"
-    assert made.is_quiet_at(ms("2026-12-05T05:59:59+01:00")), "which ends on Saturday"
-    assert not made.is_quiet_at(ms("2026-12-05T06:00:00+01:00"))
-    assert not made.is_quiet_at(ms("2026-12-05T23:00:00+01:00")), "Saturday night is none"
-    assert not made.is_quiet_at(ms("2026-12-07T05:00:00+01:00")), "so Monday morning is not the end of one"
-
-
 CLOCKS = st.builds("{:02}:{:02}".format, st.integers(0, 23), st.integers(0, 59))
 WINDOWS = st.builds(
     lambda days, start, until: {"days": days, "from": start, "until": until},
@@ -126,12 +106,6 @@ WEEKLIES = st.builds(
     st.sampled_from(["Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "UTC"]),
     st.lists(WINDOWS, min_size=1, max_size=4),
 )
-
-
-@given(WEEKLIES, st.lists(st.integers(ms("2016-01-01T00:00:00Z"), ms("2044-01-01T00:00:00Z")), min_size=1, max_size=20))
-def test_one_moment_is_judged_as_the_engine_judges_many(weekly: Weekly, times: list[int]) -> None:
-    np = pytest.importorskip("numpy")
-    assert [weekly.is_open_at(t_ms) for t_ms in times] == weekly.activity().at(np.array(times)).tolist()
 
 
 @given(WEEKLIES)

@@ -93,21 +93,6 @@ def test_a_cluster_none_of_whose_hosts_listens_is_not_connected(broker: Callable
         client.get("clusters")
 
 
-def test_a_circle_of_redirects_ends(broker: Callable[[str], FakeBroker]) -> None:
-    one = broker("eu")
-    one.answers["/admin/v2/clusters"] = (307, {"location": f"{one.url}/admin/v2/clusters"}, b"")
-    with AdminClient("eu", one.url) as client, pytest.raises(ClusterUnreachable, match="redirected"):
-        client.get("clusters")
-
-
-@pytest.mark.parametrize("body", [b"<html>", b"", b"[" * 100_000, b"[]", b"{}", b'{"clusterName": 7}'])
-def test_an_answer_that_is_not_pulsars_is_no_cluster(broker: Callable[[str], FakeBroker], body: bytes) -> None:
-    one = broker("eu")
-    one.answers[RUNTIME] = (200, {}, body)
-    with AdminClient("eu", one.url) as client, pytest.raises(ClusterUnreachable):
-        client.get("clusters")
-
-
 @pytest.mark.parametrize("status", [200, 403, 404, 503])
 @pytest.mark.parametrize(
     ("content_type", "body"),
@@ -129,13 +114,6 @@ def test_what_somebody_answered_is_shown_on_one_short_line_that_moves_no_cursor(
         answer.value(CLUSTERS, 409)
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 600
-
-
-def test_a_refusal_says_its_reason(broker: Callable[[str], FakeBroker]) -> None:
-    one = broker("eu")
-    one.answers[RUNTIME] = (401, {}, b"[]")
-    with AdminClient("eu", one.url) as client, pytest.raises(AdminRefused, match="status 401"):
-        client.get("clusters")
 
 
 HTML = {"content-type": "text/html"}
@@ -160,18 +138,6 @@ def test_who_is_not_known_hears_why_and_reads_no_page(broker: Callable[[str], Fa
     with pytest.raises(UnusableAccess, match=r"token of jobs in .* ended at"):
         AdminClient("eu", one.url, access=access)
     assert len(one.asked) == asked, "nobody is asked in vain"
-
-
-@pytest.mark.parametrize("status", [200, 401, 403, 404, 502])
-def test_a_page_for_browsers_is_never_shown(broker: Callable[[str], FakeBroker], status: int) -> None:
-    one = broker("eu")
-    one.answers[RUNTIME] = (status, HTML, PAGE)
-    with (
-        AdminClient("eu", one.url, unavailable_s=0) as client,
-        pytest.raises((AdminRefused, ClusterUnreachable)) as said,
-    ):
-        client.get("clusters")
-    assert "<" not in str(said.value)
 
 
 ASKING: list[Callable[[AdminClient], object]] = [
@@ -224,13 +190,6 @@ def test_a_broker_that_has_no_bookie_yet_is_asked_again(
         request_of(client)
     assert one.first == []
     assert one.asked[-1][1] == "/admin/v2/namespaces/fleet/a"
-
-
-def test_a_server_that_goes_on_failing_is_given_up_within_its_bound(broker: Callable[[str], FakeBroker]) -> None:
-    one = broker("eu")
-    one.answers["/admin/v2/clusters"] = (500, {}, b'{"reason": "Not enough non-faulty bookies available"}')
-    with AdminClient("eu", one.url, unavailable_s=0.2) as client, pytest.raises(AdminRefused, match="non-faulty"):
-        client.get("clusters")
 
 
 def test_absence_and_conflict_are_pulsars_words_for_no(broker: Callable[[str], FakeBroker]) -> None:
@@ -311,11 +270,6 @@ def test_an_answer_that_comes_byte_by_byte_ends_at_the_time_out() -> None:
                 client.get("clusters")
         finally:
             closing.set()
-
-
-def test_a_certificate_authority_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UnusableAccess, match="absent"):
-        AdminClient("eu", "https://x:1", access=PulsarAccess(tls_ca=tmp_path / "absent.pem"))
 
 
 @pytest.mark.parametrize("admin_url", ["http://x:8080", "https://x:8443"])

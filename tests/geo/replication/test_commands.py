@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from typer.testing import CliRunner
 
 from geo.replication import Applied, Change
 from geo.replication.cli import _exit_status, _print_applied, app
-from tests.geo.replication.brokers import RUNTIME, Answer, FakeBroker
+from tests.geo.replication.brokers import Answer, FakeBroker
 
 NOWHERE = """
 centre = "hq"
@@ -82,11 +80,6 @@ def test_what_is_held_back_is_a_difference_and_never_nothing_to_change(
     assert _exit_status({}, []) == 0
 
 
-def test_what_no_cluster_said_is_unknown_and_not_nought(file: str) -> None:
-    done = CliRunner().invoke(app, ["watch", "--topology", file, "--port", "0", "--looks", "1"])
-    assert "unknown messages waiting, lag unknown, cursors unknown, 2 links unknown" in " ".join(done.output.split())
-
-
 def verified(file: str, *words: str) -> tuple[int, str]:
     done = CliRunner().invoke(app, ["verify", "--topology", file, "--timeout", "0.1", *words])
     return done.exit_code, " ".join(done.output.split())
@@ -126,61 +119,3 @@ def test_verify_names_a_cluster_whose_brokers_ask_nobody_for_the_rights_that_the
     status, said = verified(file, "--json")
     assert status == 1
     assert '"unprotected": [ "eu: its brokers ask nobody' in said
-
-
-def test_verify_names_each_setting_of_brokers_that_lets_roles_do_more_than_the_topology_says(
-    file: str, broker: Callable[[str], FakeBroker]
-) -> None:
-    text, brokers = NOWHERE, [broker("eu"), broker("hq")]
-    for one in brokers:
-        text = lone(text, one)
-    Path(file).write_text(text + "[roles.operator]\nsuperuser = true\n")
-    good = {
-        "authorizationEnabled": "true",
-        "superUserRoles": "[operator, brokers]",
-        "authenticateMetricsEndpoint": "true",
-    }
-    good |= {"topicLevelPoliciesEnabled": "false", "allowAutoTopicCreation": "false"}
-    for one, more in zip(brokers, ({}, {"topicLevelPoliciesEnabled": "true"}), strict=True):
-        runtime = {"clusterName": ("eu", "hq")[brokers.index(one)], **good, **more}
-        one.answers[RUNTIME] = (200, {}, json.dumps(runtime).encode())
-    said = verified(file)[1]
-    assert "hq: its brokers apply topic policies (topicLevelPoliciesEnabled)" in said
-    assert "eu: its brokers" not in said
-    for one in brokers:
-        bare = {"clusterName": ("eu", "hq")[brokers.index(one)], "authorizationEnabled": "true"}
-        one.answers[RUNTIME] = (200, {}, json.dumps(bare).encode())
-    said = verified(file)[1]
-    for setting in ("topicLevelPoliciesEnabled", "allowAutoTopicCreation", "authenticateMetricsEndpoint"):
-        assert all(f"{name}: its brokers " in said and setting in said for name in ("eu", "hq"))
-
-
-@pytest.mark.parametrize("answering", [0, 1, 2])
-def test_an_empty_table_says_what_was_compared_and_is_good_only_if_all_clusters_answered(
-    answering: int, file: str, broker: Callable[[str], FakeBroker]
-) -> None:
-    text = NOWHERE.replace('clusters = "all"', 'clusters = ["hq"]')
-    for name in ("eu", "hq")[:answering]:
-        text = lone(text, broker(name))
-    Path(file).write_text(text)
-    status, said = verified(file)
-    assert status == (0 if answering == 2 else 3)
-    assert f"no link: no namespace is on two clusters; {answering} of 2 clusters answered" in said
-
-
-def test_a_port_that_is_taken_is_said_with_the_way_out(file: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        done = CliRunner().invoke(app, ["watch", "--topology", file, "--port", port, "--looks", "1"])
-    assert done.exit_code == 1
-    assert f"port {port} is taken; choose another with --port" in done.output
-
-
-def test_the_stack_that_the_environment_names_is_the_one_that_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WAYBILL_STACK", str(tmp_path / "mine"))
-    done = CliRunner().invoke(app, ["plan"])
-    assert done.exit_code == 78
-    assert str(tmp_path / "mine" / "topology.toml") in done.output
-    assert "--topology" in done.output

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from geo.replication.apply import MAX_NAMED, admins, left_over
-from geo.replication.cli import _print_new_tenants, _print_way_to_trust
+from geo.replication.apply import admins, left_over
+from geo.replication.cli import _print_new_tenants
 from geo.replication.cluster_state import TenantState
 from geo.replication.model import Topology
 from geo.replication.plan import Change
@@ -76,17 +76,6 @@ def test_a_right_of_a_role_at_a_tenant_that_the_topology_does_not_name_is_named(
     assert found(wanted(one, {})) == (), "rights are left as they are"
 
 
-def test_of_many_such_namespaces_some_are_named_and_what_is_not_said_is_unknown(
-    broker: Callable[[str], FakeBroker],
-) -> None:
-    one = broker("hq")
-    with_zeta(one, {"namespace_auth": {"gateway-eu": ["produce"]}}, MAX_NAMED + 3)
-    assert found(wanted(one, ROLES))[-1] == "hq: and 3 more such namespaces"
-    one.answers["/admin/v2/tenants"] = (403, {}, b'{"reason": "no superuser"}')
-    (line,) = found(wanted(one, ROLES))
-    assert line.startswith("hq: unknown, what roles may do")
-
-
 @pytest.mark.parametrize(
     ("is_operator", "said"),
     [(False, "tenant zeta gets no namespace"), (True, "zeta is a new fleet operator: name it in")],
@@ -102,12 +91,4 @@ def test_a_new_tenant_is_said_to_need_more(
     _print_new_tenants(Topology.model_validate(named), [made])
     assert said in capsys.readouterr().err
     _print_new_tenants(topology, [])
-    assert capsys.readouterr().err == ""
-
-
-def test_an_authority_that_is_not_trusted_is_said_to_be_named_by_an_option(capsys: pytest.CaptureFixture[str]) -> None:
-    _print_way_to_trust("cluster eu did not answer: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed")
-    assert "--ca FILE" in (said := capsys.readouterr().err)
-    assert "--access FILE" in said
-    _print_way_to_trust("cluster eu did not answer: refused")
     assert capsys.readouterr().err == ""

@@ -21,7 +21,6 @@ from geo.replication import (
 )
 from geo.replication.apply import _allowed, _check_subjects
 from geo.replication.cluster_state import BrokerDefaults
-from geo.replication.plan import stale_addresses
 from tests.examples import examples
 from tests.geo.replication.plan_model import with_changes
 from tests.geo.replication.topologies import cluster_states, topologies
@@ -81,11 +80,6 @@ def test_nothing_of_another_tenant_is_touched(topology: Topology, there: dict[st
         for name, state in there.items()
     }
     assert plan(desired(topology), foreign) == plan(desired(topology), there)
-
-
-@given(topologies())
-def test_creating_from_nothing_deletes_nothing(topology: Topology) -> None:
-    assert not any(change.deletes_data for change in plan(desired(topology), {}))
 
 
 def namespace(defaults: BrokerDefaults | None = None, **policies: object) -> dict[str, ClusterState]:
@@ -173,27 +167,11 @@ def test_a_namespace_gets_its_topics_before_clients_may_make_some() -> None:
     assert changes == [("namespace", ""), ("topic", ""), ("policy", "auto_topic_creation")]
 
 
-def test_an_empty_namespace_has_no_data_to_delete() -> None:
-    def empty(**policies: Any) -> dict[str, ClusterState]:
-        return {name: state.model_copy(update={"topics": {}}) for name, state in namespace(**policies).items()}
-
-    [change] = plan(empty(message_ttl_s=5), empty())
-    assert not change.deletes_data
-
-
 def test_retention_grows_before_the_quota_and_shrinks_after_it() -> None:
     small: dict[str, Any] = {"retention": (60, 100), "backlog_quota": (50, "producer_request_hold")}
     large: dict[str, Any] = {"retention": (60, 900), "backlog_quota": (800, "producer_request_hold")}
     assert [change.policy for change in plan(namespace(**large), namespace(**small))] == ["retention", "backlog_quota"]
     assert [change.policy for change in plan(namespace(**small), namespace(**large))] == ["backlog_quota", "retention"]
-
-
-def test_a_change_says_in_words_what_it_does() -> None:
-    wide, narrow = namespace(retention=(60, 100)), namespace(retention=(60, 50))
-    assert str(plan(narrow, wide)[0]) == "eu: update policy fleet/a retention: 60 min, 100 MB -> 60 min, 50 MB"
-    assert str(plan(wide, namespace())[0]) == "eu: update policy fleet/a retention: unset -> 60 min, 100 MB"
-    some = namespace(clusters=frozenset({"eu"}))
-    assert str(plan(namespace(), some)[0]) == "eu: update policy fleet/a clusters: eu -> eu, hq"
 
 
 def test_partitions_are_added_and_what_cannot_be_added_is_a_replacement_that_deletes_data() -> None:
@@ -218,36 +196,6 @@ def test_a_subscription_that_a_consumer_made_stays() -> None:
     assert plan(wanted, there) == []
 
 
-def test_what_a_cluster_knows_of_itself_is_part_of_the_plan() -> None:
-    right = Registration(service_url="pulsar://eu:6650", admin_url="http://eu:8080")
-    wrong = right.model_copy(update={"admin_url": "http://us:8080"})
-    [change] = plan(
-        {"eu": ClusterState(registrations={"eu": right})}, {"eu": ClusterState(registrations={"eu": wrong})}
-    )
-    assert (change.cluster, change.kind, change.name, change.after) == ("eu", "cluster", "eu", right)
-
-
-@given(topologies())
-def test_every_cluster_is_to_know_all_of_them_itself_too(topology: Topology) -> None:
-    assert all(set(state.registrations) == set(topology.clusters) for state in desired(topology).values())
-
-
-def test_a_time_to_live_of_nought_is_said_against_the_brokers_own() -> None:
-    wanted = Topology.model_validate(
-        {
-            "centre": "eu",
-            "clusters": {"eu": {"address": {"service_url": "pulsar://eu:1", "admin_url": "http://eu:2"}}},
-            "regions": {"eu": {"cluster": "eu"}},
-            "tenants": {"fleet": {}},
-            "namespaces": {"fleet/a": {"clusters": "all", "message_ttl_s": 0}},
-        }
-    )
-    changes = plan(desired(wanted), namespace(DROPS))
-    assert [(change.after, change.deletes_data) for change in changes if change.policy == "message_ttl_s"] == [
-        (0, False)
-    ]
-
-
 def test_only_the_deletion_that_was_named_is_allowed() -> None:
     def topics(*names: str) -> dict[str, ClusterState]:
         made = {f"fleet/a/{name}": TopicState(partitions=0) for name in names}
@@ -267,11 +215,6 @@ def test_a_name_that_nothing_deletes_is_refused_while_others_wait_to_be_allowed_
     _check_subjects([], ["gone"])
 
 
-def test_a_cluster_that_is_registered_for_others_stays() -> None:
-    there = {"eu": ClusterState(registrations={"us": REGISTERED})}
-    assert plan({"eu": ClusterState(others=frozenset({"us"}))}, there) == []
-
-
 def test_a_namespace_that_goes_stops_replicating_everywhere_before_it_is_deleted_anywhere() -> None:
     spaces = {"fleet/a": NamespaceState(clusters=frozenset({"eu", "hq"}))}
     tenants = {"fleet": TenantState(allowed_clusters=frozenset({"eu", "hq"}))}
@@ -284,13 +227,3 @@ def test_a_namespace_that_goes_stops_replicating_everywhere_before_it_is_deleted
         "hq: delete namespace fleet/a",
     ]
     assert {(change.subject, change.deletes_data) for change in changes} == {("fleet/a", True)}
-
-
-def test_brokers_that_go_on_with_an_old_address_are_named() -> None:
-    def knows(service_url: str) -> dict[str, ClusterState]:
-        us = REGISTERED.model_copy(update={"service_url": service_url})
-        return {"eu": ClusterState(registrations={"us": us})}
-
-    moved = plan(knows("pulsar://new:1"), knows("pulsar://old:1"))
-    assert stale_addresses(moved) == ["eu: restart its brokers; they go on with the old address of us"]
-    assert stale_addresses(plan(knows("pulsar://new:1"), {})) == []

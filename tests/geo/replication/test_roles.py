@@ -7,9 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from geo.replication import ClusterState, Topology, desired, plan
-from geo.replication.cluster_state import BrokerDefaults, rights
+from geo.replication.cluster_state import BrokerDefaults
 from geo.replication.link_probe import TriedRight, VerifyResult, untried_roles
-from geo.replication.rest_types import CONFIGURATION, NAMESPACE
+from geo.replication.rest_types import CONFIGURATION
 from tests.geo.replication.topologies import located
 
 LOCAL = Path(__file__).parents[3] / "deploy" / "local"
@@ -104,57 +104,12 @@ def test_where_rights_do_not_count_or_are_not_named_none_is_given_and_none_taken
     assert plan(silent, {name: guarded(state) for name, state in named.items()}) == []
 
 
-def test_rights_of_subscriptions_are_there_before_topics_and_rights_of_a_topic_after_it() -> None:
-    nothing = {name: ClusterState(defaults=BrokerDefaults(authorization=True)) for name in ("eu", "us", "hq")}
-    kinds = [change.kind for change in plan(desired(topology()), nothing)]
-    topics = [at for at, kind in enumerate(kinds) if kind == "topic"]
-    assert max(at for at, kind in enumerate(kinds) if kind == "subscription_grant") < topics[0]
-    assert kinds.index("grant") > topics[-1]
-
-
-@pytest.mark.parametrize(
-    ("roles", "said"),
-    [
-        ({"a": {"grants": {"fleet/none": ["produce"]}}}, "no such namespace or topic"),
-        ({"a": {"grants": {f"{EU}/none": ["produce"]}}}, "no such namespace or topic"),
-        ({"a": {"grants": {EU: []}}}, "names no action"),
-        ({"a": {"grants": {EU: ["write"]}}}, "produce"),
-        ({"a": {"on": "region", "grants": {EU: ["produce"]}}}, "has a region"),
-        ({"a": {"superuser": True, "grants": {EU: ["produce"]}}}, "may do everything already"),
-        ({"a/b": {}}, "pattern"),
-        ({"gw-eu": {"grants": {EVENTS: ["consume"]}}, "gw-{region}": {"on": "region"}}, "gw-eu is made by more than"),
-        ({"gw-{region}": {"on": "region"}, "gw-eu": {"grants": {EVENTS: ["consume"]}}}, "gw-eu is made by more than"),
-        (
-            {"a": {"grants": {EU: ["consume"], "{tenant}/telemetry-{region}": ["produce"]}}},
-            "telemetry-eu is named by more than one",
-        ),
-    ],
-)
-def test_a_right_that_means_nothing_is_refused(roles: dict[str, object], said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
-        topology(roles=roles)
-
-
-def test_a_right_on_a_partition_is_one_on_its_topic() -> None:
-    said = {"namespace_auth": {"jobs": ["consume"]}, "destination_auth": {f"persistent://{EU}/batches-partition-1": {"x": ["consume"]}}}  # fmt: skip  # noqa: E501
-    data = NAMESPACE.validate_python({"replication_clusters": ["eu"], "auth_policies": said})
-    consume = frozenset({"consume"})
-    assert rights(EU, data) == {EU: {"jobs": consume}, f"{EU}/batches": {"x": consume}}
-
-
 def test_who_may_do_everything_is_read_from_a_brokers_configuration() -> None:
     said = {"clusterName": "eu", "authorizationEnabled": "true", "superUserRoles": "[operator, replication-eu]"}
     found = CONFIGURATION.validate_python(said)
     assert found.authorization
     assert found.superusers == frozenset({"operator", "replication-eu"})
     assert not CONFIGURATION.validate_python({"clusterName": "eu"}).authorization
-
-
-@pytest.mark.parametrize(("may", "was", "good"), [(True, True, True), (False, False, True), (False, True, False), (True, None, False), (False, None, False)])  # fmt: skip  # noqa: E501
-def test_a_right_that_could_not_be_tried_is_not_good(may: bool, was: bool | None, good: bool) -> None:
-    tried = TriedRight(role="jobs", cluster="hq", action="consume", resource=EU, may=may, was=was, reason="Timeout")
-    assert tried.is_good is good
-    assert ("unknown: Timeout" in str(tried)) is (was is None)
 
 
 def test_a_role_without_a_token_at_hand_is_unknown_and_what_is_bad_stays_bad(tmp_path: Path) -> None:

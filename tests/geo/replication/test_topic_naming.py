@@ -5,11 +5,6 @@ import pytest
 from geo.replication.topic_naming import is_addressable, partition_name, split_partition, topic_path
 
 
-@pytest.mark.parametrize(("base", "number"), [("x", 12), ("x", 0), ("e\n", 3), ("x-partition-1", 2)])
-def test_the_partition_is_the_number_after_the_last_mark(base: str, number: int) -> None:
-    assert split_partition(f"persistent://t/n/{base}-partition-{number}") == (f"persistent://t/n/{base}", number)
-
-
 @pytest.mark.parametrize("end", ["a", "01", "-1", "1\n", "\u0663", "9999999999", ""])
 def test_what_pulsar_does_not_read_as_a_number_is_no_partition(end: str) -> None:
     assert split_partition(f"persistent://t/n/x-partition-{end}") == (f"persistent://t/n/x-partition-{end}", -1)
@@ -28,9 +23,3 @@ def test_every_level_of_an_address_is_quoted_and_nothing_above_the_topic() -> No
 def test_a_name_that_no_address_can_hold_is_not_asked_for(name: str) -> None:
     assert not is_addressable(f"t/n/{name}")
     assert not is_addressable(f"persistent://t/n/{name}")
-
-
-@pytest.mark.parametrize("level", ["", ".", ".."])
-def test_a_step_of_a_path_is_no_tenant_and_no_namespace(level: str) -> None:
-    assert not is_addressable(f"{level}/n/x")
-    assert not is_addressable(f"persistent://t/{level}/x")

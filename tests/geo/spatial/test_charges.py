@@ -19,7 +19,6 @@ from geo.spatial import (
     build_tracks,
     charged_crossings,
     charged_entries,
-    find_encounters,
     find_visits,
     pieces_by_fence,
 )
@@ -57,15 +56,6 @@ def test_a_vehicle_parked_at_a_border_enters_nothing(
     every_s: float, sigma_m: float, memory_s: float, accuracy_m: float | None
 ) -> None:
     enters_nothing(Receiver(every_s, sigma_m, memory_s, accuracy_m))
-
-
-@pytest.mark.parametrize("every_s", [1.0, 10.0, 60.0])
-@pytest.mark.parametrize(("sigma_m", "accuracy_m"), [(5.0, 0.9), (8.0, 5.0), (12.0, 12.0)])
-@pytest.mark.parametrize("memory_s", [0.0, 90.0])
-def test_a_vehicle_that_reports_rest_enters_nothing_however_good_its_accuracy(
-    every_s: float, sigma_m: float, accuracy_m: float, memory_s: float
-) -> None:
-    enters_nothing(Receiver(every_s, sigma_m, memory_s, accuracy_m, speed=0.0))
 
 
 def enters_nothing(receiver: Receiver) -> None:
@@ -164,17 +154,3 @@ def test_a_cut_with_the_margin_charges_the_same(name: str) -> None:
         until_ms = from_ms + 600_000
         near = np.flatnonzero((both.t_ms >= from_ms - REACH[0]) & (both.t_ms < until_ms + REACH[1]))
         assert charged(some_of(both, near), from_ms, until_ms) == charged(both, from_ms, until_ms)
-
-
-def test_two_that_are_parked_next_to_each_other_meet_once() -> None:
-    one, other = (parked(3, Receiver(60.0, 4.0), seed).fixes for seed in (1, 2))
-    lon = np.concatenate([one.lon, other.lon + 48.0 / EAST_M])
-    both = Fixes(
-        device=np.repeat([0, 1], len(one)),
-        t_ms=np.concatenate([one.t_ms, other.t_ms]),
-        lat=np.concatenate([one.lat, other.lat]),
-        lon=lon,
-        accuracy_m=np.full(2 * len(one), 8.0),
-    )
-    assert len(find_encounters(build_tracks(both, EXACT), 50.0)) > 10
-    assert len(find_encounters(build_tracks(both, CLEAN), 50.0, CLEAN.apart_m(50.0))) == 1

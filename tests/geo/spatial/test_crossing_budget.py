@@ -8,10 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import shapely
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from shapely import Polygon
-from shapely.affinity import translate
 
 from geo.spatial import FenceError, FenceReport, fences_from_geojson
 from geo.spatial import rings as module
@@ -67,14 +66,6 @@ def test_holes_and_parts_that_cross_each_other_everywhere_are_refused() -> None:
         assert ("cross" in report.refused[0], report.fences) == (True, ())
 
 
-def test_parts_with_a_long_common_border_are_one() -> None:
-    border = np.column_stack([np.full(3_000, 10.0), np.linspace(50, 51, 3_000)])
-    border[1:-1:2, 0] += 0.001
-    west, east = np.vstack([border, [[9, 51], [9, 50]]]), np.vstack([border[::-1], [[11, 50], [11, 51]]])
-    report = read(west, east, kind="MultiPolygon")
-    assert [len(shapely.get_parts(fence.shape)) for fence in report.fences] == [1]
-
-
 def test_edges_that_lie_side_by_side_in_millions_of_pairs_are_refused() -> None:
     at = np.arange(8_000)
     along, across = at / 4_000, np.where(at % 2 == 0, 10.0, 0.1)
@@ -108,61 +99,6 @@ def test_the_pairs_that_are_counted_are_those_that_cross(corners: list[tuple[int
 
 
 GRID = st.integers(-6, 6)
-ring_of = st.lists(st.tuples(GRID, GRID), min_size=3, max_size=6)
-
-
-def test_a_hole_outside_of_its_fence_takes_nothing_away_and_adds_nothing() -> None:
-    square = np.array([(10.0, 50.0), (11.0, 50.0), (11.0, 51.0), (10.0, 51.0)])
-    for apart in ([5.0, 0.0], [1.0, 0.0], [0.5, 0.0]):
-        (fence,) = read(square, square[::-1] + apart).fences
-        assert fence.shape.area == pytest.approx(min(apart[0], 1.0))
-
-
-@example([[[(0, 0), (0, 1), (1, 0)]], [[(0, 0), (0, -1), (1, 1)], [(0, 0), (1, 0), (0, 1), (0, -1), (1, 1)]]], 170)
-@given(
-    st.lists(st.lists(ring_of, min_size=1, max_size=3), min_size=1, max_size=3), st.sampled_from([170, 176, 180, -180])
-)
-def test_a_fence_over_the_antimeridian_is_the_same_as_anywhere(
-    polygons: list[list[list[tuple[int, int]]]], by: int
-) -> None:
-    """Holes, repairs and parts that lie over each other, too: with the cut they may meet in the world only."""
-
-    def made(east: int) -> shapely.Geometry | None:
-        try:
-            return world_polygon([[_moved(ring, east) for ring in rings] for rings in polygons])[0]
-        except FenceError:
-            return None
-
-    here, there = made(0), made(by)
-    parts = [] if there is None else shapely.get_parts(there).tolist()
-    # back where it came from, from both sides of the cut
-    back = [translate(part, _back(part, by)) for part in parts]
-    whole = Polygon() if here is None else here
-    assert all(shape.is_valid for shape in (whole, *parts))
-    # by rounding a sliver of no width may be left, or be none
-    assert sum(part.area for part in back) == pytest.approx(whole.area, abs=1e-9)
-    assert shapely.union_all(back).symmetric_difference(whole).area == pytest.approx(0.0, abs=1e-9)
-
-
-def _back(part: shapely.Geometry, east: int) -> float:
-    turned = part.centroid.x * east < 0
-    return float(360.0 * np.sign(east) * turned - east)
-
-
-def _moved(ring: list[tuple[int, int]], east: int) -> np.ndarray:
-    moved = np.array([(x + east, y) for x, y in (*ring, ring[0])], dtype=float)
-    return np.column_stack([np.mod(moved[:, 0] + 180.0, 360.0) - 180.0, moved[:, 1]])
-
-
-def test_a_polygon_of_which_nothing_is_left_takes_no_other_with_it() -> None:
-    square = [(10, 50), (11, 50), (11, 51), (10, 51)]
-    around = [(9, 49), (12, 49), (12, 52), (9, 52)]
-    rings = [[np.array(ring, dtype=float) for ring in polygon] for polygon in ([square], [square, around])]
-    shape, notes = world_polygon(rings)
-    assert shape.area == pytest.approx(1.0)
-    assert "a polygon was left out: its holes leave nothing of it" in notes
-    with pytest.raises(FenceError, match="its holes leave nothing of it"):
-        world_polygon(rings[1:])
 
 
 def test_a_polygon_that_geos_fails_on_by_rounding_is_refused_with_what_it_says_wherever_it_is_made() -> None:

@@ -16,7 +16,6 @@ from geo.spatial import (
     Fixes,
     TooManyEncounters,
     Tracks,
-    ZoneSet,
     build_tracks,
     find_encounters,
     find_events,
@@ -25,7 +24,6 @@ from geo.spatial import (
 )
 from geo.spatial import encounters as meeting
 from geo.spatial import fence_set as bounded
-from geo.spatial.measure import pieces_by_fence
 
 DEPOT = Polygon([(10.0, 50.0), (10.01, 50.0), (10.01, 50.01), (10.0, 50.01)])
 
@@ -63,26 +61,6 @@ def test_the_memory_of_a_run_does_not_grow_with_the_tenants_at_a_depot(
     assert sum(event.kind == "enter" for event in events) == sum(event.kind == "exit" for event in events) == 300 * 10
     assert len(use.device) == 300 * 10
     assert set(use.entries.tolist()) == {1}
-
-
-@pytest.mark.parametrize("pairs_at_once", [7, 1000])
-def test_what_is_found_does_not_depend_on_how_many_pairs_are_held(
-    monkeypatch: pytest.MonkeyPatch, pairs_at_once: int
-) -> None:
-    tracks, made = parked(400, devices=3), tenants(12, 3e-5, speed_limit_mps=1.0)
-    fences, zones = FenceSet(made), ZoneSet(made)
-    settings = EventSettings(buffer_m=3.0, dwell_s=20.0)
-    whole = find_events(tracks, fences, settings=settings), use_by_fence(tracks, fences), zones.split(tracks)
-    pieces = pieces_by_fence(tracks, fences)
-    monkeypatch.setattr(bounded, "PAIRS_AT_ONCE", pairs_at_once)
-    assert find_events(tracks, fences, settings=settings) == whole[0]
-    for one, other in (
-        (use_by_fence(tracks, fences), whole[1]),
-        (zones.split(tracks), whole[2]),
-        (pieces_by_fence(tracks, fences), pieces),
-    ):
-        for name in type(one).__slots__:
-            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
 def test_devices_that_all_stand_on_one_spot_are_refused_with_a_message_and_in_bounded_memory(

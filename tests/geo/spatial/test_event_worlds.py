@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,7 +10,6 @@ from geo.spatial import Encounters, Fixes, find_encounters
 from geo.spatial.geodesic import distance_m
 from tests.examples import examples
 from tests.geo.spatial import event_fuzz
-from tests.geo.spatial.seeded import compared_for_long
 from tests.geo.spatial.worlds import START_MS, every_fix
 
 PLACES = [(179.999, 0.0), (-180.0, 60.0), (10.0, 89.995), (-170.0, -89.9), (0.0, 85.0), (10.0, 50.0)]
@@ -25,13 +23,6 @@ def test_visits_with_hysteresis_are_those_of_their_definition_and_corrections_en
     assert counts.jitter > 1_000
     assert counts.corrected > 1_000
     assert counts.unsure < counts.pairs // 2
-
-
-@pytest.mark.nightly
-def test_visits_with_hysteresis_are_those_of_their_definition_in_many_worlds(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert compared_for_long(event_fuzz.run, 100_000, 1800, capsys).pairs > 1_000
 
 
 @st.composite

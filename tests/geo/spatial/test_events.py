@@ -53,11 +53,6 @@ def test_jitter_at_a_border_makes_no_events_while_metering_stays_exact() -> None
     assert use_by_fence(tracks, DEPOT).entries.sum() == kinds(raw).count("enter")
 
 
-def test_a_minimum_stay_does_the_same_by_time() -> None:
-    tracks = every_fix(flapping())
-    assert kinds(find_events(tracks, DEPOT, settings=EventSettings(min_stay_s=30))) == ["enter", "exit"]
-
-
 def test_a_fix_that_reports_its_accuracy_is_no_proof_within_it() -> None:
     fixes = flapping()
     doubtful = Fixes(
@@ -66,14 +61,6 @@ def test_a_fix_that_reports_its_accuracy_is_no_proof_within_it() -> None:
     tracks = every_fix(doubtful)
     assert kinds(find_events(tracks, DEPOT)) == ["enter", "exit"]
     assert len(find_events(tracks, DEPOT, settings=EventSettings(use_accuracy=False))) > 100
-
-
-def test_a_visit_that_begins_with_the_track_has_no_entry_and_one_that_ends_with_it_no_exit() -> None:
-    visits = find_visits(every_fix(line([(10.01, 50.01), (10.03, 50.01), (10.01, 50.01)])), DEPOT)
-    assert visits.entered.tolist() == [False, True]
-    assert visits.left.tolist() == [True, False]
-    np.testing.assert_allclose(visits.start_ms - START_MS, [0, 15_000])
-    np.testing.assert_allclose(visits.end_ms - START_MS, [5_000, 20_000])
 
 
 def test_a_break_ends_a_visit_without_an_exit() -> None:
@@ -103,22 +90,6 @@ def test_speeding_is_one_event_for_each_stretch_with_its_highest_speed() -> None
     )
     (one,) = [event for event in find_events(every_fix(reported), zone) if event.kind == "speeding"]
     assert one.value == 12.5
-
-
-def test_a_crossing_at_the_time_of_a_fix_to_the_last_bit_is_an_event() -> None:
-    # a millisecond for 700 m, of which the first and the last centimetre are outside: less than a double can show
-    fixes = Fixes(device=[0, 0], t_ms=[START_MS, START_MS + 1], lat=[53.4, 53.4], lon=[-3.0, -2.99])
-    zone = FenceSet(fences(("zone", box(-2.9999999, 53, -2.9900001, 54))))
-    assert kinds(find_events(every_fix(fixes), zone)) == ["enter", "exit"]
-    whole = FenceSet(fences(("zone", box(-3.1, 53, -2.9, 54))))
-    assert kinds(find_events(every_fix(fixes), whole)) == []
-
-
-@given(walks(), fence_lists())
-def test_without_hysteresis_events_are_the_entries_that_are_metered(fixes: Fixes, made: list[Fence]) -> None:
-    tracks, every = every_fix(fixes), FenceSet(made)
-    events = find_events(tracks, every)
-    assert kinds(events).count("enter") == use_by_fence(tracks, every).entries.sum()
 
 
 @given(walks(), fence_lists(), st.floats(0, 3000), st.floats(0, 400))
@@ -167,10 +138,3 @@ def test_a_limit_to_the_distance_from_a_border_leaves_what_is_nearer_as_it_is(
     near = border_distance_m(outlines, fence, lon, lat, np.full(len(fence), float(limit_m)))
     assert np.array_equal(near[whole <= limit_m], whole[whole <= limit_m])
     assert (near[whole > limit_m] > limit_m).all()
-
-
-def test_a_vehicle_in_the_middle_of_a_fence_over_180_degrees_is_sure_to_be_in_it() -> None:
-    shape = world_polygon([[np.array([(179.9, -1), (-179.9, -1), (-179.9, 1), (179.9, 1), (179.9, -1)])]])[0]
-    track = line([(179.8, 0.0), (180.0, 0.0), (179.8, 0.0)], 30_000)
-    visits = find_visits(every_fix(track), FenceSet([Fence("a", shape)]), VisitSettings(buffer_m=10_000))
-    assert (visits.entered.tolist(), visits.left.tolist()) == ([True], [True])

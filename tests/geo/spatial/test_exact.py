@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 
 import numpy as np
 import pytest
-import shapely
 from shapely import MultiPolygon, Polygon, box
 
-from geo.spatial import Fence, FenceError, FenceSet, Fixes, Gate, GateSet, fences_from_geojson, use_by_fence
-from geo.spatial.geojson import corridor
+from geo.spatial import Fence, FenceSet, Fixes, Gate, GateSet, use_by_fence
 from geo.spatial.grid import GridIndex
 from geo.spatial.predicates import Spots
 from geo.spatial.rings import world_polygon
 from tests.examples import examples
 from tests.geo.spatial import timed_fuzz
-from tests.geo.spatial.exact import ExactFence, bits_of
 from tests.geo.spatial.exact_fuzz import run
 from tests.geo.spatial.seeded import compared_for_long
-from tests.geo.spatial.worlds import START_MS, every_fix, joined, line
+from tests.geo.spatial.worlds import START_MS, every_fix, line
 
 
 def entries(shape: Polygon | MultiPolygon, track: list[tuple[float, float]]) -> tuple[int, float]:
@@ -81,32 +77,6 @@ def test_versions_windows_and_dates_are_what_whole_numbers_say_in_a_million_pair
     assert compared_for_long(timed_fuzz.run, 1_000_000, 1800, capsys).pairs > 50_000
 
 
-def test_a_corner_that_lies_next_to_the_middle_of_a_stretch_is_a_touch() -> None:
-    square = box(13.5996191, 52.9828764, 13.6138859, 52.9971432)
-    assert entries(square, [(13.5979096, 52.9922941), (13.6013286, 53.0019923)]) == (0, 0.0)
-
-
-def test_touches_on_a_decimal_grid_are_what_their_doubles_say() -> None:
-    random = np.random.default_rng(5)
-    touches = 0
-    for _ in range(60):
-        x, y = (round(value, 7) for value in random.uniform((13.0, 52.0), (14.0, 53.0)).tolist())
-        square = Polygon([(x, y), (x, y - 0.01), (x + 0.01, y - 0.01), (x + 0.01, y)])
-        # over the corner in the north-west: by its decimals each way touches it, by its doubles it may cut an ulp off
-        steps = np.round(random.integers(1, 99_999, (20, 2)) / 1e7, 7).tolist()
-        ways = [((round(x - dx, 7), round(y - dy, 7)), (round(x + dx, 7), round(y + dy, 7))) for dx, dy in steps]
-        fixes = joined([line(way, device=at) for at, way in enumerate(ways)])
-        use = use_by_fence(every_fix(fixes), FenceSet([Fence("a", square)]))
-        exact = ExactFence(square, bits_of([*np.ravel(ways).tolist(), *np.ravel(square.exterior.coords).tolist()]))
-        for at, way in enumerate(ways):
-            expected = exact.along(*way)
-            touches += expected.entries == 0
-            if not 0.0 < expected.finest <= 1e-11:
-                assert use.entries[use.device == at].sum() == expected.entries
-            assert use.metres[use.device == at].sum() == pytest.approx(expected.metres, abs=1e-6)
-    assert touches > 400
-
-
 @pytest.mark.parametrize("follows", [False, True])
 def test_a_border_close_to_the_antimeridian_keeps_its_bits(*, follows: bool) -> None:
     fence = box(-179.0, -17.0, -178.4339611, -16.0)
@@ -116,27 +86,6 @@ def test_a_border_close_to_the_antimeridian_keeps_its_bits(*, follows: bool) -> 
     assert entries(fence, reached)[0] == 1
     across = [(179.8, -16.5), (-178.4339611, -16.5), *([(-178.3, -16.5)] if follows else [])]
     assert entries(box(-178.4339611, -17.0, -178.0, -16.0), across)[0] == 1
-
-
-def test_splitting_a_segment_at_a_fix_on_the_antimeridian_changes_nothing() -> None:
-    fence = world_polygon([[np.array([(179.5, -1), (-179.5, -1), (-179.5, 1), (179.5, 1), (179.5, -1)])]])[0]
-    whole = entries(fence, [(179.0, 0.0), (-179.0, 0.0)])
-    for middle in (179.75, 180.0, -180.0, -179.75, 179.5, -179.5):
-        parts = entries(fence, [(179.0, 0.0), (middle, 0.0), (-179.0, 0.0)])
-        assert parts[0] == whole[0] == 1
-        assert parts[1] == pytest.approx(whole[1], abs=1e-6)
-    assert entries(fence, [(-180.0, -2.0), (-180.0, 2.0)])[0] == 1
-    assert entries(fence, [(180.0, -2.0), (-180.0, 2.0)])[1] == pytest.approx(221_149, abs=1)
-
-
-def test_a_multipolygon_that_overlaps_only_by_other_names_is_united() -> None:
-    east = np.array([(170, 0), (190, 0), (190, 10), (170, 10), (170, 0)], dtype=float)
-    west = np.array([(-175, 0), (-165, 0), (-165, 10), (-175, 10), (-175, 0)], dtype=float)
-    shape, _ = world_polygon([[east], [west]])
-    assert shape.is_valid
-    assert shape.area == pytest.approx(10 * 25)
-    point = GridIndex.of([shape]).locate(Spots(np.array([-172.0, -168.0, -179.0, 175.0, 169.0]), np.full(5, 5.0)))[0]
-    assert sorted(point.tolist()) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("shift", [0, 50, 300])
@@ -153,23 +102,6 @@ def test_a_band_around_a_pole_is_without_what_its_hole_holds(shift: int) -> None
         assert entries(shape, [(179.9, sign * 55.0), (179.9, sign * 65.0), (-179.9, sign * 65.0)])[0] == 1
         assert entries(shape, [(7.0, sign * 70.0), (6.0, sign * 70.0), (8.0, sign * 70.0)])[0] == 0
         assert entries(shape, [(7.0, sign * 85.0), (6.0, sign * 88.0)]) == (0, 0.0)
-
-
-def test_a_corridor_at_a_pole_is_refused_with_its_place() -> None:
-    with pytest.raises(FenceError, match=r"at \[10.0, 89.5\] the corridor reaches beyond 89"):
-        corridor(np.array([(10.0, 88.0), (10.0, 89.5)]), 100.0)
-    near = corridor(np.array([(10.0, 88.5), (60.0, 88.5)]), 1000.0)
-    assert near.is_valid
-    # half the width away from the way that is straight in degrees, as far as 1 cm
-    assert shapely.get_coordinates(near)[:, 1].max() == pytest.approx(88.5 + 500 / 111_693, abs=2e-6)
-
-
-def test_a_gate_over_the_antimeridian_is_as_long_as_it_looks() -> None:
-    gate = [(179.9, 0.0), (-179.9, 0.0)]  # eastward: its left is the north
-    tracks = [[(x, 1.0), (x, -1.0)] for x in (0.0, 100.0, 179.95, 180.0, -179.95, -179.8, 179.8)]
-    assert crossings(gate, *tracks) == ["", "", "f", "f", "f", "", ""]
-    assert crossings(gate, [(179.95, -1.0), (-179.95, 1.0)], [(179.5, 1.0), (-179.5, -1.0)]) == ["b", "f"]
-    assert crossings([(-179.9, 0.0), (179.9, 0.0)], [(180.0, 1.0), (-180.0, -1.0)]) == ["b"]
 
 
 def test_a_way_past_the_tip_of_a_v_crosses_nothing_and_one_through_it_crosses_once() -> None:
@@ -223,23 +155,3 @@ def test_a_vehicle_that_stands_on_a_corner_all_day_is_looked_up_once() -> None:
     use = use_by_fence(every_fix(fixes), FenceSet([Fence("a", shape)]))
     assert time.process_time() - begin < 5.0
     assert use.ms.tolist() == [(day - 1) * 1000]
-
-
-def test_a_gate_in_a_file_over_the_antimeridian_is_one() -> None:
-    feature = {
-        "type": "Feature",
-        "properties": {"id": "strait", "gate": True},
-        "geometry": {"type": "LineString", "coordinates": [[179.9, 0.0], [-179.9, 0.0]]},
-    }
-    gates = GateSet(fences_from_geojson(json.dumps(feature)).gates)
-    assert len(gates.crossings(every_fix(line([(0.0, 1.0), (0.0, -1.0)])))) == 0
-
-
-def test_an_entry_far_beyond_180_degrees_is_the_same_whether_a_fix_follows_or_not() -> None:
-    random = np.random.default_rng(1)
-    for _ in range(40):
-        border = -round(float(random.uniform(20, 100)), 7)
-        shape = box(border, -1, border + 1, 1)
-        way = [(border + 190.0, 0.1), (border, 0.1)]
-        for after in ([], [(border + 0.5, 0.1)], [(border - 0.5, 0.1)]):
-            assert entries(shape, [*way, *after])[0] == 1

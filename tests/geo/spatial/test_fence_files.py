@@ -91,11 +91,6 @@ def test_an_id_twice_is_refused_unless_it_is_a_later_version() -> None:
     assert report.refused[0].startswith("line 4: fence 'a': this id is used on line 3 already")
 
 
-@pytest.mark.parametrize("value", ["2026-01-01", "2026-01-01T00:00:00", "soon", 5])
-def test_an_effective_date_needs_an_offset(value: object) -> None:
-    assert "effective_from" in read(feature("a", "Polygon", [SQUARE], effective_from=value)).refused[0]
-
-
 @given(st.floats(-180, 180), st.floats(-89, 89), st.floats(1, 30_000))
 def test_a_circle_is_a_centimetre_from_the_geodesic_circle_anywhere(lon: float, lat: float, radius_m: float) -> None:
     shape = circle(lon, lat, radius_m)
@@ -122,13 +117,6 @@ def test_a_gate_counts_each_direction_also_when_both_fixes_are_far_from_it() -> 
     assert there.t_ms.tolist() == [1767603422000 + 2500, 1767603422000 + 17500]
 
 
-def test_a_fix_on_a_gate_or_a_way_through_its_corner_counts_once() -> None:
-    gates = GateSet(read(feature("bridge", "LineString", [[1, -1], [1, 0], [1, 1]], gate=True)).gates)
-    assert len(gates.crossings(every_fix(line([(0, 0.5), (1, 0.5), (2, 0.5)])))) == 1
-    assert len(gates.crossings(every_fix(line([(0, 0), (2, 0)])))) == 1
-    assert len(gates.crossings(every_fix(line([(0, 0.5), (1, 0.5), (0, 0.4)])))) in (0, 2)
-
-
 def test_weekly_windows_follow_the_local_clock_when_it_changes() -> None:
     weekly = {"timezone": "Europe/Berlin", "windows": [{"days": ["sun"], "from": "02:30", "until": "04:00"}]}
     active = only(feature("night", "Polygon", [SQUARE], weekly=weekly)).active
@@ -144,25 +132,6 @@ def test_weekly_windows_follow_the_local_clock_when_it_changes() -> None:
     assert open_on(3, 29) == [("01:00", "02:00")]
     # autumn: 02:30 to 03:00 comes twice
     assert open_on(10, 25) == [("00:30", "01:00"), ("01:30", "03:00")]
-
-
-def test_a_window_may_run_past_midnight() -> None:
-    weekly = {"timezone": "UTC", "windows": [{"days": ["sun"], "from": "22:00", "until": "06:00"}]}
-    active = only(feature("night", "Polygon", [SQUARE], weekly=weekly)).active
-    monday = int(datetime(2026, 1, 5, tzinfo=UTC).timestamp() * 1000)
-    hours = np.array([-3, -2, 0, 5.9, 6, 23])
-    assert active.at(monday + hours * 3_600_000).tolist() == [False, True, True, True, False, False]
-
-
-@pytest.mark.parametrize(
-    "weekly",
-    [
-        {"timezone": "Mars/Olympus", "windows": []},
-        {"timezone": "UTC", "windows": [{"days": ["mon"], "from": "25:00", "until": "26:00"}]},
-    ],
-)
-def test_windows_that_make_no_sense_are_refused(weekly: object) -> None:
-    assert "weekly" in read(feature("a", "Polygon", [SQUARE], weekly=weekly)).refused[0]
 
 
 def with_crs(name: str, where: str = "collection") -> str:
@@ -240,10 +209,6 @@ def test_a_system_is_read_in_each_form_that_files_have(crs: Any, is_taken: bool)
     collection = {"type": "FeatureCollection", "features": [feature("depot", "Polygon", [SQUARE])], "crs": crs}
     report = fences_from_geojson(json.dumps(collection))
     assert (len(report.fences), len(report.refused)) == ((1, 0) if is_taken else (0, 1))
-
-
-def test_a_property_named_crs_is_the_publishers_own() -> None:
-    assert only(feature("depot", "Polygon", [SQUARE], crs="EPSG:4314")).id == "depot"
 
 
 @pytest.mark.parametrize(

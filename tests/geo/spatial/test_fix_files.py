@@ -45,12 +45,6 @@ def test_a_block_and_its_rows_by_themselves_are_the_same_fixes(lines: list[str])
     same(block, by_row)
 
 
-def test_a_time_of_more_than_64_bits_is_named_and_the_rest_is_used() -> None:
-    read = read_fixes([HEADER, "d,0,50,10,,", "d,9223372036854775808,50,10,,", "d,1,50,10,,"])
-    assert (len(read.fixes), read.fault_count) == (2, 1)
-    assert read.faults[0].startswith("line 3:")
-
-
 def test_one_long_cell_among_many_short_ones_takes_no_room_in_the_others() -> None:
     lines = [HEADER, *(f"d,{at},50,10,," for at in range(50_000)), f"d,{'0' * 60_000},50,10,,"]
     tracemalloc.start()
@@ -81,18 +75,6 @@ def test_no_fix_of_another_unit_is_measured_and_each_of_a_device_is_named_with_i
         (f"line {at + 2}", f" device {device!r}") for device, at in sorted(first.items(), key=itemgetter(1))
     ]
     assert read.device_fault_count == len(units) - len(read.fixes)
-
-
-@given(st.integers(-1_000_000, 999_999_999), st.integers(1_000_000_000, 4_000_000_000))
-def test_times_that_count_from_a_beginning_of_their_own_are_milliseconds(early: int, late: int) -> None:
-    read = read_fixes([HEADER, f"a,{early or 1},50,10,,", f"a,{late},50,10,,"])
-    assert (len(read.fixes), read.is_whole) == (2, True)
-
-
-def test_a_time_of_0_does_not_hide_that_the_others_are_seconds() -> None:
-    read = read_fixes([HEADER, "a,0,50,10,,", f"a,{SINCE_S},50,10,,", f"b,{SINCE_S * 1000},50,10,,"])
-    (said,) = read.device_faults
-    assert said.startswith("line 3: device 'a': t_ms holds seconds (1767600000 to 1767600000)")
 
 
 def test_an_accuracy_or_a_speed_with_the_sign_of_an_invalid_one_is_not_reported() -> None:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from shapely import Polygon, box
 
 from geo.spatial import cells
-from geo.spatial.fences import Outlines
 from geo.spatial.grid import GridIndex
 from geo.spatial.predicates import Spots
 from geo.spatial.ragged import joined_pairs
@@ -69,24 +68,6 @@ def test_every_edge_that_a_segment_meets_is_found(
         assert {(segment, edge) for edge in meets.tolist()} <= found
 
 
-def test_a_hundred_thousand_points_among_overlapping_fences_of_all_sizes() -> None:
-    rng = np.random.default_rng(7)
-    polygons = [
-        Polygon(np.column_stack([x + r * np.cos(turn), y + r * np.sin(turn)]))
-        for x, y, r, n in zip(
-            rng.uniform(0, 4, 400),
-            rng.uniform(50, 52, 400),
-            10 ** rng.uniform(-3, 0, 400),
-            rng.integers(4, 500, 400),
-            strict=True,
-        )
-        for turn in [np.sort(rng.uniform(0, 2 * np.pi, n))]
-    ]
-    polygons = [one for one in polygons if one.is_valid]
-    x, y = rng.uniform(-0.5, 4.5, 100_000), rng.uniform(49.5, 52.5, 100_000)
-    assert by_lattice(polygons, x, y) == by_shapely(polygons, x, y)
-
-
 def test_a_cell_with_a_long_run_of_edges_of_one_fence_holds_it_in_parts() -> None:
     # 45 corners on 20 m: too few to divide the cell, too many for one run
     turn = np.arange(45) * 2 * np.pi / 45
@@ -100,32 +81,5 @@ def test_a_cell_with_a_long_run_of_edges_of_one_fence_holds_it_in_parts() -> Non
     assert by_lattice(polygons, 10 + x, 50 + y) == by_shapely(polygons, 10 + x, 50 + y)
 
 
-def test_points_in_any_order_find_the_same_as_along_a_track() -> None:
-    rng = np.random.default_rng(2)
-    polygons = [Polygon(box(x, y, x + 0.1, y + 0.1).exterior) for x, y in rng.uniform(0, 4, (300, 2))]
-    x, y = np.linspace(0, 4, 30_000), 2 + 2 * np.sin(np.linspace(0, 9, 30_000))
-    mixed = rng.permutation(len(x))
-    index = GridIndex.of(polygons)
-    assert index._near_each_other(x, y) is None
-    assert index._near_each_other(x[mixed], y[mixed]) is not None
-    along, (point, fence) = by_lattice(polygons, x, y), index.locate(Spots(x[mixed], y[mixed]))
-    assert set(zip(mixed[point].tolist(), fence.tolist(), strict=True)) == along
-
-
-def test_one_fence_round_the_world_among_many_small_ones() -> None:
-    polygons = [box(-180, -90, 180, 90), *(box(10 + n / 1e4, 50, 10 + (n + 1) / 1e4, 50.0001) for n in range(300))]
-    x, y = np.linspace(9.99, 10.04, 5000), np.full(5000, 50.00005)
-    assert by_lattice(polygons, x, y) == by_shapely(polygons, x, y)
-
-
 def test_no_fences_hold_nothing() -> None:
     assert by_lattice([], np.array([0.0, 1.0]), np.array([0.0, 1.0])) == set()
-
-
-def test_halving_the_memory_of_coordinates_loses_no_bit() -> None:
-    seven = Outlines.of([box(-2.9251234, 53.4445001, 179.9999999, 89.9999999)])
-    small = seven.compact()
-    assert small.points.dtype == np.int32
-    np.testing.assert_array_equal(small.at(np.arange(5)), seven.at(np.arange(5)))
-    eight = Outlines.of([box(-2.92512345, 53.4, 1, 89)])
-    assert eight.compact() is eight

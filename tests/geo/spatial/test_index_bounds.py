@@ -13,10 +13,8 @@ from shapely import Polygon
 from shapely.affinity import scale, translate
 
 from geo.spatial import Fence, FenceSet, cells, grid
-from geo.spatial.cells import MAX_LEVELS, build_cells
 from geo.spatial.fences import Outlines
 from geo.spatial.grid import GridIndex
-from geo.spatial.lattice import FOLD, SLACK
 from geo.spatial.predicates import Spots
 
 
@@ -90,18 +88,6 @@ def test_divisions_make_no_more_than_their_share_of_entries_for_each_edge(monkey
     assert edges < divided - entries() <= cells.ENTRIES_PER_EDGE * edges
 
 
-def test_the_lattice_is_as_fine_whatever_the_order_of_the_fences() -> None:
-    """Between two fences there is no edge, however far apart they lie in the world and next to each other in a file."""
-    rng = np.random.default_rng(6)
-    west, south = np.sort(rng.uniform(0, 10, 20_000)), rng.uniform(45, 50, 20_000)
-    squares = shapely.box(west, south, west + 0.001, south + 0.001)
-    in_order, mixed = (
-        GridIndex(Outlines.of(list(part)))._cells.lattice for part in (squares, rng.permutation(squares))
-    )
-    assert (in_order.columns, in_order.rows) == (mixed.columns, mixed.rows)
-    assert in_order.columns * in_order.rows > 1_000_000
-
-
 def test_long_edges_far_away_leave_a_city_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     """One fence with long teeth makes the cells of all coarser; what its edges cost, they take from their own share."""
     rng = np.random.default_rng(7)
@@ -128,16 +114,6 @@ def sort_pairs(pairs: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
 
 
 @pytest.mark.nightly
-def test_long_edges_however_many_make_the_lattice_coarser() -> None:
-    shape = comb(100_000)
-    begin = time.process_time()
-    index = GridIndex(Outlines.of([shape]))
-    assert time.process_time() - begin < 30
-    assert index.nbytes() < 500e6
-    within_rows(index, [shape], around=1.5)
-
-
-@pytest.mark.nightly
 def test_a_fence_of_a_million_corners_and_ten_thousand_that_hardly_differ() -> None:
     index = GridIndex(Outlines.of([disc(1_000_000, 1.0)]))
     within_rows(index, [disc(1_000_000, 1.0)], around=1.2)
@@ -145,11 +121,3 @@ def test_a_fence_of_a_million_corners_and_ten_thousand_that_hardly_differ() -> N
     index = GridIndex(Outlines.of(shapes))
     assert index.nbytes() < 400e6
     within_rows(index, shapes[:], around=0.012)
-
-
-def test_cells_are_never_so_small_that_rounding_is_more_than_their_slack() -> None:
-    for size in (1e-12, 1e-9, 1e-7, 1e-5):
-        shapes = [Polygon([(x, 50.0), (x + size, 50.0), (x, 50.0 + size)]) for x in 10.0 + np.arange(200) * size / 50]
-        cells = build_cells(Outlines.of(shapes))
-        least = min(cells.lattice.width, cells.lattice.height) / FOLD ** (MAX_LEVELS - 1)
-        assert 1e-12 / least <= SLACK

@@ -8,14 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import shapely
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from geo.spatial import Fence, Fixes, Tracks, TrackSettings, ZoneSet, build_tracks
+from geo.spatial import Fixes, Tracks, TrackSettings, build_tracks
 from geo.spatial.ragged import Ints
-from tests.examples import examples
-from tests.geo.spatial.noisy_drives import HOME, ROADS, Drive, Receiver, Road, degrees_of, drive, parked, reported
+from tests.geo.spatial.noisy_drives import ROADS, Drive, Receiver, drive, parked, reported
 from tests.geo.spatial.worlds import START_MS
 
 CLEAN = TrackSettings(rule="standstill")
@@ -71,17 +67,6 @@ def test_a_parked_vehicle_stands(every_s: float, memory_s: float, sigma_m: float
         assert tracks.reported_m.sum() > 200.0
 
 
-@pytest.mark.parametrize("home", [(9.98, 89.0), (180.0, 53.55), (180.0, -17.0)])
-@pytest.mark.parametrize("speed", [None, 0.0, -1.0])
-def test_a_parked_vehicle_stands_anywhere(home: tuple[float, float], speed: float | None) -> None:
-    found = parked(3, Receiver(5.0), 7, home=home).fixes
-    if speed is not None:
-        found = changed(found, speed_mps=np.full(len(found), speed))
-    tracks = build_tracks(found, CLEAN)
-    assert tracks.metres.sum() <= 20.0
-    assert tracks.still.sum() > 0.99 * len(found)
-
-
 @pytest.mark.parametrize("every_s", [1.0, 10.0, 60.0, 290.0])
 @pytest.mark.parametrize("memory_s", [0.0, 90.0, 900.0])
 @pytest.mark.parametrize(("sigma_m", "accuracy_m"), [(2.0, 2.0), (5.0, 0.9), (8.0, 5.0), (12.0, 12.0), (15.0, 15.0)])
@@ -96,30 +81,6 @@ def test_an_accuracy_that_is_too_good_bills_nothing_while_rest_is_reported(
         tracks = build_tracks(found.fixes, CLEAN)
         assert tracks.speed_breaks == 0
         assert tracks.metres.sum() <= bound, receiver
-
-
-def two_reflections(apart_m: float, speed: float) -> Fixes:
-    """A fix a minute of a parked vehicle that is seen at one of two places, minutes at a time."""
-    random = np.random.default_rng(3)
-    side = np.cumsum(random.random(1_440) < 0.15) % 2
-    t_ms = START_MS + 60_000 * np.arange(1_440, dtype=np.int64)
-    found = reported(np.where(side, apart_m, 0.0), np.zeros(1_440), t_ms, Receiver(60.0, 2.0, 0.0, 6.0), 3).fixes
-    return changed(found, speed_mps=np.full(1_440, speed))
-
-
-def test_reflections_are_no_way_while_rest_is_reported() -> None:
-    assert length_m(two_reflections(32.0, 0.0)) <= 20.0
-    # without the speed they are moves like others
-    assert length_m(two_reflections(32.0, NAN)) > 1_000.0
-    assert length_m(two_reflections(200.0, 0.0)) > 10_000.0
-
-
-def test_wild_places_at_rest_break_no_track() -> None:
-    wild = parked(3, Receiver(1.0, 15.0, 0.0, 8.0, 0.0), 1).fixes
-    tracks = build_tracks(wild, CLEAN)
-    assert tracks.speed_breaks == 0
-    assert tracks.metres.sum() <= 20.0
-    assert build_tracks(changed(wild, speed_mps=None), CLEAN).speed_breaks > 0
 
 
 @pytest.mark.parametrize("accuracy_m", [2.0, 6.0])
@@ -146,15 +107,6 @@ def test_a_drive_keeps_its_length(name: str) -> None:
             metered, true = sum(length_m(one.fixes) for one in found), sum(one.true_m for one in found)
             # the places where both ends are, are not known better
             assert metered == pytest.approx(true, rel=BOUND.get(name, 0.01), abs=6.0), receiver
-
-
-@pytest.mark.parametrize("name", ["city", "delivery", "ferry", "stop and go"])
-def test_speeds_that_are_wrong_change_little(name: str) -> None:
-    found = drive(ROADS[name](1), Receiver(5.0, 3.0, speed=0.0), 1).fixes
-    assert found.speed_mps is not None
-    without = length_m(changed(found, speed_mps=None))
-    for wrong in (0.0 * found.speed_mps, found.speed_mps * 0.0 - 1.0, found.speed_mps * 3.6, found.speed_mps / 3.6):
-        assert length_m(changed(found, speed_mps=wrong)) == pytest.approx(without, rel=0.02)
 
 
 def a_day(seed: int, receiver: Receiver) -> Fixes:
@@ -190,29 +142,6 @@ def test_any_cut_with_the_margin_and_any_order_give_equal_bytes(seed: int, recei
     assert too_little > 0, "this test can fail"
 
 
-def test_a_late_fix_touches_its_hour_and_one_beside_it() -> None:
-    assert CLEAN.margin_ms + CLEAN.reach_ahead_ms <= HOUR_MS
-
-
-@given(
-    st.integers(0, 1 << 32),
-    st.sampled_from([1.0, 20.0, 60.0, 150.0, 280.0, 305.0]),
-    st.sampled_from([0.0, 0.5, 3.0, 30.0]),
-)
-@settings(max_examples=examples(60), deadline=None)
-def test_fixes_beyond_the_reach_change_no_byte(seed: int, every_s: float, speed: float) -> None:
-    # steps of all lengths, gaps, wild fixes and accuracies: whatever a receiver may report
-    random = np.random.default_rng(seed)
-    t_ms = START_MS + np.cumsum(random.choice([0.5, 1.0, 1.0, 2.0], 120) * every_s * 1000).astype(np.int64)
-    east = np.cumsum(random.normal(0, speed * every_s, 120)) + random.choice([0.0, 0.0, 0.0, 40_000.0], 120)
-    lon, lat = degrees_of(east + random.normal(0, 5, 120), random.normal(0, 5, 120))
-    accuracy = random.choice([3.0, 8.0, 60.0, 0.0, NAN], 120)
-    fixes = Fixes(device=np.zeros(120), t_ms=t_ms, lat=lat, lon=lon, accuracy_m=accuracy)
-    middle = int(t_ms[random.integers(120)])
-    expected = rows(build_tracks(fixes, CLEAN), middle, middle + 60_000)
-    assert cut(fixes, middle, middle + 60_000, REACH, random) == expected
-
-
 def test_names_neighbours_and_the_past_change_no_byte() -> None:
     fixes = a_day(1, Receiver(10.0))
     expected = rows(build_tracks(fixes, CLEAN), 0, 1 << 62)
@@ -232,65 +161,6 @@ def test_names_neighbours_and_the_past_change_no_byte() -> None:
     late = tracks.fixes.t_ms[tracks.row] >= START_MS
     assert tracks.metres[mine & late].tobytes() == build_tracks(fixes, CLEAN).metres.tobytes()
     assert tracks.fixes.lat[tracks.row[mine & late]].tobytes() == build_tracks(fixes, CLEAN).fixes.lat.tobytes()
-
-
-def test_places_far_apart_for_their_noise_keep_every_bit() -> None:
-    road = Road(30.0).straight(30_000, 33.0)
-    found = drive(road, Receiver(10.0, 4.0), 1, wait_s=0.0).fixes
-    some = np.arange(5, len(found) - 5)
-    tracks = build_tracks(some_of(found, some), CLEAN)
-    assert tracks.fixes.lat.tobytes() == found.lat[some].tobytes()
-    assert tracks.metres.tobytes() == build_tracks(some_of(found, some), EXACT).metres.tobytes()
-
-
-def test_zones_and_outside_add_up_to_the_cleaned_length() -> None:
-    found = drive(ROADS["city"](2), Receiver(1.0, 4.0), 2)
-    x, y = HOME
-    boxes = [shapely.box(x + 0.002 * at, y - 0.05, x + 0.002 * at + 0.001, y + 0.05) for at in range(-20, 20)]
-    tracks = build_tracks(found.fixes, CLEAN)
-    pieces = ZoneSet([Fence(f"zone-{at:02}", one) for at, one in enumerate(boxes)]).split(tracks)
-    assert pieces.metres.sum() == pytest.approx(tracks.metres.sum(), rel=1e-6)
-    assert pieces.ms.sum() == pytest.approx(np.ptp(found.fixes.t_ms), rel=1e-9)
-    assert len(np.unique(pieces.zone)) > 3
-    assert tracks.metres.sum() <= tracks.reported_m.sum()
-
-
-@given(st.floats(1.5, 40.0), st.sampled_from([1, 2, 5, 10, 30]), st.floats(0, 360), st.sampled_from([3.0, 8.0, 60.0]))
-@settings(max_examples=examples(60), deadline=None)
-def test_steady_motion_keeps_its_length(speed: float, every_s: int, heading_deg: float, accuracy_m: float) -> None:
-    count = 600 // every_s
-    # what advances by less than its noise in the time of a window stands
-    if speed * every_s < 0.2 or speed < 0.11 * accuracy_m:
-        return
-    way = speed * every_s * np.arange(count)
-    lon, lat = degrees_of(way * np.cos(np.radians(heading_deg)), way * np.sin(np.radians(heading_deg)))
-    t_ms = START_MS + 1000 * every_s * np.arange(count, dtype=np.int64)
-    fixes = Fixes(device=np.zeros(count), t_ms=t_ms, lat=lat, lon=lon, accuracy_m=np.full(count, accuracy_m))
-    assert length_m(fixes) == pytest.approx(length_m(fixes, TrackSettings.every_fix()), rel=1e-3)
-
-
-@pytest.mark.parametrize("name", ["city", "delivery", "stop and go"])
-def test_a_way_is_as_long_backwards(name: str) -> None:
-    found = drive(ROADS[name](5), Receiver(3.0, 3.0), 5).fixes
-    back = changed(found, t_ms=found.t_ms.max() + found.t_ms.min() - found.t_ms)
-    # a window of standing begins at a fix: at its two ends it may be a fix longer or shorter
-    assert length_m(back) == pytest.approx(length_m(found), rel=0.01)
-
-
-def test_an_accuracy_that_marks_unknown_is_none() -> None:
-    fixes = a_day(2, Receiver(10.0))
-    expected = None
-    for unknown in (-1.0, 0.0, NAN):
-        found = rows(build_tracks(changed(fixes, accuracy_m=np.full(len(fixes), unknown)), CLEAN), 0, 1 << 62)
-        assert expected in (None, found)
-        expected = found
-    assert rows(build_tracks(changed(fixes, accuracy_m=None), CLEAN), 0, 1 << 62) == expected
-
-
-def test_how_far_noise_may_throw_a_place_is_no_speed() -> None:
-    wild = parked(3, Receiver(1.0, 15.0), 1).fixes
-    assert build_tracks(wild, EXACT).speed_breaks > 0
-    assert build_tracks(wild, CLEAN).speed_breaks == 0
 
 
 def test_a_place_that_is_not_said_to_be_accurate_is_taken_for_noise_by_the_settings() -> None:

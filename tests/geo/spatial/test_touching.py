@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geo.spatial import OUTSIDE, EventSettings, FenceSet, Fixes, ZoneSet, fences_from_geojson, find_events, use_by_fence
+from geo.spatial import OUTSIDE, EventSettings, FenceSet, Fixes, ZoneSet, fences_from_geojson, find_events
 from simulator.truth.journal import TruePosition
 from simulator.truth.metering import usage_of
 from simulator.truth.shapes import Zones, read_zones
@@ -84,62 +84,15 @@ def by_engine(steps: Steps) -> dict[str, tuple[int, int]]:
     return {name: (round(ms[name]), entries[name]) for name in ms if round(ms[name]) or entries[name]}
 
 
-def by_every_fence(steps: Steps) -> dict[str, int]:
-    use = use_by_fence(every_fix(fixes_of(steps)), FenceSet(FENCES))
-    names = FenceSet(FENCES).names
-    return {names[fence]: int(count) for fence, count in zip(use.fence, use.entries, strict=True) if count}
-
-
 def events(steps: Steps) -> list[tuple[str, str]]:
     found = find_events(every_fix(fixes_of(steps)), FenceSet(FENCES), settings=EventSettings())
     return [(event.kind, event.place) for event in found]
-
-
-@pytest.mark.parametrize(
-    "steps",
-    [
-        [(-2, 8), (2, 12)],  # the corner of the square at (0, 10)
-        [(2, 12), (-2, 8)],
-        [(-6, 2), (-2, 6)],  # the corner of its neighbour at (-4, 4)
-        [(-7, 3), (-3, 5)],  # at another angle
-        [(7, -1), (13, -7)],  # the corner of the one that meets a corner, at (10, -4)
-    ],
-)
-def test_a_way_that_touches_one_point_between_two_fixes_enters_nothing(exactly: Zones, steps: Steps) -> None:
-    #        ╲
-    #  ┏━━━━━━●      one point, and off again: no border was crossed
-    #  ┃ zone ┃╲
-    assert by_truth(steps, exactly) == by_engine(steps) == {"": (STEP_MS, 0)}
-    assert by_every_fence(steps) == {}
-    assert events(steps) == []
-
-
-def test_from_one_zone_to_another_past_the_corner_of_a_third_only_the_other_is_entered(exactly: Zones) -> None:
-    # outside ──▶ (10, 0), which the square and its neighbour share ──▶ outside
-    past = [(8, -1), (12, 1)]
-    assert by_truth(past, exactly) == by_engine(past) == {"": (STEP_MS, 0)}
-    # over (8, 8), where another begins that would win the place: the square is not left
-    within = [(7, 9), (9, 7)]
-    assert by_truth(within, exactly) == by_engine(within) == {"square": (STEP_MS, 0)}
-    # from the square over the shared corner straight into its neighbour
-    across = [(8, 2), (12, -2)]
-    assert by_truth(across, exactly) == by_engine(across) == {"square": (STEP_MS // 2, 0), "corner": (STEP_MS // 2, 1)}
 
 
 def test_a_way_out_of_a_zone_that_touches_a_corner_of_its_hole_stays_in_it(exactly: Zones) -> None:
     steps = [(2, 4), (4, 2)]  # touches the hole's corner at (3, 3)
     assert by_truth(steps, exactly) == by_engine(steps) == {"square": (STEP_MS, 0)}
     assert events(steps) == []
-
-
-def test_a_way_along_a_border_is_inside_and_entered_once(exactly: Zones) -> None:
-    steps = [(2, 14), (2, 10), (6, 10), (6, 14)]
-    assert by_truth(steps, exactly) == by_engine(steps) == {"": (2 * STEP_MS, 0), "square": (STEP_MS, 1)}
-
-
-def test_a_fix_on_the_border_is_inside_so_reaching_it_is_an_entry(exactly: Zones) -> None:
-    steps = [(-2, 12), (0, 10), (-2, 8)]
-    assert by_truth(steps, exactly) == by_engine(steps) == {"": (2 * STEP_MS, 0), "square": (0, 1)}
 
 
 grid = st.integers(-5, 15)

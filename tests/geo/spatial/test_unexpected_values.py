@@ -9,8 +9,8 @@ import pytest
 
 from geo.spatial import Fence, FenceSet, Gate, GateSet, fences_from_geojson
 from geo.spatial.geojson import MAX_REFUSED
-from tests.fuzz.targets.fences_geojson import FEATURES, WEEK, judge_text
-from tests.geo.spatial.json_values import GONE, UNEXPECTED, Place, places, put
+from tests.fuzz.targets.fences_geojson import FEATURES, judge_text
+from tests.geo.spatial.json_values import UNEXPECTED, places, put
 
 NEIGHBOUR = {
     "type": "Feature",
@@ -42,46 +42,6 @@ def test_what_nests_almost_too_deeply_is_named_wherever_it_stands() -> None:
             text = json.dumps(put(whole, place, "HERE")).replace('"HERE"', deep)
             report = fences_from_geojson(json.dumps(NEIGHBOUR) + "\n" + text)
             assert ([one.id for one in report.fences], len(report.refused)) == (["neighbour"], 1)
-
-
-def test_a_property_that_is_null_is_not_given() -> None:
-    names = ("radius_m", "width_m", "gate", "priority", "weekly", "speed_limit_mps", "effective_from")
-    whole = put(NEIGHBOUR, ("properties",), {"id": "n"} | dict.fromkeys(names))
-    report = fences_from_geojson(json.dumps(whole))
-    assert (report.refused, [(one.id, one.priority) for one in report.fences]) == ((), [("n", 0)])
-
-
-@pytest.mark.parametrize("value", ["true", 1, 0, "false", [True]])
-def test_a_gate_is_true_or_false(value: object) -> None:
-    whole = put(NEIGHBOUR, ("properties", "gate"), value)
-    assert "gate" in fences_from_geojson(json.dumps(whole)).refused[0]
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "said"),
-    [
-        (
-            ("timezone",),
-            "Factory",
-            "weekly.timezone: 'Factory' is not a valid time zone; they are named like 'Europe/Berlin'",
-        ),
-        (("windows", 0, "days", 0), "Mon", "weekly.windows[0].days[0]: is none of mon, tue, wed, thu, fri, sat, sun"),
-        (
-            ("windows", 0, "from"),
-            "7:00",
-            "weekly.windows[0].from: is not a time of the local clock like 07:00, up to 24:00",
-        ),
-        (("windows", 0, "until"), GONE, "weekly.windows[0].until: is not there"),
-        (("windows", 0, "to"), "08:00", "weekly.windows[0].to: is unknown"),
-        (("windows",), [], "weekly.windows: is empty"),
-        ((), [], "weekly: is not an object"),
-    ],
-)
-def test_what_is_wrong_with_windows_is_said_in_the_words_of_their_format(
-    place: Place, value: object, said: str
-) -> None:
-    whole = put(FEATURES[0], ("properties", "weekly"), put(WEEK, place, value))
-    assert fences_from_geojson(json.dumps(whole)).refused == (f"line 1: fence 'a': {said}",)
 
 
 def test_ten_thousand_refusals_are_listed_and_the_others_counted() -> None:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import pairwise
-
 import numpy as np
-from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from shapely import Polygon, box
 
 from geo.spatial import Activity, EventSettings, Fence, FenceSet, Fixes, GeofenceEvent, find_events, find_visits
-from tests.examples import examples
 from tests.geo.spatial.worlds import START_MS, every_fix
 
 METRE = 1 / 111_320  # in degrees, at the equator
@@ -47,13 +42,6 @@ def fast(versions: list[Fence], at_s: list[int], **settings: float) -> list[tupl
     return events_of(versions, at_s, [13.0 + 20 * s * METRE for s in at_s], **settings)
 
 
-def test_a_stay_that_a_far_version_ends_is_no_surer_than_without_it() -> None:
-    small = version(square(13.0, 5.0))
-    assert parked([small]) == []
-    assert parked([small, version(square(14.0, 5.0), 600)]) == []
-    assert parked([version(square(13.0, 5.0), until_s=600)]) == []
-
-
 def test_where_no_version_is_in_force_a_vehicle_is_outside_for_sure() -> None:
     # it stands 5 m from the border when the fence goes out of force
     fixes = Fixes(
@@ -79,85 +67,8 @@ def test_speeding_lasts_as_long_as_it_is_over_the_limits_in_force() -> None:
         assert [(kind, at) for kind, at, _ in fast(kept, at_s, min_stay_s=150)] == [("speeding", 0.0)]
 
 
-@dataclass(frozen=True)
-class Way:
-    """Fixes: ms since the start, metres to the east and to the north, reported speed and accuracy."""
-
-    rows: list[tuple[int, float, float, float, float]]
-
-    def cut(self, at_ms: list[int]) -> Way:
-        """With fixes at some moments between them, which report what the next one does."""
-        rows = list(self.rows)
-        for at in at_ms:
-            for (begin, px, py, *_), (until, qx, qy, *reported) in pairwise(self.rows):
-                if begin < at < until and at not in {row[0] for row in rows}:
-                    share = (at - begin) / (until - begin)
-                    rows.append((at, px + (qx - px) * share, py + (qy - py) * share, reported[0], reported[1]))
-        return Way(sorted(rows))
-
-    def events(self, fences: FenceSet, rules: EventSettings) -> list[GeofenceEvent]:
-        t_ms, x, y, speed, accuracy = zip(*self.rows, strict=True)
-        fixes = Fixes(
-            device=[0] * len(t_ms),
-            t_ms=START_MS + np.array(t_ms),
-            lat=np.array(y) * METRE,
-            lon=13.0 + np.array(x) * METRE,
-            speed_mps=speed,
-            accuracy_m=accuracy,
-        )
-        return find_events(every_fix(fixes), fences, settings=rules)
-
-
 seconds = st.integers(1, 60)
 metres = st.integers(-80, 80)
 
 
-@st.composite
-def ways(draw: st.DrawFn) -> Way:
-    at, rows = 0, []
-    for _ in range(draw(st.integers(2, 6))):
-        reported = draw(st.sampled_from([3.0, 10.0, 20.0])), draw(st.sampled_from([np.nan, 7.0, 33.0]))
-        rows.append((at, float(draw(metres)), float(draw(metres)), *reported))
-        at += 1000 * draw(seconds)
-    return Way(rows)
-
-
-@st.composite
-def several_versions(draw: st.DrawFn) -> list[Fence]:
-    begins = [None, *sorted(draw(st.lists(st.integers(1, 200), max_size=4, unique=True)))]
-    made = []
-    for begin in begins:
-        # no fix and no distance is next to a border or a limit
-        x, y = draw(metres) + 0.3771239, draw(metres) + 0.3771239
-        shape = box(
-            13.0 + x * METRE, y * METRE, 13.0 + (x + draw(metres) % 70 + 5) * METRE, (y + draw(seconds)) * METRE
-        )
-        until = draw(st.none() | st.integers((begin or 0) + 1, 260))
-        made.append(version(shape, begin, limit=draw(st.sampled_from([None, 5.5, 15.5])), until_s=until))
-    return made
-
-
-DEEP = version(box(12.99, -0.01, 13.01, 0.01))
 BESIDE = version(box(13.0 + METRE, -0.01, 13.01, 0.01), 20)
-
-
-@settings(max_examples=examples(300), deadline=None)
-@given(
-    way=ways(),
-    versions=several_versions(),
-    at_ms=st.lists(st.integers(1, 260).map(lambda second: 1000 * second) | st.integers(1, 260_000), max_size=10),
-    buffer_m=st.sampled_from([0.0, 6.0, 25.0]),
-    min_stay_s=st.sampled_from([0.0, 5.0501, 40.0501]),
-)
-@example(Way([(0, 0, 0, 3, np.nan), (40_000, 0, 0, 3, np.nan)]), [DEEP, BESIDE], [20_000], 10.0, 0.0)
-def test_events_are_the_same_wherever_else_fixes_are(
-    way: Way, versions: list[Fence], at_ms: list[int], buffer_m: float, min_stay_s: float
-) -> None:
-    fences = FenceSet(versions)
-    rules = EventSettings(buffer_m=buffer_m, min_stay_s=min_stay_s, dwell_s=30.0501)
-    whole = way.events(fences, rules)
-    some = way.cut(at_ms).events(fences, rules)
-    assert [event.kind for event in some] == [event.kind for event in whole]
-    for one, other in zip(some, whole, strict=True):
-        assert abs(one.t_ms - other.t_ms) <= 1
-        assert abs(one.value - other.value) <= 0.002

@@ -49,30 +49,6 @@ def test_a_version_with_windows_takes_over_at_its_date_not_at_its_first_window(o
     assert held(fences, "2026-01-12T08:30:00Z") == [False, True]
 
 
-def test_the_version_before_ends_although_the_new_one_is_not_open_yet() -> None:
-    report = read(
-        feature("a", "Polygon", [SQUARE], weekly=windows("fri")),
-        # its first window is before that of the next one, which is earlier by its date
-        feature("a", "Polygon", [EAST], effective_from="2026-01-06T00:00:00Z", weekly=windows("wed")),
-        feature("a", "Polygon", [SQUARE], effective_from="2026-01-05T00:00:00Z", weekly=windows("thu")),
-    )
-    fences = FenceSet(report.fences)
-    assert report.refused == ()
-    assert held(fences, "2026-01-02T08:30:00Z") == [True, False]
-    assert held(fences, "2026-01-07T08:30:00Z") == [False, True]
-    assert held(fences, "2026-01-08T08:30:00Z") == [False, False]
-    assert held(fences, "2026-01-09T08:30:00Z") == [False, False]
-
-
-def test_two_versions_that_open_at_the_same_window_are_not_duplicates() -> None:
-    report = read(
-        feature("a", "Polygon", [SQUARE], effective_from="2026-01-01T00:00:00Z", weekly=windows("mon")),
-        feature("a", "Polygon", [EAST], effective_from="2026-01-02T00:00:00Z", weekly=windows("mon")),
-    )
-    assert report.refused == ()
-    assert held(FenceSet(report.fences), "2026-01-05T08:30:00Z") == [False, True]
-
-
 def test_versions_of_a_gate_supersede_each_other_in_any_order() -> None:
     gate = [[1, -1], [1, 1]]
     versions = [
@@ -84,14 +60,6 @@ def test_versions_of_a_gate_supersede_each_other_in_any_order() -> None:
     for order in permutations(versions):
         crossings = GateSet(read(*order).gates).crossings(way)
         assert crossings.forward.tolist() == [False]
-
-
-def test_an_id_is_a_fence_or_a_gate() -> None:
-    report = read(
-        feature("a", "Polygon", [SQUARE]),
-        feature("a", "LineString", [[0, 0], [1, 1]], gate=True, effective_from="2026-01-01T00:00:00Z"),
-    )
-    assert (len(report.fences), len(report.gates), len(report.refused)) == (1, 0, 1)
 
 
 def test_dates_at_the_ends_of_the_calendar_are_times_or_are_refused() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -12,11 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
-from geo.spatial import FenceReport, FenceSet, fences_from_geojson
-from geo.spatial.activity import DAY_MS, Activity, Schedule
-from geo.spatial.weekly import DAYS, MAX_WINDOWS, weekly_faults, weekly_of
+from geo.spatial import FenceReport, fences_from_geojson
+from geo.spatial.activity import Activity, Schedule
+from geo.spatial.weekly import DAYS, weekly_of
 from tests.examples import examples
 
 CLOCKS = st.integers(0, 1439).map(lambda minute: f"{minute // 60:02d}:{minute % 60:02d}")
@@ -118,19 +116,6 @@ def test_many_activities_are_asked_together_and_every_switch_within_the_times_at
             assert set(looks[1:][held[1:] != held[:-1]].tolist()) <= known
 
 
-def test_what_is_laid_out_is_what_each_asks_for_at_the_times_at_hand() -> None:
-    windows = [{"days": list(DAYS), "from": f"{hour:02d}:00", "until": f"{hour:02d}:30"} for hour in range(24)]
-    several = [weekly_of({"timezone": zone, "windows": windows}).activity() for zone in ZONES]
-    schedule = Schedule(several)
-    at = int(datetime(2026, 5, 5, 12, 10, tzinfo=UTC).timestamp()) * 1000
-    begin = np.array([at, at + 6000 * DAY_MS])
-    kind = schedule.kind[[0, 0]]
-    assert schedule.switches(kind, begin, begin + 3_600_000).count.tolist() == [2, 2]
-    row, t_ms = schedule.switches(kind[:1], begin[:1] - 700_000, begin[:1] + 21 * DAY_MS).made()
-    assert set(row.tolist()) == {0}
-    assert len(t_ms) == len(set(t_ms.tolist())) == 21 * 48 + 1
-
-
 def test_weekly_hours_of_two_clocks_are_not_combined() -> None:
     one, other = (
         weekly_of({"timezone": zone, "windows": [{"days": ["mon"], "from": "01:00", "until": "02:00"}]}).activity()
@@ -138,14 +123,6 @@ def test_weekly_hours_of_two_clocks_are_not_combined() -> None:
     )
     with pytest.raises(ValueError, match="weekly hours"):
         one & other
-
-
-@pytest.mark.parametrize("zone", ["localtime", "posixrules", "../UTC", "Europe", "", "europe/berlin"])
-def test_only_zones_of_the_iana_list_are_known(zone: str) -> None:
-    (refused,) = read(
-        {"weekly": {"timezone": zone, "windows": [{"days": ["mon"], "from": "00:00", "until": "24:00"}]}}
-    ).refused
-    assert "not a valid time zone" in refused
 
 
 @pytest.mark.parametrize(
@@ -159,30 +136,3 @@ def test_a_fence_that_is_never_in_force_is_refused(dates: dict[str, str]) -> Non
     weekly = {"timezone": "UTC", "windows": [{"days": ["sun"], "from": "00:00", "until": "24:00"}]}
     (refused,) = read(dates | {"weekly": weekly}).refused
     assert "never in force" in refused
-
-
-def test_many_windows_of_many_fences_are_laid_out_at_once() -> None:
-    def windows(fence: int) -> list[dict[str, Any]]:
-        clocks = [divmod((fence * 7 + number * 22) % 1438, 60) for number in range(MAX_WINDOWS)]
-        return [
-            {"days": DAYS, "from": f"{h:02d}:{m:02d}", "until": f"{h:02d}:{m:02d}"[:-1] + "9"}
-            for h, m in clocks
-            if m % 10 < 9
-        ]
-
-    begun = time.perf_counter()
-    report = read(*({"weekly": {"timezone": "UTC", "windows": windows(fence)}} for fence in range(3)))
-    FenceSet(report.fences)
-    assert (len(report.fences), report.refused) == (3, ())
-    assert time.perf_counter() - begun < 10
-
-
-@pytest.mark.parametrize("name", ["\x1b[2J\nfence ok", "a.b", "", "x" * 1000, "Ж", "\u202e"])
-def test_a_name_that_is_unknown_is_shown_as_text_on_one_line(name: str) -> None:
-    value = {"timezone": "UTC", "windows": [{"days": ["mon"], "from": "07:00", "until": "08:00", name: 1}], name: 1}
-    with pytest.raises(ValidationError) as fault:
-        weekly_of(value)
-    said = weekly_faults(fault.value)
-    assert said.isprintable()
-    assert said.count("is unknown") == 2
-    assert len(said) < 300

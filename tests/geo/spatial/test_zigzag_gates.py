@@ -40,18 +40,6 @@ def same(one: Crossings, other: Crossings) -> None:
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
-@pytest.mark.parametrize("west", [10.0, 179.995])
-def test_crossings_do_not_depend_on_how_many_pairs_are_held(monkeypatch: pytest.MonkeyPatch, west: float) -> None:
-    gates, tracks = GateSet([zigzag(40, west)]), ways(12, west)
-    whole = gates.crossings(tracks)
-    # from a corner of the gate, which is on its left, to its right: the first zag is crossed as well
-    assert len(whole) > 12 * 40
-    for most in (1, 7, 100):
-        monkeypatch.setattr(bounded, "PAIRS_AT_ONCE", most)
-        same(gates.crossings(tracks), whole)
-        assert len(list(gates.crossings_in_parts(tracks))) > 1
-
-
 def test_a_gate_of_thousands_of_zags_takes_the_memory_of_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     gates, tracks = GateSet([zigzag(2_000)]), ways(200)
     monkeypatch.setattr(bounded, "PAIRS_AT_ONCE", 20_000)
