@@ -73,29 +73,6 @@ PROBE_CHECK_S = 1.0
 MakeUplink = Callable[[UplinkSettings], Uplink]
 
 
-class AckWait:
-    """Since when a region has not acknowledged: from the first batch sent after its last acknowledgement.
-
-    Sending again and connecting again do not move it.
-    """
-
-    def __init__(self) -> None:
-        self.waiting_since_s: float | None = None
-
-    def on_sent(self, now_s: float) -> None:
-        """A batch was sent."""
-        if self.waiting_since_s is None:
-            self.waiting_since_s = now_s
-
-    def on_acked(self, now_s: float, *, more_in_flight: bool) -> None:
-        """The region acknowledged something that was sent to it."""
-        self.waiting_since_s = now_s if more_in_flight else None
-
-    def reset(self) -> None:
-        """Another region, or nothing is left that an answer could be about."""
-        self.waiting_since_s = None
-
-
 class Pause:
     """Silence that the gateway asked for: of everything but urgent records, and never longer than `max_s` in one go.
 
@@ -135,7 +112,8 @@ class UplinkHealth:
 
     def __init__(self, ack_timeout_s: float, max_pause_s: float) -> None:
         self._ack_timeout_s = ack_timeout_s
-        self._ack_wait = AckWait()
+        self._waiting_since_s: float | None = None
+        """When the first batch was sent after the last acknowledgement of this region."""
         self._ack_wait_region = ""
         self.pause = Pause(max_pause_s)
         self.resume_at_s = 0.0
@@ -157,9 +135,9 @@ class UplinkHealth:
         """A new connection. To the same region it does not end the wait: a silent region accepts connections, too."""
         if region != self._ack_wait_region:
             self._ack_wait_region = region
-            self._ack_wait.reset()
+            self._waiting_since_s = None
         self.connected_region = region
-        self.is_healthy = self._ack_wait.waiting_since_s is None
+        self.is_healthy = self._waiting_since_s is None
 
     def on_closed(self) -> None:
         """There is no connection any more."""
@@ -169,21 +147,25 @@ class UplinkHealth:
 
     def on_sent(self, now_s: float) -> None:
         """A batch was sent."""
-        self._ack_wait.on_sent(now_s)
+        self._await_ack(now_s)
         self.pause.on_sent(now_s)
 
     def on_acked(self, now_s: float, *, more_in_flight: bool) -> None:
         """Something that was sent was acknowledged."""
         self.region_acked = self.connected_region
-        self._ack_wait.on_acked(now_s, more_in_flight=more_in_flight)
+        self._waiting_since_s = now_s if more_in_flight else None
         self.gateway_absent, self.resume_at_s = False, 0.0
 
     def on_refused(self, now_s: float, *, more_in_flight: bool, region_refuses_all: bool) -> None:
         """Something that was sent was refused: an answer, but for a region that refuses whatever it is given."""
         if region_refuses_all:
-            self._ack_wait.on_sent(now_s)
+            self._await_ack(now_s)
         else:
-            self._ack_wait.on_acked(now_s, more_in_flight=more_in_flight)
+            self._waiting_since_s = now_s if more_in_flight else None
+
+    def _await_ack(self, now_s: float) -> None:
+        if self._waiting_since_s is None:
+            self._waiting_since_s = now_s
 
     def on_no_gateway(self) -> None:
         """The broker said that nobody takes batches."""
@@ -194,8 +176,8 @@ class UplinkHealth:
     def update(self, now_s: float, *, is_idle: bool) -> float | None:
         """Sets `is_healthy`; since when an acknowledgement is awaited. `is_idle`: nothing is left to send."""
         if is_idle:
-            self._ack_wait.reset()
-        since_s, was_healthy = self._ack_wait.waiting_since_s, self.is_healthy
+            self._waiting_since_s = None
+        since_s, was_healthy = self._waiting_since_s, self.is_healthy
         is_answered = since_s is None or now_s - since_s < self._ack_timeout_s
         self.is_healthy = is_answered and not self.gateway_absent
         if was_healthy and not self.is_healthy:

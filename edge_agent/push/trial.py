@@ -196,14 +196,14 @@ class Trial:
             self._refuse(self._text(ON_TRIAL) or b"", reason)
         self._files.remove(ON_TRIAL)
 
-    def take_back(self, *, counts: bool = True) -> None:
-        """What is on trial is discarded: to be tried again, or for good after MAX_ATTEMPTS trials that count.
+    def take_back(self, *, counts: bool = True) -> bool:
+        """What is on trial is discarded: to be tried again (True), or for good after MAX_ATTEMPTS trials that count.
 
         A full disk does not keep a trial on: what cannot be remembered is tried once more.
         """
         text = self._text(ON_TRIAL)
         if text is None:
-            return
+            return False
         self._attempts -= not counts
         if self._attempts >= MAX_ATTEMPTS:
             with suppress(OSError):
@@ -211,6 +211,7 @@ class Trial:
         elif self._text(IN_FORCE) != text:
             self.waiting = text
         self._files.remove(ON_TRIAL)
+        return self.waiting is not None
 
     def recover(self) -> bool:
         """After a start: takes back a trial that was cut short; True when there was one.

@@ -24,7 +24,7 @@ from geo.spatial.gates import Gate
 from geo.spatial.geodesic import WGS84
 from geo.spatial.ids import given_properties, id_fault, named
 from geo.spatial.ragged import Floats, Ints
-from geo.spatial.rings import MAX_CROSSINGS, CrossingBudget, Shape, edges_of, into_world, refused_by_geos, world_polygon
+from geo.spatial.rings import Shape, into_world, refused_by_geos, world_polygon
 from geo.spatial.weekly import weekly_faults, weekly_of
 from waybill.settings import as_read
 
@@ -37,8 +37,6 @@ _CORRIDOR_LATITUDE: Final = 89.0
 _MAX_CORRIDOR_CORNERS: Final = 8192
 _CORNERS_PER_POSITION: Final = 128
 """A corridor has at most `_MAX_CORRIDOR_CORNERS` corners, and so many more for each of its positions."""
-_CROSSINGS_PER_POSITION: Final = 32
-"""Its parts cross each other at most `crossings.MAX_CROSSINGS` times, and so often for each of its positions."""
 _UNITED_AT_ONCE: Final = 8
 _RELATIVE_TOLERANCE: Final = 1e-5  # of half a corridor's width, beyond 1 km
 _OVERLAP_DEG: Final = 1.0  # parts that would only touch, by rounding may not
@@ -84,7 +82,7 @@ def corridor(line: Floats, width_m: float) -> Shape:
     parts = np.array(_parts(line, steps, bends, radius_m))
     crossed = ~shapely.is_valid(parts)
     parts[crossed] = shapely.make_valid(parts[crossed])
-    return into_world(_areas(_united(parts, len(line))))
+    return into_world(_areas(_united(parts)))
 
 
 def _parts(line: Floats, steps: Ints, bends: list[_Bend], radius_m: float) -> list[Polygon]:
@@ -95,16 +93,12 @@ def _parts(line: Floats, steps: Ints, bends: list[_Bend], radius_m: float) -> li
     return [part for _, part in sorted(numbered, key=itemgetter(0))]
 
 
-def _united(parts: NDArray[np.object_], positions: int) -> shapely.Geometry:
+def _united(parts: NDArray[np.object_]) -> shapely.Geometry:
     """The union, a few neighbours at once, and then of such unions: what lies over each other along the line is gone
-    before it is held against the rest. All crossings are counted before their union.
+    before it is held against the rest.
     """
-    named = f"{MAX_CROSSINGS:,} times (and {_CROSSINGS_PER_POSITION} for each position)"
-    budget = CrossingBudget(MAX_CROSSINGS + _CROSSINGS_PER_POSITION * positions, named)
     while len(parts) > 1:
         groups = [parts[at : at + _UNITED_AT_ONCE] for at in range(0, len(parts), _UNITED_AT_ONCE)]
-        for group in groups:
-            budget.add(*edges_of(group))
         parts = np.array([shapely.union_all(group) for group in groups])
     return parts[0]
 

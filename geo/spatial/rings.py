@@ -12,7 +12,7 @@ The rules, in order:
 4. What reaches beyond ±180° is cut there and moved back, each ring on its own; then holes are subtracted and parts that
    overlap are united. The cut is no border: a crossing of it is no entry. Its latitude is rounded to a double.
 
-What that takes is bounded by the edges that meet (`crossings`): a ring that crosses itself everywhere is refused.
+A large outline that is not valid is refused, and not repaired: what that takes grows with the square of its corners.
 """
 
 from __future__ import annotations
@@ -23,119 +23,18 @@ from typing import Final, TypeAlias
 
 import numpy as np
 import shapely
-from numpy.typing import NDArray
 from shapely import MultiPolygon, Polygon
 from shapely.affinity import translate
 from shapely.errors import GEOSException
 
 from geo.spatial.errors import FenceError
-from geo.spatial.ragged import Bools, Floats, Ints, blocks
+from geo.spatial.ragged import Floats
 
-# How often the edges of shapes meet, counted before they are validated, repaired or united: that bounds what it
-# takes.
-
-MAX_NEAR_PAIRS: Final = 20_000_000
-"""Pairs of edges whose boxes meet, of one fence."""
+MAX_REPAIRED_CORNERS: Final = 2_000
+"""A larger outline that is not valid is refused."""
 MAX_CROSSINGS: Final = 1_000
-"""Pairs of edges that cross or touch without a common corner, and as many more as there are edges."""
-MAX_AROUND: Final = 200_000_000
-"""Corners of rings, each counted once for each ring whose box lies in its box."""
-_CORNERS_MORE: Final = 50  # that a ring counts for: what a pair takes besides
-_PAIRS_AT_ONCE: Final = 1_000_000
-
-
-class CrossingBudget:
-    """Counts pairs of edges, of one union after the other. Raises `FenceError` where they are too many.
-
-    `most`: pairs that cross or touch without a common corner, called `named`; None: these are not counted.
-    """
-
-    def __init__(self, most: int | None, named: str = "") -> None:
-        self._most, self._named = most, named
-        self._near = self._crossings = 0
-
-    def add(self, starts: Floats, ends: Floats) -> None:
-        """The pairs among these edges, each (n, 2)."""
-        for one, other in _near_pairs(np.minimum(starts, ends), np.maximum(starts, ends)):
-            self._near += len(one)
-            if self._near > MAX_NEAR_PAIRS:
-                raise FenceError(
-                    f"more than {MAX_NEAR_PAIRS:,} pairs of its edges lie side by side: simplify or split it"
-                )
-            if self._most is None:
-                continue
-            self._crossings += int(_cross(starts, ends, one, other).sum())
-            if self._crossings > self._most:
-                raise FenceError(f"its edges cross each other more than {self._named}: it is not a valid outline")
-
-
-def refuse_too_many_crossings(shapes: Sequence[shapely.Geometry], *, overlay: bool) -> None:
-    """Raises `FenceError` where it would take too long to validate shapes; `overlay`: or to repair or unite them."""
-    _refuse_nested(shapes)
-    starts, ends = edges_of(shapes)
-    count = len(starts)
-    # So few edges cannot make too many pairs: most fences are not counted at all.
-    if count * (count - 1) // 2 <= (MAX_CROSSINGS if overlay else MAX_NEAR_PAIRS):
-        return
-    named = f"{MAX_CROSSINGS:,} times (and once for each edge)"
-    CrossingBudget(MAX_CROSSINGS + count if overlay else None, named).add(starts, ends)
-
-
-def _refuse_nested(shapes: Sequence[shapely.Geometry]) -> None:
-    rings = shapely.get_rings(shapely.get_parts(shapes))
-    corners = shapely.get_num_coordinates(rings) + _CORNERS_MORE
-    if (len(rings) - 1) * int(corners.sum()) <= MAX_AROUND:
-        return
-    bounds = shapely.bounds(rings)
-    low, high = bounds[:, :2], bounds[:, 2:]
-    met = around = 0
-    for one, other in _near_pairs(low, high):
-        met += len(one)
-        for outer, inner in ((one, other), (other, one)):
-            holds = ((low[outer] <= low[inner]) & (high[outer] >= high[inner])).all(axis=1)
-            around += int(corners[outer[holds]].sum())
-        if around > MAX_AROUND or met > MAX_NEAR_PAIRS:
-            raise FenceError(f"its rings lie in each other's boxes too often ({MAX_AROUND:,}): simplify or split it")
-
-
-def edges_of(shapes: Sequence[shapely.Geometry] | NDArray[np.object_]) -> tuple[Floats, Floats]:
-    """Where the edges of all rings start and end, each (n, 2)."""
-    points, ring = shapely.get_coordinates(shapely.get_rings(shapely.get_parts(shapes)), return_index=True)
-    goes_on = ring[1:] == ring[:-1]
-    return points[:-1][goes_on], points[1:][goes_on]
-
-
-def _near_pairs(low: Floats, high: Floats) -> Iterator[tuple[Ints, Ints]]:
-    """Pairs (one < other) of boxes that meet, about `_PAIRS_AT_ONCE` at once."""
-    boxes = shapely.box(low[:, 0], low[:, 1], high[:, 0], high[:, 1])
-    tree = shapely.STRtree(boxes)
-    # as many as overlap in longitude, or in latitude, are the most that a box may meet
-    most = np.minimum(*(_overlapping(low[:, axis], high[:, axis]) for axis in range(2)))
-    for block in blocks(most, _PAIRS_AT_ONCE):
-        one, other = tree.query(boxes[block])
-        one = one + block.start
-        yield one[one < other], other[one < other]
-
-
-def _overlapping(low: Floats, high: Floats) -> Ints:
-    return np.searchsorted(np.sort(low), high, side="right") - np.searchsorted(np.sort(high), low, side="left")
-
-
-def _cross(starts: Floats, ends: Floats, one: Ints, other: Ints) -> Bools:
-    """Of pairs of edges, those that cross or touch and have no corner in common; to rounding."""
-    a, b, c, d = starts[one], ends[one], starts[other], ends[other]
-    common = np.zeros(len(one), dtype=np.bool_)
-    for corner in (a, b):
-        for another in (c, d):
-            common |= (corner == another).all(axis=1)
-    return ~common & (_side(a, b, c) * _side(a, b, d) <= 0) & (_side(c, d, a) * _side(c, d, b) <= 0)
-
-
-def _side(start: Floats, end: Floats, place: Floats) -> Floats:
-    (x, y), (px, py) = (end - start).T, (place - start).T
-    side: Floats = np.sign(x * py - y * px)
-    return side
-
+"""How often an outline may cross itself to be repaired, and once more for each of its corners: each crossing becomes a
+corner of what is repaired."""
 
 Shape: TypeAlias = Polygon | MultiPolygon
 
@@ -171,7 +70,7 @@ def world_polygon(polygons: Iterable[Sequence[Floats]]) -> tuple[Shape, tuple[st
     if not parts:
         raise nothing
     whole = _joined(parts)
-    if not _is_valid(whole):
+    if not whole.is_valid:
         notes.append(f"repaired: {shapely.is_valid_reason(whole)}")
         whole = united(parts)
     return whole, tuple(notes)
@@ -187,12 +86,11 @@ def into_world(shape: Shape) -> Shape:
         cell = shapely.box(360.0 * turn - 180.0, -90.0, 360.0 * turn + 180.0, 90.0)
         parts += _parts(translate(shapely.intersection(shape, cell), xoff=-360.0 * turn))
     whole = _joined(parts)
-    return whole if _is_valid(whole) else united(parts)
+    return whole if whole.is_valid else united(parts)
 
 
 def united(shapes: Sequence[Shape]) -> Shape:
-    """The union of valid shapes. Raises `FenceError` where they cross each other too often."""
-    refuse_too_many_crossings(shapes, overlay=True)
+    """The union of valid shapes."""
     return _joined(_parts(shapely.union_all(shapes)))
 
 
@@ -247,7 +145,7 @@ def _polygon(rings: Sequence[Floats], notes: list[str]) -> Shape:
         raise FenceError("a polygon has no ring")
     if all(np.abs(ring[:, 0]).max() <= 180.0 for ring in rings):
         polygon = Polygon(rings[0], rings[1:])
-        if _is_valid(polygon) and polygon.area > 0:
+        if polygon.is_valid and polygon.area > 0:
             return polygon
         if len(rings) == 1:
             return _repaired(polygon, notes)
@@ -267,7 +165,6 @@ def _hole(ring: Floats, notes: list[str]) -> Shape | None:
 
 
 def _without(whole: Shape, hole: Shape) -> Shape:
-    refuse_too_many_crossings([whole, hole], overlay=True)
     parts = _parts(shapely.difference(whole, hole))
     if not parts:
         raise _NoArea("its holes leave nothing of it")
@@ -275,23 +172,26 @@ def _without(whole: Shape, hole: Shape) -> Shape:
 
 
 def _valid(shape: Shape, notes: list[str]) -> Shape:
-    return shape if _is_valid(shape) and shape.area > 0 else _repaired(shape, notes)
-
-
-def _is_valid(shape: Shape) -> bool:
-    refuse_too_many_crossings([shape], overlay=False)
-    return bool(shape.is_valid)
+    return shape if shape.is_valid and shape.area > 0 else _repaired(shape, notes)
 
 
 def _repaired(shape: Shape, notes: list[str]) -> Shape:
-    refuse_too_many_crossings([shape], overlay=True)
     reason = shapely.is_valid_reason(shape)
+    corners = int(shapely.get_num_coordinates(shape))
+    if corners > MAX_REPAIRED_CORNERS or _crossings(shape) > MAX_CROSSINGS + corners:
+        raise FenceError(f"its outline crosses itself ({reason}) too often to be repaired: correct or simplify it")
     repaired = shapely.make_valid(shape, method="structure", keep_collapsed=False)
     parts = _parts(repaired)
     if not parts:
         raise _NoArea(f"it has no area ({reason})")
     notes.append(f"repaired: {reason}")
     return _joined(parts)
+
+
+def _crossings(shape: Shape) -> int:
+    points, ring = shapely.get_coordinates(shapely.get_rings(shapely.get_parts(shape)), return_index=True)
+    edges = shapely.linestrings(np.stack([points[:-1], points[1:]], axis=1)[ring[1:] == ring[:-1]])
+    return int(shapely.STRtree(edges).query(edges, predicate="crosses").shape[1]) // 2
 
 
 def _parts(shape: shapely.Geometry) -> list[Polygon]:

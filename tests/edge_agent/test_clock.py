@@ -1,16 +1,12 @@
 """A clock that jumps: what it stamped before is corrected, once, and never what may have been sent."""
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.clocks import ClockJump, ClockMonitor, CorrectionRules
 from edge_agent.store.clock_correction import ClockCorrector
-from tests.edge_agent.intake_parts import IntakeHarness
 from tests.edge_agent.makers import WALL_MS, open_buffer, pending_record
-from waybill.mqtt.mqtt_client import MqttMessage
 from waybill.record import MAX_DEVICE_TIME_US, MAX_UNCERTAINTY_MS, decode
 
 SECOND = 1_000_000
@@ -119,18 +115,3 @@ def test_whatever_the_clocks_say_a_corrected_time_fits_into_a_record(jump_us, de
     jump = ClockJump("boot", 0, delta_us, at_us)
     assert 0 <= rules.uncertainty_ms(monotonic_us, jump) <= MAX_UNCERTAINTY_MS
     assert 0 <= (rules.corrected_time_us(time_us, monotonic_us, jump) or 0) <= MAX_DEVICE_TIME_US
-
-
-def test_messages_that_wait_while_the_clock_jumps_far_are_stored(tmp_path):
-    intake = IntakeHarness(tmp_path, jump_us=31_536_000 * SECOND)
-
-    def message(number):
-        fields = {"time": intake.clocks.wall_us() // 1000, "latitude": 1, "longitude": number / 1000}
-        return MqttMessage(number, 1, False, "vehicle/position", json.dumps(fields).encode())
-
-    for number in range(1, 11):
-        intake.record_intake.receive(message(number), 0.0)
-    intake.clocks.offset_us += 400 * 86_400 * SECOND
-    assert len(intake.deliver([message(number) for number in range(11, 21)])) == 20
-    assert len(intake.records()) == 20
-    assert intake.buffer.counters.value("messages_dead_lettered") == 0

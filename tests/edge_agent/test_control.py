@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from edge_agent.drain.drainer import FOLDER, MAX_LETTERS, ControlDeadLetters
 from edge_agent.drain.region import Pause
 from edge_agent.drain.sent_batches import SentSeqs
-from edge_agent.errors import LinkError
 from edge_agent.uplink.mqtt import control_events
 from edge_agent.uplink.protocol import (
     MalformedControl,
@@ -111,21 +110,6 @@ def test_a_silent_region_is_left_in_time_however_often_batches_are_sent_again(
     assert waiting(buffer) == 0
 
 
-def test_a_region_that_takes_batches_and_hangs_up_again_and_again_is_left(tmp_path: Path) -> None:
-    buffer = open_buffer(tmp_path)
-    fill(buffer, range(1, 11))
-
-    def script(now_s: float, region: str, new: list[OutgoingBatch]) -> list[UplinkEvent]:
-        if region == "eu" and new:
-            raise LinkError("hung up")
-        return acks(new)
-
-    road = Road(script, 90)
-    drive(buffer, road, ("eu", "us"), failover={"after_s": 20, "jitter": 0, "return_after_s": 900})
-    assert any(region == "us" for _, region, _ in road.sent)
-    assert waiting(buffer) == 0
-
-
 def test_without_a_gateway_one_batch_is_tried_ever_more_seldom_and_with_one_all_of_it_goes(tmp_path: Path) -> None:
     buffer = open_buffer(tmp_path)
     for first in range(1, 6001, 300):
@@ -142,17 +126,6 @@ def test_without_a_gateway_one_batch_is_tried_ever_more_seldom_and_with_one_all_
     in_vain = [at_s for at_s, _, _ in road.sent if at_s < 300]
     assert len(in_vain) < 8 + 20, "the first burst, then one at a time"
     assert (True, True) not in states, "not healthy without a gateway"
-    assert waiting(buffer) == 0
-
-
-def test_a_region_without_a_gateway_is_left_for_the_next(tmp_path: Path) -> None:
-    buffer = open_buffer(tmp_path)
-    fill(buffer, range(1, 11))
-
-    def script(_now_s: float, region: str, new: list[OutgoingBatch]) -> list[UplinkEvent]:
-        return acks(new) if region == "us" else [NoGateway() for _ in new]
-
-    drive(buffer, Road(script, 60), ("eu", "us"), failover={"after_s": 20, "jitter": 0})
     assert waiting(buffer) == 0
 
 

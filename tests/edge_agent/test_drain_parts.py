@@ -9,8 +9,7 @@ from edge_agent.drain.region import RegionChoice, UplinkHealth
 from edge_agent.errors import LinkClosed, LinkError, StoreError
 from edge_agent.store.batch_rows import StoredBatch, batch_row_id
 from edge_agent.uplink.protocol import OutgoingBatch, UplinkEvent
-from tests.edge_agent.makers import fill, open_buffer
-from tests.edge_agent.scripted_region import Road, acks, drive
+from tests.edge_agent.scripted_region import Road, acks
 
 
 def batches(count: int) -> list[StoredBatch]:
@@ -111,15 +110,3 @@ class Outages(Road):
             self.failed_s.append(now_s)
             raise LinkError("away")
         return acks(new)
-
-
-def test_after_a_long_outage_and_one_acknowledgement_a_short_one_waits_the_first_delay_again(tmp_path):
-    buffer = open_buffer(tmp_path)
-    fill(buffer, [1, 2])
-    road = Outages([(0, 600), (1000, 1020)], until_s=1100)
-    drive(buffer, road)
-    before, after = ([at for at in road.failed_s if (at < 1000) == is_before] for is_before in (True, False))
-    assert before[-1] - before[-2] > 20, "the waits of the long outage have grown"
-    assert len(after) >= 2
-    assert after[1] - after[0] < 3
-    buffer.close()

@@ -14,7 +14,7 @@ from edge_agent.config import AgentSettings
 from edge_agent.errors import StoreFull
 from edge_agent.push.pushed import effective_settings
 from edge_agent.push.trial import Trial
-from edge_agent.store.buffer import RESERVE_BYTES, Buffer, Reserve
+from edge_agent.store.buffer import RESERVE_BYTES, Buffer
 from edge_agent.store.connection import DATABASE
 from edge_agent.store.database import BufferOptions
 from tests.edge_agent.makers import WALL_MS, missing_in, options, pending_record, stored_bytes
@@ -71,17 +71,6 @@ def test_a_full_disk_takes_everything_in_again_once_the_region_acknowledges(smal
     buffer.close()
 
 
-def test_a_reserve_is_held_given_up_and_held_again(tmp_path):
-    reserve = Reserve(tmp_path / "reserve", 1 << 20)
-    reserve.hold()
-    assert (tmp_path / "reserve").stat().st_blocks * 512 >= 1 << 20
-    for _ in range(2):
-        reserve.release()
-        assert not (tmp_path / "reserve").exists()
-    reserve.hold()
-    assert (tmp_path / "reserve").exists()
-
-
 def use_up(folder: Path, leave: int = 0) -> Path:
     """Somebody else takes all the space but for `leave` bytes."""
     other = folder / "of somebody else"
@@ -123,24 +112,6 @@ def test_a_damaged_buffer_is_rebuilt_in_the_room_of_the_reserve(small_disk):
     assert missing_in(buffer) == 0
 
 
-def test_damage_that_a_running_agent_meets_without_room_costs_nothing_once_there_is_room(small_disk):
-    buffer = Buffer(small_disk / "buffer", with_reserve())
-    for number in range(1, 61):
-        commit(buffer, number)
-    epoch = buffer.epoch
-    buffer._file.reserve.release()
-    other = use_up(small_disk, leave=5 << 20)
-    for _ in range(3):
-        with pytest.raises(StoreFull):
-            buffer.repair(buffer.generation)
-        buffer.reopen()
-        assert (buffer.epoch, buffer.head) == (epoch, 60)
-    other.unlink()
-    buffer.repair(buffer.generation)
-    assert sent_and_declared(buffer, epoch) == (IntervalSet([(1, 60)]), IntervalSet())
-    assert buffer.epoch > epoch
-
-
 def test_a_trial_that_ends_on_a_full_disk_is_taken_back_all_the_same(small_disk):
     config = small_disk / "agent.toml"
     uplink = f'[[uplinks]]\nregion = "eu"\nhost = "127.0.0.1"\n[buffer]\npath = "{small_disk}"\n'
@@ -151,7 +122,8 @@ def test_a_trial_that_ends_on_a_full_disk_is_taken_back_all_the_same(small_disk)
     for number in range(4096):
         with suppress(OSError):
             (small_disk / f"small-{number}").write_bytes(b"x")
-    assert Trial(config, load(AgentSettings, config), "boot").recover()
+    trial = Trial(config, load(AgentSettings, config), "boot")
+    assert trial.recover()
     assert not trial.is_on
     assert effective_settings(config).settings.drain.window != 3
     assert trial.waiting is not None

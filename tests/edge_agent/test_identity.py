@@ -10,7 +10,6 @@ import pytest
 
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.connection import DATABASE
-from edge_agent.store.epochs import HEAD_STEP
 from tests.edge_agent.makers import WALL_MS, fill, missing_in, open_buffer, options, pending_record, stored_bytes
 from waybill.record import IntervalSet, decode
 
@@ -85,25 +84,6 @@ def test_a_buffer_that_was_put_back_from_an_image_begins_a_new_epoch_and_sends_w
     assert missing_in(buffer) == 0
     leave(buffer, clean)
     assert open_buffer(folder).counters.value("epochs_restored") == 1, "once"
-
-
-def test_ids_that_a_younger_lineage_knows_of_are_declared(tmp_path):
-    folder, image = tmp_path / "buffer", tmp_path / "image"
-    buffer = open_buffer(folder)
-    fill(buffer, range(1, 11))
-    epoch = buffer.epoch
-    buffer.close()
-    shutil.copytree(folder, image)
-    buffer = open_buffer(folder)
-    fill(buffer, range(11, 21))
-    buffer.close()
-    overwrite_file(image, folder)
-    buffer = open_buffer(folder)
-    declared = declared_of(buffer, epoch)
-    assert declared.first == 11
-    assert declared.last is not None
-    assert 20 <= declared.last <= 20 + HEAD_STEP
-    assert buffer.counters.value("lost_restored") == declared.count
 
 
 def test_a_clone_on_another_machine_begins_its_own_epoch_and_declares_nothing(tmp_path):
@@ -201,24 +181,6 @@ def test_a_log_that_was_cut_behind_any_frame_begins_a_new_epoch_and_declares_wha
         assert (there | declared_of(buffer, epoch)).covers(IntervalSet([(1, head)]))
         assert missing_in(buffer) == 0
         kept += 1
-
-
-def damage_epochs(folder):
-    with closing(sqlite3.connect(folder / DATABASE)) as database:
-        (root,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'epochs'").fetchone()
-    data = bytearray((folder / DATABASE).read_bytes())
-    data[(root - 1) * 4096 : root * 4096] = b"\xff" * 4096
-    (folder / DATABASE).write_bytes(data)
-
-
-def test_a_damaged_file_that_its_lineage_says_is_ours_is_rebuilt(tmp_path):
-    mine = open_buffer(tmp_path)
-    fill(mine, range(1, 21))
-    mine.close()
-    damage_epochs(tmp_path)
-    mine = open_buffer(tmp_path)
-    assert len(records_of(mine)) == 20
-    assert mine.counters.value("foreign_archived") == 0
 
 
 class Killed(BaseException):

@@ -52,13 +52,6 @@ def test_a_broker_that_was_killed_delivers_again_without_saying_so_and_nothing_i
     assert intake.buffer.counters.value("duplicates") == 300
 
 
-@pytest.mark.parametrize("dup", [False, True])
-def test_a_message_that_may_be_new_is_stored_and_counted_and_one_that_the_broker_marks_is_not(tmp_path, dup):
-    intake = taken(tmp_path, [untimed(1)], [untimed(1, dup=dup)])
-    assert len(intake.records()) == 1 + (not dup)
-    assert intake.buffer.counters.value("possible_duplicates") == (not dup)
-
-
 @pytest.mark.parametrize("resumed", [False, True])
 def test_an_equal_message_under_an_id_that_another_had_since_is_new_though_it_is_marked(tmp_path, resumed):
     """A broker that gives the lowest free id again sent it when the connection was cut, and sends it once more."""
@@ -76,17 +69,6 @@ def test_an_equal_message_under_an_id_that_another_had_since_is_new_though_it_is
 def test_a_sensor_that_repeats_a_value_loses_none_of_them(tmp_path, make):
     intake = taken(tmp_path, [make(mid) for mid in range(1, 11)], [make(mid) for mid in range(11, 21)])
     assert len(intake.records()) == 20
-
-
-def test_a_clock_that_nobody_set_proves_nothing(tmp_path):
-    payload = b'{"time": 5000, "path": "Vehicle.Speed", "value": 0}'
-    message = MqttMessage(1, 1, False, "vehicle/signal", payload)
-    assert len(taken(tmp_path, [message], [message]).records()) == 2
-
-
-def test_on_a_connection_without_a_former_session_everything_is_new(tmp_path):
-    messages = [timed(n, n) for n in range(1, 11)]
-    assert len(taken(tmp_path, messages, messages, resumed=False).records()) == 20
 
 
 def test_the_order_of_what_came_outlives_a_restart_whatever_its_classes(tmp_path):
@@ -118,14 +100,6 @@ def test_any_part_of_what_was_stored_may_come_again_before_what_is_new(start, le
         intake.deliver(after, commit_every=commit_every)
         assert len(intake.records()) == stored + new
         intake.buffer.close()
-
-
-def test_the_records_of_one_message_are_stored_together_and_known_again_together(tmp_path):
-    messages = [several(1, 1), timed(2, 2), untimed(3), several(4, 4)]
-    intake = taken(tmp_path, messages, messages)
-    assert [record.seq for record in intake.records()] == list(range(1, 9))
-    assert intake.buffer.counters.value("duplicates") == 4, "messages, not records"
-    assert len(intake.buffer.recent) == 4, "a message has one arrival, however many records it holds"
 
 
 def test_of_a_message_that_came_before_an_anchor_all_records_are_dropped(tmp_path):

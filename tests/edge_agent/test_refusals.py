@@ -16,7 +16,7 @@ from edge_agent.inspection import exported_lines, read_status, stored_batches
 from edge_agent.store.batch_rows import TransactionTotals, batch_row_id
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.connection import Connection
-from edge_agent.store.retention import downsample_batch, drop_batch, oldest_rows
+from edge_agent.store.retention import downsample_batch, oldest_rows
 from edge_agent.uplink.protocol import OutgoingBatch
 from tests.edge_agent.makers import DEVICE, fill, missing_in, open_buffer, stored_bytes
 from waybill.record import IntervalSet, decode
@@ -162,25 +162,6 @@ def test_a_dead_letter_outlives_a_restart_is_exported_and_is_requeued(tmp_path):
     found = state(buffer)
     assert (found["dead_letter_batches"], found["depth_records"], found["gaps"]) == (0, 0, 0)
     assert found["counters"]["batches_dead_lettered"] == 2
-
-
-def test_a_dead_letter_that_has_to_go_is_declared_as_refused(tmp_path):
-    buffer = filled(tmp_path, blocks=3)
-    it, region = made(buffer), RefusingRegion({70})
-    run(it, region, 200)
-    (row,) = buffer.query_one("SELECT id FROM dead_letter_batches", ())[:1]
-
-    def drop(connection: Connection, changes: TransactionTotals) -> None:
-        (dead_letter,) = oldest_rows(connection, 1, row - 1, 1)
-        drop_batch(connection, dead_letter, buffer.owner_of(row), "quota", changes)
-
-    buffer.edit(drop)
-    found = state(buffer)
-    assert (found["dead_letter_batches"], found["tombstones"], found["gaps"]) == (0, [[70, 70, "refused"]], 0)
-    it.on_missed()
-    outgoing = made(buffer).take_next(200.0)
-    assert outgoing is not None
-    assert outgoing.seqs == IntervalSet([(70, 70)]), "the tombstone is delivered like any other"
 
 
 @settings(max_examples=12, deadline=None)

@@ -11,7 +11,6 @@ from edge_agent.errors import StoreDamaged
 from edge_agent.store import rebuild as rebuild_module
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.connection import DATABASE
-from edge_agent.store.epochs import HEAD_STEP
 from tests.edge_agent.makers import fill, missing_in, open_buffer, stored_bytes
 from waybill.record import IntervalSet, decode
 
@@ -108,17 +107,6 @@ def test_one_rotten_batch_costs_only_itself(tmp_path: Path) -> None:
     assert buffer.counters.value("lost_corrupt") == RECORDS
     assert buffer.counters.value("rebuilt") == 1
     assert missing_in(buffer) == 0
-
-
-def test_a_file_of_which_nothing_is_left_is_declared_up_to_what_it_may_have_held(tmp_path: Path) -> None:
-    epoch = written(tmp_path)
-    (tmp_path / DATABASE).write_bytes(b"nothing of a database" * 1000)
-    buffer = open_buffer(tmp_path)
-    delivered, declared = sent_and_declared(buffer, epoch)
-    assert not delivered
-    assert declared.covers(IntervalSet([(1, HEAD)]))
-    assert declared.count <= HEAD + 2 * HEAD_STEP
-    assert buffer.epoch > epoch
 
 
 @pytest.mark.parametrize("steps", range(6))

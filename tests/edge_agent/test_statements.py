@@ -84,16 +84,6 @@ def test_nothing_is_stated_while_the_broker_may_deliver_what_it_kept(tmp_path):
     assert vehicle.look(1) is not None
 
 
-def test_without_a_connection_the_statement_stands_still(tmp_path):
-    vehicle = Vehicle(tmp_path)
-    vehicle.harness.connect(resumed=False)
-    before = vehicle.look(2)
-    vehicle.intake.on_disconnected()
-    assert vehicle.look(3600) == before
-    vehicle.harness.connect(resumed=True)
-    assert vehicle.look(1) == before
-
-
 def test_a_message_that_waits_for_its_commit_holds_the_statement(tmp_path):
     vehicle = Vehicle(tmp_path)
     vehicle.harness.connect(resumed=False)
@@ -128,21 +118,6 @@ def test_a_message_older_than_the_grace_is_counted_and_takes_the_statement_back(
     assert vehicle.harness.buffer.counters.value("late") == 1
     vehicle.harness.commit()
     assert len(vehicle.falsified()) == 1
-
-
-def test_after_a_rebuild_the_new_epoch_is_stated_and_the_former_one_no_more(tmp_path):
-    vehicle = Vehicle(tmp_path)
-    vehicle.harness.connect(resumed=False)
-    vehicle.message()
-    vehicle.harness.commit()
-    before = vehicle.look(2)
-    buffer = vehicle.harness.buffer
-    buffer.repair(buffer.generation)
-    after = vehicle.look(2)
-    assert before is not None
-    assert after is not None
-    assert (after.epoch, after.head) == (buffer.epoch, 0)
-    assert before.epoch != after.epoch
 
 
 steps = st.one_of(

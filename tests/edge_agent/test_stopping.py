@@ -8,35 +8,13 @@ from structlog.testing import capture_logs
 
 from edge_agent.agent import Agent
 from edge_agent.config import IntakeSettings
-from edge_agent.errors import StoreClosed, StoreInUse
+from edge_agent.errors import StoreInUse
 from edge_agent.intake import intake_loop
 from tests.edge_agent.intake_parts import IntakeHarness
-from tests.edge_agent.makers import WALL_MS, fill, open_buffer, pending_record
+from tests.edge_agent.makers import WALL_MS, pending_record
 from tests.edge_agent.test_daemon import settings as agent_settings
 from tests.gateway.sides import FakeBroker
 from tests.waiting import wait_until
-
-
-@pytest.mark.parametrize(
-    "use",
-    [
-        lambda buffer: buffer.commit([pending_record(1)], WALL_MS),
-        lambda buffer: buffer.prune_acknowledged(),
-        lambda buffer: buffer.edit(lambda *_: None),
-        lambda buffer: buffer.reopen(),
-        lambda buffer: buffer.repair(buffer.generation),
-    ],
-    ids=["commit", "settle", "edit", "reopen", "heal"],
-)
-def test_a_closed_buffer_stays_closed_for_whoever_still_has_it(tmp_path, use):
-    old = open_buffer(tmp_path)
-    fill(old, range(1, 11))
-    old.close()
-    new = open_buffer(tmp_path)
-    with pytest.raises(StoreClosed):
-        use(old)
-    fill(new, range(11, 21))
-    assert new.head == 20
 
 
 def test_an_agent_whose_commit_takes_longer_than_it_may_keeps_the_buffer_to_itself(tmp_path, monkeypatch):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
 from waybill.settings.files import MAX_TOML_BYTES, file_fault, local_path, open_file, parse_toml
@@ -41,141 +41,6 @@ class SettingsError(Exception):
     def lines(self) -> list[str]:
         """One line for each mistake, the file first: what a command says of it."""
         return [printable(f"{self.source}: {problem}") for problem in self.problems]
-
-
-# What can be judged of settings of which other parts are wrong: rules between keys whose own values are right.
-
-
-def faults_between(model: type[BaseModel], given: Any, where: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
-    """What the rules of a model say of those of its keys that are right by themselves, each with its place.
-
-    Pydantic asks no rule as long as one key is wrong, so a mistake showed only when others were corrected.
-    """
-    if not isinstance(given, Mapping):
-        return
-    for name, field in model.model_fields.items():
-        if name in given and (inner := _settings_in(field.annotation)) is not None:
-            yield from faults_between(inner, given[name], (*where, name))
-    part = _part_of(model, given)
-    if part is None:
-        return
-    for rule in model.__pydantic_decorators__.model_validators.values():
-        if rule.info.mode == "after":
-            try:
-                rule.func(part)
-            except ValueError as error:
-                yield ".".join(where), str(error)
-            except Exception:  # noqa: BLE001, S112 - it asks for a key that is wrong or missing
-                continue
-
-
-def _part_of(model: type[BaseModel], given: Mapping[str, Any]) -> BaseModel | None:
-    """A model of the keys that are right, without any that is wrong or missing; None: all are right, and it is judged
-    as a whole."""
-    right, wrong = dict[str, Any](), set[str]()
-    for name, field in model.model_fields.items():
-        if name not in given:
-            wrong |= {name} if field.is_required() else set()
-            continue
-        try:
-            adapter: TypeAdapter[Any] = TypeAdapter(Annotated[field.annotation, field])  # type: ignore[arg-type]
-            right[name] = adapter.validate_python(given[name])
-        except ValidationError:
-            wrong.add(name)
-    if not wrong and given.keys() <= model.model_fields.keys():
-        return None
-    part = model.model_construct(**right)
-    for name in wrong:
-        # what stands there by default was not said, and a rule would judge it
-        part.__dict__.pop(name, None)
-    return part
-
-
-def _settings_in(annotation: Any) -> type[Settings] | None:
-    """The table that a key has, if it is one table."""
-    if isinstance(annotation, type):
-        return annotation if issubclass(annotation, Settings) else None
-    tables = [one for part in get_args(annotation) if (one := _settings_in(part)) is not None]
-    is_optional = {*get_args(annotation)} <= {type(None), *tables}
-    return tables[0] if len(tables) == 1 and is_optional else None
-
-
-# Which command a file of settings is for: one that was given to another command is known by its keys.
-
-
-class KnownFile(NamedTuple):
-    """The settings of a command: what it has to have, and what it may have besides."""
-
-    command: str
-    needed: frozenset[str]
-    others: frozenset[str]
-
-
-def _file(command: str, needed: str, others: str) -> KnownFile:
-    return KnownFile(command, frozenset(needed.split()), frozenset(others.split()))
-
-
-KNOWN_FILES: Final = {
-    "AgentSettings": _file(
-        "edge-agent",
-        "device uplinks",
-        "buffer classes drain enrolment failover insecure intake link log push status time",
-    ),
-    "GatewaySettings": _file(
-        "fleet-gateway",
-        "mqtt name pulsar region",
-        "acks drain insecure log max_batch_bytes push registry status stop_timeout_s tenants",
-    ),
-    "AccessSettings": _file(
-        "fleet-gateway access",
-        "authority broker region registry",
-        "enrolment gateways insecure log look_after_s settle_ms status",
-    ),
-    "AlertSettings": _file(
-        "fleet-gateway alerts",
-        "fences name pulsar region tenants",
-        "batching_delay_ms evaluation events insecure log max_lag_s rewind_s sealing_keys standby status "
-        "stop_timeout_s tracks",
-    ),
-    "NotifierSettings": _file(
-        "waybill alerts",
-        "pulsar regions rules state_file tenants",
-        "alert_max_age_s insecure late_max_age_s log status stop_timeout_s webhooks",
-    ),
-    "TailSettings": _file(
-        "waybill alerts",
-        "pulsar regions tenants",
-        "alert_max_age_s insecure late_max_age_s log rules state_file status stop_timeout_s webhooks",
-    ),
-    "CanarySettings": _file(
-        "waybill canary",
-        "agent device region script",
-        "broker centre folder lake limits log lost_after_s object_store regional status watched",
-    ),
-    "CloudSettings": _file(
-        "cloud-jobs",
-        "checkpoints clusters lake",
-        "access geofence ingest maintenance metrics object_store privacy proximity reference spark status "
-        "tenants tracks usage verdicts",
-    ),
-    "OperatorSettings": _file(
-        "waybill device",
-        "admin_url regions service_url tenants",
-        "access key operator operators unsigned",
-    ),
-    "Topology": _file(
-        "waybill topology",
-        "centre clusters regions tenants",
-        "namespaces other_clusters replication_role roles standby",
-    ),
-}
-"""By the class of the settings. A test holds each against that class: this package imports none of them."""
-
-
-def command_of(keys: Collection[str]) -> str | None:
-    """The one command whose settings have exactly such keys at the top; None: none, or several."""
-    found = {one.command for one in KNOWN_FILES.values() if one.needed <= {*keys} <= one.needed | one.others}
-    return found.pop() if len(found) == 1 else None
 
 
 Made = TypeVar("Made", bound=Settings)
@@ -217,22 +82,9 @@ def validate(model: type[Made], tables: dict[str, Any], source: str) -> Made:
     try:
         return model.model_validate(tables)
     except ValidationError as error:
-        if fault := _of_another_command(model, tables):
-            raise SettingsError(source, [fault]) from error
         details = without_consequences(error.errors(include_url=False))[:MAX_PROBLEMS]
         problems = [problem_text(model, detail) for detail in details]
-        problems += [f"{where}: {fault}" if where else fault for where, fault in faults_between(model, tables)]
-        problems = [one[:MAX_PROBLEM_CHARACTERS] for one in problems[:MAX_PROBLEMS]]
-        raise SettingsError(source, problems) from error
-
-
-def _of_another_command(model: type[Settings], tables: dict[str, Any]) -> str | None:
-    """What is said of a file whose keys are those of another command; None: they are not."""
-    command, own = command_of(tables), KNOWN_FILES.get(model.__name__)
-    if command is None or (own is not None and own.command == command):
-        return None
-    wanted = f", and those of `{own.command}` are needed" if own else ""
-    return f"has the settings of `{command}`{wanted}"
+        raise SettingsError(source, [one[:MAX_PROBLEM_CHARACTERS] for one in problems]) from error
 
 
 def without_consequences(details: list[ErrorDetails]) -> list[ErrorDetails]:

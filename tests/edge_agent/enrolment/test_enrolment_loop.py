@@ -132,14 +132,6 @@ def test_a_certificate_that_has_ended_is_no_way_to_renew_so_the_claim_is_shown_a
     assert device.loop.outcomes == {"enrolled": 2}
 
 
-def test_an_uplink_with_a_certificate_of_its_own_shows_that(device: KeptDevice) -> None:
-    tls = TlsSettings(ca=Path("ca"), certificate=Path("own.pem"), key=Path("own.key"))
-    uplink = UplinkSettings(region="eu", host="h", tls=tls)
-    assert device.certificates.with_certificate(uplink) is uplink
-    plain = UplinkSettings(region="eu", host="h")
-    assert device.certificates.with_certificate(plain) is plain
-
-
 def renewed(device: KeptDevice) -> None:
     device.loop.step()
     device.connect()

@@ -11,7 +11,7 @@ from typing import Any
 
 from cloud_jobs.pulsar_source.entries import StoredEntry
 from geo.replication import rest_types
-from geo.replication.admin import RestRequest, RestResponse, parse_entry_response, parse_response
+from geo.replication.admin import RestAnswer
 from geo.replication.errors import AdminRefused, ClusterUnreachable
 from tests.fuzz.bounds import check_refusal
 
@@ -32,7 +32,6 @@ SHAPES: tuple[Any, ...] = (
 )
 
 STATUSES = (200, 204, 401, 403, 404, 409, 429, 500, 503)
-REQUEST = RestRequest("eu", "http://eu", "GET x")
 _ENTRY = len(SHAPES)
 
 
@@ -78,13 +77,21 @@ def judge(data: bytes) -> None:
     head, _, body = data[2:].partition(b"\n\n")
     pairs = (line.partition(": ") for line in head.decode("latin-1").split("\n"))
     headers = {name: value for name, _, value in pairs}
-    response = RestResponse(STATUSES[data[1] % len(STATUSES)], headers.get("content-type", ""), body, headers)
+    answer = RestAnswer(
+        cluster="eu",
+        url="http://eu",
+        action="GET x",
+        status=STATUSES[data[1] % len(STATUSES)],
+        content_type=headers.get("content-type", ""),
+        body=body,
+        headers=headers,
+    )
     shape = data[0] % (len(SHAPES) + 1)
     try:
         if shape == _ENTRY:
-            found = parse_entry_response(REQUEST, response)
+            found = answer.entry_headers()
             assert found is None or StoredEntry.from_headers(found) is not None
         else:
-            parse_response(REQUEST, response, SHAPES[shape], 404)
+            answer.value(SHAPES[shape], 404)
     except (AdminRefused, ClusterUnreachable) as error:
         check_refusal(error)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
@@ -143,17 +142,6 @@ values = st.recursive(
 def replaced(answers: Mapping[str, Any], path: str, place: Place, value: Any) -> dict[str, Any]:
     """The answers with another value in one place, or none."""
     return {**answers, path: put(answers[path], place, value)}
-
-
-@given(st.sampled_from(PLACES), st.just(GONE) | values)
-def test_no_inner_value_of_an_answer_ends_a_command_but_by_the_error_that_is_named(
-    clients: dict[str, Recorded], where: tuple[str, str, tuple[Any, ...]], value: Any
-) -> None:
-    name, path, place = where
-    for client in clients.values():
-        client.says(RECORDED[client.cluster])
-    clients[name].says(replaced(RECORDED[name], path, place, value))
-    everything(clients)
 
 
 @pytest.mark.parametrize(

@@ -152,21 +152,6 @@ def test_a_tenant_that_loses_a_cluster_is_marked_and_changed_after_its_namespace
     assert not any(change.deletes_data for change in plan(tenant("eu", "hq"), tenant("hq")))
 
 
-def test_topics_that_clients_make_for_what_failed_stay() -> None:
-    def topics(*names: str) -> dict[str, ClusterState]:
-        made = {f"fleet/a/{name}": TopicState(partitions=0) for name in names}
-        return {"eu": ClusterState(namespaces={"fleet/a": NamespaceState(clusters=frozenset({"eu"}))}, topics=made)}
-
-    there = topics("b", "b-ingest-DLQ", "b-ingest-RETRY", "b-partition-0-ingest-DLQ", "c-x-DLQ", "stray")
-    assert [change.subject for change in plan(topics("b"), there)] == ["fleet/a/c-x-DLQ", "fleet/a/stray"]
-
-
-def test_a_namespace_gets_its_topics_before_clients_may_make_some() -> None:
-    wanted = namespace(auto_topic_creation=None)
-    changes = [(change.kind, change.policy) for change in plan(wanted, {"eu": ClusterState()})]
-    assert changes == [("namespace", ""), ("topic", ""), ("policy", "auto_topic_creation")]
-
-
 def test_retention_grows_before_the_quota_and_shrinks_after_it() -> None:
     small: dict[str, Any] = {"retention": (60, 100), "backlog_quota": (50, "producer_request_hold")}
     large: dict[str, Any] = {"retention": (60, 900), "backlog_quota": (800, "producer_request_hold")}

@@ -108,30 +108,6 @@ def along(east_m: list[float], every_s: float = 10.0) -> Tracks:
     return build_tracks(fixes, CLEAN)
 
 
-def test_out_of_an_inner_zone_is_an_entry_of_the_outer_one() -> None:
-    x, y = HOME
-    inner = Fence("inner", shapely.box(x, y - 0.1, x + 500 / EAST_M, y + 0.1), priority=1)
-    outer = Fence("outer", shapely.box(x - 500 / EAST_M, y - 0.1, x + 1_000 / EAST_M, y + 0.1))
-    zones = ZoneSet([inner, outer])
-    tracks = along([float(at) for at in range(-900, 1_500, 100)])
-    pieces = zones.split(tracks)
-    charged = charged_entries(tracks, zones, pieces, CLEAN)
-    assert [zones.names[zone] for zone in pieces.zone[charged]] == ["outer", "inner", "outer"]
-    assert charged.tolist() == pieces.entry.tolist()
-
-
-def test_over_a_gate_and_back_at_once_is_no_crossing_and_to_and_fro_is_two() -> None:
-    gates = GateSet([Gate("gate", np.array([[HOME[0], HOME[1] - 0.1], [HOME[0], HOME[1] + 0.1]]))])
-
-    def charged(east_m: list[float]) -> int:
-        tracks = along(east_m)
-        return int(charged_crossings(tracks, gates.crossings(tracks), CLEAN).sum())
-
-    assert charged([-300, -100, 2, -100, -300]) == 0
-    assert charged([-300, -100, 2, -2, 100, 300]) == 1
-    assert charged([-300, -100, 100, 300, 100, -100, -300]) == 2
-
-
 @pytest.mark.parametrize("name", ["city", "delivery", "stop and go"])
 def test_a_cut_with_the_margin_charges_the_same(name: str) -> None:
     zones = ZoneSet(strips(25.0, 400))

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 
 import numpy as np
 import pytest
-import shapely
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from shapely import Polygon
 
 from geo.spatial import FenceError, FenceReport, fences_from_geojson
-from geo.spatial import rings as module
-from geo.spatial.rings import refuse_too_many_crossings, world_polygon
-from tests.examples import examples
+from geo.spatial.rings import world_polygon
 from tests.geo.spatial.exact_fuzz import world
 
 
@@ -44,61 +37,14 @@ def circle(count: int, noise: float = 0.0) -> np.ndarray:
 def test_a_ring_of_corners_anywhere_is_refused_with_what_it_would_take(count: int) -> None:
     report = read(anywhere(count))
     assert len(report.refused) == 1
-    assert "cross" in report.refused[0] or "side by side" in report.refused[0]
+    assert "too often to be repaired" in report.refused[0]
 
 
 def test_a_ring_that_crosses_itself_here_and_there_is_repaired() -> None:
     assert len(read(anywhere(50)).repaired) == 1
     # as many crossings as it has edges, and more
-    report = read(circle(5_000, noise=0.001))
+    report = read(circle(1_900, noise=0.001))
     assert (len(report.fences), len(report.repaired)) == (1, 1)
-
-
-def test_holes_and_parts_that_cross_each_other_everywhere_are_refused() -> None:
-    comb = np.array([(10 + at / 100, 50 + (at % 2)) for at in range(300)] + [(13.0, 49.0), (10.0, 49.0)])
-    other = np.column_stack([comb[:, 1] - 40.0, comb[:, 0] + 40.0])
-    east = np.array([168.5, 0.0])
-    for report in (
-        read(comb, other),
-        read(comb, other, kind="MultiPolygon"),
-        read(comb + east, other + east),
-    ):
-        assert ("cross" in report.refused[0], report.fences) == (True, ())
-
-
-def test_edges_that_lie_side_by_side_in_millions_of_pairs_are_refused() -> None:
-    at = np.arange(8_000)
-    along, across = at / 4_000, np.where(at % 2 == 0, 10.0, 0.1)
-    slanted = np.vstack([[[0, 0]], np.column_stack([along + across, across - along]), [[2, -2]]])
-    assert "side by side" in read(slanted).refused[0]
-    upright = np.vstack([[[0, 0]], np.column_stack([along, across]), [[2, 0]]])
-    assert read(upright).refused == ()
-
-
-@settings(max_examples=examples(100))
-@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=4, max_size=30), st.integers(0, 60))
-def test_the_pairs_that_are_counted_are_those_that_cross(corners: list[tuple[int, int]], most: int) -> None:
-    ring = np.array([*corners, corners[0]], dtype=float)
-    edges = list(pairwise(ring))
-    # a line of no length would meet nothing
-    lines = [shapely.LineString(edge) if (edge[0] != edge[1]).any() else shapely.Point(edge[0]) for edge in edges]
-    crossing = sum(
-        lines[one].intersects(lines[other])
-        and not {tuple(end) for end in edges[one]} & {tuple(end) for end in edges[other]}
-        for one in range(len(edges))
-        for other in range(one)
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "MAX_CROSSINGS", most - len(edges))
-        refused = False
-        try:
-            refuse_too_many_crossings([Polygon(ring)], overlay=True)
-        except FenceError:
-            refused = True
-    assert refused == (crossing > most)
-
-
-GRID = st.integers(-6, 6)
 
 
 def test_a_polygon_that_geos_fails_on_by_rounding_is_refused_with_what_it_says_wherever_it_is_made() -> None:

@@ -62,17 +62,6 @@ def test_no_segment_is_cut_by_switches_of_fences_that_it_does_not_meet() -> None
     assert use.ms.tolist() == [20_000.0] * 200
 
 
-def test_a_segment_is_cut_by_the_switches_of_the_fences_that_hold_a_part_of_it() -> None:
-    fences = [
-        dated("around", shapely.box(9.0, 49.0, 11.0, 51.0), BEGIN + 1_000),
-        dated("crossed", shapely.box(10.002, 49.9, 10.003, 50.1), BEGIN + 5_000),
-        dated("beside", shapely.box(10.0, 50.2, 10.1, 50.3), BEGIN + 3_000),
-    ]
-    lon, lat = np.array([[10.0, 10.005]]), np.array([[50.0, 50.0]])
-    (placed,) = FenceSet(fences).place(segments_of(tracks_of(lon, lat, 10_000)))
-    assert placed.stretches.start[placed.stretches.by_time].tolist() == [0.1, 0.5]
-
-
 def test_ways_across_thousands_of_borders_are_cut_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded, "PAIRS_AT_ONCE", 20_000)
     monkeypatch.setattr(grid, "_NEAR_AT_ONCE", 20_000)

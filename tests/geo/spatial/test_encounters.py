@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geo.spatial import Encounters, Fixes, find_encounters
-from geo.spatial.clip import segments_of
 from geo.spatial.geodesic import distance_m
-from geo.spatial.nearby import Candidates, candidates, earth_centred
+from geo.spatial.nearby import Candidates
 from tests.geo.spatial.worlds import START_MS, every_fix, joined, line
 
 SECONDS = 60
@@ -117,27 +116,6 @@ def pairs(found: Iterable[Candidates]) -> set[tuple[int, int, float, float]]:
     return set(listed)
 
 
-def test_joining_in_small_steps_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(3)
-    ways = [10 + np.cumsum(rng.normal(0, 0.001, (2, 40)), axis=1) for _ in range(8)]
-    tracks = every_fix(joined([line(list(zip(*way, strict=True)), 5000, at) for at, way in enumerate(ways)]))
-    whole = find_encounters(tracks, 400.0)
-    monkeypatch.setattr("geo.spatial.nearby.MAX_PARTS_AT_ONCE", 20)
-    monkeypatch.setattr("geo.spatial.nearby.MAX_PAIRS_AT_ONCE", 50)
-    monkeypatch.setattr("geo.spatial.encounters.MAX_PARTS_HELD", 10)
-    assert rows(find_encounters(tracks, 400.0)) == rows(whole)
-    assert len(whole) > 20
-
-
-def test_a_jump_across_the_world_and_a_turn_at_a_pole_cost_no_more_than_other_ways() -> None:
-    ways = [line([(8.0, 50.0), (0.0, 0.0)], device=0), line([(0.0, 89.99999), (179.0, 89.99999)], device=1)]
-    ways += [line([(8.0 + at / 1e5, 50.0), (8.0, 50.0)], device=2 + at) for at in range(20)]
-    met = find_encounters(every_fix(joined(ways)), 50.0)
-    assert len(met) == 21 * 20 // 2
-    pole = joined([line([(0.0, 89.99999), (179.0, 89.99999)]), line([(90.0, 90.0), (90.0, 90.0)], device=1)])
-    assert len(find_encounters(every_fix(pole), 50.0)) == 1
-
-
 def mixed(devices: int, moving: float, spread_deg: float) -> Fixes:
     """Some parked, the others on their way, a fix every five minutes; one jumps across the world."""
     random, steps = np.random.default_rng(1), 4
@@ -147,15 +125,3 @@ def mixed(devices: int, moving: float, spread_deg: float) -> Fixes:
     lon, lat = place[:, device] + speed[:, device] * step
     lon[-1] = -100.0
     return Fixes(device=device, t_ms=START_MS + 300_000 * step, lat=lat, lon=lon)
-
-
-def test_parked_and_moving_and_far_jumping_devices_are_held_against_each_other_once() -> None:
-    tracks = every_fix(mixed(60, 0.5, 0.05))
-    segments, device = segments_of(tracks), tracks.fixes.device[tracks.row[tracks.segments()]]
-    found = {(one, other) for one, other, _, _ in pairs(candidates(segments, device, 2_000.0))}
-    low, high = earth_centred(segments.px, segments.py), earth_centred(segments.qx, segments.qy)
-    for one, other in combinations(range(len(segments)), 2):
-        together = segments.start_ms[one] < segments.end_ms[other] and segments.start_ms[other] < segments.end_ms[one]
-        ends = np.linalg.norm(low[:, one] - low[:, other]), np.linalg.norm(high[:, one] - high[:, other])
-        if together and device[one] != device[other] and min(ends) <= 2_000.0:
-            assert (one, other) in found

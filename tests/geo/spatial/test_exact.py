@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import time
 
 import numpy as np
 import pytest
 from shapely import MultiPolygon, Polygon, box
 
-from geo.spatial import Fence, FenceSet, Fixes, Gate, GateSet, use_by_fence
+from geo.spatial import Fence, FenceSet, Gate, GateSet, use_by_fence
 from geo.spatial.grid import GridIndex
 from geo.spatial.predicates import Spots
 from geo.spatial.rings import world_polygon
@@ -17,7 +16,7 @@ from tests.examples import examples
 from tests.geo.spatial import timed_fuzz
 from tests.geo.spatial.exact_fuzz import run
 from tests.geo.spatial.seeded import compared_for_long
-from tests.geo.spatial.worlds import START_MS, every_fix, line
+from tests.geo.spatial.worlds import every_fix, line
 
 
 def entries(shape: Polygon | MultiPolygon, track: list[tuple[float, float]]) -> tuple[int, float]:
@@ -104,35 +103,6 @@ def test_a_band_around_a_pole_is_without_what_its_hole_holds(shift: int) -> None
         assert entries(shape, [(7.0, sign * 85.0), (6.0, sign * 88.0)]) == (0, 0.0)
 
 
-def test_a_way_past_the_tip_of_a_v_crosses_nothing_and_one_through_it_crosses_once() -> None:
-    #   u     w
-    #    ╲   ╱       the gate goes from u to w, its left is above
-    #  ── v ──▶
-    gate = [(-1.0, 1.0), (0.0, 0.0), (1.0, 1.0)]
-    past = [(-2.0, 0.0), (2.0, 0.0)]
-    through = [(0.0, 2.0), (0.0, -2.0)]
-    assert crossings(gate, past, past[::-1], through, through[::-1]) == ["", "", "f", "b"]
-    # a fix on the tip is on the left: it is reached and left again
-    assert crossings(gate, [(-2.0, 0.0), (0.0, 0.0), (2.0, 0.0)]) == ["bf"]
-    assert crossings(gate, [(0.0, 2.0), (0.0, 0.0), (0.5, 2.0)], [(0.0, 2.0), (0.0, 0.0), (0.0, -1.0)]) == ["", "f"]
-    assert crossings(gate[::-1], past, through, [(-2.0, 0.0), (0.0, 0.0), (2.0, 0.0)]) == ["", "b", ""]
-
-
-def test_a_way_along_a_gate_crosses_if_it_comes_from_one_side_and_leaves_to_the_other() -> None:
-    gate = [(0.0, 0.0), (1.0, 0.0), (2.0, 0.0), (3.0, 1.0)]
-    along = [(1.0, 0.0), (2.0, 0.0)]
-    assert crossings(gate, [(0.5, 1.0), *along, (2.0, -1.0)], [(0.5, 1.0), *along, (1.5, 1.0)]) == ["f", ""]
-    assert crossings(gate, [(-1.0, 0.0), (4.0, 0.0)], [(4.0, 0.0), (-1.0, 0.0)]) == ["f", "b"]
-    # an end belongs to the gate, from whatever side
-    assert crossings(gate, [(0.0, 1.0), (0.0, -1.0)], [(0.0, -1.0), (0.0, 1.0)], [(-0.1, 1.0), (-0.1, -1.0)]) == [
-        "f",
-        "b",
-        "",
-    ]
-    ring = [(0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0), (0.0, 0.0)]
-    assert crossings(ring, [(-1.0, -1.0), (0.5, 0.5)], [(-1.0, 1.0), (1.0, -1.0)]) == ["b", ""]
-
-
 def test_thousands_of_fixes_on_the_corners_of_a_fence_of_a_million_are_looked_up_at_once() -> None:
     turn = np.arange(1_000_000) * 2 * np.pi / 1_000_000
     radius = 0.2 + 0.05 * np.sin(5 * turn)
@@ -144,14 +114,3 @@ def test_thousands_of_fixes_on_the_corners_of_a_fence_of_a_million_are_looked_up
     point, _ = index.locate(Spots(*np.ascontiguousarray(corners.T)))
     assert time.process_time() - begin < 2.0
     assert len(np.unique(point)) == len(corners)
-
-
-def test_a_vehicle_that_stands_on_a_corner_all_day_is_looked_up_once() -> None:
-    shape = Polygon([(math.cos(at / 50) / 7, math.sin(at / 50) / 7) for at in range(300)])
-    x, y = shape.exterior.coords[77]
-    day = 86_400
-    fixes = Fixes(device=[0] * day, t_ms=START_MS + 1000 * np.arange(day), lat=[y] * day, lon=[x] * day)
-    begin = time.process_time()
-    use = use_by_fence(every_fix(fixes), FenceSet([Fence("a", shape)]))
-    assert time.process_time() - begin < 5.0
-    assert use.ms.tolist() == [(day - 1) * 1000]

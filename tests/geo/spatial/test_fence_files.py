@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -78,12 +77,6 @@ def test_a_ring_that_crosses_itself_is_repaired_and_said_to_be() -> None:
     assert report.repaired == ("line 3: fence 'bow tie': repaired: Self-intersection[1 1]",)
 
 
-def test_a_hole_that_touches_its_ring_keeps_the_area_that_is_left() -> None:
-    report = read(feature("touch", "Polygon", [SQUARE, [[0, 0], [1, 0.5], [0.5, 1], [0, 0]]]))
-    assert 0 < report.fences[0].shape.area < 1
-    assert report.fences[0].shape.is_valid
-
-
 def test_an_id_twice_is_refused_unless_it_is_a_later_version() -> None:
     first = feature("a", "Polygon", [SQUARE], effective_from="2026-01-01T00:00:00Z")
     report = read(first, first, feature("a", "Polygon", [SQUARE], effective_from="2026-02-01T00:00:00+01:00"))
@@ -115,23 +108,6 @@ def test_a_gate_counts_each_direction_also_when_both_fixes_are_far_from_it() -> 
     there = gates.crossings(every_fix(line([(0, 0.5), (4, 0.5), (0, 0.5), (0, 5), (4, 5)])))
     assert there.forward.tolist() == [True, False]
     assert there.t_ms.tolist() == [1767603422000 + 2500, 1767603422000 + 17500]
-
-
-def test_weekly_windows_follow_the_local_clock_when_it_changes() -> None:
-    weekly = {"timezone": "Europe/Berlin", "windows": [{"days": ["sun"], "from": "02:30", "until": "04:00"}]}
-    active = only(feature("night", "Polygon", [SQUARE], weekly=weekly)).active
-
-    def open_on(month: int, day: int) -> list[tuple[str, str]]:
-        minutes = [datetime(2026, month, day, tzinfo=UTC) + timedelta(minutes=at) for at in range(1440)]
-        held = active.at(np.array([int(at.timestamp()) * 1000 for at in minutes]))
-        turns = [f"{at:%H:%M}" for at, now, before in zip(minutes[1:], held[1:], held, strict=False) if now != before]
-        return list(zip(turns[::2], turns[1::2], strict=True))
-
-    assert open_on(3, 22) == [("01:30", "03:00")]
-    # spring: 02:00 jumps to 03:00, so the clock first shows a time in the window at 03:00
-    assert open_on(3, 29) == [("01:00", "02:00")]
-    # autumn: 02:30 to 03:00 comes twice
-    assert open_on(10, 25) == [("00:30", "01:00"), ("01:30", "03:00")]
 
 
 def with_crs(name: str, where: str = "collection") -> str:

@@ -96,18 +96,6 @@ def test_a_track_driven_backwards_has_the_same_lengths_and_exits_for_entries(fix
     assert (np.abs(entries - exits) <= broken).all()
 
 
-@given(walks(), fence_lists())
-def test_longer_times_change_no_length_and_stretch_every_stay(fixes: Fixes, fences: list[Fence]) -> None:
-    slow = Fixes(
-        device=fixes.device, t_ms=(fixes.t_ms - fixes.t_ms[0]) * 3 + fixes.t_ms[0], lat=fixes.lat, lon=fixes.lon
-    )
-    zones = ZoneSet(fences)
-    one, other = zones.split(every_fix(fixes)), zones.split(every_fix(slow, max_gap_s=900.0))
-    np.testing.assert_array_equal(one.zone, other.zone)
-    np.testing.assert_array_equal(one.metres, other.metres)
-    np.testing.assert_allclose(one.ms * 3, other.ms)
-
-
 @given(walks(), fence_lists(), st.sampled_from([0.5, 8.0, 64.0, -128.0]))
 def test_moving_the_world_along_a_parallel_changes_nothing(fixes: Fixes, fences: list[Fence], east: float) -> None:
     moved = Fixes(device=fixes.device, t_ms=fixes.t_ms, lat=fixes.lat, lon=fixes.lon + east)
@@ -139,21 +127,6 @@ def test_a_fence_and_its_complement_share_the_track(fixes: Fixes, shape: shapely
     assert not (pieces.zone == OUTSIDE).any()
     alone = use_by_fence(tracks, FenceSet([Fence("in", shape)]))
     np.testing.assert_allclose(pieces.metres[pieces.zone == 0].sum(), alone.metres.sum(), rtol=LONG, atol=1e-4)
-
-
-@given(walks(), st.integers(-295, -291), st.integers(5341, 5349))
-def test_the_parts_of_a_fence_make_up_the_fence(fixes: Fixes, x: int, y: int) -> None:
-    tracks, west, north = every_fix(fixes), x / 100, y / 100
-    parts = [
-        box(-3, 53.4, west, north),
-        box(west, 53.4, -2.9, north),
-        box(-3, north, -2.9, 53.5),
-    ]
-    whole = ZoneSet([Fence("all", box(-3, 53.4, -2.9, 53.5))]).split(tracks)
-    split = ZoneSet([Fence(f"p{at}", part) for at, part in enumerate(parts)]).split(tracks)
-    inside, within = whole.zone != OUTSIDE, split.zone != OUTSIDE
-    assert split.metres[within].sum() == pytest.approx(whole.metres[inside].sum(), rel=LONG, abs=1e-5)
-    assert split.ms[within].sum() == pytest.approx(whole.ms[inside].sum(), abs=1e-3)
 
 
 @given(walks(), fence_lists())

@@ -11,7 +11,7 @@ import pytest
 
 from geo.spatial import Fixes, Tracks, TrackSettings, build_tracks
 from geo.spatial.ragged import Ints
-from tests.geo.spatial.noisy_drives import ROADS, Drive, Receiver, drive, parked, reported
+from tests.geo.spatial.noisy_drives import ROADS, Receiver, drive, parked
 from tests.geo.spatial.worlds import START_MS
 
 CLEAN = TrackSettings(rule="standstill")
@@ -83,17 +83,6 @@ def test_an_accuracy_that_is_too_good_bills_nothing_while_rest_is_reported(
         assert tracks.metres.sum() <= bound, receiver
 
 
-@pytest.mark.parametrize("accuracy_m", [2.0, 6.0])
-@pytest.mark.parametrize("every_s", [1.0, 10.0, 60.0])
-@pytest.mark.parametrize("name", ["city", "delivery", "stop and go", "ferry", "walking"])
-def test_a_speed_sensor_that_always_says_nought_drives(name: str, every_s: float, accuracy_m: float) -> None:
-    found = drive(ROADS[name](4), Receiver(every_s, 2.0, 20.0, accuracy_m, 0.0), 4).fixes
-    without = length_m(changed(found, speed_mps=None))
-    assert length_m(changed(found, speed_mps=np.zeros(len(found)))) == pytest.approx(
-        without, rel=0.12 if name == "walking" else 0.03
-    )
-
-
 BOUND = {"walking": 0.1, "stop and go": 0.25, "roundabout": 0.02}
 """A fix each ten seconds shows little of a roundabout."""
 
@@ -161,12 +150,3 @@ def test_names_neighbours_and_the_past_change_no_byte() -> None:
     late = tracks.fixes.t_ms[tracks.row] >= START_MS
     assert tracks.metres[mine & late].tobytes() == build_tracks(fixes, CLEAN).metres.tobytes()
     assert tracks.fixes.lat[tracks.row[mine & late]].tobytes() == build_tracks(fixes, CLEAN).fixes.lat.tobytes()
-
-
-def test_a_place_that_is_not_said_to_be_accurate_is_taken_for_noise_by_the_settings() -> None:
-    east = np.repeat([0.0, 40.0], 100)
-    found: Drive = reported(
-        east, np.zeros(200), START_MS + np.arange(200, dtype=np.int64) * 5_000, Receiver(5.0, 0.1, 0.0, NAN), 1
-    )
-    assert length_m(found.fixes, TrackSettings(rule="standstill", accuracy_not_said_m=4.0)) == pytest.approx(40, abs=3)
-    assert length_m(found.fixes, TrackSettings(rule="standstill", accuracy_not_said_m=40.0)) < 20.0
