@@ -5,19 +5,19 @@ from __future__ import annotations
 import csv
 import math
 import re
+import sys
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from itertools import islice
 from typing import Final, NamedTuple, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geo.spatial.errors import FixError
-from geo.spatial.fixes import Fixes, valid_positions
-from geo.spatial.ids import MAX_ID_CHARS, id_fault, unshown_in
-from geo.spatial.ragged import Floats
+from geo.spatial.fixes import Fixes
+from geo.spatial.ids import id_fault
 from waybill.settings import near_equal
 
 REQUIRED: Final = ("device_id", "t_ms", "lat", "lon")
@@ -31,10 +31,14 @@ _SECONDS: Final = (1_000_000_000, 4_200_000_000)
 """Unix seconds of 2001 to 2103: as milliseconds they would be of one winter, of 1970."""
 _MILLISECONDS: Final = tuple(bound * 1_000 for bound in _SECONDS)
 _OTHER_UNITS: Final = {"seconds": _SECONDS, "microseconds": tuple(bound * 1_000_000 for bound in _SECONDS)}
-_ROWS_AT_ONCE: Final = 50_000
-_ROWS_ONE_BY_ONE: Final = 256
-_PARTS: Final = 16
 _SIMILAR: Final = 0.6
+_NUMBERS: Final = (
+    ("lat", 90.0, False),
+    ("lon", 180.0, False),
+    ("speed_mps", sys.float_info.max, True),
+    ("accuracy_m", sys.float_info.max, True),
+)
+"""The columns of numbers: the greatest value, and whether it may be absent."""
 _WHOLE: Final = re.compile(r"[+-]?[0-9]+")
 _DECIMAL: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
@@ -102,8 +106,8 @@ def read_fixes(lines: Iterable[str]) -> FixFile:
     if twice:
         raise FixError(f"line 1: the header names {', '.join(twice)} more than once")
     reader = _FixReader([names.index(name) if name in names else None for name in REQUIRED + OPTIONAL], len(names))
-    while rows := list(islice(numbered, _ROWS_AT_ONCE)):
-        reader.add(rows)
+    for row in numbered:
+        reader.add(row)
     return replace(reader.result(), notices=(*_unread_columns(names),))
 
 
@@ -131,96 +135,56 @@ def _rows(lines: Iterable[str]) -> Iterator[_Row]:
             yield _Row(number, [], "a quote is not closed, or stands within text")
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Good rows as columns: their lines, names of devices, times, and lat, lon, speed, accuracy."""
-
-    lines: NDArray[np.int64]
-    names: Sequence[str]
-    t_ms: NDArray[np.int64]
-    numbers: list[Floats]
-
-
 _Fault = tuple[int, str]
 """A message, and the line by which it is sorted."""
 
 
 class _Malformed(ValueError):
-    """A row, or some row of a block, is malformed."""
+    """A row is malformed."""
 
 
 class _FixReader:
-    """Turns rows to columns: a block at a time where every cell is plain, else row by row.
-
-    What a row is worth is said in one place, `_parsed`; a block is taken at once only if every row of it would be.
-    """
+    """Good rows as columns: their lines, devices, times, and lat, lon, speed, accuracy."""
 
     def __init__(self, places: Sequence[int | None], width: int) -> None:
         self._places, self._width = places, width
         self._ids: dict[str, int] = {}
-        self._device: list[NDArray[np.int64]] = []
-        self._lines: list[NDArray[np.int64]] = []
-        self._t_ms: list[NDArray[np.int64]] = []
-        self._numbers: list[list[Floats]] = []
+        self._whole = array("q")  # line, device and time of each row
+        self._numbers = array("d")
         self._faults: list[str] = []
         self._fault_count = 0
 
-    def add(self, rows: list[_Row]) -> None:
-        """Adds some rows. One that is malformed, or not plain, is looked for: it costs its neighbours little."""
+    def add(self, row: _Row) -> None:
+        """Adds a row, or what is wrong with it."""
         try:
-            block = self._plain(rows)
-        except (ValueError, OverflowError):  # the second for a time of more than 64 bits
-            if len(rows) > _ROWS_ONE_BY_ONE:
-                part = -(-len(rows) // _PARTS)
-                for begin in range(0, len(rows), part):
-                    self.add(rows[begin : begin + part])
-                return
-            block = self._one_by_one(rows)
-        self._device.append(
-            np.array([self._ids.setdefault(name, len(self._ids)) for name in block.names], dtype=np.int64)
-        )
-        self._lines.append(block.lines)
-        self._t_ms.append(block.t_ms)
-        self._numbers.append(block.numbers)
+            device, t_ms, numbers = self._parsed(row)
+        except _Malformed as fault:
+            self._fault_count += 1
+            if len(self._faults) < MAX_FAULTS:
+                self._faults.append(f"line {row.line}: {fault}")
+        else:
+            self._whole.extend((row.line, device, t_ms))
+            self._numbers.extend(numbers)
 
-    def _plain(self, rows: list[_Row]) -> _Block:
-        """The columns of rows that are all well formed and plainly written; else ValueError."""
-        if any(len(row.cells) != self._width for row in rows):
-            raise _Malformed
-        columns = list(zip(*(row.cells for row in rows), strict=True))
-        device, t_ms, *numbers = [None if place is None else columns[place] for place in self._places]
-        values = [_numbers(cells, len(rows), blank=at >= 2) for at, cells in enumerate(numbers)]
-        times = _plainly(t_ms or (), "0123456789-").astype(np.int64)
-        valid = valid_positions(values[0], values[1]).all() and not any(np.isinf(column).any() for column in values)
-        if not valid or (times <= -MAX_TIME_MS).any() or (times >= MAX_TIME_MS).any():
-            raise _Malformed
-        names = [name.strip() for name in device or ()]
-        if not all(names) or max(map(len, names)) > MAX_ID_CHARS or unshown_in("".join(names)):
-            raise _Malformed
-        return _Block(np.array([row.line for row in rows], dtype=np.int64), names, times, values)
-
-    def _one_by_one(self, rows: list[_Row]) -> _Block:
-        good: list[tuple[str, int, list[float]]] = []
-        lines: list[int] = []
-        for row in rows:
-            try:
-                good.append(_parsed(row, self._places, self._width))
-                lines.append(row.line)
-            except _Malformed as fault:
-                self._fault_count += 1
-                if len(self._faults) < MAX_FAULTS:
-                    self._faults.append(f"line {row.line}: {fault}")
-        numbers = np.array([row[2] for row in good], dtype=np.float64).reshape(-1, 4)
-        return _Block(
-            np.array(lines, dtype=np.int64),
-            [row[0] for row in good],
-            np.array([row[1] for row in good], dtype=np.int64),
-            list(numbers.T),
-        )
+    def _parsed(self, row: _Row) -> tuple[int, int, Iterable[float]]:
+        """Device, time and numbers of a row; raises `_Malformed` with what is wrong with it."""
+        if row.fault:
+            raise _Malformed(row.fault)
+        if len(row.cells) != self._width:
+            raise _Malformed(f"{len(row.cells)} columns where the header has {self._width}")
+        name, t_ms, *cells = ["" if place is None else row.cells[place].strip() for place in self._places]
+        number = self._ids.get(name)
+        if number is None:
+            if fault := id_fault(name):
+                raise _Malformed(f"device_id {_shown(name)}: {fault}")
+            number = len(self._ids)
+        values = number, _time(t_ms), [_number(*known, cell) for known, cell in zip(_NUMBERS, cells, strict=True)]
+        self._ids[name] = number
+        return values
 
     def result(self) -> FixFile:
-        none = np.zeros(0, dtype=np.int64)
-        device, t_ms, lines = (np.concatenate([none, *blocks]) for blocks in (self._device, self._t_ms, self._lines))
+        lines, device, t_ms = np.array(self._whole, dtype=np.int64).reshape(-1, 3).T
+        numbers = np.array(self._numbers).reshape(-1, len(_NUMBERS))
         names = [*self._ids]
         wrong = _in_other_units(device, t_ms, len(names))
         faults = [*_unit_faults(names, device[wrong], t_ms[wrong], lines[wrong])]
@@ -228,9 +192,7 @@ class _FixReader:
             faults.append(fault)
             wrong |= np.isin(device, group)
         device, t_ms = device[~wrong], t_ms[~wrong]
-        lat, lon, speed, accuracy = (
-            np.concatenate([np.zeros(0), *(block[at] for block in self._numbers)])[~wrong] for at in range(4)
-        )
+        lat, lon, speed, accuracy = numbers[~wrong].T.copy()
         kept = {*np.unique(device).tolist()}
         devices = sorted(name for name, number in self._ids.items() if number in kept)
         rank = np.zeros(len(self._ids), dtype=np.int64)
@@ -282,44 +244,6 @@ def _near_equal_faults(ids: Mapping[str, int], first_lines: NDArray[np.int64]) -
         yield numbers, (first, f"line {first}: {said}")
 
 
-def _plainly(cells: Sequence[str], alphabet: str) -> NDArray[np.str_]:
-    """Cells of these characters alone, none longer than a number may be."""
-    # before the array is made, which gives each cell the room of the longest
-    if max(map(len, cells)) > MAX_NUMBER_CHARS or "".join(cells).strip(alphabet):
-        raise _Malformed
-    return np.array(cells, dtype=np.str_)
-
-
-def _numbers(cells: Sequence[str] | None, count: int, *, blank: bool) -> Floats:
-    if cells is None:
-        return np.full(count, np.nan)
-    texts = _plainly(cells, "0123456789-+.eE")
-    if blank and not all(cells):
-        texts = np.where(texts == "", "nan", texts)
-    return texts.astype(np.float64)
-
-
-def _parsed(row: _Row, places: Sequence[int | None], width: int) -> tuple[str, int, list[float]]:
-    """Device, time and numbers of a row; raises `_Malformed` with what is wrong with it."""
-    if row.fault:
-        raise _Malformed(row.fault)
-    if len(row.cells) != width:
-        raise _Malformed(f"{len(row.cells)} columns where the header has {width}")
-    cells = [None if place is None else row.cells[place].strip() for place in places]
-    return (
-        _device(cells[0] or ""),
-        _time(cells[1] or ""),
-        [_number(name, cell) for name, cell in zip((*REQUIRED, *OPTIONAL)[2:], cells[2:], strict=True)],
-    )
-
-
-def _device(cell: str) -> str:
-    fault = id_fault(cell)
-    if fault:
-        raise _Malformed(f"device_id {_shown(cell)}: {fault}")
-    return cell
-
-
 def _time(cell: str) -> int:
     # The length first: int() takes time by the square of it.
     if len(cell) > MAX_NUMBER_CHARS or not _WHOLE.fullmatch(cell) or abs(int(cell)) >= MAX_TIME_MS:
@@ -327,15 +251,13 @@ def _time(cell: str) -> int:
     return int(cell)
 
 
-def _number(name: str, cell: str | None) -> float:
-    if name in OPTIONAL and (not cell or cell.lower() == "nan"):
+def _number(name: str, limit: float, is_optional: bool, cell: str) -> float:
+    if is_optional and (not cell or cell.lower() == "nan"):
         return math.nan
-    cell = cell or ""
     value = float(cell) if len(cell) <= MAX_NUMBER_CHARS and _DECIMAL.fullmatch(cell) else math.inf
-    if math.isinf(value):
-        raise _Malformed(f"{name} {_shown(cell)} is not a number")
-    limit = {"lat": 90.0, "lon": 180.0}.get(name, math.inf)
-    if abs(value) > limit:
+    if not -limit <= value <= limit:
+        if math.isinf(value):
+            raise _Malformed(f"{name} {_shown(cell)} is not a number")
         raise _Malformed(f"{name} {cell} is outside ±{limit:g}")
     return value
 
