@@ -14,8 +14,8 @@ from cloud_jobs.billing.contracts.published import MODEL_OF
 from cloud_jobs.billing.errors import BadPeriod, BillingError
 from cloud_jobs.billing.register.closing import Closing, Days
 from cloud_jobs.billing.register.tables import digest_of
-from cloud_jobs.lake.snapshot_reads import publications, reference_rows
-from cloud_jobs.lake.snapshots import LakeState, newest_state, snapshots
+from cloud_jobs.lake.snapshot_reads import publications
+from cloud_jobs.lake.snapshots import LakeState, snapshots
 from cloud_jobs.lake.tables import Condition, Lake
 
 _PRICES: Final = ("tariff", "legal_entity", "exchange_rate")
@@ -51,7 +51,9 @@ class CurrentContracts:
 
     def __init__(self, lake: Lake, state: LakeState | None = None) -> None:
         """`state`: what is known; None: all that there is."""
-        self._lake, self._state = lake, state or newest_state(lake)
+        self._lake = lake
+        self._known: list[Condition] = [] if state is None else [("commit_number", "<=", state.reference_commit)]
+        self._decided: list[Condition] = [] if state is None else [("number", "<=", state.decisions_number)]
         self._commit_of = {one.number: one.reference_commit for one in snapshots(lake)}
         self._digests: dict[tuple[str, Days], str] = {}
 
@@ -81,15 +83,13 @@ class CurrentContracts:
 
     @cached_property
     def _contracts(self) -> Contracts:
-        return Contracts(reference_rows(self._lake, self._state))
+        return Contracts(publications(self._lake.rows("reference", where=self._known)))
 
     @cached_property
     def _newest_commit(self) -> int:
-        known: list[Condition] = [("commit_number", "<=", self._state.reference_commit)]
-        commits = self._lake.rows("reference", ["commit_number"], where=[("kind", "in", [*MODEL_OF]), *known])
-        return pc.max(commits["commit_number"]).as_py() or 0
+        where = [("kind", "in", [*MODEL_OF]), *self._known]
+        return pc.max(self._lake.rows("reference", ["commit_number"], where=where)["commit_number"]).as_py() or 0
 
     @cached_property
     def _withdrawn(self) -> frozenset[int]:
-        known: list[Condition] = [("number", "<=", self._state.decisions_number)]
-        return frozenset(self._lake.rows("decisions", ["withdraws"], where=known)["withdraws"].to_pylist())
+        return frozenset(self._lake.rows("decisions", ["withdraws"], where=self._decided)["withdraws"].to_pylist())
