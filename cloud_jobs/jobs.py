@@ -24,8 +24,7 @@ from cloud_jobs.errors import NotPublished, StoreUnavailable
 from cloud_jobs.geofence import job as geofence
 from cloud_jobs.geofence.job import GeofenceRun
 from cloud_jobs.lake.snapshots import Snapshot, read_snapshot, take_snapshot
-from cloud_jobs.lake.stored_files import checked_time
-from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.tables import Lake, checked_time
 from cloud_jobs.proximity import job as proximity
 from cloud_jobs.proximity.job import ProximityRun
 from cloud_jobs.pulsar_source import PulsarDataSource

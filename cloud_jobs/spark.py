@@ -27,10 +27,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from cloud_jobs.errors import ExecutorsNotReady, SparkNotReady
 from cloud_jobs.job_settings import SPARK_NAMES, SparkSettings, is_local, placement_faults, standalone_addresses
+from cloud_jobs.lake.data_files import DataFile, Range, StoredFiles, stored_rows, write_data_files
 from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.schemas import TABLES
-from cloud_jobs.lake.stored_files import Range, StoredFiles, stored_rows
-from cloud_jobs.lake.tables import DataFile, Lake, write_data_files
+from cloud_jobs.lake.tables import Lake
 from cloud_jobs.project_archive import own_archive, write_project_archive
 from cloud_jobs.spark_python import IMPORTS, interpreter
 

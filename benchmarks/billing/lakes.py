@@ -19,8 +19,9 @@ from benchmarks.billing.fleets import END, START, TENANT, ZONE_SHARES, ZONES, qu
 from benchmarks.centre.lakes import new_lake, unsynced
 from cloud_jobs.derived.incremental import commit_written, next_increment
 from cloud_jobs.lake.coverage_log import COVERAGE_ROWS, Manifest
+from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import OBSERVED, QUARTERS, USAGE, WHOLE_DEVICE
-from cloud_jobs.lake.tables import INGEST, DataFile, Lake, write_data_files
+from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import commit_files, next_number
 from tests.cloud_jobs.publications import row_of
 

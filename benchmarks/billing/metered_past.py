@@ -24,10 +24,10 @@ from cloud_jobs.derived.incremental import commit_written, next_increment
 from cloud_jobs.explain import meter_again
 from cloud_jobs.job_settings import MaintenanceSettings
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
+from cloud_jobs.lake.data_files import StoredFiles, write_data_files
 from cloud_jobs.lake.schemas import USAGE
 from cloud_jobs.lake.snapshots import LakeState, note_fences, note_tracks
-from cloud_jobs.lake.stored_files import StoredFiles
-from cloud_jobs.lake.tables import FENCES, TRACKS, Lake, write_data_files
+from cloud_jobs.lake.tables import FENCES, TRACKS, Lake
 from cloud_jobs.maintenance.job import Maintenance
 from cloud_jobs.reference.tables import fences_in
 from geo.spatial import TrackSettings

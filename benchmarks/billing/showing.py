@@ -23,7 +23,7 @@ from benchmarks.centre.lakes import new_lake, unsynced
 from benchmarks.centre.table import Figure
 from cloud_jobs.billing.register.operations import commit_to
 from cloud_jobs.lake.schemas import TABLES
-from cloud_jobs.lake.tables import DataFile, Lake, write_data_files
+from cloud_jobs.lake.tables import Lake
 
 _PAYER: Final = "payer-000000"
 _NUMBER: Final = "WB-EU-00000001"

@@ -18,8 +18,9 @@ from benchmarks.centre.batches import EPOCH, TENANT
 from cloud_jobs.lake.appending import AppendedTable
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.coverage_log import CoverageFile, CoverageWriter
+from cloud_jobs.lake.data_files import write_data_files
 from cloud_jobs.lake.schemas import RECORDS
-from cloud_jobs.lake.tables import INGEST, Lake, write_data_files
+from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import counter_of, next_number
 from cloud_jobs.lake.values import NUMBER_BYTES, RECORD_BYTES
 from waybill.record import IntervalSet

@@ -24,8 +24,9 @@ from benchmarks.centre.batches import TENANT
 from benchmarks.centre.lakes import DAY_US, at_once, fixes, said_of
 from cloud_jobs.lake.appending import commit_text
 from cloud_jobs.lake.coverage_log import CoverageWriter, Manifest
+from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import INGEST_BATCHES, RECORDS, TABLES
-from cloud_jobs.lake.tables import INGEST, DataFile, Lake, write_data_files
+from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import COMMITTED, counter_of, next_number
 
 AT_ONCE = 1_000

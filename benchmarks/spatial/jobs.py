@@ -23,8 +23,9 @@ from benchmarks.centre.lakes import fixes as record_rows
 from cloud_jobs.geofence.event_revisions import GeofenceSettings
 from cloud_jobs.geofence.job import compute_events
 from cloud_jobs.job_settings import ProximitySettings, SparkSettings
+from cloud_jobs.lake.data_files import write_data_files
 from cloud_jobs.lake.schemas import RECORDS
-from cloud_jobs.lake.tables import INGEST, Lake, write_data_files
+from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import commit_files, next_number
 from cloud_jobs.proximity.job import compute_encounters
 from cloud_jobs.spark import start_spark

@@ -20,11 +20,11 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from cloud_jobs.errors import CommitConflict, Fenced
+from cloud_jobs.lake.data_files import DataFile, StoredFiles, stored_rows
 from cloud_jobs.lake.erasures import Erasures
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.snapshots import COVERED_COMMIT, covering
-from cloud_jobs.lake.stored_files import StoredFiles, stored_rows
-from cloud_jobs.lake.tables import COVERS, DataFile, Lake
+from cloud_jobs.lake.tables import COVERS, Lake
 from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
 from cloud_jobs.spark import cast_to, read_files, write_files
 

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pulsar
+import pyarrow as pa
 from deltalake import DeltaTable
 
 from cloud_jobs.errors import NotPublished
+from cloud_jobs.lake.data_files import Range, StoredFiles
 from cloud_jobs.lake.schemas import TABLES
-from cloud_jobs.lake.stored_files import StoredFiles, stored_rows
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import counter_of, newest_number
 from waybill.daemon.durable_file import replace_durably
@@ -126,25 +127,18 @@ class Outbox:
         since, until = self._published(opened, newest), counter_of(newest)
         if self._noted() is None or since == until:
             return None
-        files, due = self.lake.files(self.table), self._due(since, until)
-        moments = [
-            moment
-            for path in StoredFiles.of(opened, self.table).between("commit_number", since + 1, until).paths
-            for rows in stored_rows(files, self.table, path, ["emitted_at"], due)
-            for moment in rows["emitted_at"].to_pylist()
-        ]
-        return min(moments, default=None)
+        due = self._due(opened, since, until, ["emitted_at"])
+        return min((moment for rows in due for moment in rows["emitted_at"].to_pylist()), default=None)
 
     def _rows(self, opened: DeltaTable, since: int, until: int) -> Iterator[dict[str, Any]]:
-        files, columns, due = self.lake.files(self.table), TABLES[self.table].schema.names, self._due(since, until)
-        for path in StoredFiles.of(opened, self.table).between("commit_number", since + 1, until).paths:
-            for rows in stored_rows(files, self.table, path, columns, due):
-                for batch in rows.to_batches(max_chunksize=10_000):
-                    yield from (row for row in batch.to_pylist() if not row["id"].startswith(NOTE))
+        for rows in self._due(opened, since, until, TABLES[self.table].schema.names):
+            for batch in rows.to_batches(max_chunksize=10_000):
+                yield from (row for row in batch.to_pylist() if not row["id"].startswith(NOTE))
 
-    def _due(self, since: int, until: int) -> dict[str, tuple[Any, Any]]:
-        due: dict[str, tuple[Any, Any]] = {"commit_number": (since + 1, until)}
-        return due if self.tenant is None else due | {"tenant": (self.tenant, self.tenant)}
+    def _due(self, opened: DeltaTable, since: int, until: int, columns: Sequence[str]) -> Iterator[pa.Table]:
+        due: dict[str, Range] = {"commit_number": (since + 1, until)}
+        due |= {} if self.tenant is None else {"tenant": (self.tenant, self.tenant)}
+        return StoredFiles.of(opened, self.table).rows(self.lake.files(self.table), columns, due)
 
     def _save(self, table_id: str, commit: int) -> None:
         self.progress_file.parent.mkdir(parents=True, exist_ok=True)

@@ -27,10 +27,10 @@ from cloud_jobs.explain.explanation import ExplainedHour, Explanation, explain, 
 from cloud_jobs.explain.metered_again import MAX_HOURS, MeteredAgain, meter_again, stretches_of
 from cloud_jobs.explain.picture import Border, track_picture
 from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.data_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.erasures import records_and_erasures
 from cloud_jobs.lake.snapshot_reads import reference_table, usage_rows
 from cloud_jobs.lake.snapshots import Snapshot, read_snapshot
-from cloud_jobs.lake.stored_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.usage.metering import MeterRules
 from geo.spatial import TrackSettings

@@ -45,10 +45,10 @@ from cloud_jobs.ingest.parts import (
 from cloud_jobs.lake.appending import AppendedTable
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, in_order, stream_codes
 from cloud_jobs.lake.coverage_log import CoverageWriter, Submit, from_rows
+from cloud_jobs.lake.data_files import DataFile, day_of, in_pieces, read_data_file, row_groups, write_data_files
 from cloud_jobs.lake.erasures import Erasure, is_erased, read_erasures
 from cloud_jobs.lake.schemas import CONTENT, RECORDS, TABLES
-from cloud_jobs.lake.stored_files import row_groups
-from cloud_jobs.lake.tables import INGEST, DataFile, Lake, day_of, in_pieces, read_data_file, write_data_files
+from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import MAX_ATTEMPT_S, counter_of, next_number
 from waybill.record import IntervalSet
 

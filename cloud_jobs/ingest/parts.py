@@ -26,9 +26,9 @@ from pyarrow.fs import FileSystem
 from cloud_jobs.errors import CommitFailed, Fenced
 from cloud_jobs.ingest.decoding import USUAL, Batches, Decoded, Disbelieved, SensibleTime, TopicTenants, decode_messages
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, Statement
+from cloud_jobs.lake.data_files import DataFile, StoredFiles, stored_values, write_data_files
 from cloud_jobs.lake.schemas import CONTENT, QUARANTINE, RECORDS
-from cloud_jobs.lake.stored_files import StoredFiles, stored_values
-from cloud_jobs.lake.tables import QUARANTINED, DataFile, Lake, write_data_files
+from cloud_jobs.lake.tables import QUARANTINED, Lake
 from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, number_of
 from waybill.identity.sealing import Unsealer
 from waybill.record import IntervalSet

@@ -16,9 +16,10 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from cloud_jobs.errors import CommitConflict, CommitFailed, LakeError
+from cloud_jobs.lake.data_files import DataFile
 from cloud_jobs.lake.location import error_text
 from cloud_jobs.lake.schemas import TABLES
-from cloud_jobs.lake.tables import DataFile, Lake
+from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import (
     COMMITTED,
     TRIES,
@@ -56,7 +57,7 @@ def append_missing(
     for _ in range(MAX_ATTEMPTS):
         opened = lake.open(table)
         try:
-            rows = missing(lake.dataset(table, opened).to_table(columns=columns))
+            rows = missing(lake.rows(table, columns, opened=opened))
             if not rows:
                 return []
             write_deltalake(

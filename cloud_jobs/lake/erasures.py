@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.appending import Row, append_missing
+from cloud_jobs.lake.data_files import StoredFiles
 from cloud_jobs.lake.schemas import RECORDS
-from cloud_jobs.lake.stored_files import StoredFiles
 from cloud_jobs.lake.tables import Lake
 
 TABLE: Final = "erasures"

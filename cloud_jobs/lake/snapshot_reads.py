@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.appending import Row
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
+from cloud_jobs.lake.data_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.erasures import Erasure, Erasures
-from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS, TABLES
+from cloud_jobs.lake.schemas import QUARTERS, TABLES
 from cloud_jobs.lake.snapshots import LakeState
-from cloud_jobs.lake.stored_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.tables import Condition, Lake
-from cloud_jobs.lake.values import NO_RECORDS, encoded
+from cloud_jobs.lake.values import encoded
 from geo.reference.in_force import publication_order
 
 # How many records the table has at a snapshot: by the log where it says all, else by what is read; and by device.
@@ -166,19 +166,6 @@ def rows_in_force(rows: pa.Table) -> pa.Table:
     return _taken(rows, order[newest[first]])
 
 
-def rows_with_usage(rows: pa.Table) -> pa.Table:
-    """Rows in force without those of zeros: of a zone that a device turned out not to have been in."""
-    is_zeros = pc.equal(rows["seq_ranges"], NO_RECORDS)
-    if not pc.any(is_zeros).as_py():
-        return rows
-    for name in QUANTITIES:
-        column = rows[name].combine_chunks()
-        offsets = column.offsets.to_numpy()
-        sums = np.r_[0, np.cumsum(np.abs(column.values.to_numpy()))]
-        is_zeros = pc.and_(is_zeros, pa.array(sums[offsets[1:]] == sums[offsets[:-1]]))
-    return rows.filter(pc.invert(is_zeros))
-
-
 def _keys(rows: pa.Table) -> _Integers:
     """A number for each row that stands for its key; numbers are in the order of the keys."""
     tenants, tenant = _ranks(rows["tenant"])
@@ -263,13 +250,12 @@ def usage_rows(
     }
     if zone is not None:
         wanted["zone"] = (zone, zone)
-    files, found = lake.files("usage"), [empty]
+    found = [empty]
     with lake.damage_as_error("usage"):
         stored = StoredFiles.of(lake.open("usage"), "usage").of_days(begin.date(), end.date())
-        stored = stored.between("commit_number", high=snapshot.usage_number).between("hour", begin, end)
-        for path in stored.within("device", [(name, name) for name in names]).paths:
-            parts = stored_rows(files, "usage", path, empty.schema.names, wanted)
-            found += [of_devices(rows, devices).cast(empty.schema) for rows in parts]
+        stored = stored.within("device", [(name, name) for name in names])
+        parts = stored.rows(lake.files("usage"), empty.schema.names, wanted)
+        found += [of_devices(rows, devices).cast(empty.schema) for rows in parts]
     return rows_in_force(pa.concat_tables(found))
 
 
@@ -281,13 +267,11 @@ def used_devices(lake: Lake, snapshot: LakeState, start: datetime, end: datetime
     begin, last = start.astimezone(UTC), end.astimezone(UTC) - timedelta.resolution
     begin -= _HOUR - timedelta.resolution
     wanted = {"hour": (begin, last), "commit_number": (None, snapshot.usage_number)}
-    files = lake.files("usage")
     with lake.damage_as_error("usage"):
         stored = StoredFiles.of(lake.open("usage"), "usage").of_days(begin.date(), last.date())
-        for path in stored.between("commit_number", high=snapshot.usage_number).between("hour", begin, last).paths:
-            for rows in stored_rows(files, "usage", path, ("tenant", "device"), wanted):
-                there = rows.group_by(["tenant", "device"]).aggregate([])
-                yield from map(TenantDevice, there["tenant"].to_pylist(), there["device"].to_pylist())
+        for rows in stored.rows(lake.files("usage"), ("tenant", "device"), wanted):
+            there = rows.group_by(["tenant", "device"]).aggregate([])
+            yield from map(TenantDevice, there["tenant"].to_pylist(), there["device"].to_pylist())
 
 
 def usage_rows_each(lake: Lake, snapshot: LakeState, first: datetime, last: datetime) -> int:
@@ -350,14 +334,12 @@ def conflicts(lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice]
         "device": (names[0], names[-1]),
         "commit_number": (None, snapshot.quarantine_commit),
     }
-    files = lake.files("quarantine")
     with lake.damage_as_error("quarantine"):
-        stored = StoredFiles.of(lake.open("quarantine"), "quarantine").between("cause", "conflict", "conflict")
-        for path in stored.between("commit_number", high=snapshot.quarantine_commit).paths:
-            for rows in stored_rows(files, "quarantine", path, ("tenant", "device"), wanted):
-                counted = of_devices(rows, devices).group_by(["tenant", "device"]).aggregate([([], "count_all")])
-                for row in counted.to_pylist():
-                    found[TenantDevice(row["tenant"], row["device"])] += row["count_all"]
+        stored = StoredFiles.of(lake.open("quarantine"), "quarantine")
+        for rows in stored.rows(lake.files("quarantine"), ("tenant", "device"), wanted):
+            counted = of_devices(rows, devices).group_by(["tenant", "device"]).aggregate([([], "count_all")])
+            for row in counted.to_pylist():
+                found[TenantDevice(row["tenant"], row["device"])] += row["count_all"]
     return found
 
 

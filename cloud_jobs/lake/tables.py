@@ -3,256 +3,28 @@ without Spark."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import uuid4
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction
-from numpy.typing import NDArray
-from pyarrow.dataset import FileSystemDataset, ParquetFileFragment
 from pyarrow.fs import FileSystem
 from pyarrow.parquet import filters_to_expression
 
-from cloud_jobs.errors import LakeError
-from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice, in_order
+from cloud_jobs.errors import ClockError, LakeError
+from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
 from cloud_jobs.lake.coverage_log import COVERAGE_DEVICES, CoverageLog, Manifest, from_rows
-from cloud_jobs.lake.location import Location, ensure_folder, error_text, sync_files
-from cloud_jobs.lake.schemas import PIECE_ROWS, RECORDS, TABLES, WRITTEN_BY, TableSchema
+from cloud_jobs.lake.data_files import Range, StoredFiles
+from cloud_jobs.lake.location import Location, error_text
+from cloud_jobs.lake.schemas import TABLES, WRITTEN_BY
 from cloud_jobs.lake.transactions import newest_number, upon_what_is_there
-
-# Files of a lake in a folder are on disk before a commit names them; an object store has them when it says so.
-
-
-# How many bytes the texts of rows take in memory, and rows in pieces that are bounded by it. Pure, on Arrow.
-
-PIECE_BYTES: Final = 32 << 20
-"""The most rows of a piece, and the most bytes of its texts, but for a row that alone has more."""
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Whether values of a type are texts or bytes of any length, also as a dictionary."""
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
-
-
-def text_lengths(rows: pa.Table) -> NDArray[np.int64]:
-    """How many bytes the texts of each row take together, as if each value stood for itself."""
-    lengths = np.zeros(rows.num_rows, np.int64)
-    for column in _texts(rows):
-        if column.null_count == len(column):
-            continue
-        at = 0
-        for chunk in column.chunks:
-            lengths[at : at + len(chunk)] += _lengths(chunk)
-            at += len(chunk)
-    return lengths
-
-
-def in_pieces(rows: pa.Table, at_most: int = PIECE_ROWS) -> Iterator[pa.Table]:
-    """Rows in their order, in pieces of at most so many rows and PIECE_BYTES."""
-    for first in range(0, rows.num_rows, at_most):
-        some = rows.slice(first, at_most)
-        if sum(map(_at_most, _texts(some))) <= PIECE_BYTES:
-            yield some
-            continue
-        ends, at = np.cumsum(text_lengths(some)), 0
-        while at < some.num_rows:
-            before = ends[at - 1] if at else 0
-            until = max(at + 1, int(np.searchsorted(ends, before + PIECE_BYTES, side="right")))
-            yield some.slice(at, until - at)
-            at = until
-
-
-def _texts(rows: pa.Table) -> list[pa.ChunkedArray]:
-    return [column for column in rows.columns if is_text(column.type)]
-
-
-def _at_most(column: pa.ChunkedArray) -> int:
-    """What the values of a column cannot exceed; found without looking at each."""
-    if not pa.types.is_dictionary(column.type):
-        return int(column.nbytes)
-    return sum(len(chunk) * (pc.max(pc.binary_length(chunk.dictionary)).as_py() or 0) for chunk in column.chunks)
-
-
-def _lengths(chunk: pa.Array) -> NDArray[np.int64]:
-    if not pa.types.is_dictionary(chunk.type):
-        return _filled(pc.binary_length(chunk))
-    return _filled(pc.binary_length(chunk.dictionary).take(chunk.indices))
-
-
-def _filled(lengths: pa.Array) -> NDArray[np.int64]:
-    filled: NDArray[np.int64] = pc.fill_null(lengths, 0).to_numpy().astype(np.int64)
-    return filled
-
-
-# Parquet files of the lake's tables, written by executors: sorted, one for each day, and described as Delta has it.
-
-_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-_ASCENDING: Final = ("seq", "device_time", "monotonic_us")
-
-
-class DataFile(NamedTuple):
-    """A file that was written: its path in the table's folder, its bytes, its day and, as Delta's JSON, its content."""
-
-    path: str
-    size: int
-    day: date | None
-    stats: str
-    written_ms: int
-
-    def add_action(self) -> AddAction:
-        """What a commit says of it."""
-        folder, _, _ = self.path.rpartition("/")
-        column = folder.partition("=")[0]
-        day = {column: None if self.day is None else self.day.isoformat()} if folder else {}
-        return AddAction(self.path, self.size, day, self.written_ms, True, self.stats)
-
-    @property
-    def rows(self) -> int:
-        """How many records it holds."""
-        return int(json.loads(self.stats)["numRecords"])
-
-    def bounds(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The lowest and the highest value of the columns that have bounds."""
-        stats = json.loads(self.stats)
-        return stats["minValues"], stats["maxValues"]
-
-
-def write_data_files(files: FileSystem, rows: pa.Table, now: datetime, *, table: str = "records") -> list[DataFile]:
-    """Writes rows, with the columns of a table, into its folder; one file for each day that the table is parted by.
-
-    In each the rows are in the table's order; of equal ones the first that came is first. They are on disk when this
-    returns.
-    """
-    layout = TABLES[table]
-    if not rows.num_rows:
-        return []
-    rows = sorted_rows(rows, table)
-    written = [_write(files, table, of_day, day, now) for day, of_day in _by_day(rows, layout)]
-    sync_files(files, [file.path for file in written])
-    return written
-
-
-def sorted_rows(rows: pa.Table, table: str) -> pa.Table:
-    """Rows in the order of their table."""
-    return in_order(rows) if table == "records" else rows.sort_by([(name, "ascending") for name in TABLES[table].order])
-
-
-def read_data_file(files: FileSystem, file: DataFile) -> pa.Table:
-    """The records of a file, with the columns of RECORDS, in their order."""
-    rows = pq.read_table(file.path, filesystem=files, partitioning=None).cast(TABLES["records"].in_file)
-    day = pa.repeat(pa.scalar(file.day, pa.date32()), rows.num_rows)
-    return rows.append_column("device_date", day).select(RECORDS.names).cast(RECORDS)
-
-
-def day_of(path: str) -> date | None:
-    """The day of a file of a table that is parted by days, by its path."""
-    value = path.partition("/")[0].partition("=")[2]
-    return None if value == _NULL else date.fromisoformat(value)
-
-
-def _by_day(rows: pa.Table, layout: TableSchema) -> Iterator[tuple[date | None, pa.Table]]:
-    if not layout.partition_by:
-        yield None, rows
-        return
-    column = rows[layout.partition_by[0]]
-    days = column.unique()
-    for day in days:
-        is_there = pc.is_null(column) if not day.is_valid else pc.equal(column, day)
-        yield day.as_py(), rows if len(days) == 1 else rows.filter(is_there)
-
-
-def new_path(files: FileSystem, table: str, day: date | None) -> str:
-    """A path for a file of a day, whose folder is there. Whoever asks gets one of its own."""
-    # also a task that Spark runs again, or twice at once
-    path = f"part-{uuid4().hex}.parquet"
-    layout = TABLES[table]
-    if layout.partition_by:
-        folder = f"{layout.partition_by[0]}={_NULL if day is None else day.isoformat()}"
-        path = f"{folder}/{path}"
-        ensure_folder(files, folder)
-    return path
-
-
-def parquet_options(table: str) -> dict[str, Any]:
-    """How the files of a table are encoded: options of `pyarrow.parquet.ParquetWriter`."""
-    layout = TABLES[table]
-    ascending = [name for name in _ASCENDING if name in layout.schema.names]
-    return {
-        "compression": "zstd",
-        "compression_level": 3,
-        "use_dictionary": [name for name in layout.in_file.names if name not in ascending],
-        "column_encoding": dict.fromkeys(ascending, "DELTA_BINARY_PACKED"),
-        # the rows may come with dictionaries in Arrow, which are nothing that a reader has to have
-        "store_schema": False,
-    }
-
-
-def write_row_groups(writer: pq.ParquetWriter, table: str, rows: pa.Table) -> None:
-    """Writes rows in groups that a reader can hold: of one device it opens as much of a file at least."""
-    at_most = TABLES[table].rows_in_group
-    for piece in in_pieces(rows, at_most):
-        writer.write_table(piece, row_group_size=at_most)
-
-
-def statistics(table: str, rows: pa.Table, day: date | None) -> dict[str, Any]:
-    """What Delta's log says of rows of one day: their number, and bounds of the table's bounded columns."""
-    layout = TABLES[table]
-    # a clock far off may be beyond what Delta's readers can parse
-    far_off = bool(layout.partition_by) and day is None
-    return _stats(rows, [name for name in layout.bounded if not (far_off and name == "device_time")])
-
-
-def _write(files: FileSystem, table: str, rows: pa.Table, day: date | None, now: datetime) -> DataFile:
-    path = new_path(files, table, day)
-    in_file = rows.drop_columns([*TABLES[table].partition_by])
-    with pq.ParquetWriter(path, in_file.schema, filesystem=files, **parquet_options(table)) as writer:
-        write_row_groups(writer, table, in_file)
-    size = files.get_file_info(path).size
-    return DataFile(path, size, day, json.dumps(statistics(table, rows, day)), _ms(now))
-
-
-def _stats(rows: pa.Table, bounded: Sequence[str]) -> dict[str, Any]:
-    lowest, highest, nulls = {}, {}, {}
-    for name in bounded:
-        column = rows[name]
-        nulls[name] = column.null_count
-        if column.null_count < len(column):
-            low, high = _extremes(column)
-            lowest[name] = _text(low)
-            # Delta has milliseconds: rounded away from the rows
-            highest[name] = _text(high + timedelta(milliseconds=1) if isinstance(high, datetime) else high)
-    return {"numRecords": rows.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}
-
-
-def _extremes(column: pa.ChunkedArray) -> tuple[Any, Any]:
-    if pa.types.is_dictionary(column.type):
-        column = pc.unique(column.combine_chunks()).cast(column.type.value_type)
-    found = pc.min_max(column).as_py()
-    return found["min"], found["max"]
-
-
-def _text(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03}Z"
-    return value.isoformat() if isinstance(value, date) else value
-
-
-def _ms(moment: datetime) -> int:
-    return int(moment.timestamp() * 1000)
-
 
 _CONFIGURATION: Final = {
     "delta.checkpointInterval": "50",
@@ -343,19 +115,22 @@ class Lake:
         columns: Sequence[str] | None = None,
         *,
         where: Sequence[Condition] = (),
+        opened: DeltaTable | None = None,
     ) -> pa.Table:
-        """Rows of a table for which all conditions of `where` hold, in no order.
+        """Rows of a table, or of one of its versions that is open; files that cannot hold such rows stay closed.
 
-        A column that the table did not have yet is null.
+        A column that a file does not have yet is null in its rows. Raises LakeError, StoreUnavailable.
         """
+        schema, ranges = TABLES[table].schema, dict[str, Range]()
+        schema = pa.schema([schema.field(name) for name in columns or schema.names])
+        asked = [*dict.fromkeys((*schema.names, *(name for name, _, _ in where)))]
+        for name, compared, value in where:
+            ranges.setdefault(name, _range_of(compared, value))
         with self.damage_as_error(table):
-            opened = self.open(table)
-            asked = columns or TABLES[table].schema.names
-            return _matching(self.dataset(table, opened), asked, where, _in_each_log(table))
-
-    def dataset(self, table: str, opened: DeltaTable) -> FileSystemDataset:
-        """The files of a table that was opened; a column that the table did not have yet is null."""
-        return opened.to_pyarrow_dataset(filesystem=self.files(table), schema=TABLES[table].schema)
+            stored = StoredFiles.of(opened or self.open(table), table)
+            found = [TABLES[table].schema.empty_table().select(asked), *stored.rows(self.files(table), asked, ranges)]
+        rows = pa.concat_tables([part.cast(found[0].schema) for part in found])
+        return (rows.filter(filters_to_expression([*where])) if where else rows).select(schema.names)
 
     def files(self, table: str) -> FileSystem:
         """The files in a table's folder."""
@@ -480,41 +255,66 @@ def row_fault_as_error(table: str, row: dict[str, Any]) -> Iterator[None]:
         raise LakeError(f"table {table!r} holds a row that cannot be read: {row}: {error}") from error
 
 
-def _in_each_log(table: str) -> set[str]:
-    """The columns of which the log has bounds for every file of a table."""
-    layout = TABLES[table]
-    # a file of device times far off has no bounds of them
-    return {*layout.partition_by, *layout.bounded} - {"device_time"}
+def _range_of(compared: str, value: Any) -> Range:
+    """The values between which a condition can hold."""
+    match compared:
+        case "=":
+            return value, value
+        case "in":
+            known = sorted(value.to_pylist() if isinstance(value, pa.Array) else value)
+            return (known[0], known[-1]) if known else (None, None)
+        case ">" | ">=":
+            return value, None
+        case "<" | "<=":
+            return None, value
+    raise ValueError(f"no condition: {compared!r}")
 
 
-def _matching(
-    dataset: FileSystemDataset, columns: Sequence[str], where: Sequence[Condition], bounded: Collection[str]
-) -> pa.Table:
-    condition = filters_to_expression([*where]) if where else None
-    needed = [*dict.fromkeys((*columns, *(name for name, _, _ in where)))]
-    found = [dataset.schema.empty_table().select(columns)]
-    # a fragment is a file with what Delta's statistics say of it: one that cannot hold such a row is not opened
-    for file in _files_that_may_match(dataset, where, bounded):
-        # one file after the other: after an error nothing is still being read, and no more than a file is held
-        rows = file.to_table(dataset.schema, columns=needed)
-        # The condition is for what was read, which has the dataset's types. A scan that has it also compares it with
-        # those in the Parquet file: a merge of delta-rs writes string_view there, for which Arrow has no comparison.
-        found.append((rows if condition is None else rows.filter(condition)).select(columns))
-    return pa.concat_tables(found)
+# The time of day as the lake's own store has it: by it its files got their ages.
+
+CLOCK: Final = "clock-"
+"""How the names of the files begin that are written to learn the time."""
+MAX_SKEW: Final = timedelta(minutes=5)
+"""So far the clock of a machine may be from that of the store, either way."""
 
 
-def _files_that_may_match(
-    dataset: FileSystemDataset, where: Sequence[Condition], bounded: Collection[str]
-) -> Iterable[ParquetFileFragment]:
-    def chosen_by(conditions: Sequence[Condition]) -> dict[str, ParquetFileFragment]:
-        found = dataset.get_fragments(filters_to_expression([*conditions]) if conditions else None)
-        return {file.path: file for file in found}
+def store_time(lake: Lake) -> datetime:
+    """The time that a file gets which is written now. Raises LakeError, also if there is no lake; StoreUnavailable."""
+    lake.check("records")
+    files, path = lake.location.files(), _path()
+    try:
+        with lake.location.errors_named():
+            try:
+                with files.open_output_stream(path) as file:
+                    file.write(b"what time it is")
+                written: datetime = files.get_file_info(path).mtime
+            finally:
+                with suppress(FileNotFoundError):
+                    files.delete_file(path)
+    except OSError as error:
+        # a full disk, or no right to write
+        raise LakeError(f"nothing can be written into the lake {lake.location}: {error_text(error)}") from error
+    return written.astimezone(UTC)
 
-    found = chosen_by(where)
-    # Where the log has no bounds of a column for a file, Arrow takes it that none of its rows matches.
-    if unsure := [name for name, _, _ in where if name not in bounded]:
-        for path, file in chosen_by([one for one in where if one[0] in bounded]).items():
-            known = str(file.partition_expression)
-            if any(f"({name} >= null[" in known for name in unsure):
-                found[path] = file
-    return found.values()
+
+def _path() -> str:
+    return f"{CLOCK}{uuid4().hex}"
+
+
+def check_clock(now: datetime, stored: datetime) -> None:
+    """Raises ClockError if a machine's clock is not that of the store."""
+    if abs(now - stored) > MAX_SKEW:
+        raise ClockError(
+            f"this machine's clock says {now.isoformat(timespec='seconds')}, that of the lake's store"
+            f" {stored.isoformat(timespec='seconds')}: nothing is erased, merged, deleted or dated by a wrong clock"
+        )
+
+
+def checked_time(lake: Lake) -> datetime:
+    """The time of this machine's clock, which is that of the store: what is dated by it stays so for ever.
+
+    Raises ClockError, LakeError, StoreUnavailable.
+    """
+    now = datetime.now(UTC)
+    check_clock(now, store_time(lake))
+    return now

@@ -21,7 +21,7 @@ from cloud_jobs.errors import CommitFailed, Fenced
 from cloud_jobs.lake.schemas import TABLES
 
 if TYPE_CHECKING:
-    from cloud_jobs.lake.tables import DataFile
+    from cloud_jobs.lake.data_files import DataFile
 
 # Rows for a small table that several processes append to at once, each row once.
 

@@ -26,11 +26,8 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyarrow.fs import FileSystem
 
 from cloud_jobs.errors import CommitFailed, LakeError
-from cloud_jobs.lake.location import sync_files
-from cloud_jobs.lake.schemas import TABLES
-from cloud_jobs.lake.tables import (
+from cloud_jobs.lake.data_files import (
     DataFile,
-    Lake,
     is_text,
     new_path,
     parquet_options,
@@ -39,6 +36,9 @@ from cloud_jobs.lake.tables import (
     text_lengths,
     write_row_groups,
 )
+from cloud_jobs.lake.location import sync_files
+from cloud_jobs.lake.schemas import TABLES
+from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import MAX_ATTEMPT_S, newest_number, next_number
 from cloud_jobs.maintenance.sweeping import TableFile, partition_values, table_files
 

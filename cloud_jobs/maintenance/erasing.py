@@ -29,10 +29,11 @@ from pyarrow.fs import FileSystem
 
 from cloud_jobs.errors import CommitFailed, LakeError
 from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.data_files import day_of
 from cloud_jobs.lake.erasures import Erasure, is_erased
 from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.schemas import RECORDS, TABLES
-from cloud_jobs.lake.tables import INGEST, Lake, day_of
+from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import counter_of, newest_number
 from cloud_jobs.maintenance.compaction import Keep, MaintenancePoint, Rewriter
 from cloud_jobs.maintenance.sweeping import TableFile, listed_data, table_files

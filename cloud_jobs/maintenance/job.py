@@ -21,8 +21,7 @@ from cloud_jobs.lake.erasures import Erasure, declare_erasure, read_erasures
 from cloud_jobs.lake.location import error_text
 from cloud_jobs.lake.schemas import TABLES, WRITTEN_BY
 from cloud_jobs.lake.snapshots import sweep_fences
-from cloud_jobs.lake.stored_files import check_clock, store_time
-from cloud_jobs.lake.tables import COVERS, INGEST, Lake
+from cloud_jobs.lake.tables import COVERS, INGEST, Lake, check_clock, store_time
 from cloud_jobs.lake.transactions import counter_of, newest_number, stated
 from cloud_jobs.maintenance.compaction import (
     FileLimits,

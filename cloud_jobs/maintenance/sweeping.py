@@ -20,8 +20,7 @@ from pyarrow.fs import FileInfo, FileSelector, FileSystem
 from cloud_jobs.job_settings import MaintenanceSettings
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.snapshots import commits_of_snapshots
-from cloud_jobs.lake.stored_files import CLOCK
-from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.tables import CLOCK, Lake
 
 # The data files that a version of a table consists of.
 

@@ -94,10 +94,9 @@ class LeftOutNote:
 
 _MAX_ABANDONED = 16
 _TOUCH_PERIOD_S = 1.0
-_MAX_BYTES_cluster_monitor = 64 << 20
-_VERSION_cluster_monitor = 2
+_MAX_FILE_BYTES = 64 << 20
+_FILE_VERSION = 2
 _REQUEST_SUFFIX = ".switchover"
-_OLD_REQUEST_SUFFIX = ".order"
 _NOT_A_FAILOVER_FILE = "it is not a failover file of the Pulsar source"
 
 
@@ -157,12 +156,11 @@ class FailoverFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._request_path = path.with_name(path.name + _REQUEST_SUFFIX)
-        self._old_request_path = path.with_name(path.name + _OLD_REQUEST_SUFFIX)
 
     def load(self) -> tuple[QueryIdentity, FailoverState] | None:
         """What was kept; None when there is no file."""
         try:
-            content = read_bounded(self._path, _MAX_BYTES_cluster_monitor)
+            content = read_bounded(self._path, _MAX_FILE_BYTES)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -176,7 +174,7 @@ class FailoverFile:
 
     def save(self, owner: QueryIdentity, state: FailoverState) -> None:
         """Keeps it for good: whole and on disk before this returns. What another query keeps there is not replaced."""
-        document = {"version": _VERSION_cluster_monitor, **asdict(owner), **asdict(state)}
+        document = {"version": _FILE_VERSION, **asdict(owner), **asdict(state)}
         content = json.dumps(document, sort_keys=True).encode()
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -219,10 +217,6 @@ class FailoverFile:
         except OSError as error:
             raise FailoverFileError(self._request_path, f"it cannot be read: {error}") from error
 
-    def misnamed_request(self) -> Path | None:
-        """A request under the name that an earlier version read. It is not acted on, and stays where it is."""
-        return self._old_request_path if os.path.lexists(self._old_request_path) else None
-
     def clear_switchover_request(self) -> None:
         """Removes the request."""
         try:
@@ -252,8 +246,6 @@ class Failover:
         self._begun = self._bound = False
         self._drawn: str | None = None
         self._answered_s = wall_s()
-        self._misnamed: Path | None = None
-        self._refuse_misnamed_request()
 
     @property
     def state(self) -> FailoverState:
@@ -301,7 +293,6 @@ class Failover:
 
         A request that moves nothing is removed, so that it cannot move the query on another day.
         """
-        self._refuse_misnamed_request()
         if self._file is None or (request := self._file.switchover_request()) is None:
             return None
         if request in self._clusters and request != self._state.active:
@@ -355,14 +346,6 @@ class Failover:
         heard_s = self._file.last_answer_s() if self._file else None
         return None if heard_s is None else self._wall_s() - heard_s
 
-    def _refuse_misnamed_request(self) -> None:
-        """Says so once for as long as it is there. No FailoverFileError: reading has to go on where it can."""
-        misnamed = self._file.misnamed_request() if self._file else None
-        if misnamed and not self._misnamed:
-            right = misnamed.with_suffix(_REQUEST_SUFFIX)
-            _log.error("the switchover request has a former name", refused=str(misnamed), rename_to=str(right))
-        self._misnamed = misnamed
-
     def _identity_of(self, query: str) -> QueryIdentity:
         topics = ",".join(sorted(map(str, self._options.topics))) or str(self._options.topics_pattern)
         return QueryIdentity(query, self._options.subscription_name(), topics)
@@ -390,8 +373,8 @@ def _text(offset: Offset) -> str:
 def _parse(path: Path, document: Any) -> tuple[QueryIdentity, FailoverState]:
     if not isinstance(document, Mapping):
         raise FailoverFileError(path, _NOT_A_FAILOVER_FILE)
-    if document.get("version") != _VERSION_cluster_monitor:
-        raise FailoverFileError(path, f"{_NOT_A_FAILOVER_FILE}, or of another version than {_VERSION}")
+    if document.get("version") != _FILE_VERSION:
+        raise FailoverFileError(path, f"{_NOT_A_FAILOVER_FILE}, or of another version than {_FILE_VERSION}")
     texts = [document.get(name) for name in ("query", "subscription", "topics", "active")]
     abandoned = document.get("abandoned")
     if not all(isinstance(text, str) and text for text in texts) or not isinstance(abandoned, list):

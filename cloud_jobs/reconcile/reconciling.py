@@ -28,6 +28,7 @@ from cloud_jobs.billing.units import Meter
 from cloud_jobs.billing.usage import reach_at
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
 from cloud_jobs.lake.coverage_log import from_rows
+from cloud_jobs.lake.data_files import StoredFiles
 from cloud_jobs.lake.snapshot_reads import (
     conflicts,
     count_all,
@@ -42,7 +43,6 @@ from cloud_jobs.lake.snapshot_reads import (
     stored_at,
 )
 from cloud_jobs.lake.snapshots import LakeState, Snapshot
-from cloud_jobs.lake.stored_files import StoredFiles
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reconcile.charged import compare_charges, compare_documents, compare_numbers
 from cloud_jobs.reconcile.comparison import (

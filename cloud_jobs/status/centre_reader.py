@@ -21,11 +21,12 @@ from cloud_jobs.config import CloudSettings, ClusterSettings
 from cloud_jobs.derived.outbox import unpublished_since
 from cloud_jobs.errors import CloudError, LakeError, StoreUnavailable
 from cloud_jobs.lake.coverage_log import from_rows
+from cloud_jobs.lake.data_files import StoredFiles, read_stored
 from cloud_jobs.lake.location import error_text
 from cloud_jobs.lake.schemas import TABLES
+from cloud_jobs.lake.snapshot_reads import received_counts
 from cloud_jobs.lake.snapshots import COMPUTED_WITH_FENCES, Covering, covering, fences_number
-from cloud_jobs.lake.stored_files import StoredFiles, read_stored, store_time
-from cloud_jobs.lake.tables import FENCES, INGEST, Lake
+from cloud_jobs.lake.tables import FENCES, INGEST, Condition, Lake, store_time
 from cloud_jobs.lake.transactions import COMMITTED, counter_of, newest_number, stated
 from cloud_jobs.maintenance.erasing import searched
 from cloud_jobs.maintenance.sweeping import listed_data, read_last_run, table_files
@@ -217,7 +218,7 @@ def coverage_status(rows: pa.Table) -> CoverageStatus:
     """What rows of coverage, one for each device stream, come to."""
     with_tombstones = pc.greater(pc.list_value_length(rows["lost"]), 0)
     simple = rows.filter(pc.invert(with_tombstones))
-    received = _counts(simple)
+    received = received_counts(simple)
     missing = simple["head"].to_numpy() - received
     others = [coverage for _, coverage in from_rows(rows.filter(with_tombstones))]
     gaps = [one.missing.count for one in others]
@@ -228,16 +229,6 @@ def coverage_status(rows: pa.Table) -> CoverageStatus:
         declared_lost=sum(one.declared_lost.count for one in others),
         missing=int(missing.sum()) + sum(gaps),
     )
-
-
-def _counts(rows: pa.Table) -> Any:
-    """How many seqs each row has received."""
-    lists = rows["received"].combine_chunks()
-    lists = lists.chunk(0) if isinstance(lists, pa.ChunkedArray) else lists
-    bounds = lists.flatten().to_numpy()
-    until = np.r_[0, np.cumsum(bounds[1::2] - bounds[::2] + 1)]
-    ranges = np.r_[0, np.cumsum(lists.value_lengths().to_numpy() // 2)]
-    return until[ranges[1:]] - until[ranges[:-1]]
 
 
 def _table_status(lake: Lake, table: str, opened: DeltaTable) -> TableStatus:
@@ -288,12 +279,9 @@ def _newest_batch(lake: Lake) -> dict[str, Any] | None:
 
 
 def _batches(lake: Lake, first: int, last: int | None) -> list[dict[str, Any]]:
-    table, wanted = "ingest_batches", {"ingest_number": (first, last)}
-    stored = StoredFiles.of(lake.open(table), table).between("ingest_number", first, last)
-    names = TABLES[table].schema.names
-    return [
-        row for path in stored.paths for row in read_stored(lake.files(table), table, path, names, wanted).to_pylist()
-    ]
+    where: list[Condition] = [("ingest_number", ">=", first)]
+    where += [] if last is None else [("ingest_number", "<=", last)]
+    return [*lake.rows("ingest_batches", where=where).to_pylist()]
 
 
 def _quarantined(lake: Lake) -> dict[str, int]:

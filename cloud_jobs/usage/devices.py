@@ -15,10 +15,9 @@ from pyarrow.fs import FileSystem
 
 from cloud_jobs.derived.fences import EVERYTHING, FenceChange
 from cloud_jobs.lake.coverage import SeqRanges, TenantDevice
+from cloud_jobs.lake.data_files import DataFile, Range, StoredFiles, day_of, stored_rows, write_data_files
 from cloud_jobs.lake.erasures import Erasures
 from cloud_jobs.lake.schemas import LATE_POSITIONS, OBSERVED, QUANTITIES, QUARTERS, USAGE, WHOLE_DEVICE
-from cloud_jobs.lake.stored_files import Range, StoredFiles, stored_rows
-from cloud_jobs.lake.tables import DataFile, day_of, write_data_files
 from cloud_jobs.lake.values import NO_RECORDS, counters_texts, unreadable_text
 from cloud_jobs.reference.tables import FenceVersions
 from cloud_jobs.usage.metering import QUARTER_MS, Metered, MeterRules, meter

@@ -19,10 +19,10 @@ from pyspark.sql import SparkSession
 
 from cloud_jobs.derived.fences import EVERYTHING, FenceChange, changes_since
 from cloud_jobs.derived.incremental import Increment, commit_written, next_increment, records_behind
+from cloud_jobs.lake.data_files import StoredFiles, read_stored
 from cloud_jobs.lake.erasures import Erasures, read_erasures
 from cloud_jobs.lake.schemas import USAGE
 from cloud_jobs.lake.snapshots import note_fences, note_tracks
-from cloud_jobs.lake.stored_files import StoredFiles, read_stored
 from cloud_jobs.lake.tables import FENCES, TRACKS, Lake
 from cloud_jobs.lake.transactions import stated
 from cloud_jobs.reference.tables import fences_in

@@ -15,7 +15,7 @@ from pyarrow.fs import FileSystem
 
 from cloud_jobs.derived.fences import FenceChange
 from cloud_jobs.lake.coverage import TenantDevice
-from cloud_jobs.lake.stored_files import Range, stored_rows
+from cloud_jobs.lake.data_files import Range, stored_rows
 from cloud_jobs.lake.values import ODOMETER, dropped_messages, encoded, is_customer_event, odometer_m
 from geo.spatial.ragged import Bools, Floats, Ints, distinct, expand, run_starts
 from waybill.record import (

@@ -23,9 +23,10 @@ import structlog
 from cloud_jobs.errors import CommitConflict, Fenced
 from cloud_jobs.job_settings import VerdictSettings
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
+from cloud_jobs.lake.data_files import write_data_files
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.snapshots import COVERED_COMMIT
-from cloud_jobs.lake.tables import Lake, write_data_files
+from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number, stated
 from cloud_jobs.verdicts.deciding import (
     ASKED_ROWS,

@@ -18,9 +18,9 @@ from deltalake import DeltaTable
 
 from cloud_jobs.errors import CommitConflict, Fenced
 from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.data_files import StoredFiles, stored_rows, write_data_files
 from cloud_jobs.lake.schemas import TABLES
-from cloud_jobs.lake.stored_files import StoredFiles, stored_rows
-from cloud_jobs.lake.tables import Lake, write_data_files
+from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
 from geo.alerts import Alert, MalformedAlert, decode_alert
 from geo.spatial import DayEvent, is_identified_by
@@ -45,8 +45,7 @@ class OpenedTable(NamedTuple):
 
     def since(self, commit: int, until: int) -> pa.Table:
         """The rows that the commits after one, up to another, brought."""
-        ranges = {"commit_number": (commit + 1, until)}
-        return self._read(self._stored.between("commit_number", commit + 1, until), ranges)
+        return self._read(self._stored, {"commit_number": (commit + 1, until)})
 
     def of_devices(self, days: Collection[date], devices: Collection[TenantDevice]) -> list[Row]:
         """All rows of some devices on some days."""
@@ -70,11 +69,9 @@ class OpenedTable(NamedTuple):
         return StoredFiles.of(self.opened, self.name)
 
     def _read(self, stored: StoredFiles, ranges: dict[str, tuple[Any, Any]]) -> pa.Table:
-        schema, files = TABLES[self.name].schema, self.lake.files(self.name)
+        schema = TABLES[self.name].schema
         with self.lake.damage_as_error(self.name):
-            parts = [
-                part for path in stored.paths for part in stored_rows(files, self.name, path, schema.names, ranges)
-            ]
+            parts = stored.rows(self.lake.files(self.name), schema.names, ranges)
             return pa.concat_tables([schema.empty_table(), *(part.cast(schema) for part in parts)])
 
 

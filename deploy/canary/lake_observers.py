@@ -15,9 +15,9 @@ from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts import Contracts, NetAndTax
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.lake.coverage import DeviceStream, TenantDevice
+from cloud_jobs.lake.data_files import StoredFiles, read_stored
 from cloud_jobs.lake.snapshot_reads import reference_rows, usage_rows
 from cloud_jobs.lake.snapshots import LakeState, newest_state
-from cloud_jobs.lake.stored_files import StoredFiles, read_stored
 from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import counter_of, newest_number
 from cloud_jobs.reference.checks import LakeBills

@@ -10,7 +10,7 @@ import pytest
 
 from cloud_jobs.derived.incremental import commit_written, next_increment, records_behind
 from cloud_jobs.errors import CommitConflict, OtherRecords
-from cloud_jobs.lake.stored_files import StoredFiles, read_stored
+from cloud_jobs.lake.data_files import StoredFiles, read_stored
 from cloud_jobs.lake.tables import Lake
 from tests.system.lake_of_fixes import NOON, LakeFix, derive, ingest, lake_of
 

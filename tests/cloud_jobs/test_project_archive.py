@@ -19,7 +19,7 @@ ON_EXECUTORS = (
     "cloud_jobs.ingest.micro_batch",
     "cloud_jobs.ingest.parts",
     "cloud_jobs.derived.incremental",
-    "cloud_jobs.lake.tables",
+    "cloud_jobs.lake.data_files",
     "cloud_jobs.proximity.encounters",
     "cloud_jobs.proximity.encounters",
     "cloud_jobs.pulsar_source",

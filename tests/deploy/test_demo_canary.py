@@ -13,7 +13,7 @@ from rich.console import Console
 
 from cloud_jobs.billing.contracts import CANARY
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
-from cloud_jobs.lake.tables import write_data_files
+from cloud_jobs.lake.data_files import write_data_files
 from deploy.canary.ledger import HopColour
 from deploy.canary.status import CanaryStatus
 from deploy.demo.audit import Audit, ingested_records

@@ -13,9 +13,10 @@ import pyarrow as pa
 from cloud_jobs.derived.incremental import commit_written, next_increment
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.coverage_log import CoverageFile, CoverageWriter
+from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.schemas import RECORDS, TABLES
-from cloud_jobs.lake.tables import INGEST, DataFile, Lake, write_data_files
+from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
 from cloud_jobs.lake.values import content_bytes
 from tests.cloud_jobs.publications import rows_of

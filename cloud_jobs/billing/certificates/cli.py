@@ -30,8 +30,7 @@ from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.snapshot_reads import reference_table
 from cloud_jobs.lake.snapshots import newest_state
-from cloud_jobs.lake.stored_files import checked_time
-from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.tables import Lake, checked_time
 from cloud_jobs.terminal import Column, FittedTable, cloud_errors_as_messages, device_of, screen
 from geo.reference.moments import stamp
 from waybill.settings import read_file

@@ -30,6 +30,7 @@ from cloud_jobs.billing.contracts.published import EPOCH, micros, moment_of
 from cloud_jobs.billing.rating.cells_of_usage import quarters_of
 from cloud_jobs.billing.usage import Reach, reach_at, tracks_at
 from cloud_jobs.lake.coverage import Coverage, SeqRanges, TenantDevice
+from cloud_jobs.lake.data_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.erasures import Erasures
 from cloud_jobs.lake.schemas import LATE_POSITIONS, OBSERVED, QUARTERS, WHOLE_DEVICE
 from cloud_jobs.lake.snapshot_reads import (
@@ -42,7 +43,6 @@ from cloud_jobs.lake.snapshot_reads import (
     usage_rows,
 )
 from cloud_jobs.lake.snapshots import LakeState, tracks_number
-from cloud_jobs.lake.stored_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.values import OdometerWay, encoded
 from cloud_jobs.reference.tables import FenceVersions, parsed

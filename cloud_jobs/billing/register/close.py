@@ -61,10 +61,11 @@ from cloud_jobs.billing.register.tables import (
 )
 from cloud_jobs.billing.units import Meter
 from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.snapshot_reads import miscounted, reference_rows, usage_rows, usage_rows_each, used_devices
 from cloud_jobs.lake.snapshots import LakeState, Snapshot
-from cloud_jobs.lake.tables import DataFile, Lake, row_fault_as_error, write_data_files
+from cloud_jobs.lake.tables import Lake, row_fault_as_error
 
 # Python's search for cycles of objects, put off while much is made that has none.
 

@@ -35,8 +35,7 @@ from cloud_jobs.billing.register.terminal import (
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.snapshots import read_snapshot, take_snapshot
-from cloud_jobs.lake.stored_files import checked_time
-from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.tables import Lake, checked_time
 from cloud_jobs.reference.tables import reference_taken_at
 from cloud_jobs.terminal import cloud_errors_as_messages, screen
 from geo.reference.moments import stamp

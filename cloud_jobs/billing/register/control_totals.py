@@ -22,11 +22,11 @@ from cloud_jobs.billing.rating.charges import WITHOUT_ZONE
 from cloud_jobs.billing.units import Meter
 from cloud_jobs.billing.usage import MAX_SEGMENT
 from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.data_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.erasures import Erasure, Erasures, records_and_erasures
 from cloud_jobs.lake.schemas import WHOLE_DEVICE
 from cloud_jobs.lake.snapshot_reads import of_devices
 from cloud_jobs.lake.snapshots import LakeState
-from cloud_jobs.lake.stored_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.values import is_customer_event
 

@@ -36,8 +36,9 @@ from cloud_jobs.billing.register.errors import (
 from cloud_jobs.billing.register.ledger import BESIDE, IssuedDocument, Ledger, Numbering
 from cloud_jobs.billing.register.tables import Register, document_row, in_parts, missing_closing
 from cloud_jobs.errors import CommitConflict, CommitFailed, Fenced
+from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import TABLES
-from cloud_jobs.lake.tables import DataFile, Lake, write_data_files
+from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
 
 Row = dict[str, Any]

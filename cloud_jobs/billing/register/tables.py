@@ -26,8 +26,8 @@ from cloud_jobs.billing.register.closing import Closing, ClosingState, PeriodKey
 from cloud_jobs.billing.register.errors import RegisterDamaged, UnknownDocument
 from cloud_jobs.billing.register.ledger import BESIDE, IssuedDocument, Ledger, Numbering
 from cloud_jobs.billing.units import Meter
+from cloud_jobs.lake.data_files import Range, StoredFiles, read_stored, stored_rows
 from cloud_jobs.lake.schemas import CERTIFICATES, CHARGE_KEY, RATED_LINES, TABLES
-from cloud_jobs.lake.stored_files import Range, StoredFiles, read_stored, stored_rows
 from cloud_jobs.lake.tables import Lake, row_fault_as_error
 
 if TYPE_CHECKING:

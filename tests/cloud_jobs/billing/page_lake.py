@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
+from cloud_jobs.lake.data_files import write_data_files
 from cloud_jobs.lake.snapshots import fences_number, note_tracks
-from cloud_jobs.lake.tables import FENCES, INGEST, TRACKS, Lake, write_data_files
+from cloud_jobs.lake.tables import FENCES, INGEST, TRACKS, Lake
 from cloud_jobs.lake.transactions import counter_of, newest_number
 from cloud_jobs.reference.files import read_reference
 from edge_agent.intake.messages import parse_message

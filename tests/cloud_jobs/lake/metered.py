@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from cloud_jobs.derived.incremental import commit_written, next_increment
 from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.data_files import write_data_files
 from cloud_jobs.lake.schemas import USAGE
-from cloud_jobs.lake.tables import Lake, write_data_files
+from cloud_jobs.lake.tables import Lake
 
 HOUR = datetime(2026, 1, 5, 12, tzinfo=UTC)
 DEVICE = TenantDevice("acme", "d")

@@ -13,8 +13,9 @@ import pytest
 from cloud_jobs.errors import CommitFailed, Fenced
 from cloud_jobs.job_settings import MaintenanceSettings
 from cloud_jobs.lake.appending import AppendedTable
+from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import RECORDS
-from cloud_jobs.lake.tables import INGEST, DataFile, Lake, write_data_files
+from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import next_number
 from cloud_jobs.maintenance.job import Maintenance
 from tests.cloud_jobs.ingest.centre import new_lake

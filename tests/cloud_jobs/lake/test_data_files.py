@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
 
+from cloud_jobs.lake.data_files import DataFile, read_data_file, write_data_files
 from cloud_jobs.lake.schemas import RECORDS
-from cloud_jobs.lake.tables import DataFile, read_data_file, write_data_files
 from tests.examples import examples
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)

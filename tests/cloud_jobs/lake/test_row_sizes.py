@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.lake import tables as row_sizes
-from cloud_jobs.lake.tables import in_pieces, text_lengths
+from cloud_jobs.lake import data_files as row_sizes
+from cloud_jobs.lake.data_files import in_pieces, text_lengths
 
 texts = st.lists(st.none() | st.text(max_size=30), max_size=60)
 

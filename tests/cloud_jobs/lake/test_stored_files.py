@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.lake.stored_files import StoredFiles
+from cloud_jobs.lake.data_files import StoredFiles
 
 spans = st.tuples(st.integers(0, 40), st.integers(0, 6)).map(lambda one: (one[0], one[0] + one[1]))
 

@@ -10,7 +10,8 @@ import pytest
 from deltalake import DeltaTable
 
 from cloud_jobs.errors import Fenced
-from cloud_jobs.lake.tables import DataFile, Lake
+from cloud_jobs.lake.data_files import DataFile
+from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import commit_files, newest_number, next_number
 from tests.cloud_jobs.lake.test_data_files import row, written
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.schemas import USAGE
-from cloud_jobs.lake.snapshot_reads import rows_in_force, rows_with_usage
+from cloud_jobs.lake.snapshot_reads import rows_in_force
 from tests.cloud_jobs.lake.metered import HOUR
 from tests.usage_rows import usage_row
 
@@ -46,16 +46,3 @@ def test_two_results_of_one_commit_are_no_usage() -> None:
         rows_in_force(pa.Table.from_pylist(rows, USAGE))
     after = usage_row("d", HOUR, distance_mm=3, commit_number=2)
     assert rows_in_force(pa.Table.from_pylist([*rows, after], USAGE)).to_pylist()[0]["distance_mm"][0] == 3
-
-
-def test_only_rows_without_quantities_and_without_records_are_left_out() -> None:
-    kept = [
-        usage_row("a", HOUR, seq_ranges='{"7":[[1,2]]}'),
-        usage_row("b", HOUR, crossings=[0, 0, 0, 1]),
-        usage_row("c", HOUR, duration_ms=[0, 1, 0, 0], seq_ranges='{"7":[[1,2]]}'),
-    ]
-    rows = pa.Table.from_pylist([usage_row("a", HOUR, "gone"), *kept, usage_row("d", HOUR)], schema=USAGE)
-    assert [row["device"] for row in rows_with_usage(rows.slice(0)).to_pylist()] == ["a", "b", "c"]
-    assert rows_with_usage(rows.slice(1)).num_rows == 3
-    assert rows_with_usage(rows.slice(1, 3)).equals(rows.slice(1, 3))
-    assert rows_with_usage(USAGE.empty_table()).num_rows == 0

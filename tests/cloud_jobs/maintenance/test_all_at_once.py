@@ -105,7 +105,7 @@ class Reader:
             self._scheduler.step("reader")
             erased = read_erasures(self._lake).before("acme", "d") is not None
             self._scheduler.step("reader")
-            rows = self._lake.dataset("records", opened).to_table(columns=["tenant", "device", "seq", "kind"])
+            rows = self._lake.rows("records", ["tenant", "device", "seq", "kind"], opened=opened)
             ids = [(row["tenant"], row["device"], row["seq"]) for row in rows.to_pylist()]
             assert len(ids) == len(set(ids)), "a record is there twice"
             found = rows["kind"].to_pylist().count("position")

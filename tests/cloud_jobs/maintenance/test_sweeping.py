@@ -12,9 +12,10 @@ import pytest
 from cloud_jobs.derived.incremental import commit_written, next_increment
 from cloud_jobs.errors import CommitFailed
 from cloud_jobs.ingest.micro_batch import CrashPoint
+from cloud_jobs.lake.data_files import write_data_files
 from cloud_jobs.lake.schemas import USAGE
 from cloud_jobs.lake.snapshots import fences_number, note_fences
-from cloud_jobs.lake.tables import FENCES, Lake, write_data_files
+from cloud_jobs.lake.tables import FENCES, Lake
 from tests.cloud_jobs.ingest.centre import batch, check, new_ingest, new_lake, take_in
 from tests.cloud_jobs.maintenance.upkeep import folder_of, make_older, parquet_files, run
 from waybill.record import IntervalSet
@@ -60,7 +61,7 @@ def test_replaced_files_stay_for_those_who_still_read_them(lake: Lake) -> None:
     make_older(parquet_files(lake), 3 * DAY_S)
     made = run(lake)
     assert (made.tables[0].orphans, made.tables[0].replaced_files) == (0, 0)
-    assert lake.dataset("records", reading).count_rows() == 3
+    assert lake.rows("records", opened=reading).num_rows == 3
     assert run(lake, removed_files_kept_hours=0).tables[0].replaced_files == 3
     assert len(parquet_files(lake)) == 1
     assert check(lake) == IntervalSet([(1, 3)])

@@ -6,8 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.data_files import StoredFiles
 from cloud_jobs.lake.erasures import Erasures
-from cloud_jobs.lake.stored_files import StoredFiles
 from cloud_jobs.usage.devices import device_groups, wanted_files
 from tests.cloud_jobs.usage.test_any_order import START
 from tests.system.lake_of_fixes import LakeFix, ingest, lake_of

@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from cloud_jobs.geofence.event_revisions import EventRules
 from cloud_jobs.job_settings import VerdictSettings
+from cloud_jobs.lake.data_files import write_data_files
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.snapshots import COVERED_COMMIT
-from cloud_jobs.lake.tables import COVERS, Lake, write_data_files
+from cloud_jobs.lake.tables import COVERS, Lake
 from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
 from cloud_jobs.verdicts.job import VerdictRun, give_verdicts, open_alerts_file
 from cloud_jobs.verdicts.subscription import CollectedAlerts, TopicAlert, collect_alerts

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from cloud_jobs.__main__ import app
 from cloud_jobs.errors import CommitConflict
 from cloud_jobs.job_settings import VerdictSettings
-from cloud_jobs.lake.tables import DataFile, write_data_files
+from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.verdicts import job
 from cloud_jobs.verdicts.job import give_verdicts
 from cloud_jobs.verdicts.run import verdict_message

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from cloud_jobs.lake.coverage import TenantDevice
-from cloud_jobs.lake.stored_files import read_stored
+from cloud_jobs.lake.data_files import read_stored
 from cloud_jobs.maintenance.compaction import FileLimits, Rewriter
 from cloud_jobs.maintenance.sweeping import table_files
 from deploy.canary.lake_observers import DeviceRecords

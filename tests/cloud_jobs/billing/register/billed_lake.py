@@ -15,9 +15,10 @@ from cloud_jobs.billing.register.closing import Closing, Days
 from cloud_jobs.billing.register.operations import Clerk, PostingResult, adjust_period, issue_period
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
+from cloud_jobs.lake.data_files import write_data_files
 from cloud_jobs.lake.schemas import QUANTITIES
 from cloud_jobs.lake.snapshots import take_snapshot
-from cloud_jobs.lake.tables import Lake, write_data_files
+from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import counter_of
 from tests.cloud_jobs.billing.contracts.makers import rows
 from tests.system.lake_of_fixes import commit_ingest, derive, records_table

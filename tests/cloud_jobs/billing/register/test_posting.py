@@ -30,8 +30,9 @@ from cloud_jobs.billing.register.operations import (
     void_invoice,
 )
 from cloud_jobs.billing.register.tables import Register, closing_row
+from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import TABLES
-from cloud_jobs.lake.tables import DataFile, Lake, write_data_files
+from cloud_jobs.lake.tables import Lake
 from tests.cloud_jobs.billing.register.closings import MARCH, NOW, closing_of
 
 DAYS = (MARCH.first_day, MARCH.last_day)
