@@ -80,27 +80,6 @@ def test_folders_are_those_beside_the_file_wherever_the_command_is_called(
     assert (other.lake, other.checkpoints) == ("s3://lake/a", Path("/notes"))
 
 
-@pytest.mark.parametrize("topic", ["non-persistent://{tenant}/telemetry-eu/batches", "{tenant}/batches", "a//b", ""])
-def test_what_is_no_topic_is_refused_where_it_is_set(topic: str) -> None:
-    with pytest.raises(ValidationError, match="topics"):
-        CloudSettings.model_validate(FACTS | {"ingest": {"topics": [topic]}})
-
-
-def test_a_standalone_cluster_that_runs_anybody_s_code_is_named(tmp_path: Path) -> None:
-    secret, file = tmp_path / "secret", tmp_path / "cloud.toml"
-    spark = '[reference]\nunsigned = true\n[spark]\nmaster = "spark://10.0.0.5:7077"\n'
-    file.write_text(LEAST + spark)
-    done = CliRunner().invoke(app, ["check-config", "-c", str(file)])
-    assert (done.exit_code, "may run anybody's code" in done.stderr) == (0, True)
-    file.write_text(f'{LEAST}{spark}secret_file = "{secret}"\n')
-    done = CliRunner().invoke(app, ["check-config", "-c", str(file)])
-    assert (done.exit_code, "spark.secret_file: " in done.stderr) == (78, True)
-    secret.touch(0o600)
-    secret.write_text("0123456789abcdef")
-    done = CliRunner().invoke(app, ["check-config", "-c", str(file)])
-    assert (done.exit_code, "warning" in done.stderr) == (0, False)
-
-
 BATCHES = ["persistent://{tenant}/telemetry-north/batches", "persistent://beta/telemetry-south.2/batches"]
 
 

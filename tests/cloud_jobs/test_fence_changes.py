@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cloud_jobs.derived.fences import MAX_CHANGES, FenceChange, changes_between
+from cloud_jobs.derived.fences import FenceChange, changes_between
 from geo.spatial.activity import FOREVER_MS
 from geo.spatial.event_ids import DAY_MS
 
@@ -61,8 +61,3 @@ def test_a_gate_matters_along_its_line_and_over_the_antimeridian_everywhere(
     }
     (change,) = changes_between(fences(), fences(gate), REACH_MS)
     assert change[2:] == box
-
-
-def test_many_changes_are_taken_for_one() -> None:
-    (change,) = changes_between(fences(), fences(*(square(f"f{at}", at) for at in range(MAX_CHANGES + 1))), REACH_MS)
-    assert change[2:] == (0, 0, MAX_CHANGES + 1, 1)

@@ -66,17 +66,3 @@ def test_a_correction_that_cannot_be_used_is_named_and_the_version_stays_as_it_w
     found = published_fences([row_of("fence", "a", feature(id="a")), row_of("fence", "a", feature(0.0, id="a"), 1)])
     assert [fence.id for fence in parse_fences(found.features).fences] == ["a"]
     assert [refused.publication_id for refused in found.refused] == [publication_id(1)]
-
-
-def test_a_fence_that_stands_stays_when_a_gate_of_its_id_is_published_later_from_an_earlier_time() -> None:
-    line = {"type": "LineString", "coordinates": [[0, 0], [1, 1]]}
-    gate = feature(id="a", gate=True) | {"geometry": line}
-    standing = row_of("fence", "a", feature(id="a", effective_from="2026-01-05T00:00:00Z"))
-    (refused,) = published_fences([standing, row_of("fence", "a", gate, 1)]).refused
-    assert "gate" in refused.reason
-    found = published_fences([standing, row_of("fence", "a", gate, 1), row_of("fence", "a", feature(2.0, id="a"), 2)])
-    assert found.refused == (), "it was corrected"
-    assert [fence.shape.bounds[2] for fence in parse_fences(found.features).fences] == [2.0, 1.0]
-    mistaken = published_fences([row_of("fence", "a", gate), row_of("fence", "a", feature(id="a"), 1)])
-    assert mistaken.refused == ()
-    assert len(parse_fences(mistaken.features).fences) == 1

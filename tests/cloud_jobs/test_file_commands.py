@@ -84,12 +84,6 @@ def test_what_is_malformed_is_named_with_its_line_and_hides_nothing(tmp_path: Pa
     assert "line 2" not in said
 
 
-def test_a_gap_longer_than_the_limit_is_not_measured(tmp_path: Path) -> None:
-    rows, said = run(tmp_path, "measure", "--max-gap-s", "59")
-    assert all(float(row[2]) == 0 for row in rows[1:])
-    assert "unknown" in said
-
-
 def test_encounters_names_each_pair_once_in_text_order(tmp_path: Path) -> None:
     fixes = "device_id,t_ms,lat,lon\n" + "".join(
         f"{name},{t},50.0,{10 + at / 1000}\n" for at, name in enumerate(["b", "a", "10"]) for t in (0, 60_000)
@@ -134,33 +128,6 @@ def test_the_exit_status_says_whether_all_was_used_and_a_failure_leaves_the_old_
 def test_a_file_of_which_nothing_can_be_used_is_refused_and_says_why(tmp_path: Path, fixes: bytes, said: str) -> None:
     done = measured(tmp_path, fixes, GOOD_FENCES)
     assert (done.exit_code, said in done.stderr, (tmp_path / "out.csv").exists()) == (1, True, False)
-
-
-@pytest.mark.parametrize(("unit", "factor"), [("seconds", 1), ("microseconds", 1_000_000)])
-def test_a_device_whose_times_are_in_another_unit_is_refused_and_the_others_are_measured(
-    tmp_path: Path, unit: str, factor: int
-) -> None:
-    times = range(1_767_600_000, 1_767_600_300, 60)
-    rows = [f"good,{time * 1_000},50.005,{9.995 + at / 500}\n" for at, time in enumerate(times)]
-    rows += [f"other,{time * factor},50.005,{9.995 + at / 500}\n" for at, time in enumerate(times)]
-    done = measured(tmp_path, ("device_id,t_ms,lat,lon\n" + "".join(rows)).encode(), GOOD_FENCES)
-    assert done.exit_code == 3, done.output
-    assert f"fixes.csv: line 7: device 'other': t_ms holds {unit} (" in done.stderr
-    with (tmp_path / "out.csv").open(encoding="utf-8", newline="") as file:
-        assert {row[0] for row in csv.reader(file)} == {"device_id", "good"}
-    places = ["--fixes", str(tmp_path / "fixes.csv"), "--out", str(tmp_path / "met.csv")]
-    done = CliRunner().invoke(app, ["encounters", *places, "--distance-m", "500"])
-    assert (done.exit_code, "device 'other'" in done.stderr) == (3, True)
-
-
-def test_fixes_that_are_nowhere_near_a_fence_are_said_to_be_with_the_places_of_both(tmp_path: Path) -> None:
-    swapped = b"device_id,t_ms,lon,lat\na,0,50.005,9.995\na,60000,50.005,10.005\n"
-    done = measured(tmp_path, swapped, GOOD_FENCES)
-    assert done.exit_code == 0
-    assert "no fence is where a fix is: fixes lie at lat 9.9950 to 10.0050" in done.stderr
-    assert "no fence is where" not in measured(tmp_path, GOOD_FIXES, GOOD_FENCES).stderr
-    kept = measured(tmp_path, b"device_id,t_ms,lat,lon\na,0,0,0\n", GOOD_FENCES)
-    assert "no fix was kept" in kept.stderr
 
 
 def test_a_fence_in_latitude_longitude_order_is_named_where_fixes_show_it(tmp_path: Path) -> None:

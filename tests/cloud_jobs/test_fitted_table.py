@@ -62,9 +62,3 @@ def test_texts_fold_before_columns_go_and_the_least_goes_first() -> None:
     narrow = shown(documents("wrong buyer", NUMBER), 62)
     assert "Left out, for want of room: net, of." in narrow
     assert "wrong" in narrow
-
-
-def test_brackets_in_a_name_are_no_markup() -> None:
-    table = FittedTable(Column("device"))
-    table.add("[red]van[/red]")
-    assert "[red]van[/red]" in shown(table, 40)

@@ -38,12 +38,6 @@ def test_the_latest_publication_holds_in_whatever_order_rows_are_read(said: list
     assert prices(in_force(rows, usable)) == [said[-1]]
 
 
-def test_versions_are_distinguished_by_their_instants_however_they_are_written() -> None:
-    same = tariff("2", effective_from="2026-01-01T01:00:00+01:00")
-    later = tariff("3", effective_from="2026-02-01T00:00:00Z")
-    assert prices(found(tariff("1"), later, same)) == ["2", "3"]
-
-
 @pytest.mark.parametrize(
     ("kind", "good", "bad"),
     [

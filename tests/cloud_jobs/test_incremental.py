@@ -55,14 +55,6 @@ def test_the_first_run_covers_everything_and_one_without_new_records_nothing(lak
     assert (behind(lake), bool(next_increment(lake, "usage"))) == ((1, 0, 0), False)
 
 
-def test_each_table_is_as_far_as_its_own_commits_say(lake: Lake) -> None:
-    ingest(lake, [fix(1)])
-    derive(lake, "usage")
-    ingest(lake, [fix(2)])
-    assert (behind(lake), new_seqs(lake)) == ((1, 1, 1), [2])
-    assert (behind(lake, "encounters"), new_seqs(lake, "encounters")) == ((0, 2, 2), [1, 2])
-
-
 def test_a_run_that_lags_behind_compaction_and_vacuum_goes_on(lake: Lake) -> None:
     ingest(lake, [fix(1), fix(2, 1)])
     derive(lake, "usage")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,12 +14,11 @@ from structlog.testing import capture_logs
 
 from cloud_jobs import jobs, proximity, usage
 from cloud_jobs.config import CloudSettings, ReferenceSettings
-from cloud_jobs.errors import LakeError, NotPublished, StoreUnavailable
-from cloud_jobs.job_settings import MetricsSettings, UsageSettings
+from cloud_jobs.errors import NotPublished, StoreUnavailable
+from cloud_jobs.job_settings import UsageSettings
 from cloud_jobs.proximity.job import TABLE, ProximityRun
 from cloud_jobs.reference.tables import CollectedReference
 from cloud_jobs.usage.job import UsageRun
-from deploy.local.ports import free_port
 from tests.system.lake_of_fixes import derive
 
 CLUSTER = {"name": "hq", "service_url": "pulsar://hq:6650", "admin_url": "http://hq:8080"}
@@ -109,34 +106,11 @@ def test_one_tenants_topic_that_fails_keeps_no_other_tenants_events_back(centre:
     assert centre.events == ["waybill-proximity", "run", "1 to encounters", "stopped"]
 
 
-def test_a_lake_that_is_not_there_is_named_and_not_begun(centre: Centre, tmp_path: Path) -> None:
-    settings = centre.settings.model_copy(update={"lake": str(tmp_path / "elsewhere")})
-    with pytest.raises(LakeError, match=r"there is no lake .*elsewhere"):
-        jobs.run_proximity(settings)
-    assert (centre.events, (tmp_path / "elsewhere").exists()) == ([], False)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_following_goes_on_until_a_signal_and_ends_after_the_run(centre: Centre, number: signal.Signals) -> None:
     centre.last_run, centre.signal = 2, number
     jobs.run_proximity(centre.settings, follow=True)
     assert centre.events == ["waybill-proximity", *["run", "1 to encounters"] * 2, "stopped"]
-
-
-def test_a_job_that_follows_serves_what_it_did(centre: Centre) -> None:
-    port, shown = free_port(), list[str]()
-    centre.settings = centre.settings.model_copy(update={"metrics": MetricsSettings(proximity_port=port)})
-    centre.last_run = 2
-    jobs.run_proximity(centre.settings, lambda _: shown.append(metrics_at(port)), follow=True)
-    _, second = shown
-    assert 'waybill_jobs_runs_total{command="proximity",outcome="computed"} 1.0' in second, "the second goes on"
-    assert 'waybill_jobs_published_rows_total{command="proximity"} 1.0' in second
-
-
-def metrics_at(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        found: bytes = answer.read()
-        return found.decode()
 
 
 def test_usage_follows_like_the_others_with_reference_data_in_each_run_and_outlives_a_silent_store(

@@ -102,19 +102,6 @@ def test_since_when_rows_wait_is_known_from_the_first_attempt_on_until_they_are_
     assert outbox.waiting_since() is None
 
 
-def test_what_a_topic_did_not_take_stays_due_with_all_of_its_commit(outbox: Outbox) -> None:
-    topic = Topic()
-    add(outbox, "a")
-    outbox.flush(topic.send)
-    add(outbox, "b", "c")
-    topic.fails_after = 1
-    with pytest.raises(NotPublished):
-        outbox.flush(topic.send)
-    topic.fails_after = None
-    assert outbox.flush(topic.send) == 2
-    assert set(topic.ids) == {"a", "b", "c"}
-
-
 def test_a_table_that_is_begun_anew_or_brought_back_from_a_copy_is_published_with_the_same_note(
     outbox: Outbox, tmp_path: Path
 ) -> None:

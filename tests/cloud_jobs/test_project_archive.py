@@ -6,10 +6,9 @@ import os
 import subprocess
 import sys
 import sysconfig
-import time
 from pathlib import Path
 
-from cloud_jobs.project_archive import PROJECT_PACKAGES, archive_bytes, write_project_archive
+from cloud_jobs.project_archive import PROJECT_PACKAGES, write_project_archive
 from cloud_jobs.spark import EXECUTOR_PACKAGES
 
 # What is pickled by name into tasks: the source, and the parts of the jobs that run on executors.
@@ -62,14 +61,3 @@ def test_what_executors_run_is_imported_from_the_archive_alone(tmp_path: Path) -
     assert all(place.startswith(f"{archive}/") for place in places.split(";"))
     needed = set(imported.split(";")) - {"pyspark"}
     assert needed <= set(EXECUTOR_PACKAGES), "each package that executors import is looked for when a job starts"
-
-
-def test_the_same_code_is_the_same_archive_and_other_code_another(tmp_path: Path) -> None:
-    package = tmp_path / "package"
-    package.mkdir()
-    (package / "__init__.py").write_text("one = 1\n")
-    first = archive_bytes({"package": package})
-    os.utime(package / "__init__.py", (time.time() - 9_999, time.time() - 9_999))
-    assert archive_bytes({"package": package}) == first
-    (package / "__init__.py").write_text("one = 2\n")
-    assert archive_bytes({"package": package}) != first

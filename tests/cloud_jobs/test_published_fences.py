@@ -6,14 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from cloud_jobs.derived.fences import changes_between
 from cloud_jobs.errors import CloudError
 from cloud_jobs.geofence.event_revisions import EventRules
 from cloud_jobs.lake.schemas import WHOLE_DEVICE
-from cloud_jobs.reference.tables import parse_fences
 from geo.reference.in_force import published_fences
 from geo.spatial import TrackSettings
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, rules
@@ -55,20 +51,3 @@ def test_with_a_fence_that_cannot_be_used_nothing_is_computed(bad: str) -> None:
         EventRules.of([square("square"), bad], TrackSettings(), centre.rules.events)
     with pytest.raises(CloudError, match="cannot be used"):
         usage_zones((square("square"), bad))
-
-
-spaces = st.sampled_from([" ", "\n", "\r\n", "\t", "\n\n "])
-names = st.text('ab\u2028\n\r\x85\\"', min_size=1, max_size=4)
-
-
-@given(st.lists(st.tuples(names, st.integers(0, 5), spaces), max_size=5))
-def test_a_feature_on_a_line_is_the_feature_that_was_published(written: list[tuple[str, int, str]]) -> None:
-    bodies = [
-        json.dumps(json.loads(square(f"f{at}", lon, note=name)), ensure_ascii=False, indent=1).replace("\n", space)
-        for at, (name, lon, space) in enumerate(written)
-    ]
-    found = published_fences(rows(*bodies))
-    assert [json.loads(one) for one in found.features] == [json.loads(body) for body in bodies]
-    assert all("\n" not in one for one in found.features)
-    assert changes_between(found.features, tuple(bodies), 0) == []
-    assert len(parse_fences(found.features).fences) == len(bodies)

@@ -19,7 +19,6 @@ from tests.cloud_jobs.billing.contracts.makers import account, device, kind_of, 
 from tests.cloud_jobs.publications import row_of
 from tests.identity.operators import operator, operators_file
 from tests.system.lake_of_fixes import square
-from tests.tokens import token_file
 from waybill.identity.signatures import NewOperator
 from waybill.pulsar import cluster_clock
 from waybill.pulsar.cluster_clock import ClockDiffers
@@ -154,25 +153,6 @@ def test_a_tenants_own_key_publishes_its_own_accounts_alone(tmp_path: Path, publ
         assert "no-right: the key of acme clerk may not speak for" in done.stderr
 
 
-def test_without_a_key_nothing_is_published_but_where_everything_is_taken(tmp_path: Path, published: Published) -> None:
-    assert "--key FILE" in put(tmp_path, tariff(price()), key=False).stderr
-    assert published.keys == []
-    assert put(tmp_path, tariff(price()), key=False, trusted="unsigned = true").exit_code == 0
-    assert published.signing is None
-
-
-def test_a_token_that_has_ended_is_named_before_anybody_is_asked(
-    tmp_path: Path, published: Published, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.undo()
-    monkeypatch.setattr(reference_publisher, "publish", published.publish)
-    file = token_file(tmp_path, "publisher", ends_in_s=-1)
-    done = put(tmp_path, legal_entity(), trusted=f'{TRUSTED}\n[access]\ntoken_file = "{file}"')
-    assert (done.exit_code, published.keys) == (1, [])
-    assert f"token of publisher in {file} ended at" in done.stderr
-    assert "waybill pki token ROLE" in done.stderr
-
-
 def test_a_machine_whose_clock_is_wrong_publishes_nothing(
     tmp_path: Path, published: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,16 +170,3 @@ def test_a_machine_whose_clock_is_wrong_publishes_nothing(
     done = put(tmp_path, legal_entity())
     assert (done.exit_code, published.keys) == (1, [])
     assert "is not known" in done.stderr
-
-
-def test_what_the_lake_has_in_force_already_is_said_to_be_the_same(tmp_path: Path, published: Published) -> None:
-    first = put(tmp_path, legal_entity(), tariff(price()), account("acme", device()))
-    assert first.stdout.splitlines()[0] == "published: 1 account, 1 legal entity, 1 tariff"
-    lake = Lake(tmp_path / "lake")
-    lake.create()
-    versions = [one.version for one in read_placed([tmp_path / "contracts.toml"])]
-    bodies = [(one.kind, one.id, json.loads(one.body)) for one in versions]
-    lake.append("reference", [row_of(kind, name, body, at) for at, (kind, name, body) in enumerate(bodies)])
-    again = put(tmp_path, legal_entity(), tariff(price()), account("acme", device()))
-    assert again.exit_code == 0, again.output
-    assert again.stdout.splitlines()[0].endswith("1 tariff; 3 of them as the lake has it in force")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-import structlog
 
 from cloud_jobs.geofence.job import GeofenceRun
 from cloud_jobs.reference.files import usable
 from cloud_jobs.reference.tables import CollectedReference, in_force
-from cloud_jobs.run_result import MAX_SHOWN, print_json, print_table, result_of, start_report
+from cloud_jobs.run_result import MAX_SHOWN, print_json, print_table, result_of
 from cloud_jobs.usage.job import UsageRun
 from geo.reference.messages import QuarantinedMessage
 from tests.cloud_jobs.publications import publication_id, row_of
@@ -38,19 +37,6 @@ def test_refused_fences_are_counted_and_named_with_place_and_reason(
     print_table(result)
     table = capsys.readouterr().out
     assert all(text in table for text in ("fences refused", "flat [a]", "topic 3:7:-1", "3:9:-1", "In quarantine"))
-
-
-def test_the_log_is_apart_from_the_results(capsys: pytest.CaptureFixture[str]) -> None:
-    former = structlog.get_config()
-    try:
-        report = start_report(as_json=True)
-        structlog.get_logger("usage").info("computed")
-        report(result_of("usage", UsageRun(1, 0, 0, 0, 0, 0, 0, 0, ()), None))
-    finally:
-        structlog.configure(**former)
-    out, log = capsys.readouterr()
-    assert json.loads(out)["ingest_number"] == 1
-    assert "computed" in log
 
 
 def test_a_table_is_bounded_and_json_is_not(capsys: pytest.CaptureFixture[str]) -> None:

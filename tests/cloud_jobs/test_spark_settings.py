@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from cloud_jobs.errors import SparkNotReady
-from cloud_jobs.job_settings import SPARK_NAMES, SparkSettings
-from cloud_jobs.spark import spark_properties, start_spark
+from cloud_jobs.job_settings import SparkSettings
+from cloud_jobs.spark import spark_properties
 
 CLUSTER = "spark://10.0.0.5:7077"
 
@@ -21,40 +19,6 @@ def test_without_a_cluster_the_driver_listens_on_loopback_alone() -> None:
     assert properties["spark.driver.host"] == properties["spark.driver.bindAddress"] == "127.0.0.1"
     assert properties["spark.master"] == "local[2]"
     assert not any(name.startswith(("spark.executor", "spark.cores", "spark.blockManager")) for name in properties)
-
-
-def test_on_a_cluster_the_driver_is_where_the_settings_say() -> None:
-    placed = SparkSettings(
-        master=CLUSTER,
-        driver_host="jobs.example.org",
-        driver_bind_address="0.0.0.0",  # noqa: S104 - of a test
-        driver_port=7078,
-        block_manager_port=7079,
-        executor_memory="4g",
-        executor_cores=4,
-        max_cores=16,
-    )
-    properties = spark_properties(placed, placed.master)
-    assert {name: properties[name] for name in SPARK_NAMES.values()} == {
-        "spark.master": CLUSTER,
-        "spark.driver.memory": "1g",
-        "spark.driver.host": "jobs.example.org",
-        "spark.driver.bindAddress": "0.0.0.0",  # noqa: S104 - as above
-        "spark.driver.port": "7078",
-        "spark.blockManager.port": "7079",
-        "spark.executor.memory": "4g",
-        "spark.executor.cores": "4",
-        "spark.cores.max": "16",
-        "spark.sql.shuffle.partitions": "2",
-    }
-    unplaced = spark_properties(SparkSettings(master=CLUSTER), CLUSTER)
-    assert "spark.driver.host" not in unplaced, "on a cluster the machine's own name is Spark's default"
-
-
-@pytest.mark.parametrize("master", ["", "spark://hq", "spark://hq:7077/", "local[]", "mesos://hq:5050", "hq:7077"])
-def test_a_master_that_spark_does_not_know_is_refused(master: str) -> None:
-    with pytest.raises(ValidationError, match="is no master of Spark"):
-        SparkSettings(master=master)
 
 
 @pytest.mark.parametrize(
@@ -74,17 +38,6 @@ def test_a_master_that_spark_does_not_know_is_refused(master: str) -> None:
 def test_settings_that_cannot_be_meant_are_refused_by_name(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         SparkSettings.model_validate({"master": "local[2]"} | settings)
-
-
-def test_a_master_that_does_not_answer_is_named_before_spark_starts() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(SparkNotReady, match=rf"cannot listen on 127.0.0.1, port {port}"):
-            start_spark(
-                "never", SparkSettings(master=f"spark://127.0.0.1:{port}", driver_host="127.0.0.1", driver_port=port)
-            )
-    with pytest.raises(SparkNotReady, match=f"nobody answers at spark://127.0.0.1:{port}"):
-        start_spark("never", SparkSettings(master=f"spark://127.0.0.1:{port}"))
 
 
 def test_a_secret_is_of_a_closed_file_and_authenticates_the_job(tmp_path: Path) -> None:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 from shapely.affinity import translate
 
-from cloud_jobs.errors import CloudError
-from cloud_jobs.geofence.event_revisions import GeofenceSettings
-from geo.spatial import FenceSet, TrackSettings
+from geo.spatial import FenceSet
 from geo.spatial.event_ids import DAY_MS
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, GeofenceFix, latest, rules
 
@@ -64,13 +60,6 @@ def test_a_late_fix_retracts_the_crossing_that_never_was() -> None:
     assert len(before) <= 2
     assert all(row["revision"] == 1 and row["retracted"] for row in news)
     assert centre.in_force() == []
-
-
-def test_rules_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(ValidationError, match="reach_h"):
-        GeofenceSettings(dwell_s=100_000, reach_h=2)
-    with pytest.raises(CloudError, match="max_gap_s"):
-        rules(TrackSettings(max_gap_s=90_000.0))
 
 
 places = st.tuples(st.sampled_from([0.0, 0.002, 0.005, 0.0101, 0.012]), st.integers(-20, 20).map(lambda x: x / 1000))
@@ -135,11 +124,3 @@ def test_a_version_that_is_published_later_for_the_past_corrects_what_was_publis
     again.take(fixes)
     assert earlier.in_force() != fresh.in_force() == again.in_force()
     assert [row[2:4] for row in fresh.in_force()] == [("enter", "square")]
-
-
-@given(worlds())
-def test_again_publishes_nothing(fixes: list[GeofenceFix]) -> None:
-    centre = GeofenceCentre(rules())
-    centre.take(fixes)
-    again = GeofenceCentre(centre.rules, set(), list(centre.table))
-    assert again.take(fixes) == []

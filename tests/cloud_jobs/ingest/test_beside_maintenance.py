@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake import DeltaTable
 
-import cloud_jobs.lake.tables as module
-from cloud_jobs.errors import CommitFailed
 from cloud_jobs.ingest import micro_batch as duplicates
 from cloud_jobs.ingest.parts import RECORD_ID
 from cloud_jobs.lake.tables import Lake
@@ -49,28 +45,6 @@ def test_a_quarantine_that_is_merged_meanwhile_takes_in_what_is_new_once(
     assert lake.rows("quarantine").num_rows == 4
     assert lake.rows("ingest_batches").num_rows == 4
     assert check(lake) == IntervalSet([(1, 3), (9, 9)])
-
-
-@pytest.mark.parametrize("refusals", [1, 5, 1000])
-def test_a_count_of_a_micro_batch_is_written_after_whatever_else_was_committed(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, refusals: int
-) -> None:
-    tries = []
-
-    def refused(*args: Any, **kwargs: Any) -> None:
-        tries.append(1)
-        if len(tries) <= refusals:
-            raise CommitFailedError("Metadata changed since last commit")
-        write_deltalake(*args, **kwargs)
-
-    row = lake.rows("ingest_batches").to_pylist()[0]
-    monkeypatch.setattr(module, "write_deltalake", refused)
-    if refusals == 1000:
-        with pytest.raises(CommitFailed, match="Metadata changed"):
-            lake.append("ingest_batches", [row])
-    else:
-        lake.append("ingest_batches", [row])
-    assert lake.rows("ingest_batches").num_rows == (3 if refusals == 1000 else 4)
 
 
 def test_a_duplicate_is_compared_with_one_of_many_large_payloads_and_memory_stays_small(lake: Lake) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from hypothesis import given
-from hypothesis import strategies as st
 
-from cloud_jobs.lake.values import RECORD_BYTES
 from simulator.truth import content_bytes, made_canary, made_event, made_position, made_raw, made_signal
 from simulator.truth.journal import Made
 from tests.cloud_jobs.ingest.test_decoding import decoded, rows_of
@@ -44,16 +40,3 @@ def test_a_record_says_as_much_as_the_truth_says(batch: Batch) -> None:
     found = decoded(encode(batch))
     expected = [content_bytes(made(record)) for record in batch.records]
     assert [row["content_bytes"] for row in rows_of(found)] == expected if expected else found.rows is None
-
-
-@given(batches(), st.data())
-def test_a_record_says_as_much_in_whatever_batches_it_travels(batch: Batch, data: st.DataObject) -> None:
-    records = batch.records
-    cuts = sorted({0, len(records), *data.draw(st.lists(st.integers(0, len(records)), max_size=3))})
-    parts = [Batch(batch.device, batch.epoch, batch.head, records[a:b]) for a, b in pairwise(cuts)]
-    if not parts:
-        return
-    together = {row["seq"]: row["content_bytes"] for row in rows_of(decoded(encode(batch)))}
-    apart = [row for part in parts for row in rows_of(decoded(encode(part)))]
-    assert {row["seq"]: row["content_bytes"] for row in apart} == together
-    assert all(number >= RECORD_BYTES for number in together.values())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from typing import Any
 
-import msgpack
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from cloud_jobs.ingest.decoding import RECORD_COLUMNS, Decoded, SensibleTime, decode_messages
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from tests.strategies import batches
-from tests.telemetry.test_wire import framed
 from waybill.identity.sealing import Sealer, Unsealer
 from waybill.record import Batch, Canary, IntervalSet, Position, Raw, Record, Tombstone, encode
 
@@ -121,18 +119,6 @@ def test_a_message_without_a_tenant_or_with_one_that_nobody_can_be_is_malformed(
     assert (row["payload"], found.rows, found.streams) == (value, None, {})
 
 
-@pytest.mark.parametrize("region", [None, "", "a b", "x" * 64])
-def test_a_message_that_came_through_no_region_is_malformed(region: str | None) -> None:
-    value = encode(Batch("d", 9, 1, (Record(1, 0, Canary(id="x")),)))
-    (message,) = messages(value).to_pylist()
-    message["properties"] = [("tenant", "acme")] + ([] if region is None else [("region", region)])
-    (found,) = decode_messages([pa.RecordBatch.from_pylist([message], schema=MESSAGES)])
-    (row,) = found.malformed
-    said = "none" if region is None else repr(region)
-    assert row["malformed"] == f"region: the message's property region is {said}, which is not the name of a region"
-    assert (row["payload"], found.rows, found.streams) == (value, None, {})
-
-
 def test_a_message_that_is_malformed_says_why_and_keeps_its_bytes() -> None:
     consistent = encode(Batch("d", 9, 4, (Record(2, 0, Canary(id="x")),), (Tombstone(3, 4, "quota"),)))
     found = decoded(consistent, b"junk", consistent[:-1])
@@ -143,13 +129,6 @@ def test_a_message_that_is_malformed_says_why_and_keeps_its_bytes() -> None:
     assert second["malformed"].startswith("not-a-batch: ")
     assert (second["payload"], second["topic"], second["message_id"]) == (b"junk", "t", "1")
     assert third["malformed"].startswith("truncated: ")
-
-
-def test_a_content_that_contradicts_its_consistent_header_is_malformed_before_anything_is_let_in() -> None:
-    found = decoded(framed(["d", 9, 4, 0, [1, 3], []], msgpack.packb({"t": "nonsense"})))
-    (row,) = found.malformed
-    assert row["malformed"].startswith("malformed: ")
-    assert (found.rows, found.streams) == (None, {})
 
 
 def test_a_topic_of_one_tenant_has_no_message_of_another() -> None:

@@ -81,14 +81,6 @@ def test_a_message_without_its_tenant_is_kept_and_let_in_when_it_comes_with_one(
     assert [row["detail"][:7] for row in lake.rows("quarantine").to_pylist()] == ["tenant:"] * 2
 
 
-def test_a_record_that_comes_again_with_another_day_is_in_conflict(lake: Lake) -> None:
-    writer = new_ingest(lake)
-    take_in(lake, writer, [batch(1)])
-    take_in(lake, writer, [batch(1, day=3), batch(2, day=3)])
-    assert check(lake) == IntervalSet([(1, 2)])
-    assert conflicts(lake) == [(1, "x1")]
-
-
 def test_duplicates_are_looked_for_only_in_files_that_can_hold_them(lake: Lake) -> None:
     writer = new_ingest(lake)
     take_in(lake, writer, [batch(1, day=1)])
@@ -110,15 +102,6 @@ def test_a_message_that_is_no_batch_is_kept_with_its_reason_and_stops_nobody(lak
     (found,) = lake.rows("quarantine").to_pylist()
     assert (found["cause"], found["payload"]) == ("malformed", b"junk")
     assert found["detail"].startswith("not-a-batch")
-
-
-def test_of_malformed_messages_that_come_again_among_others_each_is_kept_once(lake: Lake) -> None:
-    writer = new_ingest(lake)
-    take_in(lake, writer, [b"a", b"b", b"a"], [b"b", b"c"])
-    take_in(lake, writer, [b"d", b"b"], [b"c"], [b"d", b"e"])
-    take_in(lake, new_ingest(lake), [b"e", b"a"])
-    assert sorted(lake.rows("quarantine")["payload"].to_pylist()) == [b"a", b"b", b"c", b"d", b"e"]
-    assert counted(lake, "malformed") == 12
 
 
 def test_two_ingests_that_find_the_same_at_once_keep_it_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

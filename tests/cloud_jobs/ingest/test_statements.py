@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -117,16 +116,6 @@ def test_a_device_that_fell_silent_with_records_unsent_is_not_complete_for_the_p
 def decode(*sent: bytes, now: datetime | None = None) -> Decoded:
     (decoded,) = decode_messages([messages(*sent)], now=now)
     return decoded
-
-
-@pytest.mark.parametrize("behind_s", [0, 61, 300])
-def test_a_statement_is_believed_up_to_the_present_where_the_clock_of_its_region_is_ahead(behind_s: int) -> None:
-    now = RECEIVED - timedelta(seconds=behind_s)
-    for stated_us in (RECEIVED_US, RECEIVED_US - 3600 * SECOND):
-        decoded = decode(heartbeat(0, stated_us), now=now)
-        ((said, _),) = decoded.streams.values()
-        assert said.stated_us == min(stated_us, RECEIVED_US - behind_s * SECOND)
-        assert decoded.disbelieved == {}
 
 
 def test_a_region_whose_clock_is_far_ahead_is_not_believed_and_is_named_with_its_count(tmp_path: Path) -> None:

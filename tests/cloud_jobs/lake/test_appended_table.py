@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,13 +10,11 @@ import pyarrow as pa
 import pytest
 
 from cloud_jobs.errors import CommitFailed, Fenced
-from cloud_jobs.job_settings import MaintenanceSettings
 from cloud_jobs.lake.appending import AppendedTable
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import RECORDS
 from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import next_number
-from cloud_jobs.maintenance.job import Maintenance
 from tests.cloud_jobs.ingest.centre import new_lake
 from tests.cloud_jobs.lake.test_data_files import row
 from waybill.daemon.durable_file import create_durably
@@ -68,16 +65,6 @@ def test_delta_reads_its_commits_with_their_numbers_and_statistics(lake: Lake, t
     assert sorted(opened.get_add_actions(flatten=True)["num_records"].to_pylist()) == [1, 1, 1]
     assert len(opened.file_uris(file_pruning_predicate="seq BETWEEN 2 AND 2")) == 1
     assert opened.history(1)[0].get("isBlindAppend") is not False
-
-
-def test_it_goes_on_upon_what_a_maintenance_has_committed(lake: Lake, table: AppendedTable) -> None:
-    for seq in range(1, 20):
-        commit(lake, table, seq)
-    before = table.version
-    Maintenance(lake, MaintenanceSettings()).run()
-    commit(lake, table, 20)
-    assert table.version > before + 1
-    assert seqs(lake) == [*range(1, 21)]
 
 
 def test_of_two_writers_of_one_name_the_older_is_fenced(lake: Lake, table: AppendedTable) -> None:
@@ -157,17 +144,3 @@ def test_a_commit_whose_log_is_gone_when_it_lands_is_taken_back(
     assert seqs(lake) == [*range(1, last + 1)]
     commit(lake, AppendedTable(lake, "records", INGEST), 9)
     assert seqs(lake) == [*range(1, last + 1), 9]
-
-
-def test_a_commit_whose_answer_was_lost_is_known_as_ones_own(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    table, link = AppendedTable(lake, "records", INGEST), os.link
-
-    def lost(one: Path, other: Path) -> None:
-        monkeypatch.setattr(os, "link", link)
-        link(one, other)
-        raise FileExistsError
-
-    monkeypatch.setattr(os, "link", lost)
-    commit(lake, table, 1)
-    commit(lake, table, 2)
-    assert seqs(lake) == [1, 2]

@@ -17,7 +17,6 @@ import cloud_jobs.lake.coverage_log as module
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
 from cloud_jobs.lake.coverage_log import (
     EMPTY,
-    MERGED_FILES,
     CoverageFile,
     CoverageLog,
     CoverageWriter,
@@ -69,19 +68,6 @@ def test_each_commit_has_its_own_coverage_for_ever(log: CoverageLog) -> None:
     numbers = [commit(writer, known((seq, seq), head=seq)) for seq in range(1, 100)]
     for seq, number in enumerate(numbers, 1):
         assert log.coverage(log.manifest(number)) == known((1, seq), head=seq)
-
-
-def test_a_large_merge_runs_beside_the_commits(log: CoverageLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MERGED_AT_ONCE", 0)
-    merges = LaterMerges()
-    writer = new_writer(log, merges)
-    for seq in range(1, 3 * MERGED_FILES):
-        commit(writer, known((seq, seq)))
-    assert (len(merges.waiting), len(writer.manifest.files)) == (1, 3 * MERGED_FILES - 1)
-    merges.finish()
-    number = commit(writer, known((100, 100)))
-    assert len(writer.manifest.files) == 2 * MERGED_FILES + 1
-    assert log.coverage(log.manifest(number))[STREAM].received == IntervalSet([(1, 3 * MERGED_FILES - 1), (100, 100)])
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=10, deadline=None)
@@ -144,18 +130,3 @@ def test_what_was_known_at_any_moment_that_may_be_asked_for_stays(log: CoverageL
     assert log.sweep(numbers[-1], 60 * 20.5, 60 * 18.5) > 10
     for at, number in enumerate(numbers[20:], 20):
         assert log.coverage(log.manifest(number)) == known((1, at + 1))
-
-
-@pytest.mark.parametrize(("written", "by"), [('"format":3', '"format":9'), ("{", "")])
-def test_a_manifest_in_use_that_cannot_be_read_stops_the_sweep(
-    log: CoverageLog, tmp_path: Path, written: str, by: str
-) -> None:
-    writer = new_writer(log)
-    numbers = [commit(writer, known((seq, seq))) for seq in range(1, 20)]
-    path = tmp_path / f"manifests/{numbers[-1]:016x}.json"
-    text = path.read_text()
-    path.write_text(text.replace(written, by))
-    with pytest.raises(ValueError, match=r"format|delimiter|JSON|data"):
-        sweep(log, numbers[-1])
-    path.write_text(text)
-    assert log.coverage(log.manifest(numbers[-1])) == known((1, 19))

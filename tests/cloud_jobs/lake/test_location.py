@@ -10,13 +10,11 @@ from threading import Thread
 import pytest
 from pydantic import ValidationError
 
-from cloud_jobs.config import CloudSettings, problems
+from cloud_jobs.config import CloudSettings
 from cloud_jobs.errors import LocationError, StoreUnavailable
 from cloud_jobs.lake.location import Location, S3Access
 from cloud_jobs.lake.tables import Lake
 from deploy.local import free_port
-from tests.cloud_jobs.publications import rows_of
-from tests.system.lake_of_fixes import square
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIDKEY", "AWS_SECRET_ACCESS_KEY": "very-secret"}
 CLUSTER = {"name": "hq", "service_url": "pulsar://hq:6650", "admin_url": "http://hq:8080"}
@@ -32,17 +30,6 @@ def test_a_folder_whose_name_the_libraries_take_for_another_one_is_refused(name:
         Location.of(tmp_path / name, None, {})
     with pytest.raises(ValidationError, match="which the libraries do not take as it stands"):
         cloud(tmp_path, lake=str(tmp_path / name))
-
-
-@pytest.mark.parametrize(
-    "name", ["a lake", "é", "a+b=c", "~a", "a,b;c", "a'b", "a&b", "(a)", "a:b", "a@b!$", "a?b", "a#b", "a*", "{a}"]
-)
-def test_a_folder_with_any_other_name_holds_a_lake(name: str, tmp_path: Path) -> None:
-    lake = Lake(tmp_path / name)
-    lake.create()
-    for seq in range(2):
-        lake.append("reference", rows_of("fence", [square(f"f{seq}")]))
-    assert (lake.rows("reference").num_rows, [one.name for one in tmp_path.iterdir()]) == (2, [name])
 
 
 def test_a_key_of_the_settings_is_not_sent_with_the_token_of_the_environment(
@@ -109,31 +96,6 @@ def test_a_place_that_is_none_is_refused_with_what_would_be_one(text: str, tmp_p
         at(text)
     with pytest.raises(ValidationError, match=r"neither a folder nor s3://BUCKET/PREFIX"):
         cloud(tmp_path, lake=text)
-
-
-@pytest.mark.parametrize(
-    ("given", "fault"),
-    [
-        ({"endpoint": "127.0.0.1:9000"}, "endpoint"),
-        ({"access_key_id": "A"}, "belong together"),
-        ({"session_token": "A"}, "session_token needs"),
-        ({"access_key_id": "A", "secret_access_key": "B", "credentials_file": "c"}, "not both"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_named(given: dict[str, str], fault: str) -> None:
-    with pytest.raises(ValidationError, match=fault):
-        S3Access.model_validate(given)
-
-
-def test_what_the_environment_lacks_is_a_problem_of_the_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
-        monkeypatch.delenv(name, raising=False)
-    (problem,) = problems(cloud(tmp_path, lake="s3://lake/a"))
-    assert problem == "lake: object_store.region is missing: set it, or AWS_REGION"
-    with pytest.raises(LocationError, match=r"AWS_ENDPOINT_URL is http\(s\)://host:port"):
-        Location.of("s3://lake", None, {"AWS_ENDPOINT_URL": "store:9000"})
 
 
 @pytest.mark.timeout(60)

@@ -7,17 +7,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Barrier
 
-import pyarrow.compute as pc
 import pytest
 
 from cloud_jobs.errors import UnknownSnapshot
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.schemas import USAGE
-from cloud_jobs.lake.snapshot_reads import coverage, erasures, erasures_since, reference_rows, usage_rows
+from cloud_jobs.lake.snapshot_reads import usage_rows
 from cloud_jobs.lake.snapshots import LakeState, Snapshot, read_snapshot, snapshots, take_snapshot
 from cloud_jobs.lake.tables import Lake
-from tests.cloud_jobs.ingest.centre import STREAM, batch, new_ingest, new_lake, take_in
+from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, take_in
 from tests.cloud_jobs.lake.metered import DEVICE, HOUR, meter
 from tests.cloud_jobs.publications import row_of
 
@@ -109,17 +108,3 @@ def test_usage_is_of_the_hours_and_the_devices_that_are_asked_for(lake: Lake) ->
     found = usage_rows(lake, one, asked, HOUR, HOUR)
     assert list(zip(found["tenant"].to_pylist(), found["device"].to_pylist(), strict=True)) == asked
     assert found.schema.equals(USAGE)
-
-
-def test_coverage_reference_and_erasures_are_those_of_the_snapshot(lake: Lake) -> None:
-    lake.append("reference", [row_of("tariff", "t", "{}", 0), row_of("account", "a", "{}", 0)])
-    one = take_snapshot(lake, NOW)
-    take_in(lake, new_ingest(lake), [batch(3)])
-    lake.append("reference", [row_of("tariff", "t", '{"later": 1}', 1)])
-    declare_erasure(lake, Erasure("acme", "d", NOW), NOW)
-    assert coverage(lake, one)[STREAM].received.count == 2
-    assert [(row["kind"], row["body"]) for row in reference_rows(lake, one)] == [("tariff", "{}"), ("account", "{}")]
-    assert [row["id"] for row in reference_rows(lake, one, "account")] == ["a"]
-    assert reference_rows(lake, one, "tariff", ["other"]) == []
-    assert (bool(erasures(lake, one)), erasures_since(lake, one).before("acme", "d")) == (False, NOW)
-    assert pc.max(lake.rows("erasures")["number"]).as_py() == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -148,11 +147,6 @@ def test_a_condition_opens_only_the_files_that_can_hold_such_rows(lake: Lake, wr
         lake.rows("reference", where=[("kind", "=", "fence")])
 
 
-def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LakeError, match="no table 'usage'"):
-        Lake(tmp_path).rows("usage")
-
-
 def known(device: str, epoch: int, *received: tuple[int, int], head: int = 9) -> dict[DeviceStream, Coverage]:
     return {DeviceStream("acme", device, epoch): Coverage(IntervalSet(received), (Tombstone(8, 9, "age"),), head)}
 
@@ -166,14 +160,3 @@ def test_coverage_is_that_of_the_devices_asked_for_and_what_became_known_of_a_st
     assert found["acme", "d", 1].received == IntervalSet([(1, 5)])  # type: ignore[index]  # a stream is a tuple
     assert sorted(lake.coverage()) == [("acme", "d", 1), ("acme", "d", 2), ("acme", "e", 1)]
     assert lake.coverage([]) == {}
-
-
-def test_coverage_whose_files_are_damaged_is_named(lake: Lake) -> None:
-    cover(lake, known("d", 1))
-    for file in (Path(str(lake.location)) / "coverage").rglob("*.parquet"):
-        file.write_bytes(b"PAR1")
-    with pytest.raises(LakeError, match=r"'coverage' .* cannot be read"):
-        lake.coverage()
-    shutil.rmtree(Path(str(lake.location)) / "coverage")
-    with pytest.raises(LakeError, match=r"'coverage' .* cannot be read"):
-        lake.coverage()

@@ -12,7 +12,6 @@ from cloud_jobs.lake.coverage import DeviceStream
 from cloud_jobs.lake.erasures import Erasure, read_erasures
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.compaction import MaintenancePoint
-from cloud_jobs.maintenance.sweeping import TableFile
 from tests.cloud_jobs.ingest.centre import NOON_US, batch, coverage, new_ingest, new_lake, seqs_in_table, take_in
 from tests.cloud_jobs.maintenance.upkeep import parquet_files, positions, run
 from waybill.record import IntervalSet
@@ -87,22 +86,6 @@ def test_positions_of_all_devices_are_erased_after_some_days(lake: Lake) -> None
     assert (seqs_in_table(lake), seqs_in_table(lake, "e")) == ([4, 5, 6, 7], [])
     assert coverage(lake, DeviceStream("acme", "e", 7)).received == IntervalSet([(1, 2)])
     assert read_erasures(lake).before("other", "x") == NEXT_DAY
-
-
-def test_what_was_searched_is_not_searched_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(lake, ERASURE)
-    searched: list[str] = []
-
-    def count(_: object, file: TableFile, __: object) -> int:
-        searched.append(file.path)
-        return 0
-
-    monkeypatch.setattr("cloud_jobs.maintenance.erasing._count", count)
-    run(lake)
-    assert searched == []
-    take_in(lake, new_ingest(lake), [positions(8)])
-    run(lake)
-    assert len(searched) == 1
 
 
 @pytest.mark.parametrize("at", [MaintenancePoint.DECLARED, MaintenancePoint.FILES_WRITTEN, MaintenancePoint.REPLACED])

@@ -45,16 +45,6 @@ def test_positions_that_usage_has_not_read_are_not_erased_nor_declared(lake: Lak
     assert (made.is_whole, made.positions_erased, seqs_in_table(lake)) == (True, 3, [])
 
 
-@pytest.mark.parametrize("table", ["geofence_events", "encounters"])
-def test_an_event_job_that_ever_ran_is_waited_for(lake: Lake, table: str) -> None:
-    computed(lake, table)
-    take_in(lake, new_ingest(lake), [positions(4)])
-    computed(lake)
-    assert "1 of them" in erase(lake, ERASURE).errors[0]
-    computed(lake, table)
-    assert erase(lake, ERASURE).positions_erased == 4
-
-
 def test_what_a_device_sends_late_is_read_by_usage_before_it_is_erased(lake: Lake) -> None:
     computed(lake)
     erase(lake, ERASURE)

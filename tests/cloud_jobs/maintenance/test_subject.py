@@ -225,13 +225,6 @@ def test_an_erasure_that_is_killed_between_any_two_of_its_steps_is_finished_by_t
     assert steps > 10
 
 
-def test_old_events_and_what_was_quarantined_long_ago_go_by_themselves(lake: Lake) -> None:
-    days = (datetime.now(UTC).date() - OTHER_DAY.date()).days
-    made = run(lake, erase_events_after_days=days, erase_quarantine_after_days=days)
-    assert made.derived_erased == {**dict.fromkeys(_DERIVED, 2), "encounters": 2, "quarantine": 3}
-    assert {row["day"] for row in lake.rows("geofence_events").to_pylist()} == {OTHER_DAY.date()}
-
-
 def test_by_default_positions_go_after_400_days_but_not_before_the_ingest_takes_them_for_old(tmp_path: Path) -> None:
     given: dict[str, Any] = {"lake": str(tmp_path), "checkpoints": tmp_path}
     given["clusters"] = [{"name": "hq", "service_url": "pulsar://h:1", "admin_url": "http://h:1"}]

@@ -64,12 +64,5 @@ def test_two_that_come_within_the_distance_share_a_cell(
         assert set(one) & set(other)
 
 
-def test_a_way_round_a_pole_shares_a_cell_with_what_stands_where_it_bends_to() -> None:
-    # an arc of a kilometre, 1,010 m from the pole: its middle is 118 m from its chord, in the next cell
-    both = segments((-28.0, 90 - 0.009043, 28.0, 90 - 0.009043), (0.0, 90 - 0.009401, 0.0, 90 - 0.009401))
-    arc, stands = cells_of(both, 50.0, 1_000.0)
-    assert set(arc) & set(stands)
-
-
 def columns(pieces: Segments) -> list[np.ndarray]:
     return [pieces.px, pieces.py, pieces.qx, pieces.qy, pieces.start_ms, pieces.end_ms]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geo.spatial import Fixes, TrackSettings, build_tracks, find_encounters
+from geo.spatial import TrackSettings
 from tests.cloud_jobs.proximity.centre import ProximityCentre, ProximityFix
 
 MIDNIGHT = 20_000 * 86_400_000
@@ -116,30 +115,3 @@ def test_streaming_equals_batch_whatever_the_cells_and_crowds(
     assert len(names) == len(set(names))
     again.table = list(stream.table)
     assert again.take(fixes) == []
-
-
-@given(worlds(), st.sampled_from([0.0, 10.0, 120.0]))
-def test_the_job_finds_what_the_engine_finds(fixes: list[ProximityFix], buffer_m: float) -> None:
-    today = [fix for fix in fixes if fix.t_ms >= MIDNIGHT]
-    rules = TrackSettings(buffer_m=buffer_m)
-    centre = ProximityCentre(tracks=rules)
-    centre.take(today)
-    today.sort()
-    tracks = build_tracks(
-        Fixes(
-            device=["abcd".index(fix.device) for fix in today],
-            t_ms=[fix.t_ms for fix in today],
-            lat=[fix.latitude for fix in today],
-            lon=[fix.longitude for fix in today],
-        ),
-        rules,
-    )
-    found = find_encounters(tracks, centre.distance_m, rules.apart_m(centre.distance_m))
-    mine = centre.in_force()
-    assert [("abcd"[a], "abcd"[b]) for a, b in zip(found.device_a, found.device_b, strict=True)] == [
-        row[:2] for row in mine
-    ]
-    for at, row in enumerate(mine):
-        assert row[2] == pytest.approx(found.start_ms[at] * 1000, abs=2000)
-        assert row[3] == pytest.approx(found.end_ms[at] * 1000, abs=2000)
-        assert row[4] == pytest.approx(found.min_m[at], abs=0.01)

@@ -31,33 +31,6 @@ def message(fields: Fields) -> bytes:
     )
 
 
-def fields_of(data: bytes) -> dict[int, int | bytes]:
-    """The reverse of `message`."""
-    found: dict[int, int | bytes] = {}
-    place = 0
-
-    def number() -> int:
-        nonlocal place
-        value = shift = 0
-        while True:
-            byte = data[place]
-            place += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
-
-    while place < len(data):
-        tag = number()
-        value: int | bytes = number()
-        if tag & 7:
-            length = int(value)
-            value = data[place : place + length]
-            place += length
-        found[tag >> 3] = value
-    return found
-
-
 def metadata(**fields: int | bytes) -> Fields:
     """The metadata of a message, with what every message has; `properties` is one encoded pair."""
     common: Mapping[str, int | bytes] = {

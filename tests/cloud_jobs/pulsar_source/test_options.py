@@ -5,7 +5,6 @@ import pytest
 
 from cloud_jobs.pulsar_source import OptionError
 from cloud_jobs.pulsar_source.options import PulsarOptions
-from cloud_jobs.pulsar_source.source import PulsarBatchReader, PulsarStreamReader
 from waybill.pulsar.pulsar_client import PulsarToken
 
 ONE = {"clusters": "hq=pulsar://h:6650|http://h:8080", "topics": "t"}
@@ -16,15 +15,6 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "pulsar-source.md"
 def test_options_are_taken_in_any_case_as_spark_gives_them() -> None:
     options = PulsarOptions.parse({key.lower(): value for key, value in ONE.items()} | {"maxmessagespertrigger": "7"})
     assert options.max_messages_per_trigger == 7
-
-
-@pytest.mark.parametrize(
-    ("wrong", "right"),
-    [("topic", "topics"), ("maxMessagePerTriger", "maxMessagesPerTrigger"), ("subscriptionName", "subscription")],
-)
-def test_an_unknown_option_is_named_with_the_nearest_right_one(wrong: str, right: str) -> None:
-    with pytest.raises(OptionError, match=f"unknown option '{wrong}': did you mean {right}"):
-        PulsarOptions.parse(ONE | {wrong: "x"})
 
 
 @pytest.mark.parametrize(
@@ -55,20 +45,6 @@ def test_an_unknown_option_is_named_with_the_nearest_right_one(wrong: str, right
 def test_options_that_do_not_fit_are_refused_with_the_reason(options: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         PulsarOptions.parse(options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (ONE, "needs the option subscription"),
-        (TWO | {"subscription": "s"}, "needs failoverFile"),
-        (ONE | {"subscription": "s", "endingPosition": "2026-01-02"}, "a stream has no end"),
-    ],
-)
-def test_a_stream_needs_what_a_batch_does_not(options: dict[str, str], message: str) -> None:
-    PulsarBatchReader(PulsarOptions.parse(options))
-    with pytest.raises(OptionError, match=message):
-        PulsarStreamReader(PulsarOptions.parse(options))
 
 
 def test_a_token_is_kept_for_the_workers_and_out_of_every_text() -> None:

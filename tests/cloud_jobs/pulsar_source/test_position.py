@@ -1,5 +1,3 @@
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,26 +9,11 @@ positions = st.builds(LedgerPosition, st.integers(0, 9), st.integers(-1, 9)) | s
 )
 topics = st.sampled_from([f"persistent://t/n/topic-partition-{number}" for number in range(4)])
 by_topic = st.dictionaries(topics, positions)
-ids = st.dictionaries(topics, st.text("0123456789abcdef", min_size=1, max_size=12))
-offsets = st.builds(
-    Offset, st.sampled_from(["hq", "dr"]), by_topic, by_topic, ids, st.sampled_from(["", "4f"]), st.integers(0, 9)
-)
 
 
 @given(positions)
 def test_a_position_comes_back_from_its_text(position: LedgerPosition) -> None:
     assert LedgerPosition.parse(str(position)) == position
-
-
-@pytest.mark.parametrize("text", ["", "1", "1:2:3:4", "a:b", "1:", "(1,2)"])
-def test_other_text_is_no_position(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a position"):
-        LedgerPosition.parse(text)
-
-
-@given(offsets)
-def test_an_offset_comes_back_from_its_json(offset: Offset) -> None:
-    assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
 
 
 @given(by_topic, by_topic)

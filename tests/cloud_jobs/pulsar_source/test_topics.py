@@ -5,18 +5,6 @@ from hypothesis import strategies as st
 from cloud_jobs.pulsar_source.options import TopicListing, TopicName
 from geo.replication.topic_naming import split_partition
 
-
-@pytest.mark.parametrize("text", ["persistent://t/n/x", "t/n/x"])
-def test_a_topic_is_named_in_full_or_by_its_path(text: str) -> None:
-    assert str(TopicName.parse(text)) == "persistent://t/n/x"
-
-
-@pytest.mark.parametrize("text", ["", "a/b", "t/n/x/y", "non-persistent://t/n/x", "t//x"])
-def test_other_text_is_no_topic(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a topic"):
-        TopicName.parse(text)
-
-
 UNREADABLE = [".", "..", "a\0b", "x" * 5_000, "é" * 1_000]
 """A broker accepts them from any producer, and its admin REST answers 400, 404 or 405 to all questions about them."""
 

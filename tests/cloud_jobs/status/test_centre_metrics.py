@@ -7,13 +7,12 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cloud_jobs.status.centre_metrics import FACTS, CentreCollector
-from cloud_jobs.status.facts import CentreStatus, DerivedStatus, TableStatus, TopicLag, problems
+from cloud_jobs.status.facts import CentreStatus, problems
 from deploy.local.ports import free_port
 from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, take_in
 from tests.cloud_jobs.pulsar_source.addresses import FakeAdmin, address
@@ -65,26 +64,6 @@ def test_the_metrics_of_a_real_lake_are_its_facts(tmp_path: Path) -> None:
         "waybill_centre_look_timestamp_seconds",
         "waybill_centre_looks_failed_total",
     }
-
-
-def test_what_is_unknown_has_no_sample(tmp_path: Path) -> None:
-    lake = new_lake(tmp_path)
-    found = looked(lake)
-    unknown = replace(
-        found,
-        clock_ahead_s=None,
-        coverage=None,
-        tables=(TableStatus("records", error="gone"),),
-        derived=(DerivedStatus("usage", error="gone"),),
-        lag=(TopicLag("t", "hq", error="nobody answers"), TopicLag("u", "hq", backlog=3)),
-    )
-    samples = shown(unknown, "gone")
-    assert samples[("waybill_centre_table_readable", "records")] == 0
-    assert samples[("waybill_centre_backlog_messages", "u", "hq")] == 3
-    names = {name for name, *_ in samples}
-    for name in ("clock_ahead_seconds", "missing_records", "table_rows", "lag_commits", "backlog_age_seconds"):
-        assert f"waybill_centre_{name}" not in names
-    assert ("waybill_centre_backlog_messages", "t", "hq") not in samples
 
 
 def test_a_look_that_failed_leaves_nothing_of_the_lake_and_an_old_one_is_not_healthy(tmp_path: Path) -> None:

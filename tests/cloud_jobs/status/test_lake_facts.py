@@ -10,19 +10,15 @@ from pathlib import Path
 import pytest
 
 from cloud_jobs.derived.incremental import commit_written, next_increment
-from cloud_jobs.derived.outbox import Outbox, progress_file
-from cloud_jobs.errors import NotPublished
-from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.snapshots import fences_number
 from cloud_jobs.lake.tables import FENCES, Lake
 from cloud_jobs.reference.tables import fences_in
-from cloud_jobs.status.centre_reader import LakeReader
 from cloud_jobs.status.facts import CoverageStatus, problems
 from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, take_in
-from tests.cloud_jobs.maintenance.upkeep import folder_of, parquet_files, positions, run
+from tests.cloud_jobs.maintenance.upkeep import parquet_files, run
 from tests.cloud_jobs.publications import rows_of
-from tests.cloud_jobs.status.watched import LIMITS, after, looked, note_maintenance, note_runs, wrong
-from tests.system.lake_of_fixes import NOON, derive, square
+from tests.cloud_jobs.status.watched import LIMITS, after, looked, note_runs, wrong
+from tests.system.lake_of_fixes import derive, square
 
 
 @pytest.fixture
@@ -58,16 +54,6 @@ def test_statements_that_are_not_believed_are_said_with_the_region_whose_clock_i
     (problem,) = problems(replace(found, newest_batch={**found.newest_batch, **ahead}), LIMITS)
     assert "4 statements" in problem
     assert "eu 412 s" in problem
-
-
-def test_a_derived_table_that_waits_too_long_is_said_and_one_that_nobody_computes_is_not(lake: Lake) -> None:
-    take_in(lake, new_ingest(lake), [batch(4, 5)])
-    usage, _, encounters = looked(lake).derived
-    assert (usage.computed, usage.commits_behind, usage.records_behind) == (True, 1, 2)
-    assert (encounters.computed, encounters.commits_behind) == (False, 4)
-    late = problems(after(looked(lake), 3700), LIMITS)
-    assert [one.partition(",")[0] for one in late if "commits" in one] == ["usage is 1 commits behind"]
-    assert wrong(lake) == ()
 
 
 def test_rows_that_are_there_twice_are_said(lake: Lake) -> None:
@@ -111,34 +97,9 @@ def test_fences_that_nobody_computes_with_are_said_also_of_a_fleet_that_stands_s
     assert looked(lake).derived[0].fences_since is None
 
 
-def test_events_that_cannot_be_published_are_said(lake: Lake, tmp_path: Path) -> None:
-    row = {"id": "e", "revision": 1, "tenant": "t", "device": "d", "epoch": 7, "seq": 1, "kind": "enter", "place": "p"}
-    event = row | {"time": NOON, "value": 0.0, "retracted": False, "day": NOON.date(), "emitted_at": NOON}
-    derive(lake, "geofence_events", [event])
-
-    def away(_: object) -> None:
-        raise NotPublished("events", "no broker")
-
-    with pytest.raises(NotPublished):
-        Outbox(lake, "geofence_events", progress_file(tmp_path, "geofence_events")).flush(away)
-    events = LakeReader(lake, tmp_path).read().derived[1]
-    assert events.unpublished_since == NOON
-    said = problems(replace(looked(lake), derived=(looked(lake).derived[0], events)), LIMITS)
-    assert [one.partition(",")[0] for one in said] == ["rows of geofence_events wait to be published"]
-
-
 @pytest.mark.parametrize("later_s", [-4000, 4000])
 def test_a_machine_whose_clock_is_wrong_is_never_healthy(lake: Lake, later_s: float) -> None:
     assert any(one.startswith("this machine's clock is") for one in wrong(lake, later_s))
-
-
-def test_a_maintenance_that_stands_still_or_failed_is_said(lake: Lake) -> None:
-    said = [one.partition(",")[0] for one in problems(after(looked(lake), 90_000), LIMITS)]
-    assert "the last run of the maintenance ended long ago" in said
-    note_maintenance(lake, "erasures: usage is behind")
-    assert wrong(lake) == ("the last run of the maintenance failed in part: erasures: usage is behind",)
-    (folder_of(lake) / "last-maintenance.json").write_text('{"ended_at": ')
-    assert wrong(lake) == ("no run of the maintenance is known",)
 
 
 def test_a_run_of_the_maintenance_leaves_its_note_and_a_dry_one_does_not(lake: Lake) -> None:
@@ -148,15 +109,3 @@ def test_a_run_of_the_maintenance_leaves_its_note_and_a_dry_one_does_not(lake: L
     run(lake)
     assert before.ended_at is not None
     assert (looked(lake).maintenance.ended_at or before.ended_at) > before.ended_at
-
-
-def test_an_erasure_is_pending_until_all_files_were_searched(tmp_path: Path) -> None:
-    lake = new_lake(tmp_path / "lake")
-    take_in(lake, new_ingest(lake), [positions(1, 2)])
-    note_maintenance(lake)
-    declare_erasure(lake, Erasure("acme", "d", NOON), NOON.replace(year=2027))
-    assert (looked(lake).erasures, looked(lake).erasures_pending) == (1, 1)
-    run(lake)
-    assert (looked(lake).erasures, looked(lake).erasures_pending) == (1, 0)
-    assert table(lake, "records")[0] == 0
-    assert wrong(lake) == (), "erased rows are not missing"

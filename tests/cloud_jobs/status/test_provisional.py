@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -116,34 +115,6 @@ def test_an_alert_waits_in_the_topic_in_the_table_and_until_its_verdict_is_publi
     assert found(centre, hq) == ProvisionalStatus(BOUND_S, centre.now), "decided, and not published"
 
 
-def test_what_waits_in_one_partition_waits_though_another_has_none(centre: VerdictCentre, hq: FakeAdmin) -> None:
-    centre.collect(*alerts())
-    centre.ingest(THROUGH)
-    centre.compute_events()
-    decide(centre, hq)
-
-    def partitioned(*backlogs: int | None) -> Any:
-        def reply(path: str) -> Reply:
-            if path.endswith("/partitions"):
-                return document({"partitions": len(backlogs)})
-            number = int(path.partition("-partition-")[2].partition("/")[0])
-            found: Reply = waits(backlogs[number])(path)
-            return found
-
-        return reply
-
-    hq.says = partitioned(0, 3)
-    assert found(centre, hq) == ProvisionalStatus(BOUND_S, PUBLISHED)
-    hq.says = partitioned(0, None)
-    assert "alerts-partition-1 is unknown" in found(centre, hq).error
-    hq.says = partitioned(0, 0)
-    assert found(centre, hq) == ProvisionalStatus(BOUND_S)
-    with address() as dr:
-        dr.says = partitioned(0, 3)
-        hq.says = partitioned(3, 0)
-        assert found(centre, dr, hq) == ProvisionalStatus(BOUND_S), "each is taken in one cluster"
-
-
 @pytest.mark.parametrize("waiting", [0, 3])
 def test_what_a_cluster_has_that_does_not_answer_is_unknown_whatever_another_one_says(
     centre: VerdictCentre, hq: FakeAdmin, waiting: int
@@ -162,17 +133,3 @@ def test_what_a_cluster_has_that_does_not_answer_is_unknown_whatever_another_one
         hq.says = lambda _: document({"reason": "Topic not found"}, 404)
         oldest = PUBLISHED if waiting else None
         assert found(centre, dr, hq) == ProvisionalStatus(BOUND_S, oldest), "a cluster without the topic has none"
-
-
-@pytest.mark.parametrize(("age_s", "is_said"), [(BOUND_S + 59, False), (BOUND_S + 61, True)])
-def test_the_bound_is_said_and_what_waits_longer_is_a_problem(age_s: float, *, is_said: bool) -> None:
-    since = ProvisionalStatus(BOUND_S, PUBLISHED)
-    status = CentreStatus(PUBLISHED + timedelta(seconds=age_s), provisional=since)
-    assert any("an alert waits for its verdict" in one for one in problems(status, LIMITS)) == is_said
-    samples = shown(status)
-    assert samples[("waybill_centre_oldest_provisional_seconds",)] == age_s
-    assert samples[("waybill_centre_max_provisional_seconds",)] == BOUND_S
-    assert (
-        shown(replace(status, provisional=ProvisionalStatus(BOUND_S)))[("waybill_centre_oldest_provisional_seconds",)]
-        == 0
-    )

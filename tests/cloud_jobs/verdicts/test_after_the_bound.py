@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from cloud_jobs.job_settings import VerdictSettings
-from cloud_jobs.verdicts import job as unproven
 from tests.cloud_jobs.geofence.centre import GeofenceFix, rules
 from tests.cloud_jobs.geofence.test_event_revisions import THROUGH
 from tests.cloud_jobs.verdicts.centre import VerdictCentre, alert_of
@@ -55,22 +54,6 @@ def test_records_that_come_after_the_bound_say_what_was_so_and_what_happened_ins
     assert not centre.decide()
 
 
-@pytest.mark.parametrize("is_noted", [True, False])
-def test_of_many_a_few_are_looked_at_in_each_run_and_in_the_end_all(
-    centre: VerdictCentre, monkeypatch: pytest.MonkeyPatch, *, is_noted: bool
-) -> None:
-    names = withdrawn_at_the_bound(centre, *"abcde")
-    if not is_noted:
-        centre.open_file.unlink()
-    monkeypatch.setattr(unproven, "AT_ONCE", 2)
-    for device in "abcde":
-        centre.ingest([fix._replace(longitude=-0.01) for fix in drive(device)])
-    centre.compute_events()
-    runs = [centre.decide().withdrawn for _ in range(4)]
-    assert runs == [2, 2, 1, 0]
-    assert {said(centre)[name] for name in names} == {("withdrawn", "did_not_occur", 1)}
-
-
 def test_what_stands_in_its_place_follows_the_events_and_their_alerts(centre: VerdictCentre) -> None:
     name, fixes = without_the_second()["id"], drive()
     centre.collect(alert_of(without_the_second()))
@@ -90,16 +73,3 @@ def test_what_stands_in_its_place_follows_the_events_and_their_alerts(centre: Ve
     centre.collect(alert_of(instead))
     centre.decide()
     assert centre.in_force()[name]["corrective_ids"] == []
-
-
-def test_a_note_that_cannot_be_written_ends_no_run(centre: VerdictCentre, capsys: pytest.CaptureFixture[str]) -> None:
-    centre.open_file.parent.parent.mkdir(parents=True, exist_ok=True)
-    # a file where the folder would be, as little to be written to as a full disk
-    centre.open_file.parent.write_bytes(b"")
-    centre.collect(*map(alert_of, seen(*drive())))
-    run = centre.decide()
-    assert (run.provisional, run.unnoted) == (3, 1)
-    assert "what waits cannot be noted" in "".join(capsys.readouterr())
-    centre.ingest(drive())
-    centre.compute_events()
-    assert (centre.decide().confirmed, centre.decide().provisional) == (3, 0)

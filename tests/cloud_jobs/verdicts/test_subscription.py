@@ -163,36 +163,3 @@ def test_a_topic_that_gives_nothing_of_what_there_is_is_named_and_subscribed_to_
     assert said == [None, None, silence.WITHHELD], "once it may be on its way"
     received = alerts.receive(10)
     assert (len(received.messages), received.unread) == (2, {})
-
-
-def test_of_several_partitions_those_that_could_be_subscribed_to_are_read_and_the_topic_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    names = [f"{TOPIC}-partition-{number}" for number in range(3)]
-    there, now_s = {name: ScriptedTopic(0.0, bodies=[0]) for name in names}, 0.0
-    alerts = reading(there, monkeypatch, lambda: now_s + time.monotonic())
-    client = vars(subscription)["open_pulsar_client"]
-    subscribed, is_refused = list[str](), True
-
-    def opened(*_: Any, **__: Any) -> Any:
-        made = client()
-        subscribe = made.subscribe
-
-        def refusing(name: str, *_: Any, **__: Any) -> ScriptedTopic:
-            if name == names[1] and is_refused:
-                raise pulsar.AuthorizationError("no")
-            subscribed.append(name)
-            found: ScriptedTopic = subscribe(name)
-            return found
-
-        made.subscribe = refusing
-        return made
-
-    monkeypatch.setattr(subscription, "open_pulsar_client", opened)
-    received = alerts.receive(10)
-    assert (len(received.messages), [*received.unread]) == (1, [TOPIC])
-    alerts.acknowledge()
-    is_refused, now_s = False, subscription.RETRY_S
-    received = alerts.receive(10)
-    assert (len(received.messages), received.unread) == (2, {})
-    assert sorted(subscribed) == names, "each once"

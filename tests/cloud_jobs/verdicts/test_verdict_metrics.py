@@ -53,18 +53,6 @@ def test_while_no_run_ends_the_age_grows_also_where_nothing_waited() -> None:
     assert seen.oldest_s == 5030
 
 
-def test_what_waits_in_a_topic_that_was_left_out_is_not_said_to_be_decided() -> None:
-    seen = Watched()
-    seen.took(left_out=1)
-    assert math.isnan(seen.oldest_s)
-    seen.took()
-    seen.now_s += 700
-    seen.took(left_out=1)
-    assert (seen.oldest_s, seen.shown("left_out_topics")) == (700, 1)
-    seen.took()
-    assert seen.oldest_s == 0
-
-
 def test_what_is_decided_and_was_not_published_is_still_provisional_to_everybody() -> None:
     seen = Watched()
     seen.took()

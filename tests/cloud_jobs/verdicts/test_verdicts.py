@@ -7,14 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from cloud_jobs.__main__ import app
-from cloud_jobs.errors import CommitConflict
 from cloud_jobs.job_settings import VerdictSettings
-from cloud_jobs.lake.data_files import DataFile, write_data_files
-from cloud_jobs.verdicts import job
-from cloud_jobs.verdicts.job import give_verdicts
 from cloud_jobs.verdicts.run import verdict_message
 from cloud_jobs.verdicts.subscription import OpenedTable
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, GeofenceFix, rules
@@ -119,31 +113,6 @@ def test_repeated_alerts_are_there_once_and_what_is_none_is_counted(centre: Verd
     assert (centre.collect(alert).repeated, centre.lake.open("alerts").count()) == (1, 1)
 
 
-def test_of_two_runs_at_once_one_gives_the_verdicts(centre: VerdictCentre, monkeypatch: pytest.MonkeyPatch) -> None:
-    centre.collect(*map(alert_of, seen(*THROUGH)))
-    centre.ingest(THROUGH)
-    centre.compute_events()
-    made = write_data_files
-
-    def beside(*args: Any, **options: Any) -> list[DataFile]:
-        monkeypatch.setattr(job, "write_data_files", made)
-        assert give_verdicts(centre.lake, centre.settings, centre.now, centre.open_file).confirmed == 3
-        return made(*args, **options)
-
-    monkeypatch.setattr(job, "write_data_files", beside)
-    with pytest.raises(CommitConflict):
-        centre.decide()
-    assert {row["revision"] for row in centre.in_force().values()} == {0}
-
-
-def test_an_id_that_does_not_follow_from_what_an_alert_says_is_refused(centre: VerdictCentre) -> None:
-    enter, exits, _ = seen(*THROUGH)
-    forged = [alert_of(enter, device="other"), alert_of(enter, id=exits["id"]), alert_of(enter, seq=enter["seq"] + 1)]
-    found = centre.collect(*forged, alert_of(enter))
-    assert (found.added, dict(found.refused)) == (1, {"wrong-id": 3})
-    assert f"{enter['id']} does not follow" in found.last_refused
-
-
 def drained(*, seen_until: int = 3) -> tuple[Any, list[GeofenceFix]]:
     """An alert that names the second fix and was seen by a later one, and what the centre has, which says otherwise."""
     enter, *_ = seen(*THROUGH)
@@ -165,18 +134,6 @@ def test_an_alert_is_not_withdrawn_before_the_records_are_there_by_which_the_reg
     centre.ingest(there[:1])
     centre.compute_events()
     assert centre.decide().withdrawn == 1
-    assert said(centre)[alert.id] == ("withdrawn", "did_not_occur", 0)
-
-
-def test_what_the_device_lost_is_not_waited_for(centre: VerdictCentre) -> None:
-    alert, there = drained()
-    centre.collect(alert)
-    centre.ingest([there[1], there[2]])
-    centre.compute_events()
-    assert centre.decide().provisional == 1
-    centre.lose(1, 1)
-    centre.compute_events()
-    centre.decide()
     assert said(centre)[alert.id] == ("withdrawn", "did_not_occur", 0)
 
 
@@ -238,14 +195,3 @@ def test_without_the_note_of_what_waits_all_later_ones_are_looked_at_once_and_sa
     assert looked_up(centre, monkeypatch) == ({"waits", *"abc"}, 10)
     assert looked_up(centre, monkeypatch) == (set(), 0)
     assert said(centre) == before
-
-
-def test_without_a_lake_the_command_says_who_makes_one(tmp_path: Path) -> None:
-    config = tmp_path / "cloud.toml"
-    config.write_text(
-        f'lake = "{tmp_path}/lake"\ncheckpoints = "{tmp_path}/checkpoints"\n'
-        '[[clusters]]\nname = "hq"\nservice_url = "pulsar://127.0.0.1:1"\nadmin_url = "http://127.0.0.1:1"\n'
-        '[ingest]\ntopics = ["persistent://fleet/telemetry-eu/batches"]\n'
-    )
-    result = CliRunner().invoke(app, ["verdicts", "--config", str(config)])
-    assert (result.exit_code, "`cloud-jobs ingest` makes it" in result.stderr) == (1, True), result.stderr

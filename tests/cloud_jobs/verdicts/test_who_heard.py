@@ -74,21 +74,3 @@ def test_a_corrected_verdict_says_what_the_region_had_said_and_both_owners_hear_
     assert message["alerted"]["t_ms"] == so_ms - EARLIER_MS
     assert hear(message, NOON) == ["a", "b"]
     assert (hear(message, NOON - QUARTER_MS), hear(message, NOON + QUARTER_MS)) == (["b"], ["a"])
-
-
-def test_a_late_event_that_is_withdrawn_goes_by_what_was_said_of_it(centre: VerdictCentre) -> None:
-    late, *_ = seen(THROUGH[0], THROUGH[2])
-    decided(centre, THROUGH[0], THROUGH[2])
-    assert newest_message(centre, late["id"])["verdict"] == "late"
-    decided(centre, THROUGH[1])
-    message = newest_message(centre, late["id"])
-    assert message["verdict"] == "withdrawn"
-    assert message["alerted"]["t_ms"] == late["time"] // 1000
-    # its alert comes after that: whoever hears of it has to hear that it is not so
-    centre.collect(alert_of(late, t_ms=late["time"] // 1000 - EARLIER_MS))
-    centre.decide()
-    again = newest_message(centre, late["id"])
-    assert (again["verdict"], again["revision"]) == ("withdrawn", message["revision"] + 1)
-    assert again["alerted"]["t_ms"] == late["time"] // 1000 - EARLIER_MS
-    assert hear(again, NOON) == ["a", "b"]
-    assert not centre.decide(), "and once"

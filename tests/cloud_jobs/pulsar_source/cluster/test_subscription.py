@@ -1,4 +1,3 @@
-from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from cloud_jobs.pulsar_source.options import DataLoss
 from cloud_jobs.pulsar_source.position import MAX_PLANNED, SubscriptionProperties
 from tests.cloud_jobs.pulsar_source.model import ModelWorld
-from tests.cloud_jobs.pulsar_source.model_query import PARTITIONS, Crash, ModelQuery
+from tests.cloud_jobs.pulsar_source.model_query import PARTITIONS, ModelQuery
 from tests.cloud_jobs.pulsar_source.model_topic import ModelTopic
 
 openings = st.lists(st.integers(0, 99).map("{:02d}".format), unique=True, max_size=40).map(sorted)
@@ -153,39 +152,3 @@ def test_a_cluster_that_comes_back_with_older_disks_is_found_by_its_openings(
     restored.query.stop()
     restored.drain(strict=False)
     assert hq.topics[PARTITIONS[0]].messages() <= restored.query.delivered().keys()
-
-
-@pytest.mark.parametrize("by_a_task", [False, True])
-def test_a_subscription_that_is_deleted_while_the_query_runs_is_reported_at_the_next_plan(
-    restored: RestoredTopic, *, by_a_task: bool
-) -> None:
-    restored.send(10)
-    restored.drain()
-    for _ in range(2):
-        restored.send(10)
-        restored.roll()
-    restored.topic.cursor = None
-    restored.topic.ledgers = {number: rows for number, rows in restored.topic.ledgers.items() if not rows}
-    if by_a_task:
-        restored.topic.subscribe()
-    with pytest.raises(DataLoss):
-        restored.drain()
-
-
-def test_a_subscription_whose_creator_ended_at_once_is_brought_to_its_start_by_the_next_start(tmp_path: Path) -> None:
-    def end(_: str) -> None:
-        raise Crash
-
-    restored = RestoredTopic(tmp_path)
-    restored.send(10)
-    for cluster in restored.world.clusters.values():
-        cluster.created = end
-    with pytest.raises(Crash):
-        restored.query.trigger()
-    restored.query.stop()
-    assert restored.topic.unread() == set()  # as a broker creates it
-    for cluster in restored.world.clusters.values():
-        cluster.created = lambda _: None
-    restored.drain()
-    assert restored.query.delivered() == Counter(range(10))
-    restored.query.stop()

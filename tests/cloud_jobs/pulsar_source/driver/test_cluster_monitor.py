@@ -10,7 +10,7 @@ import pytest
 from cloud_jobs.pulsar_source import AccessRefused, SourceClusterUnreachable
 from cloud_jobs.pulsar_source.cluster_monitor import ClusterMonitor, SilentClusters
 from cloud_jobs.pulsar_source.driver import Driver, Ownership
-from cloud_jobs.pulsar_source.options import FailoverFileError, NoClusterAnswers, PulsarOptions
+from cloud_jobs.pulsar_source.options import FailoverFileError, PulsarOptions
 from cloud_jobs.pulsar_source.position import LedgerPosition, Offset
 from tests.cloud_jobs.pulsar_source.addresses import FakeAdmin, Reply, address, cluster_says, document, page
 
@@ -95,23 +95,6 @@ def test_a_load_balancer_that_answers_for_a_lost_cluster_does_not_keep_the_query
         hq.says = lambda _: reply
         assert monitor.look_at_active().cluster.name == "dr"
         assert 3 <= clock.now_s < 4  # clusterLostAfterSeconds
-
-
-def test_where_no_cluster_answers_the_last_error_is_reported(tmp_path: Path, hq: FakeAdmin) -> None:
-    clock = PausingClock()
-    hq.says = lambda _: page(429)
-    with monitor_of(clock, tmp_path, hq) as monitor, pytest.raises(NoClusterAnswers, match="answered with 429"):
-        monitor.look_at_active()
-    assert 20 <= clock.now_s < 24  # readTimeoutSeconds
-
-
-def test_a_page_in_the_place_of_a_topic_is_no_loss_of_its_data(tmp_path: Path, hq: FakeAdmin, dr: FakeAdmin) -> None:
-    start = Offset("hq", {TOPIC: LedgerPosition(3, 4)}, generations={TOPIC: "4f"}, query="q")
-    with closing(driver_of(tmp_path, hq, dr)) as driver:
-        assert driver.choose_end(start, limited=False).positions == {TOPIC: LedgerPosition(3, 9)}
-        replies = iter([page(404), page(404)])
-        hq.says = lambda path: next(replies, None) or cluster_says(path)
-        assert driver.choose_end(start, limited=False).positions == {TOPIC: LedgerPosition(3, 9)}
 
 
 def test_where_the_failover_file_is_lost_the_last_batch_may_be_unread_and_is_read_again_from_the_cursor(

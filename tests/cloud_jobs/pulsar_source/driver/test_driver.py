@@ -10,7 +10,7 @@ import pytest
 from cloud_jobs.pulsar_source import DataLoss
 from cloud_jobs.pulsar_source.acknowledging import Acknowledger
 from cloud_jobs.pulsar_source.cluster_monitor import ClusterMonitor
-from cloud_jobs.pulsar_source.driver import ISOLATED_BATCHES, CrashGuard, Driver, Ownership
+from cloud_jobs.pulsar_source.driver import CrashGuard, Driver, Ownership
 from cloud_jobs.pulsar_source.entries import PlannedRange
 from cloud_jobs.pulsar_source.feeds import Feed
 from cloud_jobs.pulsar_source.lookahead import Lookahead
@@ -136,14 +136,6 @@ def planned_batch(world: ModelWorld, folder: Path, *numbers: int, **more: str) -
     return PlannedBatch(query, start, end, task)
 
 
-def test_a_query_begins_at_the_cursor_and_every_cluster_keeps_what_comes_from_then_on(
-    world: ModelWorld, tmp_path: Path
-) -> None:
-    start = Query(world, tmp_path, startingPosition="latest").driver.begin()
-    assert (start.cluster, end_of(start)) == ("hq", LedgerPosition(1, -1))
-    assert topic_of(world, "dr").cursor is not None
-
-
 def test_a_batch_takes_all_there_is_and_is_acknowledged_when_spark_says_that_it_is_done(
     world: ModelWorld, tmp_path: Path
 ) -> None:
@@ -227,17 +219,3 @@ def test_a_topic_that_was_made_anew_is_a_loss_or_is_read_from_its_cursor(
     after = query.driver.choose_end(end, limited=False)
     (task,) = query.driver.plan(end, after)
     assert (task.start, task.end) == (LedgerPosition(2, -1), LedgerPosition(2, 0))
-
-
-def test_a_batch_that_was_planned_before_is_read_in_isolation_and_so_are_some_after_it(
-    world: ModelWorld, tmp_path: Path
-) -> None:
-    query, start, end, _ = planned_batch(world, tmp_path, 0)
-    query.driver.close()
-    fresh = Query(world, tmp_path)  # the process that planned it ended within
-    isolated = [task.isolated for task in fresh.driver.plan(start, end)]
-    for number in range(ISOLATED_BATCHES):
-        send(world, number + 1)
-        start, end = end, fresh.driver.choose_end(end, limited=False)
-        isolated += [task.isolated for task in fresh.driver.plan(start, end)]
-    assert isolated == [True] * ISOLATED_BATCHES + [False]

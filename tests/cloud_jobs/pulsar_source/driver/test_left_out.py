@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cloud_jobs.pulsar_source import AccessRefused, SourceClusterUnreachable, TopicMissing
 from cloud_jobs.pulsar_source.cluster_monitor import read_left_out
-from cloud_jobs.pulsar_source.options import PulsarSourceError, ReadStalled
+from cloud_jobs.pulsar_source.options import PulsarSourceError
 from cloud_jobs.pulsar_source.position import Offset
 from tests.cloud_jobs.pulsar_source.driver.test_driver import Query
 from tests.cloud_jobs.pulsar_source.model import ModelWorld
@@ -110,29 +108,6 @@ def test_the_others_go_on_and_nothing_of_it_is_skipped(
     assert ingest.left_out() == []
 
 
-@pytest.mark.parametrize("error", [GONE, REFUSED, SILENT], ids=lambda error: type(error).__name__)
-def test_a_batch_that_was_planned_with_it_does_not_hold_up_the_others(
-    world: ModelWorld, tmp_path: Path, error: PulsarSourceError
-) -> None:
-    ingest = Ingest(world, tmp_path)
-    ingest.begin()
-    send(world, ZETA, 9)
-    ingest.work()
-    send(world, ACME, 1)
-    send(world, ZETA, 10)
-    assert ingest.plan()
-    fails(world, error)
-    world.time.pause(10)
-    ingest.start_process()
-    ingest.run()
-    ingest.work()
-    assert ingest.read == {ACME: [1], ZETA: [9]}
-    ingest.start_process()
-    fails(world, None)
-    ingest.work()
-    assert ingest.read == {ACME: [1], ZETA: [9, 10]}
-
-
 def test_a_topic_that_was_deleted_and_made_anew_waits_for_a_word_and_the_others_do_not(
     world: ModelWorld, tmp_path: Path
 ) -> None:
@@ -152,43 +127,3 @@ def test_a_topic_that_was_deleted_and_made_anew_waits_for_a_word_and_the_others_
     ingest.start_process()
     ingest.work()
     assert ingest.read == {ACME: [1], ZETA: [10, 11]}
-
-
-def test_one_that_is_sent_but_not_delivered_costs_the_others_a_twentieth_of_their_time(
-    world: ModelWorld, tmp_path: Path
-) -> None:
-    ingest = Ingest(world, tmp_path, maxMessagesPerTrigger="10")
-    ingest.begin()
-    stalled = Stalls(ingest.query, ZETA)
-    send(world, ACME, 1)
-    send(world, ZETA, 10)
-    ingest.work(limited=True)
-    assert ingest.read == {ACME: [1], ZETA: []}
-    assert ingest.left_out() == [ZETA]
-    stalled.is_stalled = False
-    ingest.work(limited=True)
-    assert ingest.read == {ACME: [1], ZETA: [10]}
-    assert ingest.left_out() == []
-
-
-class Stalls:
-    """One topic's look ahead finds nothing for too long."""
-
-    def __init__(self, query: Query, topic: str) -> None:
-        self.is_stalled = True
-        lookaheads: Any = query.driver._ends._lookaheads
-        open_one: Callable[..., Any] = lookaheads._open
-
-        def opened(cluster: Any, options: Any, name: str, queue: int) -> Any:
-            made = open_one(cluster, options, name, queue)
-            read = made.read_between
-
-            def read_between(*where: Any) -> Any:
-                if self.is_stalled and name == topic:
-                    raise ReadStalled("hq", name, "1:0", "1:1", 60.0)
-                yield from read(*where)
-
-            made.read_between = read_between
-            return made
-
-        lookaheads._open = opened

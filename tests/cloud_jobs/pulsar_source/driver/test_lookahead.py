@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cloud_jobs.pulsar_source.lookahead import Lookahead, Lookaheads, PendingMessage
-from cloud_jobs.pulsar_source.options import PulsarOptions, ReadStalled
+from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.position import LedgerInfo, LedgerPosition, PartitionRange, PartitionState
 
 TOPIC = "persistent://public/default/t"
@@ -134,13 +134,3 @@ def test_an_entry_that_is_never_delivered_counts_as_a_message_without_size_and_i
     first = next(messages)
     feeds.opened[0].newest = LedgerPosition(7, 8)
     assert [first, *messages][-1] == PendingMessage(LedgerPosition(7, 8), 0)
-
-
-def test_a_message_that_is_there_and_does_not_come_is_an_error_after_the_time_of_a_read() -> None:
-    feeds = OpenedFeeds(3)
-    messages = feeds.between(-1, 8)
-    next(messages)
-    feeds.opened[0].newest = LedgerPosition(7, 8)
-    with pytest.raises(ReadStalled, match=r"nothing arrived for 6\d"):
-        list(messages)
-    assert feeds.now.s >= OPTIONS.read_timeout_seconds

@@ -94,14 +94,6 @@ def test_a_second_query_is_refused_after_the_time_that_it_waits_and_the_first_go
         assert first.look()
 
 
-def test_a_query_that_takes_the_place_of_one_that_ends_gets_the_subscription(owner: Callable[..., OwningQuery]) -> None:
-    first, second = owner(), owner()
-    first.own()
-    assert not second.look()
-    first.close()
-    second.own()
-
-
 @pytest.mark.parametrize("clusters", ["dr,hq", "hq,dr"])
 def test_a_query_on_another_cluster_of_the_options_is_seen(owner: Callable[..., OwningQuery], clusters: str) -> None:
     owner(clusters=clusters.partition(",")[0]).own()
@@ -122,22 +114,6 @@ def test_an_owner_leaves_to_no_candidate_however_long_that_one_looks(
             assert first.look()
     with pytest.raises(SubscriptionBusy):
         candidate.own()
-
-
-def test_of_two_owners_the_younger_one_ends_at_its_next_look(
-    world: ModelWorld, owner: Callable[..., OwningQuery]
-) -> None:
-    first = owner()
-    first.own()
-    present = world.clusters["hq"].topics[PARTITIONS[2]].present["owner"]
-    second = owner()
-    for partition in PARTITIONS:  # the broker forgot the first one, as while it loads the topic again
-        world.clusters["hq"].topics[partition].present["owner"].clear()
-    second.own()
-    present |= {first.token}
-    assert first.look()
-    with pytest.raises(SubscriptionBusy, match="t-partition-2"):
-        second.look()
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=30))

@@ -44,11 +44,6 @@ def test_a_batch_is_filled_as_long_as_any_next_message_fits(
             assert size + following[0] > limit.bytes
 
 
-@given(sizes_by_topic, limits)
-def test_no_partition_starves(waiting: dict[str, list[int]], limit: BatchLimits) -> None:
-    assert set().union(*(taken(waiting, limit, turn) for turn in range(len(waiting)))) == set(waiting)
-
-
 @given(sizes_by_topic)
 def test_batch_after_batch_takes_every_message_once(waiting: dict[str, list[int]]) -> None:
     left, total = waiting, 0

@@ -3,7 +3,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pulsar
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -173,29 +172,3 @@ def test_whatever_a_producer_sets_becomes_a_row_that_says_what_its_columns_canno
         assert all(row[name] is None for name in ("key", "properties", "publish_time", "event_time") if not held[name])
         assert row["value"] == (message.body or None)
         assert (row["message_id"], row["cluster"]) == (f"7:{message.id.entry_id()}:2", "hq")
-
-
-def test_what_is_malformed_is_kept_as_bytes_and_cut_when_it_is_long():
-    collected = columns(("key", "malformed"))
-    collected.extend([FakeMessage(native_id(1, 1), key=b"a\xff"), FakeMessage(native_id(1, 2), key=b"\xff" * 1000)])
-    assert collected.take().to_pylist() == [
-        {"key": None, "malformed": "key not UTF-8: 61ff"},
-        {"key": None, "malformed": "key not UTF-8: " + "ff" * 256 + "... (1000 bytes)"},
-    ]
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("value", FakeMessage(native_id(1, 1), b"x" * 900)),
-        ("key", FakeMessage(native_id(1, 1), key="k" * 900)),
-        ("properties", FakeMessage(native_id(1, 1), props={"a" * 400: "b" * 500})),
-    ],
-)
-def test_what_is_held_is_counted_whichever_column_holds_it(name: str, message: FakeMessage) -> None:
-    collected = columns((name,))
-    collected.extend([message])
-    assert collected.bytes == 900
-    other = columns(("message_id",))
-    other.extend([message])
-    assert other.bytes == 0

@@ -12,7 +12,6 @@ from cloud_jobs.pulsar_source.entries import Chunk, LeftS, StoredEntry, ask
 from cloud_jobs.pulsar_source.options import (
     AccessRefused,
     SourceCluster,
-    SourceClusterUnreachable,
     SourceConnectionRefused,
 )
 from cloud_jobs.pulsar_source.position import LedgerPosition
@@ -20,7 +19,6 @@ from tests.cloud_jobs.pulsar_source.addresses import Reply, address
 from waybill.pulsar.pulsar_client import PulsarAccess
 
 _TIMEOUT_S = 60
-SILENT = SourceClusterUnreachable("hq", "asking", "nothing came")
 
 
 class FunctionStore:
@@ -52,22 +50,6 @@ def test_each_entry_is_asked_for_once_and_answered_in_its_place(count: int, miss
     store = FunctionStore(entry)
     assert list(ask(store, places(count))) == [(place, entry(place)) for place in places(count)]
     assert sorted(store.asked) == places(count)
-
-
-@given(silent=st.integers(0, 300))
-def test_after_one_that_is_not_answered_no_more_are_waited_for(silent: int) -> None:
-    def entry(place: LedgerPosition) -> StoredEntry:
-        if place.entry == silent:
-            raise SILENT
-        return StoredEntry()
-
-    store = FunctionStore(entry)
-    answers = dict(ask(store, places(400)))
-    assert answers.pop(LedgerPosition(7, silent)) is SILENT
-    assert set(answers.values()) == {StoredEntry()} or silent == 0
-    assert set(places(silent - 128)) <= answers.keys()
-    assert sorted(store.asked) == sorted([*answers, LedgerPosition(7, silent)])
-    assert len(store.asked) <= silent + 130
 
 
 @pytest.mark.parametrize("error", [AccessRefused, SourceConnectionRefused])

@@ -10,22 +10,11 @@ from hypothesis import strategies as st
 from cloud_jobs.pulsar_source.entry_store import (
     EntryStream,
     decode,
-    encode,
     entry_metadata,
     frame,
     numbers,
 )
-from tests.cloud_jobs.pulsar_source.raw import fields_of, message
 from tests.fuzz.targets.broker_frames import CLUSTER, LAST, BrokerConnection
-
-FIELDS = st.dictionaries(st.integers(1, 200), st.one_of(st.integers(0, 2**64 - 1), st.binary(max_size=300)))
-
-
-@given(fields=FIELDS)
-def test_fields_are_read_as_they_were_written_and_as_others_write_them(fields: dict[int, int | bytes]) -> None:
-    assert decode(encode(fields)) == fields
-    assert encode(fields) == message(list(fields.items()))
-    assert fields_of(encode(fields)) == fields
 
 
 @given(data=st.binary(max_size=200))

@@ -77,12 +77,3 @@ def test_messages_of_one_size_are_held_within_the_bytes_or_a_few_at_first_and_ea
     again = PrefetchedTopic([size] * count)
     read(again, sizes)
     assert max(again.held) <= max(PREFETCH, (1 if count else FIRST_QUEUE) * size)
-
-
-def test_a_topic_of_small_messages_is_soon_read_with_a_long_queue_and_from_then_on_at_once_with_the_longest():
-    topic, sizes = PrefetchedTopic([200] * 5000), Sizes()
-    read(topic, sizes)
-    assert topic.opened == [FIRST_QUEUE, 32 * FIRST_QUEUE]
-    again = PrefetchedTopic([200] * 5000)
-    read(again, sizes)
-    assert again.opened == [MOST]
