@@ -86,7 +86,7 @@ class CentralTable:
     def rows(self) -> int:
         """How many rows of the table carry this epoch, counted in the table itself."""
         # A set of record ids cannot hold one twice: only rows show a duplicate.
-        return self._lake.rows("records", ["epoch"], where=[("epoch", "=", self._epoch)]).num_rows
+        return int(self._lake.rows("records", ["epoch"], where=[("epoch", "=", self._epoch)]).num_rows)
 
     def _actions(self, version: int) -> list[dict[str, Any]] | None:
         """What a commit did, as Delta's log has it; None for one that was not made yet."""
