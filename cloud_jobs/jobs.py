@@ -19,7 +19,7 @@ from cloud_jobs.billing.register.closer import ClosingRun
 from cloud_jobs.billing.register.closing import Closing, Days
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.derived.incremental import next_increment
-from cloud_jobs.derived.outbox import Outbox, encounter_message, event_message, progress_file, topic_sender
+from cloud_jobs.derived.outbox import encounter_message, event_message, publish_rows
 from cloud_jobs.errors import NotPublished, StoreUnavailable
 from cloud_jobs.geofence import job as geofence
 from cloud_jobs.geofence.job import GeofenceRun
@@ -178,7 +178,7 @@ def run_geofence(settings: CloudSettings, report: Report = ignore_result, *, fol
         )
         return geofence.compute_events(spark, settings.tables, settings.tracks, rules), collected
 
-    publish = _publisher(settings, geofence.TABLE, rules.topic, event_message)
+    publish = partial(publish_rows, settings, geofence.TABLE, rules.topic, event_message)
     settings.reference.trust()
     every_s = rules.interval_s if follow else None
     _run("geofence", settings, geofence.TABLE, compute, publish, every_s=every_s, report=report)
@@ -191,7 +191,7 @@ def run_proximity(settings: CloudSettings, report: Report = ignore_result, *, fo
     def compute(spark: SparkSession) -> tuple[ProximityRun, None]:
         return proximity.compute_encounters(spark, settings.tables, settings.tracks, rules), None
 
-    publish = _publisher(settings, proximity.TABLE, rules.topic, encounter_message)
+    publish = partial(publish_rows, settings, proximity.TABLE, rules.topic, encounter_message)
     every_s = rules.interval_s if follow else None
     _run("proximity", settings, proximity.TABLE, compute, publish, every_s=every_s, report=report)
 
@@ -266,26 +266,3 @@ def _session(job: str, settings: CloudSettings, stop: Event | None) -> Iterator[
             yield spark
         finally:
             spark.stop()
-
-
-def _publisher(
-    settings: CloudSettings, table: str, topic: str, message: Callable[[dict[str, Any]], dict[str, Any]]
-) -> Callable[[], int]:
-    """Publishes the rows of a table that were not published yet, and returns how many they were.
-
-    Where each tenant has a topic of its own, one that fails keeps no other's rows back.
-    """
-
-    def publish() -> int:
-        count, failures = 0, []
-        for name, tenant in settings.topics_of(topic).items():
-            outbox = Outbox(settings.tables, table, progress_file(settings.checkpoints, table, tenant), tenant)
-            try:
-                count += outbox.flush(topic_sender(settings.service_urls, name, message, settings.access))
-            except NotPublished as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
-        return count
-
-    return publish

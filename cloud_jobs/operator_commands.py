@@ -229,7 +229,9 @@ def _list_erasures(lake: Lake, *, as_json: bool) -> None:
         typer.echo("nothing was ever declared erased")
 
 
-def _repeat(once: Callable[[], bool], every_s: float, stop: Event) -> bool:
+def _repeat(
+    once: Callable[[], object], every_s: float, stop: Event, failed: Callable[[str], object] = lambda _: None
+) -> bool:
     """Runs until `stop`; a run that failed, however, is followed by the next one all the same."""
     from cloud_jobs.errors import CloudError, LocationError
 
@@ -239,10 +241,10 @@ def _repeat(once: Callable[[], bool], every_s: float, stop: Event) -> bool:
         except LocationError:
             # the settings are wrong, and stay so
             raise
-        except CloudError as error:
-            typer.echo(f"cloud-jobs: {error}", err=True)
         except Exception as error:  # noqa: BLE001 - whatever one run raises, the lake must not be left alone for it
-            typer.echo(f"cloud-jobs: {type(error).__name__}: {error}", err=True)
+            text = str(error) if isinstance(error, CloudError) else f"{type(error).__name__}: {error}"
+            failed(text)
+            typer.echo(f"cloud-jobs: {text}", err=True)
         # not `sleep`, which a signal would not end
         stop.wait(every_s)
     return True
@@ -465,7 +467,7 @@ def status(
             healthy = look()
         else:
             with stop_on_signals() as stop:
-                healthy = _repeat_cli(look, every, stop)
+                healthy = _repeat(look, every, stop)
     if not healthy:
         raise typer.Exit(1)
 
@@ -497,24 +499,4 @@ def _serve(settings: CloudSettings, every_s: float) -> None:
             collector.looked(*reader.look())
             return True
 
-        _repeat_cli(look, every_s, stop, failed=collector.failed)
-
-
-def _repeat_cli(
-    look: Callable[[], bool], every_s: float, stop: Event, failed: Callable[[str], object] = lambda _: None
-) -> bool:
-    """Looks until `stop`; a look that failed is followed by the next one all the same."""
-    from cloud_jobs.errors import CloudError, LocationError
-
-    while not stop.is_set():
-        try:
-            look()
-        except LocationError:
-            # the settings are wrong, and stay so
-            raise
-        except CloudError as error:
-            failed(str(error))
-            typer.echo(f"cloud-jobs: {error}", err=True)
-        # not `sleep`, which a signal would not end
-        stop.wait(every_s)
-    return True
+        _repeat(look, every_s, stop, failed=collector.failed)

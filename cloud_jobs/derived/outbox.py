@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pulsar
 import pyarrow as pa
@@ -28,6 +28,9 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import counter_of, newest_number
 from waybill.daemon.durable_file import replace_durably
 from waybill.pulsar.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
+
+if TYPE_CHECKING:
+    from cloud_jobs.config import CloudSettings
 
 # Revisions of events and encounters, as they are published.
 
@@ -221,3 +224,22 @@ def _producer(service_urls: Sequence[str], topic: str, access: PulsarAccess) -> 
             reason = f"{url}: {error}"
             client.close()
     raise NotPublished(topic, reason)
+
+
+def publish_rows(
+    settings: CloudSettings, table: str, topic: str, message: Callable[[dict[str, Any]], dict[str, Any]]
+) -> int:
+    """Publishes the rows of a table that were not published yet, and returns how many they were.
+
+    Where each tenant has a topic of its own, one that fails keeps no other's rows back. Raises NotPublished.
+    """
+    count, failures = 0, []
+    for name, tenant in settings.topics_of(topic).items():
+        outbox = Outbox(settings.tables, table, progress_file(settings.checkpoints, table, tenant), tenant)
+        try:
+            count += outbox.flush(topic_sender(settings.service_urls, name, message, settings.access))
+        except NotPublished as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+    return count

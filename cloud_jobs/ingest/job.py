@@ -6,10 +6,11 @@ No record passes through the JVM's rows: what comes back from the executors are 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import structlog
 from py4j.protocol import Py4JError
@@ -21,11 +22,11 @@ from cloud_jobs.config import CloudSettings
 from cloud_jobs.errors import CloudError, Fenced, StoreUnavailable
 from cloud_jobs.ingest.decoding import USUAL, SensibleTime, TopicTenants
 from cloud_jobs.ingest.micro_batch import Counted, MicroBatchWriter, ignore_counts
-from cloud_jobs.ingest.parts import PART_COLUMNS, Run, read_parts, write_parts
+from cloud_jobs.ingest.parts import PART_COLUMNS, read_parts, write_parts
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.pulsar_source import PulsarDataSource
 from cloud_jobs.run_metrics import IngestMetrics, served_metrics
-from cloud_jobs.spark import start_spark
+from cloud_jobs.spark import run_on_executors, start_spark
 from cloud_jobs.spark_python import SOURCE
 from waybill.daemon.signals import stop_on_signals
 
@@ -208,7 +209,7 @@ class MicroBatchHandler:
         self._sensible = sensible
         self._sealing_keys, self._tenants = sealing_keys, tenants
         self._lake = lake
-        self.writer = MicroBatchWriter(lake, run=_on_executors(spark), counted=counted)
+        self.writer = MicroBatchWriter(lake, run=partial(run_on_executors, spark), counted=counted)
         self.completed = 0
         self.fenced: Fenced | None = None
 
@@ -232,11 +233,3 @@ class MicroBatchHandler:
             self.fenced = error
             raise
         self.completed += 1
-
-
-def _on_executors(spark: SparkSession) -> Run:
-    def run(work: Callable[[Any], Any], items: Sequence[Any]) -> Sequence[Any]:
-        made: list[Any] = spark.sparkContext.parallelize(items, len(items)).map(work).collect()
-        return made
-
-    return run

@@ -8,7 +8,7 @@ by it nor stops it. A replacement whose files another one took first is given up
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
@@ -154,17 +154,21 @@ def _may_hold(group: Any, order: Sequence[str], keys: KeyRange) -> bool:
 def _ends(group: Any, order: Sequence[str]) -> tuple[Key, Key]:
     """Between which keys the rows of a row group lie, as far as its statistics of each column say."""
     columns = {group.column(at).path_in_schema: group.column(at).statistics for at in range(group.num_columns)}
-    low: list[Any] = []
-    high: list[Any] = []
+    known = {name: one for name, one in columns.items() if one is not None and one.has_min_max}
+    low, high = ({name: getattr(one, end) for name, one in known.items()} for end in ("min", "max"))
+    return _key_ends(low, high, order)
+
+
+def _key_ends(low: Mapping[str, Any], high: Mapping[str, Any], order: Sequence[str]) -> tuple[Key, Key]:
+    """The beginnings of the lowest and the highest key, as far as the bounds of the columns say."""
+    shared = 0
     for name in order:
-        statistics = columns.get(name)
-        if statistics is None or not statistics.has_min_max:
+        if name not in low or name not in high:
             break
-        low.append(statistics.min)
-        high.append(statistics.max)
-        if statistics.min != statistics.max:
+        shared += 1
+        if low[name] != high[name]:
             break
-    return tuple(low), tuple(high)
+    return tuple(low[name] for name in order[:shared]), tuple(high[name] for name in order[:shared])
 
 
 def _inside(rows: pa.Table, order: Sequence[str], keys: KeyRange) -> pa.ChunkedArray | None:
@@ -296,22 +300,8 @@ def overlap(files: Sequence[TableFile], order: Sequence[str]) -> bool:
 def _downward(files: Sequence[TableFile], order: Sequence[str]) -> list[tuple[TableFile, tuple[Key, Key]]]:
     """Files with the ends of their keys, the highest first."""
     # by the highest key: where devices change within a file that says less of its ends than a file of one device does
-    with_ends = [(file, _ends_merge_plan(file, order)) for file in files]
+    with_ends = [(file, _key_ends(file.low, file.high, order)) for file in files]
     return sorted(with_ends, key=lambda one: (one[1][1], one[1][0]), reverse=True)
-
-
-def _ends_merge_plan(file: TableFile, order: Sequence[str]) -> tuple[Key, Key]:
-    """The beginnings of a file's lowest and highest key, as far as the bounds of its columns say."""
-    low: list[Any] = []
-    high: list[Any] = []
-    for name in order:
-        if name not in file.low or name not in file.high:
-            break
-        low.append(file.low[name])
-        high.append(file.high[name])
-        if low[-1] != high[-1]:
-            break
-    return tuple(low), tuple(high)
 
 
 def _is_after(one: Key, other: Key) -> bool:

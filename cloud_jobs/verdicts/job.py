@@ -20,14 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from cloud_jobs.errors import CommitConflict, Fenced
 from cloud_jobs.job_settings import VerdictSettings
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
-from cloud_jobs.lake.data_files import write_data_files
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.snapshots import COVERED_COMMIT
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number, stated
+from cloud_jobs.lake.transactions import counter_of, newest_number, stated
 from cloud_jobs.verdicts.deciding import (
     ASKED_ROWS,
     NEAR_MS,
@@ -547,7 +545,7 @@ def give_verdicts(lake: Lake, settings: VerdictSettings, now: datetime, open_fil
     new = pa.concat_tables([TABLES[TABLE].schema.empty_table(), *made])
     states = {DECIDED_ALERTS: deciding.decided_until(until["alerts"]), DECIDED_EVENTS: until["geofence_events"]}
     if new.num_rows or any((stated(opened, name) or 0) != value for name, value in states.items()):
-        _commit(tables[TABLE], new, previous, states, now)
+        tables[TABLE].commit(new, previous, now, states)
     now_left = deciding.left(_commit_of(tables[TABLE]), _commit_of(tables["alerts"]))
     is_noted = not _is_news(left, now_left) or _note(open_file, now_left)
     return replace(deciding.run(new), unnoted=int(not is_noted))
@@ -572,14 +570,3 @@ def _is_news(before: OpenAlerts | None, left: OpenAlerts) -> bool:
 
 def _commit_of(table: OpenedTable) -> TableCommit:
     return TableCommit(str(table.opened.metadata().id), newest_number(table.opened, table.name))
-
-
-def _commit(table: OpenedTable, rows: pa.Table, previous: int | None, states: Mapping[str, int], now: datetime) -> None:
-    number = next_number(previous)
-    numbers = pa.repeat(pa.scalar(counter_of(number), pa.int64()), rows.num_rows)
-    rows = rows.set_column(rows.schema.get_field_index("commit_number"), "commit_number", numbers)
-    files = write_data_files(table.lake.files(TABLE), rows.cast(TABLES[TABLE].schema), now, table=TABLE)
-    try:
-        commit_files(table.opened, TABLE, files, writer=TABLE, previous=previous, number=number, states=states, now=now)
-    except Fenced as error:
-        raise CommitConflict(TABLE) from error

@@ -14,8 +14,7 @@ from prometheus_client import Counter, Gauge
 from prometheus_client.registry import CollectorRegistry
 
 from cloud_jobs.config import CloudSettings
-from cloud_jobs.derived.outbox import Outbox, progress_file, topic_sender
-from cloud_jobs.errors import NotPublished
+from cloud_jobs.derived.outbox import publish_rows
 from cloud_jobs.run_metrics import RunMetrics, served_metrics
 from cloud_jobs.run_result import run_repeatedly
 from cloud_jobs.verdicts.job import TABLE, VerdictRun, give_verdicts, open_alerts_file
@@ -114,7 +113,7 @@ def run_verdicts(settings: CloudSettings, report: Callable[[Counts], object], *,
             counts |= _counts(run)
             metrics.take(counts)
             try:
-                counts["published"] = _publish(settings)
+                counts["published"] = publish_rows(settings, TABLE, settings.verdicts.topic, verdict_message)
                 metrics.on_published(counts, began_s)
             finally:
                 measured.did({"published": counts.get("published", 0)}, work=bool(run or counts["alerts"]))
@@ -178,17 +177,3 @@ def _final(event: DayEvent | None) -> FinalEvent | None:
 
 def _counts(run: VerdictRun) -> Counts:
     return {name: getattr(run, name) for name in run.__slots__}
-
-
-def _publish(settings: CloudSettings) -> int:
-    """Publishes the verdicts that were not; a topic that fails keeps no other tenant's back."""
-    count, failures = 0, []
-    for name, tenant in settings.topics_of(settings.verdicts.topic).items():
-        outbox = Outbox(settings.tables, TABLE, progress_file(settings.checkpoints, TABLE, tenant), tenant)
-        try:
-            count += outbox.flush(topic_sender(settings.service_urls, name, verdict_message, settings.access))
-        except NotPublished as error:
-            failures.append(error)
-    if failures:
-        raise failures[0]
-    return count

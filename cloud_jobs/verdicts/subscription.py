@@ -64,6 +64,29 @@ class OpenedTable(NamedTuple):
             for path in sorted(self._stored.of_days(first).paths, reverse=True):
                 yield from stored_rows(files, self.name, path, columns, {})
 
+    def commit(
+        self, rows: pa.Table, previous: int | None, now: datetime, states: Mapping[str, int] | None = None
+    ) -> None:
+        """Adds rows, numbered by their commit. Raises CommitConflict where another process wrote since `previous`."""
+        number = next_number(previous)
+        numbers = pa.repeat(pa.scalar(counter_of(number), pa.int64()), rows.num_rows)
+        rows = rows.set_column(rows.schema.get_field_index("commit_number"), "commit_number", numbers)
+        rows = rows.cast(TABLES[self.name].schema)
+        files = write_data_files(self.lake.files(self.name), rows, now, table=self.name)
+        try:
+            commit_files(
+                self.opened,
+                self.name,
+                files,
+                writer=self.name,
+                previous=previous,
+                number=number,
+                states=states,
+                now=now,
+            )
+        except Fenced as error:
+            raise CommitConflict(self.name) from error
+
     @property
     def _stored(self) -> StoredFiles:
         return StoredFiles.of(self.opened, self.name)
@@ -160,7 +183,7 @@ def collect_alerts(lake: Lake, messages: Iterable[TopicAlert], now: datetime, ma
     new = [row for row in rows if row["id"] not in there]
     found.repeated += len(rows) - len(new)
     if new:
-        _commit(table, new, previous, now)
+        table.commit(pa.Table.from_pylist(new, schema=TABLES[TABLE].schema), previous, now)
         found.added = len(new)
     return found
 
@@ -199,17 +222,6 @@ def _row(alert: Alert, now: datetime) -> dict[str, Any]:
         "day": happened.astimezone(UTC).date(),
         "commit_number": 0,
     }
-
-
-def _commit(table: OpenedTable, rows: Sequence[dict[str, Any]], previous: int | None, now: datetime) -> None:
-    number = next_number(previous)
-    numbered = [row | {"commit_number": counter_of(number)} for row in rows]
-    made = pa.Table.from_pylist(numbered, schema=TABLES[TABLE].schema)
-    files = write_data_files(table.lake.files(TABLE), made, now, table=TABLE)
-    try:
-        commit_files(table.opened, TABLE, files, writer=TABLE, previous=previous, number=number, now=now)
-    except Fenced as error:
-        raise CommitConflict(TABLE) from error
 
 
 MAX_BYTES: Final = 64 << 20

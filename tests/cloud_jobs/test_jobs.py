@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from cloud_jobs import jobs, proximity, usage
+from cloud_jobs import jobs
 from cloud_jobs.config import CloudSettings, ReferenceSettings
+from cloud_jobs.derived import outbox, proximity, usage
 from cloud_jobs.errors import NotPublished, StoreUnavailable
 from cloud_jobs.job_settings import UsageSettings
 from cloud_jobs.proximity.job import TABLE, ProximityRun
@@ -84,7 +85,7 @@ class Centre:
 def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Centre]:
     made = Centre(tmp_path)
     monkeypatch.setattr(jobs, "start_spark", made.start_spark)
-    monkeypatch.setattr(jobs, "topic_sender", made.topic_sender)
+    monkeypatch.setattr(outbox, "topic_sender", made.topic_sender)
     monkeypatch.setattr(proximity.job, "compute_encounters", made.compute)
     kept = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     yield made
