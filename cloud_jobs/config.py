@@ -45,7 +45,7 @@ _TABLE_ID: Final = "table_id"
 _COMMIT: Final = "commit"
 
 
-class _Noted(NamedTuple):
+class CheckpointNote(NamedTuple):
     """The id of the records table, and the number of the newest commit of the ingest; 0: there was none."""
 
     table_id: str
@@ -99,21 +99,21 @@ class BoundCheckpoints:
         with self.lake.damage_as_error("coverage"):
             return self.lake.coverage_log.never_had(commit, commits_of_snapshots(self.lake))
 
-    def _found(self) -> _Noted:
+    def _found(self) -> CheckpointNote:
         opened = self.lake.open("records")
-        return _Noted(str(opened.metadata().id), newest_number(opened, INGEST) or 0)
+        return CheckpointNote(str(opened.metadata().id), newest_number(opened, INGEST) or 0)
 
-    def _noted(self) -> _Noted | None:
+    def _noted(self) -> CheckpointNote | None:
         try:
             note = json.loads((self.folder / _NOTE).read_text(encoding="utf-8"))
-            return _Noted(str(note[_TABLE_ID]), int(note[_COMMIT]))
+            return CheckpointNote(str(note[_TABLE_ID]), int(note[_COMMIT]))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise OtherLake(str(self.folder), str(self.lake.location), f"{_NOTE} there is damaged: {error}") from error
 
 
-def _content(noted: _Noted) -> bytes:
+def _content(noted: CheckpointNote) -> bytes:
     return json.dumps({_TABLE_ID: noted.table_id, _COMMIT: noted.commit}).encode()
 
 

@@ -28,7 +28,7 @@ from cloud_jobs.lake.tables import Lake, checked_time
 from cloud_jobs.proximity import job as proximity
 from cloud_jobs.proximity.job import ProximityRun
 from cloud_jobs.pulsar_source import PulsarDataSource
-from cloud_jobs.reference.tables import CollectedReference, collect
+from cloud_jobs.reference.tables import CollectionResult, collect
 from cloud_jobs.run_metrics import RunMetrics, served_metrics
 from cloud_jobs.run_result import PeriodicTrigger, Report, ignore_result, result_of, run_repeatedly
 from cloud_jobs.spark import run_on_executors, start_spark
@@ -136,10 +136,10 @@ def _tasks(spark: SparkSession) -> dict[str, int]:
 
 _TRIED_AGAIN: Final = {NotPublished: "not published", StoreUnavailable: "store does not answer"}
 _Run = UsageRun | GeofenceRun | ProximityRun
-_Compute = Callable[[SparkSession], tuple[_Run, CollectedReference | None]]
+_Compute = Callable[[SparkSession], tuple[_Run, CollectionResult | None]]
 
 
-def _collected(spark: SparkSession, settings: CloudSettings) -> CollectedReference:
+def _collected(spark: SparkSession, settings: CloudSettings) -> CollectionResult:
     """Takes the reference data that was published by whom the settings trust now."""
     return collect(spark, settings.tables, settings.source_options, settings.reference.trust())
 
@@ -147,7 +147,7 @@ def _collected(spark: SparkSession, settings: CloudSettings) -> CollectedReferen
 def run_usage(settings: CloudSettings, report: Report = ignore_result, *, follow: bool = False) -> None:
     """Takes the reference data that was published, then brings usage up to date; with `follow` until a signal."""
 
-    def compute(spark: SparkSession) -> tuple[UsageRun, CollectedReference]:
+    def compute(spark: SparkSession) -> tuple[UsageRun, CollectionResult]:
         collected = _collected(spark, settings)
         structlog.get_logger("usage", job="usage").info(
             "reference data taken",
@@ -171,7 +171,7 @@ def run_geofence(settings: CloudSettings, report: Report = ignore_result, *, fol
     rules = settings.geofence
     reference_trigger = PeriodicTrigger(rules.reference_interval_s)
 
-    def compute(spark: SparkSession) -> tuple[GeofenceRun, CollectedReference | None]:
+    def compute(spark: SparkSession) -> tuple[GeofenceRun, CollectionResult | None]:
         due = reference_trigger.fire()
         collected = (
             collect(spark, settings.tables, settings.source_options, settings.reference.trust()) if due else None

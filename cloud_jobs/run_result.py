@@ -21,7 +21,7 @@ from geo.reference.messages import QuarantinedMessage
 from waybill.settings import printable, printable_json
 
 if TYPE_CHECKING:
-    from cloud_jobs.reference.tables import CollectedReference
+    from cloud_jobs.reference.tables import CollectionResult
 
 
 # A job that is run again and again until a signal.
@@ -124,7 +124,7 @@ def ignore_result(_: JobResult) -> None:
     """Reports nothing."""
 
 
-def result_of(job: str, run: Any, collected: CollectedReference | None) -> JobResult:
+def result_of(job: str, run: Any, collected: CollectionResult | None) -> JobResult:
     """The result of a run: each number of the run's dataclass, and how much was left out."""
     refused = getattr(run, _REFUSED, None)
     counts = {one.name: getattr(run, one.name) for one in fields(run) if one.name != _REFUSED}

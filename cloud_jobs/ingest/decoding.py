@@ -77,18 +77,18 @@ _OF_ANY: TopicTenants = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Disbelieved:
+class RejectedStatements:
     """Statements of a region that are not believed: how many, and the most that its clock was ahead (microseconds)."""
 
     count: int
     ahead_us: int
 
-    def __or__(self, other: Disbelieved) -> Disbelieved:
-        return Disbelieved(self.count + other.count, max(self.ahead_us, other.ahead_us))
+    def __or__(self, other: RejectedStatements) -> RejectedStatements:
+        return RejectedStatements(self.count + other.count, max(self.ahead_us, other.ahead_us))
 
 
 @dataclass(slots=True)
-class Decoded:
+class DecodedMessages:
     """Messages that were decoded together.
 
     `rows`: their records with the columns of RECORD_COLUMNS, in the order of tenant, device, epoch and seq but for what
@@ -106,7 +106,7 @@ class Decoded:
     malformed: list[dict[str, Any]]
     messages: int
     statements: dict[DeviceStream, tuple[Statement, ...]] = field(default_factory=dict)
-    disbelieved: dict[str, Disbelieved] = field(default_factory=dict)
+    disbelieved: dict[str, RejectedStatements] = field(default_factory=dict)
     unreadable: Counter[str] = field(default_factory=Counter)
     mute: frozenset[str] = frozenset()
 
@@ -130,7 +130,7 @@ class _Gathered:
     headers: dict[DeviceStream, list[Header]] = field(default_factory=dict)
     statements: dict[DeviceStream, list[Statement]] = field(default_factory=dict)
     malformed: list[dict[str, Any]] = field(default_factory=list)
-    disbelieved: dict[str, Disbelieved] = field(default_factory=dict)
+    disbelieved: dict[str, RejectedStatements] = field(default_factory=dict)
     count: int = 0
     rows: int = 0
     size: int = 0
@@ -147,7 +147,7 @@ def decode_messages(
     now: datetime | None = None,
     unsealer: Unsealer = _NO_KEYS,
     tenants: TopicTenants = _OF_ANY,
-) -> Iterator[Decoded]:
+) -> Iterator[DecodedMessages]:
     """Messages, opened and checked to the last record: all of a task's together, unless they are too many.
 
     A record whose device time is not `sensible` gets no day. `now`: the centre's clock, beyond which no statement is
@@ -217,7 +217,7 @@ def _gather(
             gathered.statements.setdefault(stream, []).append(stated)
         else:
             region, known = properties["region"], gathered.disbelieved
-            known[region] = Disbelieved(1, publish_us - now_us) | known.get(region, Disbelieved(0, 0))
+            known[region] = RejectedStatements(1, publish_us - now_us) | known.get(region, RejectedStatements(0, 0))
     gathered.size += columns.size + _RANGE_BYTES * (len(header.record_seqs.ranges) + len(header.tombstones))
     if len(columns.seq):
         gathered.rows += len(columns.seq)
@@ -249,10 +249,10 @@ def _gather_malformed(gathered: _Gathered, message: dict[str, Any], reason: str,
     )
 
 
-def _decoded(gathered: _Gathered, sensible: SensibleTime) -> Decoded:
+def _decoded(gathered: _Gathered, sensible: SensibleTime) -> DecodedMessages:
     rows = _record_rows(gathered.messages, sensible) if gathered.messages else None
     unreadable, mute = (Counter[str](), frozenset[str]()) if rows is None else _unreadable(rows)
-    return Decoded(
+    return DecodedMessages(
         rows=rows,
         unreadable=unreadable,
         mute=mute,

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from pyarrow.fs import FileSystem
 
 from cloud_jobs.errors import CommitFailed, LakeError
-from cloud_jobs.ingest.decoding import Disbelieved
+from cloud_jobs.ingest.decoding import RejectedStatements
 from cloud_jobs.ingest.parts import (
     RECORD_ID,
     DeduplicationResult,
@@ -477,10 +477,10 @@ class MicroBatchWriter:
 
 def _disbelieved(parts: Sequence[WrittenPart]) -> dict[str, Any]:
     """How many statements were not believed, and of which regions, with how far their clocks are ahead."""
-    found: dict[str, Disbelieved] = {}
+    found: dict[str, RejectedStatements] = {}
     for part in parts:
         for region, one in part.disbelieved.items():
-            found[region] = one | found.get(region, Disbelieved(0, 0))
+            found[region] = one | found.get(region, RejectedStatements(0, 0))
     # whoever reads it has to know whose clock to set
     named = [f"{region or 'no region'} {one.ahead_us // 1_000_000} s" for region, one in sorted(found.items())]
     return {"disbelieved": sum(one.count for one in found.values()), "clocks_ahead": ", ".join(named)}

@@ -24,7 +24,15 @@ from deltalake import DeltaTable
 from pyarrow.fs import FileSystem
 
 from cloud_jobs.errors import CommitFailed, Fenced
-from cloud_jobs.ingest.decoding import USUAL, Batches, Decoded, Disbelieved, SensibleTime, TopicTenants, decode_messages
+from cloud_jobs.ingest.decoding import (
+    USUAL,
+    Batches,
+    DecodedMessages,
+    RejectedStatements,
+    SensibleTime,
+    TopicTenants,
+    decode_messages,
+)
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, Statement
 from cloud_jobs.lake.data_files import DataFile, StoredFiles, stored_values, write_data_files
 from cloud_jobs.lake.schemas import CONTENT, QUARANTINE, RECORDS
@@ -59,7 +67,7 @@ class QuarantineFile(NamedTuple):
 
 
 def malformed_rows(malformed: Sequence[dict[str, Any]], now: datetime) -> list[dict[str, Any]]:
-    """Rows for messages that are no consistent batch, from those of `decoding.Decoded`."""
+    """Rows for messages that are no consistent batch, from those of `decoding.DecodedMessages`."""
     return [
         {
             "cause": "malformed",
@@ -257,7 +265,7 @@ class WrittenPart(NamedTuple):
 
     `streams`: for each the coverage that they state and the number of records that they hold. `quarantined`: the files
     of those that are no batch, `malformed`: how many of the `messages` these are. `statements`: see StreamPart.
-    `disbelieved`: statements that are not believed, by region. `unreadable`, `mute`: see Decoded.
+    `disbelieved`: statements that are not believed, by region. `unreadable`, `mute`: see DecodedMessages.
     """
 
     files: tuple[DataFile, ...]
@@ -266,7 +274,7 @@ class WrittenPart(NamedTuple):
     malformed: int
     messages: int
     statements: dict[DeviceStream, tuple[Statement, ...]]
-    disbelieved: dict[str, Disbelieved]
+    disbelieved: dict[str, RejectedStatements]
     unreadable: Counter[str]
     mute: frozenset[str]
 
@@ -301,7 +309,7 @@ def write_parts(
     return write
 
 
-def write_part(lake: Lake, decoded: Decoded, ingest_number: int, now: datetime) -> WrittenPart:
+def write_part(lake: Lake, decoded: DecodedMessages, ingest_number: int, now: datetime) -> WrittenPart:
     """Writes what is in messages that were decoded together: the records, and the messages that are malformed."""
     written: list[DataFile] = []
     if decoded.rows is not None:
@@ -320,7 +328,7 @@ def write_part(lake: Lake, decoded: Decoded, ingest_number: int, now: datetime) 
     )
 
 
-def _quarantined(lake: Lake, decoded: Decoded, ingest_number: int, now: datetime) -> list[QuarantineFile]:
+def _quarantined(lake: Lake, decoded: DecodedMessages, ingest_number: int, now: datetime) -> list[QuarantineFile]:
     malformed = malformed_rows(decoded.malformed, now)
     return write_quarantine(lake.files("quarantine"), malformed, ingest_number, now) if malformed else []
 

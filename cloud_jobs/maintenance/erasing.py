@@ -326,7 +326,7 @@ _SEARCHED_COLUMNS: Final = ("tenant", "device", "kind", "device_time", "received
 _log = structlog.get_logger("maintain")
 
 
-class Searched(NamedTuple):
+class SearchProgress(NamedTuple):
     """All erasures up to one number, in all records up to one ingest number, are done."""
 
     erasure: int
@@ -380,7 +380,7 @@ def erase(rewriter: Rewriter, covered: int, planned: Sequence[Erasure] = (), *, 
     if not declared:
         return made
     plan, since = Plan(declared, 0, covered), searched(opened)
-    until = Searched(last, min(covered, counter_of(newest_number(opened, INGEST))))
+    until = SearchProgress(last, min(covered, counter_of(newest_number(opened, INGEST))))
     for file in files_to_search(table_files(opened, "records"), plan, since):
         try:
             made.positions += _erase_from(rewriter, file, plan, made, dry_run=dry_run)
@@ -409,7 +409,7 @@ def _erase_rows(
     opened = rewriter.lake.open(table)
     files, since, gone, left = table_files(opened, table), searched(opened), 0, made.left
     last = max(row["number"] for row in declared)
-    until = Searched(last, max((file.high.get("commit_number", 0) for file in files), default=0))
+    until = SearchProgress(last, max((file.high.get("commit_number", 0) for file in files), default=0))
     for file in files:
         is_new = file.high.get("commit_number", until.ingest_number) > since.ingest_number
         asked = [_erasure(row) for row in declared if is_new or row["number"] > since.erasure]
@@ -459,11 +459,11 @@ def not_covered(lake: Lake, erasure: Erasure, covered: int) -> int:
     """How many positions of an erasure came after an ingest number. Raises LakeError, and what a file raises."""
     opened = lake.open("records")
     plan = Plan([erasure._asdict() | {"number": 1}], covered, counter_of(newest_number(opened, INGEST)))
-    files = files_to_search(table_files(opened, "records"), plan, Searched(0, 0))
+    files = files_to_search(table_files(opened, "records"), plan, SearchProgress(0, 0))
     return sum(_count(lake.files("records"), file, plan) for file in files)
 
 
-def files_to_search(files: Iterable[TableFile], plan: Plan, since: Searched) -> list[TableFile]:
+def files_to_search(files: Iterable[TableFile], plan: Plan, since: SearchProgress) -> list[TableFile]:
     """The files that may hold positions to be erased, by their bounds and by what was searched before."""
     return [
         file
@@ -496,7 +496,7 @@ def _count(files: FileSystem, file: TableFile, plan: Plan) -> int:
         return sum(pc.sum(plan.chosen(rows, has_day=file.day is not None)).as_py() or 0 for rows in tables)
 
 
-def _may_hold(file: TableFile, row: dict[str, Any], since: Searched) -> bool:
+def _may_hold(file: TableFile, row: dict[str, Any], since: SearchProgress) -> bool:
     asked, newest = _erasure(row), file.high.get("ingest_number")
     if asked.since is None and file.nulls.get("latitude") == file.rows:
         return False
@@ -514,13 +514,13 @@ def _erasure(row: dict[str, Any]) -> Erasure:
     return Erasure(*(row[name] for name in Erasure._fields))
 
 
-def searched(opened: DeltaTable) -> Searched:
+def searched(opened: DeltaTable) -> SearchProgress:
     """How far the version of a table that was opened has been searched; of a derived one commits of its own count."""
     number = newest_number(opened, ERASED)
-    return Searched(0, 0) if number is None else Searched(number >> _BITS, number & ((1 << _BITS) - 1))
+    return SearchProgress(0, 0) if number is None else SearchProgress(number >> _BITS, number & ((1 << _BITS) - 1))
 
 
-def _keep_searched(lake: Lake, table: str, since: Searched, until: Searched) -> None:
+def _keep_searched(lake: Lake, table: str, since: SearchProgress, until: SearchProgress) -> None:
     opened, layout = lake.open(table), TABLES[table]
     # another run may have come further
     if searched(opened) != since:

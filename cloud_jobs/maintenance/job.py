@@ -51,25 +51,25 @@ _ALWAYS: Final = "usage"
 _DERIVED: Final = (_ALWAYS, "geofence_events", "encounters")
 
 
-class Covered(NamedTuple):
+class JobProgress(NamedTuple):
     """Up to which ingest number all jobs have read the records, and the command that is the farthest behind."""
 
     ingest_number: int
     last: str
 
 
-def covered_by_jobs(lake: Lake) -> Covered:
+def covered_by_jobs(lake: Lake) -> JobProgress:
     """What every derived table covers that is computed in this lake. Raises LakeError."""
     # the tables first: what is taken in meanwhile is not covered
     states = {table: stated(lake.open(table), COVERS) for table in _DERIVED}
     found = {table: number or 0 for table, number in states.items() if number is not None or table == _ALWAYS}
     last = min(found, key=lambda table: found[table])
-    return Covered(min(found[last], everything(lake).ingest_number), WRITTEN_BY[last])
+    return JobProgress(min(found[last], everything(lake).ingest_number), WRITTEN_BY[last])
 
 
-def everything(lake: Lake) -> Covered:
+def everything(lake: Lake) -> JobProgress:
     """All that was taken in. Raises LakeError."""
-    return Covered(counter_of(newest_number(lake.open("records"), INGEST)), "")
+    return JobProgress(counter_of(newest_number(lake.open("records"), INGEST)), "")
 
 
 # An erasure is declared when nothing that is computed from the positions is lost by it, and of a device that there
@@ -99,7 +99,7 @@ def of_a_known_device(lake: Lake, erasure: Erasure) -> Erasure:
     return erasure._replace(tenant=tenants[0])
 
 
-def check_covered(lake: Lake, erasure: Erasure, covered: Covered) -> None:
+def check_covered(lake: Lake, erasure: Erasure, covered: JobProgress) -> None:
     """Raises LakeError if positions of an erasure are not computed from yet."""
     if waiting := not_covered(lake, erasure, covered.ingest_number):
         whose = "all devices" if erasure.device is None else f"{erasure.tenant or 'any tenant'}/{erasure.device}"
@@ -307,7 +307,7 @@ class Maintenance:
                     made.derived_erased[table] = made.derived_erased.get(table, 0) + gone
 
     def _declare(
-        self, made: MaintenanceRun, erasures: Sequence[Erasure], covered: Covered, *, dry_run: bool
+        self, made: MaintenanceRun, erasures: Sequence[Erasure], covered: JobProgress, *, dry_run: bool
     ) -> list[Erasure]:
         """Declares what may be; a dry run returns what would be declared."""
         days, now = self._settings.erase_positions_after_days, self._now()

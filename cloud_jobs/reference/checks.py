@@ -168,7 +168,7 @@ _NEAR_DEG: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedReference:
+class ReferenceCheck:
     """The versions of files, what is wrong with them, and what they would change."""
 
     placed: tuple[PlacedVersion, ...]
@@ -185,9 +185,9 @@ class JudgedReference:
         return Counter(version.kind for version in self.versions)
 
 
-def judged_reference(
+def check_reference(
     files: Iterable[Path], lake: Lake | None, moment: datetime, bills: Bills | None = None
-) -> JudgedReference:
+) -> ReferenceCheck:
     """What files say, beside what a lake has; None: by themselves. `bills`: also which of these would change.
 
     Raises ReferenceFileError where the files alone have a fault; LakeError, StoreUnavailable.
@@ -207,7 +207,7 @@ def judged_reference(
     checked = checked._replace(
         faults=[*slips, *checked.faults], lacking=[*checked.lacking, *rules.lacking], notices=notices
     )
-    return JudgedReference(tuple(placed), checked)
+    return ReferenceCheck(tuple(placed), checked)
 
 
 def _near_equal_ids(placed: Iterable[PlacedVersion], published: Iterable[Row], moment: datetime) -> Iterator[str]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cloud_jobs.billing.contracts.check import BillChange, Bills, KnownBill
     from cloud_jobs.config import CloudSettings
     from cloud_jobs.lake.tables import Lake
-    from cloud_jobs.reference.checks import JudgedReference
+    from cloud_jobs.reference.checks import ReferenceCheck
     from cloud_jobs.reference.files import Signing
     from geo.reference.in_force import HeldVersion, RefusedVersion
     from geo.reference.messages import ReferenceTrust
@@ -67,11 +67,11 @@ def check(
     """
     from cloud_jobs.errors import ReferenceFileError
     from cloud_jobs.lake.tables import Lake
-    from cloud_jobs.reference.checks import judged_reference
+    from cloud_jobs.reference.checks import check_reference
 
     there, progress = None if lake is None else Lake(Location.of(lake)), _Progress()
     try:
-        judged = judged_reference(files, there, datetime.now(UTC), None if there is None else _bills(there, progress))
+        judged = check_reference(files, there, datetime.now(UTC), None if there is None else _bills(there, progress))
     except ReferenceFileError as error:
         _say(list(error.faults), [], [], Counter(), compared=None, as_json=as_json)
         raise typer.Exit(1) from None
@@ -284,13 +284,13 @@ def put(
     from cloud_jobs.errors import ReferenceFileError
     from cloud_jobs.reference import files as reference_files
     from cloud_jobs.reference import files as reference_publisher
-    from cloud_jobs.reference.checks import judged_reference
+    from cloud_jobs.reference.checks import check_reference
     from geo.reference.messages import TOPICS
 
     settings = load_settings(config)
     # the first contracts are often published before any job has run
     lake = settings.tables if settings.tables.has("reference") else None
-    judged = judged_reference(files, lake, datetime.now(UTC))
+    judged = check_reference(files, lake, datetime.now(UTC))
     if judged.checked.faults:
         raise ReferenceFileError(judged.checked.faults)
     signing = _signing(settings, key, reason, judged)
@@ -312,7 +312,7 @@ def put(
             typer.echo(said)
 
 
-def _same(lake: Lake, judged: JudgedReference) -> int:
+def _same(lake: Lake, judged: ReferenceCheck) -> int:
     """How many versions say what is in force already, as the lake has it."""
     from cloud_jobs.reference.checks import diffs
     from cloud_jobs.reference.tables import publications_in
@@ -326,7 +326,7 @@ def _who_goes_by(kinds: Collection[str]) -> list[str]:
     return [*at_once, *([_TAKEN_OVER] if set(kinds) - {"alert_rule"} else [])]
 
 
-def _signing(settings: CloudSettings, path: Path | None, reason: str, judged: JudgedReference) -> Signing | None:
+def _signing(settings: CloudSettings, path: Path | None, reason: str, judged: ReferenceCheck) -> Signing | None:
     """As whom versions are published, if the centre takes them from that key. Raises SigningRefused, NobodyTrusted."""
     from cloud_jobs.errors import ReferenceFileError, SigningRefused
     from cloud_jobs.reference.files import Signing

@@ -143,7 +143,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class CollectedReference:
+class CollectionResult:
     """What a collector found: publications that the table holds now, how many of them it added, and what is none."""
 
     publications: int
@@ -151,9 +151,7 @@ class CollectedReference:
     quarantined: tuple[QuarantinedMessage, ...]
 
 
-def collect(
-    spark: SparkSession, lake: Lake, source_options: dict[str, str], trust: ReferenceTrust
-) -> CollectedReference:
+def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str], trust: ReferenceTrust) -> CollectionResult:
     """Takes what the topics hold into the tables. Fences that cannot be used are logged.
 
     Raises ClockBehind, CommitConflict.
@@ -186,7 +184,7 @@ def store(
     *,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     pause: Callable[[float], object] = time.sleep,
-) -> CollectedReference:
+) -> CollectionResult:
     """Takes messages of each topic into the tables, those that are no publications into the quarantine.
 
     So is what nobody signed whom `trust` takes.
@@ -215,7 +213,7 @@ def store(
     quarantined += contradicting
     _quarantine(lake, quarantined, now, pause)
     named = tuple(named_message(row) for row in quarantined)
-    return CollectedReference(lake.open("reference").count(), len(added), named)
+    return CollectionResult(lake.open("reference").count(), len(added), named)
 
 
 def _check_clock(lake: Lake, now: datetime) -> None:

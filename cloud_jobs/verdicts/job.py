@@ -97,7 +97,7 @@ CoverageOf = Callable[[Collection[Row]], Mapping[DeviceStream, Coverage]]
 """With what the events of the devices of some rows are computed."""
 
 
-class LookedAt(NamedTuple):
+class ReviewBatch(NamedTuple):
     """`due`: of these more is known (schema ASKED_ROWS); `kept`: of these not, and those that have to wait."""
 
     due: pa.Table
@@ -109,7 +109,7 @@ def is_unproven(verdict: str, reason: str | None) -> bool:
     return verdict == VerdictKind.WITHDRAWN and reason != _SAYS_WHAT_IS
 
 
-def look_again(unproven: pa.Table, covered: int, coverage_of: CoverageOf) -> LookedAt:
+def look_again(unproven: pa.Table, covered: int, coverage_of: CoverageOf) -> ReviewBatch:
     """Which of some alerts are to be decided again, as of a commit of the ingest."""
     is_old = pc.not_equal(unproven["looked_at"], covered)
     ordered = unproven.filter(is_old).sort_by("looked_at")
@@ -121,7 +121,7 @@ def look_again(unproven: pa.Table, covered: int, coverage_of: CoverageOf) -> Loo
     looked = pa.repeat(pa.scalar(covered, pa.int64()), same.num_rows)
     same = same.set_column(OPEN_ROWS.get_field_index("looked_at"), OPEN_ROWS.field("looked_at"), looked)
     kept = pa.concat_tables([unproven.filter(pc.invert(is_old)), same, later])
-    return LookedAt(now.filter(is_due).select(ASKED_ROWS.names), kept)
+    return ReviewBatch(now.filter(is_due).select(ASKED_ROWS.names), kept)
 
 
 def bounded(unproven: pa.Table, today: date) -> pa.Table:

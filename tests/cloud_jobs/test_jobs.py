@@ -18,7 +18,7 @@ from cloud_jobs.derived import outbox, proximity, usage
 from cloud_jobs.errors import NotPublished, StoreUnavailable
 from cloud_jobs.job_settings import UsageSettings
 from cloud_jobs.proximity.job import TABLE, ProximityRun
-from cloud_jobs.reference.tables import CollectedReference
+from cloud_jobs.reference.tables import CollectionResult
 from cloud_jobs.usage.job import UsageRun
 from tests.system.lake_of_fixes import derive
 
@@ -131,7 +131,7 @@ def test_usage_follows_like_the_others_with_reference_data_in_each_run_and_outli
         return UsageRun(1, 0, 0, 0, centre.events.count("run") - 1, 0, 0, 0, ())
 
     centre.last_run = 3
-    monkeypatch.setattr(jobs, "collect", lambda *_: CollectedReference(0, 0, ()))
+    monkeypatch.setattr(jobs, "collect", lambda *_: CollectionResult(0, 0, ()))
     monkeypatch.setattr(usage.job, "compute_usage", compute)
     with capture_logs() as lines:
         jobs.run_usage(settings, lambda result: results.append(result.counts), follow=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cloud_jobs.errors import ReferenceFileError
-from cloud_jobs.reference.checks import judged_reference
+from cloud_jobs.reference.checks import check_reference
 from cloud_jobs.reference.files import read_reference
 from tests.cloud_jobs.publications import rows_of
 
@@ -104,7 +104,7 @@ def test_what_a_fence_says_and_may_not_mean_is_a_warning_with_its_place(
     tmp_path: Path, feature: dict[str, Any], said: str
 ) -> None:
     file = file_of(tmp_path, "fences.geojson", [FENCE | {"id": "b", "properties": {}}, feature])
-    (one,) = (notice for notice in judged_reference([file], None, datetime.now(UTC)).checked.notices)
+    (one,) = (notice for notice in check_reference([file], None, datetime.now(UTC)).checked.notices)
     assert one.startswith(f"{file}: line 1, feature 2: fence 'a': "), one
     assert said in one
 

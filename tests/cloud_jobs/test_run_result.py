@@ -8,7 +8,7 @@ import pytest
 
 from cloud_jobs.geofence.job import GeofenceRun
 from cloud_jobs.reference.files import usable
-from cloud_jobs.reference.tables import CollectedReference, in_force
+from cloud_jobs.reference.tables import CollectionResult, in_force
 from cloud_jobs.run_result import MAX_SHOWN, print_json, print_table, result_of
 from cloud_jobs.usage.job import UsageRun
 from geo.reference.messages import QuarantinedMessage
@@ -25,7 +25,7 @@ QUARANTINED = (QuarantinedMessage("persistent://fleet/reference/fences", "3:9:-1
 def test_refused_fences_are_counted_and_named_with_place_and_reason(
     job: str, run: UsageRun | GeofenceRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = result_of(job, run, CollectedReference(5, 1, QUARANTINED)).with_published(4)
+    result = result_of(job, run, CollectionResult(5, 1, QUARANTINED)).with_published(4)
     print_json(result)
     shown = json.loads(capsys.readouterr().out)
     assert (shown["job"], shown["ingest_number"], shown["published"]) == (job, 3, 4)
@@ -40,7 +40,7 @@ def test_refused_fences_are_counted_and_named_with_place_and_reason(
 
 
 def test_a_table_is_bounded_and_json_is_not(capsys: pytest.CaptureFixture[str]) -> None:
-    many = CollectedReference(0, 0, QUARANTINED * (MAX_SHOWN + 5))
+    many = CollectionResult(0, 0, QUARANTINED * (MAX_SHOWN + 5))
     print_table(result_of("usage", UsageRun(1, 0, 0, 0, 0, 0, 0, 0, ()), many))
     assert capsys.readouterr().out.count("3:9:-1") == MAX_SHOWN
     print_json(result_of("usage", UsageRun(1, 0, 0, 0, 0, 0, 0, 0, ()), many))

@@ -17,7 +17,7 @@ from cloud_jobs.billing.contracts import Tariff, usable_contract
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference.commands import app
 from cloud_jobs.reference.files import Signing, make_version, publish
-from cloud_jobs.reference.tables import CollectedReference, collect, in_force, publications_in, quarantined_messages
+from cloud_jobs.reference.tables import CollectionResult, collect, in_force, publications_in, quarantined_messages
 from deploy.local import LocalStack, PulsarCluster, stack_operator
 from geo.reference.messages import ReferenceTrust
 from tests.pulsar_clients import open_client, source_access
@@ -64,7 +64,7 @@ def test_a_price_that_is_set_back_holds_and_collectors_at_once_have_each_publica
     send_junk(hq, name, operator.key)
     options = {"clusters": f"hq={hq.service_url}|{hq.admin_url}", **source_access(stack.access("jobs"))}
 
-    def collected(_: int) -> CollectedReference:
+    def collected(_: int) -> CollectionResult:
         return collect(spark, lake, options, trust)
 
     with ThreadPoolExecutor(3) as running:

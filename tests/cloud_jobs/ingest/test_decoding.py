@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.ingest.decoding import RECORD_COLUMNS, Decoded, SensibleTime, decode_messages
+from cloud_jobs.ingest.decoding import RECORD_COLUMNS, DecodedMessages, SensibleTime, decode_messages
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from tests.strategies import batches
 from waybill.identity.sealing import Sealer, Unsealer
@@ -50,12 +50,12 @@ def messages(*sent: Message) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=MESSAGES)
 
 
-def decoded(*sent: Message) -> Decoded:
+def decoded(*sent: Message) -> DecodedMessages:
     (found,) = decode_messages([messages(*sent)])
     return found
 
 
-def rows_of(found: Decoded) -> list[dict[str, Any]]:
+def rows_of(found: DecodedMessages) -> list[dict[str, Any]]:
     assert found.rows is not None
     rows: list[dict[str, Any]] = found.rows.cast(RECORD_COLUMNS).to_pylist()
     return rows

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.ingest.decoding import Decoded, Disbelieved, decode_messages
+from cloud_jobs.ingest.decoding import DecodedMessages, RejectedStatements, decode_messages
 from cloud_jobs.ingest.parts import StreamPart, deduplicate, write_part
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from tests.cloud_jobs.ingest.centre import STREAM, coverage, new_ingest, new_lake, take_in
@@ -113,7 +113,7 @@ def test_a_device_that_fell_silent_with_records_unsent_is_not_complete_for_the_p
     assert found.complete_until_us == us("2026-01-04T06:00") < us("2026-02-01")
 
 
-def decode(*sent: bytes, now: datetime | None = None) -> Decoded:
+def decode(*sent: bytes, now: datetime | None = None) -> DecodedMessages:
     (decoded,) = decode_messages([messages(*sent)], now=now)
     return decoded
 
@@ -124,7 +124,7 @@ def test_a_region_whose_clock_is_far_ahead_is_not_believed_and_is_named_with_its
     decoded = decode(heartbeat(0, RECEIVED_US), heartbeat(3, RECEIVED_US), now=now)
     ((said, _),) = decoded.streams.values()
     assert (said.stated_us, decoded.statements) == (0, {})
-    assert decoded.disbelieved == {"eu": Disbelieved(2, 301 * SECOND)}
+    assert decoded.disbelieved == {"eu": RejectedStatements(2, 301 * SECOND)}
     lake = new_lake(tmp_path / "lake")
     writer = new_ingest(lake)
     attempt = writer.begin()
