@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from cloud_jobs import jobs
+from cloud_jobs import jobs, proximity, usage
 from cloud_jobs.config import CloudSettings, ReferenceSettings
-from cloud_jobs.derived import outbox, proximity, usage
+from cloud_jobs.derived import outbox
 from cloud_jobs.errors import NotPublished, StoreUnavailable
 from cloud_jobs.job_settings import UsageSettings
 from cloud_jobs.proximity.job import TABLE, ProximityRun

@@ -13,7 +13,6 @@ from typer.testing import CliRunner, Result
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import files as reference_publisher
 from cloud_jobs.reference.commands import app
-from cloud_jobs.reference.files import read_placed
 from simulator.fleet import toml_text
 from tests.cloud_jobs.billing.contracts.makers import account, device, kind_of, legal_entity, price, rows, tariff
 from tests.cloud_jobs.publications import row_of
