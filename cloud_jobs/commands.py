@@ -1,4 +1,4 @@
-"""The settings of a command of the jobs, from the file that it is given."""
+"""How a command loads and checks its settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of the metrics of the jobs."""
+"""The settings of each job, of Spark, of the status and of the metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cloud-jobs usage`, `geofence` and `proximity`: one run over what is new in the lake, or run after run."""
+"""The jobs that need Spark, run once or again and again: usage, geofence, proximity and close."""
 
 from __future__ import annotations
 

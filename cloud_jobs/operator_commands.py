@@ -1,4 +1,4 @@
-"""`cloud-jobs status`: once, or again and again until a signal; for people, programs or Prometheus."""
+"""The commands that start no Spark of their own: close, verdicts, maintain, subject and status."""
 
 from __future__ import annotations
 

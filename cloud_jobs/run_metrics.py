@@ -1,4 +1,4 @@
-"""The numbers of a job that is run again and again: how its runs ended, how long they took, and what they did."""
+"""What a job counts while it runs, for Prometheus, and how it is served."""
 
 from __future__ import annotations
 

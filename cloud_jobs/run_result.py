@@ -1,4 +1,4 @@
-"""What one run of a job did, as its command shows it: counts, and all that it had to leave out."""
+"""What a run of a job did, how it is printed, and how runs are repeated."""
 
 from __future__ import annotations
 

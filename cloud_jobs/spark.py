@@ -1,4 +1,4 @@
-"""The Spark session of every job: UTC, our own code on the executors, and no more memory than it is given."""
+"""Spark for the jobs: the session, the check of its executors, and tables as frames."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ EXECUTOR_PACKAGES: Final = (
 )
 """What the project's code imports on an executor beside Spark's own: packages of the extra `cloud`."""
 
-_TASKS_PER_CORE_spark = 2
+_CHECKS_PER_CORE = 2
 _REASON_CHARACTERS = 300
 _OTHER_PYTHON = re.compile(r"Python in worker has different version: (\d+\.\d+) than that in driver: (\d+\.\d+)")
 _NO_PYTHON = re.compile(r'Cannot run program "([^"]+)"[^\n]*')
@@ -194,7 +194,7 @@ def explain_failure(text: str) -> str:
 
 def check_executors(context: Any, *, archive: str, folders: Sequence[Path], timeout_s: float) -> list[ExecutorReport]:
     """Asks every executor that is there. Raises ExecutorsNotReady with all faults, or when none answers in time."""
-    slots = _TASKS_PER_CORE_spark * int(context.defaultParallelism)
+    slots = _CHECKS_PER_CORE * int(context.defaultParallelism)
     with _marks_in(folders) as marks:
         wanted = EXECUTOR_PACKAGES, tuple(map(str, marks))
         # In the first round of tasks each free core gets one, so each executor that is there is asked.

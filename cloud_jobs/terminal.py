@@ -1,4 +1,4 @@
-"""Tables for the terminal, however narrow it is: numbers and names are shown whole, texts fold, lesser columns go.
+"""Output of commands: tables that fit, result files, and errors as messages.
 
 A table of Rich cuts every column alike where there is no room, and of a number nobody can use a half.
 """

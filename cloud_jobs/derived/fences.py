@@ -1,4 +1,4 @@
-"""The fences that a derived table was last computed with: kept beside the tables, and named by the table's commit."""
+"""Fences that changed since a table was computed, and when and where that can matter. Knows no Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the centre has of each device stream, and whether that is everything. Pure."""
+"""Seq ranges and coverage of a device stream: what was received, declared lost, or is missing. Pure."""
 
 from __future__ import annotations
 

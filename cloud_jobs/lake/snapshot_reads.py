@@ -1,4 +1,4 @@
-"""What the lake held at a snapshot, read without Spark: rows by the numbers of their commits, coverage by its manifest.
+"""What a lake has at a snapshot: usage in force, reference data, coverage, erasures and record counts.
 
 Only files that can hold such rows are opened, by the bounds in the log.
 """

@@ -1,4 +1,4 @@
-"""A snapshot: one id for states of the tables that belong together. What is read at it is the same for years.
+"""Snapshots: the numbers of all tables at one moment, and the fences and track settings that were applied.
 
 A snapshot names commits by numbers that were counted, and no moment: no clock has a say in what a bill is made of.
 Maintenance keeps what a snapshot names, so whatever is merged, swept or cut short, a read at it gives the same rows.

@@ -1,5 +1,4 @@
-"""The Delta tables and the coverage of a lake: created, read as it is or as it was at a moment, and written,
-without Spark."""
+"""The lake: its tables, how they are opened, created and read, and the time of its store."""
 
 from __future__ import annotations
 

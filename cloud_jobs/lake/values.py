@@ -1,4 +1,4 @@
-"""What counters of a vehicle say: its odometer, and how many messages its own broker dropped before the agent. Pure.
+"""Values of columns: dictionary codes, content bytes, counters of a vehicle, and the digest of a usage row. Pure.
 
 Rows of usage have it of a device as a whole, as JSON: `dropped`, the number of each quarter, and `odometer_m`, of each
 quarter the least and the greatest reading or null; "" where there is neither.

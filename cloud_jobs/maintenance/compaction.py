@@ -1,4 +1,4 @@
-"""Files of a table are replaced by others in one commit, beside whatever else is committed.
+"""Files of a table are merged: which ones, in which key ranges, and in one commit that replaces them.
 
 Delta's own checks let two commits remove the same file. So every replacement is a commit of one writer, `REWRITE`, and
 is made only upon the replacement that this writer knows. What only adds files, as the ingest does, is neither stopped

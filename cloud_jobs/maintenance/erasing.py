@@ -1,4 +1,4 @@
-"""Positions are erased from the data files: their ids stay known to the coverage, so they do not come back.
+"""Rows of a data subject, or older than their retention: found, exported and erased.
 
 The erasures are declared first, so nobody takes a version without the positions for all there was. Up to which erasure
 and for which records the files have been searched is kept with the records table, as an application transaction.

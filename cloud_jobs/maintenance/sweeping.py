@@ -1,5 +1,4 @@
-"""What nobody needs any more is deleted: files that no commit names, files that were replaced, commits and coverage of
-long ago. Each is deleted only when it is older than whoever may still need it."""
+"""Files that nothing needs any more are deleted, and the last run is noted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Crowds: where so many devices stand together that their pairs are beyond counting. Knows no Spark.
+"""Time slices of tracks, which devices meet in them, and which stand in a crowd. Pure.
 
 Ten thousand vehicles in one yard are fifty million pairs, and nobody reads them. So a device that has more than a given
 number of devices around it is in a *crowd* for that minute. Two devices that are both in a crowd have no
@@ -265,7 +265,7 @@ _HELD_MS: Final = 150_000
 """So long before and after its minutes in a crowd a device has not surely left it; in the same slice."""
 _BITS: Final = 21  # from one side of the earth to the other are fewer than 2^21 cubes of 10 m
 _COLUMNS: Final = tuple((x << 2 * _BITS) + (y << _BITS) for x in (-1, 0, 1) for y in (-1, 0, 1))
-_STEPS_AT_ONCE_crowds: Final = 1 << 18
+_CROWD_STEPS_AT_ONCE: Final = 1 << 18
 _PAIRS_AT_ONCE: Final = 1 << 20
 
 PLACES: Final = pa.schema([pa.field("device", pa.string()), pa.field("span", pa.int64()), pa.field("cell", pa.int64())])
@@ -304,7 +304,7 @@ def places_of(pieces: pa.Table, apart_m: float, scale: Scale, *, everywhere: boo
     device = pc.index_in(pieces["device"], names).to_numpy()
     edge_m *= scale.fold
     steps = lasts_ms[slow] / scale.span_ms + metres[slow] / edge_m + 2.0
-    for block in blocks(steps.astype(np.int64), _STEPS_AT_ONCE_crowds):
+    for block in blocks(steps.astype(np.int64), _CROWD_STEPS_AT_ONCE):
         rows = slow[block]
         parts, owner, span = cut(segments.some(rows), scale.span_ms)
         owner = rows[owner]

@@ -1,4 +1,4 @@
-"""Moves the durable subscription's cursor: the position that travels to the other clusters.
+"""What is lost when reading goes on, and how the cursor of the subscription is moved.
 
 Only an acknowledgement of a consumer of the subscription takes a replicated position along, and the consumers belong to
 the tasks while a batch is read. So each commit opens a consumer for each partition that has moved, acknowledges and

@@ -1,4 +1,4 @@
-"""How one cluster stands: its topic partitions, their states and what is kept with the subscriptions."""
+"""One cluster as its admin REST shows it: topics, partitions, subscriptions, and topics that are left out."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

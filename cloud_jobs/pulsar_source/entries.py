@@ -1,4 +1,4 @@
-"""Messages in chunks that a read left out.
+"""What became of each entry of a planned range, and where chunked messages begin.
 
 A message in chunks belongs to the range in which its last chunk lies: that is where its id points. But the client puts
 together only what it is sent from the first chunk on, in order, and drops the rest. So where a range begins between two
@@ -458,7 +458,7 @@ MAX_BACK = 5000
 _BACK_BYTES = 256 << 20
 """The same in bytes of stored entries."""
 
-_FIRST_WINDOW_chunks = 64
+_FIRST_CHUNK_WINDOW = 64
 
 Reread = Callable[[PlannedRange], Iterator[list[Any]]]
 """The messages of a range, by a reader."""
@@ -549,12 +549,12 @@ class _Search:
 
     def go_back(self, positions: Iterator[LedgerPosition], most: int, inquiry: Inquiry) -> None:
         """Asks for entries before the range, newest first, until each message has its beginning, or for so many."""
-        asked, hidden, size = 0, 0, _FIRST_WINDOW_chunks
+        asked, hidden, size = 0, 0, _FIRST_CHUNK_WINDOW
         while self._open and asked < most:
             window = list(islice(positions, min(size, most - asked)))
             if not window:
                 break
-            answers = inquiry.answers(window, _FIRST_WINDOW_chunks)
+            answers = inquiry.answers(window, _FIRST_CHUNK_WINDOW)
             for position in window:
                 hidden += answers[position] is MissingAnswer.UNKNOWN or _is_unreadable(answers[position])
                 self._meet_answer(position, answers[position])

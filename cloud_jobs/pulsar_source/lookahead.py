@@ -1,4 +1,4 @@
-"""The driver's look ahead: which messages wait, and how big they are. Needed only for a limited batch.
+"""How far a batch reaches: messages are counted ahead, within the limits of the options.
 
 The broker counts entries, and an entry can hold a thousand messages; only who receives it knows. A lookahead is a
 reader that stays open from batch to batch and runs at most one batch ahead, so a limit holds exactly, at the price of

@@ -1,4 +1,4 @@
-"""The columns of the format `pulsar`, and how messages become Arrow batches.
+"""Messages of a partition, in order, and the Arrow columns that they become.
 
 A producer sets every field of a message as it likes, and a broker looks at none of them. What a column cannot hold is
 a reason and the bytes, instead of an exception.

@@ -1,4 +1,4 @@
-"""Positions within one cluster, walks over the entries between them, and the offset that Spark keeps. Pure."""
+"""Positions in topics, offsets of a query, and the state of a partition in one cluster."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Every publication of one thing: who, when and why, what their signature is worth now, and what became of it."""
+"""What a version of reference data would change: checks against the lake, differences, history and bills."""
 
 from __future__ import annotations
 

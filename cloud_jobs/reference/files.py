@@ -1,4 +1,4 @@
-"""Versions of reference data, published to their topics: each publication gets its id here. Starts no Spark."""
+"""Versions of reference data: read from files, and published to their topics. Starts no Spark."""
 
 from __future__ import annotations
 

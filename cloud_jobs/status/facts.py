@@ -1,4 +1,4 @@
-"""What is known of the centre at one moment. None stands for unknown, everywhere. Pure."""
+"""What is known of the centre, what is wrong with it, and how a terminal shows it. Pure."""
 
 from __future__ import annotations
 

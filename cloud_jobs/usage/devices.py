@@ -1,4 +1,4 @@
-"""The work of a run, cut into groups of devices with the files that each needs, by the bounds in Delta's log."""
+"""Groups of devices, and the usage of one group: recomputed where records or fences changed."""
 
 from __future__ import annotations
 
@@ -445,7 +445,7 @@ def group_records(
     first_ms, last_ms = int(hours.min()) * HOUR_MS, (int(hours.max()) + 1) * HOUR_MS - 1
     wanted: dict[str, Range] = {
         "ingest_number": (None, group.increment[1]),
-        "device_time": (_moment_device_group(first_ms), _moment_device_group(last_ms + 1)),
+        "device_time": (_moment_of_ms(first_ms), _moment_of_ms(last_ms + 1)),
     }
     parts, paths = [], []
     for file in group.around:
@@ -464,7 +464,7 @@ def group_records(
     return {name: column[order] for name, column in found.items()}
 
 
-def _moment_device_group(t_ms: int) -> datetime:
+def _moment_of_ms(t_ms: int) -> datetime:
     return datetime.fromtimestamp(t_ms / 1000, UTC)
 
 

@@ -1,4 +1,4 @@
-"""The verdict on an alert, and on an event of which no region said anything: a pure function of what is known.
+"""The verdict on one alert, and the note of the alerts that wait for one. Pure but for the note.
 
 What is *announced* is every id that a region raised an alert of, and every one of which the centre said that it came
 late. Of each announced id exactly one verdict is in force; it is withdrawn, or its event is. So at any moment at which

@@ -1,4 +1,4 @@
-"""The topics of alerts, read by durable subscriptions of the centre's cluster: what is not acknowledged comes again."""
+"""Alerts of the regions: received from their topics, and collected into the lake once each."""
 
 from __future__ import annotations
 
