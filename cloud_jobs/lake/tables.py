@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,7 +21,7 @@ from pyarrow.parquet import filters_to_expression
 from cloud_jobs.errors import ClockError, LakeError
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
 from cloud_jobs.lake.coverage_log import COVERAGE_DEVICES, CoverageLog, Manifest, from_rows
-from cloud_jobs.lake.data_files import Range, StoredFiles
+from cloud_jobs.lake.data_files import Range, StoredFiles, read_stored
 from cloud_jobs.lake.location import Location, error_text
 from cloud_jobs.lake.schemas import TABLES, WRITTEN_BY
 from cloud_jobs.lake.transactions import newest_number, upon_what_is_there
@@ -43,6 +44,8 @@ FENCES: Final = "fences"
 """Under which name a derived table states the number of the fences that it was computed with."""
 TRACKS: Final = "tracks"
 """Under which name usage states the number of the track settings that it was computed with."""
+
+_FILES_AT_ONCE: Final = 8
 
 Condition = tuple[str, str, Any]
 """A column, an operator as `pyarrow.parquet` has it (`=`, `<`, `>=`, `in`), and a value of the column's type."""
@@ -127,8 +130,11 @@ class Lake:
             ranges.setdefault(name, _range_of(compared, value))
         with self.damage_as_error(table):
             stored = StoredFiles.of(opened or self.open(table), table)
-            found = [TABLES[table].schema.empty_table().select(asked), *stored.rows(self.files(table), asked, ranges)]
-        rows = pa.concat_tables([part.cast(found[0].schema) for part in found])
+            files, paths = self.files(table), stored.meeting(ranges).paths
+            with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+                parts = [*pool.map(lambda path: read_stored(files, table, path, asked, ranges), paths)]
+        whole = TABLES[table].schema.empty_table().select(asked)
+        rows = pa.concat_tables([whole, *(part.cast(whole.schema) for part in parts)])
         return (rows.filter(filters_to_expression([*where])) if where else rows).select(schema.names)
 
     def files(self, table: str) -> FileSystem:
