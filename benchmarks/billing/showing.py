@@ -22,6 +22,7 @@ from benchmarks.billing.processes import ran
 from benchmarks.centre.lakes import new_lake, unsynced
 from benchmarks.centre.table import Figure
 from cloud_jobs.billing.register.operations import commit_to
+from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.tables import Lake
 
