@@ -5,16 +5,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate
-from math import nan
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from gateway.inflight import Delivery
 from gateway.push import OUTCOMES, UNKNOWN
 from gateway.status import GatewayStatus
-from waybill.daemon.status_server import MirroredCounter
+from waybill.daemon.status_server import MirroredCounter, StatusGauges, counted
 from waybill.record import Ack, RefusalReason
 
 _OUTCOMES = (*OUTCOMES, UNKNOWN)
@@ -42,6 +41,21 @@ _COUNTERS = {
     ),
     "pushes_refused_by_broker": ("pushes_refused_by_broker_total", "Settings for devices that the broker refused"),
     "pulsar_failures": ("pulsar_failures_total", "Sends that failed and are retried", "result"),
+}
+
+# The status's key of each gauge: the name of its metric, and what it shows.
+_GAUGES = {
+    "in_flight": ("in_flight_batches", "Batches taken and not yet persisted"),
+    "in_flight_bytes": ("in_flight_bytes", "Bytes of the batches in flight"),
+    "oldest_in_flight_s": ("oldest_in_flight_seconds", "Age of the batch that waits longest"),
+    "mqtt_connected": ("mqtt_up", "1 while subscribed at the MQTT broker"),
+    "pulsar_connected": ("pulsar_up", "1 while the producer is connected to Pulsar"),
+    "devices_known": ("devices", "Devices heard since the start"),
+    "devices_silent": ("silent_devices", "Of these, not heard lately; NaN while it is unknown"),
+    "tenants_stuck": ("stuck_tenants", "Tenants of which Pulsar takes nothing while it takes others"),
+    "registry_current": ("registry_up", "1 while the device registry is read to its end; NaN without"),
+    "registry_devices": ("registry_devices", "Devices that the registry has"),
+    "healthy": ("healthy", "1 while healthy"),
 }
 
 
@@ -84,25 +98,13 @@ class GatewayMetrics:
         self._counters["mqtt_failures"] = _counter(
             registry, "mqtt_failures_total", "Broker connections that failed or ended"
         )
-        self._in_flight = _gauge(registry, "in_flight_batches", "Batches taken and not yet persisted")
-        self._in_flight_bytes = _gauge(registry, "in_flight_bytes", "Bytes of the batches in flight")
-        self._oldest_s = _gauge(registry, "oldest_in_flight_seconds", "Age of the batch that waits longest")
-        self._mqtt_up = _gauge(registry, "mqtt_up", "1 while subscribed at the MQTT broker")
-        self._pulsar_up = _gauge(registry, "pulsar_up", "1 while the producer is connected to Pulsar")
-        self._devices = _gauge(registry, "devices", "Devices heard since the start")
-        self._silent = _gauge(registry, "silent_devices", "Of these, not heard lately; NaN while it is unknown")
-        self._stuck = _gauge(registry, "stuck_tenants", "Tenants of which Pulsar takes nothing while it takes others")
-        self._registry_up = _gauge(
-            registry, "registry_up", "1 while the device registry is read to its end; NaN without"
-        )
-        self._registry_devices = _gauge(registry, "registry_devices", "Devices that the registry has")
+        self._gauges = StatusGauges("waybill_gateway", _GAUGES, registry)
         self._registry_refused = MirroredCounter(
             "waybill_gateway_registry_refused_messages_total",
             "Messages of the registry not taken",
             ["reason"],
             registry=registry,
         )
-        self._healthy = _gauge(registry, "healthy", "1 while healthy")
         count = self._counters.__getitem__
         self._batches, self._heartbeats = count("batches_persisted"), count("heartbeats_persisted")
         self._records, self._bytes, self._acks = (
@@ -118,8 +120,8 @@ class GatewayMetrics:
     @property
     def counts(self) -> dict[str, int]:
         """What was counted since the start, by the status's keys."""
-        counts = {key: sum(_by_label(self._counters[key]).values()) for key in _COUNTERS}
-        results = _by_label(self._config_results)
+        counts = {key: sum(counted(self._counters[key]).values()) for key in _COUNTERS}
+        results = counted(self._config_results)
         return counts | {f"pushes_{outcome.replace(' ', '_')}": results.get(outcome, 0) for outcome in _OUTCOMES}
 
     def on_persisted(self, deliveries: Collection[Delivery], now_s: float) -> None:
@@ -161,31 +163,10 @@ class GatewayMetrics:
 
     def set_gauges(self, status: GatewayStatus) -> None:
         """Set the gauges as the status has it."""
-        self._in_flight.set(status.in_flight)
-        self._in_flight_bytes.set(status.in_flight_bytes)
-        self._oldest_s.set(status.oldest_in_flight_s)
-        self._devices.set(status.devices_known)
-        # 0 would claim that nobody is silent.
-        self._silent.set(nan if status.devices_silent is None else status.devices_silent)
-        self._stuck.set(len(status.tenants_stuck))
-        self._registry_up.set(nan if status.registry_current is None else status.registry_current)
-        self._registry_devices.set(status.registry_devices)
+        self._gauges.set(status)
         for reason, count in status.registry_entries_refused_by.items():
             self._registry_refused.set(count, reason)
-        self._healthy.set(status.healthy)
-        self._mqtt_up.set(status.mqtt_connected)
-        self._pulsar_up.set(status.pulsar_connected)
 
 
 def _counter(registry: CollectorRegistry, name: str, text: str, *labels: str) -> Counter:
     return Counter(f"waybill_gateway_{name}", text, labels, registry=registry)
-
-
-def _by_label(counter: Counter) -> dict[str, int]:
-    """What was counted for each value of the label; of a counter without one, all of it."""
-    samples = [sample for metric in counter.collect() for sample in metric.samples if sample.name.endswith("_total")]
-    return {next(iter(sample.labels.values()), ""): int(sample.value) for sample in samples}
-
-
-def _gauge(registry: CollectorRegistry, name: str, text: str) -> Gauge:
-    return Gauge(f"waybill_gateway_{name}", text, registry=registry)

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from gateway.alerts.evaluation import PassedOver
 from gateway.alerts.status import AlertsStatus
 from geo.spatial.event_ids import Kind
+from waybill.daemon.status_server import StatusGauges, counted
 from waybill.record import RefusalReason
 
 # beside the reasons for which a gateway refuses a batch
@@ -22,6 +23,20 @@ _EVALUATION_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 _PUBLISH_S = (0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2, 5, 10, 30, 60, 300, 900)
 # what a replaced process has to do before it speaks is asked to take five seconds at most
 _REBUILD_S = (0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300, 900)
+
+# The status's key of each gauge: the name of its metric, and what it shows.
+_GAUGES: Final = {
+    "partitions_held": ("held_partitions", "Partitions of this process"),
+    "partitions_unowned": ("unowned_partitions", "Partitions of which no owner is known"),
+    "partitions_standby": ("standby_partitions", "Partitions of others whose state is kept"),
+    "partitions_ready": ("ready_partitions", "Those of them that could be gone on with"),
+    "lag_s": ("lag_seconds", "Age of the newest batch read; NaN: unknown"),
+    "alerts_waiting": ("waiting_alerts", "Alerts without Pulsar's receipt"),
+    "devices_known": ("devices", "Devices of which something is held"),
+    "fences_current": ("fences_up", "1 while fences are read to their end"),
+    "fences_refused": ("refused_fences", "Publications of fences that cannot be used"),
+    "healthy": ("healthy", "1 while healthy; NaN: unknown"),
+}
 
 
 class AlertMetrics:
@@ -58,34 +73,15 @@ class AlertMetrics:
         self.rebuild_s = Histogram(
             "waybill_alerts_rebuild_seconds", "State of a partition made anew", buckets=_REBUILD_S, registry=registry
         )
-        self._held = Gauge("waybill_alerts_held_partitions", "Partitions of this process", registry=registry)
-        self._unowned = Gauge(
-            "waybill_alerts_unowned_partitions", "Partitions of which no owner is known", registry=registry
-        )
-        self._standby = Gauge(
-            "waybill_alerts_standby_partitions", "Partitions of others whose state is kept", registry=registry
-        )
-        self._ready = Gauge(
-            "waybill_alerts_ready_partitions", "Those of them that could be gone on with", registry=registry
-        )
-        self._lag_s = Gauge(
-            "waybill_alerts_lag_seconds", "Age of the newest batch read; NaN: unknown", registry=registry
-        )
+        self._gauges = StatusGauges("waybill_alerts", _GAUGES, registry)
         Gauge("waybill_alerts_max_lag_seconds", "How large that may be: the setting", registry=registry).set(max_lag_s)
-        self._waiting = Gauge("waybill_alerts_waiting_alerts", "Alerts without Pulsar's receipt", registry=registry)
-        self._devices = Gauge("waybill_alerts_devices", "Devices of which something is held", registry=registry)
         self._fences = Gauge("waybill_alerts_fences", "Versions of fences and gates in force", registry=registry)
-        self._fences_up = Gauge("waybill_alerts_fences_up", "1 while fences are read to their end", registry=registry)
-        self._fences_refused = Gauge(
-            "waybill_alerts_refused_fences", "Publications of fences that cannot be used", registry=registry
-        )
         self._fence_messages_refused = Gauge(
             "waybill_alerts_refused_fence_messages",
             "Messages of the fences' topic that are no publications",
             ["reason"],
             registry=registry,
         )
-        self._healthy = Gauge("waybill_alerts_healthy", "1 while healthy; NaN: unknown", registry=registry)
         self._begin_at_0()
 
     def _begin_at_0(self) -> None:
@@ -116,42 +112,25 @@ class AlertMetrics:
     @property
     def fixes(self) -> int:
         """Fixes evaluated since the start."""
-        return int(_total(self._fixes)[""])
+        return counted(self._fixes).get("", 0)
 
     @property
     def counts(self) -> dict[str, object]:
         """What was counted since the start, by the status's keys."""
         return {
             "fixes_evaluated": self.fixes,
-            "alerts_published": sum(_total(self._published).values()),
-            "alerts_by_kind": _total(self._published),
-            "fixes_passed_over": _total(self._fixes_passed_over),
-            "passed_over": _total(self.passed_over),
-            "publish_failures": _total(self.failures)[""],
-            "partitions_lost": _total(self.lost)[""],
+            "alerts_published": sum(counted(self._published).values()),
+            "alerts_by_kind": counted(self._published),
+            "fixes_passed_over": counted(self._fixes_passed_over),
+            "passed_over": counted(self.passed_over),
+            "publish_failures": counted(self.failures).get("", 0),
+            "partitions_lost": counted(self.lost).get("", 0),
         }
 
     def set_gauges(self, status: AlertsStatus) -> None:
         """Set the gauges as the status has it."""
-        self._held.set(len(status.partitions_held))
-        self._unowned.set(len(status.partitions_unowned))
-        self._standby.set(len(status.partitions_standby))
-        self._ready.set(len(status.partitions_ready))
-        self._lag_s.set(math.nan if status.lag_s is None else status.lag_s)
-        self._waiting.set(status.alerts_waiting)
-        self._devices.set(status.devices_known)
+        self._gauges.set(status)
         self._fences.set(status.fences + status.gates)
-        self._fences_up.set(status.fences_current)
-        self._fences_refused.set(status.fences_refused)
         # a gauge: the topic may be read again from its beginning
         for reason, count in status.fence_messages_refused.items():
             self._fence_messages_refused.labels(reason).set(count)
-        self._healthy.set(math.nan if status.healthy is None else status.healthy)
-
-
-def _total(counter: Counter) -> dict[str, int]:
-    """What was counted for each value of the label, but those that never were; of a counter without one, all of it
-    under ""."""
-    samples = [sample for metric in counter.collect() for sample in metric.samples if sample.name.endswith("_total")]
-    counts = {next(iter(sample.labels.values()), ""): int(sample.value) for sample in samples}
-    return {word: count for word, count in counts.items() if count or not word}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import nan
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -14,6 +13,7 @@ from gateway.status_answer import facts_table, read_answer
 from gateway.webhooks.config import NotifierEndpoint
 from gateway.webhooks.notebook import PassDecision
 from gateway.webhooks.posting import OUTCOMES, RESULTS, HttpOutcome
+from waybill.daemon.status_server import StatusGauges, counted
 
 # What is counted where alerts are delivered, for Prometheus and for the status: see `docs/alerts.md`.
 
@@ -22,6 +22,15 @@ UNKNOWN_WEBHOOK: Final = "unknown"
 
 # to 15 s by the default times of an attempt; settings allow up to five minutes
 _ATTEMPT_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60)
+
+# The status's key of each gauge: the name of its metric, and what it shows.
+_GAUGES: Final = {
+    "unwritten": ("unwritten_messages", "Given up, and not yet in Pulsar"),
+    "open_messages": ("open_messages", "Read, and not acknowledged yet"),
+    "rules": ("rule_versions", "Alert rules in use"),
+    "rules_current": ("rules_up", "1 while rules and accounts are read to their end"),
+    "healthy": ("healthy", "1 while healthy; NaN: it is a standby"),
+}
 
 
 class WebhookMetrics:
@@ -58,18 +67,10 @@ class WebhookMetrics:
         self._oldest_s = Gauge(
             "waybill_webhooks_oldest_seconds", "Age of the oldest such delivery", ["webhook"], registry=registry
         )
-        self._undelivered = Gauge(
-            "waybill_webhooks_unwritten_messages", "Given up, and not yet in Pulsar", registry=registry
-        )
         self.dropped = Counter(
             "waybill_webhooks_dropped_total", "Given up, and unfit to be kept in Pulsar", registry=registry
         )
-        self._open = Gauge("waybill_webhooks_open_messages", "Read, and not acknowledged yet", registry=registry)
-        self._rules = Gauge("waybill_webhooks_rule_versions", "Alert rules in use", registry=registry)
-        self._rules_up = Gauge(
-            "waybill_webhooks_rules_up", "1 while rules and accounts are read to their end", registry=registry
-        )
-        self._healthy = Gauge("waybill_webhooks_healthy", "1 while healthy; NaN: it is a standby", registry=registry)
+        self._gauges = StatusGauges("waybill_webhooks", _GAUGES, registry)
         # From nothing to 1 is no increase for Prometheus: an alert on the first one needs the zero before it.
         for name in (*webhooks, UNKNOWN_WEBHOOK):
             for outcome in OUTCOMES:
@@ -97,12 +98,12 @@ class WebhookMetrics:
     def counts(self) -> dict[str, object]:
         """What was counted since the start, by the status's keys."""
         return {
-            "read": _totals(self.read),
-            "passed_over": _totals(self.passed_over),
-            "held_back": _totals(self.held_back),
-            "digests": sum(_totals(self.digests).values()),
-            "dropped": sum(_totals(self.dropped).values()),
-            "deliveries": _totals(self._ended, "outcome"),
+            "read": counted(self.read),
+            "passed_over": counted(self.passed_over),
+            "held_back": counted(self.held_back),
+            "digests": sum(counted(self.digests).values()),
+            "dropped": sum(counted(self.dropped).values()),
+            "deliveries": counted(self._ended, "outcome"),
         }
 
     def set_gauges(self, status: NotifierStatus) -> None:
@@ -110,23 +111,7 @@ class WebhookMetrics:
         for one in status.webhooks:
             self._waiting.labels(one.name).set(one.waiting)
             self._oldest_s.labels(one.name).set(one.oldest_s)
-        self._undelivered.set(status.unwritten)
-        self._open.set(status.open_messages)
-        self._rules.set(status.rules)
-        self._rules_up.set(status.rules_current)
-        self._healthy.set(nan if status.healthy is None else status.healthy)
-
-
-def _totals(counter: Counter, label: str = "") -> dict[str, int]:
-    """What was counted for each value of a label, the first one if none is named; of a counter without, under "".
-    What never was is left out."""
-    found: dict[str, int] = {}
-    for metric in counter.collect():
-        for sample in metric.samples:
-            if sample.name.endswith("_total"):
-                word = sample.labels[label] if label else next(iter(sample.labels.values()), "")
-                found[word] = found.get(word, 0) + int(sample.value)
-    return {word: count for word, count in found.items() if count}
+        self._gauges.set(status)
 
 
 class WebhookStatus(BaseModel):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import ipaddress
+import math
 import socket
 import sys
 import threading
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 import structlog
+from prometheus_client import Counter, Gauge
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -45,6 +47,33 @@ class MirroredCounter(Collector):
         for labels, count in [*self._counts.items()]:
             family.add_metric(labels, count)
         yield family
+
+
+class StatusGauges:
+    """Gauges that show fields of a status: unknown (None) is NaN, and of several things their number counts.
+
+    `fields`: of each field the metric's name without `prefix`, and its text.
+    """
+
+    def __init__(self, prefix: str, fields: Mapping[str, tuple[str, str]], registry: CollectorRegistry) -> None:
+        self._gauges = {key: Gauge(f"{prefix}_{name}", text, registry=registry) for key, (name, text) in fields.items()}
+
+    def set(self, status: object) -> None:
+        """They show this status now."""
+        for key, gauge in self._gauges.items():
+            value = getattr(status, key)
+            gauge.set(math.nan if value is None else len(value) if isinstance(value, tuple) else value)
+
+
+def counted(counter: Counter, label: str = "") -> dict[str, int]:
+    """What was counted for each value of a label, the first one if none is named; of a counter without, under "".
+    What never was is left out."""
+    found: dict[str, int] = {}
+    for sample in (sample for metric in counter.collect() for sample in metric.samples):
+        if sample.name.endswith("_total") and sample.value:
+            word = sample.labels[label] if label else next(iter(sample.labels.values()), "")
+            found[word] = found.get(word, 0) + int(sample.value)
+    return found
 
 
 MAX_CONNECTIONS = 32
