@@ -5,18 +5,15 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib
-import pkgutil
 import re
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
-from tests.fuzz import targets
-from tests.fuzz.bounds import BUSY, bounded, check_bounds, fuzzed_bytes, max_seconds
+from tests.fuzz.bounds import Target
+from tests.fuzz.targets import HOMES
 
 FINDINGS = Path("build/fuzz")
 """Inputs that were findings are kept here, one file each."""
@@ -36,35 +33,31 @@ OURS = (
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def names() -> list[str]:
-    """The registered parsers."""
-    return sorted(module.name for module in pkgutil.iter_modules(targets.__path__))
-
-
-def target(name: str) -> ModuleType:
-    """The module of a registered parser."""
-    return importlib.import_module(f"tests.fuzz.targets.{name}")
+def target(name: str) -> Target:
+    """A registered parser."""
+    targets: dict[str, Target] = importlib.import_module(f"tests.fuzz.targets.{HOMES[name]}").TARGETS
+    return targets[name]
 
 
 def main() -> int:
     """The command; 0 if nothing was found."""
     asked = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    asked.add_argument("name", nargs="?", choices=names(), help="one parser; all without")
+    asked.add_argument("name", nargs="?", choices=sorted(HOMES), help="one parser; all without")
     asked.add_argument("--seconds", type=int, default=600)
     asked.add_argument("--seed", type=int, default=1)
     asked.add_argument("--corpus", type=Path, help=argparse.SUPPRESS)
     options = asked.parse_args()
     if options.corpus:
         _fuzz(options.name, options.seconds, options.seed, options.corpus)
-    failed = [name for name in ([options.name] if options.name else names()) if not _run(name, options)]
+    failed = [name for name in ([options.name] if options.name else sorted(HOMES)) if not _run(name, options)]
     return bool(failed)
 
 
 def _run(name: str, options: argparse.Namespace) -> bool:
     with tempfile.TemporaryDirectory(prefix="waybill-fuzz-") as folder:
         corpus = Path(folder)
-        for seed in target(name).seeds():
-            if len(seed) <= fuzzed_bytes(target(name)):
+        for seed in target(name).seeds:
+            if len(seed) <= target(name).fuzzed_bytes:
                 (corpus / hashlib.sha256(seed).hexdigest()[:16]).write_bytes(seed)
         seeds = len(list(corpus.iterdir()))
         log = _fuzz_in_child(name, options, corpus)
@@ -99,18 +92,18 @@ def _fuzz(name: str, seconds: int, seed: int, corpus: Path) -> None:
     import atheris
 
     with atheris.instrument_imports(include=OURS):
-        module = target(name)
+        one = target(name)
 
     def judge(data: bytes) -> None:
         start = time.process_time()
-        module.judge(data)
+        one.judge(data)
         taken = time.process_time() - start
         assert taken < SLOW_S, f"{len(data)} bytes took {taken:.1f} s"
 
     FINDINGS.mkdir(parents=True, exist_ok=True)
     limits = [
         f"-max_total_time={seconds}",
-        f"-max_len={fuzzed_bytes(module)}",
+        f"-max_len={one.fuzzed_bytes}",
         f"-rss_limit_mb={RSS_LIMIT_MB}",
         "-timeout=20",
     ]
@@ -120,12 +113,11 @@ def _fuzz(name: str, seconds: int, seed: int, corpus: Path) -> None:
 
 
 def _out_of_bounds(name: str, corpus: list[Path]) -> list[str]:
-    module: Any = target(name)
     lines = []
     for path in corpus:
         data = path.read_bytes()
         try:
-            check_bounds(bounded(module), data, BUSY * max_seconds(module))
+            target(name).check(data)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding and is printed
             FINDINGS.mkdir(parents=True, exist_ok=True)
             kept = FINDINGS / f"{name}-bounds-{path.name}"

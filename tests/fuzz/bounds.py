@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 import tracemalloc
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 MAX_BYTES = 64 << 10
 MAX_SECONDS = 0.05
 """The bound, which benchmarks hold; tests run beside other work, and allow BUSY times as much. A parser of files that
-people write says another one, as `MAX_SECONDS` of its module."""
+people write says another one."""
 BUSY = 5
 MAX_MEMORY_BYTES = 64 << 20
 MAX_REASON_CHARACTERS = 2000
@@ -25,22 +26,40 @@ class OutOfMemory(AssertionError):
     """An input took more than MAX_MEMORY_BYTES."""
 
 
-def bounded(module: Any) -> Callable[[bytes], object]:
-    """What of a registered parser is held against the bounds."""
-    parser: Callable[[bytes], object] = getattr(module, "bounded", module.judge)
-    return parser
+class Target(NamedTuple):
+    """A parser. `judge` parses, and returns whether the bytes were read or refused with the typed error; any other
+    exception, and any law that does not hold, is a finding. `bounded`, if `judge` does more than to parse: what is held
+    against the bounds of time and memory. `fuzzed_bytes`: the longest input that coverage finds its way with.
+    """
+
+    seeds: tuple[bytes, ...]
+    judge: Callable[[bytes], object]
+    bounded: Callable[[bytes], object] | None = None
+    max_seconds: float = MAX_SECONDS
+    fuzzed_bytes: int = MAX_BYTES
+
+    def check(self, data: bytes, times: float = BUSY) -> None:
+        """Judges the input in bounded time and memory."""
+        check_bounds(self.bounded or self.judge, data, times * self.max_seconds)
 
 
-def max_seconds(module: Any) -> float:
-    """How long a registered parser may take."""
-    seconds: float = getattr(module, "MAX_SECONDS", MAX_SECONDS)
-    return seconds
+def by_first_byte(*judges: Callable[[bytes], object]) -> Callable[[bytes], object]:
+    """The first byte chooses who judges the rest."""
+    return lambda data: judges[data[0] % len(judges)](data[1:]) if data else None
 
 
-def fuzzed_bytes(module: Any) -> int:
-    """The longest input that a registered parser is fuzzed with."""
-    length: int = getattr(module, "FUZZED_BYTES", MAX_BYTES)
-    return length
+def tagged(kind: int, *contents: bytes) -> tuple[bytes, ...]:
+    """Inputs for the parser of that number."""
+    return tuple(bytes([kind]) + content for content in contents)
+
+
+@contextmanager
+def refused_as(*errors: type[Exception], most: int = MAX_REASON_CHARACTERS) -> Iterator[None]:
+    """What is refused is refused so, in bounded words."""
+    try:
+        yield
+    except errors as error:
+        check_refusal(error, most)
 
 
 def check_bounds(judge: Callable[[bytes], object], data: bytes, max_seconds: float = BUSY * MAX_SECONDS) -> None:

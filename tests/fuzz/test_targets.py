@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tests.fuzz.__main__ import ROOT, names, target
-from tests.fuzz.bounds import BUSY, bounded, check_bounds, max_seconds
+from tests.fuzz.__main__ import ROOT, target
+from tests.fuzz.targets import HOMES
 
 
 @st.composite
@@ -28,28 +27,26 @@ def mutations(draw: st.DrawFn, seeds: tuple[bytes, ...]) -> bytes:
     return bytes(data)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", sorted(HOMES))
 def test_the_seeds_are_judged_within_bounds(name: str) -> None:
-    module: Any = target(name)
-    for seed in module.seeds():
-        check_bounds(bounded(module), seed, BUSY * max_seconds(module))
-        module.judge(seed)
+    for seed in target(name).seeds:
+        target(name).check(seed)
+        target(name).judge(seed)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", sorted(HOMES))
 def test_mutated_seeds_and_arbitrary_bytes_are_read_or_refused(name: str) -> None:
-    module: Any = target(name)
 
     @settings(max_examples=examples(150), deadline=None)
-    @given(mutations(tuple(module.seeds())) | st.binary(max_size=200))
+    @given(mutations(target(name).seeds) | st.binary(max_size=200))
     def law(data: bytes) -> None:
-        module.judge(data)
+        target(name).judge(data)
 
     law()
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", sorted(HOMES))
 def test_minutes_of_fuzzing_with_coverage_find_nothing(name: str) -> None:
     seconds = os.environ.get("FUZZ_SECONDS", "600")
     command = [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.targets.token_files import OTHER_KIND
+from tests.fuzz.targets.identity import OTHER_KIND
 from waybill.identity.authority import KeyPair
 from waybill.identity.errors import KeyRefused, OperatorKeyRefused, SealingKeyError
 from waybill.identity.pem_keys import private_key_of, public_key_of

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geo.spatial import read_fixes
-from tests.fuzz.targets.fixes_csv import same
+from tests.fuzz.targets.files import same
 
 HEADER = "device_id,t_ms,lat,lon,speed_mps,accuracy_m"
 numbers = (

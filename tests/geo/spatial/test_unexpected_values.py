@@ -9,7 +9,7 @@ import pytest
 
 from geo.spatial import Fence, FenceSet, Gate, GateSet, fences_from_geojson
 from geo.spatial.geojson import MAX_REFUSED
-from tests.fuzz.targets.fences_geojson import FEATURES, judge_text
+from tests.fuzz.targets.files import FEATURES, judge_text
 from tests.geo.spatial.json_values import UNEXPECTED, places, put
 
 NEIGHBOUR = {

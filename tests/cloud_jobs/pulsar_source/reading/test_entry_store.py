@@ -14,7 +14,7 @@ from cloud_jobs.pulsar_source.entry_store import (
     frame,
     numbers,
 )
-from tests.fuzz.targets.broker_frames import CLUSTER, LAST, BrokerConnection
+from tests.fuzz.targets.pulsar import CLUSTER, LAST, BrokerConnection
 
 
 @given(data=st.binary(max_size=200))

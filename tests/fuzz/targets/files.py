@@ -1,0 +1,337 @@
+"""Files: settings, contracts, fences, fixes, tracks, and the small ones that a process keeps for the next one."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import random
+import tempfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cloud_jobs.billing.contracts import contracts_of_toml
+from cloud_jobs.billing.contracts.toml_text import MAX_TEXT_FAULTS
+from cloud_jobs.pulsar_source.cluster_monitor import FailoverFile, FailoverState, QueryIdentity
+from cloud_jobs.pulsar_source.options import FailoverFileError
+from cloud_jobs.reference.files import _contracts_in
+from deploy.local.errors import FolderDamaged, FolderNotOurs, StackNotRunning
+from deploy.local.folder import claim
+from deploy.local.ports import PortBook
+from deploy.local.stack_state import StackState, running
+from edge_agent.config import AgentSettings
+from edge_agent.push.pushed import PushRefused, merge_pushed, with_present_retention
+from edge_agent.store.epochs import LINEAGE, Lineage, read_lineage, write_lineage
+from gateway import GatewaySettings
+from geo.replication import Topology
+from geo.spatial import FenceReport, FixError, FixFile, bounded_lines, fences_from_geojson, read_fixes
+from geo.spatial.features import read_features
+from geo.spatial.geojson import MAX_REFUSED
+from simulator.errors import ScenarioError, TrackError
+from simulator.folder import SCENARIO_FILE, TRACK_COLUMNS, read_folder
+from simulator.replay import COLUMNS, read_recording
+from tests.cloud_jobs.billing.contracts.test_toml_text import EXAMPLE
+from tests.fuzz.bounds import Target, by_first_byte, refused_as, tagged
+from tests.geo.spatial.json_values import UNEXPECTED, drawn, put
+from tests.simulator.test_scenario import fleet
+from waybill.settings import SettingsError, parse
+from waybill.settings.loading import MAX_PROBLEM_CHARACTERS, MAX_PROBLEMS
+
+FOLDER = Path(tempfile.mkdtemp(prefix="waybill-fuzz-"))
+
+
+def judge_contracts(data: bytes) -> None:
+    """Contracts and faults, each with a line of the text; and what is right can be published, or it is said why not."""
+    text = data.decode("utf-8-sig", "replace")
+    found, faults = contracts_of_toml(text)
+    lines = text.count("\n") + text.count("\r") + 1
+    assert len(faults) <= MAX_TEXT_FAULTS
+    assert all(0 <= fault.line <= lines for fault in faults)
+    assert all(0 <= one.line_of() <= lines for one in found)
+    for read in _contracts_in(text):
+        read.place_of()
+
+
+RING = [[10, 50], [10.01, 50], [10.01, 50.01], [10, 50.01], [10, 50]]
+
+
+def feature(kind: str, coordinates: Any, **properties: Any) -> dict[str, Any]:
+    return {"type": "Feature", "properties": properties, "geometry": {"type": kind, "coordinates": coordinates}}
+
+
+WEEK = {"timezone": "Europe/Berlin", "windows": [{"days": ["mon"], "from": "07:00", "until": "19:00"}]}
+FEATURES = [
+    feature("Polygon", [RING], id="a", priority=3, weekly=WEEK, speed_limit_mps=22.0, effective_until="2027-01-01T00Z"),
+    feature("MultiPolygon", [[RING], [[[179, 1], [-179, 1], [-179, 2], [179, 2], [179, 1]]]], id="b"),
+    feature("Polygon", [[[0, 80], [120, 80], [-120, 80], [0, 80]]], id="pole", effective_from="2026-01-05T00:00Z"),
+    feature("Point", [10, 50], id="circle", radius_m=100),
+    feature("LineString", [[10, 50], [10.001, 50]], id="corridor", width_m=20),
+    feature("LineString", [[10, 50], [-179, 50], [0, 85]], id="far", width_m=100_000),
+    feature("LineString", [[179.9, 50], [-179.9, 50]], id="gate", gate=True),
+    feature("Polygon", [[[0, 0], [1, 1], [1, 0], [0, 1], [0, 0]]], id="bow"),
+]
+"""One of each shape and property, at the antimeridian and a pole."""
+FURTHER, MAX_FURTHER_BYTES = 2, 8192
+"""Places of each text that is a JSON value, drawn from the text, at which every unexpected value is judged, too."""
+COLLECTION = json.dumps({"type": "FeatureCollection", "features": FEATURES}).encode()
+POLYGON, CIRCLE, CORRIDOR = (json.dumps(FEATURES[at]).encode() for at in (0, 3, 4))
+
+
+def judge_fences(data: bytes) -> None:
+    """Nothing is raised; and each feature read is accounted for. So it is with other values at other places of it."""
+    judge_text(data.decode("utf-8-sig", errors="surrogateescape"))
+    value, draw = None, random.Random(zlib.crc32(data))
+    with contextlib.suppress(ValueError, RecursionError):
+        value = json.loads(data) if len(data) <= MAX_FURTHER_BYTES else None
+    for _ in range(FURTHER if value is not None else 0):
+        place = drawn(value, draw)
+        for unexpected in UNEXPECTED:
+            judge_text(json.dumps(put(value, place, unexpected)))
+
+
+def judge_text(text: str) -> FenceReport:
+    """What a text holds; every feature of it is accounted for."""
+    report = fences_from_geojson(text)
+    read = sum(1 for _ in read_features(text))
+    assert len(report.fences) + len(report.gates) + len(report.refused) == max(read, 1) or read > MAX_REFUSED
+    assert all(fence.shape.is_valid and not fence.shape.is_empty for fence in report.fences)
+    return report
+
+
+FIXES = b"device_id,t_ms,lat,lon,speed_mps,accuracy_m\n"
+
+
+def judge_fixes(data: bytes) -> None:
+    """Refused by its header; or each line that is not blank is a fix or a fault, alike in a block and by itself."""
+    lines = list(bounded_lines(io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", errors="surrogateescape")))
+    try:
+        read = read_fixes(lines)
+    except FixError:
+        return
+    rows = sum(bool(line.strip("\r\n").strip()) for line in lines)
+    assert len(read.fixes) + read.fault_count + read.device_fault_count == rows - 1
+    # one malformed row more, and no block is taken as a whole
+    by_row = read_fixes([*lines, "\n", '"\n'])
+    assert by_row.fault_count == read.fault_count + 1
+    same(read, by_row)
+
+
+def same(one: FixFile, other: FixFile) -> None:
+    """Asserts that both have the same devices and fixes, bit for bit."""
+    assert one.devices == other.devices
+    for name in ("device", "t_ms", "lat", "lon", "speed_mps", "accuracy_m"):
+        np.testing.assert_array_equal(getattr(one.fixes, name), getattr(other.fixes, name))
+
+
+AGENT = FOLDER / "agent.toml"
+AGENT_TEXT = (
+    '[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\nhost = "mqtt.eu.example"\n[uplinks.tls]\nca = "/ca.pem"\n'
+)
+
+
+def judge_pushed(data: bytes) -> None:
+    """Refused, or settings of the same device, with its certificates, that can be tried without deleting."""
+    AGENT.write_text(AGENT_TEXT)
+    try:
+        settings = merge_pushed(AGENT, data.decode("utf-8"))
+    except (PushRefused, UnicodeDecodeError):
+        return
+    assert settings.device.id == "eu-0001"
+    assert all(one.tls is not None and str(one.tls.ca) == "/ca.pem" for one in settings.uplinks)
+    plain = {"device": {"id": "d"}, "uplinks": [{"region": "eu", "host": "127.0.0.1"}]}
+    kept = with_present_retention(AgentSettings.model_validate(plain), settings)
+    assert kept.buffer.max_bytes >= 1 << 30
+
+
+TRACK = FOLDER / "track.csv"
+RECORDED, WRITTEN = (",".join(names).encode() + b"\n" for names in (COLUMNS, TRACK_COLUMNS))
+SCENARIO = json.dumps(fleet().model_dump(mode="json") | {"track": TRACK.name}).encode()
+
+
+def judge_recording(data: bytes) -> None:
+    TRACK.write_bytes(data)
+    with refused_as(TrackError):
+        recording = read_recording(TRACK)
+        assert sum(map(len, recording.fixes.values())) + sum(recording.left_out.values()) == recording.rows
+
+
+def judge_scenario(track: bytes, scenario: bytes = SCENARIO) -> None:
+    """Its error names the file and is short."""
+    TRACK.write_bytes(track)
+    (FOLDER / SCENARIO_FILE).write_bytes(scenario)
+    with refused_as(TrackError, ScenarioError):
+        read_folder(FOLDER)
+
+
+def judge_settings(model: Any) -> Callable[[bytes], None]:
+    def judge(data: bytes) -> None:
+        """Settings, or all that is wrong with them, in bounded words."""
+        with refused_as(SettingsError, most=(MAX_PROBLEMS + 1) * (MAX_PROBLEM_CHARACTERS + 10)):
+            parse(model, data.decode("utf-8", "replace"), "file")
+
+    return judge
+
+
+STATE = FOLDER / "state"
+STATE.mkdir()
+FAILOVER, PORTS, STACK, MARK = (
+    STATE / name for name in ("failover.json", "ports.json", "stack.json", ".waybill-folder")
+)
+
+
+def read_stack() -> None:
+    running(STATE)
+    StackState.load(STATE)
+
+
+def rewrite_lineage() -> None:
+    if (lineage := read_lineage(STATE)) is not None:
+        write_lineage(STATE, lineage)
+
+
+READERS: tuple[tuple[Path, Callable[[], object], tuple[type[Exception], ...]], ...] = (
+    (FAILOVER, lambda: FailoverFile(FAILOVER).load(), (FailoverFileError,)),
+    (STATE / LINEAGE, rewrite_lineage, ()),
+    (PORTS, lambda: PortBook(PORTS, timeout_s=0.0), (FolderDamaged,)),
+    (STACK, read_stack, (StackNotRunning, FolderDamaged)),
+    (MARK, lambda: claim(STATE), (FolderNotOurs,)),
+)
+
+
+def state_files() -> tuple[bytes, ...]:
+    """Each as it is written, without the lineage."""
+    FailoverFile(FAILOVER).save(QueryIdentity("q", "s", "t"), FailoverState("eu").with_created("eu", ["t-0"]))
+    write_lineage(STATE, Lineage("t/d", 1, 2, 3, 4, "m", 5))
+    claim(FOLDER / "marked")
+    stack = {"phase": "ready", "started_s": 1.0, "servers": [], "links": {}}
+    supervisor = {"supervisor": {"pid": 1, "start_ticks": 2, "boot_id": "b"}}
+    return (
+        FAILOVER.read_bytes(),
+        (STATE / LINEAGE).read_bytes(),
+        b'{"mqtt": 20001, "pulsar": 20002}',
+        json.dumps(supervisor | stack).encode(),
+        (FOLDER / "marked" / MARK.name).read_bytes(),
+    )
+
+
+def judge_state(data: bytes) -> None:
+    """The file is read, or refused with the error of its reader; the first byte chooses which."""
+    file, read, refusals = READERS[data[0] % len(READERS) if data else 0]
+    for other, *_ in READERS:
+        other.unlink(missing_ok=True)
+    file.write_bytes(data[1:])
+    with refused_as(*refusals):
+        read()
+
+
+ODD = (b"", b"[" * 9000, b'[Infinity, 1e999, "\\ud800"]', b'{"version": 2}', b"9" * 5000, b"\xff")
+SETTINGS = (
+    b'[device]\nid = "eu-1"\n[[uplinks]]\nregion = "eu"\nhost = "h"\n[uplinks.tls]\nca = "/ca.pem"\n',
+    b'name = "g"\nregion = "eu"\n[mqtt]\nhost = "h"\n[pulsar]\nservice_url = "pulsar://h:6650"\n',
+    b'[clusters.eu]\nadmin_url = "http://h:1"\nservice_url = "pulsar://h:2"\n[[tenants]]\nname = "fleet"\n',
+    b"[uplinks]\nregion = 5\n[status]\nport = -1\nprot = nan\n",
+    b"".join(b"[[uplinks]]\nx%d = %d\n" % (number, number) for number in range(2000)),
+    b"[" * 60_000,
+    b"a." * 15 + b"a = 1\n",
+    b"[a.b.c]\n" + b"".join(b"k%d.x.y = {z = [1, [2, [3]]]}\n" % number for number in range(1000)),
+    b'a = """' + b'\\\n ""' * 10_000,
+    b"a = 0x" + b"f" * 60_000 + b"\nb = 1e" + b"9" * 4000,
+    b"a = [" + b"1979-05-27T07:32:00.999999-07:00, " * 1500 + b"]",
+)
+TARGETS = {
+    "contracts_toml": Target(
+        (
+            EXAMPLE.encode(),
+            b"[[tariff]]\nid = 1\n" * 3000,
+            b"[[tarif]]\n[account]\n[[legal_entity]]\n'a b'.\"c\".d = 1e99\n",
+            b"[[tariff]]\nprices = [" + b"{amount = 1.5}, " * 3000 + b"]",
+            b"[[account]]\ndevices = [{a = 1}, # ]\n {b = '''\n]''' }]\n",
+            b"[[tariff]]\n" + b"".join(b"a%d.b.c = 0.1\n" % number for number in range(4000)),
+        ),
+        judge_contracts,
+        lambda data: contracts_of_toml(data.decode("utf-8-sig", "replace")),
+        max_seconds=0.15,
+        fuzzed_bytes=4096,
+    ),
+    "fences_geojson": Target(
+        (
+            *(json.dumps(one).encode() for one in FEATURES),
+            b"[%b, %b]" % (POLYGON, CIRCLE),
+            b"var fences = [%b, %b, %b];" % (POLYGON, CIRCLE, CORRIDOR),
+            COLLECTION,
+            COLLECTION[: len(COLLECTION) // 2],
+            b"\n".join(json.dumps(one).encode() for one in FEATURES),
+            b'{"features":[null,' + POLYGON + b",NaN]}{}[]",
+            b"[" * 20_000,
+            b'{"features":[' + b"null," * 3000,
+            b'{"type":"Feature","geometry":{"type":"Polygon","coordinates":[[[1e400,' + b"9" * 5000 + b"]]]}}",
+        ),
+        judge_fences,
+        # what a shape takes is bounded by its corners
+        lambda data: [*read_features(data.decode("utf-8-sig", errors="surrogateescape"))],
+    ),
+    "fixes_csv": Target(
+        (
+            FIXES + b"007,0,50.005,9.995,1.5,4\n007,60000,50.005,10.005,,\n",
+            b'lat,lon,device_id,t_ms\n-90,180,"a, b",-5\n+.5e1,1.,x,9007199254740991\n',
+            FIXES + b"d,1,1,1,nan,NaN\nd,2,91,1,,\nd,3,1e400,1,,\nd,99999999999999999999,1,1,,\n\xff,4,1,1,,\n",
+            FIXES + b"d," + b"0" * 5000 + b",1,1,,\n" * 3,
+            FIXES + b"d,1,1,1,,\n" * 3000 + b'"\n,,,,,\nd,1\n',
+            b"device_id,t_ms,lat,lon,lat\n",
+            b"\xef\xbb\xbf" + FIXES + b"x,0,0,0,0,0\r\nx,1,0,0,0,0\r\n",
+        ),
+        judge_fixes,
+    ),
+    "pushed_settings": Target(
+        (
+            b"[drain]\nwindow = 9\nack_timeout_s = 5.5\n",
+            b'[[uplinks]]\nregion = "eu"\nhost = "new"\nport = 8883\n',
+            b"allow_deletion = true\n[buffer]\nmax_bytes = 65536\n",
+            b"[link]\nbytes_per_day = 2000000\nmetered = ['cellular']\n",
+            b"log.level = 'debug'\n[time]\njump_s = 3\n[failover]\nafter_s = 30\n",
+            b"a=" + b"[" * 5000,
+            b"a = 0x" + b"f" * 5000,
+            b'a=["""""""",' * 500,
+        ),
+        judge_pushed,
+    ),
+    "recorded_track": Target(
+        (
+            *tagged(
+                0,
+                RECORDED + b"v,t,2026-01-05T12:00:00Z,50.1,9.9,12\nv,t,2026-01-05 12:00:10+01:00,50.1,9.9,\n",
+                b"\xef\xbb\xbf"
+                + RECORDED
+                + b"v,t,0001-01-01T00:00:00+23:59,50,9,\nv,t,9999-12-31T23:59:59-23:59,50,9,1\n",
+                RECORDED + b'"v\n,,\n' + b"v,t,2026-01-05,nan,1e400,inf\n" + b"x" * 5000,
+                RECORDED + b"v," + b"t" * 140_000,
+            ),
+            *tagged(
+                1,
+                WRITTEN + b"d,1767614400000,50.1,9.9,12.5,t\nd,1767614401000,50.1,9.9,,t\n",
+                WRITTEN + b"d,1\nd," + b"9" * 5000 + b",1,1,1,t\n",
+                WRITTEN + b'd,1,"' + b"1" * 140_000,
+            ),
+            *tagged(2, SCENARIO, b"[" * 9000),
+        ),
+        by_first_byte(judge_recording, judge_scenario, lambda described: judge_scenario(described, described)),
+    ),
+    "settings_toml": Target(
+        tuple(bytes([model]) + text for text in SETTINGS for model in range(3)),
+        by_first_byte(*map(judge_settings, (AgentSettings, GatewaySettings, Topology))),
+        max_seconds=0.15,
+        fuzzed_bytes=4096,
+    ),
+    "state_files": Target(
+        (
+            *(bytes([number]) + text for number, whole in enumerate(state_files()) for text in (whole, *ODD)),
+            b"\x00" + json.dumps(json.loads(FAILOVER.read_bytes()) | {"abandoned": [5], "created": {"a": {}}}).encode(),
+            b"\x01" + b"[2, {}, Infinity, 1e400, null, [], 1, 1]",
+        ),
+        judge_state,
+    ),
+}

@@ -1,0 +1,316 @@
+"""What a Pulsar cluster answers and sends, what is published to its topics, and the servers and links of a process."""
+
+from __future__ import annotations
+
+import io
+import json
+from http.server import BaseHTTPRequestHandler
+from typing import Any, Final
+
+from cloud_jobs.billing.contracts import contracts_of_toml
+from cloud_jobs.derived.fences import changes_between
+from cloud_jobs.pulsar_source.entries import Chunk, StoredEntry
+from cloud_jobs.pulsar_source.entry_store import EntryStream, encode, frame
+from cloud_jobs.pulsar_source.options import SourceCluster, SourceClusterUnreachable
+from cloud_jobs.pulsar_source.position import LedgerPosition
+from cloud_jobs.reference.files import usable
+from cloud_jobs.reference.tables import in_force, parse_fences
+from deploy.local import LinkControlError
+from deploy.local.links import MAX_LINE_BYTES, LinkCommand, LinkConfig, ProxyLink, answer_command, answered_state
+from geo.reference.in_force import published_fences
+from geo.reference.messages import ANYBODY, TOPICS, Kind, read_messages, stated_version
+from geo.replication import rest_types
+from geo.replication.admin import RestAnswer
+from geo.replication.errors import AdminRefused, ClusterUnreachable
+from tests.cloud_jobs.billing.contracts.test_toml_text import EXAMPLE
+from tests.cloud_jobs.publications import message_of
+from tests.fuzz.bounds import Target, refused_as
+from tests.fuzz.targets.files import FEATURES
+from waybill.daemon.status_reader import StatusUnavailable, answered_value
+from waybill.daemon.status_server import MAX_HEAD_BYTES, _handler, json_answer
+
+LEDGERS: Any = {
+    "ledgers": [{"ledgerId": 5, "entries": 3, "size": 9}],
+    "lastConfirmedEntry": "5:2",
+    "cursors": {"s": {"markDeletePosition": "5:1"}},
+}
+SHAPES: tuple[tuple[Any, Any], ...] = (
+    (None, None),
+    (rest_types.BROKER, {"brokerUrl": "pulsar://b:1", "brokerUrlTls": None}),
+    (rest_types.CLUSTER, {"serviceUrl": "http://b", "brokerServiceUrl": "pulsar://b"}),
+    (rest_types.CLUSTERS, ["eu", "us"]),
+    (rest_types.CONFIGURATION, {"clusterName": "eu"}),
+    (rest_types.INTERNAL_STATS, LEDGERS),
+    (rest_types.NAMESPACE, {"replication_clusters": ["eu"], "message_ttl_in_seconds": 5}),
+    (
+        rest_types.PARTITIONED_INTERNAL_STATS,
+        {"metadata": {"partitions": 1}, "partitions": {"t-partition-0": LEDGERS}},
+    ),
+    (rest_types.PARTITIONS, {"partitions": 3}),
+    (rest_types.PROPERTIES, {"a": "b"}),
+    (rest_types.STATS, {"replication": {"us": {"replicationBacklog": 3, "connected": True}}, "subscriptions": {}}),
+    (rest_types.TENANT, {"adminRoles": [], "allowedClusters": ["eu"]}),
+    (rest_types.topics_of("fleet/telemetry-eu"), ["persistent://fleet/telemetry-eu/batches-partition-0"]),
+)
+"""What is asked for, and an answer with members that are used. One more is a stored entry."""
+STATUSES = (200, 204, 401, 403, 404, 409, 429, 500, 503)
+
+
+def asked(shape: int, status: int, body: bytes, kind: str = "application/json", **headers: str) -> bytes:
+    """The first byte chooses what was asked, the second the status; then headers, an empty line and the body."""
+    lines = [f"content-type: {kind}", *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items())]
+    return bytes([shape, STATUSES.index(status)]) + "\n".join(lines).encode() + b"\n\n" + body
+
+
+def judge_admin_answer(data: bytes) -> None:
+    """A value of the shape, or one of the two errors, whose text is short."""
+    if len(data) < 2:
+        return
+    head, _, body = data[2:].partition(b"\n\n")
+    headers = {name: value for name, _, value in (line.partition(": ") for line in head.decode("latin-1").split("\n"))}
+    answered = RestAnswer(
+        cluster="eu",
+        url="http://eu",
+        action="GET x",
+        status=STATUSES[data[1] % len(STATUSES)],
+        content_type=headers.get("content-type", ""),
+        body=body,
+        headers=headers,
+    )
+    shape = data[0] % (len(SHAPES) + 1)
+    with refused_as(AdminRefused, ClusterUnreachable):
+        if shape == len(SHAPES):
+            found = answered.entry_headers()
+            assert found is None or StoredEntry.from_headers(found) is not None
+        else:
+            answered.value(SHAPES[shape][0], 404)
+
+
+CLUSTER = SourceCluster(name="eu", service_url="pulsar://127.0.0.1:1", admin_url="http://127.0.0.1:2")
+FIRST, LAST = LedgerPosition(5, 0), LedgerPosition(5, 9)
+
+
+class BrokerConnection:
+    """A connection whose broker has sent those bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def makefile(self, *_: Any, **__: Any) -> io.BytesIO:
+        return io.BytesIO(self._data)
+
+    def sendall(self, data: bytes) -> None:
+        """Nobody reads it."""
+
+
+def entry(number: int, metadata: bytes, *, checked: bool = True) -> bytes:
+    command = encode({1: 9, 9: encode({1: 1, 2: encode({1: 5, 2: number})})})
+    rest = (b"\x0e\x01\0\0\0\0" if checked else b"") + len(metadata).to_bytes(4) + metadata + b"payload"
+    return (4 + len(command) + len(rest)).to_bytes(4) + len(command).to_bytes(4) + command + rest
+
+
+def judge_frames(data: bytes) -> None:
+    """Entries, or the errors that `sent_entries` makes one of; more of them than messages came never."""
+    given: Any = BrokerConnection(data)
+    stream, entries = EntryStream(given, CLUSTER, "persistent://a/b/c-partition-0"), 0
+    with refused_as(OSError, ValueError, SourceClusterUnreachable):
+        stream.open((b"", b""), FIRST)
+        for _, head in stream.receive_entries(LAST):
+            entries += 1
+            Chunk.from_metadata(head.uuid, head.chunk, head.chunks)
+    assert entries * 8 <= len(data)
+
+
+KINDS: tuple[Kind, ...] = tuple(TOPICS)
+MAX_REASON_CHARACTERS = 20_000
+
+
+def publication(kind: Any, body: Any) -> bytes:
+    """The input that stands for one: the first byte chooses the kind; then come the key, a line end, and the value."""
+    name, begin = stated_version(kind, body)
+    return bytes([KINDS.index(kind)]) + f"{name}@{begin}\n{json.dumps(body)}".encode()
+
+
+def read_publication(data: bytes) -> Any:
+    """What every collector does. Its publication id is right: whoever may publish makes one."""
+    kind = KINDS[data[0] % len(KINDS)] if data else KINDS[0]
+    key, _, value = data[1:].partition(b"\n")
+    message = message_of(kind, None) | {"key": key.decode("utf-8", "replace"), "value": value}
+    return kind, read_messages(kind, [message], ANYBODY)
+
+
+def judge_publication(data: bytes) -> None:
+    """A publication or a quarantined message; and a publication is in force, or refused with a reason."""
+    kind, read = read_publication(data)
+    assert len(read.publications) + len(read.quarantined) == 1
+    found = in_force(read.publications, usable)
+    assert len(found.held) + len(found.refused) == len(read.publications)
+    assert all(len(str(one)) < MAX_REASON_CHARACTERS for one in found.refused)
+    if kind == "fence":
+        features = published_fences(read.publications).features
+        assert len(features) == len(found.held)
+        parse_fences(features)
+        changes_between((), features, 0)
+
+
+def answer(body: bytes, head: bytes = b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n") -> bytes:
+    return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+def judge_status(data: bytes) -> None:
+    with refused_as(StatusUnavailable):
+        assert isinstance(answered_value(data), dict)
+
+
+HANDLER = _handler({"/status": lambda: json_answer("{}")})
+
+
+class Accepted:
+    """An accepted connection: gives its bytes, and keeps what is answered."""
+
+    def __init__(self, data: bytes) -> None:
+        self.given, self.answer = io.BytesIO(data), b""
+
+    def makefile(self, *_: Any) -> io.BytesIO:
+        return self.given
+
+    def settimeout(self, _: float) -> None:
+        """Nothing waits."""
+
+    def sendall(self, data: bytes) -> None:
+        self.answer += bytes(data)
+
+
+class Server:
+    """The server that accepted it, on loopback: as strict as it is about hosts."""
+
+    is_loopback: Final = True
+
+    def begin_answer(self, _: Accepted) -> bool:
+        return True
+
+
+def judge_request(data: bytes) -> None:
+    """Nothing is raised; one answer is given or none, of bounded length, and no more is read than a head may have."""
+    accepted = Accepted(data)
+    made: Any = accepted
+    server: Any = Server()
+    handler: BaseHTTPRequestHandler = HANDLER(made, ("127.0.0.1", 1), server)
+    assert handler.close_connection
+    assert accepted.answer.count(b"HTTP/1.0 ") <= 1
+    assert len(accepted.answer) < 8 * MAX_HEAD_BYTES
+
+
+def ask_link(line: bytes) -> bytes:
+    return answer_command({"eu": ProxyLink("eu", LinkConfig(listen=1, target=2))}, line, "s")
+
+
+def judge_link(data: bytes) -> None:
+    """Every line is answered with one line that fits; and every answer is a state, or LinkControlError."""
+    line = ask_link(data)
+    assert line.count(b"\n") == 1
+    assert len(line) <= MAX_LINE_BYTES
+    for one in (line, data[:MAX_LINE_BYTES]):
+        with refused_as(LinkControlError):
+            answered_state("eu", one)
+
+
+OPENED = frame(3, {1: b"Pulsar", 2: 15}) + frame(13, {1: 1})
+CHUNK = encode({1: b"p", 2: 7, 3: 1, 26: b"uuid", 27: 3, 29: 2})
+TARGETS = {
+    "admin_answer": Target(
+        (
+            *(asked(at, 200, json.dumps(value).encode()) for at, (_, value) in enumerate(SHAPES) if value),
+            asked(0, 204, b"", ""),
+            asked(0, 409, b'{"reason": "there already"}'),
+            asked(5, 200, b"<html>login</html>", "text/html"),
+            asked(9, 200, b"[" * 2000),
+            asked(4, 403, b"\xff\xfe"),
+            asked(
+                len(SHAPES),
+                200,
+                b"x",
+                x_pulsar_message_id="5:1",
+                x_pulsar_chunk_id="1",
+                x_pulsar_num_chunks_from_msg="3",
+                x_pulsar_uuid="u",
+                x_pulsar_txn_aborted="true",
+            ),
+            asked(len(SHAPES), 200, b"x", x_pulsar_message_id="5:1", x_pulsar_chunk_id="9" * 5000),
+        ),
+        judge_admin_answer,
+    ),
+    "broker_frames": Target(
+        (
+            OPENED + entry(3, encode({1: b"p", 11: 5})) + frame(18, {}) + entry(9, CHUNK, checked=False),
+            frame(14, {1: 1, 2: 3, 3: b"no such topic"}),
+            OPENED + entry(3, CHUNK)[:-20],
+            OPENED + b"\xff\xff\xff\xff\0\0\0\0",
+            OPENED + b"\x7f\xff\xff\xff\0\0\0\x08" + bytes(8),
+            OPENED + entry(3, b"\x08\x01" * 30_000),
+            OPENED + entry(3, b"\xff" * 9 + b"\x01\x01"),
+            OPENED + frame(18, {}) * 3000,
+        ),
+        judge_frames,
+        fuzzed_bytes=4096,
+    ),
+    "link_control": Target(
+        (
+            *(
+                f'{{"link": "eu", "secret": "s", "action": "{action}", "delay_s": 0.5, "silent": true}}\n'.encode()
+                for action in ("cut", "heal", "delay", "state")
+            ),
+            LinkCommand(link="no such link", secret="s", action="cut").model_dump_json().encode(),
+            ask_link(b'{"link": "eu", "secret": "s", "action": "state"}'),
+            ask_link(b""),
+            b'{"state": ' + b"[" * 4000,
+            b'{"state": [], "error": 5}',
+            b"",
+        ),
+        judge_link,
+    ),
+    "reference_message": Target(
+        (
+            *(publication("fence", feature) for feature in FEATURES),
+            *(
+                publication(one.kind, one.made.model_dump(mode="json", exclude_defaults=True))
+                for one in contracts_of_toml(EXAMPLE)[0]
+            ),
+            publication("fence", FEATURES[0] | {"x": json.loads("[" * 14 + "]" * 14)}),
+            b"\x00a@\n" + b'{"id":"a","properties":{"effective_from":[1]},"geometry":' + b"[" * 15 + b"]" * 15 + b"}",
+            b"\x01t@2026-01-01\n" + b'{"id":"t","effective_from":"2026-01-01","prices":[' + b"{}," * 9000 + b"{}]}",
+            b"\x02a@\n" + b'{"id":"a","devices":[' + b'{"device":"\\u0000"},' * 1000 + b"1e308]}",
+            b"\x04usd-eur@0001-01-01T00:00+23:59\n" + b'{"id":"usd-eur","effective_from":"0001-01-01T00:00+23:59"}',
+        ),
+        judge_publication,
+        read_publication,  # what a shape takes is bounded by its corners
+    ),
+    "status_answer": Target(
+        (
+            answer(b'{"gateway": "g", "healthy": true, "listed": [["a", "b", 1.5]]}\n'),
+            answer(b"{}", b"HTTP/1.1 503 Service Unavailable\r\n"),
+            answer(b'{"a": 1}')[:-1],
+            answer(b"[]") + answer(b"{}"),
+            answer(b"[" * 50_000),
+            answer(b'{"a": NaN, "b": 1e999}'),
+            b"HTTP/1.0 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n{}",
+            b"SSH-2.0-OpenSSH\r\n",
+        ),
+        judge_status,
+    ),
+    "status_request": Target(
+        (
+            b"GET /status?x HTTP/1.1\r\nHost: h\r\nConnection: keep-alive\r\nExpect: 100-continue\r\n\r\n",
+            b"GET /status HTTP/1.1\r\nHost: localhost:1\r\n\r\n",
+            b"GET /none HTTP/1.0\r\n\r\nGET /status HTTP/1.0\r\n\r\n",
+            b"GET /status\r\n\r\n",
+            b"POST //status HTTP/1.1\nContent-Length: 99999999999\n\n{}",
+            b"GET /status HTTP/\xb2.1\r\n\r\n",
+            b"GET /status HTTP/2.0\r\nA: b\r\n c\r\n\xff: \xff\r\nno colon\r\n\r\n",
+            b"GET " + b"/" * 60_000,
+            b"GET /status HTTP/1.1\r\n" + b"a:b\r\n" * 12_000,
+            b"GET /status HTTP/1.1\r\n" + b"a:" + b"b" * 60_000,
+        ),
+        judge_request,
+    ),
+}
