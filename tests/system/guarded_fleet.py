@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 
 import paho.mqtt.client as mqtt
@@ -185,12 +185,6 @@ class GuardedFleet:
         for name, first in again:
             assert self.devices[name].acknowledged_s[first] > since_s - _PUBACK_S, "what was acknowledged came again"
         return again
-
-    def turned(self) -> str:
-        """How many neighbours of those that were under way together are not in their order in the topic."""
-        crowd = [name for name, one in self.devices.items() if one.window > 1]
-        pairs = [pair for name in crowd for pair in pairwise(first for device, first in self._copies if device == name)]
-        return f"{sum(later < earlier for earlier, later in pairs)} of {len(pairs)}"
 
     def close(self) -> None:
         self._ends.set()

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 from cloud_jobs.reference.files import make_version, publish
-from deploy.local import DaemonProcess, PulsarCluster, free_port, http_health, wait_all
+from deploy.local import DaemonProcess, PulsarCluster, free_port, http_health
 from gateway.errors import NoAnswer
 from gateway.webhooks.config import NotifierEndpoint
 from gateway.webhooks.status import NotifierStatus, read_notifier_status
@@ -63,19 +63,6 @@ class NotifierCentre:
     @property
     def url(self) -> str:
         return self.pulsar.service_url
-
-    def begin(self) -> None:
-        """Starts it, with the namespaces of the topology."""
-        self.pulsar.start()
-        wait_all((self.pulsar,), 120)
-        admin = f"{self.pulsar.admin_url}/admin/v2"
-        name = "hq"
-        wait_until(lambda: name in httpx.get(f"{admin}/clusters").json(), 20)
-        retention = {"retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}}
-        for tenant, spaces in ((TENANT, ("alerts-eu", "events")), ("fleet", ("reference",))):
-            httpx.put(f"{admin}/tenants/{tenant}", json={"allowedClusters": [name]}).raise_for_status()
-            for space in spaces:
-                httpx.put(f"{admin}/namespaces/{tenant}/{space}", json=retention).raise_for_status()
 
     def publish_account(self, name: str, devices: Iterable[str]) -> None:
         body = account(name) | {

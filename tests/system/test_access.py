@@ -17,6 +17,7 @@ from deploy.local import PulsarCluster
 from tests.identity.operators import operator, operators_file
 from tests.identity.registry_strategies import active, change
 from tests.system.access_region import AccessRegion, has_ended, new_root
+from tests.system.own_pulsar import own_pulsar
 from tests.waiting import PATIENCE, wait_until
 from waybill.identity.authority_folder import AuthorityFolder
 from waybill.identity.device_cli import app
@@ -34,19 +35,9 @@ CONNECT = b"\x10\x0d\x00\x04MQTT\x05\x02\x02\x58\x00\x00\x00"
 
 @pytest.fixture(scope="module")
 def pulsar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarCluster]:
-    cluster = PulsarCluster("eu", tmp_path_factory.mktemp("access") / "pulsar")
-    try:
-        cluster.start()
-        cluster.wait()
-        admin, keep = f"{cluster.admin_url}/admin/v2", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
-        wait_until(lambda: "eu" in httpx.get(f"{admin}/clusters").json(), 20)
-        for tenant in ("fleet", "acme", "zeta"):
-            httpx.put(f"{admin}/tenants/{tenant}", json={"allowedClusters": ["eu"]}).raise_for_status()
-        for namespace in ("fleet/reference", "fleet/access", "acme/registry", "zeta/registry"):
-            httpx.put(f"{admin}/namespaces/{namespace}", json={"retention_policies": keep}).raise_for_status()
+    namespaces = ("fleet/reference", "fleet/access", "acme/registry", "zeta/registry")
+    with own_pulsar("eu", tmp_path_factory.mktemp("access"), *namespaces) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
 
 
 class OperatorFiles(NamedTuple):

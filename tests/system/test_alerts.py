@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import httpx
 import pytest
 
-from deploy.local import PulsarCluster, wait_all
 from gateway.errors import NoAnswer
 from tests.system.alert_region import AlertProcess, AlertRegion, Drive
-from tests.waiting import PATIENCE, wait_until
+from tests.system.own_pulsar import own_pulsar
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 
@@ -24,21 +22,11 @@ ROUNDS = 20
 def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AlertRegion]:
     """A Pulsar of our own: what is in its topics is known."""
     folder = tmp_path_factory.mktemp("alerts")
-    region = AlertRegion(PulsarCluster("eu", folder / "pulsar"), folder)
-    region.pulsar.start()
-    try:
-        wait_all((region.pulsar,), 120)
-        admin = f"{region.pulsar.admin_url}/admin/v2"
-        wait_until(lambda: "eu" in httpx.get(f"{admin}/clusters").json(), 20)
-        httpx.put(f"{admin}/tenants/fleet", json={"allowedClusters": ["eu"]}).raise_for_status()
-        retention = {"retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}}
-        for name in ("telemetry-eu", "alerts-eu", "reference"):
-            httpx.put(f"{admin}/namespaces/fleet/{name}", json=retention).raise_for_status()
-        httpx.put(f"{admin}/persistent/fleet/telemetry-eu/batches/partitions", json=2).raise_for_status()
+    namespaces = ("fleet/telemetry-eu", "fleet/alerts-eu", "fleet/reference")
+    with own_pulsar("eu", folder, *namespaces, partitioned="fleet/telemetry-eu/batches") as pulsar:
+        region = AlertRegion(pulsar, folder)
         region.publish_fences()
         yield region
-    finally:
-        region.pulsar.kill()
 
 
 @pytest.fixture
@@ -123,44 +111,6 @@ def test_a_killed_process_is_replaced_within_five_seconds_and_nothing_is_missed_
     assert third.status().healthy is None
     assert httpx.get(f"http://127.0.0.1:{third.endpoint.port}/health").status_code == 503
     assert held(second, again) == [1, 1]
-
-
-@pytest.mark.nightly
-def test_a_standby_goes_on_with_the_partition_of_a_killed_process_without_reading_all_again(
-    region: AlertRegion, processes: Callable[..., AlertProcess]
-) -> None:
-    first, second = processes("ready-1"), processes("ready-2")
-    wait_until(lambda: held(first, second) == [1, 1], 60)
-    (lost,) = first.status().partitions_held
-    drives = [Drive(f"ready-{number}", ROUNDS) for number in range(20)]
-    with region.sender() as sender:
-        for number in range(ROUNDS - 2):
-            sender.send_round(drives, number)
-        sent_s = time.monotonic()
-        wait_until(lambda: second.status().partitions_ready == (lost,), 30)
-        metrics = httpx.get(f"http://127.0.0.1:{second.endpoint.port}/metrics").text
-        assert "waybill_alerts_standby_partitions 1.0" in metrics
-        assert "waybill_alerts_ready_partitions 1.0" in metrics
-        # what the owner acknowledged is taken after a turn of each
-        wait_until(lambda: time.monotonic() > sent_s + 6, 10)
-        before = len(_logged(second, "partition taken"))
-        first.process.kill()
-        killed_s = time.monotonic()
-        for number in range(ROUNDS - 2, ROUNDS):
-            sender.send_round(drives, number)
-    wait_until(lambda: held(second) == [2], 10)
-    assert time.monotonic() - killed_s < 5 * PATIENCE
-    wait_until(lambda: region.ids(drives) >= truth(drives), 20)
-    assert region.ids(drives) == truth(drives)
-    taken = _logged(second, "partition taken")[before:]
-    assert {(line["partition"], line["standby"]) for line in taken} == {(lost, True)}
-    assert sum(line["messages"] for line in taken) < 20, f"of hundreds: {taken}"
-
-
-def _logged(process: AlertProcess, event: str) -> list[dict[str, Any]]:
-    lines = process.process.log.read_text(encoding="utf-8").splitlines()
-    said = [json.loads(line) for line in lines if line.startswith("{")]
-    return [line for line in said if line["event"] == event]
 
 
 def _standby(process: AlertProcess) -> bool:

@@ -68,15 +68,3 @@ def test_a_cut_link_is_red_at_the_centre_alone_and_green_again_when_it_is_healed
         for link in links:
             link.heal()
     environment.wait_for("all hops are green", all_green, 180)
-
-
-@pytest.mark.nightly
-def test_a_canary_that_is_killed_goes_on_with_its_vehicle_and_its_device(environment: CanaryEnvironment) -> None:
-    environment.wait_for("all hops are green", all_green, 180)
-    process = environment.processes["canary"]
-    process.kill()
-    process.start()
-    environment.wait_for("all hops are green", all_green, 180)
-    status = environment.status()
-    assert status is not None
-    assert all(one.doubled == 0 for one in status.hops)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import ssl
 import subprocess
 import sys
 import time
@@ -101,24 +99,6 @@ def test_a_factory_certificate_with_a_tokens_name_is_no_token(region: EnrolmentR
     assert region.published[f"{TENANT}/{DEVICE}"].state is DeviceState.EXPECTED
     code, said = enrol(device_file(region, tmp_path / "mine", token_line(tmp_path / "mine", token)))
     assert code == 0, said
-
-
-@pytest.mark.nightly
-def test_the_enrolment_broker_speaks_tls_1_3_alone_at_both_its_listeners(region: EnrolmentRegion) -> None:
-    factory = region.expect_factory("bus-2", "SN-0002")
-    context = ssl.create_default_context(cafile=str(region.root))
-    context.load_cert_chain(str(factory.certificate), str(factory.key))
-    said = []
-    for newest in (ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_2):
-        context.maximum_version = newest
-        for port in (region.broker.port, region.broker.factory_port):
-            plain = socket.create_connection(("127.0.0.1", port), 10)
-            try:
-                with context.wrap_socket(plain, server_hostname="127.0.0.1") as secure:
-                    said.append(secure.version())
-            except ssl.SSLError as error:
-                said.append(error.reason)
-    assert said == ["TLSv1.3", "TLSv1.3", "TLSV1_ALERT_PROTOCOL_VERSION", "TLSV1_ALERT_PROTOCOL_VERSION"]
 
 
 @pytest.mark.nightly

@@ -1,12 +1,10 @@
 """The gateway between a real Mosquitto and a real Pulsar: what a device's acknowledgements name is in Pulsar."""
 
-# ruff: noqa: F811 - a fixture is asked for by its name
-
 from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -14,10 +12,11 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from deploy.local import MosquittoBroker
 from tests.identity.operators import operator, operators_file
 from tests.identity.registry_strategies import active, change
-from tests.system.gateway_region import RECORDS, Devices, PulsarRegion
-from tests.system.gateway_servers import devices, region  # noqa: F401 - fixtures
+from tests.system.gateway_region import NAMESPACE, RECORDS, Devices, PulsarRegion
+from tests.system.own_pulsar import own_pulsar
 from tests.waiting import PATIENCE, wait_until
 from waybill.identity.registry import suspend
 from waybill.identity.registry_messages import signed_by
@@ -25,6 +24,33 @@ from waybill.identity.registry_topic import RegistryPublisher
 from waybill.record import Batch, Canary, IntervalSet, Record, encode
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
+
+
+@pytest.fixture(scope="module")
+def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarRegion]:
+    """A Pulsar and a Mosquitto of our own: these tests stop and kill them."""
+    folder = tmp_path_factory.mktemp("region")
+    broker = MosquittoBroker("eu", folder / "mqtt")
+    with own_pulsar("eu", folder, NAMESPACE, partitioned=f"{NAMESPACE}/batches") as pulsar:
+        broker.start()
+        try:
+            broker.wait()
+            yield PulsarRegion(pulsar, broker, folder)
+        finally:
+            broker.stop()
+
+
+@pytest.fixture
+def devices(region: PulsarRegion) -> Iterator[Callable[..., Devices]]:
+    made: list[Devices] = []
+
+    def make(tenant: str, count: int, batches: int) -> Devices:
+        made.append(Devices(region.broker, tenant, count, batches))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
 
 
 def test_every_device_gets_an_acknowledgement_of_every_record_and_pulsar_has_them_all(

@@ -118,26 +118,3 @@ def test_odd_topics_arrive_whole_and_what_is_larger_than_a_packet_may_be_does_no
         ("waybill/1//\ufeff/config-result", False),
     ]
     tight.side.disconnect()
-
-
-def test_what_the_broker_does_not_let_devices_hear_is_said_by_topic_and_reason(session: Session) -> None:
-    free = session.side.free_slots
-    session.side.publish("waybill/1/barred/d1/ack", b"x")
-    session.side.publish("waybill/1/t/nobody/ack", b"x")
-    session.turn_until(lambda: len(session.published) == 2)
-    assert session.published == [
-        PublishResult("waybill/1/barred/d1/ack", "Not authorized"),
-        PublishResult("waybill/1/t/nobody/ack", "", has_no_subscriber=True),
-    ]
-    session.side.publish("waybill/1/t/d1/ack", bytes(9 << 20))
-    assert "no packet of more than 8388608 bytes" in session.published[2].refusal
-    assert session.side.free_slots == free
-
-
-def test_a_second_gateway_of_the_name_takes_the_session_and_the_first_says_that_it_ended(
-    broker: MosquittoBroker, session: Session
-) -> None:
-    other = Session(broker.port)
-    session.turn_until(lambda: not session.side.is_subscribed)
-    assert "the connection to the MQTT broker ended" in session.side.last_error
-    other.side.disconnect()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+import socket
+import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -282,3 +285,45 @@ def test_nobody_who_does_not_know_the_group_of_the_gateways_takes_batches_from_t
         side.disconnect()
         for one in (owner, *strangers):
             one.close()
+
+
+def test_a_tls_session_that_was_closed_in_order_is_not_resumed_after_the_end_of_its_certificate(
+    broker: RegionalBroker, tmp_path: Path
+) -> None:
+    own = broker.ending(tmp_path, "acme/resumer", in_s=3)
+    ends = time.time() + 3
+    context = ssl.create_default_context(cafile=str(own.ca))
+    context.load_cert_chain(str(own.certificate), str(own.key))
+    with session_of(broker, context) as secure:
+        assert (secure.version(), secure.session_reused) == ("TLSv1.3", False)
+        # By close_notify: a server keeps no session that was cut off.
+        secure.unwrap()
+        session = secure.session
+    with session_of(broker, context, session) as secure:
+        assert not secure.session_reused
+    wait_until(lambda: time.time() > ends + 1, 10)
+    with pytest.raises((ssl.SSLError, ConnectionError)), session_of(broker, context, session):
+        pytest.fail("a session is resumed whose certificate has ended")
+
+
+def test_a_broker_speaks_no_tls_1_2_whose_sessions_it_could_not_help_resuming(broker: RegionalBroker) -> None:
+    own = broker.authority.client("acme/resumer", "eu")
+    context = ssl.create_default_context(cafile=str(own.ca))
+    context.load_cert_chain(str(own.certificate), str(own.key))
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(ssl.SSLError, match="PROTOCOL_VERSION"), session_of(broker, context):
+        pytest.fail("TLS 1.2 is spoken")
+
+
+@contextmanager
+def session_of(
+    broker: RegionalBroker, context: ssl.SSLContext, session: ssl.SSLSession | None = None
+) -> Iterator[ssl.SSLSocket]:
+    """One that the broker has let in; raises SSLError or ConnectionError where it does not."""
+    plain = socket.create_connection(("127.0.0.1", broker.server.port), 10)
+    with context.wrap_socket(plain, server_hostname="127.0.0.1", session=session) as secure:
+        # A ticket comes behind the handshake, with what is read first.
+        secure.sendall(b"\x10\x10\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x03abc")
+        if secure.recv(100)[:1] != b"\x20":
+            raise ConnectionError("no CONNACK")
+        yield secure

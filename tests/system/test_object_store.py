@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from pyarrow.fs import S3FileSystem
 
-from deploy.local import ObjectStore, ServerState
+from deploy.local import ObjectStore
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 
@@ -75,19 +75,6 @@ def test_of_commits_made_at_once_none_is_lost(store: ObjectStore) -> None:
     table = DeltaTable(uri, storage_options=options)
     assert table.version() == 24
     assert sorted(table.to_pyarrow_table()["writer"].to_pylist()) == sorted([0, *(list(range(1, 9)) * 3)])
-
-
-def test_what_was_stored_is_there_after_a_kill(store: ObjectStore) -> None:
-    with file_system(store).open_output_stream(f"{store.bucket}/kept") as stream:
-        stream.write(b"content")
-    port, before = store.port, credentials(store)
-    store.kill()
-    assert store.state is ServerState.STOPPED
-    store.start()
-    store.wait()
-    assert (store.port, credentials(store)) == (port, before)
-    with file_system(store).open_input_stream(f"{store.bucket}/kept") as stream:
-        assert stream.read() == b"content"
 
 
 def test_the_credentials_are_of_this_store_and_only_its_owner_reads_them(store: ObjectStore, tmp_path: Path) -> None:

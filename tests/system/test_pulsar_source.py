@@ -91,35 +91,6 @@ def test_a_compacted_topic_gives_the_newest_of_each_key(
     assert sorted(collected.numbers()) == [297, 298, 299, 300]
 
 
-@pytest.mark.nightly
-def test_new_topics_of_a_pattern_and_new_partitions_are_met_while_running(
-    hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
-) -> None:
-    first = hq.new_topic(2, prefix=f"met-{tmp_path.name}")
-    hq.send(first, range(100))
-    pattern = f"persistent://public/default/met-{tmp_path.name}-.*"
-    frame = stream(
-        spark,
-        hq.options,
-        topicsPattern=pattern,
-        subscription="s",
-        topicDiscoverySeconds="0.5",
-        startingPosition="earliest",
-    )
-    with running(frame, collected, tmp_path / "checkpoint"):
-        eventually("the first topic", lambda: len(collected.numbers()) == 100)
-        hq.call("POST", f"{hq.path(first)}/partitions", 4)
-        second = hq.new_topic(prefix=f"met-{tmp_path.name}")
-        hq.send(second, range(100, 200))
-        producer = hq.client.create_producer(f"{first}-partition-3")
-        for number in range(200, 300):
-            producer.send_async(str(number).encode(), None)
-        producer.flush()
-        producer.close()
-        eventually("everything", lambda: len(collected.numbers()) >= 300)
-    assert sorted(collected.numbers()) == list(range(300))
-
-
 def test_columns_carry_what_the_producer_set(hq: LiveCluster, spark: SparkSession) -> None:
     topic = hq.new_topic()
     hq.send(topic, [1], batching=False, properties={"a": "b", "c": "ü"}, event_timestamp=1_767_603_422_123)
@@ -153,23 +124,6 @@ def test_a_replicated_message_names_the_cluster_where_it_entered_and_the_far_cur
         # the stack's other tests look at all links of the namespace
         cluster.call("DELETE", f"{cluster.path(topic)}/partitions?force=true")
         cluster.close()
-
-
-@pytest.mark.nightly
-def test_a_topic_that_is_deleted_stops_the_query_or_is_left_out_as_the_option_says(
-    hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
-) -> None:
-    kept, deleted = hq.new_topic(), hq.new_topic(2)
-    hq.send(kept, range(50))
-    hq.send(deleted, range(50, 100))
-    options = {"topics": f"{kept},{deleted}", "subscription": "s"}
-    read_available(stream(spark, hq.options, **options), collected, tmp_path)
-    hq.call("DELETE", f"{hq.path(deleted)}/partitions?force=true")
-    hq.send(kept, range(100, 150))
-    with pytest.raises(StreamingQueryException, match="does not exist any more"):
-        read_available(stream(spark, hq.options, **options), collected, tmp_path)
-    read_available(stream(spark, hq.options, failOnDataLoss="false", **options), collected, tmp_path)
-    assert sorted(collected.numbers()) == list(range(150))
 
 
 def test_records_gone_by_retention_stop_the_query_or_leave_a_gap_as_the_option_says(

@@ -20,6 +20,7 @@ import pytest
 
 from deploy.local import PulsarCluster
 from tests.cloud_jobs.pulsar_source.world import LiveCluster, MessageSender, eventually
+from tests.system.own_pulsar import own_pulsar
 from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers, pytest.mark.timeout(600)]
@@ -28,11 +29,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarCluster]:
-    server = PulsarCluster("hq", tmp_path_factory.mktemp("hq"))
-    server.start()
-    server.wait()
-    yield server
-    server.kill()  # nobody needs what it has, and a stop in order may take its 20 s
+    with own_pulsar("hq", tmp_path_factory.mktemp("hq")) as server:
+        yield server
 
 
 @pytest.fixture

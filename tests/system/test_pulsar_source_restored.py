@@ -2,19 +2,17 @@
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from cloud_jobs.pulsar_source.driver import Driver
-from cloud_jobs.pulsar_source.entries import PlannedRange
 from cloud_jobs.pulsar_source.options import DataLoss, PulsarOptions, PulsarSourceError
 from cloud_jobs.pulsar_source.position import Offset
 from cloud_jobs.pulsar_source.range_reader import read_range
 from deploy.local import PulsarCluster
-from tests.cloud_jobs.pulsar_source.world import LiveCluster, eventually
+from tests.cloud_jobs.pulsar_source.world import LiveCluster
 
 pytestmark = pytest.mark.system
 
@@ -72,41 +70,6 @@ def query(hq: LiveCluster) -> Iterator[Callable[..., LoggedQuery]]:
         one.stop()
 
 
-def load_again(place: LiveCluster, topic: str) -> None:
-    """The broker opens a new ledger."""
-    place.call("PUT", f"{place.path(topic)}/unload")
-    eventually("the topic is loaded", lambda: place.http.get(f"{place.path(topic)}/internalStats").is_success)
-
-
-def trim(place: LiveCluster, topic: str) -> None:
-    """Removes the ledgers that no cursor needs."""
-    place.call("POST", f"{place.path(topic)}/trim")
-    ledgers = lambda: place.call("GET", f"{place.path(topic)}/internalStats")["ledgers"]  # noqa: E731
-    eventually("ledgers are removed", lambda: len(ledgers()) == 1)
-
-
-@pytest.mark.nightly
-def test_a_checkpoint_from_yesterday_misses_what_was_read_and_removed_since_and_says_so(
-    hq: LiveCluster, query: Callable[..., LoggedQuery]
-) -> None:
-    topic = hq.new_topic()
-    one = query(topic)
-    hq.send(topic, range(10), batching=False)
-    one.drain()
-    log, rows = list(one.log), list(one.rows)
-    for first in (10, 20, 30):
-        load_again(hq, topic)
-        hq.send(topic, range(first, first + 10), batching=False)
-        one.drain()
-    one.stop()
-    load_again(hq, topic)
-    trim(hq, topic)
-    one.log, one.rows = log, rows
-    hq.send(topic, range(40, 50), batching=False)
-    one.goes_on_after(DataLoss)
-    assert one.rows == [*range(10), *range(40, 50)]
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("position", ["earliest", "latest"])
 def test_a_subscription_that_is_deleted_between_plan_and_read_is_a_loss_and_what_is_stored_comes(
@@ -120,29 +83,6 @@ def test_a_subscription_that_is_deleted_between_plan_and_read_is_a_loss_and_what
     hq.send(topic, range(20, 40))
     one.goes_on_after(DataLoss, lambda: hq.call("DELETE", f"{hq.path(topic)}/subscription/s?force=true"))
     assert set(one.rows) == set(range(40))
-
-
-def read(one: LoggedQuery, tasks: Iterable[PlannedRange]) -> list[int]:
-    batches = [batch for task in tasks for batch in read_range(one.options(), task)]
-    return [int(value) for batch in batches for value in batch.column("value").to_pylist()]
-
-
-def test_a_topic_that_is_deleted_behind_a_planned_batch_is_a_loss_and_the_others_go_on(
-    hq: LiveCluster, query: Callable[..., LoggedQuery]
-) -> None:
-    kept, deleted = hq.new_topic(), hq.new_topic()
-    one = query(f"{kept},{deleted}")
-    hq.send(kept, range(10))
-    hq.send(deleted, range(10, 20))
-    with closing(Driver(one.options())) as driver:
-        start = driver.begin()
-        end = driver.choose_end(start, limited=False)
-        driver.plan(start, end)
-    hq.call("DELETE", f"{hq.path(deleted)}?force=true")
-    with closing(Driver(one.options())) as driver, pytest.raises(DataLoss, match="does not exist any more"):
-        driver.plan(start, end)
-    with closing(Driver(one.options(failOnDataLoss="false"))) as driver:
-        assert sorted(read(one, driver.plan(start, end))) == list(range(10))
 
 
 @pytest.mark.nightly

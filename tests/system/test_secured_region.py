@@ -5,25 +5,21 @@ from __future__ import annotations
 import getpass
 import re
 import socket
-import ssl
 import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
 from deploy.local import PortBook
 from deploy.local.mosquitto import mosquitto_program
 from geo.replication import Topology
-from geo.replication.cli import TopologyAccess
 from tests.page_commands import run_line
 from tests.waiting import PATIENCE, wait_until
 from waybill.daemon.tls import TlsSettings, tls_context
 from waybill.identity.broker_conf import broker_command
 from waybill.identity.pki_folder import credentials_in
-from waybill.pulsar.pulsar_client import access_tls_context
 from waybill.settings import load
 
 pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.own_servers]
@@ -155,40 +151,6 @@ def test_every_role_of_the_topology_has_a_token_that_is_renewed_and_brought_to_s
     hand_out.write_text(script)
     asked = [subprocess.run(["/bin/sh", hand_out, role], check=False).returncode for role in ("operator", "nobody")]
     assert asked == [0, 1]
-
-
-def test_each_cluster_shows_the_office_a_certificate_of_its_address(machine: Machine, topology: Topology) -> None:
-    access = load(TopologyAccess, machine.path("operator-access.toml"))
-    assert access.tls_ca is not None
-    ours = access.model_copy(update={"tls_ca": machine.folder / access.tls_ca})
-    assert list(ours.file_faults()) == []
-    hosts = {name: urlsplit(one.address.admin_url).hostname for name, one in topology.clusters.items() if one.address}
-    assert hosts.keys() == {"eu", "hq"}
-    shown = {f"pulsar-{name}": host or "" for name, host in hosts.items()} | {"keys": "keys.example"}
-    for folder, host in shown.items():
-        place = machine.path(f"tls/{folder}")
-        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        server.load_cert_chain(place / "certificate.pem", place / "key.pem")
-        assert is_shaken(server, access_tls_context(ours), host), folder
-
-
-def is_shaken(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> bool:
-    """Whether a client that trusts somebody takes a server for this host, in memory."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = (
-        client.wrap_bio(to_client, to_server, server_hostname=host),
-        server.wrap_bio(to_server, to_client, server_side=True),
-    )
-    done = set[ssl.SSLObject]()
-    for end in ends * 4:
-        try:
-            end.do_handshake()
-            done.add(end)
-        except ssl.SSLWantReadError:
-            continue
-        except ssl.SSLError:
-            return False
-    return len(done) == len(ends)
 
 
 @pytest.mark.parametrize("command", asking_clusters())

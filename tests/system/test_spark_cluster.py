@@ -1,4 +1,4 @@
-"""The jobs on a real Spark cluster: the driver sends the project, rows are those of local[2], executors may die."""
+"""The jobs on a real Spark cluster: who runs code on it, rows are those of local[2], executors die."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -230,6 +230,71 @@ def run(servers: tuple[SparkCluster, LiveCluster], topic: str, tmp_path: Path) -
     return JobRun.of(tmp_path, servers[1], topic, tmp_path.name)
 
 
+# The attacks come first: one process has one session at a time.
+STRANGER = """
+import sys
+from pyspark.sql import SparkSession
+session = SparkSession.builder.master(sys.argv[1]).config("spark.driver.host", "127.0.0.1")
+session = session.config("spark.ui.enabled", "false").config("spark.executor.memory", "512m")
+for one in sys.argv[3:]:
+    session = session.config(*one.split("="))
+context = session.getOrCreate().sparkContext
+context.parallelize([sys.argv[2]], 1).foreach(lambda path: open(path, "w").close())
+print("RAN", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param([], id="no secret"),
+        pytest.param(["spark.authenticate=true", "spark.authenticate.secret=another"], id="another secret"),
+    ],
+)
+def test_a_stranger_runs_nothing_on_the_cluster(
+    servers: tuple[SparkCluster, LiveCluster], tmp_path: Path, more: list[str]
+) -> None:
+    mark = tmp_path / "ran"
+    environment = os.environ | {"PYSPARK_PYTHON": str(servers[0].master.python)}
+    arguments = [sys.executable, "-c", STRANGER, servers[0].master.url, str(mark), *more]
+    pipe, join = subprocess.PIPE, subprocess.STDOUT
+    with subprocess.Popen(
+        arguments, env=environment, stdout=pipe, stderr=join, text=True, start_new_session=True
+    ) as made:
+        assert made.stdout is not None
+        said = []
+        try:
+            for line in made.stdout:
+                said.append(line)
+                if "Failed to connect to master" in line or "RAN" in line:
+                    break
+        finally:
+            os.killpg(made.pid, signal.SIGKILL)
+    assert any("Failed to connect to master" in line for line in said), said[-20:]
+    assert not mark.exists()
+
+
+def test_our_job_runs_and_its_secret_is_on_no_command_line_and_in_no_open_file(
+    servers: tuple[SparkCluster, LiveCluster],
+) -> None:
+    cluster, lines = servers[0], []
+    settings = SparkSettings.model_validate(tomllib.loads(cluster.job_settings())["spark"])
+    secret = cluster.master.secret_file.read_bytes()
+    session = start_spark("waybill-tests", settings)
+    try:
+        assert session.sparkContext.parallelize(range(4), 4).sum() == 6
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+                lines.append(path.read_bytes())
+    finally:
+        session.stop()
+    assert any(b"CoarseGrainedExecutorBackend" in line for line in lines)
+    assert not any(secret in line for line in lines)
+    files = [cluster.master.secret_file]
+    files += [daemon.folder / "spark-defaults.conf" for daemon in (cluster.master, *cluster.workers)]
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+
+
 def test_executors_have_the_project_from_the_driver_and_not_from_the_source_tree(
     servers: tuple[SparkCluster, LiveCluster], on_cluster: SparkSession
 ) -> None:
@@ -313,37 +378,3 @@ def test_an_executor_that_is_killed_in_a_micro_batch_loses_and_doubles_nothing(
     for one in coverage.values():
         assert (one.received, one.declared_lost) == (IntervalSet([(1, SEQS)]), IntervalSet([(SEQS + 1, SEQS + 2)]))
         assert (one.head, one.missing) == (SEQS + 5, IntervalSet([(SEQS + 3, SEQS + 5)]))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("kind", ["k8s", "yarn"])
-def test_spark_prepares_what_the_docs_submit_to_kubernetes_and_yarn(kind: str, tmp_path: Path) -> None:
-    write_bundle(tmp_path / "build")
-    for name in ("cloud.toml", "waybill-python.tar.gz"):
-        (tmp_path / name).touch()
-    home = Path(pyspark.__file__).parent
-    here = {"k8s://https://kubernetes.example.org:6443": "k8s://https://127.0.0.1:1"}
-    words = [here.get(word, word) for word in COMMANDS[IDS.index(kind)]]
-    submit = subprocess.Popen(
-        [str(home / "bin" / words[0]), "--verbose", *words[1:]],
-        cwd=tmp_path,
-        env={**os.environ, "SPARK_HOME": str(home), "HADOOP_CONF_DIR": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert submit.stdout is not None
-    said: list[str] = []
-    try:
-        # Nobody is there to submit to: it is ended once it has said what it would submit.
-        while (line := submit.stdout.readline()) and not line.startswith("Classpath elements"):
-            said.append(line.strip())
-    finally:
-        submit.kill()
-        submit.wait(10)
-        submit.stdout.close()
-    client = {"k8s": "KubernetesClientApplication", "yarn": "YarnClusterApplication"}[kind]
-    assert line, said[-20:]
-    assert any(one.endswith(client) for one in said)
-    assert any(one.endswith("cloud_jobs_main.py") for one in said)
-    assert "ingest" in said

@@ -14,9 +14,6 @@ import pytest
 
 from cloud_jobs.config import CloudSettings
 from deploy.local import (
-    LocalStack,
-    ServerFailed,
-    StackInUse,
     StackNotRunning,
     StackState,
 )
@@ -89,32 +86,6 @@ def test_an_interrupted_start_leaves_no_process_behind(up: Up, number: signal.Si
     wait_until(lambda: not processes_of(up.folder), said=lambda: processes_of(up.folder))
 
 
-@own_servers
-@pytest.mark.nightly
-def test_a_killed_stack_leaves_no_process_behind_and_starts_again_in_its_folder(up: Up) -> None:
-    wait_until(lambda: up.phase() == "ready" or up.process.poll() is not None, 300, said=up.log.read_text)
-    assert up.phase() == "ready", up.log.read_text()
-    before = StackState.load(up.folder)
-    up.process.kill()
-    up.process.wait(10 * PATIENCE)
-    wait_until(lambda: not processes_of(up.folder), said=lambda: processes_of(up.folder))
-
-    def loses_a_server() -> None:
-        with LocalStack(up.folder) as again:
-            assert again.pulsar["hq"].service_url == before.address("pulsar-hq", "service_url")
-            lost = again.brokers["eu"].pid
-            assert lost is not None
-            os.kill(lost, signal.SIGKILL)
-            wait_until(lambda: again.brokers["eu"].pid is None, 30)
-            again.check()
-
-    with pytest.raises(ServerFailed):
-        loses_a_server()
-    # Who left it running finds out afterwards what ended it.
-    with pytest.raises(StackNotRunning, match="the last one failed: server mosquitto-eu was ended by SIGKILL"):
-        StackState.load(up.folder)
-
-
 @pytest.mark.nightly
 @own_servers
 def test_a_stack_runs_in_the_background_until_it_is_stopped(tmp_path: Path) -> None:
@@ -158,10 +129,3 @@ def test_a_stack_runs_in_the_background_until_it_is_stopped(tmp_path: Path) -> N
     assert stopped.returncode == 0, stopped.stderr
     wait_until(lambda: not processes_of(tmp_path / "stack"), 10)
     assert waybill("status").returncode == 3
-
-
-def test_a_folder_that_is_in_use_is_refused_and_left_running(stack: LocalStack) -> None:
-    with pytest.raises(StackInUse), LocalStack(stack.folder):
-        pass
-    stack.check()
-    assert StackState.load(stack.folder).phase == "ready"

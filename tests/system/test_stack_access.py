@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 import ssl
 import subprocess
 import sys
@@ -124,17 +122,6 @@ def test_a_device_enrols_by_its_token_and_is_locked_out_of_both_regions(
     assert versions(device, name) == ["expected", "active", "revoked"]
 
 
-def test_of_two_devices_with_one_token_one_is_enrolled(stack: LocalStack, device: Command, tmp_path: Path) -> None:
-    token = expected(device, tmp_path, "twin")
-    configs = [agent_file(stack, tmp_path / one, "twin", token) for one in ("one", "two")]
-    said = [ended(one) for one in [start_enrol(config) for config in configs]]
-    if all(code for code, _ in said):
-        # Both have one name at the broker: the answer came when the other one had taken the session over.
-        said = [ended(start_enrol(config)) for config in configs]
-    assert sorted(code for code, _ in said) == [0, 1], said
-    assert versions(device, "twin") == ["expected", "active"]
-
-
 def test_a_daemon_that_is_killed_between_the_entry_and_the_answer_enrols_nobody_twice(
     stack: LocalStack, device: Command, tmp_path: Path
 ) -> None:
@@ -172,7 +159,7 @@ def test_an_operator_sees_whom_the_brokers_refused(stack: LocalStack, device: Co
 
 
 def test_the_stack_has_settings_of_a_notifier_and_for_each_region_of_an_alert_process_and_a_canary(
-    stack: LocalStack, device: Command
+    stack: LocalStack,
 ) -> None:
     names = [file.name for file in settings_files(stack.folder)]
     assert names == [
@@ -191,28 +178,10 @@ def test_the_stack_has_settings_of_a_notifier_and_for_each_region_of_an_alert_pr
         alerts = load(AlertSettings, stack.folder / f"alerts-{region}.toml")
         assert (alert_problems(alerts), alerts.insecure, alerts.region) == ([], False, region)
         canary = load(CanarySettings, stack.folder / f"canary-{region}.toml")
-        text = (stack.folder / f"canary-{region}.toml").read_text()
-        commands = [shlex.split(line) for line in re.findall(r"^#   waybill (.*)", text, re.MULTILINE)]
-        assert [" ".join(command[:2]) for command in commands] == [
-            "device expect",
-            "canary setup",
-            "reference put",
-            "canary run",
-        ]
+        assert canary.region == region
         assert canary.agent.enrolment is not None
-        token = canary.agent.enrolment.token_file
-        assert token is not None
         [missing] = canary_problems(canary)
-        assert str(token) in missing, "its token comes with the first command"
-        # as the file says it, but of another device: this one may be in use
-        code, said = device(
-            *(one.replace(canary.device, f"tried-{region}") for one in commands[0][1:3]), *commands[0][3:]
-        )
-        assert code == 0, said
-        try:
-            assert (canary_problems(canary), canary.region) == ([], region)
-        finally:
-            token.unlink()
+        assert str(canary.agent.enrolment.token_file) in missing, "its token comes with the first command"
         assert (canary.agent.uplinks[0].port, canary.agent.enrolment.port) == (
             stack.links[region].port,
             stack.enrolment[region].port,

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
-import pulsar
 import pytest
 from typer.testing import CliRunner
 
@@ -24,11 +20,9 @@ from geo.replication import (
     apply,
 )
 from geo.replication.cli import app
-from geo.replication.link_probe import observe
 from geo.replication.model import Retention, Tenant
 from tests.geo.replication.plan_model import read_plan
-from tests.pulsar_clients import open_client
-from tests.system.topology_parts import BATCHES, look
+from tests.system.topology_parts import look
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.system
@@ -85,31 +79,6 @@ def _unhealed(stack: LocalStack) -> list[object]:
         return [link for link in look(stack, opened).links if not link.connected or link.backlog]
 
 
-@pytest.mark.nightly
-def test_the_position_of_the_replicated_subscription_travels_to_the_region(
-    stack: LocalStack, clients: dict[str, AdminClient]
-) -> None:
-    region = open_client(stack.pulsar["eu"].service_url, stack.pulsar["eu"].access)
-    centre = open_client(stack.pulsar["hq"].service_url, stack.pulsar["hq"].access)
-    try:
-        producer = region.create_producer(BATCHES)
-        consumer = centre.subscribe(BATCHES, "travel", replicate_subscription_state_enabled=True)
-
-        def travels() -> bool:
-            producer.send(b"x", partition_key=str(time.monotonic_ns()))
-            consumer.acknowledge(consumer.receive(10_000))
-            cursors = [one for one in look(stack, clients).cursors if one.subscription == "travel"]
-            return any(one.cluster == "eu" and one.age_s is not None and (one.behind_s or 0) < 30 for one in cursors)
-
-        wait_until(travels, 60)
-        consumer.unsubscribe()
-    finally:
-        region.close()
-        centre.close()
-    for part in range(2):
-        clients["eu"].delete(f"persistent/fleet/telemetry-eu/batches-partition-{part}/subscription/travel", force=True)
-
-
 def test_what_would_delete_data_is_held_back_until_it_is_allowed(
     stack: LocalStack, clients: dict[str, AdminClient]
 ) -> None:
@@ -153,55 +122,3 @@ def test_swapped_addresses_are_refused_and_nothing_is_changed(
     with admins(Topology.model_validate(swapped), stack.access()) as wrong, pytest.raises(WrongCluster):
         apply(Topology.model_validate(swapped), wrong)
     assert before == {name: [client.get(f"clusters/{one}") for one in clients] for name, client in clients.items()}
-
-
-def test_plan_says_by_its_exit_status_whether_something_differs(stack: LocalStack, tmp_path: Path) -> None:
-    same = CliRunner().invoke(app, ["plan", "--topology", topology_file(stack), "--json"])
-    kept = [change for change in json.loads(same.stdout) if change["action"] == "delete"]
-    assert same.exit_code == (2 if kept else 0), "tests may leave topics, and nothing else may differ"
-    assert len(kept) == len(json.loads(same.stdout))
-    other = tmp_path / "topology.toml"
-    shutil.copy(stack.folder / "operator-access.toml", tmp_path)
-    text = Path(topology_file(stack)).read_text()
-    other.write_text(
-        text.replace("topics.refused]", 'topics.refused]\n[namespaces."{tenant}/telemetry-{region}".topics.new]')
-    )
-    differs = CliRunner().invoke(app, ["plan", "--topology", str(other), "--json"])
-    assert differs.exit_code == 2
-    new = [one for one in json.loads(differs.stdout) if one["action"] == "create"]
-    assert {(one["cluster"], one["name"]) for one in new} == {
-        (cluster, f"{tenant}/telemetry-{region}/new")
-        for tenant in ("canary", "fleet")
-        for region in ("eu", "us")
-        for cluster in (region, "hq")
-    }
-
-
-def test_a_reference_value_is_read_in_every_cluster_as_the_last_of_its_key(stack: LocalStack) -> None:
-    topic = "persistent://fleet/reference/fences"
-    key = f"test-{time.monotonic_ns()}"
-    writer = open_client(stack.pulsar["hq"].service_url, stack.pulsar["hq"].access)
-    producer = writer.create_producer(topic)
-    for value in (b"old", b"new"):
-        producer.send(value, partition_key=key)
-    writer.close()
-    for cluster in stack.pulsar.values():
-        reading = open_client(cluster.service_url, cluster.access)
-        reader = reading.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
-        found = b""
-        while found != b"new":
-            message = reader.read_next(20_000)
-            found = message.data() if message.partition_key() == key else found
-        reading.close()
-
-
-def test_a_cluster_that_is_gone_is_named(stack: LocalStack) -> None:
-    moved = stack.topology.model_dump()
-    moved["clusters"]["us"]["address"]["admin_url"] = "http://127.0.0.1:9"
-    topology = Topology.model_validate(moved)
-    with admins(topology, stack.access()) as clients:
-        seen = observe(topology, clients, time.time)
-    assert set(seen.unreachable) == {"us"}
-    assert "did not answer" in seen.unreachable["us"]
-    assert all(link.connected for link in seen.links if "us" not in (link.source, link.target))
-    assert stack.pulsar["us"].probe()

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pulsar
 import pytest
 
 from deploy.local import LocalStack, PulsarCluster, PulsarSettings, StackSettings
 from geo.replication import (
-    Topology,
     admins,
     apply,
 )
@@ -23,7 +20,6 @@ from tests.pulsar_clients import open_client
 from tests.system.topology_parts import BATCHES, known, look
 from tests.waiting import wait_until
 from waybill.pulsar.pulsar_client import open_pulsar_client
-from waybill.settings import load
 
 pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.own_servers]
 
@@ -80,41 +76,6 @@ def test_a_cluster_that_lost_its_disks_gets_its_topics_again_although_a_producer
             found.add(reader.read_next(20_000).data())
         client.close()
         centre.close()
-
-
-def test_a_tenants_quotas_are_set_changed_and_taken_back_and_its_rate_holds_its_producers(
-    own: LocalStack, tmp_path: Path
-) -> None:
-    text = (own.folder / "topology.toml").read_text()
-    own_namespace = '[namespaces."{tenant}/loads-{region}".topics.batches]\n[tenants.acme]\noperator = true\n'
-    quotas = 'quotas."loads-{region}" = { %s, publish_rate = { messages_per_s = 50, kb_per_s = %d } }\n'
-
-    def applied(more: str) -> list[str]:
-        (tmp_path / "topology.toml").write_text(text + own_namespace + more)
-        topology = load(Topology, tmp_path / "topology.toml")
-        changed = [str(change) for change in apply(topology, opened).changed]
-        assert read_plan(topology, opened) == []
-        return [change for change in changed if "eu: update policy acme" in change]
-
-    with admins(own.topology, own.access()) as opened:
-        applied("")
-        made = applied(quotas % ("backlog_quota = { size_mb = 9 }", 64))
-        assert made == [
-            "eu: update policy acme/loads-eu backlog_quota: unset -> 9 MB, producer_request_hold",
-            "eu: update policy acme/loads-eu publish_rate: unset -> 50 messages/s, 64 KB/s",
-        ]
-        client = open_client(own.pulsar["eu"].service_url, own.access())
-        producer = client.create_producer("persistent://acme/loads-eu/batches", send_timeout_millis=0)
-        began = time.monotonic()
-        for _ in range(200):  # a second's worth passes at once
-            producer.send(b"x")
-        assert time.monotonic() - began > 1.5
-        client.close()
-        assert applied(quotas % ("backlog_quota = { size_mb = 9 }", 128)) == [
-            "eu: update policy acme/loads-eu publish_rate: 50 messages/s, 64 KB/s -> 50 messages/s, 128 KB/s"
-        ]
-        assert len(applied("")) == 2
-        apply(own.topology, opened, allow_delete=["acme/loads-eu"])
 
 
 def _produces(cluster: PulsarCluster) -> bool:

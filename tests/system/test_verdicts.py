@@ -230,21 +230,6 @@ def test_nothing_is_twice_after_the_kills_and_the_topic_says_what_the_table_says
     }
 
 
-def test_the_bound_is_exported_and_nothing_waits_longer_than_it(decided: Decided) -> None:
-    shown = dict(line.rsplit(" ", 1) for line in decided.metrics.splitlines() if not line.startswith("#"))
-    assert float(shown["waybill_verdicts_max_provisional_seconds"]) == BOUND_S
-    assert float(shown["waybill_verdicts_oldest_provisional_seconds"]) <= BOUND_S + 60
-    assert float(shown["waybill_verdicts_left_out_topics"]) == 0
-    waited_s = {
-        row["id"]: (row["emitted_at"] - alert["collected_at"]).total_seconds()
-        for alert in decided.rows("alerts")
-        for row in decided.rows("verdicts")
-        if row["id"] == alert["id"] and row["revision"] == 0
-    }
-    assert waited_s.keys() == decided.announced
-    assert max(waited_s.values()) <= BOUND_S + 60, "a run and a restart after the bound at the most"
-
-
 def test_what_is_final_is_the_same_to_the_byte_without_alerts(
     decided: Decided, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,10 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from deploy.local import PulsarCluster
 from geo.alerts import VerdictKind
 from tests.gateway.webhooks.hook_server import HookServer, Request, answers, hook_server
-from tests.system.notifier_centre import VERDICTS, NotifierCentre, NotifierProcess, alert, verdict
+from tests.system.notifier_centre import TENANT, VERDICTS, NotifierCentre, NotifierProcess, alert, verdict
+from tests.system.own_pulsar import own_pulsar
 from tests.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
@@ -27,14 +26,11 @@ NUMBERS = count(1)
 def centre(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NotifierCentre]:
     """A Pulsar of our own: what is in its topics is known."""
     folder = tmp_path_factory.mktemp("notifier")
-    made = NotifierCentre(PulsarCluster("hq", folder / "pulsar"), folder)
-    try:
-        made.begin()
+    with own_pulsar("hq", folder, f"{TENANT}/alerts-eu", f"{TENANT}/events", "fleet/reference") as pulsar:
+        made = NotifierCentre(pulsar, folder)
         made.publish_account("acme", ["bus-1", "bus-2"])
         made.publish_rules({"id": "acme/all"})
         yield made
-    finally:
-        made.pulsar.kill()
 
 
 @pytest.fixture
@@ -132,43 +128,3 @@ def test_killed_in_mid_flight_nothing_is_lost_and_repeats_have_the_same_key(
     bodies = {key: {one.body for one in server.requests if one.key == key} for key in seen}
     assert all(len(several) == 1 for several in bodies.values()), "with the same content"
     assert process.undelivered() == []
-
-
-@pytest.mark.nightly
-def test_one_that_hangs_holds_up_no_other_and_what_it_never_takes_is_listed_and_sent_again(
-    centre: NotifierCentre, notifier: Callable[..., NotifierProcess], server: HookServer
-) -> None:
-    centre.publish_rules({"id": "acme/slow", "webhook": "slow"}, {"id": "acme/gone", "webhook": "gone"})
-    with hook_server() as slow, hook_server() as gone:
-        slow.hang()
-        gone.behave = answers("410 Gone")
-        hooks = {"ops": f"{server.url}/hook", "slow": f"{slow.url}/slow", "gone": f"{gone.url}/gone"}
-        process = notifier(hooks)
-        process.begin()
-        alerts = numbered(12)
-        centre.send(*alerts)
-        wait_until(lambda: set(server.keys) >= keys_of(alerts), 20)
-        assert process.status().deliveries.get("exhausted", 0) < 12, "before what hangs was given up"
-        # 3 attempts of 1 s each, 4 at once
-        wait_until(lambda: centre.unacknowledged() == 0, 60)
-        code, said = process.command("undelivered", "retry", "--webhook", "gone")
-        assert code == 1, said
-        listed = process.undelivered()
-        reasons = Counter((one["webhook"], one["reason"]) for one in listed)
-        assert reasons == {("slow", "exhausted"): 12, ("gone", "refused"): 12}, "what is not taken stays"
-        slow.behave = answers()
-        slow.requests.clear()
-        code, said = process.command("undelivered", "retry", "--webhook", "slow", "--json")
-        assert code == 0, said
-        assert all(one["taken"] for one in json.loads(said)["retried"])
-        assert set(slow.keys) == keys_of(alerts)
-        assert all(one.is_signed() for one in slow.requests)
-        first = next(one["key"] for one in listed if one["webhook"] == "gone")
-        gone.behave = answers()
-        code, said = process.command("undelivered", "discard", "--key", first, "--json")
-        assert [one["key"] for one in json.loads(said)["discarded"]] == [first]
-        gone.requests.clear()
-        assert process.command("undelivered", "retry")[0] == 0
-        assert set(gone.keys) == keys_of(alerts) - {first}
-        assert process.undelivered() == []
-    centre.publish_rules(*({"id": f"acme/{name}", "enabled": False} for name in ("slow", "gone")))

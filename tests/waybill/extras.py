@@ -25,15 +25,6 @@ def modules_brought(extra: str | None) -> frozenset[str]:
     )
 
 
-def modules_of(distribution: str) -> frozenset[str]:
-    """The top-level modules of one distribution."""
-    return frozenset(
-        module
-        for module, distributions in _distributions_of_modules().items()
-        if canonicalize_name(distribution) in {canonicalize_name(name) for name in distributions}
-    )
-
-
 def modules_hidden(extra: str | None) -> frozenset[str]:
     """The top-level modules that are installed here and that the extra does not bring."""
     return frozenset(_distributions_of_modules()) - modules_brought(extra) - PACKAGES

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
-from deploy.wheel import PROJECT, ROOT, declared
-from tests.waybill.extras import imported, modules_brought, modules_hidden, modules_of
+from deploy.wheel import ROOT
+from tests.waybill.extras import imported, modules_brought, modules_hidden
 from waybill.commands import EXIT_MISSING_EXTRA, PROGRAMS, SUBCOMMANDS
 
 EXTRAS = [
@@ -38,8 +38,6 @@ STARTED = {
 ON_DEMAND = {"edge-agent": {"pulsar"}}
 """What only a setting asks for, and `check-config` names where it is missing: an uplink of kind "pulsar"."""
 
-USED_BY_OTHERS = {"pandas": "PySpark demands it where it hands Arrow tables over"}
-"""Requirements that no module of ours imports, and why they are there."""
 
 HIDE = """
 import json, sys
@@ -159,17 +157,3 @@ def test_all_that_a_command_can_import_comes_with_its_extra(name: str) -> None:
     optional = ON_DEMAND.get(name, set())
     missing = {module: sorted(by) for module, by in foreign.items() if module not in modules_brought(command.extra)}
     assert set(missing) <= optional, f"the extra {command.extra} does not bring {missing}"
-
-
-@pytest.mark.parametrize("extra", sorted(PROJECT["optional-dependencies"].keys() - {"dev"}))
-def test_every_requirement_of_an_extra_is_imported_by_its_commands(extra: str) -> None:
-    names = [name for name, command in COMMANDS.items() if command.extra == extra.removesuffix("-pulsar")]
-    roots = [root for name in names for root in (COMMANDS[name].target.partition(":")[0], *STARTED.get(name, ()))]
-    foreign = imported(*roots)
-    own = {requirement.name for requirement in declared(extra)} - {requirement.name for requirement in declared(None)}
-    assert {name for name in own if not modules_of(name) & foreign.keys()} - USED_BY_OTHERS.keys() == set()
-
-
-def test_every_requirement_of_all_installs_is_imported_by_some_command() -> None:
-    foreign = imported(*(command.target.partition(":")[0] for command in COMMANDS.values()))
-    assert {one.name for one in declared(None) if not modules_of(one.name) & foreign.keys()} == set()

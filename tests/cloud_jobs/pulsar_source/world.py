@@ -256,34 +256,3 @@ def offsets(checkpoint: Path) -> list[dict[str, Any]]:
     """The offsets that Spark wrote ahead, oldest first."""
     files = sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda file: int(file.name))
     return [json.loads(file.read_text().splitlines()[2]) for file in files]
-
-
-class _Supervised:
-    """Starts a query again each time it fails, as a supervisor does, until it is stopped."""
-
-    def __init__(self, frame: DataFrame, collected: DeliveredBatches, checkpoint: Path) -> None:
-        self._frame, self._collected, self._checkpoint = frame, collected, checkpoint
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.failures: list[str] = []
-
-    def __enter__(self) -> "_Supervised":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join(60)
-
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            with running(self._frame, self._collected, self._checkpoint) as query:
-                while query.isActive and not self._stopping.wait(0.1):
-                    pass
-                if error := query.exception():
-                    self.failures.append(str(error))
-
-
-def running_again(frame: DataFrame, collected: DeliveredBatches, checkpoint: Path) -> _Supervised:
-    """A query under a supervisor."""
-    return _Supervised(frame, collected, checkpoint)
