@@ -90,7 +90,7 @@ def roaming(tmp_path: Path, brokers: dict[str, MosquittoBroker]) -> Iterator[Age
 
 def is_settled(agent: AgentProcess, records: int) -> bool:
     state = agent.status()
-    return state["acknowledged"] == records and state["depth_records"] == 0
+    return bool(state["acknowledged"] == records and state["depth_records"] == 0)
 
 
 def test_every_kind_of_message_arrives_once_and_leaves_the_buffer_when_it_is_acknowledged(agent, vehicle, region):

@@ -93,7 +93,7 @@ def test_the_broker_is_killed_twice(region: GuardedRegion, fleet: GuardedFleet) 
             fleet.assert_safe()
 
 
-LOSSES: dict[str, Callable[[GuardedRegion], None]] = {
+LOSSES: dict[str, Callable[[GuardedRegion], object]] = {
     "Pulsar is killed": lambda region: region.pulsar.kill(),
     "its link is cut": lambda region: region.to_pulsar.cut(),
     "its link is silent": lambda region: region.to_pulsar.cut(silent=True),
