@@ -10,9 +10,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final
 
 import structlog
 from paho.mqtt.client import Client
@@ -87,11 +87,6 @@ def enrolment_rules(name: str) -> str:
 READ_BACK_S: Final = 10.0
 
 
-class _Sent(NamedTuple):
-    id: str
-    until_s: float
-
-
 class EnrolmentPublisher:
     """`saw` and `refuse` are called by the registry's reader, the rest by the thread that enrols.
 
@@ -104,7 +99,7 @@ class EnrolmentPublisher:
         self._publisher, self._devices, self._monotonic = publisher, devices, monotonic
         self._newest = ""
         self._lock = threading.Lock()
-        self._sent: dict[str, _Sent] = {}
+        self._sent: dict[str, tuple[str, float]] = {}
         self._refused: dict[str, str] = {}
 
     def saw(self, publication_id: str) -> None:
@@ -115,7 +110,9 @@ class EnrolmentPublisher:
         """The reader does not take a publication: whom it is for need not wait for it."""
         with self._lock:
             # `newest` is drawn before it is sent: the reader may be faster than the receipt.
-            if publication_id == self._publisher.newest or any(one.id == publication_id for one in self._sent.values()):
+            if publication_id == self._publisher.newest or any(
+                sent == publication_id for sent, _ in self._sent.values()
+            ):
                 self._refused[publication_id] = why
 
     def publish(self, entry: DeviceEntry) -> None:
@@ -132,7 +129,7 @@ class EnrolmentPublisher:
             # The device asks again. Devices of other tenants do not wait for it.
             raise EntryNotTaken(str(error)) from error
         with self._lock:
-            self._sent[entry.name] = _Sent(publication_id, self._monotonic() + READ_BACK_S)
+            self._sent[entry.name] = publication_id, self._monotonic() + READ_BACK_S
 
     def is_taken(self, entry: DeviceEntry) -> bool:
         """Whether what was published was read back, or what holds instead. Raises EntryNotTaken if it never will be."""
@@ -142,12 +139,12 @@ class EnrolmentPublisher:
             held = None
         is_taken = held is not None and held.entry.version >= entry.version
         with self._lock:
-            sent = self._sent[entry.name]
-            why = self._refused.get(sent.id, "")
-            if not (is_taken or why) and self._monotonic() < sent.until_s:
+            sent, until_s = self._sent[entry.name]
+            why = self._refused.get(sent, "")
+            if not (is_taken or why) and self._monotonic() < until_s:
                 return False
             del self._sent[entry.name]
-            self._refused.pop(sent.id, None)
+            self._refused.pop(sent, None)
         if not is_taken:
             why = why or f"nobody read it back within {READ_BACK_S:g} s"
             raise EntryNotTaken(f"{entry.name} was published, and this daemon does not take its registry entry: {why}")
@@ -165,20 +162,8 @@ _RECEIVE_MAXIMUM = 100
 _LOG = structlog.get_logger("access")
 
 
-class EnrolmentWay(NamedTuple):
-    """How a request came, and how its answer goes. `mount`: what the broker has put before the sender's topics."""
-
-    door: EnrolmentDoor
-    mount: str = ""
-
-    @property
-    def is_factory(self) -> bool:
-        """Whether the sender has shown a factory certificate."""
-        return self.mount == FACTORY_MOUNT
-
-    def answer(self, sender: str, payload: bytes) -> None:
-        """Publishes an answer; lost where there is no connection: who asks, asks again."""
-        self.door.publish(f"{self.mount}{enrolment_topic(sender, EnrolmentChannel.ANSWER)}", payload)
+Answer = Callable[[str, bytes], None]
+"""Publishes an answer for a sender, where its request came; lost without a connection: who asks, asks again."""
 
 
 class EnrolmentDoor:
@@ -192,7 +177,7 @@ class EnrolmentDoor:
         broker: BrokerSettings,
         name: str,
         topics: tuple[str, ...],
-        on_request: Callable[[EnrolmentWay, str, bytes], None],
+        on_request: Callable[[Answer, str, bytes, bool], None],
     ) -> None:
         self._broker, self._name, self._topics, self._on_request = broker, name, topics, on_request
         self._backoff = Backoff(broker.backoff_first_s, broker.backoff_max_s, random.random)
@@ -222,11 +207,10 @@ class EnrolmentDoor:
         self._client.loop_misc()
         self._client.flush()
 
-    def publish(self, topic: str, payload: bytes) -> None:
-        """Publishes an answer; lost where there is no connection."""
+    def _answer(self, mount: str, sender: str, payload: bytes) -> None:
         # Not kept for later: by then the device asks with another nonce.
         if self._client is not None and self.is_open:
-            self._client.publish_qos_1(topic, payload)
+            self._client.publish_qos_1(f"{mount}{enrolment_topic(sender, EnrolmentChannel.ANSWER)}", payload)
 
     def close(self) -> None:
         """Ends the connection."""
@@ -247,7 +231,10 @@ class EnrolmentDoor:
         if now_s < self._next_s:
             return
         try:
-            client = MqttClient(self._broker, self._options)
+            options = MqttSessionOptions(
+                client_id=self._name, receive_maximum=_RECEIVE_MAXIMUM, max_packet_bytes=_PACKET_BYTES
+            )
+            client = MqttClient(self._broker, options)
             client.on_connect, client.on_subscribe = self._on_connect, self._on_subscribe
             client.start()
             self._client = client
@@ -258,14 +245,6 @@ class EnrolmentDoor:
     @property
     def _where(self) -> str:
         return f"{self._broker.host}:{self._broker.port}"
-
-    @property
-    def _options(self) -> MqttSessionOptions:
-        return MqttSessionOptions(
-            client_id=self._name,
-            receive_maximum=_RECEIVE_MAXIMUM,
-            max_packet_bytes=_PACKET_BYTES,
-        )
 
     def _on_connect(self, client: Client, _data: Any, _flags: Any, reason: ReasonCode, _properties: Any) -> None:
         if reason.is_failure:
@@ -287,7 +266,7 @@ class EnrolmentDoor:
         mount = FACTORY_MOUNT if message.topic.startswith(FACTORY_MOUNT) else ""
         sender = enrolment_requester(message.topic.removeprefix(mount))
         if sender is not None:
-            self._on_request(EnrolmentWay(self, mount), sender, message.payload)
+            self._on_request(partial(self._answer, mount), sender, message.payload, bool(mount))
 
 
 # The thread that enrols and renews: requests from two brokers to the desk, and what the desk wants done, in order.
@@ -296,20 +275,6 @@ _TURN_S = 0.2
 _READ_BACK_TURN_S = 0.005
 """While something waits to be read back, which takes some milliseconds."""
 _CLOSE_S = 3.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnrolmentDoors:
-    """Where requests come: `claims`, the enrolment broker, as the user of these settings; `devices`, as `name`."""
-
-    name: str
-    claims: BrokerSettings
-    devices: BrokerSettings
-
-
-class _Published(NamedTuple):
-    way: EnrolmentWay
-    entry: DeviceEntry
 
 
 class EnrolmentService:
@@ -322,22 +287,22 @@ class EnrolmentService:
     def __init__(
         self,
         desk: EnrolmentDesk,
-        doors: EnrolmentDoors,
         publish: Callable[[DeviceEntry], None],
         is_taken: Callable[[DeviceEntry], bool] = lambda _: True,
+        *,
+        name: str,
+        claims: BrokerSettings,
+        devices: BrokerSettings,
     ) -> None:
+        """`claims`: the enrolment broker, as the user of these settings; `devices`: the devices' own, as `name`."""
         self._desk, self._publish, self._is_taken = desk, publish, is_taken
         # As many as the desk lets be under way.
-        self._published: list[_Published] = []
-        claims, devices = enrolment_filters(EnrolmentChannel.REQUEST)
+        self._published: list[tuple[Answer, DeviceEntry]] = []
+        of_claims, of_devices = enrolment_filters(EnrolmentChannel.REQUEST)
+        user, topics = claims.username or name, (of_claims, f"{FACTORY_MOUNT}{of_claims}")
         self._doors = (
-            EnrolmentDoor(
-                doors.claims,
-                doors.claims.username or doors.name,
-                (claims, f"{FACTORY_MOUNT}{claims}"),
-                self._on_request,
-            ),
-            EnrolmentDoor(doors.devices, doors.name, (devices,), self._on_request),
+            EnrolmentDoor(claims, user, topics, self._on_request),
+            EnrolmentDoor(devices, name, (of_devices,), self._on_request),
         )
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="enrolment", daemon=True)
@@ -379,44 +344,43 @@ class EnrolmentService:
         for door in self._doors:
             door.close()
 
-    def _on_request(self, way: EnrolmentWay, sender: str, payload: bytes) -> None:
+    def _on_request(self, answer: Answer, sender: str, payload: bytes, is_factory: bool) -> None:
         try:
             now, now_s = datetime.now(UTC), time.monotonic()
-            effects = self._desk.on_request(sender, payload, now=now, now_s=now_s, is_factory=way.is_factory)
-            self._perform(way, effects)
+            effects = self._desk.on_request(sender, payload, now=now, now_s=now_s, is_factory=is_factory)
+            self._perform(answer, effects)
         except Exception as error:  # noqa: BLE001 - one request must not end the enrolment of all others
             _LOG.error("a request for a certificate cannot be handled", sender=sender, problem=repr(error))
 
-    def _perform(self, way: EnrolmentWay, effects: Sequence[EnrolmentEffect]) -> None:
+    def _perform(self, answer: Answer, effects: Sequence[EnrolmentEffect]) -> None:
         for effect in effects:
             if not isinstance(effect, PublishEntry):
-                way.answer(effect.sender, effect.payload)
+                answer(effect.sender, effect.payload)
                 continue
             try:
                 if self._is_published(effect.entry):
-                    self._published.append(_Published(way, effect.entry))
+                    self._published.append((answer, effect.entry))
             except EntryNotTaken as error:
-                self._perform(way, self._not_taken(effect.entry, error))
+                self._perform(answer, self._not_taken(effect.entry, error))
 
     def _answer_taken(self) -> None:
         waiting, self._published = self._published, []
-        for one in waiting:
+        for answer, entry in waiting:
             try:
-                self._perform(one.way, self._read_back(one))
+                self._perform(answer, self._read_back(answer, entry))
             except Exception as error:  # noqa: BLE001 - see `_on_request`
-                _LOG.error("an enrolment cannot be answered", device=one.entry.name, problem=repr(error))
+                _LOG.error("an enrolment cannot be answered", device=entry.name, problem=repr(error))
 
-    def _read_back(self, one: _Published) -> list[EnrolmentEffect]:
-        entry, now = one.entry, datetime.now(UTC)
+    def _read_back(self, answer: Answer, entry: DeviceEntry) -> list[EnrolmentEffect]:
         try:
             if not self._is_taken(entry):
-                self._published.append(one)
+                self._published.append((answer, entry))
                 return []
         except EntryNotTaken as error:
             return self._not_taken(entry, error)
         self.problem = ""
         _LOG.info("certificate given", device=entry.name, by=entry.reason, version=entry.version)
-        return self._desk.on_persisted(entry.name, now=now)
+        return self._desk.on_persisted(entry.name, now=datetime.now(UTC))
 
     def _not_taken(self, entry: DeviceEntry, error: EntryNotTaken) -> list[EnrolmentEffect]:
         self.problem = str(error)
@@ -478,17 +442,18 @@ class RegionEnrolment:
             region=region, issuer=authority.authority.name, lifetime=timedelta(days=settings.certificate_days)
         )
         self._desk = EnrolmentDesk(rules, devices, authority, EnrolmentRates(settings.rates), self._check)
-        own = {"username": self._name, "password_file": settings.secret_file}
-        doors = EnrolmentDoors(
-            name=principal(PrincipalKind.ACCESS, region),
-            claims=settings.claims.model_copy(update=own),
-            devices=settings.devices,
-        )
         publisher = RegistryPublisher(registry.service_url, registry.access, sign=key.sign_entry, clock=clock)
         self._publisher = EnrolmentPublisher(publisher, devices, monotonic)
         self.topics_held = publisher.topics_held
         """How often another producer had the topic of an entry for itself, by topic."""
-        self._service = EnrolmentService(self._desk, doors, self._publisher.publish, self._publisher.is_taken)
+        self._service = EnrolmentService(
+            self._desk,
+            self._publisher.publish,
+            self._publisher.is_taken,
+            name=principal(PrincipalKind.ACCESS, region),
+            claims=settings.claims.model_copy(update={"username": self._name, "password_file": settings.secret_file}),
+            devices=settings.devices,
+        )
         self._is_started = self._is_changed = False
         self._next_s = self._due_s = monotonic()
         self._reloaded: BrokerProcess | None = None

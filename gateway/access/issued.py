@@ -28,8 +28,6 @@ MAX_PUT_AWAY: Final = 5000
 MAX_AGAIN: Final = 100
 """Files that could not be read and are tried again in one call."""
 _TIME_STEP_NS: Final = 1_000_000_000
-_Version = tuple[int, int]
-"""When a file was changed, and how long it is."""
 _LOG = structlog.get_logger("access")
 
 
@@ -58,9 +56,8 @@ class IssuedReader:
         self._known: set[str] = set()
         # What was found last is read first.
         self._waiting: dict[str, None] = {}
-        # Why it could not be read, and as what it was no certificate: a copy may not be whole yet.
+        # Why it could not be read, or was no certificate: a copy may not be whole yet.
         self._unread: dict[str, str] = {}
-        self._no_certificate: dict[str, _Version | None] = {}
         self._changed_ns = -1
         self._ends: list[tuple[float, str]] = []
         self._put_away_s = 0.0
@@ -89,7 +86,6 @@ class IssuedReader:
     def read_new(self) -> list[IssuedToDevice]:
         """What was signed since the last call, and what could not be read by then. Raises OSError for the folder."""
         again = [*self._unread][:MAX_AGAIN]
-        again += [file for file, version in self._no_certificate.items() if self._version(file) != version]
         self._put_away()
         self._find_new()
         return [*self.read_waiting(), *self._read_all(again)]
@@ -110,8 +106,7 @@ class IssuedReader:
             return
         with os.scandir(self._folder) as entries:
             found = [entry.name for entry in entries if entry.name not in self._known and entry.name.endswith(".pem")]
-        looked_at = (self._waiting, self._unread, self._no_certificate)
-        self._waiting |= dict.fromkeys(name for name in found if not any(name in one for one in looked_at))
+        self._waiting |= dict.fromkeys(name for name in found if name not in self._unread)
         # What was changed this moment may change again and have the same time: it is looked at once more.
         self._changed_ns = changed_ns if time.time_ns() - changed_ns > _TIME_STEP_NS else -1
 
@@ -140,22 +135,15 @@ class IssuedReader:
         path = self._folder / file
         # Put back behind the others: each has its turn.
         former = self._unread.pop(file, "")
-        self._no_certificate.pop(file, None)
         try:
-            version, content = self._version(file), path.read_bytes()
+            certificate = x509.load_pem_x509_certificate(path.read_bytes())
+            name, ends_s = common_name(certificate.subject), certificate.not_valid_after_utc.timestamp()
         except FileNotFoundError:
             return None
-        except OSError as error:
-            self._unread[file] = why = error.strerror or str(error)
+        except Exception as error:  # noqa: BLE001 - of half a dozen kinds: the others are to be read
+            self._unread[file] = why = getattr(error, "strerror", None) or str(error)
             if why != former:
                 _LOG.error("a certificate that was issued cannot be read", file=str(path), problem=why)
-            return None
-        try:
-            certificate = x509.load_pem_x509_certificate(content)
-            name, ends_s = common_name(certificate.subject), certificate.not_valid_after_utc.timestamp()
-        except Exception as error:  # noqa: BLE001 - of half a dozen kinds: the others are to be read
-            _LOG.error("not a certificate among those that were issued", file=str(path), problem=str(error))
-            self._no_certificate[file] = version
             return None
         self._known.add(file)
         heapq.heappush(self._ends, (ends_s, file))
@@ -163,10 +151,3 @@ class IssuedReader:
         if not isinstance(parse_name(name), DeviceName):
             return None
         return IssuedToDevice(name, certificate.serial_number, ends_s)
-
-    def _version(self, file: str) -> _Version | None:
-        try:
-            about = (self._folder / file).stat()
-        except OSError:
-            return None
-        return about.st_mtime_ns, about.st_size

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from tests.identity.makers import MONTH, NOW, YEAR
 from waybill.identity.authority import KeyPair, make_request, read_certificates
 from waybill.identity.authority_folder import AuthorityFolder, issued_in
-from waybill.identity.errors import AuthorityDamaged, AuthorityExists
+from waybill.identity.errors import AuthorityExists
 from waybill.identity.pki_cli import app
 
 
@@ -80,16 +80,6 @@ def test_a_renewed_region_keeps_its_key_and_what_it_signed(root: AuthorityFolder
     assert renewed.authority.certificate == AuthorityFolder.open(regional.folder).authority.certificate
     assert renewed.authority.certificate.not_valid_after_utc == later + YEAR
     before.certificate.verify_directly_issued_by(renewed.authority.certificate)
-
-
-@pytest.mark.parametrize("name", ["authority.pem", "authority.key", "issued"])
-def test_a_damaged_file_is_said_to_be_damaged(regional: AuthorityFolder, name: str) -> None:
-    regional.client(KeyPair.generate(), "gateway@eu", now=NOW, lifetime=MONTH)
-    file = next((regional.folder / name).iterdir()) if name == "issued" else regional.folder / name
-    file.write_bytes(b"-----BEGIN NOTHING-----")
-    read = issued_in if name == "issued" else AuthorityFolder.open
-    with pytest.raises(AuthorityDamaged, match=str(regional.folder)):
-        read(regional.folder)
 
 
 def test_an_authority_that_a_file_refuses_is_shown_as_refused(tmp_path: Path) -> None:

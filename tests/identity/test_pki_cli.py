@@ -99,21 +99,6 @@ def test_no_command_replaces_a_key_or_another_s_certificate(pki: Path, tmp_path:
     assert (out / "key.pem").read_bytes() == before["key.pem"]
 
 
-def test_a_request_gets_no_certificate_beside_another_key(pki: Path, tmp_path: Path) -> None:
-    key, request, out = KeyPair.generate(), tmp_path / "request.pem", tmp_path / "out"
-    request.write_bytes(make_request(key, "acme/bus-1"))
-    command = ("device", "acme/bus-1", "--region", "eu", "--out", out, "--request", request)
-    run(pki, *command[:-2])
-    before = {file.name: file.read_bytes() for file in out.iterdir()}
-    refused = run(pki, *command)
-    assert (refused.exit_code, "is not the key of" in refused.output) == (1, True)
-    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
-    (out / "certificate.pem").unlink()
-    (out / "key.pem").write_bytes(key.private_pem())
-    assert run(pki, *command).exit_code == 0
-    check_key_pair(out / "certificate.pem", out / "key.pem")
-
-
 def test_one_folder_that_cannot_be_renewed_keeps_no_other_from_it(pki: Path, tmp_path: Path) -> None:
     for name in ("eu-1", "eu-2", "eu-3"):
         run(pki, "gateway", name, "--region", "eu", "--out", tmp_path / name, "--days", "20")
@@ -186,20 +171,6 @@ def test_what_ends_soon_is_named_until_it_is_renewed(pki: Path, tmp_path: Path) 
     assert (tmp_path / "gw" / "key.pem").read_bytes() == key
     shown = CliRunner().invoke(app, ["show", str(tmp_path / "broker" / "certificate.pem"), "--within", "100", "--json"])
     assert (shown.exit_code, json.loads(shown.output)[0]["what"]) == (1, "server")
-
-
-def test_the_machine_of_a_region_lists_what_it_has(pki: Path, tmp_path: Path) -> None:
-    run(pki, "region", "us", "--root-key", tmp_path / SAFE)
-    run(pki, "gateway", "us-1", "--region", "us", "--out", tmp_path / "other")
-    run(pki, "gateway", "eu-1", "--region", "eu", "--out", tmp_path / "gw", "--days", "20")
-    (tmp_path / "machine" / "regions").mkdir(parents=True)
-    (pki / "regions" / "eu").rename(tmp_path / "machine" / "regions" / "eu")
-    assert listed(tmp_path / "machine") == (
-        1,
-        {"gateway@eu-1": "ends soon", "Waybill regional authority eu": "good", "Waybill root": "good"},
-    )
-    empty = run(tmp_path / "other", "list")
-    assert (empty.exit_code, "has no authority" in empty.output) == (1, True)
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from gateway.inflight import Sender
 from gateway.registry_check import judge
-from tests.identity.registry_strategies import CERTIFICATE, CHANGE, MOMENT, active, expected, published
+from tests.identity.registry_strategies import CHANGE, MOMENT, active, published
 from tests.waiting import wait_until
 from waybill.identity.errors import IdentityError
 from waybill.identity.publication_id import PROPERTY
-from waybill.identity.registry import DeviceEntry, DeviceState, enrol, revoke, suspend
+from waybill.identity.registry import DeviceEntry, DeviceState, revoke, suspend
 from waybill.identity.registry_messages import (
     MAX_ENTRY_BYTES,
     DevicePublication,
@@ -45,12 +45,6 @@ def message(entry: DeviceEntry, bits: int = 0, key: str | None = None, **more: A
 
 def registry(**more: Any) -> DeviceRegistry[DeviceState]:
     return DeviceRegistry(lambda publication, _: publication.entry.state, **more)
-
-
-def test_an_entry_comes_back_as_it_was_published() -> None:
-    entry = enrol(expected(), CERTIFICATE, CHANGE)
-    key, body, properties, at_ms = message(entry)
-    assert read_entry(key, body, properties, at_ms) == published(entry)
 
 
 @pytest.mark.parametrize(

@@ -133,15 +133,6 @@ def test_a_signature_of_another_device_or_another_publication_is_none_of_this_on
     assert read.fault(mine._replace(properties=later)) == SignatureFault.ALTERED
 
 
-def test_an_entry_that_is_signed_again_as_it_is_holds_under_the_later_signature() -> None:
-    revoked = revoke(active(), change())
-    read, alone = Read(), Read(trusting(BOTH))
-    read.take(signed(revoked))
-    again = signed(revoked, BOTH, after_ms=5)
-    assert isinstance(read.take(again), Taken)
-    assert isinstance(alone.take(again), Taken), "the first key may go"
-
-
 def test_a_move_needs_a_right_for_both_tenants() -> None:
     ended, begun = move(active(), "zeta", Beginning(CLAIM), CHANGE)
     read = Read(ALL_KEYS)
@@ -151,12 +142,6 @@ def test_a_move_needs_a_right_for_both_tenants() -> None:
     assert read.fault(signed(begun, ANNA)) == SignatureFault.NO_RIGHT
     assert isinstance(read.take(signed(begun, BOTH)), Taken)
     assert isinstance(read.take(signed(ended, BOTH)), Taken)
-
-
-def test_the_new_tenant_alone_speaks_for_a_device_that_moved() -> None:
-    _, begun = move(active(), "zeta", Beginning(None), CHANGE)
-    read = Read(ALL_KEYS)
-    assert isinstance(read.take(signed(revoke(begun, CHANGE), OTHER_TENANT)), Taken)
 
 
 def test_an_access_daemon_may_say_that_a_device_was_enrolled_or_renewed() -> None:

@@ -54,14 +54,6 @@ def test_what_is_one_tenants_does_not_open_as_anothers(tenant, region, other, el
             Unsealer([ACME]).unseal(sealed, other, elsewhere)
 
 
-@pytest.mark.parametrize("name", ["x" * 65_536, "\udcff"])
-def test_a_name_that_nobody_has_opens_nothing(name: str) -> None:
-    with pytest.raises(Unsealable, match="name"):
-        Unsealer([ACME]).unseal(sealer().seal(b"batch"), name, "eu")
-    with pytest.raises(Unsealable, match="name"):
-        Unsealer([ACME]).unseal(sealer().seal(b"batch"), "acme", name)
-
-
 def test_an_ephemeral_key_of_small_order_is_refused():
     sealed = sealer().seal(b"batch")
     with pytest.raises(Unsealable, match="ephemeral"):
@@ -71,17 +63,6 @@ def test_an_ephemeral_key_of_small_order_is_refused():
 def test_no_number_is_used_twice():
     one = sealer()
     assert len({one.seal(b"the same")[44:56] for _ in range(1000)}) == 1000
-
-
-def pem(key: X25519PrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-def test_keys_are_read_from_a_folder_and_two_at_once_let_a_key_rotate(tmp_path: Path) -> None:
-    (tmp_path / "old.key").write_bytes(pem(OTHER))
-    (tmp_path / "new.key").write_bytes(pem(ACME))
-    assert Unsealer.of_folder(tmp_path).unseal(sealer().seal(b"batch"), "acme", "eu") == b"batch"
-    assert Unsealer.of_folder(None)._keys == {}
 
 
 def test_a_folder_without_a_usable_key_is_an_error_that_names_the_file(tmp_path: Path) -> None:

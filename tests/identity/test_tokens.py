@@ -77,12 +77,6 @@ def test_what_is_no_key_is_called_so(pem: bytes) -> None:
         TokenKey.from_pem(pem)
 
 
-def test_a_key_survives_its_file() -> None:
-    assert TokenKey.from_pem(KEY.to_pem()).public_jwk() == KEY.public_jwk()
-    with pytest.raises(InvalidToken, match="P-256"):
-        TokenKey.from_pem(TokenKey(ec.generate_private_key(ec.SECP384R1())).to_pem())
-
-
 def test_an_issuer_says_where_its_keys_are() -> None:
     assert json.loads(discovery(ISSUER))["jwks_uri"] == f"{ISSUER}/keys.json"
     assert [key["kid"] for key in json.loads(check_keys([KEY, OTHER]))["keys"]] == [KEY.key_id, OTHER.key_id]

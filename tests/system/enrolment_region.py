@@ -15,7 +15,7 @@ from gateway.access.enrolment import (
     EnrolmentRules,
     OpenTokens,
 )
-from gateway.access.enrolment_service import EnrolmentDoors, EnrolmentService, enrolment_rules, name_at_enrolment
+from gateway.access.enrolment_service import EnrolmentService, enrolment_rules, name_at_enrolment
 from tests.gateway.access.known_devices import KnownDevices
 from waybill.daemon.tls import TlsSettings
 from waybill.identity.authority import KeyPair
@@ -100,8 +100,7 @@ class EnrolmentRegion:
             backoff_first_s=0.1,
         )
         devices = BrokerSettings(port=self.data.port, tls=tls, backoff_first_s=0.1)
-        doors = EnrolmentDoors(name="access@eu", claims=claims, devices=devices)
-        self.service = EnrolmentService(self.desk, doors, self._publish)
+        self.service = EnrolmentService(self.desk, self._publish, name="access@eu", claims=claims, devices=devices)
         self.service.start()
 
     def _publish(self, entry: DeviceEntry) -> None:

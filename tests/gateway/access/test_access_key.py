@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 
 from gateway.access.access_key import AccessKey
-from gateway.access.config import AccessSettings
 from gateway.config import RegistrySettings
 from tests.identity.operators import operator, operators_file, trusting
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, expected
@@ -71,25 +69,6 @@ def test_a_key_that_the_daemon_itself_does_not_trust_is_a_problem(tmp_path: Path
     assert "push key access@eu --tenant '*' --kind enrolment" in key.problem(NOW)
     with pytest.raises(SignatureRefused):
         key.check(ENTRY, WARRANT, NOW)
-
-
-def test_the_key_of_another_region_is_a_problem(tmp_path: Path) -> None:
-    own = enroller("access@us")
-    key = key_of(tmp_path, own, own)
-    assert "access@us" in key.problem(NOW)
-    with pytest.raises(SignatureRefused):
-        key.check(ENTRY, WARRANT, NOW)
-
-
-def test_settings_of_a_signed_registry_need_the_daemons_key() -> None:
-    place = {"rules_file": "a", "password_file": "b", "pid": 5}
-    broker = place | {"revocation_file": "c", "guard_socket": "d", "guard_secret_file": "e"}
-    registry: dict[str, object] = {"service_url": "pulsar://host:1", "operators": "f", "tenants": ["acme"]}
-    facts = {"region": "eu", "broker": broker, "registry": registry, "authority": {"folder": "g"}}
-    with pytest.raises(ValueError, match=r"registry\.key"):
-        AccessSettings.model_validate_json(json.dumps(facts))
-    registry["key"] = "h"
-    AccessSettings.model_validate_json(json.dumps(facts))
 
 
 def test_a_confirmation_counts_only_if_its_region_signed_it(tmp_path: Path) -> None:

@@ -161,16 +161,3 @@ def test_a_token_that_has_ended_is_named_before_it_keeps_the_daemon_waiting(
         assert (code, said in text) == (status, True), text
         assert f"registry.access.token_file: token of access-eu in {file}" in text
         assert check("[registry]\n", f'[registry]\naccess.token_file = "{file}"\n', "prepare")[0] == 0
-
-
-def test_a_key_that_is_not_the_daemons_is_a_warning_because_what_is_trusted_may_change(
-    check: Callable[..., tuple[int, str]],
-) -> None:
-    code, text = check("/eu.key", "/us.key")
-    assert (code, "warning: registry.key: " in text) == (0, True)
-    assert "access@us" in text
-
-
-def test_a_clock_that_is_compared_with_nobodys_is_a_warning(check: Callable[..., tuple[int, str]]) -> None:
-    code, text = check('admin_url = "http://127.0.0.1:1"\n', "")
-    assert (code, "warning: registry.admin_url: " in text) == (0, True)

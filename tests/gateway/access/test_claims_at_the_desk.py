@@ -49,26 +49,6 @@ def test_who_names_anothers_claim_takes_nothing_of_that_tenants_share() -> None:
     granted(world.ask(sender="claim@SN-1"))
 
 
-def test_who_names_anothers_serial_in_all_of_his_entries_starves_nobody_who_has_it() -> None:
-    guessed = [with_serial("acme", f"bus-{number}") for number in range(40)]
-    world = World(*guessed, with_serial("zeta", "bus-1"), with_serial("zeta", "bus-2"))
-    world.desk.rates = EnrolmentRates(EnrolmentRateSettings(tenant_burst=5))
-    for number in range(30):  # acme's share is used up by its own, whose claims are others
-        world.ask(sender=f"acme/bus-{number}", name=f"acme/bus-{number}")
-    granted(world.ask(name="zeta/bus-1", sender="claim@SN-1"))
-
-
-def test_a_request_is_charged_to_the_tenant_whose_device_has_the_claim_and_not_to_who_is_named_in_vain() -> None:
-    world = World(with_serial("zeta", "bus-1"))
-    world.desk.rates = EnrolmentRates(EnrolmentRateSettings(tenant_burst=5))
-    answers = [world.ask(name="zeta/bus-1", sender=f"claim@SN-{number}") for number in range(2, 30)]
-    assert [refusal(one) for one in answers].count(RefusedBecause.TOO_OFTEN) == 23
-    unread = [world.send(b"no request", sender=f"claim@SN-{number}") for number in range(100, 110)]
-    assert all(unread)
-    assert world.desk.outcomes[RefusedBecause.UNREADABLE] == 0, "what cannot be read is in the share of nobody, too"
-    granted(world.ask(name="zeta/bus-1", sender="claim@SN-1"))
-
-
 @pytest.mark.parametrize("claim", [CLAIM, "claim@SN-1"])
 def test_a_claim_is_good_at_the_door_of_its_kind_alone(claim: str) -> None:
     world = World(expected() if claim == CLAIM else with_serial("acme", "bus-1"))

@@ -81,16 +81,6 @@ def test_who_is_resumed_is_on_no_list_and_its_new_session_is_left_alone() -> Non
     assert not made.is_closed("acme/bus-1")
 
 
-def test_a_thousand_changes_at_once_are_one_step() -> None:
-    made = core()
-    for number in range(1000):
-        made.on_device(revoked(f"bus-{number}"))
-    step = made.take_step(LATER_S)
-    assert step is not None
-    assert len(step.end) == len(step.denied) == 1000
-    assert made.take_step(LATER_S + 1) is None
-
-
 def listed_elsewhere(device: str, serial: int) -> DevicePublication:
     other = EnrolledCertificate(issuer="us", serial=f"{serial:x}", not_after=MOMENT + timedelta(days=90))
     return published(revoke(active("acme", device).model_copy(update={"certificates": (other,)}), change()))

@@ -7,8 +7,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -248,17 +246,6 @@ def test_what_may_not_have_a_certificate_is_refused_with_its_reason_and_counted(
     assert not world.signer.signed
 
 
-def test_a_weak_key_and_a_request_that_is_none_are_refused() -> None:
-    world = World(expected())
-    weak = rsa.generate_private_key(65537, 1024)  # noqa: S505 - that is what is refused
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, DEVICE)])
-    csr = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(weak, hashes.SHA256())
-    for pem in (csr.public_bytes(serialization.Encoding.PEM), b"-----BEGIN CERTIFICATE REQUEST-----\nAA\n"):
-        payload = encode_enrolment_request(EnrolmentRequest("0" * 32, pem))
-        assert refusal(world.perform(world.send(payload))) is RefusedBecause.BAD_REQUEST
-    assert refusal(world.perform(world.send(b"\xff"))) is RefusedBecause.UNREADABLE
-
-
 def test_an_authority_that_cannot_sign_says_so_and_the_claim_stays_open() -> None:
     world = World(expected())
     world.signer.fails = True
@@ -304,14 +291,6 @@ def test_a_device_that_was_locked_out_while_its_entry_was_published_gets_no_cert
     world.registry.catch_up()
     assert refusal(world.perform(world.desk.on_persisted(DEVICE, now=NOW))) is RefusedBecause.NOT_ACTIVE
     assert isinstance(effects[0], PublishEntry)
-
-
-def test_one_sender_that_asks_too_often_takes_nothing_from_another() -> None:
-    world = World(expected())
-    world.desk.rates = EnrolmentRates(EnrolmentRateSettings(burst=10, sender_burst=2))
-    answers = [world.ask(sender="claim@SN-loud") for _ in range(30)]
-    assert [refusal(one) for one in answers].count(RefusedBecause.TOO_OFTEN) == 28
-    granted(world.ask())
 
 
 def test_a_tenant_whose_devices_ask_as_often_as_they_may_takes_nothing_from_another() -> None:

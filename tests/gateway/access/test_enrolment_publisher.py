@@ -10,7 +10,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from gateway.access.enrolment import EnrolmentDesk, PublishEntry, SendAnswer
-from gateway.access.enrolment_service import EnrolmentDoors, EnrolmentPublisher, EnrolmentService
+from gateway.access.enrolment_service import EnrolmentPublisher, EnrolmentService
 from gateway.errors import EntryNotTaken
 from tests.gateway.access.known_devices import KnownDevices
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, expected
@@ -20,6 +20,7 @@ from waybill.identity.registry_topic import RegistryPublisher, RegistryRefused
 from waybill.mqtt.broker_settings import BrokerSettings
 
 ENTRY = enrol(expected(), CERTIFICATE, CHANGE)
+DOORS: Any = {"name": "devices", "claims": BrokerSettings(username="claims"), "devices": BrokerSettings()}
 
 
 class Registry:
@@ -62,16 +63,18 @@ class Door:
     """Where requests come without a broker: these senders ask once each."""
 
     asks: tuple[str, ...] = ()
-    socket, wants_write, problem, is_factory = None, False, "", False
+    socket, wants_write, problem = None, False, ""
 
-    def __init__(self, _: Any, name: str, __: tuple[str, ...], on_request: Callable[[Any, str, bytes], None]) -> None:
+    def __init__(
+        self, _: Any, name: str, __: tuple[str, ...], on_request: Callable[[Any, str, bytes, bool], None]
+    ) -> None:
         self._on_request = on_request
         self._left = [*self.asks] if name == "claims" else []
         self.answered: list[str] = []
 
     def turn(self, _: float) -> None:
         while self._left:
-            self._on_request(self, self._left.pop(0), b"")
+            self._on_request(self.answer, self._left.pop(0), b"", False)
 
     def answer(self, sender: str, _: bytes) -> None:
         ANSWERED.append(sender)
@@ -93,9 +96,8 @@ def test_who_is_not_read_back_keeps_nobody_else_waiting(monkeypatch: pytest.Monk
     monkeypatch.setattr(Door, "asks", tuple(names))
     ANSWERED.clear()
     is_released = threading.Event()
-    doors = EnrolmentDoors(name="devices", claims=BrokerSettings(username="claims"), devices=BrokerSettings())
     stuck = entries["stuck"].name
-    service = EnrolmentService(desk, doors, lambda _: None, lambda one: one.name != stuck or is_released.is_set())
+    service = EnrolmentService(desk, lambda _: None, lambda one: one.name != stuck or is_released.is_set(), **DOORS)
     service.start()
     try:
         wait_until(lambda: len(ANSWERED) == 2, 10)
@@ -129,8 +131,7 @@ def test_a_tenant_whose_topic_takes_nothing_is_refused_and_keeps_nobody_else_wai
         return sent
 
     registry.sender.publish.side_effect = publish
-    doors = EnrolmentDoors(name="devices", claims=BrokerSettings(username="claims"), devices=BrokerSettings())
-    service = EnrolmentService(desk, doors, registry.publisher.publish, registry.publisher.is_taken)
+    service = EnrolmentService(desk, registry.publisher.publish, registry.publisher.is_taken, **DOORS)
     service.start()
     try:
         wait_until(lambda: len(ANSWERED) == 2, 10)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.access.revocation import ListRefused, lists_in, next_list, read_list_message
+from gateway.access.revocation import ListRefused, next_list, read_list_message
 from waybill.identity.authority import Revoked
 from waybill.identity.authority_folder import AuthorityFolder
 
@@ -53,13 +52,6 @@ def test_a_list_of_an_authority_of_the_root_is_taken_and_one_of_another_root_is_
         read_list_message(made.issuer, made.certificate_pem + forged.pem, root.authority.certificate)
     with pytest.raises(ListRefused, match="it is of"):
         read_list_message("another", made.message, root.authority.certificate)
-
-
-def test_lists_come_back_from_the_brokers_file(authorities: Three, tmp_path: Path) -> None:
-    _, eu, _ = authorities
-    made = next_list(eu.authority, [Revoked(5, NOW)], None, now=NOW, life=LIFE)
-    found = lists_in(made.pem + b"garbage" + made.pem[:100])
-    assert found[made.issuer].serials == {5}
 
 
 @given(st.binary(max_size=500))
