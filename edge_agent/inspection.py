@@ -1,4 +1,4 @@
-"""Looking into the buffer: what waits, batch by batch or record by record. Reads only, and streams."""
+"""What the buffer holds, in all, batch by batch or record by record. Reads only, and disturbs no agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operating system says of this process and its machine."""
+"""The process and its machine: what the operating system says of them, and what systemd hears (sd_notify(3))."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ from deploy.local import (
 from deploy.local.stack_settings import alert_process
 from geo.alerts import decode_alert, decode_verdict
 from geo.replication import AdminClient, Topology, admins
-from geo.replication.link_probe import Observation, observe
 from geo.replication.topic_naming import split_partition
+from geo.replication.verification import Observation, observe
 from geo.spatial.event_ids import Revision
 from waybill.pulsar.pulsar_client import open_pulsar_client
 from waybill.record import Position

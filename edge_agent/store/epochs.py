@@ -1,4 +1,4 @@
-"""Whether a buffer is the one that was left, and the beginning of a new epoch in one that is not."""
+"""Whether a buffer is the one that was left, by small files beside it, and the new epoch of one that is not."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 from urllib.parse import quote
 
 import pulsar
@@ -19,7 +19,6 @@ from geo.replication.cluster_state import (
     address,
     desired,
     for_each_cluster,
-    rights,
     topic_names,
     unprotected,
 )
@@ -33,7 +32,7 @@ from geo.replication.errors import (
 )
 from geo.replication.model import Topology
 from geo.replication.plan import Change, plan
-from geo.replication.rest_types import CLUSTER, NAMESPACE, NAMESPACES, STATS, TENANTS
+from geo.replication.rest_types import CLUSTER, STATS
 from geo.replication.topic_naming import topic_path
 from waybill.pulsar.pulsar_client import PulsarAccess, open_pulsar_client
 from waybill.settings import Settings
@@ -126,60 +125,6 @@ def _service_addresses(topology: Topology, cluster: str) -> list[tuple[str, Serv
     return [("", ServiceAddress(where.service_url)), *others]
 
 
-# Rights that roles of the topology hold in namespaces of tenants that it does not name.
-
-MAX_NAMED: Final = 20
-"""So many namespaces of a cluster are named."""
-_WAY_OUT: Final = (
-    "[tenants.{tenant}] without `operator` in the file lets `plan` show that namespace, and `apply --allow-delete "
-    "NAMESPACE` take it away; for a tenant that stays, name it in the file as it was"
-)
-
-
-def left_over(topology: Topology, clients: Mapping[str, AdminClient]) -> tuple[str, ...]:
-    """A line for each namespace of another tenant in which a role of the topology has a right, by cluster.
-
-    What a cluster does not say is a line, too: nobody knows then.
-    """
-    if not topology.roles:
-        return ()
-    found = for_each_cluster(clients, lambda admin: _of_cluster(topology, admin))
-    return tuple(line for lines in found.values() for line in lines)
-
-
-def _of_cluster(topology: Topology, admin: AdminClient) -> list[str]:
-    roles = {*topology.roles_by_name(), *filter(None, map(topology.role_of_brokers, topology.clusters))}
-    try:
-        lines = [*_lines(topology, admin, roles)]
-    except ReplicationError as error:
-        return [f"{admin.cluster}: unknown, what roles may do in namespaces of other tenants: {error}"]
-    rest = [f"{admin.cluster}: and {len(lines) - MAX_NAMED} more such namespaces"] if len(lines) > MAX_NAMED else []
-    return [*lines[:MAX_NAMED], *rest]
-
-
-def _lines(topology: Topology, admin: AdminClient, roles: set[str]) -> Iterator[str]:
-    for tenant in sorted({*(admin.get("tenants", TENANTS) or ())} - topology.tenants.keys()):
-        for name in admin.get(f"namespaces/{tenant}", NAMESPACES) or []:
-            if given := _rights(admin, name, roles):
-                may = "; ".join(f"{role} {', '.join(sorted(actions))}" for role, actions in sorted(given.items()))
-                yield (
-                    f"{admin.cluster}: {name} is of a tenant that the topology does not name, and gives its roles "
-                    f"rights: {may}; {_WAY_OUT.format(tenant=tenant)}"
-                )
-
-
-def _rights(admin: AdminClient, namespace: str, roles: set[str]) -> dict[str, frozenset[str]]:
-    """What roles may do with a namespace, or with a topic in it."""
-    data = admin.get(f"namespaces/{namespace}", NAMESPACE)
-    if data is None:
-        return {}
-    given: dict[str, frozenset[str]] = {}
-    for may in rights(namespace, data).values():
-        for role, actions in may.items():
-            given[role] = given.get(role, frozenset()) | actions
-    return {role: actions for role, actions in given.items() if role in roles}
-
-
 # The brokers create topics in each other while we do, so one look may be a moment too early.
 _ROUNDS = 3
 _MB = 1024 * 1024
@@ -193,15 +138,13 @@ class Inspection(Settings):
 
     `unreachable`: clusters that did not answer, with the reason: they are left out of the plan. `unchecked`: service
     addresses that did not answer here, so that nobody knows whose they are. `unprotected`: in which clusters rights do
-    not count, or somebody else may do everything: what only a broker's own configuration changes. `left_over`: rights
-    of the topology's roles in namespaces of other tenants.
+    not count, or somebody else may do everything: what only a broker's own configuration changes.
     """
 
     changes: tuple[Change, ...]
     unreachable: Mapping[str, str] = {}
     unchecked: tuple[str, ...] = ()
     unprotected: tuple[str, ...] = ()
-    left_over: tuple[str, ...] = ()
 
 
 class Applied(Settings):
@@ -212,7 +155,6 @@ class Applied(Settings):
     unreachable: Mapping[str, str] = {}
     unchecked: tuple[str, ...] = ()
     unprotected: tuple[str, ...] = ()
-    left_over: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -240,7 +182,6 @@ def inspect_clusters(topology: Topology, clients: Mapping[str, AdminClient]) -> 
         unreachable=gone,
         unchecked=tuple(unchecked),
         unprotected=tuple(unprotected(topology, alive)),
-        left_over=left_over(topology, alive),
     )
 
 
@@ -274,7 +215,6 @@ def apply(
                 unreachable=gone,
                 unchecked=unchecked,
                 unprotected=tuple(unprotected(topology, alive)),
-                left_over=left_over(topology, alive),
             )
         if turn == _ROUNDS:
             break

@@ -27,12 +27,12 @@ from geo.replication.apply import Applied, Inspection, admins, inspect_clusters
 from geo.replication.apply import apply as apply_topology
 from geo.replication.cluster_state import for_each_cluster, topic_stats
 from geo.replication.errors import NoAddress, ReplicationError, UnusableAccess
-from geo.replication.link_probe import LinkState, Observation, VerifyResult, observe
-from geo.replication.link_probe import verify as verify_links
 from geo.replication.model import Topology
 from geo.replication.plan import Change, stale_addresses
 from geo.replication.rest_types import TopicStats
 from geo.replication.topic_naming import topic_path
+from geo.replication.verification import LinkState, Observation, VerifyResult, observe
+from geo.replication.verification import verify as verify_links
 from waybill.daemon.status_server import StatusServer, metrics_answer
 from waybill.identity.broker_conf import ServerFiles, pulsar_security
 from waybill.pulsar.pulsar_address import each_host
@@ -408,8 +408,6 @@ def _print_new_tenants(wanted: Topology, changes: Sequence[Change]) -> None:
 def _print_unseen(seen: Inspection | Applied) -> None:
     for one in seen.unprotected:
         errors.print(one, style="yellow", markup=False, soft_wrap=True)
-    for one in seen.left_over:
-        errors.print(f"warning: {one}", style="yellow", markup=False, soft_wrap=True)
     for one in seen.unchecked:
         errors.print(f"not known whose it is, it does not answer here: {one}", markup=False, soft_wrap=True)
     for cluster, reason in seen.unreachable.items():
@@ -450,7 +448,7 @@ def verify(
         for one in result.unprotected:
             console.print(one, style="red", markup=False, soft_wrap=True)
         console.print(compared(wanted, result), markup=False, soft_wrap=True)
-    for warning in (*result.left_over, *map(str, result.unknown)):
+    for warning in map(str, result.unknown):
         errors.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
     if result.untried:
         said = f"unknown, what {', '.join(result.untried)} may do: no file ROLE.token of them in role_tokens"

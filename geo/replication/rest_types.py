@@ -35,7 +35,6 @@ __all__ = [
     "PROPERTIES",
     "STATS",
     "TENANT",
-    "TENANTS",
     "BrokerConfiguration",
     "BrokerLookup",
     "ClusterData",
@@ -300,7 +299,6 @@ PROPERTIES = TypeAdapter(dict[str, str])
 CONFIGURATION = TypeAdapter(BrokerConfiguration)
 CLUSTERS = TypeAdapter(list[Annotated[str, AfterValidator(_entities)]])
 NAMESPACES = CLUSTERS
-TENANTS = CLUSTERS
 CLUSTER = TypeAdapter(ClusterData)
 TENANT = TypeAdapter(_Tenant)
 NAMESPACE = TypeAdapter(NamespaceData)

@@ -1,4 +1,4 @@
-"""Ids of events: the same in a region and at the centre, as they follow from facts alone."""
+"""Ids of events, which follow from facts alone, and revisions: what is published when the facts change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixes as columns."""
+"""Fixes as columns, and the settings by which tracks are made of them."""
 
 from __future__ import annotations
 

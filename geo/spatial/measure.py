@@ -1,4 +1,4 @@
-"""Every fence on its own: how far, how long and how often each device was inside it."""
+"""How far, how long and how often each device was inside: of every fence on its own, or of zones by priority."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deploy.drill import environment
-from geo.replication.link_probe import CursorState, LinkState, Observation
+from geo.replication.verification import CursorState, LinkState, Observation
 
 TOPIC = "fleet/telemetry-eu/batches-partition-0"
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 import deploy
 from edge_agent.cli import app
-from tests.edge_agent.makers import DEVICE, fill, open_buffer
+from tests.edge_agent.makers import DEVICE, open_buffer
 
 
 def command(folder: Path, *words: str, device: str = DEVICE) -> Result:
@@ -79,16 +79,3 @@ def test_an_agent_without_its_file_is_not_started_again(tmp_path: Path) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert str(ended.returncode) in prevents.partition("=")[2].split()
     assert ended.stderr.startswith(f"{file}: cannot be read: ")
-
-
-def test_inspect_and_status_show_the_same_epoch_and_ids_as_they_are(tmp_path: Path) -> None:
-    buffer = open_buffer(tmp_path)
-    fill(buffer, range(1, 11))
-    buffer.counters.add("acknowledged", 3)
-    fill(buffer, range(11, 12))
-    epoch = buffer.epoch
-    buffer.close()
-    said = command(tmp_path, "status").output
-    assert f"epoch {epoch}" in said
-    assert said.count("acknowledged") == 1
-    assert str(epoch) in command(tmp_path, "inspect").output

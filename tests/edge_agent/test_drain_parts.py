@@ -6,7 +6,7 @@ from edge_agent.clocks import ClockJump
 from edge_agent.config import AgentSettings
 from edge_agent.drain.drainer import MAX_NEW_BATCHES, DrainInbox
 from edge_agent.drain.region import RegionChoice, UplinkHealth
-from edge_agent.errors import LinkClosed, LinkError, StoreError
+from edge_agent.errors import LinkClosed, LinkError
 from edge_agent.store.batch_rows import StoredBatch, batch_row_id
 from edge_agent.uplink.protocol import OutgoingBatch, UplinkEvent
 from tests.edge_agent.scripted_region import Road, acks
@@ -69,18 +69,6 @@ def choice(*regions: str) -> RegionChoice:
         raise LinkError("away")
 
     return RegionChoice(settings, refused, Random(1))
-
-
-def test_a_region_is_left_after_lasting_failure_of_the_link_and_not_for_errors_of_the_buffer():
-    it = choice("eu", "us")
-    for now_s in range(0, 100, 10):
-        it.on_failure(now_s, StoreError("full"), "eu")
-    assert it.region == "eu"
-    it.on_failure(100, LinkError("gone"), "eu")
-    it.on_failure(119, LinkError("gone"), None)
-    assert it.region == "eu"
-    it.on_failure(120, LinkError("gone"), None)
-    assert it.region == "us"
 
 
 def test_waits_grow_while_sessions_are_taken_over_though_each_connection_is_acknowledged():

@@ -99,18 +99,6 @@ def test_a_clone_on_another_machine_begins_its_own_epoch_and_declares_nothing(tm
     assert not declared_of(clone, epoch)
 
 
-@pytest.mark.parametrize("clean", [True, False])
-def test_a_buffer_that_stayed_where_it_was_goes_on(tmp_path, clean):
-    epoch = None
-    for start in range(1, 100, 10):
-        buffer = open_buffer(tmp_path)
-        assert epoch in {None, buffer.epoch}
-        epoch = buffer.epoch
-        fill(buffer, range(start, start + 10))
-        leave(buffer, clean)
-    assert open_buffer(tmp_path).head == 100
-
-
 @pytest.mark.parametrize("owner", [{"device": "us-0001"}, {"tenant": "zeta"}])
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_the_buffer_of_another_owner_is_kept_apart_and_nothing_of_it_is_sent_or_declared(tmp_path, owner, is_damaged):

@@ -106,14 +106,6 @@ def test_settings_that_no_longer_fit_the_devices_own_file_are_never_called_appli
     assert daemon._evaluator is None
 
 
-def test_settings_in_force_that_no_longer_fit_are_said_to_be_passed_over(config: Path, daemon: Daemon) -> None:
-    daemon._try_pushed(FOUR)
-    end_well(daemon)
-    config.write_text(config.read_text() + '[[classes]]\nname = "all"\ntopics = ["#"]\n')
-    daemon._reload()
-    assert daemon._state()["pushed_settings"] == "passed over"
-
-
 def waiting(daemon: Daemon) -> Daemon:
     """With a proposal that is to be tried again, and that was reported."""
     daemon._try_pushed(b"[drain]\nwindow = 9\n")

@@ -1,20 +1,14 @@
 """Stopping and reloading: an old thread never reaches a buffer that somebody else may have by then."""
 
 import threading
-from random import Random
 
 import pytest
-from structlog.testing import capture_logs
 
 from edge_agent.agent import Agent
-from edge_agent.config import IntakeSettings
 from edge_agent.errors import StoreInUse
 from edge_agent.intake import intake_loop
-from tests.edge_agent.intake_parts import IntakeHarness
 from tests.edge_agent.makers import WALL_MS, pending_record
 from tests.edge_agent.test_daemon import settings as agent_settings
-from tests.gateway.sides import FakeBroker
-from tests.waiting import wait_until
 
 
 def test_an_agent_whose_commit_takes_longer_than_it_may_keeps_the_buffer_to_itself(tmp_path, monkeypatch):
@@ -39,29 +33,3 @@ def test_an_agent_whose_commit_takes_longer_than_it_may_keeps_the_buffer_to_itse
     again = Agent(agent_settings(tmp_path))
     assert (again.buffer.head, again.buffer.epoch) == (2, agent.buffer.epoch)
     assert again.stop()
-
-
-def test_a_local_broker_that_never_was_there_is_not_reached_and_one_that_goes_is_lost(tmp_path):
-    broker = FakeBroker()
-    broker.suback = b"\x01"
-    parts = IntakeHarness(tmp_path)
-    configured = IntakeSettings(port=broker.port, backoff_first_s=0.01, backoff_max_s=0.01)
-    loop = intake_loop.IntakeLoop(configured, parts.record_intake, Random(1))
-    with capture_logs() as lines:
-        thread = threading.Thread(target=loop.run)
-        thread.start()
-
-        def said(event):
-            broker.turn()
-            return event in {line["event"] for line in lines}
-
-        wait_until(lambda: said("listening"), every_s=0.001)
-        assert not said("local broker lost")
-        broker.hang_up()
-        wait_until(lambda: said("local broker lost"), every_s=0.001)
-        assert not said("local broker not reached")
-        broker.close()
-        wait_until(lambda: "local broker not reached" in {line["event"] for line in lines})
-        loop.stop()
-        thread.join(10)
-    assert not thread.is_alive()

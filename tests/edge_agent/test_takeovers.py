@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from edge_agent.agent import Agent, health_state, uplink_state
-from edge_agent.config import AgentSettings
 from edge_agent.errors import LinkClosed, LinkError, LinkRefused
 from edge_agent.uplink.mqtt_session import MqttSession
 from edge_agent.uplink.protocol import OutgoingBatch, UplinkEvent
@@ -58,20 +56,6 @@ def test_an_agent_whose_session_is_taken_over_connects_ever_more_seldom_though_i
         [now_s for now_s, _ in road.states if now_s > 3_600 + 60 + 120]
     )
     assert road.states[-1][0] > 7_000
-
-
-def test_health_says_it_steadily_also_while_it_is_connected(tmp_path: Path) -> None:
-    uplink = {"region": "eu", "host": "127.0.0.1"}
-    it = Agent(
-        AgentSettings.model_validate({"device": {"id": DEVICE}, "uplinks": [uplink], "buffer": {"path": str(tmp_path)}})
-    )
-    for number in range(MANY):
-        it.drainer.regions.takeovers.on_connected(float(number))
-        it.drainer.regions.takeovers.on_ended(float(number))
-    for it.drainer.health.connected_region, it.drainer.health.is_healthy in (("eu", True), (None, False)):
-        assert uplink_state(it) == "taken over"
-        assert health_state(it)["healthy"] is False
-    it.buffer.close()
 
 
 def use(link: MqttSession, *, write: bool) -> None:

@@ -63,18 +63,6 @@ def test_a_day_in_a_format_of_another_product_is_seen_in_status_health_and_log(t
     assert (seen.state(200.0), seen.state(199.0 + SHOWN_S)) == (SOME, READABLE)
 
 
-@pytest.mark.parametrize("reason", ["unknown-topic", "no-fix"])
-def test_a_topic_of_nobodys_contract_and_a_receiver_in_a_garage_are_shown_last_and_are_no_fault(reason):
-    seen = UnreadableMessages()
-    with capture_logs() as lines:
-        for _ in range(9):
-            seen.add("vehicle/door", reason, b"open", 0.0)
-        seen.add("vehicle/event", "no-json", b"?", 0.0)
-    assert [row["topic"] for row in seen.rows()] == ["vehicle/event", "vehicle/door"]
-    assert len(lines) == 1
-    assert seen.state(SHOWN_S) == READABLE
-
-
 @pytest.mark.parametrize("topic", ["vehicle/gps", "vehicle/a/b/position"])
 def test_that_nothing_of_the_contract_comes_is_said_until_something_can_be_read(tmp_path, topic):
     intake = IntakeHarness(tmp_path)

@@ -5,9 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from edge_agent.cli import app
 from edge_agent.config import IntakeSettings
 from edge_agent.store.database import BufferCounters
 from edge_agent.vehicle_broker import (
@@ -20,7 +18,7 @@ from edge_agent.vehicle_broker import (
     broker_conf,
     broker_conf_faults,
 )
-from tests.edge_agent.makers import MINIMAL_FILE, WALL_MS
+from tests.edge_agent.makers import WALL_MS
 
 RIGHT = [*broker_conf(IntakeSettings())]
 
@@ -50,21 +48,6 @@ def test_the_printed_configuration_keeps_what_comes_and_listens_at_one_address()
 def test_each_setting_that_loses_messages_is_named(line, fault):
     (found,) = broker_conf_faults([*RIGHT, line])
     assert found.startswith(fault)
-
-
-def test_the_commands_print_and_check(tmp_path):
-    settings, conf = tmp_path / "agent.toml", tmp_path / "vehicle.conf"
-    settings.write_text(MINIMAL_FILE)
-    printed = CliRunner().invoke(app, ["broker-conf", "-c", str(settings)])
-    conf.write_text(printed.stdout)
-    checked = CliRunner().invoke(app, ["check-config", "-c", str(settings), "--broker-conf", str(conf)])
-    assert (printed.exit_code, checked.exit_code, "right" in checked.stdout) == (0, 0, True)
-    conf.write_text("listener 1883\n")
-    checked = CliRunner().invoke(app, ["check-config", "-c", str(settings), "--broker-conf", str(conf)])
-    assert checked.exit_code == 78
-    assert f"{conf}: max_queued_messages is 1000" in checked.stderr
-    everywhere = CliRunner().invoke(app, ["broker-conf", "-c", str(settings), "--listen", "::"])
-    assert (everywhere.exit_code, everywhere.stdout) == (1, "")
 
 
 def test_what_was_dropped_is_a_reason_for_a_while_and_so_is_a_session_that_is_gone():

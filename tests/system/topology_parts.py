@@ -9,7 +9,7 @@ from deploy.local import LocalStack
 from geo.replication import (
     AdminClient,
 )
-from geo.replication.link_probe import Observation, observe
+from geo.replication.verification import Observation, observe
 
 BATCHES = "persistent://fleet/telemetry-eu/batches"
 

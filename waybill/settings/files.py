@@ -1,4 +1,4 @@
-"""TOML from a file or from outside, bounded in size and depth before the parser, which recurses, sees it."""
+"""Files that somebody named: paths, regular files alone, and TOML that is bounded before it is parsed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On which line of a TOML text a key stands: what the parser does not say. Looked up only where there is a fault."""
+"""Texts that people wrote: shown without harm, compared as they are read, and their faults with line and column."""
 
 from __future__ import annotations
 

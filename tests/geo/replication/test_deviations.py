@@ -16,7 +16,7 @@ from geo.replication import AdminClient, Change, ClusterUnreachable, Replication
 from geo.replication.admin import RestAnswer
 from geo.replication.apply import _make, _pending
 from geo.replication.cli import ReplicationCollector, _disconnected, summary
-from geo.replication.link_probe import Observation, observe
+from geo.replication.verification import Observation, observe
 from tests.geo.replication.plan_model import read_plan
 from tests.geo.spatial.json_values import GONE, Place, places, put
 

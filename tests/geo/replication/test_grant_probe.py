@@ -9,10 +9,10 @@ import pulsar
 import pytest
 from pydantic import SecretStr
 
-from geo.replication import link_probe as grant_probe
+from geo.replication import verification as grant_probe
 from geo.replication.admin import AdminClient
 from geo.replication.apply import ServiceAddress
-from geo.replication.link_probe import NOBODY, VerifyResult, try_rights
+from geo.replication.verification import NOBODY, VerifyResult, try_rights
 from tests.geo.replication.brokers import RUNTIME, FakeBroker
 from tests.geo.replication.test_roles import topology
 from waybill.pulsar.pulsar_client import PulsarAccess

@@ -9,8 +9,8 @@ from prometheus_client import generate_latest
 
 from geo.replication import AdminClient, Topology, admins
 from geo.replication.cli import METRICS, ReplicationCollector
-from geo.replication.link_probe import Observation, cursor_states, link_state, observe, unknown_subscriptions
 from geo.replication.rest_types import STATS, TopicStats
+from geo.replication.verification import Observation, cursor_states, link_state, observe, unknown_subscriptions
 from tests.geo.replication.brokers import FakeBroker
 
 SPACE = "fleet/telemetry-eu"

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from geo.replication import ClusterState, Topology, desired, plan
 from geo.replication.cluster_state import BrokerDefaults
-from geo.replication.link_probe import TriedRight, VerifyResult, untried_roles
 from geo.replication.rest_types import CONFIGURATION
+from geo.replication.verification import TriedRight, VerifyResult, untried_roles
 from tests.geo.replication.topologies import located
 
 LOCAL = Path(__file__).parents[3] / "deploy" / "local"

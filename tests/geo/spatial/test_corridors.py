@@ -68,19 +68,3 @@ def test_one_of_more_corners_than_its_positions_account_for_is_refused() -> None
     zigzag = np.array([(10 + at * 1e-5, 50 + at % 2) for at in range(1000)])
     with pytest.raises(FenceError, match="corners"):
         corridor(zigzag, 50_000.0)
-
-
-@pytest.mark.parametrize(("step_m", "noise_m", "width_m"), [(5.0, 3.0, 50.0), (0.5, 3.0, 50.0), (0.5, 3.0, 10.0)])
-def test_one_along_a_recorded_way_is_united_however_often_its_parts_lie_over_each_other(
-    step_m: float, noise_m: float, width_m: float
-) -> None:
-    random = np.random.default_rng(1)
-    heading = np.cumsum(random.normal(0, 0.02, 600))
-    metres = step_m * np.cumsum([np.sin(heading), np.cos(heading)], axis=1) + random.normal(0, noise_m, (2, 600))
-    # out, and back on the same road with other noise
-    back = metres[:, ::-1] + random.normal(0, noise_m, (2, 600))
-    line = np.array([13.0, 52.0]) + np.hstack([metres, back]).T / (68_000.0, 111_000.0)
-    shape = corridor(line, width_m)
-    assert shape.is_valid
-    assert shapely.covers(shape, shapely.points(line)).all()
-    assert shapely.get_num_coordinates(shape) < 20_000

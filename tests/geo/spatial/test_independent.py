@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from pymeos import TGeomPointInst, TGeomPointSeq, pymeos_finalize, pymeos_initialize
 from shapely import Polygon
 
-from geo.spatial import FenceSet, Fixes, build_tracks, use_by_fence
+from geo.spatial import FenceSet, Fixes, use_by_fence
 from tests.examples import examples
-from tests.geo.spatial.worlds import BUS_TRACK, START_MS, every_fix, fences, shapes, taken, walks
+from tests.geo.spatial.worlds import BUS_TRACK, every_fix, fences, shapes, taken, walks
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -108,22 +108,3 @@ def test_a_recorded_bus_has_the_length_and_the_time_that_others_find(buses: tupl
     got[use.device] = np.column_stack([use.metres, use.ms / 1000])
     np.testing.assert_allclose(got, expected, rtol=1e-6, atol=0.05)
     assert (got[:, 0] > 0).sum() >= 3
-
-
-def test_the_recorded_bus_is_found_with_each_late_delivery(buses: tuple[Fixes, list[str]]) -> None:
-    fixes, _ = buses
-    rows = np.random.default_rng(1).permutation(len(fixes))
-    straight, late = build_tracks(fixes), build_tracks(taken(fixes, rows))
-    city = FenceSet(fences(("city", CITY)))
-    one, other = use_by_fence(straight, city), use_by_fence(late, city)
-    for name in ("device", "metres", "ms", "entries"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-
-
-def test_the_index_and_the_plain_predicate_agree_on_every_recorded_fix(buses: tuple[Fixes, list[str]]) -> None:
-    fixes, _ = buses
-    point, _ = FenceSet(fences(("city", CITY))).holding(fixes.lon, fixes.lat, fixes.t_ms)
-    inside = np.zeros(len(fixes), dtype=bool)
-    inside[point] = True
-    np.testing.assert_array_equal(inside, shapely.intersects_xy(CITY, fixes.lon, fixes.lat))
-    assert fixes.t_ms.min() > START_MS

@@ -7,7 +7,7 @@ import pytest
 import shapely
 from hypothesis import given
 from hypothesis import strategies as st
-from shapely import Polygon, box
+from shapely import Polygon
 
 from geo.spatial import cells
 from geo.spatial.grid import GridIndex
@@ -66,19 +66,6 @@ def test_every_edge_that_a_segment_meets_is_found(
     for segment, (p, q) in enumerate(pairs):
         meets = edges[shapely.intersects(lines, shapely.LineString([p, q]))]
         assert {(segment, edge) for edge in meets.tolist()} <= found
-
-
-def test_a_cell_with_a_long_run_of_edges_of_one_fence_holds_it_in_parts() -> None:
-    # 45 corners on 20 m: too few to divide the cell, too many for one run
-    turn = np.arange(45) * 2 * np.pi / 45
-    tiny = Polygon(np.column_stack([10 + 1e-4 * np.cos(turn), 50 + 1e-4 * np.sin(turn)]))
-    polygons = [tiny, box(0, 40, 20, 60)]
-    x, y = np.random.default_rng(1).uniform(-1.2e-4, 1.2e-4, (2, 5_000))
-    index = GridIndex.of(polygons)
-    run = np.flatnonzero(index._cells.run_fence == 0)
-    assert len(run) > 1
-    assert np.bincount(index._cells.edges_of(run)[0]).max() == 31
-    assert by_lattice(polygons, 10 + x, 50 + y) == by_shapely(polygons, 10 + x, 50 + y)
 
 
 def test_no_fences_hold_nothing() -> None:

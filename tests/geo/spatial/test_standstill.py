@@ -129,24 +129,3 @@ def test_any_cut_with_the_margin_and_any_order_give_equal_bytes(seed: int, recei
         assert cut(fixes, from_ms, until_ms, REACH, random) == expected
         too_little += cut(fixes, from_ms, until_ms, (60_000, 60_000), random) != expected
     assert too_little > 0, "this test can fail"
-
-
-def test_names_neighbours_and_the_past_change_no_byte() -> None:
-    fixes = a_day(1, Receiver(10.0))
-    expected = rows(build_tracks(fixes, CLEAN), 0, 1 << 62)
-    renamed = changed(fixes, device=fixes.device + 7)
-    assert rows(build_tracks(renamed, CLEAN), 0, 1 << 62) == expected
-    far = np.arange(200_000)
-    past = Fixes(
-        device=np.full(len(far), 7),
-        t_ms=START_MS - 40 * 86_400_000 + far * 15_000,
-        lat=np.full(len(far), 89.0) + 1e-4 * (far % 3),
-        lon=np.full(len(far), -179.9) + 1e-4 * (far % 5),
-        accuracy_m=np.full(len(far), 8.0),
-    )
-    other = changed(fixes, device=fixes.device + 9)
-    tracks = build_tracks(joined(other, past, renamed), CLEAN)
-    mine = tracks.fixes.device[tracks.row] == 7
-    late = tracks.fixes.t_ms[tracks.row] >= START_MS
-    assert tracks.metres[mine & late].tobytes() == build_tracks(fixes, CLEAN).metres.tobytes()
-    assert tracks.fixes.lat[tracks.row[mine & late]].tobytes() == build_tracks(fixes, CLEAN).fixes.lat.tobytes()

@@ -116,15 +116,6 @@ def test_many_activities_are_asked_together_and_every_switch_within_the_times_at
             assert set(looks[1:][held[1:] != held[:-1]].tolist()) <= known
 
 
-def test_weekly_hours_of_two_clocks_are_not_combined() -> None:
-    one, other = (
-        weekly_of({"timezone": zone, "windows": [{"days": ["mon"], "from": "01:00", "until": "02:00"}]}).activity()
-        for zone in ("UTC", "Europe/Berlin")
-    )
-    with pytest.raises(ValueError, match="weekly hours"):
-        one & other
-
-
 @pytest.mark.parametrize(
     "dates",
     [

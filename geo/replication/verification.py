@@ -1,4 +1,4 @@
-"""Sends a message through every link and measures how long it takes."""
+"""Whether replication works: links, cursors and rights as they are, and a probe through every link."""
 
 import time
 import uuid
@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pulsar
 
 from geo.replication.admin import AdminClient
-from geo.replication.apply import AddressCheck, ServiceAddress, check_addresses, connect, left_over
+from geo.replication.apply import AddressCheck, ServiceAddress, check_addresses, connect
 from geo.replication.cluster_state import address, for_each_cluster, read_defaults, topic_stats, unprotected
 from geo.replication.errors import AdminRefused, ReplicationError
 from geo.replication.model import PROBE_TOPIC, Topology
@@ -388,16 +388,14 @@ Latency = float | str  # seconds, or why there is none
 class VerifyResult(Settings):
     """Every link of the topology, every right that was tried, and the clusters that did not answer: what these would
     say nobody knows. `untried`: roles whose rights count, and of which no token was at hand. `unprotected`: clusters
-    whose brokers ask nobody for the rights that the topology names, or let more roles do everything. `left_over`:
-    rights of the topology's roles in namespaces of other tenants. `unknown`: subscriptions with a backlog that the
-    topology does not name. These two are no part of the verdict."""
+    whose brokers ask nobody for the rights that the topology names, or let more roles do everything. `unknown`:
+    subscriptions with a backlog that the topology does not name, which are no part of the verdict."""
 
     links: tuple[LinkState, ...]
     unreachable: Mapping[str, str]
     rights: tuple[TriedRight, ...] = ()
     untried: tuple[str, ...] = ()
     unprotected: tuple[str, ...] = ()
-    left_over: tuple[str, ...] = ()
     unknown: tuple[UnknownSubscription, ...] = ()
 
     @property
@@ -451,7 +449,6 @@ def verify(
         # Where nothing was tried at all no right counts.
         untried=untried_roles(topology, role_tokens) if rights else (),
         unprotected=tuple(unprotected(topology, reached)),
-        left_over=left_over(topology, reached),
         unknown=seen.unknown,
     )
 
