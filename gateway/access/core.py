@@ -181,7 +181,7 @@ class AccessCore:
         self._lists[found.issuer] = found
         if found.serials - (former.serials if former is not None else frozenset()):
             # A device may have come again while its certificate was still on no list here.
-            self._to_end |= dict.fromkeys(self._denied_since(now_s - 60))
+            self._to_end |= dict.fromkeys(name for name, known in self._closed.items() if known.changed_s > now_s - 60)
         self._change()
         return True
 
@@ -263,9 +263,6 @@ class AccessCore:
         if issuer == self._own_issuer:
             return serial in self._revoked
         return (found := self._lists.get(issuer)) is not None and serial in found.serials
-
-    def _denied_since(self, since_s: float) -> list[str]:
-        return [name for name, known in self._closed.items() if known.changed_s > since_s]
 
     def _put_on_list(self, name: str) -> None:
         """Puts a device's certificates on the region's own list, or takes them from it."""

@@ -221,7 +221,10 @@ class AccessDaemon:
             serve_status(self._settings.status, self.metrics.registry, lambda: self.status) as server,
             self._cache,
         ):
-            self._restore()
+            for publication in self._cache.restore():
+                self._loop.take(publication)
+                if self._enrolment is not None:
+                    self._enrolment.take(publication)
             for thread in self._threads:
                 thread.start()
             try:
@@ -239,12 +242,6 @@ class AccessDaemon:
                 # What stays is right: a device that was closed stays closed without us.
                 for thread in self._threads:
                     thread.close()
-
-    def _restore(self) -> None:
-        for publication in self._cache.restore():
-            self._loop.take(publication)
-            if self._enrolment is not None:
-                self._enrolment.take(publication)
 
     def _look(self) -> bool:
         """Whether the registry is to be read again; asked by its reader."""

@@ -253,7 +253,9 @@ class AccessLoop:
         # Behind it: who is to be locked out waits for no token of anybody else.
         if self._enrolment is not None:
             self._enrolment.turn()
-        self._read_more()
+        # A few of those that wait, as after a start: between two steps, and nothing waits for all of them.
+        if self._issued.is_behind:
+            self._take_issued(self._issued.read_waiting(), self._clock())
 
     def take(self, event: AccessEvent) -> None:
         """What happened, at once. What fails is `not_applied`, until what comes after it for the same name is."""
@@ -323,11 +325,6 @@ class AccessLoop:
         self._is_issued_due = False
         # They are in this step.
         self._count_changes()
-
-    def _read_more(self) -> None:
-        """A few of those that wait, as after a start: between two steps, and nothing waits for all of them."""
-        if self._issued.is_behind:
-            self._take_issued(self._issued.read_waiting(), self._clock())
 
     def _take_events(self) -> None:
         wait_s = self._retry_at_s - self._monotonic()

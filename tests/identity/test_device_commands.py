@@ -184,7 +184,7 @@ def test_what_is_cut_short_says_of_each_device_how_far_it_came(
     fleet.put(active("acme", "c"))
     fleet.before["acme/b"] = cut
     done = command("suspend", "acme/a", "acme/b", "acme/c", "--wait", "0.05", "--json")
-    assert (done.exit_code, outcomes(done)) == (status, {"a": "done", "b": of_b, "c": "refused"}), done.output
+    assert (done.exit_code, outcomes(done)) == (status, {"a": "unconfirmed", "b": of_b, "c": "refused"}), done.output
     assert "cut short: 1 published" in json.loads(done.stdout)["why"]
 
 

@@ -220,8 +220,6 @@ CLOCK_SKEW = timedelta(minutes=5)
 """A certificate is valid from this long before it was signed: whoever checks it may have a slow clock."""
 MAX_PEM_BYTES = 64 << 10
 """Of certificates that are read together: a chain has one of 2 kB for each authority."""
-SERIAL_BITS = 159
-"""Of a random serial: positive, and at most 20 bytes (RFC 5280, 4.1.2.2)."""
 
 
 @dataclass(frozen=True, slots=True)

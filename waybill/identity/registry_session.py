@@ -339,6 +339,10 @@ class RegistrySession:
             outcome.is_interrupted = True
             outcome.cut_short = f"interrupted before all was confirmed: {len(outcome.published)} published"
             self._judge(makes, outcome)
+        if outcome.cut_short and wait_s:
+            unasked = DeviceOutcome(Outcome.UNCONFIRMED, "published, and cut short before the regions confirmed it")
+            done = outcome.published.keys() & {*outcome.names(Outcome.DONE)}
+            outcome.devices |= dict.fromkeys(done, unasked)
         return outcome
 
     def _entry(
@@ -396,8 +400,8 @@ class RegistrySession:
                 problem = self._reader.standing.problem
                 why = f"it is published, and did not come back{problem and ': '}{problem}"
                 # Where it was cut short nothing is waited for: the cluster said that it has it.
-                known = DeviceOutcome(Outcome.DONE) if outcome.cut_short else DeviceOutcome(Outcome.UNCONFIRMED, why)
-                outcome.devices[name] = known
+                kind = Outcome.DONE if outcome.cut_short else Outcome.UNCONFIRMED
+                outcome.devices[name] = DeviceOutcome(kind, "" if outcome.cut_short else why)
             else:
                 holds = f"{now.entry.state}, version {now.entry.version} by {now.entry.changed_by}"
                 outcome.devices[name] = DeviceOutcome(Outcome.SUPERSEDED, f"another change holds: {holds}")
@@ -418,7 +422,8 @@ class RegistrySession:
         end_s = time.monotonic() + wait_s
         since_ms = (time.time() - CONFIRMATIONS_KEPT.total_seconds()) * 1000
         # Whoever published it: of what does not hold any more no region says anything.
-        done = self._publications(outcome.names(Outcome.DONE))
+        names = outcome.names(Outcome.DONE)
+        done = {name: one for name in names if (one := self.publication(name)) is not None}
         asked = {name: one for name, one in done.items() if drawn_ms(one.publication_id) >= since_ms}
         outcome.devices |= {name: DeviceOutcome(Outcome.DONE, _NOT_KEPT) for name in done.keys() - asked.keys()}
         if not asked:
@@ -448,9 +453,6 @@ class RegistrySession:
         outcome.missing = tuple(one for one in regions if one in missing)
         outcome.confirmed = tuple(one for one in regions if one not in missing)
         outcome.unlisted = tuple(sorted({*regions} - {*self._settings.regions}))
-
-    def _publications(self, names: Iterable[str]) -> dict[str, DevicePublication]:
-        return {name: one for name in names if (one := self.publication(name)) is not None}
 
     def _regions(self, about: Iterable[DevicePublication]) -> tuple[str, ...]:
         """Where something of these devices has to be in force: wherever a broker may let them in.
