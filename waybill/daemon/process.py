@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Iterable
 from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
+if TYPE_CHECKING:
+    import typer
 
 # How much memory this process holds.
 
@@ -38,8 +39,9 @@ def close_within(closings: Iterable[Callable[[], object]], bound_s: float = CLOS
     return not any(thread.is_alive() for thread in threads)
 
 
-def add_version_option(app: typer.Typer, program: str) -> None:
+def add_version_option(app: "typer.Typer", program: str) -> None:
     """Give a program the option `--version`, which prints its name and the distribution's version, and ends it."""
+    import typer  # noqa: PLC0415 - executors and daemons take from here what needs no command line
 
     def show(wanted: bool) -> None:
         if wanted:
