@@ -49,14 +49,6 @@ def test_the_reason_of_a_list_is_the_state_of_the_device(tmp_path: Path, reason:
     assert [state([file], one, NOW + DAY) for one in (7, 8)] == [said, "unknown"]
 
 
-def test_what_another_signed_or_what_is_damaged_says_nothing(tmp_path: Path) -> None:
-    other = write_list(tmp_path / "a.crl", Revoked(7, NOW), authority=regional_authority(root_authority()))
-    damaged = write_list(tmp_path / "b.crl", Revoked(7, NOW))
-    damaged.write_bytes(damaged.read_bytes().replace(b"\n", b"\nA", 2))
-    assert [state([]), state([other]), state([damaged])] == ["unknown"] * 3
-    assert state([damaged, write_list(tmp_path / "c.crl", Revoked(7, NOW))]) == "revoked"
-
-
 def listed(folder: Path, *arguments: str) -> tuple[int, dict[str, tuple[str, str]]]:
     done = CliRunner().invoke(app, ["list", "--folder", str(folder), "--json", *arguments])
     return done.exit_code, {one["name"]: (one["state"], one["revoked"]) for one in json.loads(done.output)}

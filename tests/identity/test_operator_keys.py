@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -27,18 +27,6 @@ def fault(keys: OperatorKeys, made: tuple[str, bytes], scope: Scope = SETTINGS, 
     with pytest.raises(SignatureRefused) as caught:
         keys.verify(*made, "push", [b"a"], scope=scope, moment=moment)
     return caught.value.fault
-
-
-def test_several_keys_hold_at_once_so_that_one_can_take_over_from_another() -> None:
-    old, new = operator("old", valid_until=NOW), operator("new", valid_from=NOW - timedelta(days=30))
-    keys = trusting(old, new)
-    at = NOW - timedelta(days=1)
-    for one in (old, new):
-        made = (one.key.key_id, one.key.sign("push", [b"a"]))
-        assert keys.verify(*made, "push", [b"a"], scope=SETTINGS, moment=at) == one.trusted
-    assert fault(keys, (old.key.key_id, old.key.sign("push", [b"a"]))) == SignatureFault.NOT_VALID_THEN
-    early = NOW - timedelta(days=31)
-    assert fault(keys, (new.key.key_id, new.key.sign("push", [b"a"])), moment=early) == SignatureFault.NOT_VALID_THEN
 
 
 def test_a_key_that_is_not_trusted_and_a_signature_of_another_key_are_refused() -> None:

@@ -201,25 +201,3 @@ def test_a_slip_of_the_pen_writes_nothing_and_is_answered_with_what_to_write(
     refused = run(pki, *command, "--out", tmp_path / "out")
     assert (refused.exit_code, advice in refused.output) == (1, True), refused.output
     assert sorted(tmp_path.rglob("*")) == before
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["init"],
-        ["gateway", "a/b", "--region", "eu", "--out", "x"],
-        ["gateway", "g", "--region", "mars", "--out", "x"],
-        ["device", "bus", "--region", "eu", "--out", "x"],
-        ["device", "acme/bus", "--region", "../root", "--out", "x"],
-        ["renew", "nothing"],
-        ["show", "nothing.pem"],
-    ],
-    ids=" ".join,
-)
-def test_what_cannot_be_done_is_said_in_one_line(pki: Path, tmp_path: Path, command: list[str]) -> None:
-    done = (
-        run(pki, *command) if command[0] != "show" else CliRunner().invoke(app, ["show", str(tmp_path / "nothing.pem")])
-    )
-    assert done.exit_code == 1
-    assert len(done.output.strip().splitlines()) == 1
-    assert "Traceback" not in done.output

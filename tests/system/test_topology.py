@@ -21,7 +21,6 @@ from geo.replication import (
 )
 from geo.replication.cli import app
 from geo.replication.model import Retention, Tenant
-from geo.replication.verification import observe
 from tests.geo.replication.plan_model import read_plan
 from tests.system.topology_parts import look
 from tests.waiting import wait_until

@@ -9,9 +9,7 @@ import pytest
 from gateway.access.broker_log import (
     BrokerLog,
     RefusedConnection,
-    RefusedPublication,
     refused_connection,
-    refused_publication,
 )
 
 BEGIN = "2026-11-23T15:05:25: "
@@ -73,25 +71,6 @@ def test_whoever_left_or_has_too_many_subscriptions_is_a_suspect_until_it_is_bac
 
 def denied(topic: str, *, sender: str = "zeta/bus-1", count: str = "") -> str:
     return f"{BEGIN}{count}Denied PUBLISH from {sender} (d0, q1, r0, m7, '{topic}', ... (8 bytes))"
-
-
-@pytest.mark.parametrize(
-    ("topic", "kind"),
-    [
-        ("waybill/1/acme/bus-1/batch", "batch"),
-        ("waybill/1/acme/bus-1/ack", "ack"),
-        ("waybill/1/acme/bus-1/config", "config"),
-        ("waybill/1/acme/bus-1/config-result", "config-result"),
-        ("waybill/1/zeta/bus-1/batch", "own-topic"),
-        ("waybill/1/zeta/bus-1/ack", "ack"),
-        ("it's, ... anything x3", "other"),
-        ("waybill/1/zeta/bus-1/batch', ... (8 bytes)) x3", "other"),
-    ],
-)
-def test_a_line_says_whose_publication_was_refused_and_what_it_would_have_been(topic: str, kind: str) -> None:
-    found = refused_publication(denied(topic))
-    assert found == RefusedPublication(BEGIN[:-2], "zeta/bus-1", kind, topic, 1)
-    assert refused_publication(denied(topic, count="x17 ")) == found._replace(times=17)
 
 
 @pytest.mark.parametrize("end", ["\u2028", "\x85", "\x0b", "\r"])
