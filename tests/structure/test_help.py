@@ -41,10 +41,6 @@ def test_what_stands_in_brackets_is_shown(name: str) -> None:
             assert words(bracketed) in shown, f"{name} {' '.join(path)} loses {bracketed}"
 
 
-def test_the_gateway_s_help_names_the_section_that_a_reload_reads() -> None:
-    assert "`[drain]`" in CliRunner().invoke(gateway, ["run", "--help"], terminal_width=200).output
-
-
 @pytest.mark.parametrize("name", APPS)
 def test_the_help_of_each_command_has_an_example_with_its_own_options(name: str) -> None:
     program, _, only = name.partition(" ")

@@ -11,7 +11,6 @@ from typing import NamedTuple, NoReturn
 
 import httpx
 import pytest
-from typer.testing import CliRunner
 
 from deploy.local import PulsarCluster
 from tests.identity.operators import operator, operators_file
@@ -20,7 +19,6 @@ from tests.system.access_region import AccessRegion, has_ended, new_root
 from tests.system.own_pulsar import own_pulsar
 from tests.waiting import PATIENCE, wait_until
 from waybill.identity.authority_folder import AuthorityFolder
-from waybill.identity.device_cli import app
 from waybill.identity.registry import DeviceEntry, resume, revoke, suspend
 from waybill.identity.registry_messages import devices_topic, signed_by
 from waybill.identity.registry_topic import RegistryPublisher
@@ -207,41 +205,3 @@ def test_a_registry_that_was_lost_is_written_again_by_the_daemons(
     wait_until(lambda: last.get("acme/kept") == "revoked", 20)
     reader.close()
     assert eu.is_refused(context)
-
-
-@pytest.fixture
-def device_command(
-    pulsar: PulsarCluster, regions: list[AccessRegion], operator_files: OperatorFiles, tmp_path: Path
-) -> Callable[..., tuple[int, str]]:
-    config = tmp_path / "operator.toml"
-    config.write_text(
-        f'service_url = "{pulsar.service_url}"\nadmin_url = "{pulsar.admin_url}"\nregions = ["eu", "us"]\n'
-        'tenants = ["acme", "zeta"]\n'
-        f'operators = "{operator_files.trusted}"\nkey = "{operator_files.key}"\n'
-    )
-
-    def run(*arguments: str) -> tuple[int, str]:
-        done = CliRunner().invoke(app, [*arguments, "--config", str(config)])
-        return done.exit_code, done.output
-
-    return run
-
-
-def test_an_operators_command_says_when_every_region_has_confirmed_and_what_was_done_before(
-    device_command: Callable[..., tuple[int, str]], regions: list[AccessRegion], tmp_path: Path
-) -> None:
-    eu, _ = regions
-    because = ("--reason", "as a test")
-    assert device_command("expect", "acme/cli", "--region", "eu", "--by-hand", *because)[0] == 0
-    session = eu.connect(eu.certificate("acme", "cli"))
-    code, said = device_command("revoke", "acme/cli", *because, "--wait", "20")
-    assert (code, "confirmed: eu, us" in said) == (0, True), said
-    assert has_ended(session)
-    assert device_command("revoke", "acme/cli", *because)[0] == 0, "it is so already"
-    token = tmp_path / "token"
-    assert device_command("replace", "acme/cli", "cli-2", "--token-file", str(token), *because)[0] == 0
-    assert token.stat().st_mode & 0o777 == 0o600
-    code, said = device_command("show", "acme/cli")
-    assert [word in said for word in ("revoked -> acme/cli-2", "version 3", "by anna", "as a test")] == [True] * 4
-    assert device_command("show", "acme/nobody")[0] == 3
-    assert device_command("sign", "acme/cli", "acme/cli-2", "--wait", "20")[0] == 0

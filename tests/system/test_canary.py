@@ -51,20 +51,3 @@ def test_each_watched_hop_becomes_green_and_the_others_are_not_watched(environme
     wait_until(lambda: 'waybill_canary_healthy{hop="table"} 1.0' in metrics_of(environment))
     text = metrics_of(environment)
     assert 'waybill_canary_healthy{hop="usage"}' not in text
-
-
-@pytest.mark.nightly
-def test_a_cut_link_is_red_at_the_centre_alone_and_green_again_when_it_is_healed(
-    environment: CanaryEnvironment, stack: LocalStack
-) -> None:
-    environment.wait_for("all hops are green", all_green, 180)
-    links = [stack.links["eu->hq"], stack.links["hq->eu"]]
-    try:
-        for link in links:
-            link.cut()
-        environment.wait_for("the centre is red", lambda status: status.of(HopColour.RED) == [Hop.CENTRE], 90)
-        assert CliRunner().invoke(app, ["status", "--config", str(environment.config)]).exit_code == 1
-    finally:
-        for link in links:
-            link.heal()
-    environment.wait_for("all hops are green", all_green, 180)

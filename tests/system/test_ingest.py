@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -94,14 +93,3 @@ def test_what_came_is_not_let_in_again_after_the_checkpoint_was_lost(centre: Ing
     centre.send(batch(4, 5))
     centre.ingest()
     assert centre.names() == [1, 2, 3, 4, 5]
-
-
-def test_the_same_name_with_other_content_goes_to_quarantine_once(centre: IngestCentre) -> None:
-    centre.send(batch(1, 2), batch(2, 3, word="y"))
-    centre.ingest()
-    centre.send(batch(2, word="y"))
-    centre.ingest()
-    assert centre.names() == [1, 2, 3]
-    (row,) = centre.settings.tables.rows("quarantine").to_pylist()
-    assert (row["cause"], row["device"], row["epoch"], row["seq"]) == ("conflict", "eu-0001", EPOCH, 2)
-    assert json.loads(row["detail"])["name"] == "y2"

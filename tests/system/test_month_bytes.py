@@ -121,17 +121,6 @@ def test_a_month_in_any_order_on_spark_and_in_an_object_store_is_billed_to_the_s
     assert billed(centre) == reference
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("seed", range(2, 8))
-def test_a_month_in_any_order_and_in_any_tasks_is_billed_to_the_same_bytes(
-    month: Month, reference: dict[str, list[str]], tmp_path: Path, seed: int
-) -> None:
-    dice = Random(seed)
-    centre = Centre(Lake(tmp_path), tasks=dice.randrange(1, 5), cluster=dice.choice(["hq", "dr"]))
-    bill(centre, month, dice)
-    assert billed(centre) == reference
-
-
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 8))])
 def test_however_late_whatever_comes_all_that_is_posted_is_what_is_owed_in_the_end(
     month: Month, reference: dict[str, list[str]], tmp_path: Path, seed: int
