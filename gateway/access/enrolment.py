@@ -258,7 +258,7 @@ class _Refuse(Exception):
 
 
 @dataclass(slots=True)
-class EnrolmentDesk:
+class EnrolmentCore:
     """Takes requests in, gives effects out, in the order in which they are to be done. Used by one thread.
 
     `outcomes` counts what became of the requests: `enrolled`, `renewed`, `repeated`, `unanswered`, or the reason of
@@ -280,11 +280,11 @@ class EnrolmentDesk:
     ) -> list[EnrolmentEffect]:
         """A request of whom the broker knows as `sender` came; `now_s` is a monotonic clock.
 
-        `is_factory`: it came by the door of factory certificates, whose authority may sign any name.
+        `is_factory`: it came by the listener of factory certificates, whose authority may sign any name.
         """
         nonce = ""
         try:
-            # By another door it is another sender.
+            # By another listener it is another sender.
             self._bound(self.rates.try_sender(f"{FACTORY_MOUNT}{sender}" if is_factory else sender, now_s))
             try:
                 request = decode_enrolment_request(payload)

@@ -23,7 +23,7 @@ from gateway.access.access_key import AccessKey
 from gateway.access.broker import BrokerProcess, drawn_secret, reload_broker, running_broker
 from gateway.access.config import AccessSettings
 from gateway.access.enrolment import (
-    EnrolmentDesk,
+    EnrolmentCore,
     EnrolmentEffect,
     EnrolmentRates,
     EnrolmentRules,
@@ -166,7 +166,7 @@ Answer = Callable[[str, bytes], None]
 """Publishes an answer for a sender, where its request came; lost without a connection: who asks, asks again."""
 
 
-class EnrolmentDoor:
+class EnrolmentConnection:
     """A connection that is made again and again. Driven by one thread: `socket` is what to select on.
 
     Requests that come while it is away are asked again by who sent them, so no session is kept.
@@ -269,7 +269,7 @@ class EnrolmentDoor:
             self._on_request(partial(self._answer, mount), sender, message.payload, bool(mount))
 
 
-# The thread that enrols and renews: requests from two brokers to the desk, and what the desk wants done, in order.
+# The thread that enrols and renews: requests from two brokers to the core, and what the core wants done, in order.
 
 _TURN_S = 0.2
 _READ_BACK_TURN_S = 0.005
@@ -286,7 +286,7 @@ class EnrolmentService:
 
     def __init__(
         self,
-        desk: EnrolmentDesk,
+        core: EnrolmentCore,
         publish: Callable[[DeviceEntry], None],
         is_taken: Callable[[DeviceEntry], bool] = lambda _: True,
         *,
@@ -295,14 +295,14 @@ class EnrolmentService:
         devices: BrokerSettings,
     ) -> None:
         """`claims`: the enrolment broker, as the user of these settings; `devices`: the devices' own, as `name`."""
-        self._desk, self._publish, self._is_taken = desk, publish, is_taken
-        # As many as the desk lets be under way.
+        self._core, self._publish, self._is_taken = core, publish, is_taken
+        # As many as the core lets be under way.
         self._published: list[tuple[Answer, DeviceEntry]] = []
         of_claims, of_devices = enrolment_filters(EnrolmentChannel.REQUEST)
         user, topics = claims.username or name, (of_claims, f"{FACTORY_MOUNT}{of_claims}")
-        self._doors = (
-            EnrolmentDoor(claims, user, topics, self._on_request),
-            EnrolmentDoor(devices, name, (of_devices,), self._on_request),
+        self._connections = (
+            EnrolmentConnection(claims, user, topics, self._on_request),
+            EnrolmentConnection(devices, name, (of_devices,), self._on_request),
         )
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="enrolment", daemon=True)
@@ -326,28 +326,34 @@ class EnrolmentService:
     @property
     def problems(self) -> list[str]:
         """What is wrong now."""
-        return [problem for problem in (self.problem, *(door.problem for door in self._doors)) if problem]
+        return [
+            problem for problem in (self.problem, *(connection.problem for connection in self._connections)) if problem
+        ]
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            sockets = [door.socket for door in self._doors if door.socket is not None]
-            writers = [door.socket for door in self._doors if door.socket is not None and door.wants_write]
+            sockets = [connection.socket for connection in self._connections if connection.socket is not None]
+            writers = [
+                connection.socket
+                for connection in self._connections
+                if connection.socket is not None and connection.wants_write
+            ]
             # Both at once: neither broker has to wait for the other one's silence.
             wait_s = _READ_BACK_TURN_S if self._published else _TURN_S
             if sockets:
                 select.select(sockets, writers, [], wait_s)
             else:
                 self._stop.wait(wait_s)
-            for door in self._doors:
-                door.turn(time.monotonic())
+            for connection in self._connections:
+                connection.turn(time.monotonic())
             self._answer_taken()
-        for door in self._doors:
-            door.close()
+        for connection in self._connections:
+            connection.close()
 
     def _on_request(self, answer: Answer, sender: str, payload: bytes, is_factory: bool) -> None:
         try:
             now, now_s = datetime.now(UTC), time.monotonic()
-            effects = self._desk.on_request(sender, payload, now=now, now_s=now_s, is_factory=is_factory)
+            effects = self._core.on_request(sender, payload, now=now, now_s=now_s, is_factory=is_factory)
             self._perform(answer, effects)
         except Exception as error:  # noqa: BLE001 - one request must not end the enrolment of all others
             _LOG.error("a request for a certificate cannot be handled", sender=sender, problem=repr(error))
@@ -380,12 +386,12 @@ class EnrolmentService:
             return self._not_taken(entry, error)
         self.problem = ""
         _LOG.info("certificate given", device=entry.name, by=entry.reason, version=entry.version)
-        return self._desk.on_persisted(entry.name, now=datetime.now(UTC))
+        return self._core.on_persisted(entry.name, now=datetime.now(UTC))
 
     def _not_taken(self, entry: DeviceEntry, error: EntryNotTaken) -> list[EnrolmentEffect]:
         self.problem = str(error)
         _LOG.error("no certificate is given", device=entry.name, problem=self.problem)
-        return self._desk.on_not_taken(entry.name, self.problem, now=datetime.now(UTC))
+        return self._core.on_not_taken(entry.name, self.problem, now=datetime.now(UTC))
 
     def _is_published(self, entry: DeviceEntry) -> bool:
         backoff = Backoff(0.2, 10.0, random.random)
@@ -441,13 +447,13 @@ class RegionEnrolment:
         rules = EnrolmentRules(
             region=region, issuer=authority.authority.name, lifetime=timedelta(days=settings.certificate_days)
         )
-        self._desk = EnrolmentDesk(rules, devices, authority, EnrolmentRates(settings.rates), self._check)
+        self._core = EnrolmentCore(rules, devices, authority, EnrolmentRates(settings.rates), self._check)
         publisher = RegistryPublisher(registry.service_url, registry.access, sign=key.sign_entry, clock=clock)
         self._publisher = EnrolmentPublisher(publisher, devices, monotonic)
         self.topics_held = publisher.topics_held
         """How often another producer had the topic of an entry for itself, by topic."""
         self._service = EnrolmentService(
-            self._desk,
+            self._core,
             self._publisher.publish,
             self._publisher.is_taken,
             name=principal(PrincipalKind.ACCESS, region),
@@ -461,13 +467,13 @@ class RegionEnrolment:
 
     @property
     def outcomes(self) -> Counter[str]:
-        """What became of the requests, see EnrolmentDesk."""
-        return self._desk.outcomes.copy()
+        """What became of the requests, see EnrolmentCore."""
+        return self._core.outcomes.copy()
 
     @property
     def refusals(self) -> list[RefusedRequest]:
         """The last requests that were refused, the newest one last."""
-        return list(self._desk.refusals)
+        return list(self._core.refusals)
 
     @property
     def problems(self) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from deploy.local import EnrolmentBroker, EnrolmentBrokerFiles, MosquittoBroker, MosquittoSecurity, TlsFiles
 from gateway.access.enrolment import (
-    EnrolmentDesk,
+    EnrolmentCore,
     EnrolmentRates,
     EnrolmentRateSettings,
     EnrolmentRules,
@@ -89,7 +89,7 @@ class EnrolmentRegion:
             self.book.put(entry)
         rules = EnrolmentRules(region="eu", issuer=self.authority.authority.name, lifetime=self.lifetime)
         rates = EnrolmentRates(EnrolmentRateSettings(sender_burst=1000, tenant_burst=1000))
-        self.desk = EnrolmentDesk(rules, self.book, self.authority, rates, lambda _, __: None)
+        self.desk = EnrolmentCore(rules, self.book, self.authority, rates, lambda _, __: None)
         own = self.files("access@eu")
         tls = TlsSettings(ca=self.root, certificate=own.certificate, key=own.key)
         claims = BrokerSettings(

@@ -21,7 +21,7 @@ from deploy.local import LocalAuthority, TlsFiles
 from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.uplink.mqtt import MqttUplink
 from gateway.access.broker_log import BrokerLog
-from gateway.access.enrolment_service import EnrolmentDoor
+from gateway.access.enrolment_service import EnrolmentConnection
 from gateway.mqtt_connection import MqttConnection
 from tests.gateway.strategies import settings as gateway_settings
 from tests.system.regional_broker import RegionalBroker
@@ -224,7 +224,7 @@ def parties(broker: RegionalBroker) -> Iterator[Callable[[], Callable[[], None]]
         return subscribed_gateway(broker, lambda _: None).disconnect
 
     def daemon() -> Callable[[], None]:
-        door = EnrolmentDoor(
+        door = EnrolmentConnection(
             BrokerSettings.model_validate(certified(broker, "access@eu")), "access@eu", ("t",), lambda *_: None
         )
         while not door.is_open:

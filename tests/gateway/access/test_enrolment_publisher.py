@@ -9,7 +9,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from gateway.access.enrolment import EnrolmentDesk, PublishEntry, SendAnswer
+from gateway.access.enrolment import EnrolmentCore, PublishEntry, SendAnswer
 from gateway.access.enrolment_service import EnrolmentPublisher, EnrolmentService
 from gateway.errors import EntryNotTaken
 from tests.gateway.access.known_devices import KnownDevices
@@ -89,10 +89,10 @@ ANSWERED: list[str] = []
 def test_who_is_not_read_back_keeps_nobody_else_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = {device: enrol(expected(device=device), CERTIFICATE, CHANGE) for device in ("stuck", "bus-1", "bus-2")}
     names = {entry.name: entry for entry in entries.values()}
-    desk = create_autospec(EnrolmentDesk, instance=True)
+    desk = create_autospec(EnrolmentCore, instance=True)
     desk.on_request.side_effect = lambda sender, *_, **__: [PublishEntry(names[sender])]
     desk.on_persisted.side_effect = lambda name, **_: [SendAnswer(name, b"granted")]
-    monkeypatch.setattr("gateway.access.enrolment_service.EnrolmentDoor", Door)
+    monkeypatch.setattr("gateway.access.enrolment_service.EnrolmentConnection", Door)
     monkeypatch.setattr(Door, "asks", tuple(names))
     ANSWERED.clear()
     is_released = threading.Event()
@@ -113,11 +113,11 @@ def test_a_tenant_whose_topic_takes_nothing_is_refused_and_keeps_nobody_else_wai
 ) -> None:
     stuck, other = (enrol(expected(device=device), CERTIFICATE, CHANGE) for device in ("stuck", "bus-1"))
     names = {entry.name: entry for entry in (stuck, other)}
-    desk = create_autospec(EnrolmentDesk, instance=True)
+    desk = create_autospec(EnrolmentCore, instance=True)
     desk.on_request.side_effect = lambda sender, *_, **__: [PublishEntry(names[sender])]
     desk.on_persisted.side_effect = lambda name, **_: [SendAnswer(name, b"granted")]
     desk.on_not_taken.side_effect = lambda name, why, **_: [SendAnswer(f"{name}: {why}", b"refused")]
-    monkeypatch.setattr("gateway.access.enrolment_service.EnrolmentDoor", Door)
+    monkeypatch.setattr("gateway.access.enrolment_service.EnrolmentConnection", Door)
     monkeypatch.setattr(Door, "asks", tuple(names))
     ANSWERED.clear()
     registry = Registry()

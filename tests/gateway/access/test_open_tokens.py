@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from gateway.access.enrolment import REPEAT_WITHIN, OpenTokens
-from tests.gateway.access.test_enrolment_desk import CLAIM, HASH, NOW, World, expected
+from tests.gateway.access.test_enrolment_core import CLAIM, HASH, NOW, World, expected
 from waybill.identity.registry import Claim, DeviceChange, DeviceEntry, revoke
 
 CHANGE = DeviceChange(NOW, "ana", "stolen")

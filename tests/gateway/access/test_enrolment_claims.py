@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.access.enrolment import EnrolmentRates, EnrolmentRateSettings
-from tests.gateway.access.test_enrolment_desk import CLAIM, NOW, World, expected, granted, refusal
+from tests.gateway.access.test_enrolment_core import CLAIM, NOW, World, expected, granted, refusal
 from waybill.identity.enrolment import RefusedBecause
 from waybill.identity.registry import Beginning, Claim, DeviceChange, DeviceEntry, expect, move, revoke
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gateway.access.enrolment import (
     MAX_VALID_CERTIFICATES,
     REPEAT_WITHIN,
-    EnrolmentDesk,
+    EnrolmentCore,
     EnrolmentEffect,
     EnrolmentRates,
     EnrolmentRateSettings,
@@ -112,7 +112,7 @@ class World:
         self.registry.catch_up()
         rules = EnrolmentRules(region="eu", issuer=AUTHORITY.name, lifetime=timedelta(days=30))
         rates = EnrolmentRates(EnrolmentRateSettings(requests_per_s=1000, tenant_burst=1000, sender_burst=1000))
-        self.desk = EnrolmentDesk(rules, self.registry, self.signer, rates, self.check_right)
+        self.desk = EnrolmentCore(rules, self.registry, self.signer, rates, self.check_right)
 
     def check_right(self, entry: DeviceEntry, now: datetime) -> None:
         if self.key_ends is not None and now >= self.key_ends:
