@@ -110,6 +110,7 @@ def current_state(agent: Agent) -> dict[str, Any]:
         "local_broker": intake.connected,
         "vehicle_broker": intake.broker_watch.state(time.monotonic()),
         "unreadable": agent.intake.unreadable.rows(),
+        "meant_members": dict(agent.intake.unreadable.meant_members),
         "messages_readable": agent.intake.unreadable.state(time.monotonic()) not in UNHEALTHY,
         "vehicle_broker_dropped": intake.broker_watch.dropped,
         "region": drain.health.connected_region,

@@ -35,6 +35,7 @@ _APART = {
     "classes",
     "counters",
     "malformed",
+    "meant_members",
     "not_recorded",
     "unknown_members",
     "unusable_members",
@@ -62,6 +63,8 @@ def print_status(state: dict[str, Any]) -> None:
     if state["running"] and "uptime_s" not in state:
         console.print("the agent's endpoint does not answer: connections and counters are unknown")
     _print_unreadable(console, state.get("unreadable", []))
+    for name, member in state.get("meant_members", {}).items():
+        console.print(f"`{escape(name)}` of messages is ignored: did you mean `{member}`?", highlight=False)
     held = state.get("held_back", {})
     table = _table("class", "batches", "records", "bytes", "held back by")
     for name, one in state["classes"].items():

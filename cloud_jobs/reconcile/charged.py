@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -55,14 +56,16 @@ MAX_REASONS: Final = 3
 """So many reasons of a closing are named."""
 
 
-def _unsettled(closing: Closing, current: CurrentContracts, other_fences: str | None) -> Iterator[Comparison]:
+def _unsettled(
+    closing: Closing, current: CurrentContracts, other_fences: Callable[[], str | None]
+) -> Iterator[Comparison]:
     """Of a closing that could not be posted, or of which a new one would not be final: unknown, and why."""
     reasons = [fault] if (fault := current.fault(closing)) else []
     decide = "" if closing.outcome is ClosingState.FINAL else "`waybill decisions close-device`, then "
     if closing.outcome is not ClosingState.FINAL:
         reasons.append(f"{closing.outcome.value}: {'; '.join(closing.reasons[:MAX_REASONS])}")
-    elif other_fences is not None:
-        reasons.append(f"{other_fences}, run `cloud-jobs usage`")
+    elif current.fences_are_newer(closing.snapshot) and (fault := other_fences()) is not None:
+        reasons.append(f"{fault}, run `cloud-jobs usage`")
     if reasons:
         note = f"{'; '.join(reasons)}; {decide}`waybill bill close` it again"
         yield Comparison(Station.RATED, "closing", closing.key.payer, None, None, note)
@@ -90,7 +93,9 @@ def compare_charges(
 
     Raises LakeError, StoreUnavailable.
     """
-    current, other_fences = CurrentContracts(register.lake, snapshot), closing_fences(register.lake, snapshot).open_end
+    current = CurrentContracts(register.lake, snapshot)
+    # reads each fence there is, so it is asked for once and only where one is new
+    other_fences = cache(lambda: closing_fences(register.lake, snapshot).open_end)
     by_payer: dict[str, Counter[_Used]] = defaultdict(Counter)
     for (payer, account, meter, zone), quantity in owed.items():
         by_payer[payer][_Used(account, meter, zone)] += quantity

@@ -20,6 +20,8 @@ import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -62,6 +64,7 @@ NOTHING: Final = "nothing of the contract"
 UNHEALTHY: Final = {NONE, NOTHING}
 FOREIGN_MESSAGES: Final = 100
 """So many on other topics before the first on one of the contract are `NOTHING`."""
+MAX_MEANT: Final = 16
 _LOOKED_AT_BYTES: Final = 4096
 _MEMBER: Final = re.compile(r'"([A-Za-z_]{1,32})"\s*:')
 _PARAMETER: Final = re.compile(r"(?:^|[?&])([A-Za-z_]{1,32})=")
@@ -97,6 +100,8 @@ class UnreadableMessages:
         self._logged_at_s: dict[str, float] = {}
         self._foreign = 0
         self._has_contract = False
+        self.meant_members: dict[str, str] = {}
+        """Names that messages have in the place of an optional member of the contract, with that member. Bounded."""
 
     def add(self, topic: str, reason: str, payload: bytes, now_s: float, detail: str = "") -> None:
         """One more. Of each reason one line a minute is logged, without the payload: it may say where somebody is."""
@@ -117,6 +122,20 @@ class UnreadableMessages:
                 reason=reason,
                 messages=kind.messages,
                 looks_like=kind.looks_like,
+            )
+
+    def add_meant(self, topic: str, name: str, member: str, now_s: float) -> None:
+        """A message was read without a member that it has under another name; logged as those that cannot be read."""
+        name = _printable(name)
+        if name not in self.meant_members and len(self.meant_members) >= MAX_MEANT:
+            return
+        self.meant_members[name] = member
+        if self._may_log(f"`{name}`", now_s):
+            log.warning(
+                "a member of messages is ignored, as the contract does not have it: see `edge-agent status`",
+                topic=_printable(topic),
+                member=name,
+                did_you_mean=member,
             )
 
     def _count_foreign(self, topic: str, now_s: float) -> None:
@@ -202,14 +221,18 @@ _OPTIONAL = {
 _ROUNDED_FULL_CIRCLE_DEG = 360.5
 """A heading up to here is a full circle that was rounded; a greater one is a device's mark for *unknown*."""
 _MAX_EXACT_INTEGER = 1 << 53
+_COMPARED_NAMES, _COMPARED_CHARACTERS = 16, 40
+"""Of a message, the members whose names are compared with those of the contract."""
+_SLIP, _ABBREVIATION = 0.7, 0.5
+"""How like a name has to be: one that a message has beside all it needs, and one in the place of what it lacks."""
 
 
 class Parsed(NamedTuple):
     """One record of a message: a body, its device time (None: the message has none), and why it is raw (or "").
 
     `payload`: what of the message is this record. `unknown`, `unusable`: names of members that were left out, because
-    the contract does not have them, and because their values cannot be used.
-    `detail`: which member makes the message raw, where that is known.
+    the contract does not have them, and because their values cannot be used. `meant`: unknown names, each with the
+    absent optional member that it is like. `detail`: which member makes the message raw, where that is known.
     """
 
     body: Body
@@ -218,6 +241,7 @@ class Parsed(NamedTuple):
     payload: bytes
     unknown: tuple[str, ...] = ()
     unusable: tuple[str, ...] = ()
+    meant: tuple[tuple[str, str], ...] = ()
     detail: str = ""
 
 
@@ -272,13 +296,33 @@ def _parsed(contract_topic: str, message: Any, payload: bytes) -> Parsed:
     try:
         body = read(message, unusable)
     except KeyError as error:
-        raise _MalformedMessage("wrong-fields", f"`{error.args[0]}` is missing") from error
+        raise _MalformedMessage("wrong-fields", _missing(error.args[0], message, members)) from error
     except ValidationError as error:
         raise _MalformedMessage("wrong-fields", f"`{error.errors()[0]['loc'][0]}` cannot be used") from error
     if message.get("time") is None:
-        raise _MalformedMessage("no-time", "" if "time" in message else "`time` is missing")
+        raise _MalformedMessage("no-time", "" if "time" in message else _missing("time", message, members))
     unknown = () if message.keys() <= members else tuple(message.keys() - members)
-    return Parsed(body, _device_time_us(message["time"]), "", payload, unknown, tuple(unusable))
+    like = ((name, _like(name[:_COMPARED_CHARACTERS], members)) for name in unknown[:_COMPARED_NAMES])
+    meant = tuple((name, member) for name, member in like if member and member not in message)
+    return Parsed(body, _device_time_us(message["time"]), "", payload, unknown, tuple(unusable), meant)
+
+
+@lru_cache(maxsize=256)
+def _like(name: str, members: frozenset[str]) -> str:
+    """The member of the contract that a name is like, also without its unit, as `speed`; "" for none."""
+    names = {member.rpartition("_")[0] or member: member for member in members}
+    name = name.casefold()
+    stem = name.rpartition("_")[0]
+    near = [stem] if stem in names else get_close_matches(name, [*names, *members], 1, _SLIP)
+    return names.get(near[0], near[0]) if near else ""
+
+
+def _missing(member: str, message: dict[str, Any], members: frozenset[str]) -> str:
+    unknown = [name[:_COMPARED_CHARACTERS] for name in message if name not in members][:_COMPARED_NAMES]
+    # `altitude` is like `latitude`, and more like `altitude_m`
+    names = {name.casefold(): name for name in unknown if _like(name, members) in {"", member}}
+    near = get_close_matches(member, names, 1, _ABBREVIATION)
+    return f"`{member}` is missing" + (f"; is `{names[near[0]]}` meant?" if near else "")
 
 
 def _raw(topic: str, payload: bytes, malformed: str, detail: str = "") -> Parsed:

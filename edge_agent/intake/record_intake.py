@@ -361,6 +361,8 @@ class Intake:
                 self.unreadable.readable_at_s = now_s
             if one.unknown or one.unusable:
                 self._count_left_out(one)
+            for name, member in one.meant:
+                self.unreadable.add_meant(message.topic, name, member, now_s)
             time_us = _within_wire(wall_us) if one.device_time_us is None else one.device_time_us
             pending = PendingRecord(
                 index,

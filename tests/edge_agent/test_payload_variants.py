@@ -239,6 +239,23 @@ def test_a_variant_is_read_for_what_it_says_or_carried_as_it_came_with_the_reaso
     assert tuple(sorted(records[0].unknown + records[0].unusable)) == variant.left_out
 
 
+@pytest.mark.parametrize(
+    ("more", "meant"),
+    [
+        (',"accuracy":4,"speed":12.2', {"accuracy": "accuracy_m", "speed": "speed_mps"}),
+        (',"gps_accuracy":4,"Altitude":9', {"gps_accuracy": "accuracy_m", "Altitude": "altitude_m"}),
+        (',"bearing":4,"speed_kmh":9', {"bearing": "heading_deg", "speed_kmh": "speed_mps"}),
+        (',"speed":12.2,"speed_mps":12.2', {}),
+        (',"hdop":0.9,"satellites":8,"battery":81,"fix":1,"latitude_dm":5333.0', {}),
+    ],
+)
+def test_a_member_that_is_nearly_one_of_the_contract_is_named_and_others_are_not(
+    more: str, meant: dict[str, str]
+) -> None:
+    (record,) = parse_message("vehicle/position", fix(more))
+    assert (record.malformed, dict(record.meant)) == ("", meant)
+
+
 json_values = st.none() | st.booleans() | st.integers(-1000, 1000) | st.floats(-1e9, 1e9) | st.text(max_size=9)
 
 

@@ -61,6 +61,10 @@ class CurrentContracts:
         """Whether contracts were published since a snapshot, or may have been, as nobody knows it any more."""
         return self._commit_of.get(snapshot, 0) < self._newest_commit
 
+    def fences_are_newer(self, snapshot: int) -> bool:
+        """Whether a fence was published since a snapshot, or may have been."""
+        return self._commit_of.get(snapshot, 0) < self._newest_fence
+
     def contract(self, payer: str, days: Days) -> PayerContract | BillingError:
         """The contract of a payer, or why there is none."""
         return agreed_with(self._contracts, payer, days)
@@ -87,7 +91,15 @@ class CurrentContracts:
 
     @cached_property
     def _newest_commit(self) -> int:
-        where = [("kind", "in", [*MODEL_OF]), *self._known]
+        return self._newest_of([*MODEL_OF])
+
+    @cached_property
+    def _newest_fence(self) -> int:
+        return self._newest_of(["fence"])
+
+    def _newest_of(self, kinds: list[str]) -> int:
+        """The newest commit with a publication of these kinds; 0: none."""
+        where = [("kind", "in", kinds), *self._known]
         return pc.max(self._lake.rows("reference", ["commit_number"], where=where)["commit_number"]).as_py() or 0
 
     @cached_property
