@@ -18,7 +18,7 @@ import structlog
 from deploy.canary.checks import agent_settings, settings_toml
 from deploy.canary.config import LAKE_HOPS, CanarySettings, Hop, WatchedCluster
 from deploy.canary.errors import CanaryError, NotLookedAt, ProbeCut
-from deploy.canary.lake_observers import EventObserver, MoneyObserver, RecordsObserver
+from deploy.canary.lake_observers import MoneyObserver, RecordsObserver
 from deploy.canary.ledger import HopColour
 from deploy.canary.probes import SentProbes, publish_probe
 from deploy.canary.watch import (
@@ -31,8 +31,6 @@ from deploy.canary.watch import (
     records_of_batch,
 )
 from deploy.local import DaemonProcess, MosquittoBroker, MosquittoSettings, PortBook, Server
-from edge_agent.config import AgentSettings
-from edge_agent.inspection import read_status
 from geo.alerts import MalformedAlert, decode_alert
 from waybill.daemon.backoff import Backoff
 from waybill.daemon.durable_file import replace_durably
@@ -40,34 +38,6 @@ from waybill.daemon.status_reader import StatusUnavailable, fetch_status
 from waybill.daemon.status_server import HttpAnswer, Routes, StatusServer, json_answer, metrics_answer
 from waybill.pulsar.pulsar_client import open_pulsar_client
 from waybill.record import WireError
-
-# The observer of the vehicle's own agent: which records it has the acknowledgement of.
-
-
-class AgentObserver(Observer):
-    """Looks into the agent's buffer, from which a record goes when the region has acknowledged it."""
-
-    hops = (Hop.ACKNOWLEDGED,)
-    every_s = 0.5
-
-    def __init__(self, watch: CanaryWatch, agent: AgentSettings) -> None:
-        self._watch, self._agent = watch, agent
-
-    def look(self) -> None:
-        """See Observer. Raises StoreError."""
-        waiting = self._watch.waiting(Hop.ACKNOWLEDGED)
-        # nobody asks the agent for nothing, twice a second
-        if not waiting:
-            return
-        status = read_status(self._agent)
-        # Each probe is followed by a pause, in which nothing waits: then all up to the head is acknowledged.
-        if status["depth_records"]:
-            return
-        for number in waiting:
-            ids = self._watch.record_ids(number)
-            held = [item for item, (epoch, seq) in ids.items() if epoch == status["epoch"] and seq <= status["head"]]
-            self._watch.show(number, Hop.ACKNOWLEDGED, held)
-
 
 # The driver: sends a probe at the beginning of each period, and keeps what it sent.
 
@@ -375,7 +345,7 @@ def run_canary(settings: CanarySettings, stop: threading.Event) -> None:
         held.enter_context(_status(settings, watch))
         held.callback(vehicle.stop)
         vehicle.start()
-        observers = [ObserverThread(one, watch, stop) for one in _observers(watch, vehicle, sent)]
+        observers = [ObserverThread(one, watch, stop) for one in _observers(watch, sent)]
         publish = partial(publish_probe, watch.script, settings.device, port=vehicle.broker_port, stop=stop)
         driving = threading.Thread(
             target=_drive,
@@ -423,7 +393,7 @@ def _awaited(watch: CanaryWatch, vehicle: CanaryVehicle, topics: Collection[Hop]
     return f"the topic of {', '.join(unread)} is read" if unread else ""
 
 
-def _observers(watch: CanaryWatch, vehicle: CanaryVehicle, sent: SentProbes) -> Iterator[Observer]:
+def _observers(watch: CanaryWatch, sent: SentProbes) -> Iterator[Observer]:
     """What looks at the hops that are watched."""
     settings, watched = watch.settings, {*watch.settings.watched}
     if settings.regional is not None and Hop.REGION in watched:
@@ -432,13 +402,9 @@ def _observers(watch: CanaryWatch, vehicle: CanaryVehicle, sent: SentProbes) -> 
         yield BatchObserver(watch, Hop.CENTRE, settings.centre)
     if settings.centre is not None and Hop.ALERT in watched:
         yield AlertObserver(watch, settings.centre)
-    if Hop.ACKNOWLEDGED in watched:
-        yield AgentObserver(watch, vehicle.settings)
     if watched & LAKE_HOPS:
         # the hops behind them need what they see
         yield RecordsObserver(watch)
-    if Hop.EVENT in watched:
-        yield EventObserver(watch)
     if watched & {Hop.USAGE, Hop.RATED}:
         yield MoneyObserver(watch, sent)
 
