@@ -20,8 +20,8 @@ from benchmarks.billing.explaining import invoiced
 from benchmarks.billing.lakes import FleetSize, billable_lake
 from benchmarks.billing.processes import ran
 from benchmarks.centre.lakes import new_lake, unsynced
-from benchmarks.centre.table import Figure
-from cloud_jobs.billing.register.operations import commit_to
+from benchmarks.harness import Figure
+from cloud_jobs.billing.register.operations import commit_made
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.tables import Lake
@@ -52,7 +52,6 @@ class _Month(NamedTuple):
 
 
 def rows(folder: Path, payers: int, months: int) -> Iterator[Figure]:
-    """Seconds of `show` and `list` from the start of their processes."""
     place = folder / "one"
     real, full = billable_lake(place, FleetSize(payers=1, devices=10, rows=30)), new_lake(folder / "register")
     invoiced(real, against_records=False)
@@ -88,7 +87,7 @@ def _add_month(real: Lake, full: Lake, table: str, month: _Month) -> None:
     each = own if month.at == 0 else own.slice(0, 1)
     at_once = _IN_FILE.get(table, month.payers)
 
-    def files(*_: object) -> list[DataFile]:
+    def files(_: int) -> list[DataFile]:
         written: list[DataFile] = []
         for begin in range(0, month.payers, at_once):
             # the first of the first month is the real one
@@ -98,11 +97,10 @@ def _add_month(real: Lake, full: Lake, table: str, month: _Month) -> None:
             written += write_data_files(full.files(table), made, datetime.now(UTC), table=table)
         return written
 
-    commit_to(full, table, files)
+    commit_made(full, table, files)
 
 
 def _of_payers(each: pa.Table, table: str, at: Any, month: _Month) -> pa.Table:
-    """The same rows of each of some payers."""
     counters = at + month.at * month.payers + 1
     names, numbers = [f"payer-{one:06}" for one in at], [f"WB-EU-{one:08}" for one in counters]
     bits = np.random.default_rng((*counters[:1], each.num_rows)).bytes(32 * len(at) * each.num_rows).hex()

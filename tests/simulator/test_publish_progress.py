@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from paho.mqtt import client as mqtt
 
 from simulator import BrokerAddress, Progress, PublishSettings, VehicleMessage, publish
@@ -31,8 +30,6 @@ class TakesAll:
         """There is no session."""
 
     loop_stop = disconnect
-
-
 
 
 def messages(*offsets_s: float) -> list[VehicleMessage]:

@@ -140,8 +140,6 @@ def test_a_probe_that_comes_through_is_green_with_its_money_and_one_that_does_no
     assert CanaryStatus.model_validate_json(said.model_dump_json(), strict=False) == said
 
 
-
-
 def test_a_canary_that_has_seen_nothing_yet_does_not_say_that_it_is_healthy(tmp_path: Path) -> None:
     now = [1_000_000_000.0]
     watch = CanaryWatch(canary_settings(tmp_path, watched=["region"]), lambda: now[0])
