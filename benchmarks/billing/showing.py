@@ -21,7 +21,7 @@ from benchmarks.billing.lakes import FleetSize, billable_lake
 from benchmarks.billing.processes import ran
 from benchmarks.centre.lakes import new_lake, unsynced
 from benchmarks.harness import Figure
-from cloud_jobs.billing.register.operations import commit_made
+from cloud_jobs.billing.register.operations import commit_to
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.tables import Lake
@@ -87,7 +87,7 @@ def _add_month(real: Lake, full: Lake, table: str, month: _Month) -> None:
     each = own if month.at == 0 else own.slice(0, 1)
     at_once = _IN_FILE.get(table, month.payers)
 
-    def files(_: int) -> list[DataFile]:
+    def files(*_: object) -> list[DataFile]:
         written: list[DataFile] = []
         for begin in range(0, month.payers, at_once):
             # the first of the first month is the real one
@@ -97,7 +97,7 @@ def _add_month(real: Lake, full: Lake, table: str, month: _Month) -> None:
             written += write_data_files(full.files(table), made, datetime.now(UTC), table=table)
         return written
 
-    commit_made(full, table, files)
+    commit_to(full, table, files)
 
 
 def _of_payers(each: pa.Table, table: str, at: Any, month: _Month) -> pa.Table:
