@@ -87,7 +87,6 @@ class DrivingFleet:
         self._random = random
 
     def drive(self) -> None:
-        """On by one step."""
         self.heading += self._random.normal(0.0, 0.1, DEVICES)
         metres = self.speed_mps * STEP_S
         self.lat += metres * np.cos(self.heading) / _DEGREE_M
@@ -95,7 +94,6 @@ class DrivingFleet:
 
 
 def fences(random: np.random.Generator, towns: Floats) -> list[Fence]:
-    """Polygons of eight corners, some 300 m wide, most of them in towns."""
     import shapely  # noqa: PLC0415 - once
 
     town = random.integers(0, len(towns), FENCES)
@@ -153,7 +151,6 @@ def _rate_of_messages(rules: AlertRules, fleet: DrivingFleet, in_a_message: int,
 
 
 def _batches(fleet: DrivingFleet, in_a_message: int, seq: int, begun_ms: int) -> list[_Message]:
-    """A batch of each device, in any order."""
     driven = []
     for _ in range(in_a_message):
         fleet.drive()
@@ -211,7 +208,6 @@ def _met(rate: float) -> str:
 
 
 def main() -> bool:
-    """Prints what was measured; whether the limits are kept."""
     found = measure()
     memory = "met" if found.mib < TARGET_MIB else "NOT met"
     print(f"one evaluation, {FENCES:,} fences, {DEVICES:,} devices, {PARKED:.0%} of them parked")

@@ -17,11 +17,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from benchmarks.alerts.arrivals import AlertReader, ReadAlert
 from benchmarks.alerts.path import FIXES_PER_S
-from benchmarks.alerts.servers import CENTRE, RECORDS_PER_BATCH, REGION, AlertServers, alert_servers, say
-from benchmarks.alerts.undisturbed import undisturbed
-from benchmarks.folders import benchmark_folder
+from benchmarks.alerts.servers import (
+    CENTRE,
+    RECORDS_PER_BATCH,
+    REGION,
+    AlertReader,
+    AlertServers,
+    ReadAlert,
+    alert_servers,
+    say,
+    undisturbed,
+)
+from benchmarks.harness import benchmark_folder
 
 BEFORE_S: Final = 15.0
 AFTER_S: Final = 15.0
@@ -55,12 +63,10 @@ class FailoverFigures:
 
     @property
     def holds(self) -> bool:
-        """Whether the limits are kept."""
         return self.silent_s < MOST_S and self.taken == PARTITIONS and not (self.missing or self.missing_at_centre)
 
     @property
     def rebuilt_fixes_per_s(self) -> float:
-        """How fast the state was made."""
         return self.rebuilt_messages * RECORDS_PER_BATCH / self.rebuilt_s
 
     def rebuild_of_s(self, rewind_s: float) -> float:
@@ -69,7 +75,6 @@ class FailoverFigures:
 
 
 def measure(fixes_per_s: int = FIXES_PER_S) -> FailoverFigures:
-    """All of it: about two minutes."""
     with benchmark_folder("failover") as folder, alert_servers(folder, 2, 0) as servers:
         with (
             AlertReader(servers.stack, REGION) as region,
@@ -147,14 +152,12 @@ def silent_s(arrivals: Iterable[ReadAlert], killed_s: float) -> float:
 
 
 def main() -> bool:
-    """Prints what was measured; whether the limits are kept."""
     found = measure()
     print(report(found), flush=True)
     return found.holds
 
 
 def report(found: FailoverFigures) -> str:
-    """What was measured, in lines."""
     return (
         f"one of two alert processes killed at {found.fixes_per_s:,} fixes/s\n"
         f"  alerts of its partition again after {found.silent_s:6.2f} s   asked < {MOST_S:.0f} s\n"

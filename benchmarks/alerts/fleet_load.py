@@ -1,6 +1,6 @@
 """Vehicles of the load, as many agents at the region's broker: batches of fixes made beforehand, in a process alone.
 
-Each device sends a batch in its turn, with the fixes of the time since its last one (`benchmarks.alerts.streets`).
+Each device sends a batch in its turn, with the fixes of the time since its last one (`benchmarks.alerts.servers`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from benchmarks.alerts.streets import on_track
+from benchmarks.alerts.servers import on_track
 from benchmarks.gateway.device_load import LoadFleet, LoadSettings, device_name, publish_packet
 from waybill.record import Batch, DeviceChannel, Position, Record, device_topic, encode
 
@@ -43,7 +43,6 @@ def _record(number: int, seq: int, at_s: float, began_us: int) -> Record:
 
 
 def main() -> None:
-    """The program: a file of settings, and the result as one line of JSON."""
     settings = LoadSettings(**json.loads(Path(sys.argv[1]).read_text()))
     # The first batch is of the past by then: a fix that is ahead of the region's clock would be passed over.
     began_us = time.time_ns() // 1000 - round(1e6 * len(settings.certificates) / settings.rate)

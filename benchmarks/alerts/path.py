@@ -21,12 +21,24 @@ from typing import Any, Final, NamedTuple
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from benchmarks.alerts.arrivals import AlertReader, Fix, ReadAlert, TimedBatches
-from benchmarks.alerts.servers import CENTRE, RECORDS_PER_BATCH, REGION, TENANT, AlertServers, alert_servers, say
-from benchmarks.alerts.streets import at_border
-from benchmarks.alerts.undisturbed import Undisturbed, undisturbed
-from benchmarks.folders import benchmark_folder
+from benchmarks.alerts.servers import (
+    CENTRE,
+    RECORDS_PER_BATCH,
+    REGION,
+    TENANT,
+    AlertReader,
+    AlertServers,
+    Fix,
+    ReadAlert,
+    TimedBatches,
+    Undisturbed,
+    alert_servers,
+    at_border,
+    say,
+    undisturbed,
+)
 from benchmarks.gateway.servers import Spent
+from benchmarks.harness import benchmark_folder
 from deploy.local import DaemonProcess, LocalStack, MosquittoBroker, MosquittoSettings, PortBook
 from waybill.record import VEHICLE_POSITION
 
@@ -86,7 +98,6 @@ def timed_fixes(
 
 
 def hop_times(moments: Iterable[Moments]) -> list[HopTimes]:
-    """Each hop, then both ways as a whole."""
     rows = list(moments)
     spans = [(name, number, number + 1) for number, name in enumerate(HOPS)]
     spans += [(IN_REGION, 0, len(HOPS) - 1), (WHOLE, 0, len(HOPS))]
@@ -111,7 +122,6 @@ class TimedVehicle:
 
 @contextmanager
 def timed_vehicles(stack: LocalStack, count: int) -> Iterator[list[TimedVehicle]]:
-    """So many, with agents that listen."""
     book = PortBook(stack.folder / "vehicles.json")
     brokers = [
         MosquittoBroker(_name(number), stack.folder / _name(number), settings=MosquittoSettings(), ports=book)
@@ -145,7 +155,6 @@ class Reporting:
         self._thread.start()
 
     def stop(self) -> None:
-        """No more fixes."""
         self._stop.set()
         self._thread.join()
 
@@ -214,7 +223,6 @@ def _wait_until_listening(agents: list[DaemonProcess]) -> None:
 
 
 def _events(log: Path) -> set[str]:
-    """What of the two that are waited for a log says."""
     text = log.read_text(encoding="utf-8") if log.exists() else ""
     return {word for word in ("listening", "uplink connected") if word in text}
 
@@ -249,19 +257,16 @@ class PathFigures:
 
     @property
     def holds(self) -> bool:
-        """Whether every limit is kept."""
         kept = all(self.met(hop, share) is not False for hop in self.hops for share in (0.5, 0.99))
         is_whole = not (self.untimed or self.missing or self.invented)
         return kept and is_whole and self.rate >= LEAST_RATE * self.asked_rate
 
     def met(self, hop: HopTimes, share: float) -> bool | None:
-        """Whether a limit is kept; None where there is none."""
         limit_ms = LIMITS_MS.get((hop.name, share))
         return None if limit_ms is None else hop.percentile(share) < limit_ms
 
 
 def measure(fixes_per_s: int = FIXES_PER_S, measured_s: float = MEASURED_S, timed: int = TIMED) -> PathFigures:
-    """All of it: about three minutes."""
     with benchmark_folder("alerts") as folder, alert_servers(folder, 1, timed) as servers:
         say(f"starting {timed} vehicles, each with its broker and agent")
         with (
@@ -307,7 +312,6 @@ def _result(load: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def _settled(servers: AlertServers, timed: int, centre: AlertReader) -> Undisturbed:
-    """What is to be there, once all of it is, or after a while."""
     time.sleep(2.0)
     found, ends = undisturbed(servers.stack, timed), time.monotonic() + SETTLE_S
     while found.ids != centre.ids and time.monotonic() < ends:
@@ -319,7 +323,6 @@ def _settled(servers: AlertServers, timed: int, centre: AlertReader) -> Undistur
 
 
 def _cores(spent: Spent) -> dict[str, float]:
-    """By what runs: all vehicles together, their brokers and agents."""
     found: dict[str, float] = {}
     for name, cpu_s in spent.cpu_s.items():
         group = "vehicles" if name.startswith(("mosquitto-timed", "agent-timed")) else name
@@ -328,14 +331,12 @@ def _cores(spent: Spent) -> dict[str, float]:
 
 
 def main() -> bool:
-    """Prints what was measured; whether the limits are kept."""
     found = measure()
     print(report(found), flush=True)
     return found.holds
 
 
 def report(found: PathFigures) -> str:
-    """The table, and what was missed."""
     beside = f"beside {found.rate:,.0f} fixes/s (asked {found.asked_rate:,.0f})"
     lines = [
         f"{len(found.hops[0].times_ms):,} alerts of {found.vehicles} real vehicles, {beside}",

@@ -2,36 +2,108 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
+import ssl
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
 
 import psutil
+import pulsar
 from cryptography.x509 import random_serial_number
+from paho.mqtt.client import Client
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from benchmarks.alerts.streets import features
 from benchmarks.gateway.device_load import LoadSettings, device_name
 from cloud_jobs.reference.files import Signing, make_version, publish
-from deploy.local import (
-    DaemonProcess,
-    LocalStack,
-    PortBook,
-    PulsarSettings,
-    StackSettings,
-    http_health,
-    stack_operator,
-)
+from deploy.local import DaemonProcess, LocalStack, PortBook, PulsarSettings, StackSettings, http_health, stack_operator
 from deploy.local.stack_settings import alert_process, gateway_settings
-from gateway.alerts.config import AlertSettings
+from gateway.alerts.config import AlertSettings, ReportedTracks
+from gateway.alerts.evaluation import AlertRules, LiveEvents
+from gateway.alerts.fixes import FixColumns
+from gateway.alerts.partition_evaluation import ReadBatch, parts_of, read_batch
 from gateway.alerts.status import AlertsStatus, read_alerts_status
+from geo.alerts import Alert, decode_alert
+from geo.spatial import FenceSet, GateSet, PublishedEventSettings, fences_from_geojson
 from waybill.identity.authority import KeyPair, issue_device, make_request
+from waybill.identity.sealing import Unsealer
+from waybill.pulsar.pulsar_client import open_pulsar_client
+from waybill.record import DeviceChannel, device_topic, read_header
 from waybill.settings import load
+
+# Where the vehicles of the load and those that are timed drive, and the fences there. Pure.
+
+ROWS, COLUMNS = 25, 40
+_CELL_M: Final = 200.0
+_YARD_M: Final = 100.0
+_SOUTH, _WEST = 50.0, 8.0
+_DEGREE_M: Final = 111_320.0
+_TRACKS_M: Final = (20.0, 40.0, 60.0, 80.0, 120.0, 140.0, 160.0, 180.0)
+"""Of each row of cells, half of them through yards. None along a side: on which side who drives there is, is in doubt,
+and what is said of it depends on how fixes come (docs/alerts.md)."""
+_SPEED_MPS: Final = 20.0
+_LENGTH_M: Final = COLUMNS * _CELL_M
+_BORDER_M: Final = _LENGTH_M + 2_000.0
+_APART_M: Final = 300.0
+_FROM_BORDER_M: Final = 20.0
+"""So far from its border each fix of a timed vehicle is: beyond the 10 m within which nothing counts."""
+Place = tuple[float, float]
+"""Latitude and longitude."""
+
+
+def place(east_m: float, north_m: float) -> Place:
+    return (_SOUTH + north_m / _DEGREE_M, _WEST + east_m / (_DEGREE_M * math.cos(math.radians(_SOUTH))))
+
+
+def on_track(number: int, at_s: float) -> Place:
+    driven_m = (number * 37.0 + _SPEED_MPS * at_s) % (2 * _LENGTH_M)
+    row, track = divmod(number % (ROWS * len(_TRACKS_M)), len(_TRACKS_M))
+    return place(min(driven_m, 2 * _LENGTH_M - driven_m), row * _CELL_M + _TRACKS_M[track])
+
+
+def at_border(number: int, fix: int) -> Place:
+    """Where a timed vehicle is at its fix of that number: on the other side than at the one before."""
+    return place(_BORDER_M + (_FROM_BORDER_M if fix % 2 else -_FROM_BORDER_M), number * _APART_M)
+
+
+def features(timed: int) -> list[dict[str, Any]]:
+    yards = [
+        _yard(f"yard-{row}-{column}", column * _CELL_M + 50.0, row * _CELL_M)
+        for row in range(ROWS)
+        for column in range(COLUMNS)
+    ]
+    return yards + [_border(number) for number in range(timed)]
+
+
+def _border(number: int) -> dict[str, Any]:
+    north_m = number * _APART_M
+    if number % 2:
+        return _yard(f"depot-{number}", _BORDER_M, north_m - _YARD_M / 2)
+    line = [_point(_BORDER_M, north_m - 50.0), _point(_BORDER_M, north_m + 50.0)]
+    geometry = {"type": "LineString", "coordinates": line}
+    return {"type": "Feature", "properties": {"id": f"gate-{number}", "gate": True}, "geometry": geometry}
+
+
+def _yard(name: str, west_m: float, south_m: float) -> dict[str, Any]:
+    east_m, north_m = west_m + _YARD_M, south_m + _YARD_M
+    corners = ((west_m, south_m), (east_m, south_m), (east_m, north_m), (west_m, north_m), (west_m, south_m))
+    ring = [_point(*corner) for corner in corners]
+    return {"type": "Feature", "properties": {"id": name}, "geometry": {"type": "Polygon", "coordinates": [ring]}}
+
+
+def _point(east_m: float, north_m: float) -> list[float]:
+    latitude, longitude = place(east_m, north_m)
+    return [longitude, latitude]
+
 
 TENANT, REGION, CENTRE = "fleet", "eu", "hq"
 BATCHES = f"persistent://{TENANT}/telemetry-{REGION}/batches"
@@ -98,13 +170,11 @@ class AlertServers:
     processes: list[DaemonProcess]
 
     def status(self, number: int) -> AlertsStatus:
-        """Of an alert process, from 1 on. Raises NoAnswer."""
         config = self.stack.folder / f"alerts-{REGION}-alerts-{number}" / "alerts.toml"
         return read_alerts_status(load(AlertSettings, config).status)
 
     @property
     def pids(self) -> dict[str, int]:
-        """The processes of the servers by their names."""
         return {server.name: server.pid for server in self.stack.servers if server.pid is not None}
 
     @contextmanager
@@ -215,3 +285,129 @@ def _gateway(stack: LocalStack) -> DaemonProcess:
         folder,
         healthy_when=http_health(f"http://127.0.0.1:{port}/health"),
     )
+
+
+# When something became readable somewhere: alerts in a cluster, batches at the region's broker.
+
+_OPERATION_S = 30
+Fix = tuple[str, int]
+"""A device and the seq of one of its records."""
+
+
+class ReadAlert(NamedTuple):
+    """An alert, and when a reader had it (seconds since 1970)."""
+
+    at_s: float
+    alert: Alert
+
+
+class AlertReader:
+    """Reads the alerts that a cluster gets from now on."""
+
+    def __init__(self, stack: LocalStack, cluster: str) -> None:
+        self.arrivals: list[ReadAlert] = []
+        self._client = open_pulsar_client(stack.pulsar[cluster].service_url, stack.access(), timeout_s=_OPERATION_S)
+        self._client.create_reader(ALERTS, pulsar.MessageId.latest, reader_listener=self._on_message)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(pulsar.PulsarException):
+            self._client.close()
+
+    @property
+    def ids(self) -> set[str]:
+        return {alert.id for _, alert in self.arrivals}
+
+    @property
+    def first_s(self) -> dict[Fix, float]:
+        found: dict[Fix, float] = {}
+        for at_s, alert in self.arrivals:
+            found.setdefault((alert.device, alert.seq), at_s)
+        return found
+
+    def _on_message(self, _: Any, message: Any) -> None:
+        # First of all: the moment is that of the arrival.
+        at_s = time.time()
+        self.arrivals.append(ReadAlert(at_s, decode_alert(message.data())))
+
+
+class TimedBatches:
+    """Sees the batches of some devices at the region's broker, beside the gateway."""
+
+    def __init__(self, stack: LocalStack, devices: Iterable[str]) -> None:
+        self.first_s: dict[Fix, float] = {}
+        self._subscribed = threading.Event()
+        self._topics = [(device_topic(TENANT, one, DeviceChannel.BATCH), 0) for one in devices]
+        files = stack.client_files(f"gateway@{REGION}-2", REGION)
+        assert files is not None
+        self._client = Client(CallbackAPIVersion.VERSION2, "observer", protocol=MQTTProtocolVersion.MQTTv5)
+        context = ssl.create_default_context(cafile=files.ca)
+        context.load_cert_chain(str(files.certificate), str(files.key))
+        self._client.tls_set_context(context)
+        self._client.on_message = self._on_message
+        self._client.on_subscribe = lambda *_: self._subscribed.set()
+        self._client.connect("127.0.0.1", stack.brokers[REGION].port)
+
+    def __enter__(self) -> Self:
+        self._client.loop_start()
+        self._client.subscribe(self._topics)
+        assert self._subscribed.wait(_OPERATION_S), "the region's broker did not answer"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def _on_message(self, _: Any, __: Any, message: Any) -> None:
+        at_s = time.time()
+        header = read_header(message.payload)
+        for first, last in header.record_seqs.ranges:
+            for seq in range(first, last + 1):
+                self.first_s.setdefault((header.device, seq), at_s)
+
+
+# What one evaluation that nobody disturbs finds in all batches of the region's topic.
+
+_READ_MS = 10_000
+
+
+class Undisturbed(NamedTuple):
+    """The ids of all events, of how many fixes, and in which partition each device is."""
+
+    ids: set[str]
+    fixes: int
+    partition_of: dict[str, str]
+
+
+def undisturbed(stack: LocalStack, timed: int) -> Undisturbed:
+    """Reads the topic from its beginning to its end, and evaluates all of it."""
+    report = fences_from_geojson(json.dumps({"type": "FeatureCollection", "features": features(timed)}))
+    rules = AlertRules(FenceSet(report.fences), GateSet(report.gates), ReportedTracks(), PublishedEventSettings())
+    ids: set[str] = set()
+    fixes, partition_of = 0, dict[str, str]()
+    client = open_pulsar_client(stack.pulsar[REGION].service_url, stack.access(), timeout_s=_OPERATION_S)
+    try:
+        for partition in client.get_topic_partitions(BATCHES):
+            live = LiveEvents(rules)
+            for part in parts_of(_read(client, partition)):
+                partition_of.update((batch[1].header.device, partition) for batch in part.batches)
+                columns = FixColumns.of(part.batches)
+                fixes += len(columns)
+                ids.update(one.id for one in live.take(columns, part.messages[-1].publish_timestamp()))
+    finally:
+        client.close()
+    return Undisturbed(ids, fixes, partition_of)
+
+
+def _read(client: Any, partition: str) -> Iterator[tuple[Any, ReadBatch]]:
+    reader, unsealer, tenants = (
+        client.create_reader(partition, pulsar.MessageId.earliest),
+        Unsealer.of_folder(None),
+        frozenset({TENANT}),
+    )
+    while reader.has_message_available():
+        message = reader.read_next(timeout_millis=_READ_MS)
+        tenant, columns = read_batch(message.data(), message.properties(), tenants=tenants, unsealer=unsealer)
+        yield message, (tenant, columns, message.publish_timestamp())

@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.billing import closing, explaining, rating, showing
 from benchmarks.billing.lakes import FleetSize
 from benchmarks.billing.metered_past import Past
-from benchmarks.centre.table import print_rows, quiet
+from benchmarks.harness import print_rows, quiet
 
 PARTS = ("rating", "close", "large-account", "show", "explain")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.billing.lakes import FleetSize, billable_lake
 from benchmarks.billing.processes import Ran, imported_mib, ran
-from benchmarks.centre.table import Figure
+from benchmarks.harness import Figure
 
 FULL = FleetSize(payers=100_000, devices=10, rows=30)
 """A million devices."""

@@ -12,7 +12,7 @@ from benchmarks.billing.closing import REGISTER
 from benchmarks.billing.metered_past import DAYS, FIRST_DAY, Past, metered_lake
 from benchmarks.billing.processes import ran
 from benchmarks.centre.lakes import unsynced
-from benchmarks.centre.table import Figure
+from benchmarks.harness import Figure
 from cloud_jobs.billing.register.close import close_period
 from cloud_jobs.billing.register.closer import ClosingRun
 from cloud_jobs.billing.register.operations import Clerk, issue_period

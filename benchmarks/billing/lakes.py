@@ -52,17 +52,14 @@ class FleetSize(NamedTuple):
 
     @property
     def all_rows(self) -> int:
-        """Of March."""
         return self.all_devices * self.rows
 
     def name(self, payer: int, number: int) -> str:
-        """The name of a payer's device."""
         at = number * self.payers + payer if self.scattered else payer * self.devices + number
         return f"van-{at:08}"
 
 
 def billable_lake(folder: Path, fleet: FleetSize) -> Lake:
-    """A lake in which March 2026 is over, and all of it is there."""
     with unsynced():
         lake = new_lake(folder)
         lake.append("reference", [*_publications(fleet)])
@@ -73,7 +70,6 @@ def billable_lake(folder: Path, fleet: FleetSize) -> Lake:
 
 
 def _publications(fleet: FleetSize) -> Iterator[dict[str, Any]]:
-    """What is agreed, as the collector writes it in one commit."""
     seller = {
         "id": "waybill-eu",
         "effective_from": _SINCE,
@@ -191,7 +187,6 @@ def _observed(whole: NDArray[np.bool_]) -> dict[str, pa.Array]:
 
 
 def _add_usage(lake: Lake, parts: Iterable[pa.Table]) -> None:
-    """One commit of the usage job."""
     increment = next_increment(lake, "usage")
     stamp = USAGE.get_field_index("commit_number")
     files: list[DataFile] = []

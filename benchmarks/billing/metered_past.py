@@ -58,7 +58,6 @@ class Past(NamedTuple):
 
     @classmethod
     def of(cls, records: int, commits: int, fences: int) -> Past:
-        """With so many records, or a few less."""
         return cls(max(records // (DAYS * FIXES_A_DAY), 1), commits, fences)
 
     @property
@@ -98,7 +97,6 @@ def _publications(fences: int) -> Iterator[dict[str, Any]]:
 
 
 def _commits(vehicles: int) -> Iterator[pa.Table]:
-    """The fixes of each day, as they would have come."""
     for day in range(DAYS):
         for first in range(0, vehicles, _AT_ONCE):
             yield _fixes_of_day(first, min(_AT_ONCE, vehicles - first), day)
@@ -127,7 +125,6 @@ def _ways() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def _add_usage(lake: Lake, vehicles: int) -> None:
-    """One commit of the usage job."""
     increment = next_increment(lake, "usage")
     features, tracks = fences_in(lake).features, TrackSettings()
     rules = note_tracks(lake, tracks.model_dump())
@@ -154,7 +151,6 @@ def _add_usage(lake: Lake, vehicles: int) -> None:
 
 
 def _under(names: Sequence[str], rows: pa.Table) -> pa.Table:
-    """The same rows of each of some vehicles."""
     many = pa.concat_tables([rows] * len(names)).combine_chunks()
     of = pa.array(names).take(pa.array(np.repeat(np.arange(len(names)), rows.num_rows)))
     return many.set_column(USAGE.names.index("device"), USAGE.field("device"), of)

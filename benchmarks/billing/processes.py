@@ -69,7 +69,6 @@ def imported_mib(module: str, folder: Path) -> float:
 
 
 def _tree(root: int) -> list[tuple[int, str]]:
-    """The process and all below it, each with the name of its program."""
     parents: dict[int, tuple[int, str]] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():

@@ -12,7 +12,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 
 from benchmarks.billing.fleets import contracts, usage
-from benchmarks.centre.table import Figure
+from benchmarks.harness import Figure
 from cloud_jobs.billing.rating import PriceBooks, cells_of_usage, rate
 from cloud_jobs.billing.register.close import gc_disabled
 

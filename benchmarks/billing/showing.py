@@ -20,7 +20,7 @@ from benchmarks.billing.explaining import invoiced
 from benchmarks.billing.lakes import FleetSize, billable_lake
 from benchmarks.billing.processes import ran
 from benchmarks.centre.lakes import new_lake, unsynced
-from benchmarks.centre.table import Figure
+from benchmarks.harness import Figure
 from cloud_jobs.billing.register.operations import commit_to
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import TABLES
@@ -52,7 +52,6 @@ class _Month(NamedTuple):
 
 
 def rows(folder: Path, payers: int, months: int) -> Iterator[Figure]:
-    """Seconds of `show` and `list` from the start of their processes."""
     place = folder / "one"
     real, full = billable_lake(place, FleetSize(payers=1, devices=10, rows=30)), new_lake(folder / "register")
     invoiced(real, against_records=False)
@@ -102,7 +101,6 @@ def _add_month(real: Lake, full: Lake, table: str, month: _Month) -> None:
 
 
 def _of_payers(each: pa.Table, table: str, at: Any, month: _Month) -> pa.Table:
-    """The same rows of each of some payers."""
     counters = at + month.at * month.payers + 1
     names, numbers = [f"payer-{one:06}" for one in at], [f"WB-EU-{one:08}" for one in counters]
     bits = np.random.default_rng((*counters[:1], each.num_rows)).bytes(32 * len(at) * each.num_rows).hex()

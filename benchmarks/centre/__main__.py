@@ -12,8 +12,7 @@ from pathlib import Path
 
 from benchmarks.centre import age, in_arrow, usage
 from benchmarks.centre.from_pulsar import full, light
-from benchmarks.centre.table import print_rows, quiet
-from benchmarks.loaded_cluster import loaded_cluster
+from benchmarks.harness import loaded_cluster, print_rows, quiet
 from cloud_jobs.job_settings import SparkSettings
 from cloud_jobs.spark import start_spark
 

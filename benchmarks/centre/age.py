@@ -27,7 +27,7 @@ from benchmarks.centre.batches import TENANT, as_messages, fixes
 from benchmarks.centre.lakes import DAY_US, add_records, new_lake, unsynced
 from benchmarks.centre.lakes import fixes as fixes_of
 from benchmarks.centre.small_commits import add_small_commits
-from benchmarks.centre.table import Figure, quiet
+from benchmarks.harness import Figure, quiet
 from cloud_jobs.ingest.decoding import decode_messages
 from cloud_jobs.ingest.micro_batch import MicroBatchWriter
 from cloud_jobs.ingest.parts import write_part
@@ -44,7 +44,6 @@ RECORDS_A_COMMIT = 5_000_000
 
 
 def take_in(lake: Lake, writer: MicroBatchWriter, values: Sequence[bytes]) -> float:
-    """One micro-batch in one part; the seconds from its begin to its end."""
     messages = as_messages(values).to_batches()
     began = time.perf_counter()
     attempt = writer.begin()
@@ -63,7 +62,6 @@ class TravellingFleet:
         self._start_us = int((time.time() - 40 * 86_400) * 1e6)
 
     def batches(self) -> list[bytes]:
-        """The next batch of each."""
         made = [fixes(name, first, self._size, self._start_us) for name, first in self._next.items()]
         self._next = {name: first + self._size for name, first in self._next.items()}
         return made
@@ -99,7 +97,6 @@ class AgeResult(NamedTuple):
 
 
 def measured(lake: Lake) -> AgeResult:
-    """AgeResult in a process of its own, which holds nothing else."""
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
         return process.submit(_measure, lake).result()
 
@@ -163,7 +160,6 @@ def with_records(folder: Path, count: int) -> Lake:
 
 
 def _history(at: int, count: int) -> pa.Table:
-    """Fixes of one day of 1,000 devices."""
     each = -(-count // 1000)
     number = np.arange(count)
     day_us = int(time.time() // 86_400 - 31 + at % 30) * DAY_US
@@ -186,7 +182,6 @@ def _ways(count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def with_commits(folder: Path, commits: int) -> Lake:
-    """A lake with so many commits of the ingest, of ten records each."""
     lake = new_lake(folder)
     add_small_commits(lake, commits)
     Maintenance(lake, MaintenanceSettings()).run()
@@ -194,7 +189,6 @@ def with_commits(folder: Path, commits: int) -> Lake:
 
 
 def built(folder: Path, build: Callable[[Path, int], Lake], count: int) -> Lake:
-    """The lake in a folder, built if it is not there from an earlier run."""
     done = folder.with_suffix(".built")
     if not done.exists():
         shutil.rmtree(folder, ignore_errors=True)

@@ -32,7 +32,6 @@ def fleet(devices: int, batches: int, size: int, *, first: int = 1, start_us: in
 
 
 def as_messages(values: Iterable[bytes]) -> pa.Table:
-    """Batches as the source `pulsar` delivers them."""
     shared = {"properties": [("tenant", TENANT), ("region", "eu")], "publish_time": datetime.now(UTC), "topic": "t"}
     rows = [shared | {"value": value, "message_id": str(at)} for at, value in enumerate(values)]
     return pa.Table.from_pylist(rows, schema=MESSAGES)

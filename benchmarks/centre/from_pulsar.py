@@ -21,7 +21,7 @@ import pulsar
 from pyspark.sql import SparkSession
 
 from benchmarks.centre.batches import TENANT, as_messages, fixes, fleet
-from benchmarks.centre.table import Figure
+from benchmarks.harness import Figure
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.ingest.decoding import decode_messages
 from cloud_jobs.ingest.job import start_ingest
@@ -57,7 +57,6 @@ LOADS = (PulsarLoad(200, 1_000_000, 3, 400_000), PulsarLoad(10, 200_000, 3, 60_0
 def settings_of(
     place: LiveCluster, folder: Path, topic: str, *, store: ObjectStore | None = None, **ingest: Any
 ) -> CloudSettings:
-    """Those of a lake of its own, in a folder or in an object store."""
     cluster = {"name": "bench", "service_url": place.service_url, "admin_url": place.admin_url}
     where: dict[str, Any] = {"lake": folder / "lake"}
     if store is not None:
@@ -75,7 +74,6 @@ def settings_of(
 
 @contextmanager
 def object_store(folder: Path) -> Iterator[ObjectStore]:
-    """An S3 server with a bucket."""
     store = ObjectStore(folder / "object-store")
     store.start()
     try:
@@ -86,12 +84,10 @@ def object_store(folder: Path) -> Iterator[ObjectStore]:
 
 
 def start_us() -> int:
-    """A device time in the past, so that no clock is far off."""
     return int((time.time() - 86_400) * 1e6)
 
 
 def send(place: LiveCluster, topic: str, batches: Iterator[tuple[str, bytes]]) -> None:
-    """Batches as the gateway sends them."""
     producer = place.client.create_producer(
         topic, batching_enabled=True, batching_max_messages=100, block_if_queue_full=True, send_timeout_millis=60_000
     )
@@ -206,7 +202,6 @@ def _latencies_s(lake: Lake, after_seq: int) -> list[float]:
 
 
 def _committed_ms(lake: Lake) -> dict[int, float]:
-    """When Delta wrote the commit of each ingest number."""
     commits = {}
     for file in sorted(Path(lake.path("records")).glob("_delta_log/*.json")):
         actions = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from benchmarks.centre.batches import as_messages, fleet
-from benchmarks.centre.table import Figure
+from benchmarks.harness import Figure
 from cloud_jobs.ingest.job import MicroBatchHandler
 from cloud_jobs.lake.tables import Lake
 
@@ -37,7 +37,6 @@ LOADS = (ArrowLoad(200, 400_000), ArrowLoad(10, 50_000), ArrowLoad(200, 400_000,
 
 
 def rows(spark: SparkSession, folder: Path) -> Iterator[Figure]:
-    """A row for each load."""
     for at, load in enumerate(LOADS):
         yield _measured(spark, folder / str(at), load)
 

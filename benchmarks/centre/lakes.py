@@ -42,7 +42,6 @@ def unsynced() -> Iterator[None]:
 
 
 def at_once(work: Callable[[], CoverageFile]) -> Future[CoverageFile]:
-    """Runs a merge of coverage files while the caller waits."""
     outcome: Future[CoverageFile] = Future()
     outcome.set_result(work())
     return outcome
@@ -63,7 +62,6 @@ def add_records(lake: Lake, commits: Iterable[pa.Table]) -> None:
 
 
 def said_of(rows: pa.Table) -> dict[DeviceStream, Coverage]:
-    """The coverage of rows that are in order of device and seq."""
     device = rows["device"].combine_chunks().dictionary_encode().indices.to_numpy()
     seq, epoch = rows["seq"].to_numpy(), rows["epoch"].to_numpy()
     first = np.flatnonzero(np.r_[True, (np.diff(device) != 0) | (np.diff(seq) != 1)])

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
 from benchmarks.centre.lakes import add_records, fixes, new_lake
-from benchmarks.centre.table import Figure
+from benchmarks.harness import Figure
 from cloud_jobs.job_settings import SparkSettings
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.spark import start_spark
@@ -44,7 +44,6 @@ _RATE = 150_000
 
 
 def rows(folder: Path) -> Iterator[Figure]:
-    """The figures, each beside what is asked."""
     lake = history(folder / "whole", FIXES)
     warm = history(folder / "warm", WARM_FIXES)
     took = {}
@@ -78,7 +77,6 @@ def late_fixes(folder: Path) -> Iterator[Figure]:
 
 
 def run(spark: SparkSession, lake: Lake) -> float:
-    """Seconds of a run."""
     began = time.perf_counter()
     done = compute_usage(spark, lake, TrackSettings())
     taken = time.perf_counter() - began
@@ -88,7 +86,6 @@ def run(spark: SparkSession, lake: Lake) -> float:
 
 @contextmanager
 def executors_of(folder: Path, executors: int) -> Iterator[SparkSession]:
-    """A session on a cluster with so many executors of one core."""
     folder.mkdir(parents=True)
     cluster = SparkCluster(folder, SparkClusterSettings(workers=executors), PortBook(folder / "ports.json"))
     servers = [cluster.master, *cluster.workers]
@@ -137,19 +134,16 @@ def _driven(first: int, count: int) -> pa.Table:
 
 
 def _rows(device: NDArray[np.int64], at: NDArray[np.int64]) -> pa.Table:
-    """The fixes of these numbers, of each device from 0."""
     angle = at / 180 + device
     latitude, longitude = 50 + 0.09 * np.sin(angle), 8 + 0.09 * np.cos(angle * 1.1)
     return fixes(device, at + 1, _BEGIN_US + at * 10_000_000, latitude, longitude)
 
 
 def late_fix(number: int) -> pa.Table:
-    """One of the fixes that the first device lacks."""
     return _rows(np.zeros(1, np.int64), np.array([LACKING[number]]))
 
 
 def town() -> Iterator[dict[str, Any]]:
-    """Squares side by side."""
     side = 0.2 / 20
     for number in range(FENCES):
         yield square(f"f{number}", 7.9 + number % 20 * side, 49.9 + number // 20 * side, side)

@@ -14,10 +14,9 @@ from typing import Any
 
 import psutil
 
-from benchmarks.edge.contenders import Contender, EdgeAgent, MosquittoBridge, Telegraf
-from benchmarks.edge.load import FIRST_MS, Publisher, positions
-from benchmarks.edge.sink import LIVE_MS, Sink, percentile
-from benchmarks.folders import benchmark_folder
+from benchmarks.edge.contenders import DEVICE, TENANT, Contender, EdgeAgent, MosquittoBridge, Telegraf
+from benchmarks.edge.load import FIRST_MS, LIVE_MS, Publisher, Sink, percentile, positions
+from benchmarks.harness import benchmark_folder
 from deploy.local import MosquittoBroker
 from edge_agent.config import AgentSettings
 from edge_agent.inspection import read_status
@@ -33,12 +32,12 @@ BACKLOG = 5_000_000
 """As fast as it can: gone before a window of WINDOW_S is over, so it is filled and drained again until it is."""
 MAX_ROUNDS = 12
 SLOW_BACKLOG = 1_500_000
+SIDE_MESSAGES = 40_000
 PATTERN = 10_000
 """Positions that are parsed once and repeated with other times, so that filling does not take minutes."""
 WINDOW_S = 10.0
 LIVE_MESSAGES = 1_000
 """A figure of live data or of draining is one only over a window of so many seconds and live messages."""
-SIDE_MESSAGES = 40_000
 QUIET_S = 15.0
 """When nothing arrived for so long, nothing more will."""
 
@@ -64,11 +63,10 @@ def broker(folder: Path, name: str = "eu") -> MosquittoBroker:
 
 
 def intake(folder: Path) -> None:
-    """100,000 messages while the region is away."""
     agent = EdgeAgent(folder, 9)
     agent.start()
     settings = load(AgentSettings, agent.config)
-    assert wait(lambda: "listening" in (folder / "log").read_text(), 10)
+    assert wait(lambda: "listening" in (folder / "log").read_text(), 60)
     payloads = list(positions(MESSAGES))
     publisher = Publisher(agent.intake_port)
     cpu_s, written, began = agent.cpu_s, agent.written, time.monotonic()
@@ -89,8 +87,7 @@ def intake(folder: Path) -> None:
 
 
 def fill(folder: Path, records: int) -> None:
-    """A backlog in the buffer's folder, committed as the agent would."""
-    options = BufferOptions(tenant="acme", device="eu-0001", recent_size=2000, epoch_for=lambda least: least + 1)
+    options = BufferOptions(tenant=TENANT, device=DEVICE, recent_size=2000, epoch_for=lambda least: least + 1)
     buffer = Buffer(folder, options)
     pattern = [(parse_message(VEHICLE_POSITION, payload)[0].body, payload) for payload in positions(PATTERN)]
     waiting = []
@@ -105,7 +102,6 @@ def fill(folder: Path, records: int) -> None:
 
 
 def drain(folder: Path) -> None:
-    """A backlog drains while live data come, as fast as it can."""
     drained(folder, "", BACKLOG)
 
 
@@ -127,7 +123,6 @@ class MeasurementWindow:
 
     @property
     def enough(self) -> bool:
-        """Whether its figures say something."""
         return self.took_s >= WINDOW_S and len(self.latencies) >= LIVE_MESSAGES
 
 
@@ -150,7 +145,6 @@ def drained(folder: Path, extra: str, backlog: int) -> None:
 
 
 def drain_once(folder: Path, extra: str, backlog: int, window: MeasurementWindow) -> None:
-    """Fills a buffer and drains it under live data; adds what it saw."""
     region = broker(folder)
     # Its session outlives the region's restart: what the agent sends first is kept for it.
     sink = Sink(region.port, count_only_above=backlog)
@@ -159,7 +153,7 @@ def drain_once(folder: Path, extra: str, backlog: int, window: MeasurementWindow
     region.stop()
     began = time.monotonic()
     agent.start()
-    assert wait(lambda: "listening" in (folder / "log").read_text(), 30)
+    assert wait(lambda: "listening" in (folder / "log").read_text(), 60)
     window.start_s = max(window.start_s, time.monotonic() - began)
     agent.look()
     region.start()
@@ -190,7 +184,6 @@ def drain_once(folder: Path, extra: str, backlog: int, window: MeasurementWindow
 
 
 def live(publisher: Publisher, sink: Sink, stopping: threading.Event) -> None:
-    """Two hundred messages a second, each noted when it is sent."""
     number = 0
     while not stopping.wait(0.005):
         sink.sending_live(number)
@@ -276,7 +269,6 @@ def side(contender: Contender, region: MosquittoBroker) -> dict[str, Any]:
 
 
 def side_by_side(folder: Path) -> None:
-    """Every contender that can be had, one after the other."""
     results, absent = {}, {}
     for kind in (EdgeAgent, Telegraf, MosquittoBridge):
         if reason := kind.absent():

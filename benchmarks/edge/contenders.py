@@ -14,7 +14,10 @@ import psutil
 from deploy.local import MosquittoBroker
 from deploy.local.ports import PortBook
 from deploy.local.pulsar import cache_folder
+from deploy.local.server import spawn
 from waybill.record import VEHICLE_FILTER, VEHICLE_POSITION
+
+TENANT, DEVICE = "acme", "eu-0001"
 
 # Telegraf, built with the plugins that the comparison needs and no others.
 
@@ -86,15 +89,14 @@ class Contender:
 
     @classmethod
     def absent(cls) -> str:
-        """Why it cannot take part here; empty when it can."""
         return ""
 
     def command(self) -> list[str]:
         raise NotImplementedError
 
     def start(self) -> None:
-        with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(self.command(), stderr=log, stdout=log)
+        # it ends with this process, however that ends
+        self.process = spawn(self.command(), log=self.folder / "log", folder=self.folder, env={})
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         assert self.process is not None
@@ -150,7 +152,8 @@ class EdgeAgent(BehindBroker):
         super().__init__(folder, region_port)
         self.config = folder / "agent.toml"
         self.config.write_text(
-            f'[device]\nid = "eu-0001"\n[intake]\nport = {self.intake_port}\nbackoff_first_s = 0.1\n'
+            f'[device]\nid = "{DEVICE}"\ntenant = "{TENANT}"\n'
+            f"[intake]\nport = {self.intake_port}\nbackoff_first_s = 0.1\n"
             f'[buffer]\npath = "{folder}/buffer"\n{extra}\n'
             f'[[uplinks]]\nregion = "eu"\nhost = "127.0.0.1"\nport = {region_port}\n'
             "backoff_first_s = 0.1\nbackoff_max_s = 1\n"

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import socket
 import struct
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
 
-from waybill.record import VEHICLE_POSITION
+from waybill.mqtt.mqtt_client import MqttMessage, read_publish
+from waybill.record import (
+    VEHICLE_FILTER,
+    VEHICLE_POSITION,
+    Ack,
+    DeviceChannel,
+    decode,
+    device_filter,
+    encode_ack,
+    read_header,
+)
 
 FIRST_MS = 1_767_603_422_000
 TOPIC = VEHICLE_POSITION.encode()
@@ -34,7 +49,7 @@ def positions(count: int, seed: int = 1) -> Iterator[bytes]:
                 "speed_mps": round(speed, 2),
                 "heading_deg": round(heading, 1),
                 "accuracy_m": round(abs(draw.gauss(3, 1)), 1),
-            },
+            }
         )
         yield text.encode().ljust(150)
 
@@ -53,7 +68,6 @@ class Publisher:
         self._rest = b""
 
     def publish(self, payloads: list[bytes], topic: bytes = TOPIC) -> None:
-        """Sends messages; waits while the window is full."""
         for begin in range(0, len(payloads), 100):
             chunk = payloads[begin : begin + 100]
             self._socket.sendall(b"".join(self._packet(payload, topic) for payload in chunk))
@@ -62,7 +76,6 @@ class Publisher:
                 self._receive()
 
     def finish(self) -> None:
-        """Waits until everything is acknowledged."""
         while self._open:
             self._receive()
 
@@ -92,5 +105,180 @@ def packet(first: int, body: bytes) -> bytes:
 
 
 def text(value: bytes) -> bytes:
-    """A string as MQTT writes it."""
     return struct.pack(">H", len(value)) + value
+
+
+# The region's side of the benchmark: takes batches (or single messages), acknowledges, keeps what arrived when.
+
+LIVE_MS = FIRST_MS + 10**9
+"""Live messages have times from here on; their place says when they were sent."""
+TOPICS = (device_filter(DeviceChannel.BATCH).encode(), VEHICLE_FILTER.encode())
+CONNACK, PUBLISH, SUBACK = 2, 3, 9
+
+
+class Sink:
+    """A client with a lasting session: the region's broker keeps what comes while the sink reconnects.
+
+    `records`: what arrived, repetitions too. After `digest`: `numbers`, how often each message arrived; `first_s`, when
+    it did first; `repeated`, records that came again under the same name.
+    """
+
+    def __init__(self, port: int, *, count_only_above: int | None = None) -> None:
+        self.records = 0
+        self.numbers: dict[int, int] = {}
+        self.first_s: dict[int, float] = {}
+        self.repeated = 0
+        self._names: dict[tuple[int, int], int] = {}
+        self._out_of_order = 0
+        self._latest = -1
+        self._live_sent: dict[int, float] = {}
+        self._live_took: dict[int, float] = {}
+        self._above = count_only_above
+        self._arrived: list[tuple[float, str, bytes]] = []
+        self._digested = 0
+        self._port = port
+        self._mid = 0
+        self._ready = threading.Event()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sink", daemon=True)
+        self._thread.start()
+        assert self._ready.wait(30)
+
+    @property
+    def out_of_order(self) -> int:
+        """Messages that stand after a later one: in the order of their names, where they have names."""
+        in_order = [number for _, number in sorted(self._names.items())]
+        return self._out_of_order + sum(after < before for before, after in pairwise(in_order))
+
+    def sending_live(self, number: int) -> None:
+        self._live_sent[number] = time.monotonic()
+
+    @property
+    def live_sent(self) -> int:
+        return len(self._live_sent)
+
+    def live_latencies(self, sent_by_s: float = math.inf) -> list[float]:
+        """Seconds from sending to arrival of the live messages sent by then; of one that is not there, so far."""
+        now_s = time.monotonic()
+        sent = [(number, sent_s) for number, sent_s in self._live_sent.items() if sent_s <= sent_by_s]
+        return [self._live_took.get(number, now_s - sent_s) for number, sent_s in sent]
+
+    def digest(self) -> None:
+        arrived, self._digested = self._arrived[self._digested :], len(self._arrived)
+        for at_s, topic, payload in arrived:
+            if topic.startswith("waybill"):
+                self._digest_batch(at_s, payload)
+            else:
+                number = int(json.loads(payload)["time"]) - FIRST_MS
+                self._note(at_s, number)
+                if number < LIVE_MS - FIRST_MS:
+                    self._out_of_order += number < self._latest
+                    self._latest = max(number, self._latest)
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join(5)
+
+    def _digest_batch(self, at_s: float, payload: bytes) -> None:
+        header = read_header(payload)
+        if self._above is not None and (header.record_seqs.last or 0) <= self._above:
+            return
+        for record in decode(payload).records:
+            name, number = (header.epoch, record.seq), record.device_time_us // 1000 - FIRST_MS
+            if name not in self._names:
+                self._names[name] = number
+                self._note(at_s, number)
+                continue
+            self.repeated += 1
+            assert self._names[name] == number, "a name has two contents"
+
+    def _note(self, at_s: float, number: int) -> None:
+        live = number - (LIVE_MS - FIRST_MS)
+        if live >= 0:
+            self._live_took.setdefault(live, at_s - self._live_sent[live])
+            return
+        self.first_s.setdefault(number, at_s)
+        self.numbers[number] = self.numbers.get(number, 0) + 1
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=0.2) as sock:
+                self._listen(sock)
+            self._closing.wait(0.02)
+
+    def _listen(self, sock: socket.socket) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.sendall(_connect())
+        rest = b""
+        while not self._closing.is_set():
+            try:
+                received = sock.recv(1 << 18)
+            except TimeoutError:
+                continue
+            if not received:
+                return
+            at_s, answers = time.monotonic(), bytearray()
+            rest = self._take(at_s, rest + received, answers)
+            if answers:
+                sock.settimeout(10)
+                sock.sendall(answers)
+                sock.settimeout(0.2)
+
+    def _take(self, at_s: float, data: bytes, answers: bytearray) -> bytes:
+        """Handles the whole packets and puts the answers together; the bytes of the packet that is not whole yet."""
+        end = 0
+        for first, begin, end in _packets(data):
+            kind = first >> 4
+            if kind == PUBLISH:
+                message = read_publish(first, data[begin:end])
+                answers += b"\x40\x02" + struct.pack(">H", message.mid)
+                self._arrived.append((at_s, message.topic, message.payload))
+                self.records += self._acknowledged(message, answers) if message.topic.startswith("waybill") else 1
+            elif kind == CONNACK:
+                answers += _subscribe()
+            elif kind == SUBACK:
+                self._ready.set()
+        return data[end:]
+
+    def _acknowledged(self, message: MqttMessage, answers: bytearray) -> int:
+        header = read_header(message.payload)
+        topic = (message.topic.removesuffix("batch") + "ack").encode()
+        self._mid = self._mid % 65_535 + 1
+        ack = encode_ack(Ack(header.epoch, header.seqs))
+        answers += packet(0x32, text(topic) + struct.pack(">H", self._mid) + b"\x00" + ack)
+        return header.record_seqs.count
+
+
+def _packets(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """The whole packets: first byte, where the body begins and where it ends."""
+    at, size = 0, len(data)
+    while at + 2 <= size:
+        begin, length, shift = at + 1, 0, 0
+        while True:
+            if begin >= size:
+                return
+            digit = data[begin]
+            begin += 1
+            length |= (digit & 0x7F) << shift
+            shift += 7
+            if digit < 0x80:
+                break
+        if begin + length > size:
+            return
+        yield data[at], begin, begin + length
+        at = begin + length
+
+
+def _connect() -> bytes:
+    """MQTT 5, the old session if there is one, kept for an hour, no bound on what is unacknowledged."""
+    properties = b"\x05\x11" + struct.pack(">I", 3600)
+    return packet(0x10, text(b"MQTT") + b"\x05\x00" + struct.pack(">H", 0) + properties + text(b"sink"))
+
+
+def _subscribe() -> bytes:
+    return packet(0x82, struct.pack(">H", 1) + b"\x00" + b"".join(text(topic) + b"\x01" for topic in TOPICS))
+
+
+def percentile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else float("nan")

@@ -92,7 +92,6 @@ def packets(tenant: str, device: str, batch_bytes: int, seed: int) -> list[bytes
 
 
 def publish_packet(topic: bytes, number: int, batch: bytes) -> bytes:
-    """A PUBLISH of QoS 1 with that packet id."""
     return _packet(0x32, _text(topic) + struct.pack(">H", number) + b"\x00" + batch)
 
 
@@ -101,7 +100,6 @@ MakePackets = Callable[["LoadSettings", int], list[bytes]]
 
 
 def packets_of(settings: LoadSettings, number: int) -> list[bytes]:
-    """Those of benchmarks that do not care what is in a batch."""
     return packets(settings.tenant, device_name(settings.name, number), settings.batch_bytes, number)
 
 
@@ -125,14 +123,12 @@ class Device:
         self._deaf = settings.deaf
 
     def send(self, now_s: float) -> None:
-        """Queue the next batch; `now_s`: when it is, or was, due."""
         self.outgoing += self.packets[self._next]
         self._next = (self._next + 1) % len(self.packets)
         if not self._deaf:
             self.sent_s.append(now_s)
 
     def flush(self) -> bool:
-        """Send what waits; whether all of it went."""
         try:
             while self.outgoing:
                 sent = self.socket.send(self.outgoing)
@@ -142,7 +138,6 @@ class Device:
         return True
 
     def receive(self) -> int:
-        """Read what has come, once; how many batches it acknowledges."""
         try:
             received = self.socket.recv(16 << 10)
         except (ssl.SSLWantReadError, BlockingIOError):
@@ -315,7 +310,6 @@ def _packet(first: int, body: bytes) -> bytes:
 
 
 def main() -> None:
-    """The program: a file of settings, and the result as one line of JSON."""
     raw = json.loads(Path(sys.argv[1]).read_text())
     print(json.dumps(asdict(LoadFleet(LoadSettings(**raw)).run())), flush=True)
 

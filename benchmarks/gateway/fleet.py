@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.folders import benchmark_folder
 from benchmarks.gateway.device_load import TENANT
 from benchmarks.gateway.servers import Gateway, region
 from benchmarks.gateway.speed import measure
-from benchmarks.gateway.targets import Target, are_met
+from benchmarks.harness import Target, are_met, benchmark_folder
 from tests.waiting import wait_until
 
 DEVICES = 100_000

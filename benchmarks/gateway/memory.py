@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 import psutil
 
-from benchmarks.gateway.targets import Target, are_met
+from benchmarks.harness import Target, are_met
 from gateway import Engine, GatewaySettings, Produce, Service
 from gateway.metrics import GatewayMetrics
 from gateway.registry_check import kept_of_entry
@@ -79,7 +79,6 @@ def turn(
 
 
 def entries(names: list[str]) -> Iterator[TopicMessage]:
-    """What the registry's topic has of each device, signed."""
     change, sign, previous = DeviceChange(datetime.now(UTC), "operator", "measured"), signed_by(_SIGNER), None
     now_ms = time.time_ns() // 1_000_000
     issued = EnrolledCertificate(issuer="Waybill regional authority eu", serial="a" * 38, not_after=change.at)

@@ -15,10 +15,9 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from statistics import median
 
-from benchmarks.folders import benchmark_folder
 from benchmarks.gateway.device_load import LoadSettings, device_name
 from benchmarks.gateway.servers import Gateway, MeasuredRegion, region
-from benchmarks.gateway.targets import Target, are_met
+from benchmarks.harness import Target, are_met, benchmark_folder
 
 CALM, LOUD = "calm", "loud"
 CALM_RATE, LOUD_RATE, NOISE = 100.0, 100.0, 10

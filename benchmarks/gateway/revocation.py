@@ -28,7 +28,7 @@ from cryptography import x509
 
 from benchmarks.gateway.device_load import LoadSettings, device_name
 from benchmarks.gateway.servers import REGION, MeasuredRegion, changed_now, known_device, region
-from benchmarks.gateway.targets import Target, are_met
+from benchmarks.harness import Target, are_met
 from deploy.demo.processes import open_session
 from tests.system.access_region import has_ended
 from waybill.identity.authority import KeyPair, issue_device, make_request

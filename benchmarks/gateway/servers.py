@@ -68,15 +68,12 @@ class RegionCredentials:
         self.gateway = self.access(self.role)
 
     def access(self, role: str) -> PulsarAccess:
-        """What a process of this role shows Pulsar, and trusts."""
         return PulsarAccess(token_file=self._issuer.token_file(role), tls_ca=self.authority.pulsar_file)
 
     def server(self, kind: PrincipalKind) -> TlsFiles:
-        """The certificate and key of a server of the region."""
         return self.authority.server(principal(kind, self._region), self._region)
 
     def of_cluster(self) -> PulsarSecurity:
-        """What the region's cluster needs to know who is who."""
         return PulsarSecurity(
             tls=self.authority.pulsar_server(principal(PrincipalKind.PULSAR, self._region)),
             issuer=self._issuer.issuer,
@@ -86,7 +83,6 @@ class RegionCredentials:
         )
 
     def put(self, url: str, body: object, method: str = "PUT") -> None:
-        """A request to Pulsar's admin interface as the operator."""
         token = self._issuer.token_file(_OPERATOR).read_text()
         headers = {"Authorization": f"Bearer {token}"}
         with httpx.Client(verify=str(self.authority.pulsar_file), headers=headers, timeout=20) as client:
@@ -136,18 +132,15 @@ class MeasuredRegion:
         wait_until(lambda: all(gateway.known_devices() == self.known for gateway in self.gateways), 120)
 
     def new_topic(self, name: str, tenant: str = "fleet") -> str:
-        """A topic of as many partitions as a region's batches have."""
         path = f"persistent/{tenant}/telemetry-{REGION}/{name}/partitions"
         self.credentials.put(f"{self.pulsar.admin_url}/admin/v2/{path}", PARTITIONS)
         return f"persistent://{tenant}/telemetry-{REGION}/{name}"
 
     def files_of(self, name: str) -> tuple[str, str, str]:
-        """Paths of CA, certificate and key of that name."""
         files = self.credentials.authority.client(name, REGION)
         return str(files.ca), str(files.certificate), str(files.key)
 
     def new_tenant(self, tenant: str) -> None:
-        """The region's topics of another of the tenants."""
         for name in ("batches", "refused"):
             self.new_topic(name, tenant)
 
@@ -197,18 +190,15 @@ class Gateway:
         )
 
     def known_devices(self) -> int:
-        """How many devices of the registry it has."""
         return int(self.metrics()["waybill_gateway_registry_devices"])
 
     def metrics(self) -> dict[str, float]:
-        """Every sample of `/metrics`, by its name and labels."""
         lines = httpx.get(f"{self._url}/metrics", timeout=10).text.splitlines()
         return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line[:1] != "#"}
 
 
 @contextmanager
 def region(folder: Path) -> Iterator[MeasuredRegion]:
-    """The servers, started."""
     credentials, ports = RegionCredentials(folder / "access", REGION), PortBook(folder / "ports.json")
     mqtt = MosquittoBroker(REGION, folder / "mqtt", ports=ports, security=_broker_security(credentials))
     # 768 MB and the whole compiler: the same cluster serves pulsar-perf.
@@ -262,7 +252,6 @@ def known_device(tenant: str, device: str) -> DeviceEntry:
 
 
 def changed_now() -> DeviceChange:
-    """Who changes a device here, and when."""
     return DeviceChange(datetime.now(UTC), "operator", "measured")
 
 
@@ -303,5 +292,4 @@ class Spent:
         return cls(time.monotonic(), spent)
 
     def since(self, before: Spent) -> Spent:
-        """The seconds, and what was spent, in between."""
         return Spent(self.at_s - before.at_s, {name: spent - before.cpu_s[name] for name, spent in self.cpu_s.items()})

@@ -17,10 +17,9 @@ from tempfile import gettempdir
 
 import psutil
 
-from benchmarks.folders import benchmark_folder
 from benchmarks.gateway.device_load import TENANT, LoadSettings, device_name
 from benchmarks.gateway.servers import Gateway, MeasuredRegion, Spent, region
-from benchmarks.gateway.targets import Target, are_met
+from benchmarks.harness import Target, are_met, benchmark_folder
 from deploy.local.pulsar import java, pulsar_home
 from waybill.pulsar.pulsar_client import PulsarAccess
 
@@ -118,7 +117,6 @@ def measure(
     warm_up_s: float = WARM_UP_S,
     measured_s: float = MEASURED_S,
 ) -> MeasuredLoad:
-    """Send for some seconds, and look at the last of them."""
     name = f"d{int(time.monotonic())}"
     place.expect(TENANT, [device_name(name, number) for number in range(DEVICES)])
     settings = LoadSettings(
@@ -178,7 +176,6 @@ def _counts(gateways: list[Gateway]) -> dict[str, float]:
 
 
 def _quantile_ms(grown: dict[str, float], share: float) -> float:
-    """From the histogram's buckets, in between by interpolation."""
     buckets = sorted((float(key.split('"')[1]), count) for key, count in grown.items() if key.startswith(_PERSIST))
     wanted = share * buckets[-1][1]
     low_s, below = 0.0, 0.0

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.folders import benchmark_folder
+from benchmarks.harness import benchmark_folder
 from cloud_jobs.lake.coverage import DeviceStream
 from deploy.drill.findings import Follower, SeenRange
 from deploy.local import LocalStack, PulsarSettings, StackSettings
@@ -104,7 +104,6 @@ def milliseconds(arrivals: list[SeenRange], sent: dict[tuple[str, int], float]) 
 
 
 def batches(epoch: int, count: int) -> Iterator[tuple[DeviceStream, int, bytes]]:
-    """Encoded beforehand, so that the sender does nothing but send."""
     for number in range(count):
         device, first = f"eu-{number % DEVICES:04d}", number // DEVICES * RECORDS_PER_BATCH + 1
         last = first + RECORDS_PER_BATCH - 1

@@ -14,11 +14,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from benchmarks.folders import benchmark_folder
-from benchmarks.loaded_cluster import loaded_cluster
-from benchmarks.source.many import PARTITIONS as MANY
-from benchmarks.source.many import BatchTimes, plan_and_commit
-from benchmarks.source.plain import plain_rate
+from benchmarks.harness import benchmark_folder, loaded_cluster
+from benchmarks.source.plain import PARTITIONS as MANY
+from benchmarks.source.plain import BatchTimes, plain_rate, plan_and_commit
 from tests.cloud_jobs.pulsar_source.world import LiveCluster, session, stream
 
 MESSAGES = 600_000
@@ -48,7 +46,6 @@ def filled(place: LiveCluster) -> str:
 
 
 def turn(spark: SparkSession, place: LiveCluster, topic: str, folder: Path, number: int) -> dict[str, float]:
-    """Messages a second of each way, one after the other."""
     return {
         "plain": plain(place, topic, everything=False),
         "plain all": plain(place, topic, everything=True),
@@ -58,7 +55,6 @@ def turn(spark: SparkSession, place: LiveCluster, topic: str, folder: Path, numb
 
 
 def plain(place: LiveCluster, topic: str, *, everything: bool) -> float:
-    """Messages a second of plain readers, one for each partition."""
     partitions = [f"{topic}-partition-{number}" for number in range(PARTITIONS)]
     return plain_rate(place.service_url, place.access, partitions, MESSAGES, VALUE_BYTES, everything=everything)
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from benchmarks.folders import benchmark_folder
+from benchmarks.harness import benchmark_folder
 from tests.cloud_jobs.pulsar_source.guarded import GuardedCluster
 from tests.cloud_jobs.pulsar_source.held import Held, halves, held_over
 

@@ -49,7 +49,6 @@ Row = tuple[str, str, str]
 
 
 def seconds(work: Callable[[], object], repeats: int = REPEATS) -> float:
-    """The least processor time of some repetitions."""
     taken = []
     for _ in range(repeats):
         begin = time.process_time()
@@ -59,7 +58,6 @@ def seconds(work: Callable[[], object], repeats: int = REPEATS) -> float:
 
 
 def lookups(count: int) -> list[Row]:
-    """Build an index of so many fences, and look points up in it."""
     with tempfile.TemporaryDirectory() as folder:
         maker = [sys.executable, "-m", "benchmarks.spatial.worlds", str(count), folder]
         subprocess.run(maker, cwd=ROOT, check=True, timeout=600)
@@ -148,7 +146,6 @@ def few(count: int = 100, points: int = 20_000) -> list[Row]:
 
 
 def fence_sets(count: int) -> tuple[ZoneSet, FenceSet]:
-    """The same fences as zones and one by one."""
     shapes = polygons(outlines(count))
     made = [Fence(f"zone-{at:06}", shape, at % 3) for at, shape in enumerate(shapes)]
     return ZoneSet(made), FenceSet(made)

@@ -38,7 +38,6 @@ Row = tuple[str, str, str]
 
 
 def fixes(device: np.ndarray, t_ms: np.ndarray, lat: np.ndarray, lon: np.ndarray) -> pa.Table:
-    """Positions as the ingest writes them."""
     order = np.lexsort((t_ms, device))
     device, t_ms, lat, lon = device[order], t_ms[order], lat[order], lon[order]
     seq = np.arange(len(device)) - np.searchsorted(device, device) + 1

@@ -68,7 +68,6 @@ def polygons(made: Outlines, count: int | None = None) -> list[shapely.Polygon]:
 
 
 def scattered(count: int, points: int, seed: int = 6) -> tuple[np.ndarray, np.ndarray]:
-    """Points anywhere in the world: the worst case for a cache."""
     rng = np.random.default_rng(seed)
     return rng.uniform(0, side_deg(count), points), low(count) + rng.uniform(0, side_deg(count) / 2, points)
 

@@ -20,7 +20,6 @@ NOON_US = 1_767_614_400_000_000
 
 
 def best_us(work: Callable[[], object], seconds: float = 0.5) -> float:
-    """The shortest of many tries, in microseconds of processor time."""
     best, end = math.inf, time.monotonic() + seconds
     while time.monotonic() < end:
         start = time.process_time_ns()
@@ -30,7 +29,6 @@ def best_us(work: Callable[[], object], seconds: float = 0.5) -> float:
 
 
 def position(number: int) -> Position:
-    """A drive in a circle, no two values alike."""
     return Position(
         latitude=53.5 + math.sin(number / 300) / 100,
         longitude=10 + math.cos(number / 300) / 100,
@@ -69,7 +67,6 @@ def judged(parser: Callable[[bytes], object], data: bytes) -> str:
 
 
 def main() -> None:
-    """The command."""
     print(f"{'batch':24}{'bytes':>8}{'encode':>9}{'header':>9}{'validate':>9}{'decode':>9}{'columns':>9}  µs")
     for name, its in (("positions", position), ("every kind", body)):
         for records in (20, 200, 2000):

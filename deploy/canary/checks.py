@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,38 +43,16 @@ def agent_settings(settings: CanarySettings, *, broker_port: int, status_port: i
 
 def settings_toml(settings: AgentSettings) -> str:
     """What was set, as TOML; paths are absolute, since the agent runs in a folder of its own."""
-    return "\n".join(_lines(settings.model_dump(exclude_unset=True, exclude_none=True), ())) + "\n"
+    values = settings.model_dump(exclude_unset=True, exclude_none=True)
+    return "".join(f"{name} = {_inline(value)}\n" for name, value in values.items())
 
 
-def _lines(table: Mapping[str, Any], name: tuple[str, ...]) -> Iterator[str]:
-    # a table that follows would take the keys that come after it
-    plain = {key: value for key, value in table.items() if not _is_table(value) and not _is_tables(value)}
-    yield from (f"{key} = {_text(value)}" for key, value in plain.items())
-    for key, value in table.items():
-        below = (*name, key)
-        if _is_table(value):
-            yield from ["", f"[{'.'.join(below)}]", *_lines(value, below)]
-        # an empty list of tables is none: TOML has no word for it
-        elif _is_tables(value):
-            for one in value:
-                yield from ["", f"[[{'.'.join(below)}]]", *_lines(one, below)]
-
-
-def _is_table(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
-def _is_tables(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str) and bool(value) and all(map(_is_table, value))
-
-
-def _text(value: Any) -> str:
-    # the agent runs in a folder of its own
-    if isinstance(value, Path):
-        return json.dumps(str(value.absolute()))
+def _inline(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name} = {_inline(one)}" for name, one in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_text, value))}]"
-    return json.dumps(value)
+        return f"[{', '.join(map(_inline, value))}]"
+    return json.dumps(str(value.absolute()) if isinstance(value, Path) else value)
 
 
 _ANY_PORT: Final = 1

@@ -168,7 +168,7 @@ def setup(
     """
     settings = _settings(config)
     from cloud_jobs.reference.commands import put
-    from deploy.canary.reference import contracts_text, fence_text, publishing_beside, write_reference
+    from deploy.canary.reference import contracts_text, fence_text, write_reference
 
     # a month is billed as a whole: within it the account would be free for some of it
     begin = since or datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
@@ -180,11 +180,9 @@ def setup(
     if publish is not None:
         put([out], config=publish, key=key, reason=reason)
         return
-    # without a lake the check says nothing of what is in force already
-    by = publishing_beside(config, settings.lake)
     typer.echo("to check and to publish them:")
-    typer.echo(f"  waybill reference check {out} --lake {by.lake}")
-    typer.echo(f'  waybill reference put {out} --config {by.config} --key {by.key} --reason "{reason}"')
+    typer.echo(f"  waybill reference check {out} --lake {settings.lake or 'LAKE'}")
+    typer.echo(f'  waybill reference put {out} --config cloud.toml --key YOUR.key --reason "{reason}"')
 
 
 @contextmanager

@@ -33,18 +33,12 @@ class Hop(StrEnum):
 
     REGION = "region"
     """The regional cluster's topic: the agent, the broker and a gateway work."""
-    ACKNOWLEDGED = "acknowledged"
-    """The agent has the acknowledgement."""
     CENTRE = "centre"
     """The same topic at the centre: replication works."""
     ALERT = "alert"
     """The region's alerts, as they are read at the centre."""
     TABLE = "table"
     """The records: the ingest works."""
-    COVERAGE = "coverage"
-    """The coverage: the centre knows that it has them."""
-    EVENT = "event"
-    """The final events at fences."""
     USAGE = "usage"
     """The metered quantities."""
     RATED = "rated"
@@ -54,13 +48,10 @@ class Hop(StrEnum):
 # a tree, not a chain: an alert does not wait for the ingest
 PARENT: Final = {
     Hop.REGION: None,
-    Hop.ACKNOWLEDGED: Hop.REGION,
     Hop.CENTRE: Hop.REGION,
     # it comes over the same link
     Hop.ALERT: Hop.CENTRE,
     Hop.TABLE: Hop.CENTRE,
-    Hop.COVERAGE: Hop.TABLE,
-    Hop.EVENT: Hop.TABLE,
     Hop.USAGE: Hop.TABLE,
     Hop.RATED: Hop.USAGE,
 }
@@ -183,7 +174,7 @@ class CanaryScript:
         records, events = self.record_items(number), self.event_items(number)
         ends_ms = self.begins_ms(number) + self.driven_ms
         rest = {Hop.USAGE: (ProbeItem("usage", ends_ms),), Hop.RATED: (ProbeItem("rated", ends_ms),)}
-        return {hop: events if hop in {Hop.ALERT, Hop.EVENT} else records for hop in Hop} | rest
+        return {hop: events if hop is Hop.ALERT else records for hop in Hop} | rest
 
     @property
     def _reach_m(self) -> float:
@@ -201,7 +192,7 @@ def _meridian_m(longitude: float, south: float, north: float) -> float:
     return float(Geodesic.WGS84.Inverse(south, longitude, north, longitude)["s12"])
 
 
-LAKE_HOPS: Final = frozenset({Hop.TABLE, Hop.COVERAGE, Hop.EVENT, Hop.USAGE, Hop.RATED})
+LAKE_HOPS: Final = frozenset({Hop.TABLE, Hop.USAGE, Hop.RATED})
 _MAX_NAME: Final = 63
 """Of the id of an account, a tariff, a seller."""
 _Name = Annotated[str, StringConstraints(pattern=f"^{DEVICE_PATTERN.pattern}$")]
@@ -242,12 +233,9 @@ class HopLimits(Settings):
     """How long each hop may take, in seconds, from when a probe was whole at the hop before it."""
 
     region: _Limit = 10.0
-    acknowledged: _Limit = 10.0
     alert: _Limit = 10.0
     centre: _Limit = 10.0
     table: _Limit = 20.0
-    coverage: _Limit = 10.0
-    event: _Limit = 30.0
     usage: _Limit = 120.0
     rated: _Limit = 30.0
 
@@ -298,10 +286,6 @@ class CanarySettings(Settings):
         for name, (given, hops) in needs.items():
             if given is None and (wanting := [hop for hop in self.watched if hop in hops]):
                 raise ValueError(f"{name}: is needed to look at {', '.join(wanting)}; or leave these out of `watched`")
-        # the agent's buffer has record ids alone; which of them are a probe's, another hop shows
-        watched = {*self.watched}
-        if Hop.ACKNOWLEDGED in watched and not watched & (LAKE_HOPS | {Hop.REGION, Hop.CENTRE}):
-            raise ValueError("watched: acknowledged is seen by record ids that show elsewhere: add region or centre")
         # credentials of a bucket for a folder are a mistake in `lake`
         if self.object_store.model_fields_set and not is_object_store(self.lake or ""):
             raise ValueError("object_store is for a lake at s3://bucket/prefix")

@@ -14,7 +14,7 @@ from deltalake.exceptions import DeltaError
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts import Contracts, NetAndTax
 from cloud_jobs.billing.errors import BillingError
-from cloud_jobs.lake.coverage import DeviceStream, TenantDevice
+from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import StoredFiles, read_stored
 from cloud_jobs.lake.snapshot_reads import reference_rows, usage_rows
 from cloud_jobs.lake.snapshots import LakeState, newest_state
@@ -24,63 +24,11 @@ from cloud_jobs.reference.checks import LakeBills
 from deploy.canary.config import CANARY_RECORD, POSITION, QUARTER_MS, Hop, ProbeItem
 from deploy.canary.probes import SentProbes
 from deploy.canary.reference import bill_fault
-from deploy.canary.watch import CanaryWatch, EventBook, EventOfProbe, Observer, RecordOfProbe, events_in_force
+from deploy.canary.watch import CanaryWatch, Observer, RecordOfProbe
 
-# Rows of one device in a table, each commit of the table's writer read once.
-
-
-class NewRows:
-    """What a table has of a device since a day. `number_column`: in it each row says with which commit it came."""
-
-    def __init__(
-        self,
-        lake: Lake,
-        table: str,
-        device: TenantDevice,
-        since: datetime,
-        columns: Sequence[str],
-        *,
-        writer: str,
-        number_column: str,
-    ) -> None:
-        self._lake, self._table, self._since = lake, table, since.astimezone(UTC).date()
-        self._device = {"tenant": (device.tenant,) * 2, "device": (device.device,) * 2}
-        self._columns, self._writer, self._number_column = [*columns], writer, number_column
-        self._opened: DeltaTable | None = None
-        self._through = 0
-
-    def read(self) -> list[dict[str, Any]]:
-        """The rows that were committed since the last call. Raises LakeError, StoreUnavailable."""
-        with self._lake.damage_as_error(self._table):
-            opened = self._newest()
-            # the log says whether there is anything new; the files are opened only then
-            newest = counter_of(newest_number(opened, self._writer))
-            if newest <= self._through:
-                return []
-            numbers = (self._through + 1, newest)
-            stored = StoredFiles.of(opened, self._table).of_days(self._since).between(self._number_column, *numbers)
-            ranges = {**self._device, self._number_column: numbers}
-            files, rows = self._lake.files(self._table), list[dict[str, Any]]()
-            for path in stored.paths:
-                rows += read_stored(files, self._table, path, self._columns, ranges).to_pylist()
-            self._through = newest
-            return rows
-
-    def _newest(self) -> DeltaTable:
-        if self._opened is not None:
-            try:
-                self._opened.update_incremental()
-            except DeltaError:
-                # its log may have been cut short since: as a whole it can be read
-                self._opened = None
-        if self._opened is None:
-            self._opened = self._lake.open(self._table)
-        return self._opened
-
-
-# The rows of the records table of one device, each commit of the ingest read once.
-
-_COLUMNS: Final = ("kind", "device_time", "epoch", "seq", "latitude", "longitude", "name", "ingest_number")
+_TABLE: Final = "records"
+_NUMBER: Final = "ingest_number"
+_COLUMNS: Final = ("kind", "device_time", "epoch", "seq", "latitude", "longitude", "name", _NUMBER)
 
 
 class StoredRecord(NamedTuple):
@@ -91,41 +39,47 @@ class StoredRecord(NamedTuple):
 
 
 class DeviceRecords:
-    """What the table has of a device since a moment."""
+    """The rows of the records table of one device since a moment, each commit of the ingest read once."""
 
     def __init__(self, lake: Lake, device: TenantDevice, since: datetime) -> None:
-        self._since = since.astimezone(UTC)
-        self._rows = NewRows(
-            lake, "records", device, self._since, _COLUMNS, writer=INGEST, number_column="ingest_number"
-        )
+        self._lake, self._since = lake, since.astimezone(UTC)
+        self._device = {"tenant": (device.tenant,) * 2, "device": (device.device,) * 2}
+        self._opened: DeltaTable | None = None
+        self._through = 0
 
     def read_new(self) -> list[StoredRecord]:
         """The rows that were committed since the last call. Raises LakeError, StoreUnavailable."""
-        return [_stored(row) for row in self._rows.read() if row["device_time"] >= self._since]
+        with self._lake.damage_as_error(_TABLE):
+            opened = self._newest()
+            # the log says whether there is anything new; the files are opened only then
+            newest = counter_of(newest_number(opened, INGEST))
+            if newest <= self._through:
+                return []
+            numbers = (self._through + 1, newest)
+            stored = StoredFiles.of(opened, _TABLE).of_days(self._since.date()).between(_NUMBER, *numbers)
+            ranges = {**self._device, _NUMBER: numbers}
+            files, rows = self._lake.files(_TABLE), list[dict[str, Any]]()
+            for path in stored.paths:
+                rows += read_stored(files, _TABLE, path, [*_COLUMNS], ranges).to_pylist()
+            self._through = newest
+            return [_stored(row) for row in rows if row["device_time"] >= self._since]
+
+    def _newest(self) -> DeltaTable:
+        if self._opened is not None:
+            try:
+                self._opened.update_incremental()
+            except DeltaError:
+                # its log may have been cut short since: as a whole it can be read
+                self._opened = None
+        if self._opened is None:
+            self._opened = self._lake.open(_TABLE)
+        return self._opened
 
 
 def _stored(row: dict[str, Any]) -> StoredRecord:
     item = ProbeItem(row["kind"], round(row["device_time"].timestamp() * 1000))
     place = None if row["latitude"] is None else (row["latitude"], row["longitude"])
     return StoredRecord(RecordOfProbe(item, row["epoch"], row["seq"], place, row["name"] or ""), row["ingest_number"])
-
-
-_KEPT: Final = timedelta(hours=6)
-"""Revisions of events so old are forgotten."""
-_EVENTS: Final = "geofence_events"
-_COMMIT: Final = "commit_number"
-_EVENT_COLUMNS: Final = (
-    "id",
-    "revision",
-    "epoch",
-    "seq",
-    "kind",
-    "place",
-    "time",
-    "value",
-    "retracted",
-    _COMMIT,
-)
 
 
 def device_of(watch: CanaryWatch) -> TenantDevice:
@@ -140,91 +94,19 @@ def observed_since(watch: CanaryWatch) -> datetime:
 
 
 class RecordsObserver(Observer):
-    """The records of the canary's device in the table, and those of them that the coverage has."""
+    """The records of the canary's device in the table."""
 
-    hops = (Hop.TABLE, Hop.COVERAGE)
+    hops = (Hop.TABLE,)
     every_s = 1.0
 
     def __init__(self, watch: CanaryWatch) -> None:
-        self._watch, self._lake, self._device = watch, watch.settings.tables, device_of(watch)
-        self._records = DeviceRecords(self._lake, self._device, observed_since(watch))
+        self._watch = watch
+        self._records = DeviceRecords(watch.settings.tables, device_of(watch), observed_since(watch))
 
     def look(self) -> None:
         """See Observer. Raises LakeError, StoreUnavailable."""
         stored = [one.record for one in self._records.read_new()]
         self._watch.show_records(Hop.TABLE, [one for one in stored if one.item.name in {POSITION, CANARY_RECORD}])
-        # coverage has no device times: by the record ids that showed elsewhere it is known which are missing
-        if waiting := self._watch.waiting(Hop.COVERAGE):
-            self._look_at_coverage(waiting)
-
-    def _look_at_coverage(self, waiting: list[int]) -> None:
-        coverage = self._lake.coverage([self._device])
-        received = {stream: one.received for stream, one in coverage.items()}
-        for number in waiting:
-            ids = self._watch.record_ids(number)
-            held = [item for item, (epoch, seq) in ids.items() if seq in received.get(self._stream(epoch), ())]
-            self._watch.show(number, Hop.COVERAGE, held)
-
-    def _stream(self, epoch: int) -> DeviceStream:
-        return DeviceStream(*self._device, epoch)
-
-
-class EventObserver(Observer):
-    """The events at the canary's fence that are in force."""
-
-    hops = (Hop.EVENT,)
-    every_s = 2.0
-
-    def __init__(self, watch: CanaryWatch) -> None:
-        self._watch, device = watch, device_of(watch)
-        self._book = EventBook(watch.script, *device)
-        self._since = observed_since(watch)
-        self._rows = NewRows(
-            watch.settings.tables, _EVENTS, device, self._since, _EVENT_COLUMNS, writer=_EVENTS, number_column=_COMMIT
-        )
-        self._known: dict[str, dict[str, Any]] = {}
-        # of each probe what is wrong with which event: one that is right after all takes back its own fault alone
-        self._faults: dict[int, dict[str, str]] = {}
-
-    def look(self) -> None:
-        """See Observer. Raises LakeError, StoreUnavailable."""
-        rows = self._rows.read()
-        if not rows:
-            return
-        mine = [row for row in rows if row["place"] == self._watch.settings.name and row["time"] >= self._since]
-        newest = {row["id"]: row for row in sorted(mine, key=lambda row: int(row["revision"]))}
-        for shown in events_in_force(mine):
-            self._show(shown)
-        # only after what is in force: an event that moved is there again under another id
-        for row in newest.values():
-            if row["retracted"] and row["id"] in self._known:
-                self._judge(self._number_of(row), row["id"], f"{row['kind']} was there, and was retracted")
-        self._known.update(newest)
-        self._forget(max(row["time"] for row in rows) - _KEPT)
-
-    def _show(self, shown: EventOfProbe) -> None:
-        number = self._watch.script.number_at(shown.event.t_ms)
-        item, fault = self._book.note(number, shown)
-        if item is not None:
-            self._watch.show(number, Hop.EVENT, [item])
-        # also one that was retracted, and is in force again
-        self._judge(number, shown.id, fault)
-
-    def _judge(self, number: int, event: str, fault: str) -> None:
-        faults = self._faults.setdefault(number, {})
-        if faults.get(event, "") == fault:
-            return
-        faults.pop(event, None)
-        faults |= {event: fault} if fault else {}
-        self._watch.judge(number, Hop.EVENT, next(iter(faults.values()), ""))
-
-    def _number_of(self, row: dict[str, Any]) -> int:
-        return self._watch.script.number_at(round(row["time"].timestamp() * 1000))
-
-    def _forget(self, before: datetime) -> None:
-        self._known = {name: row for name, row in self._known.items() if row["time"] >= before}
-        oldest = self._watch.script.number_at(round(before.timestamp() * 1000))
-        self._faults = {number: faults for number, faults in self._faults.items() if faults and number >= oldest}
 
 
 # The observer of what the canary used, and of what is owed for it.

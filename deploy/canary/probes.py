@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,10 +64,6 @@ def publish_probe(script: CanaryScript, device: str, number: int, port: int, sto
 _MAX_BYTES: Final = 1 << 20
 _KEPT: Final = 16
 """So many quarters are remembered: four hours."""
-_SPANS: Final = 64
-"""So many spans of probes that were begun: each pause and each step of the clock makes one."""
-_GAP: Final = 4
-"""What is passed over between two probes that are so near is not sent any more: it belongs to their span."""
 
 
 class SentProbes:
@@ -83,10 +78,7 @@ class SentProbes:
         self._file = file
         self._whole: dict[int, list[int]] = {}
         self._unknown: set[int] = set()
-        # what was sent of these is there, too
-        self._cut: dict[int, list[int]] = {}
-        # from the first to the last, ascending: of all times, as a clock may be set back by any time
-        self._spans: list[tuple[int, int]] = []
+        self._newest = -1
         self._begun: tuple[int, int] | None = None
         self._after_cut = False
         self._forgotten = -1
@@ -104,7 +96,7 @@ class SentProbes:
         if self._after_cut:
             self._unknown.add(quarter)
         self._begun, self._after_cut = (number, quarter), False
-        self._note_begun(number)
+        self._newest = max(self._newest, number)
         self._save()
 
     def end(self) -> None:
@@ -118,9 +110,7 @@ class SentProbes:
     def cut(self) -> None:
         """It was not sent as a whole."""
         if self._begun is not None:
-            number, quarter = self._begun
-            self._unknown.add(quarter)
-            self._cut.setdefault(quarter, []).append(number)
+            self._unknown.add(self._begun[1])
             # where the vehicle stands now nobody knows, so any parity will do for the next one
             self._begun, self._after_cut, self.last = None, True, None
             self._save()
@@ -143,22 +133,8 @@ class SentProbes:
         return self.last is None or (number - self.last) % 2 == 1
 
     def first_not_begun(self, number: int) -> int:
-        """This probe, or the first one after it that was not begun before, nor stands among those that were: a clock
-        that is set back comes to them again, and what they sent is there already."""
-        for first, last in self._spans:
-            if first <= number <= last:
-                number = last + 1
-        return number
-
-    def _note_begun(self, number: int) -> None:
-        spans = sorted([*self._spans, (number, number)])
-        while len(spans) > 1:
-            gaps = [after[0] - before[1] for before, after in pairwise(spans)]
-            at = gaps.index(min(gaps))
-            if gaps[at] > _GAP and len(spans) <= _SPANS:
-                break
-            spans[at : at + 2] = [(spans[at][0], spans[at + 1][1])]
-        self._spans = spans
+        """This probe, or the first one after all that were begun: a clock that is set back comes to them again."""
+        return max(number, self._newest + 1)
 
     def _load(self) -> None:
         try:
@@ -173,8 +149,7 @@ class SentProbes:
     def _take(self, held: dict[str, Any]) -> None:
         self._whole = {int(quarter): [int(one) for one in numbers] for quarter, numbers in held["whole"].items()}
         self._unknown = {int(one) for one in held["unknown"]}
-        self._cut = {int(quarter): [int(one) for one in numbers] for quarter, numbers in held["cut"].items()}
-        self._spans = [(int(first), int(last)) for first, last in held["spans"]]
+        self._newest = int(held["newest"])
         self._begun = None if held["begun"] is None else (int(held["begun"][0]), int(held["begun"][1]))
         self.last = None if held["last"] is None else int(held["last"])
         self._after_cut = bool(held["after_cut"])
@@ -184,14 +159,12 @@ class SentProbes:
         known = sorted(self._whole.keys() | self._unknown)
         for old in known[:-_KEPT]:
             self._whole.pop(old, None)
-            self._cut.pop(old, None)
             self._unknown.discard(old)
             self._forgotten = old
         held = {
             "whole": self._whole,
             "unknown": sorted(self._unknown),
-            "cut": self._cut,
-            "spans": self._spans,
+            "newest": self._newest,
             "begun": self._begun,
             "last": self.last,
             "after_cut": self._after_cut,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -18,7 +17,7 @@ import structlog
 from deploy.canary.checks import agent_settings, settings_toml
 from deploy.canary.config import LAKE_HOPS, CanarySettings, Hop, WatchedCluster
 from deploy.canary.errors import CanaryError, NotLookedAt, ProbeCut
-from deploy.canary.lake_observers import EventObserver, MoneyObserver, RecordsObserver
+from deploy.canary.lake_observers import MoneyObserver, RecordsObserver
 from deploy.canary.ledger import HopColour
 from deploy.canary.probes import SentProbes, publish_probe
 from deploy.canary.watch import (
@@ -31,43 +30,12 @@ from deploy.canary.watch import (
     records_of_batch,
 )
 from deploy.local import DaemonProcess, MosquittoBroker, MosquittoSettings, PortBook, Server
-from edge_agent.config import AgentSettings
-from edge_agent.inspection import read_status
 from geo.alerts import MalformedAlert, decode_alert
-from waybill.daemon.backoff import Backoff
 from waybill.daemon.durable_file import replace_durably
 from waybill.daemon.status_reader import StatusUnavailable, fetch_status
 from waybill.daemon.status_server import HttpAnswer, Routes, StatusServer, json_answer, metrics_answer
 from waybill.pulsar.pulsar_client import open_pulsar_client
 from waybill.record import WireError
-
-# The observer of the vehicle's own agent: which records it has the acknowledgement of.
-
-
-class AgentObserver(Observer):
-    """Looks into the agent's buffer, from which a record goes when the region has acknowledged it."""
-
-    hops = (Hop.ACKNOWLEDGED,)
-    every_s = 0.5
-
-    def __init__(self, watch: CanaryWatch, agent: AgentSettings) -> None:
-        self._watch, self._agent = watch, agent
-
-    def look(self) -> None:
-        """See Observer. Raises StoreError."""
-        waiting = self._watch.waiting(Hop.ACKNOWLEDGED)
-        # nobody asks the agent for nothing, twice a second
-        if not waiting:
-            return
-        status = read_status(self._agent)
-        # Each probe is followed by a pause, in which nothing waits: then all up to the head is acknowledged.
-        if status["depth_records"]:
-            return
-        for number in waiting:
-            ids = self._watch.record_ids(number)
-            held = [item for item, (epoch, seq) in ids.items() if epoch == status["epoch"] and seq <= status["head"]]
-            self._watch.show(number, Hop.ACKNOWLEDGED, held)
-
 
 # The driver: sends a probe at the beginning of each period, and keeps what it sent.
 
@@ -130,8 +98,6 @@ class ProbeDriver:
 
 _TIMEOUT_S: Final = 10
 _WAIT_MS: Final = 50
-LOOK_S: Final = 5.0
-"""So often is looked whether a topic got more partitions: what is read late there is in time after all."""
 _AT_ONCE: Final = 1_000
 """So many messages of a partition are taken by one look."""
 
@@ -139,13 +105,12 @@ _AT_ONCE: Final = 1_000
 class TopicReaders:
     """Readers of each partition of a topic, from its end on; they leave no trace on the broker.
 
-    After a failure they begin again behind the message that was read last. A partition that comes later is read from
-    its beginning. `clock`: of a clock that only goes forward.
+    After a failure they begin again behind the message that was read last; a partition that came meanwhile is read from
+    its beginning.
     """
 
-    def __init__(self, cluster: WatchedCluster, topic: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._cluster, self._topic, self._clock = cluster, topic, clock
-        self._looked_s, self._has_looked = 0.0, False
+    def __init__(self, cluster: WatchedCluster, topic: str) -> None:
+        self._cluster, self._topic = cluster, topic
         self._client: pulsar.Client | None = None
         self._readers: dict[str, Any] = {}
         self._last: dict[str, Any] = {}
@@ -173,29 +138,15 @@ class TopicReaders:
                 client.close()
 
     def _open(self) -> None:
-        if self._client is not None and self._clock() - self._looked_s < LOOK_S:
+        if self._client is not None:
             return
-        if self._client is None:
-            self._client = open_pulsar_client(self._cluster.service_url, self._cluster.access, timeout_s=_TIMEOUT_S)
-        self._looked_s = self._clock()
-        # all of one that was not there by the first look came since
-        begin = pulsar.MessageId.earliest if self._has_looked else pulsar.MessageId.latest
-        for partition in self._partitions(self._client):
+        self._client = open_pulsar_client(self._cluster.service_url, self._cluster.access, timeout_s=_TIMEOUT_S)
+        begin = pulsar.MessageId.earliest if self._last else pulsar.MessageId.latest
+        for partition in self._client.get_topic_partitions(self._topic):
             start = self._last.get(partition, begin)
             self._readers[partition] = self._client.create_reader(partition, start)
-            # what comes while it is not connected is behind this, too
-            self._last.setdefault(partition, start)
-        self._has_looked = True
-
-    def _partitions(self, client: pulsar.Client) -> list[str]:
-        """Those that are not read yet. Raises PulsarException."""
-        try:
-            return [one for one in client.get_topic_partitions(self._topic) if one not in self._readers]
-        except pulsar.PulsarException:
-            # those that are read go on; a cluster that is lost shows by them
-            if self._readers:
-                return []
-            raise
+        # what comes while it is not connected is behind this, too
+        self._last = dict.fromkeys(self._readers, begin) | self._last
 
     def _read(self, partition: str, reader: Any) -> Iterator[bytes]:
         for _ in range(_AT_ONCE):
@@ -274,32 +225,7 @@ class AlertObserver(Observer):
 
 # The canary's vehicle: a real Mosquitto and a real agent, started here, and started again when they end.
 
-_FIRST_S: Final = 1.0
-_MAX_S: Final = 30.0
 _ASK_S: Final = 2.0
-
-
-class _Supervised:
-    """A child process that is started again when it ended by itself, later and later."""
-
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self._backoff = Backoff(_FIRST_S, _MAX_S, random.random)
-        self._again_s: float | None = None
-
-    def supervise(self) -> None:
-        """Starts it again if that is due."""
-        # a child that runs is left alone, however it fares: its hop says so
-        if self.server.pid is not None:
-            return
-        now_s = time.monotonic()
-        if self._again_s is None:
-            self._again_s = now_s + self._backoff.take_delay_s()
-            _LOG.warning("ended", process=self.server.name, last=self.server.last_lines(3))
-        elif now_s >= self._again_s:
-            self._again_s = None
-            self.server.stop()
-            self.server.start()
 
 
 class CanaryVehicle:
@@ -321,7 +247,7 @@ class CanaryVehicle:
             "edge-agent", "edge_agent", ["run", "--config", str(folder / "agent.toml")], folder / "agent"
         )
         self._file = folder / "agent.toml"
-        self._supervised = [_Supervised(one) for one in (self._broker, self._agent) if one is not None]
+        self._servers: list[Server] = [one for one in (self._broker, self._agent) if one is not None]
 
     @property
     def has_sent_before(self) -> bool:
@@ -347,13 +273,17 @@ class CanaryVehicle:
 
     def supervise(self) -> None:
         """Starts again what has ended; to be called once a second or so."""
-        for one in self._supervised:
-            one.supervise()
+        for server in self._servers:
+            # a child that runs is left alone, however it fares: its hop says so
+            if server.pid is None:
+                _LOG.warning("ended", process=server.name, last=server.last_lines(3))
+                server.stop()
+                server.start()
 
     def stop(self) -> None:
         """Stops both, the agent first: it commits what it has taken."""
-        for one in reversed(self._supervised):
-            one.server.stop()
+        for server in reversed(self._servers):
+            server.stop()
 
     @property
     def _buffer(self) -> Path:
@@ -375,7 +305,7 @@ def run_canary(settings: CanarySettings, stop: threading.Event) -> None:
         held.enter_context(_status(settings, watch))
         held.callback(vehicle.stop)
         vehicle.start()
-        observers = [ObserverThread(one, watch, stop) for one in _observers(watch, vehicle, sent)]
+        observers = [ObserverThread(one, watch, stop) for one in _observers(watch, sent)]
         publish = partial(publish_probe, watch.script, settings.device, port=vehicle.broker_port, stop=stop)
         driving = threading.Thread(
             target=_drive,
@@ -423,7 +353,7 @@ def _awaited(watch: CanaryWatch, vehicle: CanaryVehicle, topics: Collection[Hop]
     return f"the topic of {', '.join(unread)} is read" if unread else ""
 
 
-def _observers(watch: CanaryWatch, vehicle: CanaryVehicle, sent: SentProbes) -> Iterator[Observer]:
+def _observers(watch: CanaryWatch, sent: SentProbes) -> Iterator[Observer]:
     """What looks at the hops that are watched."""
     settings, watched = watch.settings, {*watch.settings.watched}
     if settings.regional is not None and Hop.REGION in watched:
@@ -432,13 +362,9 @@ def _observers(watch: CanaryWatch, vehicle: CanaryVehicle, sent: SentProbes) -> 
         yield BatchObserver(watch, Hop.CENTRE, settings.centre)
     if settings.centre is not None and Hop.ALERT in watched:
         yield AlertObserver(watch, settings.centre)
-    if Hop.ACKNOWLEDGED in watched:
-        yield AgentObserver(watch, vehicle.settings)
     if watched & LAKE_HOPS:
         # the hops behind them need what they see
         yield RecordsObserver(watch)
-    if Hop.EVENT in watched:
-        yield EventObserver(watch)
     if watched & {Hop.USAGE, Hop.RATED}:
         yield MoneyObserver(watch, sent)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from math import nan
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -77,10 +77,6 @@ class RecordBook:
             else:
                 others += 1
         return Showing(new, again, others)
-
-    def ids(self, number: int) -> dict[ProbeItem, tuple[int, int]]:
-        """The record ids of a probe, as far as they are known."""
-        return dict(self._probes.get(number, {}))
 
 
 def records_of_batch(data: bytes, device: str) -> list[RecordOfProbe]:
@@ -162,22 +158,6 @@ class EventBook:
         if abs(event.t_ms - item.t_ms) > TOLERANCE_MS:
             return item, f"{kind} is {event.t_ms - item.t_ms} ms off"
         return item, ""
-
-
-def events_in_force(revisions: Iterable[dict[str, Any]]) -> list[EventOfProbe]:
-    """Of rows of `geofence_events`, any of each id, those that are in force, by time."""
-    newest: dict[str, dict[str, Any]] = {}
-    for row in revisions:
-        if row["id"] not in newest or newest[row["id"]]["revision"] < row["revision"]:
-            newest[row["id"]] = row
-    # a retracted event is as if it had never been
-    held = [row for row in newest.values() if not row["retracted"]]
-    return [EventOfProbe(row["id"], _event(row)) for row in sorted(held, key=lambda row: (row["time"], row["id"]))]
-
-
-def _event(row: dict[str, Any]) -> DayEvent:
-    t_ms = round(row["time"].timestamp() * 1000)
-    return DayEvent(t_ms, row["kind"], row["place"], row["value"], row["epoch"], row["seq"])
 
 
 # What a canary counts, for Prometheus. `docs/canaries.md` lists every metric.
@@ -364,15 +344,6 @@ class CanaryWatch:
         """The probes that are kept."""
         with self._lock:
             return self._ledger.numbers
-
-    def record_ids(self, number: int) -> dict[ProbeItem, tuple[int, int]]:
-        """The record ids of a probe (epoch and seq), as far as they were seen anywhere."""
-        with self._lock:
-            known: dict[ProbeItem, tuple[int, int]] = {}
-            # whichever place has seen it: an id is the same everywhere
-            for book in self._books.values():
-                known |= book.ids(number)
-            return known
 
     @contextmanager
     def looking(self, hops: Iterable[Hop]) -> Iterator[None]:

@@ -202,9 +202,8 @@ def _median_and_p99(values: list[int]) -> tuple[int, int]:
 # The canary of the demo: a vehicle beside the fleet, whose answers are known beforehand, and what it says of each
 # hop.
 
-_WATCHED: Final = tuple(hop for hop in Hop if hop is not Hop.EVENT)
 _SCRIPT: Final = {"fence_m": 100, "speed_mps": 40, "period_s": 10}
-_LIMITS: Final = {"region": 30, "acknowledged": 30, "centre": 30, "alert": 30, "table": 90, "coverage": 30}
+_LIMITS: Final = {"region": 30, "centre": 30, "alert": 30, "table": 90}
 """Of a machine whose cores the fleet, three clusters and Spark share."""
 _ONCE_S: Final = 3600
 """Of what a job computes that runs once: what is there has to be right, and nothing of it is late."""
@@ -260,7 +259,6 @@ class DemoCanary:
             folder=folder / "vehicle",
             token_file=self._token_file,
             status_port=PortBook(folder / "ports.json").port("canary"),
-            watched=[hop.value for hop in _WATCHED],
             lake=lake,
             object_store=store.job_settings() if store else "",
             script=_SCRIPT,

@@ -36,8 +36,7 @@ _POLL_S: Final = 0.5
 _FOLLOWED_S: Final = 4.0
 """The pause between two runs of the jobs that follow."""
 _JOBS: Final = {
-    "ingest": ((), (Hop.TABLE, Hop.COVERAGE)),
-    "geofence": (("--follow",), (Hop.EVENT,)),
+    "ingest": ((), (Hop.TABLE,)),
     "usage": (("--follow",), (Hop.USAGE, Hop.RATED)),
 }
 """Each with its options, and the hops that it makes green."""
@@ -137,9 +136,6 @@ topics = ["persistent://{{tenant}}/telemetry-{REGION}/batches"]
 [usage]
 interval_s = {_FOLLOWED_S}
 
-[geofence]
-interval_s = {_FOLLOWED_S}
-
 [[clusters]]
 name = "{self.stack.topology.centre}"
 service_url = "{centre.service_url}"
@@ -162,7 +158,7 @@ admin_url = "{centre.admin_url}"
                 lake=str(self.folder / "lake"),
                 lost_after_s=60,
                 script={"fence_m": 100, "speed_mps": 40, "period_s": 10},
-                limits={"table": 25, "event": 35, "usage": 35, "rated": 20},
+                limits={"table": 25, "usage": 35, "rated": 20},
             ),
         )
 

@@ -200,7 +200,7 @@ def _on_stacks(folder: Path, settings: DrillSettings, todo: Sequence[SweepPoint]
     for snapshot_s in dict.fromkeys(point.snapshot_period_s for point in todo):
         mine = [point for point in todo if point.snapshot_period_s == snapshot_s]
         place = folder / f"snapshot-{snapshot_s:g}"
-        empty(place, part_of=folder)
+        empty(place)
         done = 0
         try:
             for result in _on_stack(place, settings, mine, say):

@@ -4,7 +4,6 @@ from deploy.local.credentials import LocalAuthority, StackOperator, stack_access
 from deploy.local.errors import (
     FolderDamaged,
     FolderNotOurs,
-    FolderOfAnother,
     LinkControlError,
     LocalStackError,
     ProgramMissing,
@@ -32,7 +31,6 @@ __all__ = [
     "EnrolmentBrokerFiles",
     "FolderDamaged",
     "FolderNotOurs",
-    "FolderOfAnother",
     "LakePlace",
     "LinkControlError",
     "LocalAuthority",

@@ -6,7 +6,6 @@ LocalStackError
 ├── DiskFull              the disk of the stack's folder has no room for Pulsar
 ├── FolderDamaged         a file of the stack's folder cannot be read as what it should be
 ├── FolderNotOurs         the folder has content and was not made by Waybill
-├── FolderOfAnother       a folder inside of it is marked as another stack's
 ├── StackInUse            another process runs a stack in this folder
 ├── StackNotRunning       no stack runs in this folder
 ├── TopologyHasAddresses  the topology says where its clusters are, and a local stack starts its own
@@ -19,7 +18,6 @@ __all__ = [
     "DiskFull",
     "FolderDamaged",
     "FolderNotOurs",
-    "FolderOfAnother",
     "LinkControlError",
     "LocalStackError",
     "ProgramMissing",
@@ -78,17 +76,6 @@ class FolderNotOurs(LocalStackError):
         super().__init__(
             f"{folder} {reason}: nothing was written or deleted; "
             "name a folder that is empty or does not exist, or delete this one yourself"
-        )
-
-
-class FolderOfAnother(LocalStackError):
-    """A folder that was to be emptied holds one that is marked for itself: nothing is deleted."""
-
-    def __init__(self, folder: Path, inner: Path) -> None:
-        self.folder, self.inner = folder, inner
-        super().__init__(
-            f"{inner} is marked as a folder of its own, and lies in {folder}: nothing was deleted; "
-            "move it away, delete it yourself, or name another folder"
         )
 
 

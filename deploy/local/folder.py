@@ -8,7 +8,6 @@ give no right at all.
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import shutil
 import signal
@@ -18,11 +17,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 from pydantic import ValidationError
 
-from deploy.local.errors import FolderDamaged, FolderNotOurs, FolderOfAnother, StackInUse
+from deploy.local.errors import FolderDamaged, FolderNotOurs, StackInUse
 from waybill.daemon.durable_file import sync_folder
 from waybill.settings import Settings
 
@@ -121,7 +120,7 @@ def _own_proportional_bytes(pid: int) -> int:
 
 _MARK = ".waybill-folder"
 _TEXT = b"Made by waybill (2), which may delete everything in this folder when it is asked for a fresh start.\n"
-_MAX_BYTES = 32 << 10  # two paths, escaped, and the holder
+_MAX_BYTES = 4 << 10
 _SETTLE_S = 2.0
 _POLL_S = 0.02
 _FLOCK = "hhqqi4x"  # struct flock: type, whence, start, length, pid
@@ -129,61 +128,33 @@ _LINK = f"has a {_MARK} that is a link, or no regular file"
 _NOT_A_FILE = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO})
 
 
-class _Mark(NamedTuple):
-    """What a mark says: whose it is, the folder that may delete it as a part of itself, and who holds it (JSON)."""
-
-    folder: str
-    part_of: str | None
-    holder: bytes = b""
-
-    @classmethod
-    def of(cls, folder: Path, part_of: Path | None = None) -> "_Mark":
-        return cls(str(folder.resolve()), str(part_of.resolve()) if part_of else None)
-
-    @classmethod
-    def read(cls, mark: int) -> "_Mark | None":
-        """The mark in an open file; None when the file is none of ours."""
-        content = os.pread(mark, _MAX_BYTES, 0)
-        line, end, rest = content.removeprefix(_TEXT).partition(b"\n")
-        try:
-            folder, part_of = json.loads(line) if end and content.startswith(_TEXT) else (None, None)
-        except (ValueError, TypeError, RecursionError):
-            return None
-        return cls(folder, part_of, rest) if isinstance(folder, str) else None
-
-    def head(self) -> bytes:
-        return _TEXT + json.dumps([self.folder, self.part_of]).encode() + b"\n"
-
-
-def claim(folder: Path, *, part_of: Path | None = None) -> None:
-    """Make the folder, or take one that is empty, and mark it as ours. Raises FolderNotOurs, OSError.
-
-    `part_of`: the folder that it lies in, which may be emptied with it.
-    """
+def claim(folder: Path) -> None:
+    """Make the folder, or take one that is empty, and mark it as ours. Raises FolderNotOurs, OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     # Content is looked for first: where another process claims the folder now, its mark is there before its content.
     filled = any(entry.name != _MARK for entry in folder.iterdir())
     with _opened(folder, 0 if filled else os.O_CREAT) as mark:
-        head = _Mark.of(folder, part_of).head()
-        begun = os.pread(mark, len(head), 0)
+        begun = os.pread(mark, len(_TEXT), 0)
         # A mark that a crash cut short is finished; a whole one, and a file of somebody else, stays as it is.
-        if not filled and begun != head and head.startswith(begun):
-            os.pwrite(mark, head, 0)
+        if not filled and begun != _TEXT and _TEXT.startswith(begun):
+            os.pwrite(mark, _TEXT, 0)
             # On disk before any content is: a folder with content and without a mark would be refused from then on.
             os.fsync(mark)
             sync_folder(folder)
         _check(folder, mark)
 
 
-def empty(folder: Path, *, keep: frozenset[str] = frozenset(), part_of: Path | None = None) -> None:
+def empty(folder: Path, *, keep: frozenset[str] = frozenset()) -> None:
     """Claim the folder and delete everything in it but `keep`.
 
-    Raises, before anything is deleted: FolderNotOurs, StackInUse (also of a folder inside), FolderOfAnother, OSError.
+    Raises, before anything is deleted: FolderNotOurs, StackInUse (also of a folder inside), OSError.
     """
-    claim(folder, part_of=part_of)
+    claim(folder)
     with hold(folder):
         # All of it is looked at before the first file goes: a refusal half-way would leave half a folder.
-        _refuse_others_inside(folder)
+        for mark in folder.glob(f"*/**/{_MARK}"):
+            if holder(mark.parent) is not None:
+                raise StackInUse(mark.parent)
         for entry in folder.iterdir():
             if entry.name not in {_MARK} | keep:
                 # rmtree refuses a link to a folder; the link is ours to delete, what it leads to is not.
@@ -198,7 +169,7 @@ def hold(folder: Path) -> Iterator[None]:
     """
     claim(folder)
     with _opened(folder) as mark:
-        head = _check(folder, mark).head()
+        _check(folder, mark)
         # Journals have whole batches, and the stack's state a secret.
         folder.chmod(0o700)
         try:
@@ -207,8 +178,8 @@ def hold(folder: Path) -> Iterator[None]:
         except (BlockingIOError, PermissionError):
             raise StackInUse(folder) from None
         # What is left of the name of an earlier, longer holder would spoil the JSON of ours.
-        os.ftruncate(mark, len(head))
-        os.pwrite(mark, ProcessIdentity.mine().model_dump_json().encode(), len(head))
+        os.ftruncate(mark, len(_TEXT))
+        os.pwrite(mark, ProcessIdentity.mine().model_dump_json().encode(), len(_TEXT))
         yield
 
 
@@ -227,8 +198,7 @@ def holder(folder: Path) -> ProcessIdentity | None:
             answer = fcntl.fcntl(lock, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK))
             if struct.unpack(_FLOCK, answer)[0] == fcntl.F_UNLCK:
                 return None
-            found = _Mark.read(lock)
-            return ProcessIdentity.model_validate_json(found.holder if found else b"")
+            return ProcessIdentity.model_validate_json(os.pread(lock, _MAX_BYTES, len(_TEXT)))
         except ValidationError:
             # Between taking the lock and writing its name into it, the owner needs a moment.
             if time.monotonic() > deadline:
@@ -240,35 +210,9 @@ def holder(folder: Path) -> ProcessIdentity | None:
             os.close(lock)
 
 
-def _check(folder: Path, mark: int) -> _Mark:
-    """What the open mark says. Raises FolderNotOurs when it does not make the folder ours."""
-    owner = _Mark.read(mark)
-    if owner is None:
+def _check(folder: Path, mark: int) -> None:
+    if os.pread(mark, len(_TEXT), 0) != _TEXT:
         raise FolderNotOurs(folder, f"has a {_MARK} that this version of waybill did not write")
-    if owner.folder != str(folder.resolve()):
-        raise FolderNotOurs(folder, f"has the {_MARK} of {owner.folder}, so it was copied or moved")
-    return owner
-
-
-def _refuse_others_inside(folder: Path) -> None:
-    # os.walk passes over a folder that it cannot read, and that one may be another's.
-    def on_error(error: OSError) -> None:
-        raise error
-
-    ours = str(folder.resolve())
-    for place, folders, files in os.walk(folder, onerror=on_error):
-        inner = Path(place)
-        if _MARK not in (*folders, *files) or inner == folder:
-            continue
-        if holder(inner) is not None:
-            raise StackInUse(inner)
-        try:
-            with _opened(inner) as mark:
-                part_of = _check(inner, mark).part_of
-        except FolderNotOurs:
-            part_of = None
-        if part_of != ours:
-            raise FolderOfAnother(folder, inner)
 
 
 @contextmanager

@@ -123,7 +123,7 @@ _OF_CENTRE: Final = {
     "publisher": ("publisher", "waybill reference put FILE --config this --key KEY --reason WHY"),
 }
 """Of the file its role, and what is run with it."""
-_WITHOUT_LAKE: Final = ("region", "acknowledged", "centre", "alert")
+_WITHOUT_LAKE: Final = ("region", "centre", "alert")
 """What a canary can look at where no job runs."""
 
 

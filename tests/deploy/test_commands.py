@@ -11,8 +11,6 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-import deploy.local
-from deploy.demo.cli import print_next_commands
 from deploy.local import LocalStack, StackSettings, StackState
 from deploy.local.cli import StackView
 from deploy.local.folder import ProcessIdentity
@@ -68,14 +66,6 @@ def test_no_command_writes_to_or_deletes_a_folder_that_is_not_ours(tmp_path: Pat
     assert list(tmp_path.iterdir()) == [tmp_path / "thesis.txt"]
 
 
-def test_a_folder_that_cannot_be_written_is_said_in_words(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    code, output = run("up", "--folder", str(tmp_path / "file" / "stack"))
-    assert code == 1
-    assert "Not a directory" in output
-    assert "Traceback" not in output
-
-
 @pytest.mark.parametrize("more", [[], ["--detach"]])
 def test_a_topology_file_that_is_wrong_is_said_at_once_with_78(tmp_path: Path, more: list[str]) -> None:
     (tmp_path / "topology.toml").write_text("centre = 5\n")
@@ -83,17 +73,6 @@ def test_a_topology_file_that_is_wrong_is_said_at_once_with_78(tmp_path: Path, m
     code, output = run(*words, *more)
     assert code == 78
     assert f"{tmp_path}/topology.toml: " in output
-
-
-def test_the_commands_that_the_demo_ends_with_stand_on_one_line_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("deploy.demo.cli.console", Console(width=60))
-    folder = tmp_path / ("f" * 40)
-    print_next_commands(folder, ["bill list", "bill show WE-00000001"])
-    commands = [line.split() for line in capsys.readouterr().out.splitlines() if ".venv/bin/waybill" in line]
-    assert [words[1:3] for words in commands] == [["bill", "list"], ["bill", "show"]]
-    assert all(words[-2:] == ["--lake", f"{folder}/lake"] for words in commands)
 
 
 @pytest.mark.parametrize("is_insecure", [True, False])
@@ -111,8 +90,3 @@ def test_a_stack_that_asks_nobody_who_they_are_says_so_wherever_it_is_shown(
     console = Console(width=200, file=(drawn := StringIO()))
     console.print(StackView(stack))
     assert ("INSECURE" in drawn.getvalue()) is is_insecure
-
-
-def test_what_is_shown_is_sorted_and_there() -> None:
-    assert deploy.local.__all__ == sorted(deploy.local.__all__)
-    assert all(hasattr(deploy.local, name) for name in deploy.local.__all__)

@@ -32,18 +32,6 @@ def test_each_role_has_a_token_that_names_it_and_only_its_owner_reads_it(tmp_pat
         made.access("gateway-mars")
 
 
-def test_a_clusters_brokers_may_do_everything_at_home_and_in_another_only_what_they_replicate(tmp_path: Path) -> None:
-    made = credentials(tmp_path, load(Topology, DEFAULT_TOPOLOGY))
-    assert made.of_cluster("eu").superusers == ("operator", "replication-eu")
-    assert made.of_cluster("hq").superusers == ("operator", "replication-hq")
-
-
-def test_where_the_topology_gives_brokers_no_rights_they_are_operators_of_each_other(tmp_path: Path) -> None:
-    said = load(Topology, DEFAULT_TOPOLOGY).model_copy(update={"replication_role": None, "roles": {}})
-    made = credentials(tmp_path, said)
-    assert made.of_cluster("eu").superusers == made.of_cluster("hq").superusers == ("brokers", "operator")
-
-
 def test_another_process_finds_the_access_of_a_stack_by_its_folder(tmp_path: Path) -> None:
     assert stack_access(tmp_path) == PulsarAccess()
     made = credentials(tmp_path, load(Topology, DEFAULT_TOPOLOGY))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.deploy.alerting_rules import ROOT, faults, labels_of, samples
-from tests.deploy.promql import named_in, promtool, template_labels
+from tests.deploy.promql import named_in, promtool
 
 FOLDER = ROOT / "deploy" / "grafana"
 DASHBOARDS: dict[str, dict[str, Any]] = {
@@ -73,43 +72,9 @@ def test_what_watches_and_what_stands_by_is_shown() -> None:
 
 
 @EACH
-def test_ids_and_titles_stand_once(name: str) -> None:
-    dashboard = DASHBOARDS[name]
-    assert dashboard["uid"] == name, "the file is named by it"
-    for key in ("id", "title"):
-        counts = Counter(panel[key] for panel in panels(dashboard))
-        assert [one for one, count in counts.items() if count > 1] == []
-    assert [panel["title"] for panel in panels(dashboard) if panel["type"] != "row" and not panel["description"]] == []
-
-
-@EACH
-def test_no_panel_covers_another(name: str) -> None:
-    cells = Counter(
-        (x, y)
-        for panel in panels(DASHBOARDS[name])
-        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
-        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
-    )
-    assert [cell for cell, count in cells.items() if count > 1 or cell[0] >= 24] == []
-
-
-@EACH
 def test_each_query_names_metrics_and_labels_that_exist(name: str) -> None:
     wrong = {query.where: faults(named_in(query.expr)) for query in queries(name)}
     assert {where: found for where, found in wrong.items() if found} == {}
-
-
-@EACH
-def test_each_legend_names_labels_that_are_left(name: str) -> None:
-    wrong = {}
-    for query in queries(name):
-        named = named_in(query.expr)
-        all_of_them = {label for metric in named.metrics for label in labels_of(metric) or ()}
-        is_grouped = re.search(r"\b(?:sum|max|count)\b", query.expr)
-        left = set(named.labels) if is_grouped else all_of_them
-        if missing := set(template_labels(query.legend)) - left:
-            wrong[query.where] = missing
-    assert wrong == {}
 
 
 @EACH

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,10 +16,9 @@ from rich.console import Console
 
 from deploy.demo.audit import Audit
 from deploy.demo.cli import ProgressLine, as_json, verdict_table
-from deploy.demo.plan import DemoError, DemoSettings, plan_demo
-from deploy.demo.scenario import DemoDrive, DemoScenario, Standstill
+from deploy.demo.plan import DemoSettings, plan_demo
+from deploy.demo.scenario import DemoDrive, Standstill
 from deploy.demo.watching import FaultFindings
-from deploy.local.folder import cpu_seconds
 from simulator import Progress, Scenario, Summary, VehicleMessage
 
 HAPPENED = FaultFindings(
@@ -154,99 +152,6 @@ def test_what_makes_progress_is_not_ended_and_what_stands_still_is() -> None:
     assert [still.is_over("same") for _ in range(3)][-1]
 
 
-def test_a_step_s_timer_goes_on_when_all_is_counted_and_begins_anew_with_the_next() -> None:
-    moment = [0.0]
-    console = Console(width=100, file=StringIO())
-    with ProgressLine.on(console, "starting") as line:
-        line._progress.get_time = lambda: moment[0]
-        line.show("driving", 1, 1)
-        moment[0] += 509
-        line.show("driving", 1, 1)
-        assert shown(line) == "0:08:29"
-        line.show("computing usage", 0, 0)
-        moment[0] += 360
-        line.show("computing usage", 0, 0)
-        assert shown(line) == "0:06:00"
-
-
 def shown(line: ProgressLine) -> str:
     (task,) = line._progress.tasks
     return str(line._progress.columns[-1].render(task))  # type: ignore[union-attr]
-
-
-class Job:
-    """A job that takes processor time each time it is looked at, and ends after so many looks."""
-
-    name, exit_status, log = "usage", 0, Path("usage.log")
-
-    def __init__(self, looks: int, *, works: bool) -> None:
-        self._looks, self._works, self.cpu_s, self.is_stopped = looks, works, 0.0, False
-
-    @property
-    def pid(self) -> int | None:
-        self._looks -= 1
-        self.cpu_s += 20.0 if self._works else 0.0
-        return 1 if self._looks > 0 else None
-
-    def start(self) -> None:
-        """It has begun."""
-
-    def stop(self) -> None:
-        self.is_stopped = True
-
-
-def scenario_of(folder: Path, said: list[str], **settings: float) -> DemoScenario:
-    stack: Any = SimpleNamespace(folder=folder, check=lambda: None, memory_bytes=0, spark=None)
-    return DemoScenario(stack, plan_demo(DemoSettings(vehicles=4, **settings)), said.append)
-
-
-def test_a_job_that_works_is_not_ended_and_one_that_hangs_is_with_a_way_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("deploy.demo.scenario._POLL_S", 0.002)
-    slow: Any = Job(100, works=True)
-    scenario_of(tmp_path, [], timeout_s=0.05)._compute(slow, "usage")
-    assert not slow.is_stopped
-    hanging: Any = Job(10_000, works=False)
-    with pytest.raises(DemoError, match=r"usage: the job did no work .* too much to do.*--vehicles 5.*--timeout-s"):
-        scenario_of(tmp_path, [], timeout_s=0.05)._compute(hanging, "usage")
-    assert hanging.is_stopped
-
-
-def test_what_was_found_before_the_demo_failed_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise DemoError("usage: the job did no work")
-
-    monkeypatch.setattr("deploy.demo.scenario.write_folder", fail)
-    said: list[str] = []
-    scenario = scenario_of(tmp_path, said)
-    scenario.watch = SimpleNamespace(  # type: ignore[assignment]
-        alerts={"a": (SimpleNamespace(kind="enter"), 1), "b": (SimpleNamespace(kind="exit"), 1)}, close=lambda: None
-    )
-    scenario.canary = SimpleNamespace(newest=lambda: SimpleNamespace(found="8 of 8 hops green"))  # type: ignore[assignment]
-    with pytest.raises(DemoError):
-        scenario.run()
-    assert said == ["so far: 2 alerts at the centre: 1 enter, 1 exit", "so far: the canary: 8 of 8 hops green"]
-
-
-def test_processor_time_of_a_process_grows_with_its_work() -> None:
-    before = cpu_seconds(os.getpid())
-    assert sum(range(3_000_000)) > 0
-    assert cpu_seconds(os.getpid()) > before > 0
-    assert cpu_seconds(2**22 + 1) == 0
-
-
-@pytest.mark.parametrize("works", [True, False])
-def test_records_are_waited_for_as_long_as_the_ingest_works_on_its_first_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, works: bool
-) -> None:
-    monkeypatch.setattr("deploy.demo.scenario._POLL_S", 0.002)
-    looks = itertools.count()
-    monkeypatch.setattr("deploy.demo.scenario._received", lambda *_: 20 if next(looks) > 200 else 0)
-    said: list[str] = []
-    scenario = scenario_of(tmp_path, said, timeout_s=0.05)
-    scenario.ingest = Job(10_000, works=works)  # type: ignore[assignment]
-    monkeypatch.setattr(DemoScenario, "_worked", lambda *_: next(looks) if works else 0)
-    summary: Any = SimpleNamespace(by_device={"van": 20})
-    scenario._wait_until_through(SimpleNamespace(), {}, summary, {"van"})  # type: ignore[arg-type]
-    assert said[0].startswith("all 20 records" if works else "not all came through: 0 of 20")

@@ -15,17 +15,11 @@ from typer.testing import CliRunner
 from cloud_jobs.lake.coverage import DeviceStream
 from cloud_jobs.lake.tables import Lake
 from deploy.drill.cli import (
-    MOMENTS,
-    SNAPSHOTS_S,
-    TRIGGERS_S,
-    SweepPoint,
-    SweepResult,
     app,
     as_json,
     drill_table,
     points,
     sweep,
-    sweep_table,
 )
 from deploy.drill.drills import CentralTable, Outcome
 from deploy.drill.environment import Drill, DrillSettings, Moment
@@ -74,23 +68,6 @@ def test_json_has_null_for_a_time_that_never_came() -> None:
     assert document["ingest_restarts"] == 3
 
 
-def test_the_sweep_has_at_least_thirty_runs_and_each_once() -> None:
-    todo = points(SNAPSHOTS_S, TRIGGERS_S, MOMENTS)
-    assert len(todo) == len(set(todo)) >= 30
-
-
-def test_the_sweeps_table_has_a_row_for_what_could_not_be_run() -> None:
-    good = Outcome(Drill.HQ_LOSS, compute_findings(TIMELINE), 0)
-    results = [
-        SweepResult(SweepPoint(1.0, 1.0, Moment.ANY), (good, good)),
-        SweepResult(SweepPoint(1.0, 1.0, Moment.DONE), (), "the machine was sold"),
-    ]
-    assert [result.passed for result in results] == [True, False]
-    text = printed(sweep_table(results))
-    assert "1 of 2 hold" in text
-    assert "not run" in text
-
-
 def test_a_stack_that_cannot_start_leaves_its_points_not_run_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,12 +78,6 @@ def test_a_stack_that_cannot_start_leaves_its_points_not_run_and_kept(
     assert all("Pulsar" in result.error and not result.passed for result in results)
     kept = [json.loads(line) for line in (tmp_path / "drill" / "runs.jsonl").read_text().splitlines()]
     assert [(line["passed"], line["drills"]) for line in kept] == [(False, [])] * 4
-
-
-def test_the_settings_bound_every_wait_and_buffer() -> None:
-    settings = DrillSettings()
-    assert settings.timeout_s > 0
-    assert settings.fleet.unanswered_batches > 0
 
 
 def test_the_table_is_read_from_its_log_with_the_moment_of_each_commit(tmp_path: Path) -> None:

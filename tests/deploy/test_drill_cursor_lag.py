@@ -33,14 +33,6 @@ def test_a_cursor_follows_whose_oldest_message_is_hardly_older_than_the_one_s_th
     assert not cursor_follows(seen(cursor("hq", 6.6), cursor("dr", 1.5)), "hq", "dr", close_s=5)
 
 
-def test_markers_that_a_consumer_acknowledges_as_it_reads_and_nobody_elsewhere_do_not_count() -> None:
-    assert cursor_follows(seen(cursor("hq", 4, backlog=1600), cursor("dr", 2, backlog=40)), "hq", "dr", close_s=5)
-
-
-def test_a_cursor_that_moved_to_a_place_from_before_the_loss_does_not() -> None:
-    assert not cursor_follows(seen(cursor("hq", 61.0), cursor("dr", 2)), "hq", "dr", close_s=5)
-
-
 def test_one_partition_whose_cursor_stands_still_is_not_hidden_by_the_others() -> None:
     other = TOPIC.replace("0", "1")
     cursors = cursor("hq", 0), cursor("dr", 3), cursor("hq", 9, other), cursor("dr", 3, other)
@@ -59,13 +51,3 @@ def test_a_cluster_that_lacks_messages_is_not_close_although_nothing_waits_there
     assert not cursor_follows(seen(*cursors, links=(link("eu", connected=False),)), "hq", "dr", close_s=5)
     assert not cursor_follows(seen(*cursors, links=(link("eu", backlog=500),)), "hq", "dr", close_s=5)
     assert cursor_follows(seen(*cursors, links=(link("eu"), link("dr"))), "hq", "dr", close_s=5)
-
-
-def test_cursors_of_other_topics_say_nothing() -> None:
-    other = cursor("hq", 9000, "fleet/events/events-partition-0")
-    assert cursor_follows(seen(cursor("hq", 0), cursor("dr", 0), other), "hq", "dr", close_s=0)
-
-
-def test_a_cursor_of_a_silent_tenant_that_shows_in_one_cluster_alone_says_nothing() -> None:
-    silent = cursor("dr", 0, "canary/telemetry-eu/batches-partition-0")
-    assert cursor_follows(seen(cursor("hq", 0), cursor("dr", 0), silent), "hq", "dr", close_s=0)

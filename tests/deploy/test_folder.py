@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from threading import Thread
 
 import pytest
 
-from deploy.local import FolderDamaged, FolderNotOurs, FolderOfAnother, StackInUse, StackNotRunning, StackState
+from deploy.local import FolderNotOurs, StackInUse, StackNotRunning, StackState
 from deploy.local.cli import start_in_background, stop_running
 from deploy.local.folder import ProcessIdentity, claim, empty, hold, holder
 from tests.waiting import PATIENCE
@@ -47,29 +46,6 @@ def test_a_folder_is_held_by_one_process_at_a_time_which_is_known(tmp_path: Path
         with pytest.raises(StackInUse, match="waybill down"), hold(tmp_path):
             pass
     assert holder(tmp_path) is None
-
-
-def test_asking_who_holds_a_folder_changes_nothing(tmp_path: Path) -> None:
-    assert holder(tmp_path / "absent") is None
-    assert holder(tmp_path) is None
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_many_who_ask_at_once_never_take_each_other_for_a_holder(tmp_path: Path) -> None:
-    with hold(tmp_path):
-        pass
-    found: list[object] = []
-
-    def ask() -> None:
-        found.extend(holder(tmp_path) for _ in range(2_000))
-
-    threads = [Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert len(found) == 8_000
-    assert set(found) == {None}
 
 
 def test_a_folder_with_content_of_others_is_neither_taken_nor_emptied_nor_written_to(tmp_path: Path) -> None:
@@ -105,32 +81,6 @@ def test_a_folder_in_use_is_not_emptied(tmp_path: Path) -> None:
         with pytest.raises(StackInUse):
             empty(tmp_path)
     assert (tmp_path / "data").exists()
-
-
-def test_without_its_mark_a_folder_in_use_is_not_ours_to_empty(tmp_path: Path) -> None:
-    with hold(tmp_path):
-        (tmp_path / "data").write_text("")
-        for entry in tmp_path.iterdir():
-            if entry.name != "data":
-                entry.unlink()
-        for attempt in (claim, empty):
-            with pytest.raises(FolderNotOurs):
-                attempt(tmp_path)
-    assert (tmp_path / "data").exists()
-
-
-def test_where_the_mark_was_removed_the_stack_is_still_found_and_stopped(
-    tmp_path: Path, sleeper: subprocess.Popen[bytes]
-) -> None:
-    known = ProcessIdentity.of(sleeper.pid)
-    assert known is not None
-    StackState(supervisor=known, phase="ready", started_s=0.0, servers=[], links={}).save(tmp_path)
-    assert StackState.load(tmp_path).supervisor == known
-    end = Thread(target=sleeper.wait, args=(30,))  # so that it is gone once it ended
-    end.start()
-    assert stop_running(tmp_path, timeout_s=30)
-    end.join()
-    assert sleeper.returncode == -signal.SIGTERM
 
 
 def test_a_stack_that_failed_says_so_afterwards(tmp_path: Path) -> None:
@@ -175,16 +125,6 @@ def test_a_holder_that_was_killed_holds_nothing(tmp_path: Path) -> None:
     assert holder(tmp_path) is None
 
 
-def test_a_lock_that_does_not_name_its_holder_is_said_with_the_way_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("deploy.local.folder._SETTLE_S", 0.05)
-    with hold(tmp_path):
-        os.truncate(tmp_path / ".waybill-folder", 0)
-        with pytest.raises(FolderDamaged, match="fuser"):
-            holder(tmp_path)
-
-
 def test_down_stops_the_process_that_holds_the_folder(tmp_path: Path) -> None:
     process = held_by_another(tmp_path)
     assert process.stdout is not None
@@ -206,20 +146,6 @@ def test_a_process_that_got_the_id_of_another_is_never_signalled(sleeper: subpro
     assert known.send(signal.SIGTERM)
     assert sleeper.wait(10 * PATIENCE) == -signal.SIGTERM
     assert not known.send(signal.SIGTERM)
-
-
-def test_a_process_of_another_user_is_not_signalled_and_that_is_said() -> None:
-    code = (
-        "import os, signal, sys\nfrom deploy.local.folder import ProcessIdentity\n"
-        "one = ProcessIdentity.of(int(sys.argv[1]))\nos.setuid(65534)\n"
-        "try:\n    one.send(signal.SIGTERM)\nexcept PermissionError:\n    print('refused')\n"
-    )
-    if os.getuid() != 0:
-        pytest.skip("only root can become another user")
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(os.getpid())], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.stdout == "refused\n", done.stderr
 
 
 def tree(folder: Path) -> set[str]:
@@ -284,29 +210,6 @@ def test_a_mark_that_is_no_file_of_its_own_is_refused_and_what_it_leads_to_stays
     assert (other / ".waybill-folder").read_bytes() == content
 
 
-@pytest.mark.parametrize("how", [shutil.copytree, shutil.move])
-def test_the_mark_of_a_folder_that_was_copied_or_moved_is_of_the_other_one(
-    tmp_path: Path, how: Callable[[Path, Path], object]
-) -> None:
-    claim(tmp_path / "var")
-    (tmp_path / "var" / "data").write_text("")
-    how(tmp_path / "var", tmp_path / "backup")
-    with pytest.raises(FolderNotOurs, match="copied or moved"):
-        empty(tmp_path / "backup")
-    assert (tmp_path / "backup" / "data").exists()
-
-
-def test_a_folder_by_another_of_its_names_is_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    claim(tmp_path / "var é\udcff")
-    (tmp_path / "link").symlink_to(tmp_path / "var é\udcff", target_is_directory=True)
-    monkeypatch.chdir(tmp_path)
-    for name in ("link", "var é\udcff", "./x/../link"):
-        (tmp_path / "var é\udcff" / "data").write_text("")
-        (tmp_path / "x").mkdir(exist_ok=True)
-        empty(Path(name))
-        assert tree(tmp_path / "var é\udcff") == {".waybill-folder"}
-
-
 def test_a_folder_in_which_another_stack_runs_is_not_emptied(tmp_path: Path) -> None:
     claim(tmp_path)
     process = held_by_another(tmp_path / "a" / "local")
@@ -318,33 +221,6 @@ def test_a_folder_in_which_another_stack_runs_is_not_emptied(tmp_path: Path) -> 
         process.kill()
         process.wait(10 * PATIENCE)
     assert tree(tmp_path) == before
-
-
-def test_a_folder_that_holds_another_marked_one_is_not_emptied_and_that_one_is_named(tmp_path: Path) -> None:
-    claim(tmp_path / "var")
-    claim(tmp_path / "var" / "a" / "local")
-    (tmp_path / "var" / "a" / "local" / "data").write_text("")
-    before = tree(tmp_path)
-    with pytest.raises(FolderOfAnother, match=r"a/local.*nothing was deleted"):
-        empty(tmp_path / "var")
-    assert tree(tmp_path) == before
-    for foreign in (b"", b"somebody else's"):
-        (tmp_path / "var" / "a" / "local" / ".waybill-folder").write_bytes(foreign)
-        with pytest.raises(FolderOfAnother):
-            empty(tmp_path / "var")
-    assert tree(tmp_path) == before
-
-
-def test_a_folder_that_was_claimed_as_a_part_of_another_goes_with_it_and_with_no_other(tmp_path: Path) -> None:
-    claim(tmp_path / "drill")
-    empty(tmp_path / "drill" / "run", part_of=tmp_path / "drill")
-    with hold(tmp_path / "drill" / "run"), pytest.raises(StackInUse, match="drill/run"):
-        empty(tmp_path / "drill")
-    empty(tmp_path / "drill")
-    assert tree(tmp_path / "drill") == {".waybill-folder"}
-    empty(tmp_path / "drill" / "run", part_of=tmp_path / "elsewhere")
-    with pytest.raises(FolderOfAnother):
-        empty(tmp_path / "drill")
 
 
 def test_nobody_else_on_the_machine_reads_what_a_stack_keeps(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -115,24 +114,9 @@ def test_a_delay_is_added_each_way(link: CuttableLink, client: socket.socket) ->
     assert time.monotonic() - began >= 0.2
 
 
-def test_a_link_server_starts_without_a_word(tmp_path: Path) -> None:
-    links = CuttableLinks(tmp_path, {"one": free_port()})
-    links.start()
-    try:
-        links.wait(20 * PATIENCE)
-        assert links.log.read_text() == ""  # the log has standard output and standard error
-    finally:
-        links.stop()
-
-
 def test_a_link_that_nobody_carries_says_so() -> None:
     with pytest.raises(LinkControlError, match="link nowhere: its control on port"):
         CuttableLink("nowhere", 1, 2, free_port(), "").state()
-
-
-def test_a_link_that_does_not_exist_is_refused(link: CuttableLink) -> None:
-    with pytest.raises(LinkControlError, match="refused"):
-        CuttableLink("another", 1, 2, link.control, link.secret).cut()
 
 
 def test_who_does_not_know_the_secret_of_the_stack_cuts_no_link(link: CuttableLink) -> None:

@@ -58,14 +58,6 @@ def test_a_port_that_somebody_took_is_not_given_again(tmp_path: Path) -> None:
         assert PortBook(tmp_path / "ports.json", timeout_s=0.1).port("a") != port
 
 
-def test_one_port_written_for_two_names_is_given_once(tmp_path: Path) -> None:
-    port = PortBook(tmp_path / "ports.json").port("a")
-    (tmp_path / "ports.json").write_text(f'{{"a": {port}, "b": {port}}}')
-    book = PortBook(tmp_path / "ports.json")
-    assert book.port("a") == port
-    assert book.port("b") != port
-
-
 CHOOSER = """
 import sys
 from pathlib import Path
@@ -94,12 +86,6 @@ def test_ports_that_are_chosen_and_not_used_yet_are_not_chosen_by_another_stack(
     (tmp_path / "again.json").write_text(json.dumps({str(port): port for port in theirs}))
     again = PortBook(tmp_path / "again.json")
     assert {again.port(str(port)) for port in theirs} == theirs, "who ended speaks for nothing"
-
-
-def test_a_book_that_is_put_away_speaks_for_no_port(tmp_path: Path) -> None:
-    port = PortBook(tmp_path / "a.json").port("x")
-    (tmp_path / "b.json").write_text(f'{{"y": {port}}}')
-    assert PortBook(tmp_path / "b.json", timeout_s=0).port("y") == port
 
 
 def test_names_with_dots_get_their_addresses_and_a_topology_that_has_some_is_refused_before_anything_starts(
@@ -137,12 +123,6 @@ def test_the_state_is_read_back_while_the_stack_runs(tmp_path: Path) -> None:
     assert read.servers[0].memory_bytes > 0
 
 
-def test_a_state_that_was_left_behind_is_not_a_running_stack(tmp_path: Path) -> None:
-    state().save(tmp_path)
-    with pytest.raises(StackNotRunning, match="waybill up"):
-        StackState.load(tmp_path)
-
-
 def test_the_state_of_an_earlier_supervisor_is_not_that_of_the_one_that_starts(tmp_path: Path) -> None:
     earlier = state().supervisor.model_copy(update={"start_ticks": 1})
     with hold(tmp_path):
@@ -178,8 +158,3 @@ def test_a_server_whose_id_another_process_has_now_is_gone() -> None:
     other = server.model_copy(update={"process": server.process.model_copy(update={"start_ticks": 1})})
     assert other.as_answered(True).state == "gone"
     assert other.memory_bytes == 0
-
-
-def test_an_unknown_server_is_named_with_the_known_ones() -> None:
-    with pytest.raises(KeyError, match="it has pulsar-hq"):
-        state().address("pulsar-dr", "service_url")

@@ -12,7 +12,7 @@ from threading import Thread
 
 import pytest
 
-from deploy.local import DaemonProcess, PulsarCluster, ServerFailed, ServerState, wait_all
+from deploy.local import DaemonProcess, ServerFailed, ServerState
 from deploy.local.folder import children
 from tests.waiting import PATIENCE, wait_until
 
@@ -57,14 +57,6 @@ def test_a_server_is_stopped_starting_healthy_and_stopped_again(tmp_path: Path) 
     assert not is_alive(pid)
 
 
-def test_stopping_twice_or_before_the_start_is_harmless(tmp_path: Path) -> None:
-    server = daemon(tmp_path, SLEEP)
-    server.stop()
-    server.start()
-    server.stop()
-    server.stop()
-
-
 def test_a_server_that_ends_is_named_with_its_exit_status_and_last_log_lines(tmp_path: Path) -> None:
     server = daemon(tmp_path, "for n in range(40): print('line', n)\nraise SystemExit('no such port')", settle_s=5)
     server.start()
@@ -76,15 +68,6 @@ def test_a_server_that_ends_is_named_with_its_exit_status_and_last_log_lines(tmp
     assert len(caught.value.last_lines) == 15
     assert "no such port" in str(caught.value)
     assert str(server.log) in str(caught.value)
-
-
-def test_the_last_lines_are_of_this_start_and_not_of_an_earlier_one(tmp_path: Path) -> None:
-    (tmp_path / "sample.log").write_text("an old line\n")
-    server = daemon(tmp_path, "print('new')\nraise SystemExit(3)", settle_s=5)
-    server.start()
-    with pytest.raises(ServerFailed) as caught:
-        server.wait(10 * PATIENCE)
-    assert caught.value.last_lines == ["new"]
 
 
 def test_a_server_that_never_becomes_healthy_is_named_when_the_time_is_over(tmp_path: Path) -> None:
@@ -127,34 +110,6 @@ def test_a_server_that_answers_and_is_known_to_be_of_no_use_is_stopped_in_order_
     server.stop()
 
 
-def test_a_server_that_is_of_no_use_after_each_start_is_named(tmp_path: Path) -> None:
-    server = Defective(tmp_path, bad_starts=9)
-    server.start()
-    with pytest.raises(ServerFailed, match="no messages are read after each of 4 starts"):
-        server.wait(10 * PATIENCE)
-    server.stop()
-
-
-def test_a_server_that_came_well_once_is_not_started_again_by_a_later_look(tmp_path: Path) -> None:
-    server = Defective(tmp_path, bad_starts=0)
-    server.start()
-    server.wait(10 * PATIENCE)
-    server.bad_starts = 1
-    assert server.check()
-    assert server.restarts == 0
-    server.stop()
-
-
-def test_one_that_fails_is_found_while_another_is_still_starting(tmp_path: Path) -> None:
-    slow = DaemonProcess("slow", [sys.executable, "-c", SLEEP], tmp_path, healthy_when=lambda: False)
-    broken = DaemonProcess("broken", [sys.executable, "-c", "raise SystemExit(7)"], tmp_path, settle_s=5)
-    slow.start()
-    broken.start()
-    with pytest.raises(ServerFailed, match="server broken ended with exit status 7"):
-        wait_all([slow, broken], 10)
-    slow.stop()
-
-
 def test_one_that_does_not_listen_to_sigterm_is_killed(tmp_path: Path) -> None:
     server = daemon(tmp_path, STUBBORN, healthy_when=lambda: "deaf" in server.log.read_text())
     server.start()
@@ -190,20 +145,6 @@ def test_the_children_of_a_server_that_failed_end_when_that_is_seen(tmp_path: Pa
     assert server.exit_status == 3
 
 
-def test_a_process_that_was_waited_for_is_never_signalled_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # From then on its id may be another's.
-    server = daemon(tmp_path, "pass")
-    server.start()
-    wait_until(lambda: server.state is ServerState.FAILED)
-    signalled: list[int] = []
-    monkeypatch.setattr(os, "killpg", lambda group, _: signalled.append(group))
-    server.stop()
-    server.kill()
-    assert signalled == []
-
-
 def test_a_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     # The kernel ties a child to the thread that forked it, so a pool's thread must not be the one that forks.
     server = daemon(tmp_path, SLEEP)
@@ -232,13 +173,3 @@ def test_a_server_ends_when_its_parent_is_ended(tmp_path: Path, number: signal.S
         os.kill(parent.pid, number)
         parent.wait(10 * PATIENCE)
     wait_until(lambda: not is_alive(pid))
-
-
-def test_a_bookie_that_registers_without_end_is_seen_in_the_log_of_this_start_alone(tmp_path: Path) -> None:
-    again = "INFO ResourceLockImpl - Successfully re-acquired lock at /ledgers/available/127.0.0.1:34163\n"
-    cluster = PulsarCluster("hq", tmp_path)
-    assert cluster.defect() is None, "no log yet"
-    cluster.log.write_text("INFO other\n".join([again] * 5))
-    assert cluster.defect() is None, "it may have registered anew, and that was all"
-    cluster.log.write_text("INFO other\n".join([again] * 6))
-    assert cluster.defect() == "the bookie registers without end"

@@ -7,10 +7,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
 
 import pytest
 from typer.testing import CliRunner
@@ -25,7 +24,6 @@ from deploy.local import (
     free_port,
     http_health,
 )
-from deploy.local.server import ask_all
 from tests.waiting import wait_until
 from waybill.commands import SUBCOMMANDS, command_line
 
@@ -123,21 +121,6 @@ def test_of_a_server_that_nobody_can_ask_it_is_unknown_whether_it_is_healthy(sta
     assert code == 1
     assert next(line.split()[1] for line in shown.splitlines() if line.startswith("quiet")) == "unknown"
     assert "1 of 2 servers healthy" in shown
-
-
-def test_servers_are_asked_side_by_side_and_one_that_is_late_is_not_waited_for() -> None:
-    together, never = Event(), Event()
-
-    def first() -> bool:
-        return together.wait(60)
-
-    def second() -> bool:
-        together.set()
-        return True
-
-    questions: dict[str, Callable[[], bool]] = {"first": first, "second": second, "late": never.wait}
-    assert ask_all(questions, 3.0) == {"first": True, "second": True, "late": False}
-    never.set()
 
 
 def test_a_stack_that_goes_on_starts_a_server_again_three_times_and_says_how_it_ended(

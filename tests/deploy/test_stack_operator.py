@@ -20,13 +20,6 @@ def test_the_operator_stays_and_is_trusted_again_where_the_file_was_taken_away(t
     assert list(read_operators(first.operators_file).keys) == [first.key.key_id]
 
 
-def test_an_operator_whose_file_trusts_others_is_trusted_beside_them(tmp_path: Path) -> None:
-    others = stack_operator(tmp_path / "other")
-    (tmp_path / "operators.toml").write_text(others.operators_file.read_text())
-    mine = stack_operator(tmp_path)
-    assert set(read_operators(mine.operators_file).keys) == {mine.key.key_id, others.key.key_id}
-
-
 def test_a_file_of_trusted_keys_that_is_none_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "operators.toml").write_text('centre = "hq"\n')
     with pytest.raises(SettingsError, match=r"operators\.toml"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deploy.local.cli import Announced, settings_line
+from deploy.local.cli import Announced
 from deploy.local.stack_state import ServerRecord
 
 
@@ -18,10 +18,3 @@ def test_each_state_is_said_once_and_what_was_not_started_yet_is_not_called_stop
     assert said.lines([record("links", "healthy"), record("access-eu", "starting")]) == []
     assert said.lines([record("access-eu", "healthy")]) == ["access-eu: healthy"]
     assert said.lines([record("access-eu", "stopped")]) == ["access-eu: stopped"]
-
-
-def test_the_settings_of_a_regions_access_daemon_are_named_beside_the_others(tmp_path: Path) -> None:
-    (tmp_path / "access-eu").mkdir()
-    for name in ("operator.toml", "access-eu/access.toml"):
-        (tmp_path / name).write_text("")
-    assert settings_line(tmp_path) == f"settings in {tmp_path}: operator.toml, access-eu/access.toml"

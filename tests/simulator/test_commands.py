@@ -9,9 +9,6 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from simulator.__main__ import app
-from simulator.errors import SimulatorError
-from simulator.options import parse_brokers
-from simulator.publisher import BrokerAddress
 from tests.simulator.runs import RECORDING
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "simulator.md"
@@ -70,19 +67,6 @@ def test_a_mistake_is_answered_in_one_line(tmp_path: Path, words: tuple[str, ...
     assert result.exit_code == 1
     assert reason in result.stderr
     assert "Traceback" not in result.output
-
-
-def test_brokers_are_read_from_a_file_and_words_win(tmp_path: Path) -> None:
-    file = tmp_path / "brokers.json"
-    file.write_text('{"eu-0001": "127.0.0.1:1883", "eu-0002": "127.0.0.1:1884"}')
-    found = parse_brokers(["eu-0002=localhost:9"], file)
-    assert found == {"eu-0001": BrokerAddress("127.0.0.1", 1883), "eu-0002": BrokerAddress("localhost", 9)}
-
-
-@pytest.mark.parametrize("word", ["eu-0001=host", "eu-0001=host:0", "eu-0001=:1883", "eu-0001=host:70000", "=h:1"])
-def test_an_address_that_is_none_is_refused(word: str) -> None:
-    with pytest.raises(SimulatorError, match=r"is not a valid (HOST:PORT|DEVICE=HOST:PORT)"):
-        parse_brokers([word], None)
 
 
 def test_every_command_and_option_is_documented() -> None:

@@ -111,8 +111,3 @@ def test_a_discount_is_earned_only_with_what_a_vehicle_does_late(tmp_path: Path)
     assert {charge.about.price for charge in before} == {charge.about.price for charge in after}
     assert sum(charge.quantity for charge in after) > sum(charge.quantity for charge in before)
     assert sum(charge.amount_minor for charge in after) < sum(charge.amount_minor for charge in before)
-
-
-def test_a_vehicle_that_does_nothing_late_earns_no_discount() -> None:
-    (vehicle,) = [one for one in SCENARIO.vehicles if one.device == "us-0003"]
-    assert with_discount(SCENARIO, None, vehicle, 1.0) == SCENARIO

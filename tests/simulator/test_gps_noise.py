@@ -4,12 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from deploy.demo.audit import noise_findings
 from simulator import drive, generated_scenario, write_folder
-from simulator.__main__ import app
-from simulator.folder import read_folder
 from simulator.messages import driven_line, journal_line
 from simulator.scenario import GpsNoise, Scenario
 from simulator.truth import Truth
@@ -48,18 +45,3 @@ def test_a_fleet_with_noise_is_billed_its_drive_to_a_per_cent(noise: GpsNoise, t
     found = noise_findings(Truth.from_folder(tmp_path), driven)
     assert found.holds, found.found
     assert not noise_findings(Truth.from_folder(tmp_path, rule="every_fix"), driven).holds
-
-
-def test_noise_is_an_option_and_not_of_a_recording(tmp_path: Path) -> None:
-    def run(*words: str) -> tuple[int, str]:
-        result = CliRunner().invoke(app, ["scenario", "--vehicles", "2", "--out", str(tmp_path), *words])
-        return result.exit_code, result.output
-
-    assert run("--gps-noise", "4,600")[0] == 0
-    assert read_folder(tmp_path)[0].gps_noise == GpsNoise(sigma_m=4.0, tau_s=600.0)
-    assert run("--gps-noise", "3")[0] == 0
-    assert read_folder(tmp_path)[0].gps_noise == GpsNoise(sigma_m=3.0, tau_s=60.0)
-    for wrong in ("0", "4,x", "4,5,6"):
-        code, text = run("--gps-noise", wrong)
-        assert (code, "4,60" in text) == (1, True)
-    assert "has its own noise" in run("--gps-noise", "4", "--replay", "track.csv")[1]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator import ScenarioError, TrackError, drive, read_folder, read_recording, recorded_scenario, write_folder
+from simulator import TrackError, drive, read_folder, read_recording, recorded_scenario, write_folder
 from tests.simulator.runs import RECORDING, run_in
 
 HEADER = "id,vehicle_id,trip_id,timestamp,latitude,longitude,bearing\n"
@@ -71,22 +71,6 @@ def test_odd_rows_are_left_out_and_counted(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("bearing", ["nan", "inf", "-Infinity"])
-def test_a_bearing_that_is_no_finite_number_is_refused_with_its_line(tmp_path: Path, bearing: str) -> None:
-    path = written(tmp_path, "1,a,t,2026-01-26 10:00:00,53.4,-2.9,10", f"2,a,t,2026-01-26 10:00:10,53.4,-2.9,{bearing}")
-    with pytest.raises(TrackError, match=f"track.csv, line 3: the bearing '{bearing}' is not a finite number"):
-        read_recording(path)
-
-
-def test_a_written_track_is_read_back_with_finite_numbers_only(tmp_path: Path) -> None:
-    path = written(tmp_path, "1,a,t,2026-01-26 10:00:00,53.4,-2.9,10")
-    write_folder(tmp_path, *recorded_scenario(read_recording(path), seed=7, regions=("eu",)))
-    track = tmp_path / "track.csv"
-    track.write_text(track.read_text().replace(",10.0,", ",nan,"))
-    with pytest.raises(ScenarioError, match=r"track.csv, line 2: a position or heading is not a finite number"):
-        read_folder(tmp_path)
-
-
 def test_times_are_utc_unless_they_say_otherwise(tmp_path: Path) -> None:
     path = written(tmp_path, "1,a,t,2026-01-26 10:00:00,53.4,-2.9,", "2,a,t,2026-01-26T11:30:00+01:00,53.4,-2.9,")
     first, second = read_recording(path).fixes["a"]
@@ -121,21 +105,3 @@ def test_a_trip_begins_and_ends_with_an_event(tmp_path: Path) -> None:
 def test_a_file_that_is_no_track_is_refused(tmp_path: Path, header: str, rows: tuple[str, ...], reason: str) -> None:
     with pytest.raises(TrackError, match=reason):
         read_recording(written(tmp_path, *rows, header=header))
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TrackError, match=r"nowhere\.csv"):
-        read_recording(tmp_path / "nowhere.csv")
-
-
-def test_names_that_no_topic_can_carry_are_changed_and_stay_apart(tmp_path: Path) -> None:
-    rows = [f"{i},{name},t,2026-01-26 10:00:00,53.4,-2.9," for i, name in enumerate(("AB 12/3", "ab-12-3", "+#"))]
-    scenario, track = recorded_scenario(read_recording(written(tmp_path, *rows)), seed=1, regions=("eu",))
-    assert sorted(track) == ["eu-ab-12-3", "eu-ab-12-3-2", "eu-vehicle"]
-    assert {vehicle.device for vehicle in scenario.vehicles} == set(track)
-
-
-def test_a_track_too_long_for_a_scenario_is_refused(tmp_path: Path) -> None:
-    path = written(tmp_path, "1,a,t,2026-01-01 10:00:00,53.4,-2.9,", "2,a,t,2026-03-01 10:00:00,53.4,-2.9,")
-    with pytest.raises(ScenarioError, match="no such scenario"):
-        recorded_scenario(read_recording(path), seed=1, regions=("eu",))

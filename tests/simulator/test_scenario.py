@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from simulator import (
-    Faults,
     Scenario,
     ScenarioError,
     drive,
@@ -20,8 +19,6 @@ from simulator import (
     with_two_tenants,
     write_folder,
 )
-from simulator.folder import TRACK_COLUMNS
-from simulator.options import parse_faults
 
 
 def fleet(**changes: Any) -> Scenario:
@@ -36,12 +33,6 @@ def test_a_scenario_reads_back_as_it_was_written(
     folder = tmp_path_factory.mktemp("scenario")
     write_folder(folder, scenario)
     assert read_folder(folder) == (scenario, None)
-
-
-def test_both_accounts_have_vehicles_in_both_regions() -> None:
-    for account in fleet().accounts:
-        assert {vehicle.region for vehicle in account.vehicles} == {"eu", "us"}
-    assert sorted(account.currency for account in fleet().accounts) == ["EUR", "JPY"]
 
 
 def test_every_vehicle_has_one_account_and_every_zone_a_price() -> None:
@@ -81,12 +72,6 @@ def test_the_files_have_the_form_that_is_published(tmp_path: Path) -> None:
     assert vehicle == {"device": "eu-0001", "region": "eu", "account": "acme", "tenant": "fleet", "device_id": ""}
 
 
-def test_no_border_lies_on_the_grid_of_the_fixes() -> None:
-    for fence in fleet().fences:
-        for ring in fence.rings:
-            assert all(abs(value * 1e7 % 1 - 0.5) < 0.01 for corner in ring for value in corner)
-
-
 def test_a_misspelt_key_is_answered_with_the_right_one(tmp_path: Path) -> None:
     write_folder(tmp_path, fleet())
     content = json.loads((tmp_path / "scenario.json").read_text())
@@ -116,42 +101,6 @@ def test_what_does_not_hold_together_is_refused(changes: dict[str, Any], reason:
         Scenario.model_validate({**fleet().model_dump(), **changes})
 
 
-@pytest.mark.parametrize(
-    "rows",
-    ["d,1\n", "d,1,2,3,4\n", "d," + "9" * 5000 + ",1,1,1,t\n", 'd,"' + "1" * 140_000 + '",1,1,1,t\n', "d,1,x,3,4,t\n"],
-    ids=["short", "without a trip", "a long number", "a long field", "no number"],
-)
-def test_a_track_that_cannot_be_read_is_named(tmp_path: Path, rows: str) -> None:
-    write_folder(tmp_path, Scenario.model_validate({**fleet().model_dump(), "track": "track.csv"}))
-    (tmp_path / "track.csv").write_text(",".join(TRACK_COLUMNS) + "\n" + rows)
-    with pytest.raises(ScenarioError, match=r"scenario\.json|track\.csv, line 2"):
-        read_folder(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["../track.csv", "/dev/zero", ".."])
-def test_a_track_is_a_file_beside_its_scenario(name: str) -> None:
-    with pytest.raises(ValidationError, match="track"):
-        Scenario.model_validate({**fleet().model_dump(), "track": name})
-
-
 def test_a_folder_without_scenario_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="write it with `fleet-simulator scenario`"):
         read_folder(tmp_path)
-
-
-def test_faults_are_read_from_words() -> None:
-    assert parse_faults("") == Faults()
-    assert parse_faults("duplicates=0.01, late=2") == Faults(duplicates=0.01, late=2)
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        ("late", "is not a valid FAULT=NUMBER"),
-        ("lates=1", "did you mean 'late'"),
-        ("duplicates=2", "less than or equal to 0.5"),
-    ],
-)
-def test_faults_that_make_no_sense_are_refused(words: str, reason: str) -> None:
-    with pytest.raises(ScenarioError, match=reason):
-        parse_faults(words)

@@ -53,15 +53,6 @@ def test_everything_is_kept_once_and_in_order_whatever_is_refused(seed: int, win
     assert sorted(kept, key=lambda said: int(said.payload)) == [message(number) for number in range(count)]
 
 
-def test_only_one_is_under_way_until_the_first_is_kept() -> None:
-    box = outbox()
-    for number in range(6):
-        box.put(message(number), 0.0)
-    assert list(send_all(box, 0.0).values()) == [message(0)]
-    box.on_answer(0, kept=True, now_s=0.1)
-    assert list(send_all(box, 0.1, first=1).values()) == [message(n) for n in range(1, 5)]
-
-
 def test_a_refused_message_goes_first_after_a_pause() -> None:
     box = outbox()
     for number in range(3):
@@ -71,25 +62,3 @@ def test_a_refused_message_goes_first_after_a_pause() -> None:
     assert box.never_answered
     assert send_all(box, 0.5) == {}
     assert list(send_all(box, 1.0).values()) == [message(0)]
-
-
-def test_it_says_when_it_is_full() -> None:
-    box = outbox(room=2)
-    box.put(message(0), 0.0)
-    assert not box.full
-    box.put(message(1), 0.0)
-    assert box.full
-
-
-def test_an_answer_for_something_unknown_changes_nothing() -> None:
-    box = outbox()
-    box.put(message(0), 0.0)
-    box.on_answer(99, kept=True, now_s=0.0)
-    assert box.kept == 0
-    assert not box.empty
-
-
-def test_progress_is_timed_from_the_first_message_after_silence() -> None:
-    box = outbox()
-    box.put(message(0), 500.0)
-    assert box.last_progress_s == 500.0

@@ -65,24 +65,3 @@ def test_a_period_is_issued_once_and_adjusted_only_if_it_was() -> None:
     ledger.issue(AGREED, "acme", MARCH, [km(2)])
     with pytest.raises(TruthError, match="has an invoice"):
         ledger.issue(AGREED, "acme", MARCH, [km(1)])
-
-
-def test_an_invoice_without_a_line_is_not_made_and_leaves_the_period_free() -> None:
-    ledger = TrueLedger()
-    assert ledger.issue(AGREED, "acme", MARCH, []) is None
-    with pytest.raises(TruthError, match="no invoice"):
-        ledger.adjust(AGREED, "acme", MARCH, [km(1)])
-    late = ledger.issue(AGREED, "acme", MARCH, [km(1)])
-    assert late is not None
-    assert (late.kind, late.number) == ("invoice", 1)
-
-
-def test_a_quantity_that_changes_no_amount_is_on_the_next_note() -> None:
-    """100.001 km cost as much as 100 km do; with 10 km more, 110.001 km cost 49.50."""
-    ledger = TrueLedger()
-    ledger.issue(AGREED, "acme", MARCH, [km(100)])
-    more = [km(100), km(0.001, at=NOON + timedelta(hours=1))]
-    assert ledger.adjust(AGREED, "acme", MARCH, more) is None
-    note = ledger.adjust(AGREED, "acme", MARCH, [*more, km(10, at=NOON + timedelta(hours=2))])
-    assert note is not None
-    assert [(charge.quantity, charge.amount_minor) for charge in note.charges] == [(10_001_000, 450)]

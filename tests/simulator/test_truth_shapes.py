@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.truth import TruthError
 from simulator.truth.shapes import DEGREE, ExactPoint, Zones, read_zones
 
 Ring = Sequence[tuple[float, float]]
@@ -53,13 +52,6 @@ def test_a_border_belongs_to_the_inside_and_so_does_a_holes(tmp_path: Path, x: f
     assert (zones(tmp_path, ("a", 1, [SQUARE, HOLE])).at(at(x, y)) == "a") is inside
 
 
-@pytest.mark.parametrize(
-    ("x", "y", "inside"), [(5, 3, True), (5, 4, True), (5, 5, False), (1, 8, True), (5, 10, False)]
-)
-def test_a_bay_is_outside(tmp_path: Path, x: float, y: float, inside: bool) -> None:
-    assert (zones(tmp_path, ("a", 1, [BAY])).at(at(x, y)) == "a") is inside
-
-
 def test_the_highest_priority_wins_then_the_smallest_id(tmp_path: Path) -> None:
     found = zones(tmp_path, ("low", 1, [SQUARE]), ("c", 5, [HOLE]), ("b", 5, [HOLE]))
     assert found.at(at(4, 4)) == "b"
@@ -70,11 +62,6 @@ def test_the_highest_priority_wins_then_the_smallest_id(tmp_path: Path) -> None:
 def test_a_way_meets_borders_in_order(tmp_path: Path) -> None:
     found = zones(tmp_path, ("a", 1, [SQUARE, HOLE]))
     assert found.cuts(at(-10, 4), at(10, 4)) == [Fraction(1, 2), Fraction(13, 20), Fraction(4, 5), Fraction(1)]
-
-
-def test_a_way_along_a_border_meets_it_where_it_begins_and_ends(tmp_path: Path) -> None:
-    found = zones(tmp_path, ("a", 1, [SQUARE]))
-    assert found.cuts(at(-10, 0), at(30, 0)) == [Fraction(1, 4), Fraction(1, 2)]
 
 
 def test_a_way_that_touches_a_corner_meets_it_once(tmp_path: Path) -> None:
@@ -101,8 +88,3 @@ def test_between_two_meetings_the_zone_does_not_change(
             for part in (share, middle)
         )
         assert found.at(here) == found.at(there)
-
-
-def test_two_versions_of_a_fence_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(TruthError, match="the truth knows one"):
-        zones(tmp_path, ("a", 1, [SQUARE]), ("a", 2, [SQUARE]))

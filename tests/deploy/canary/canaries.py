@@ -12,7 +12,7 @@ __all__ = ["CANARY_FILE", "canary_settings"]
 
 CANARY_FILE = """region = "eu"
 device = "canary-eu"
-watched = ["region", "acknowledged"]
+watched = ["region"]
 [regional]
 service_url = "pulsar://127.0.0.1:6650"
 [script]

@@ -14,45 +14,31 @@ import pytest
 from cloud_jobs.billing.contracts import is_canary
 from cloud_jobs.reference.files import read_reference
 from deploy.canary import service as topic_observers
-from deploy.canary.checks import agent_settings, problems, settings_toml, warnings
-from deploy.canary.config import Hop
+from deploy.canary.checks import problems, warnings
 from deploy.canary.errors import NotLookedAt
 from deploy.canary.reference import contracts_text, fence_text, write_reference
 from deploy.canary.service import TopicReaders
-from edge_agent.config import AgentSettings
 from tests.deploy.canary.canaries import canary_settings
 from tests.tokens import token_file
-from waybill.settings import SettingsError, validate
-
-
-def test_a_hop_can_be_watched_where_it_can_be_looked_at(tmp_path: Path) -> None:
-    assert canary_settings(tmp_path).watched == tuple(Hop)
-    assert canary_settings(tmp_path, centre=None, watched=["region"]).watched == (Hop.REGION,)
+from waybill.settings import SettingsError
 
 
 @pytest.mark.parametrize(
     ("more", "fault"),
     [
         ({"centre": None}, "centre: is needed to look at centre, alert"),
-        ({"lake": None}, "lake: is needed to look at table, coverage, event, usage, rated"),
+        ({"lake": None}, "lake: is needed to look at table, usage, rated"),
         ({"script": {"latitude": 0, "longitude": 0, "period_s": 35}}, "period_s"),
         ({"hops": []}, "hops"),
         # its account, its topics and its alerts are known by the tenant that is reserved
         ({"tenant": "acme"}, "tenant"),
         ({"tenant": "canary"}, "tenant"),
-        ({"watched": ["acknowledged", "alert"]}, "acknowledged is seen by record ids that show elsewhere"),
         ({"object_store": {"endpoint": "http://127.0.0.1:1"}}, "object_store is for a lake at s3://"),
     ],
 )
 def test_what_contradicts_itself_is_refused(tmp_path: Path, more: dict[str, Any], fault: str) -> None:
     with pytest.raises(SettingsError, match=fault):
         canary_settings(tmp_path, **more)
-
-
-def test_the_agent_s_file_says_what_the_canary_s_does(tmp_path: Path) -> None:
-    uplinks = [{"region": "eu", "host": "127.0.0.1", "backoff_max_s": 2.0}, {"region": "us", "host": "127.0.0.1"}]
-    wanted = agent_settings(canary_settings(tmp_path, agent={"uplinks": uplinks}), broker_port=1_884, status_port=9_999)
-    assert validate(AgentSettings, tomllib.loads(settings_toml(wanted)), "agent.toml") == wanted
 
 
 def test_the_fence_and_the_contracts_can_be_published(tmp_path: Path) -> None:
@@ -98,14 +84,6 @@ def test_what_is_named_and_is_not_there_is_said(tmp_path: Path) -> None:
     assert f"lake: there is no folder {tmp_path / 'nowhere'}" in found
 
 
-def test_what_its_agent_would_refuse_is_said(tmp_path: Path) -> None:
-    (tmp_path / "lake").mkdir()
-    enrolment = {"host": "broker.eu.example", "ca": str(tmp_path / "ca.pem"), "token_file": str(tmp_path / "token")}
-    plain = {"uplinks": [{"region": "eu", "host": "127.0.0.1"}], "enrolment": enrolment}
-    (said,) = problems(canary_settings(tmp_path, agent=plain))
-    assert said.startswith("agent: enrolment: no uplink shows the certificate")
-
-
 def test_two_canaries_of_a_region_have_each_its_own_fence_contracts_and_numbers(tmp_path: Path) -> None:
     since = datetime(2026, 3, 1, tzinfo=UTC)
     names = ["canary-eu", "canary-eu-2", "Canary-EU.3", "probe_one", "c" * 55 + "-1", "c" * 55 + "-2"]
@@ -125,13 +103,6 @@ def test_two_canaries_of_a_region_have_each_its_own_fence_contracts_and_numbers(
     assert canary_settings(tmp_path).name == "canary-eu", "one that is named as its region keeps its account"
 
 
-def test_its_status_is_on_loopback_unless_it_is_said_otherwise_and_then_a_warning(tmp_path: Path) -> None:
-    assert canary_settings(tmp_path).status.host == "127.0.0.1"
-    assert warnings(canary_settings(tmp_path), time.time()) == []
-    other = canary_settings(tmp_path, status={"host": "0.0.0.0"})  # noqa: S104 - what is judged
-    assert warnings(other, time.time()) == ["status.host: everybody who reaches 0.0.0.0 reads the status"]
-
-
 def test_the_way_out_that_is_named_for_plain_text_is_one_of_this_file(tmp_path: Path) -> None:
     (tmp_path / "lake").mkdir()
     uplinks = [{"region": "eu", "host": "broker.eu.example"}, {"region": "us", "host": "broker.us.example"}]
@@ -139,18 +110,3 @@ def test_the_way_out_that_is_named_for_plain_text_is_one_of_this_file(tmp_path: 
     assert [one.split(":")[0] for one in plain] == ["agent.uplinks.0.tls", "agent.uplinks.1.tls"]
     assert all("set ca, or say insecure = true in [agent]" in one for one in plain)
     assert problems(canary_settings(tmp_path, agent={"uplinks": uplinks, "insecure": True})) == []
-
-
-def test_a_token_that_is_not_there_is_said_in_words_and_with_its_file(tmp_path: Path) -> None:
-    (tmp_path / "lake").mkdir()
-    (tmp_path / "ca.pem").write_text("")
-    enrolment = {"host": "127.0.0.1", "ca": str(tmp_path / "ca.pem"), "token_file": str(tmp_path / "token")}
-    uplinks = [{"region": "eu", "host": "127.0.0.1", "tls": {"ca": str(tmp_path / "ca.pem")}}]
-    found = problems(canary_settings(tmp_path, agent={"uplinks": uplinks, "enrolment": enrolment}))
-    (said,) = [one for one in found if "token_file" in one]
-    assert said == f"agent.enrolment.token_file: {tmp_path}/token cannot be read: there is no such file or folder"
-
-
-def test_an_address_is_asked_for_in_words(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"regional.service_url: begin with pulsar:// or pulsar\+ssl://"):
-        canary_settings(tmp_path, regional={"service_url": "http://127.0.0.1:8080"})

@@ -6,7 +6,6 @@ import json
 from io import StringIO
 from math import isnan
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -18,8 +17,8 @@ from typer.testing import CliRunner
 from deploy.canary.cli import app
 from deploy.canary.config import PARENT, Hop
 from deploy.canary.ledger import HopColour
-from deploy.canary.service import _drive, health
-from deploy.canary.status import CanaryStatus, HopStatus, exit_status, regions_table, status_table
+from deploy.canary.service import health
+from deploy.canary.status import CanaryStatus, HopStatus, exit_status, status_table
 from deploy.canary.watch import CanaryWatch
 from deploy.local import free_port
 from tests.deploy.canary.canaries import CANARY_FILE, canary_settings
@@ -65,26 +64,6 @@ def test_what_the_settings_leave_out_makes_nothing_unknown_and_nothing_green() -
     green = status(HopColour.GREEN)
     assert unwatched.is_healthy is None
     assert green.model_copy(update={"hops": (*green.hops[:5], *unwatched.hops[5:])}).is_healthy is True
-
-
-def test_that_the_newest_probe_was_not_sent_hides_no_reason_of_a_hop() -> None:
-    one = status(HopColour.RED, reason="2 of 14 items of probe 7 are overdue")
-    text = shown(status_table(one.model_copy(update={"not_sent": "no broker answers"})))
-    assert all(words in text for words in ("no broker answers", "region is red: 2 of 14 items", "level: (consumed"))
-
-
-@pytest.mark.parametrize(
-    ("level", "text"), [(0.57, "57 %"), (0.69, "69 %"), (1.0, "100 %"), (0.99996, "99.99 %"), (2 / 3, "66.66 %")]
-)
-def test_a_level_is_shown_as_it_is_and_never_as_more(level: float, text: str) -> None:
-    green = status(HopColour.GREEN)
-    hops = (green.hops[0].model_copy(update={"level": level}), *green.hops[1:])
-    assert f"green {text}" in shown(regions_table({"eu": green.model_copy(update={"hops": hops})}))
-
-
-def test_a_table_has_the_hops_of_each_region() -> None:
-    text = shown(regions_table({"eu": status(HopColour.GREEN, HopColour.RED), "us": None}))
-    assert all(word in text for word in ("eu", "us", "region", "rated", "green", "red", "no canary"))
 
 
 def test_where_no_canary_answers_nothing_is_known(tmp_path: Path) -> None:
@@ -137,20 +116,6 @@ def test_the_green_of_another_canary_at_the_same_port_is_not_shown_as_ones_own(t
     assert "a status.port of its own" in done.output
 
 
-def test_a_canary_without_a_port_says_so(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["status", "-c", canary_file(tmp_path, "none", 0)])
-    assert (done.exit_code, "its status.port is 0; give it a port" in done.output) == (3, True)
-
-
-@pytest.mark.parametrize(
-    ("ran_s", "text"),
-    [(24, "of the 24 s since it began: "), (300, "of the 5 min since it began: "), (3_600, "of the last hour: ")],
-)
-def test_the_figures_of_a_canary_that_has_just_begun_are_not_called_those_of_an_hour(ran_s: float, text: str) -> None:
-    one = status(HopColour.GREEN).model_copy(update={"asked_s": 10_000.0, "started_s": 10_000.0 - ran_s})
-    assert text in shown(status_table(one))
-
-
 @pytest.mark.parametrize("arrives_s", [2.0, 1_000.0])
 def test_a_probe_that_comes_through_is_green_with_its_money_and_one_that_does_not_is_red(
     tmp_path: Path, arrives_s: float
@@ -175,35 +140,6 @@ def test_a_probe_that_comes_through_is_green_with_its_money_and_one_that_does_no
     assert CanaryStatus.model_validate_json(said.model_dump_json(), strict=False) == said
 
 
-def test_what_the_first_probe_waits_for_is_said(tmp_path: Path) -> None:
-    watch = CanaryWatch(canary_settings(tmp_path))
-    vehicle, stop = SimpleNamespace(is_listening=lambda: False), SimpleNamespace(wait=lambda _: True)
-    _drive(watch, vehicle, None, stop)  # type: ignore[arg-type]
-    assert "it waits until the vehicle's agent is connected to its broker" in watch.status().not_sent
-    vehicle.is_listening = lambda: True
-    with watch.looking([Hop.REGION]):
-        pass
-    _drive(watch, vehicle, None, stop)  # type: ignore[arg-type]
-    assert "it waits until the topic of centre, alert is read, for 60 s at most" in shown(status_table(watch.status()))
-    watch.send(watch.script.number_at(round(watch.clock() * 1000)))
-    assert watch.status().not_sent == ""
-
-
-def value_of(watch: CanaryWatch, name: str) -> float | None:
-    return watch.metrics.registry.get_sample_value(name)
-
-
-def test_when_the_last_probe_was_sent_is_unknown_until_one_was(tmp_path: Path) -> None:
-    last, now = "waybill_canary_last_probe_timestamp_seconds", [1_000.0]
-    watch = CanaryWatch(canary_settings(tmp_path), lambda: now[0])
-    assert isnan(value_of(watch, last) or 0.0)
-    assert value_of(watch, "waybill_canary_started_timestamp_seconds") == 1_000.0
-    watch.metrics.on_probe(1_010.0, is_whole=False)
-    assert isnan(value_of(watch, last) or 0.0)
-    watch.metrics.on_probe(1_020.0, is_whole=True)
-    assert value_of(watch, last) == 1_020.0
-
-
 def test_a_canary_that_has_seen_nothing_yet_does_not_say_that_it_is_healthy(tmp_path: Path) -> None:
     now = [1_000_000_000.0]
     watch = CanaryWatch(canary_settings(tmp_path, watched=["region"]), lambda: now[0])
@@ -219,29 +155,6 @@ def test_a_canary_that_has_seen_nothing_yet_does_not_say_that_it_is_healthy(tmp_
     assert health(watch).code == 503, "it drives no more"
 
 
-def test_the_table_says_how_many_probes_were_sent_within_the_hour(tmp_path: Path) -> None:
-    now = [1_000_000_000.0]
-    watch = CanaryWatch(canary_settings(tmp_path), lambda: now[0])
-    number = watch.script.number_at(round(now[0] * 1000))
-    assert watch.status().sent == 0
-    for one in (number, number + 1):
-        watch.send(one)
-    assert "2 probes sent" in shown(status_table(watch.status()))
-    watch.drop(number + 1, "it was cut")
-    assert watch.status().sent == 1
-    now[0] += 3_700
-    assert watch.status().sent == 0
-
-
-def test_a_probe_that_was_cut_hides_no_reason_why_a_hop_is_red() -> None:
-    said = status(HopColour.RED, HopColour.GREEN, reason="7 of 7 items are overdue")
-    text = shown(status_table(said.model_copy(update={"not_sent": "the broker takes nothing"})))
-    assert "the newest probe was not sent: the broker takes nothing" in text
-    assert "region is red: 7 of 7 items are overdue" in text
-    assert "limit: from when" in text
-    assert "was not sent" not in shown(status_table(said))
-
-
 def test_metrics_of_a_canary_that_sent_nothing_are_unknown_and_those_of_unwatched_hops_are_not_there(
     tmp_path: Path,
 ) -> None:
@@ -250,29 +163,6 @@ def test_metrics_of_a_canary_that_sent_nothing_are_unknown_and_those_of_unwatche
     values = {hop: watch.metrics.registry.get_sample_value("waybill_canary_healthy", {"hop": hop.value}) for hop in Hop}
     assert {hop for hop, value in values.items() if value is not None and isnan(value)} == {Hop.REGION, Hop.TABLE}
     assert {hop for hop, value in values.items() if value is None} == set(Hop) - {Hop.REGION, Hop.TABLE}
-
-
-def test_the_table_says_what_its_columns_mean_why_a_hop_is_not_green_and_what_is_not_watched(tmp_path: Path) -> None:
-    now = [1_000_000_000.0]
-    watch = CanaryWatch(canary_settings(tmp_path, watched=["region", "table"]), lambda: now[0])
-    number = watch.script.number_at(round(now[0] * 1000))
-    watch.send(number)
-    now[0] = watch.script.begins_ms(number) / 1000 + watch.script.driven_ms / 1000 + 14.0
-    text = shown(status_table(watch.status()))
-    lines = text.splitlines()
-    items = len(watch.record_items(number))
-    assert f"region is red: {items} of {items} items of probe {number} are overdue for 4 s" in text
-    assert f"table is unknown: probe {number} is overdue at region" in text
-    # one word for one thing: the columns of counts are named as metrics and JSON name them
-    assert all(word in text for word in ("consumed", "delayed", "lost", "doubled", "wrong"))
-    assert not any(word in text for word in ("missing", " late "))
-    assert all(f"{name}:" in text for name in ("p50, p99", "limit", "level", "not reached"))
-    (row,) = [line for line in lines if line.startswith("│ usage ")]
-    assert "not watched" in row
-    # nothing was due there, as far as anybody knows
-    assert "; rated is not watched" in text
-    (row,) = [line for line in lines if line.startswith("│ table ")]
-    assert "20 s" in row
 
 
 @pytest.mark.parametrize("broken", list(Hop))

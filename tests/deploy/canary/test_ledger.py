@@ -42,25 +42,6 @@ def test_a_probe_that_is_not_due_yet_says_nothing() -> None:
     assert set(colours(one, 9.0).values()) == {HopColour.UNKNOWN}
 
 
-def test_what_has_come_through_the_hop_before_and_is_not_due_is_said_so() -> None:
-    one = Ledger([hop for hop in Hop if hop is not Hop.COVERAGE])
-    one.begin(1, 0.0)
-    assert reason(one, Hop.TABLE, 1.0) == "no probe has come whole through centre yet"
-    one.see(1, Hop.CENTRE, [A], 1.0)
-    assert reason(one, Hop.TABLE, 1.0) == "no probe has come whole through centre yet"
-    one.see(1, Hop.CENTRE, [B], 2.0)
-    assert reason(one, Hop.TABLE, 2.0) == "nothing is due yet"
-    assert reason(one, Hop.USAGE, 2.0) == "no probe has come whole through table yet"
-
-
-def test_a_hop_waits_for_the_nearest_one_before_it_that_is_watched() -> None:
-    one = Ledger([Hop.CENTRE, Hop.USAGE])
-    one.begin(1, 0.0)
-    assert reason(one, Hop.USAGE, 1.0) == "no probe has come whole through centre yet"
-    one.see(1, Hop.CENTRE, [A, B], 1.0)
-    assert reason(one, Hop.USAGE, 1.0) == "nothing is due yet"
-
-
 def test_a_hop_has_its_time_from_the_end_of_the_drive() -> None:
     one = Ledger()
     one.send(1, ITEMS, 0.0, 20.0)
@@ -82,18 +63,6 @@ def test_only_the_first_hop_that_it_does_not_reach_is_red(broken: Hop) -> None:
     assert [hop for hop in Hop if found[hop] is HopColour.RED] == [broken]
     behind = [hop for hop in Hop if PARENT[hop] is broken]
     assert all(found[hop] is HopColour.UNKNOWN for hop in behind)
-
-
-def test_a_hop_behind_one_that_is_red_does_not_stay_green() -> None:
-    one = Ledger()
-    one.begin(1, 0.0)
-    for hop in Hop:
-        one.see(1, hop, ITEMS[hop], 1.0)
-    assert set(colours(one, 2.0).values()) == {HopColour.GREEN}
-    one.begin(2, 20.0)
-    assert colours(one, 25.0)[Hop.RATED] is HopColour.GREEN
-    assert colours(one, 31.0)[Hop.REGION] is HopColour.RED
-    assert {colours(one, 31.0)[hop] for hop in Hop if PARENT[hop] is not None} == {HopColour.UNKNOWN}
 
 
 def test_a_hop_is_green_again_when_what_was_missing_has_come() -> None:
@@ -118,10 +87,10 @@ def test_what_was_lost_for_good_is_over_when_enough_have_come_after_it() -> None
     assert found == [HopColour.RED] * RECENT + [HopColour.GREEN] * RECENT
 
 
-@pytest.mark.parametrize("hop", [Hop.REGION, Hop.EVENT, Hop.USAGE])
+@pytest.mark.parametrize("hop", [Hop.REGION, Hop.TABLE, Hop.USAGE])
 def test_a_hop_that_loses_every_second_probe_is_never_green(hop: Hop) -> None:
     """Also where the next probe comes before the loss of the one before is due."""
-    limits_s = LIMITS_S | {Hop.EVENT: 30.0, Hop.USAGE: 120.0}
+    limits_s = LIMITS_S | {Hop.TABLE: 30.0, Hop.USAGE: 120.0}
     one = CanaryLedger(limits_s, lost_after_s=300.0, stale_after_s=60.0)
     found = set()
     for number in range(60):
@@ -133,16 +102,6 @@ def test_a_hop_that_loses_every_second_probe_is_never_green(hop: Hop) -> None:
         if number >= 10:
             found |= {colours(one, at_s + later_s)[hop] for later_s in (2.0, 9.0, 11.0, 19.0)}
     assert HopColour.GREEN not in found
-
-
-def test_what_is_there_before_it_was_at_the_hop_before_is_not_green_and_has_its_time_from_further_back() -> None:
-    one = Ledger()
-    one.begin(1, 0.0)
-    one.see(1, Hop.REGION, ITEMS[Hop.REGION], 1.0)
-    one.see(1, Hop.TABLE, ITEMS[Hop.TABLE], 30.0)
-    assert colours(one, 31.0)[Hop.CENTRE] is HopColour.RED
-    assert colours(one, 31.0)[Hop.TABLE] is HopColour.UNKNOWN
-    assert one.counts(Hop.TABLE, 0.0, 1.0, 31.0) == HopCounts(consumed=2, delayed=2), "after 1 s and two limits"
 
 
 def test_no_hop_is_green_when_no_probe_is_sent_any_more() -> None:
@@ -180,15 +139,6 @@ def test_what_comes_late_twice_or_wrong_is_red() -> None:
     assert colours(one, 33.0)[Hop.REGION] is HopColour.GREEN
 
 
-def test_a_message_that_comes_again_is_no_fault() -> None:
-    one = Ledger()
-    one.begin(1, 0.0)
-    one.see(1, Hop.REGION, (A, B), 1.0)
-    one.note_repeats(1, Hop.REGION, 2)
-    assert colours(one, 2.0)[Hop.REGION] is HopColour.GREEN
-    assert one.counts(Hop.REGION, 0.0, 1.0, 2.0) == HopCounts(consumed=2, repeated=2)
-
-
 def test_what_nobody_can_know_is_unknown_and_counts_for_nothing_and_what_is_behind_it_is_judged() -> None:
     one = Ledger()
     one.begin(1, 0.0)
@@ -206,20 +156,6 @@ def test_what_nobody_can_know_is_unknown_and_counts_for_nothing_and_what_is_behi
         "it has its own time, and that of the hop of which nothing is known"
     )
     assert colours(one, 42.0)[Hop.RATED] is HopColour.RED
-
-
-def test_a_newer_probe_of_which_nobody_can_say_anything_ends_no_fault() -> None:
-    one = Ledger()
-    for number in (1, 2):
-        one.begin(number, 100.0 * number)
-        for hop in set(Hop) - {Hop.USAGE, Hop.RATED}:
-            one.see(number, hop, ITEMS[hop], 100.0 * number + 1)
-    assert colours(one, 190.0)[Hop.USAGE] is HopColour.RED
-    # metering stands still, and a probe was cut in the next quarter
-    one.cannot_know(2, Hop.USAGE, "a probe was cut")
-    assert colours(one, 250.0)[Hop.USAGE] is HopColour.RED
-    one.see(1, Hop.USAGE, ITEMS[Hop.USAGE], 260.0)
-    assert colours(one, 260.0)[Hop.USAGE] is HopColour.UNKNOWN, "it came, late; of the newer one nobody knows"
 
 
 def test_a_hop_that_is_not_watched_is_said_to_be_so_and_the_one_behind_it_is_judged() -> None:
@@ -296,32 +232,6 @@ def test_what_comes_late_wrong_or_twice_and_goes_on_so_is_counted_and_red_at_the
         assert {hop for hop in Hop if reason(one, hop, 60.0) == f"what comes through {broken} is not right"} == behind(
             broken
         )
-
-
-def test_what_is_doubled_once_more_at_a_hop_is_its_own() -> None:
-    one = Ledger()
-    one.begin(1, 0.0)
-    one.note_doubles(1, Hop.REGION, 1)
-    one.note_doubles(1, Hop.CENTRE, 3)
-    assert (one.counts(Hop.CENTRE, 0.0, 1.0, 2.0).doubled, reason(one, Hop.CENTRE, 2.0)) == (
-        2,
-        "probe 1: 2 are there twice",
-    )
-
-
-def test_a_record_that_came_to_the_hop_before_is_lost_here_though_another_one_did_not() -> None:
-    one = Ledger()
-    one.begin(1, 0.0)
-    one.see(1, Hop.REGION, (A,), 1.0)
-    assert one.counts(Hop.CENTRE, 0.0, 1.0, 200.0) == HopCounts(lost=1, not_reached=1)
-
-
-def test_a_hop_that_was_reached_late_has_its_time_before_anything_is_lost_there() -> None:
-    one = Ledger()
-    one.begin(1, 0.0)
-    one.see(1, Hop.REGION, (A, B), 99.0)
-    assert one.counts(Hop.CENTRE, 0.0, 1.0, 150.0) == HopCounts()
-    assert one.counts(Hop.CENTRE, 0.0, 1.0, 200.0) == HopCounts(lost=2)
 
 
 def test_latencies_are_from_the_device_time_of_each_item() -> None:

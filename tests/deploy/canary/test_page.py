@@ -17,7 +17,6 @@ from cloud_jobs.billing.contracts import CANARY
 from cloud_jobs.reference.files import read_reference
 from deploy.canary.config import CanarySettings
 from deploy.canary.reference import contracts_text, fence_text, write_reference
-from deploy.local.stack import DEFAULT_TOPOLOGY
 from geo.reference.messages import scope_of
 from waybill.commands import SUBCOMMANDS, command_line
 from waybill.identity.errors import SignatureRefused
@@ -57,12 +56,6 @@ def test_its_settings_are_right() -> None:
     before = SETUP.partition("`canary.toml`:")[0]
     assert "pki/root-authority/root.pem /etc/waybill/root.pem" in before
     assert "pki/pulsar-authority/root.pem /etc/waybill/pulsar-ca.pem" in before
-
-
-def test_its_role_is_that_of_the_local_stack() -> None:
-    wanted = tomllib.loads(block('roles."canary-{region}"'))["roles"]
-    there = tomllib.loads(DEFAULT_TOPOLOGY.read_text(encoding="utf-8"))["roles"]
-    assert {name: there[name] for name in wanted} == wanted
 
 
 def test_each_command_and_option_is_there() -> None:

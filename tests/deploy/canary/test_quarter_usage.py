@@ -39,7 +39,3 @@ def test_a_probe_is_covered_by_what_its_records_are(numbers: list[int], covers: 
     there = sum(number <= covers for number in numbers)
     wanted = ProbeCover.WHOLE if there == 5 else ProbeCover.PART if there else ProbeCover.NOTHING
     assert covered(ITEMS, dict(zip(ITEMS, numbers, strict=True)), covers) is wanted
-
-
-def test_a_record_that_is_not_in_the_table_covers_nothing() -> None:
-    assert covered(ITEMS, {}, 10**9) is ProbeCover.NOTHING

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.canary import probes as sent_probes
 from deploy.canary.errors import StateFileDamaged
 from deploy.canary.probes import SentProbes
 
@@ -59,22 +58,6 @@ def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path) -> None:
     file.write_text('{"whole": 3}')
     with pytest.raises(StateFileDamaged, match=r"sent\.json cannot be read .* remove it"):
         SentProbes(file, has_sent_before=True)
-
-
-@given(st.lists(st.integers(-(10**6), 10**6), max_size=150))
-def test_no_probe_that_was_begun_is_the_next_one_whatever_came_in_between(numbers: list[int]) -> None:
-    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sent_probes, "replace_durably", lambda file, data: file.write_bytes(data))
-        file = Path(folder, "sent.json")
-        sent, begun = SentProbes(file, has_sent_before=False), set[int]()
-        for number in numbers:
-            free = sent.first_not_begun(number)
-            assert free >= number
-            assert free not in begun
-            sent.begin(free, free // PER_QUARTER)
-            begun.add(free)
-        again = SentProbes(file, has_sent_before=True) if numbers else sent
-        assert not {again.first_not_begun(number) for number in begun} & begun
 
 
 def test_probes_drive_to_and_fro(tmp_path: Path) -> None:

@@ -36,33 +36,3 @@ def test_files_that_are_there_are_named_and_stay_as_they_are(tmp_path: Path) -> 
     assert kept.read_text() == "# by hand\n"
     assert run_setup(tmp_path, "--replace")[0] == 0
     assert len(read_reference([tmp_path / "out"])) == 4
-
-
-def test_it_takes_what_the_files_beside_its_settings_know(tmp_path: Path) -> None:
-    _, said = run_setup(tmp_path)
-    assert "--lake LAKE" in said
-    assert "--config cloud.toml --key YOUR.key" in said
-    (tmp_path / "publisher.toml").write_text(
-        f"""lake = "{tmp_path}/lake"
-checkpoints = "{tmp_path}/checkpoints"
-tenants = ["canary"]
-[[clusters]]
-name = "hq"
-service_url = "pulsar://127.0.0.1:6650"
-admin_url = "http://127.0.0.1:8080"
-[reference]
-unsigned = true
-"""
-    )
-    (tmp_path / "operator.toml").write_text(
-        f"""service_url = "pulsar://127.0.0.1:6650"
-admin_url = "http://127.0.0.1:8080"
-operators = "{tmp_path}/operators.toml"
-regions = ["eu"]
-tenants = ["canary"]
-key = "{tmp_path}/operator.key"
-"""
-    )
-    _, said = run_setup(tmp_path, "--replace")
-    assert f"--lake {tmp_path}/lake\n" in said
-    assert f"--config {tmp_path}/publisher.toml --key {tmp_path}/operator.key --reason" in said

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Any
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.canary.config import CanaryScript, ScriptSettings
-from deploy.canary.watch import EventBook, EventOfProbe, events_in_force
+from deploy.canary.watch import EventBook, EventOfProbe
 from geo.spatial import DayEvent, identified
 
 SCRIPT = CanaryScript(ScriptSettings(latitude=54.6, longitude=4.2))
@@ -42,40 +39,8 @@ def test_an_event_that_is_off_by_more_than_its_rounding_is_wrong(off_ms: int) ->
     assert bool(book().note(NUMBER, event("enter", off_ms))[1]) == (abs(off_ms) > 5)
 
 
-def test_an_id_that_does_not_follow_from_the_facts_is_wrong() -> None:
-    right = event("enter")
-    assert "does not follow" in book().note(NUMBER, right._replace(id="0" * len(right.id)))[1]
-
-
 def test_one_event_under_two_ids_is_a_double() -> None:
     one = book()
     one.note(NUMBER, event("enter"))
     item, fault = one.note(NUMBER, event("enter", seq=4))
     assert (item, "two ids" in fault) == (None, True)
-
-
-def test_a_kind_that_no_probe_has_is_wrong() -> None:
-    right = event("enter")
-    assert book().note(NUMBER, right._replace(event=right.event._replace(kind="dwell")))[0] is None
-
-
-def row(revision: int, *, retracted: bool = False) -> dict[str, Any]:
-    shown = event("enter")
-    return {
-        "id": shown.id,
-        "revision": revision,
-        "retracted": retracted,
-        "time": datetime.fromtimestamp(shown.event.t_ms / 1000, UTC),
-        "kind": "enter",
-        "place": "canary-eu",
-        "value": 0.0,
-        "epoch": 1,
-        "seq": 3,
-    }
-
-
-@given(st.permutations([(0, False), (1, True), (2, False)]))
-def test_of_an_event_the_newest_revision_is_in_force(order: list[tuple[int, bool]]) -> None:
-    rows = [row(revision, retracted=gone) for revision, gone in order]
-    assert events_in_force(rows) == [event("enter")]
-    assert events_in_force([*rows, row(3, retracted=True)]) == []

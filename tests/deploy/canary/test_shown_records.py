@@ -37,7 +37,6 @@ def test_in_any_order_and_repetition_each_item_is_new_once_and_again_otherwise(s
         assert showing.under_other_ids == 0
     assert sorted(new) == sorted({record.item for record in shown})
     assert again == len(shown) - len(new)
-    assert book.ids(NUMBER) == {record.item: record.record_id for record in shown}
 
 
 def test_the_same_item_under_another_record_id_is_a_double() -> None:

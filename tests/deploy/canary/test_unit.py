@@ -38,9 +38,3 @@ def test_it_calls_a_command_that_there_is_in_the_folder_of_the_settings() -> Non
     )
     assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0
     assert f"WorkingDirectory={CanarySettings.model_fields['folder'].default}" in TEXT
-
-
-def test_it_is_started_again_whatever_ended_it_but_wrong_settings() -> None:
-    assert all(word in TEXT for word in ("Restart=always", "StartLimitIntervalSec=0", "PreventExitStatus=2 78"))
-    assert "ExecStartPre" not in TEXT
-    assert UNIT.name in (ROOT / "docs/canaries.md").read_text(encoding="utf-8")

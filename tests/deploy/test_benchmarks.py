@@ -1,0 +1,37 @@
+"""Each benchmark runs, in its tiny form, and ends what it started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from uuid import uuid4
+
+import psutil
+import pytest
+
+from benchmarks.tiny import TINY
+
+pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.timeout(900)]
+
+
+def started_with(mark: str) -> list[str]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("WAYBILL_BENCHMARK") == mark:
+                found.append(" ".join(process.cmdline()))
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(TINY))
+def test_a_benchmark_runs_and_leaves_nothing_running(name: str, tmp_path: Path) -> None:
+    mark = str(uuid4())
+    environment = {**os.environ, "WAYBILL_BENCHMARK": mark, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "benchmarks.tiny", name]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=850)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert started_with(mark) == []
