@@ -64,8 +64,8 @@ def _unsettled(
     decide = "" if closing.outcome is ClosingState.FINAL else "`waybill decisions close-device`, then "
     if closing.outcome is not ClosingState.FINAL:
         reasons.append(f"{closing.outcome.value}: {'; '.join(closing.reasons[:MAX_REASONS])}")
-    elif current.fences_are_newer(closing.snapshot) and (fault := other_fences()) is not None:
-        reasons.append(f"{fault}, run `cloud-jobs usage`")
+    elif current.fences_are_newer(closing.snapshot) and (other := other_fences()) is not None:
+        reasons.append(f"{other}, run `cloud-jobs usage`")
     if reasons:
         note = f"{'; '.join(reasons)}; {decide}`waybill bill close` it again"
         yield Comparison(Station.RATED, "closing", closing.key.payer, None, None, note)
