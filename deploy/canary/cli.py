@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from deploy.canary.config import CanarySettings
     from deploy.canary.status import CanaryStatus
 
-__all__ = ["app"]
 
 _WIDTH: Final = None if sys.stdout.isatty() else 140
 app = typer.Typer(

@@ -13,15 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = [
-    "CanaryError",
-    "CanaryNotRunning",
-    "NotLookedAt",
-    "ProbeCut",
-    "ReferenceFilesExist",
-    "StateFileDamaged",
-]
-
 
 class CanaryError(Exception):
     """The base of all."""

@@ -18,20 +18,6 @@ from deploy.canary.reference import amount_text, expected_minor
 from waybill.daemon.status_reader import StatusUnavailable, fetch_status
 from waybill.settings import Settings
 
-__all__ = [
-    "HOUR_S",
-    "CanaryStatus",
-    "HopStatus",
-    "LevelBucket",
-    "buckets_table",
-    "exit_status",
-    "money_text",
-    "read_canary_status",
-    "regions_table",
-    "status_of_hop",
-    "status_table",
-]
-
 HOUR_S: Final = 3600
 _BUCKET_S: Final = 60
 _TIMEOUT_S: Final = 5.0

@@ -14,19 +14,6 @@ LocalStackError
 
 from pathlib import Path
 
-__all__ = [
-    "DiskFull",
-    "FolderDamaged",
-    "FolderNotOurs",
-    "LinkControlError",
-    "LocalStackError",
-    "ProgramMissing",
-    "ServerFailed",
-    "StackInUse",
-    "StackNotRunning",
-    "TopologyHasAddresses",
-]
-
 
 class LocalStackError(Exception):
     """The local stack cannot do what was asked."""

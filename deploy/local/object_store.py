@@ -13,8 +13,6 @@ from deploy.local.pulsar import cache_folder
 from deploy.local.server import Health, Server, http_health
 from waybill.daemon.durable_file import replace_durably
 
-__all__ = ["LakePlace", "ObjectStore"]
-
 VERSITYGW_VERSION: Final = "1.8.0"
 _HOST: Final = "127.0.0.1"
 _HEALTH_PATH: Final = "/health"

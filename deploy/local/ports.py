@@ -20,8 +20,6 @@ from deploy.local.errors import FolderDamaged
 from waybill.daemon.bounded_file import read_bounded
 from waybill.daemon.durable_file import replace_durably
 
-__all__ = ["PortBook", "free_port", "is_free"]
-
 # Below the kernel's range for outgoing connections, so that no client socket takes a port between choice and use.
 _RANGE = (20_000, 32_000)
 _ATTEMPTS = 200

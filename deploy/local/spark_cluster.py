@@ -18,8 +18,6 @@ from deploy.local.server import Health, HttpHealth, Server
 from waybill.daemon.durable_file import create_durably, replace_durably
 from waybill.settings import Settings
 
-__all__ = ["SparkCluster", "SparkClusterSettings", "SparkMaster", "SparkWorker"]
-
 _HOST = "127.0.0.1"
 _DEPLOY = "org.apache.spark.deploy"
 

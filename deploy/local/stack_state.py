@@ -15,8 +15,6 @@ from waybill.daemon.bounded_file import read_bounded
 from waybill.daemon.durable_file import replace_durably
 from waybill.settings import Settings
 
-__all__ = ["LinkRecord", "Phase", "ServerRecord", "StackState", "running"]
-
 Phase = Literal["starting", "connecting", "ready", "stopping", "stopped", "failed"]
 
 _STATE = "stack.json"

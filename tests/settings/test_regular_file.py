@@ -11,7 +11,7 @@ import pytest
 
 from cloud_jobs.reference.files import read_reference
 from edge_agent.push.push_cli import _read as read_settings_to_push
-from simulator.options import parse_brokers
+from simulator.__main__ import parse_brokers
 from simulator.replay import read_recording
 from waybill.daemon.bounded_file import read_bounded
 from waybill.daemon.tls import certificate_faults

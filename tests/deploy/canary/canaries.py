@@ -8,8 +8,6 @@ from typing import Any
 from deploy.canary.config import CanarySettings
 from waybill.settings import validate
 
-__all__ = ["CANARY_FILE", "canary_settings"]
-
 CANARY_FILE = """region = "eu"
 device = "canary-eu"
 watched = ["region"]
