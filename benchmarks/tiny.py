@@ -35,7 +35,7 @@ TINY: Final = {
     "replication": Tiny("benchmarks.replication.__main__", "", {"WARM_UP_S": 2.0, "MEASURED_S": 2.0, "SETTLE_S": 2.0}),
     "source": Tiny("benchmarks.source.__main__", "", {"MESSAGES": 6_000, "ROUNDS": 1, "LIGHT_BATCHES": 3}),
     "source-growth": Tiny("benchmarks.source.growth", "", {"BATCHES": 10, "ROTATIONS": 2}),
-    "spatial": Tiny("benchmarks.spatial.__main__", "", {"POINTS": 20_000, "REPEATS": 1}),
+    "spatial": Tiny("benchmarks.spatial.__main__", "1k few standstill"),
     "wire": Tiny("benchmarks.wire.__main__"),
 }
 
