@@ -1,14 +1,14 @@
 """Makes clusters what the topology says, through their admin interfaces."""
 
+from __future__ import annotations
+
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
-
-import pulsar
 
 from geo.replication.admin import AdminClient
 from geo.replication.cluster_state import (
@@ -36,6 +36,9 @@ from geo.replication.rest_types import CLUSTER, STATS
 from geo.replication.topic_naming import topic_path
 from waybill.pulsar.pulsar_client import PulsarAccess, open_pulsar_client
 from waybill.settings import Settings
+
+if TYPE_CHECKING:
+    import pulsar
 
 # A client of a cluster's service address, and whether that address leads to the cluster at all.
 
@@ -106,6 +109,8 @@ def check_addresses(topology: Topology, admins: Mapping[str, AdminClient]) -> li
 
 def _belongs(admin: AdminClient, way: ServiceAddress) -> tuple[bool | None, str]:
     """Meet the cluster on a topic of its own: what the service address made, the admin address must show."""
+    import pulsar  # noqa: PLC0415 - `waybill status` does without it
+
     topic = _MEETING.format(uuid.uuid4().hex)
     client = connect(admin, way)
     try:

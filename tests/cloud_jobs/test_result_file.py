@@ -13,7 +13,7 @@ import pytest
 from cloud_jobs.terminal import write_csv
 from tests.cloud_jobs.test_file_commands import GOOD_FENCES, GOOD_FIXES
 
-PROGRAM = [sys.executable, "-m", "cloud_jobs.measure"]
+PROGRAM = [sys.executable, "-m", "cloud_jobs", "measure"]
 
 
 def failing(error: BaseException) -> Iterator[tuple[str, int]]:
