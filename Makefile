@@ -58,7 +58,7 @@ bench-source: setup  ## The Pulsar source against plain readers, and a light mic
 	@$(PYTHON) -m benchmarks.source
 
 bench-source-growth: setup  ## What the Pulsar source holds over 1,000 micro-batches and 100 rotations of its token
-	@$(PYTHON) -m benchmarks.source.growth
+	@$(PYTHON) -m benchmarks.source growth
 
 bench-replication: setup  ## How long a record takes from a region to the centre, at rest and over a slow link
 	@$(PYTHON) -m benchmarks.replication

@@ -1,7 +1,5 @@
 """`python -m benchmarks.tiny NAME`: a benchmark with next to nothing to do, to see that it still runs and ends."""
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from typing import Any, Final, NamedTuple
@@ -32,11 +30,11 @@ TINY: Final = {
         "",
         {"DEVICES": 20, "WARM_UP_S": 1.0, "HALF_WARM_UP_S": 0.5, "MEASURED_S": 1.0, "PERF_S": 3, "TARGET_RATE": 200.0},
     ),
-    "replication": Tiny("benchmarks.replication.__main__", "", {"WARM_UP_S": 2.0, "MEASURED_S": 2.0, "SETTLE_S": 2.0}),
-    "source": Tiny("benchmarks.source.__main__", "", {"MESSAGES": 6_000, "ROUNDS": 1, "LIGHT_BATCHES": 3}),
-    "source-growth": Tiny("benchmarks.source.growth", "", {"BATCHES": 10, "ROTATIONS": 2}),
-    "spatial": Tiny("benchmarks.spatial.__main__", "1k few standstill"),
-    "wire": Tiny("benchmarks.wire.__main__"),
+    "replication": Tiny("benchmarks.replication", "", {"WARM_UP_S": 2.0, "MEASURED_S": 2.0, "SETTLE_S": 2.0}),
+    "source": Tiny("benchmarks.source", "", {"MESSAGES": 6_000, "ROUNDS": 1, "LIGHT_BATCHES": 3}),
+    "source-growth": Tiny("benchmarks.source", "growth", {"BATCHES": 10, "ROTATIONS": 2}),
+    "spatial": Tiny("benchmarks.spatial.__main__", "1k standstill"),
+    "wire": Tiny("benchmarks.wire"),
 }
 
 

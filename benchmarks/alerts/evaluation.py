@@ -1,18 +1,13 @@
-"""What one evaluation of a region does in a second: 100,000 devices among 100,000 fences, a fix each two seconds.
-
-Of fixes in columns, and of the messages that a process reads: encoded batches of one fix and of ten.
-"""
-
-from __future__ import annotations
+"""What one evaluation of a region does in a second, from columns and from messages: 100,000 devices and fences."""
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 import psutil
 
+from benchmarks.harness import Figure, print_figures
 from gateway.alerts.config import ReportedTracks
 from gateway.alerts.evaluation import AlertRules, LiveEvents
 from gateway.alerts.fixes import FixColumns, FixSource
@@ -35,28 +30,14 @@ SECONDS: Final = 60
 MESSAGE_SECONDS: Final = 10
 IN_A_MESSAGE: Final = (10, 1)
 _WARM: Final = 3
-"""So many fixes of each device come before what is measured."""
 START_MS: Final = 1_767_600_000_000
 _WEST, _SOUTH, _WIDTH, _HEIGHT = 6.0, 48.0, 8.0, 6.0
 _TOWNS: Final = 400
 _DEGREE_M: Final = 111_320.0
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluationFigures:
-    """What was measured. `judged`: the share of fixes that went through the engine."""
-
-    rate: float
-    slowest_ms: float
-    events: int
-    judged: float
-    mib: float
-    index_mib: float
-    rate_of_messages: dict[int, float]
-
-
 class _Message(NamedTuple):
-    """A batch as the cluster's client hands it over."""
+    """A batch as Pulsar's client gives it."""
 
     content: bytes
     published_ms: int
@@ -106,29 +87,32 @@ def fences(random: np.random.Generator, towns: Floats) -> list[Fence]:
     return [Fence(id=f"f{number}", shape=shape) for number, shape in enumerate(shapes)]
 
 
-def measure(seconds: int = SECONDS, message_seconds: int = MESSAGE_SECONDS) -> EvaluationFigures:
-    """Feeds one evaluation as fast as it goes, after each device has had two fixes; then one with messages."""
+def main() -> bool:
+    return print_figures("One evaluation", _figures())
+
+
+def _figures() -> Iterator[Figure]:
+    """Feeds one evaluation as fast as it goes, after each device has had some fixes; then one with messages."""
     random = np.random.default_rng(7)
     towns = np.column_stack([_WEST + _WIDTH * random.random(_TOWNS), _SOUTH + _HEIGHT * random.random(_TOWNS)])
-    before_mib = _resident_mib()
     rules = AlertRules(FenceSet(fences(random, towns)), GateSet(()), ReportedTracks(), PublishedEventSettings())
-    index_mib = _resident_mib() - before_mib
     live, fleet = LiveEvents(rules), DrivingFleet(random, towns)
     names = [FixSource("acme", f"bus-{number}", 7) for number in range(DEVICES)]
-    step = 0
-    for _ in range(_WARM):
+    for step in range(_WARM):
         _drive(live, fleet, names, step)
+    step, spent = _WARM, 0.0
+    while spent < SECONDS:
+        spent += _drive(live, fleet, names, step)
         step += 1
-    judged, events, fixes, slowest, spent = live.judged, 0, 0, 0.0, 0.0
-    while spent < seconds:
-        some = _drive(live, fleet, names, step)
-        step += 1
-        events, fixes, spent = events + some[0], fixes + DEVICES, spent + some[1]
-        slowest = max(slowest, some[2])
-    share, mib = (live.judged - judged) / fixes, _resident_mib()
+    rate, mib = (step - _WARM) * DEVICES / spent, float(psutil.Process().memory_info().rss) / (1 << 20)
+    size = f"{DEVICES:,} devices, {FENCES:,} fences"
+    yield Figure(f"fixes a second; {size}", f"{rate:,.0f}", f">= {TARGET_RATE:,.0f}", rate >= TARGET_RATE)
+    yield Figure(f"resident memory; {size}", f"{mib:.0f} MiB", f"< {TARGET_MIB:.0f} MiB", mib < TARGET_MIB)
     del live
-    of_messages = {count: _rate_of_messages(rules, fleet, count, message_seconds) for count in IN_A_MESSAGE}
-    return EvaluationFigures(fixes / spent, 1000 * slowest, events, share, mib, index_mib, of_messages)
+    for count in IN_A_MESSAGE:
+        rate = _rate_of_messages(rules, fleet, count, MESSAGE_SECONDS)
+        asked, met = (f">= {TARGET_RATE:,.0f}", rate >= TARGET_RATE) if count == max(IN_A_MESSAGE) else ("", None)
+        yield Figure(f"fixes a second from bytes, {count} in a batch", f"{rate:,.0f}", asked, met)
 
 
 def _rate_of_messages(rules: AlertRules, fleet: DrivingFleet, in_a_message: int, seconds: int) -> float:
@@ -171,10 +155,10 @@ def _records(driven: list[tuple[list[float], list[float]]], device: int, seq: in
         yield Record(number, t_us, Position(latitude=lat[device], longitude=lon[device], accuracy_m=5.0))
 
 
-def _drive(live: LiveEvents, fleet: DrivingFleet, names: list[FixSource], step: int) -> tuple[int, float, float]:
-    """One step of the fleet: events, seconds in the evaluation, the slowest call."""
+def _drive(live: LiveEvents, fleet: DrivingFleet, names: list[FixSource], step: int) -> float:
+    """One step of the fleet; seconds in the evaluation."""
     fleet.drive()
-    events, spent, slowest = 0, 0.0, 0.0
+    spent = 0.0
     order = np.random.default_rng(step).permutation(DEVICES)
     for begin in range(0, DEVICES, IN_A_CALL):
         some = order[begin : begin + IN_A_CALL]
@@ -193,32 +177,6 @@ def _drive(live: LiveEvents, fleet: DrivingFleet, names: list[FixSource], step: 
             received_ms=t_ms + 200,
         )
         started = time.perf_counter()
-        events += len(live.take(fixes, START_MS + round(1000 * STEP_S) * step, report=True))
-        took = time.perf_counter() - started
-        spent, slowest = spent + took, max(slowest, took)
-    return events, spent, slowest
-
-
-def _resident_mib() -> float:
-    return float(psutil.Process().memory_info().rss) / (1 << 20)
-
-
-def _met(rate: float) -> str:
-    return "met" if rate >= TARGET_RATE else "NOT met"
-
-
-def main() -> bool:
-    found = measure()
-    memory = "met" if found.mib < TARGET_MIB else "NOT met"
-    print(f"one evaluation, {FENCES:,} fences, {DEVICES:,} devices, {PARKED:.0%} of them parked")
-    print(f"  fixes a second     {found.rate:>10,.0f}   asked >= {TARGET_RATE:,.0f}   {_met(found.rate)}")
-    print(f"  resident           {found.mib:>10.1f} MiB   asked < {TARGET_MIB:.0f} MiB   {memory}")
-    print(f"  of that the fences {found.index_mib:>10.1f} MiB")
-    print(f"  slowest call       {found.slowest_ms:>10.1f} ms of {IN_A_CALL:,} fixes; judged {found.judged:.1%}")
-    print(f"  events             {found.events:>10,}")
-    print(f"from the bytes of batches, as a partition's thread takes them, {MESSAGE_SECONDS} s each")
-    of_tens = found.rate_of_messages[max(IN_A_MESSAGE)]
-    for count, rate in found.rate_of_messages.items():
-        limit = f"   asked >= {TARGET_RATE:,.0f}   {_met(rate)}" if rate is of_tens else ""
-        print(f"  {count:>2} fixes a batch    {rate:>10,.0f} fixes/s{limit}", flush=True)
-    return found.rate >= TARGET_RATE and of_tens >= TARGET_RATE and found.mib < TARGET_MIB
+        live.take(fixes, START_MS + round(1000 * STEP_S) * step, report=True)
+        spent += time.perf_counter() - started
+    return spent

@@ -1,29 +1,33 @@
-"""Region and centre of the benchmark on real servers: brokers, Pulsar with replication, a gateway, alert processes."""
+"""Region and centre on real servers, with a load of vehicles: brokers, Pulsar, a gateway, alert processes.
 
-from __future__ import annotations
+As a program it is the load: as many agents at the region's broker, whose batches of fixes were made beforehand.
+"""
 
 import contextlib
 import json
 import math
-import ssl
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 import psutil
 import pulsar
-from cryptography.x509 import random_serial_number
-from paho.mqtt.client import Client
-from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from benchmarks.gateway.device_load import LoadSettings, device_name
+from benchmarks.gateway.device_load import (
+    LoadFleet,
+    LoadResult,
+    LoadSettings,
+    device_name,
+    publish_packet,
+    running_load,
+)
+from benchmarks.gateway.region import device_certificates
 from cloud_jobs.reference.files import Signing, make_version, publish
 from deploy.local import DaemonProcess, LocalStack, PortBook, PulsarSettings, StackSettings, http_health, stack_operator
 from deploy.local.stack_settings import alert_process, gateway_settings
@@ -34,13 +38,12 @@ from gateway.alerts.partition_evaluation import ReadBatch, parts_of, read_batch
 from gateway.alerts.status import AlertsStatus, read_alerts_status
 from geo.alerts import Alert, decode_alert
 from geo.spatial import FenceSet, GateSet, PublishedEventSettings, fences_from_geojson
-from waybill.identity.authority import KeyPair, issue_device, make_request
 from waybill.identity.sealing import Unsealer
 from waybill.pulsar.pulsar_client import open_pulsar_client
-from waybill.record import DeviceChannel, device_topic, read_header
+from waybill.record import Batch, DeviceChannel, Position, Record, device_topic, encode
 from waybill.settings import load
 
-# Where the vehicles of the load and those that are timed drive, and the fences there. Pure.
+# Where vehicles drive, and the fences there.
 
 ROWS, COLUMNS = 25, 40
 _CELL_M: Final = 200.0
@@ -48,29 +51,27 @@ _YARD_M: Final = 100.0
 _SOUTH, _WEST = 50.0, 8.0
 _DEGREE_M: Final = 111_320.0
 _TRACKS_M: Final = (20.0, 40.0, 60.0, 80.0, 120.0, 140.0, 160.0, 180.0)
-"""Of each row of cells, half of them through yards. None along a side: on which side who drives there is, is in doubt,
-and what is said of it depends on how fixes come (docs/alerts.md)."""
+"""Of each row of cells, half of them through yards. None along a side, where events depend on how fixes come."""
 _SPEED_MPS: Final = 20.0
 _LENGTH_M: Final = COLUMNS * _CELL_M
 _BORDER_M: Final = _LENGTH_M + 2_000.0
 _APART_M: Final = 300.0
 _FROM_BORDER_M: Final = 20.0
 """So far from its border each fix of a timed vehicle is: beyond the 10 m within which nothing counts."""
-Place = tuple[float, float]
-"""Latitude and longitude."""
 
 
-def place(east_m: float, north_m: float) -> Place:
+def place(east_m: float, north_m: float) -> tuple[float, float]:
+    """Latitude and longitude."""
     return (_SOUTH + north_m / _DEGREE_M, _WEST + east_m / (_DEGREE_M * math.cos(math.radians(_SOUTH))))
 
 
-def on_track(number: int, at_s: float) -> Place:
+def on_track(number: int, at_s: float) -> tuple[float, float]:
     driven_m = (number * 37.0 + _SPEED_MPS * at_s) % (2 * _LENGTH_M)
     row, track = divmod(number % (ROWS * len(_TRACKS_M)), len(_TRACKS_M))
     return place(min(driven_m, 2 * _LENGTH_M - driven_m), row * _CELL_M + _TRACKS_M[track])
 
 
-def at_border(number: int, fix: int) -> Place:
+def at_border(number: int, fix: int) -> tuple[float, float]:
     """Where a timed vehicle is at its fix of that number: on the other side than at the one before."""
     return place(_BORDER_M + (_FROM_BORDER_M if fix % 2 else -_FROM_BORDER_M), number * _APART_M)
 
@@ -125,23 +126,14 @@ cluster = "eu"
 operator = true
 [namespaces."{tenant}/telemetry-{region}"]
 retention = { minutes = 600, size_mb = 1024 }
-[namespaces."{tenant}/telemetry-{region}".topics.batches]
-partitions = 2
-[namespaces."{tenant}/telemetry-{region}".topics.refused]
+topics = { batches = { partitions = 2 }, refused = {} }
 [namespaces."{tenant}/alerts-{region}"]
 retention = { minutes = 600, size_mb = 256 }
-[namespaces."{tenant}/alerts-{region}".topics.alerts]
-[namespaces."{tenant}/alerts-{region}".topics.processes]
+topics = { alerts = {}, processes = {} }
 [namespaces."fleet/reference"]
 clusters = "all"
 retention = { minutes = -1, size_mb = -1 }
-[namespaces."fleet/reference".topics.fences]
-[namespaces."fleet/reference".topics.tariffs]
-[namespaces."fleet/reference".topics.accounts]
-[namespaces."fleet/reference".topics.legal-entities]
-[namespaces."fleet/reference".topics.exchange-rates]
-[namespaces."fleet/reference".topics.alert-rules]
-[namespaces."fleet/reference".topics.revocation-lists]
+topics = { fences = {}, tariffs = {}, accounts = {}, legal-entities = {}, exchange-rates = {}, alert-rules = {} }
 [roles.operator]
 superuser = true
 [roles."gateway-{region}"]
@@ -173,17 +165,15 @@ class AlertServers:
         config = self.stack.folder / f"alerts-{REGION}-alerts-{number}" / "alerts.toml"
         return read_alerts_status(load(AlertSettings, config).status)
 
-    @property
-    def pids(self) -> dict[str, int]:
-        return {server.name: server.pid for server in self.stack.servers if server.pid is not None}
-
-    @contextmanager
-    def load(self, fixes_per_s: int, seconds: float, name: str = "load") -> Iterator[subprocess.Popen[str]]:
-        """So many fixes a second for so long. It has begun when this gives the process, whose last line is a result."""
-        devices = max(1, fixes_per_s // FIXES_PER_DEVICE_S)
+    def load(
+        self, fixes_per_s: int, seconds: float, name: str = "load"
+    ) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
+        """So many fixes a second for so long, in a process that has begun."""
+        assert self.stack.authority is not None
+        devices = [device_name(name, number) for number in range(max(1, fixes_per_s // FIXES_PER_DEVICE_S))]
         settings = LoadSettings(
             port=self.stack.brokers[REGION].port,
-            certificates=_certificates(self.stack, [device_name(name, number) for number in range(devices)]),
+            certificates=device_certificates(self.stack.authority, self.stack.folder / name, TENANT, devices),
             batch_bytes=0,
             seconds=seconds,
             rate=fixes_per_s / RECORDS_PER_BATCH,
@@ -191,44 +181,12 @@ class AlertServers:
             tenant=TENANT,
             records=RECORDS_PER_BATCH,
         )
-        file = self.stack.folder / f"{name}.json"
-        file.write_text(json.dumps(asdict(settings)))
-        command = [sys.executable, "-m", "benchmarks.alerts.fleet_load", str(file)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline().strip() == "ready", "the load did not begin"
-            try:
-                yield process
-            finally:
-                process.terminate()
-
-
-def _certificates(stack: LocalStack, devices: list[str]) -> list[tuple[str, str, str]]:
-    """CA, certificate and key of each device of the load. They have one key: to make hundreds takes a while."""
-    assert stack.authority is not None
-    region, key, folder = stack.authority.region(REGION).authority, KeyPair.generate(), stack.folder / "load"
-    folder.mkdir(exist_ok=True)
-    made = []
-    for device in devices:
-        issued = issue_device(
-            region,
-            make_request(key, f"{TENANT}/{device}"),
-            TENANT,
-            device,
-            now=datetime.now(UTC),
-            serial=random_serial_number(),
-            lifetime=timedelta(days=1),
-        )
-        # Not durably, as `AuthorityFolder` would: syncing hundreds of files takes longer than all else.
-        file = folder / f"{device}.pem"
-        file.write_bytes(issued.chain_pem + key.private_pem())
-        made.append((str(stack.authority.file), str(file), str(file)))
-    return made
+        return running_load(self.stack.folder, settings, "benchmarks.alerts.servers")
 
 
 @contextmanager
 def alert_servers(folder: Path, processes: int, timed: int) -> Iterator[AlertServers]:
-    """Everything up, the fences in force, the partitions taken, and the link to the centre slow."""
+    """All runs, the fences are in force, the partitions are taken, and the link to the centre is slow."""
     (folder / "topology.toml").write_text(_TOPOLOGY)
     settings = StackSettings(pulsar=PulsarSettings(heap_mb=512, full_compiler=True))
     say("starting clusters eu and hq, the region's broker")
@@ -243,9 +201,7 @@ def alert_servers(folder: Path, processes: int, timed: int) -> Iterator[AlertSer
         stack.add(_gateway(stack))
         alerts = [alert_process(stack, REGION, number) for number in range(1, processes + 1)]
         for one in alerts:
-            stack.add(one)
-        for one in alerts:
-            _put_first(one.pid)
+            _put_first(stack.add(one).pid)
         servers = AlertServers(stack, alerts)
         _wait_until_taken(servers)
         yield servers
@@ -264,7 +220,7 @@ def _wait_until_taken(servers: AlertServers) -> None:
 
 
 def _put_first(pid: int | None) -> None:
-    """As `CPUWeight=` of `deploy/systemd/fleet-alerts.service` does: here every daemon has a session of its own."""
+    """As `CPUWeight=` of `deploy/systemd/fleet-alerts.service` does."""
     assert pid is not None
     group = Path(f"/proc/{pid}/autogroup")
     if group.exists():
@@ -287,25 +243,16 @@ def _gateway(stack: LocalStack) -> DaemonProcess:
     )
 
 
-# When something became readable somewhere: alerts in a cluster, batches at the region's broker.
-
 _OPERATION_S = 30
 Fix = tuple[str, int]
 """A device and the seq of one of its records."""
 
 
-class ReadAlert(NamedTuple):
-    """An alert, and when a reader had it (seconds since 1970)."""
-
-    at_s: float
-    alert: Alert
-
-
 class AlertReader:
-    """Reads the alerts that a cluster gets from now on."""
+    """Reads the alerts that a cluster gets from now on. `arrivals`: each, and when it came (seconds since 1970)."""
 
     def __init__(self, stack: LocalStack, cluster: str) -> None:
-        self.arrivals: list[ReadAlert] = []
+        self.arrivals: list[tuple[float, Alert]] = []
         self._client = open_pulsar_client(stack.pulsar[cluster].service_url, stack.access(), timeout_s=_OPERATION_S)
         self._client.create_reader(ALERTS, pulsar.MessageId.latest, reader_listener=self._on_message)
 
@@ -328,65 +275,26 @@ class AlertReader:
         return found
 
     def _on_message(self, _: Any, message: Any) -> None:
-        # First of all: the moment is that of the arrival.
         at_s = time.time()
-        self.arrivals.append(ReadAlert(at_s, decode_alert(message.data())))
+        self.arrivals.append((at_s, decode_alert(message.data())))
 
-
-class TimedBatches:
-    """Sees the batches of some devices at the region's broker, beside the gateway."""
-
-    def __init__(self, stack: LocalStack, devices: Iterable[str]) -> None:
-        self.first_s: dict[Fix, float] = {}
-        self._subscribed = threading.Event()
-        self._topics = [(device_topic(TENANT, one, DeviceChannel.BATCH), 0) for one in devices]
-        files = stack.client_files(f"gateway@{REGION}-2", REGION)
-        assert files is not None
-        self._client = Client(CallbackAPIVersion.VERSION2, "observer", protocol=MQTTProtocolVersion.MQTTv5)
-        context = ssl.create_default_context(cafile=files.ca)
-        context.load_cert_chain(str(files.certificate), str(files.key))
-        self._client.tls_set_context(context)
-        self._client.on_message = self._on_message
-        self._client.on_subscribe = lambda *_: self._subscribed.set()
-        self._client.connect("127.0.0.1", stack.brokers[REGION].port)
-
-    def __enter__(self) -> Self:
-        self._client.loop_start()
-        self._client.subscribe(self._topics)
-        assert self._subscribed.wait(_OPERATION_S), "the region's broker did not answer"
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._client.disconnect()
-        self._client.loop_stop()
-
-    def _on_message(self, _: Any, __: Any, message: Any) -> None:
-        at_s = time.time()
-        header = read_header(message.payload)
-        for first, last in header.record_seqs.ranges:
-            for seq in range(first, last + 1):
-                self.first_s.setdefault((header.device, seq), at_s)
-
-
-# What one evaluation that nobody disturbs finds in all batches of the region's topic.
 
 _READ_MS = 10_000
 
 
 class Undisturbed(NamedTuple):
-    """The ids of all events, of how many fixes, and in which partition each device is."""
+    """The ids of all events, and in which partition each device is."""
 
     ids: set[str]
-    fixes: int
     partition_of: dict[str, str]
 
 
 def undisturbed(stack: LocalStack, timed: int) -> Undisturbed:
-    """Reads the topic from its beginning to its end, and evaluates all of it."""
+    """What one evaluation finds in the whole topic."""
     report = fences_from_geojson(json.dumps({"type": "FeatureCollection", "features": features(timed)}))
     rules = AlertRules(FenceSet(report.fences), GateSet(report.gates), ReportedTracks(), PublishedEventSettings())
     ids: set[str] = set()
-    fixes, partition_of = 0, dict[str, str]()
+    partition_of: dict[str, str] = {}
     client = open_pulsar_client(stack.pulsar[REGION].service_url, stack.access(), timeout_s=_OPERATION_S)
     try:
         for partition in client.get_topic_partitions(BATCHES):
@@ -394,20 +302,58 @@ def undisturbed(stack: LocalStack, timed: int) -> Undisturbed:
             for part in parts_of(_read(client, partition)):
                 partition_of.update((batch[1].header.device, partition) for batch in part.batches)
                 columns = FixColumns.of(part.batches)
-                fixes += len(columns)
                 ids.update(one.id for one in live.take(columns, part.messages[-1].publish_timestamp()))
     finally:
         client.close()
-    return Undisturbed(ids, fixes, partition_of)
+    return Undisturbed(ids, partition_of)
 
 
 def _read(client: Any, partition: str) -> Iterator[tuple[Any, ReadBatch]]:
     reader, unsealer, tenants = (
         client.create_reader(partition, pulsar.MessageId.earliest),
         Unsealer.of_folder(None),
-        frozenset({TENANT}),
+        {TENANT},
     )
     while reader.has_message_available():
         message = reader.read_next(timeout_millis=_READ_MS)
-        tenant, columns = read_batch(message.data(), message.properties(), tenants=tenants, unsealer=unsealer)
+        tenant, columns = read_batch(
+            message.data(), message.properties(), tenants=frozenset(tenants), unsealer=unsealer
+        )
         yield message, (tenant, columns, message.publish_timestamp())
+
+
+def settled(servers: AlertServers, timed: int, *readers: AlertReader, within_s: float = 45.0) -> Undisturbed:
+    """The same, once the readers have as much or some time is over."""
+    time.sleep(2.0)
+    found, ends = undisturbed(servers.stack, timed), time.monotonic() + within_s
+    while any(one.ids != found.ids for one in readers) and time.monotonic() < ends:
+        time.sleep(1.0)
+        # on a busy machine an agent may have sent its last fix only now
+        if not all(one.ids <= found.ids for one in readers):
+            found = undisturbed(servers.stack, timed)
+    return found
+
+
+def load_batches(began_us: int, settings: LoadSettings, number: int) -> list[bytes]:
+    """The batches of a device for the whole of the load, from a moment on (microseconds since 1970)."""
+    name = device_name(settings.name, number)
+    topic = device_topic(settings.tenant, name, DeviceChannel.BATCH).encode()
+    period_s, made = len(settings.certificates) / settings.rate, []
+    for turn in range(math.ceil(settings.seconds / period_s) + 1):
+        first = turn * settings.records + 1
+        records = []
+        for seq in range(first, first + settings.records):
+            at_s = seq * period_s / settings.records
+            latitude, longitude = on_track(number, at_s)
+            body = Position(latitude=latitude, longitude=longitude, accuracy_m=4.0)
+            records.append(Record(seq, began_us + round(at_s * 1e6), body))
+        made.append(publish_packet(topic, turn % 0xFFFF + 1, encode(Batch(name, 7, records[-1].seq, tuple(records)))))
+    return made
+
+
+if __name__ == "__main__":
+    asked = LoadSettings(**json.loads(Path(sys.argv[1]).read_text()))
+    # the first batch is of the past by then: a fix ahead of the region's clock would be passed over
+    start_us = time.time_ns() // 1000 - round(1e6 * len(asked.certificates) / asked.rate)
+    outcome: LoadResult = LoadFleet(asked, partial(load_batches, start_us)).run()
+    print(json.dumps(asdict(outcome)), flush=True)

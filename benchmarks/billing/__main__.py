@@ -1,20 +1,12 @@
-"""`make bench-billing`: billing's figures beside what is asked. `python -m benchmarks.billing PART...`: parts of it.
-
-`rating`: from rows of usage to charges, on one core; `close`: a month of many payers closed and issued;
-`large-account`: memory for one payer with many devices; `show`: an invoice in a register of many; `explain`: a line of
-an invoice in a lake of many records, commits and fences.
-"""
-
-from __future__ import annotations
+"""`make bench-billing`: billing's figures beside what is asked. `python -m benchmarks.billing PART...`: parts of it."""
 
 import argparse
 import tempfile
 from pathlib import Path
 
-from benchmarks.billing import closing, explaining, rating, showing
-from benchmarks.billing.lakes import FleetSize
-from benchmarks.billing.metered_past import Past
-from benchmarks.harness import print_rows, quiet
+from benchmarks.billing import costs
+from benchmarks.billing.fleets import FleetSize, Past
+from benchmarks.harness import print_figures, quiet
 
 PARTS = ("rating", "close", "large-account", "show", "explain")
 
@@ -26,7 +18,6 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="`close` with the million devices that are asked for")
     parser.add_argument("--devices", type=int, default=10, help="of each payer")
     parser.add_argument("--rows", type=int, default=30, help="of usage, of each device")
-    parser.add_argument("--months", type=int, default=1, help="of usage in the lake; one of them is closed")
     parser.add_argument("--scattered", action="store_true", help="devices that are neighbours have other payers")
     parser.add_argument("--daily-cap", action="store_true", help="`rating` with prices that look at each day by itself")
     parser.add_argument("--large", type=int, default=10_000, help="devices of the one payer of `large-account`")
@@ -39,24 +30,22 @@ def main() -> None:
     asked = parser.parse_args()
     quiet()
     parts = asked.parts or PARTS
-    fleet = FleetSize(asked.payers, asked.devices, asked.rows, asked.months, asked.scattered)
+    fleet = FleetSize(asked.payers, asked.devices, asked.rows, asked.scattered)
     with tempfile.TemporaryDirectory(prefix="bench-billing-") as name:
         folder = Path(name)
         if "rating" in parts:
-            print_rows("Rating a month", rating.rows(asked))
+            print_figures("Rating a month", costs.rating(asked))
         if "close" in parts:
-            print_rows(
-                "A month closed and issued, Spark on two cores",
-                closing.month(folder / "close", closing.FULL if asked.full else fleet),
-            )
+            figures = costs.month(folder / "close", costs.FULL if asked.full else fleet)
+            print_figures("A month closed and issued, Spark on two cores", figures)
         if "large-account" in parts:
             large = FleetSize(payers=1, devices=asked.large, rows=asked.rows)
-            print_rows("One payer with many devices", closing.large_account(folder / "large", large))
+            print_figures("One payer with many devices", costs.large_account(folder / "large", large))
         if "show" in parts:
-            print_rows("One invoice of many", showing.rows(folder / "show", asked.register, asked.issued_months))
+            print_figures("One invoice of many", costs.show(folder / "show", asked.register, asked.issued_months))
         if "explain" in parts:
             past = Past.of(asked.records, asked.commits, asked.fences)
-            print_rows("One line taken apart", explaining.rows(asked.keep or folder, past))
+            print_figures("One line taken apart", costs.explain(asked.keep or folder, past))
 
 
 if __name__ == "__main__":

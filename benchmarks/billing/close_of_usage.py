@@ -1,9 +1,4 @@
-"""`cloud-jobs close` for a lake that has usage, and none of the records that it counts: SETTINGS PERIOD.
-
-A process of its own, so what is measured is a whole command. No command of a clerk leaves the records out.
-"""
-
-from __future__ import annotations
+"""`cloud-jobs close` for a lake that has usage, and none of the records that it counts: SETTINGS PERIOD."""
 
 import sys
 from pathlib import Path

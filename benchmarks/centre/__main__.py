@@ -1,22 +1,21 @@
 """`make bench-centre`: the centre's figures beside what is asked. `python -m benchmarks.centre PART...`: parts of it.
 
 `pulsar`: from Pulsar into the table; `light`: few messages a second; `usage`: usage of many fixes and of one late fix;
-`age`: a micro-batch after many commits, buffers and records; `arrow`: the ingest without Pulsar.
+`age`: a micro-batch after many commits, buffers and records.
 """
-
-from __future__ import annotations
 
 import argparse
 import tempfile
 from pathlib import Path
 
-from benchmarks.centre import age, in_arrow, usage
+from benchmarks.centre import age, usage
 from benchmarks.centre.from_pulsar import full, light
-from benchmarks.harness import loaded_cluster, print_rows, quiet
+from benchmarks.harness import print_figures, quiet
+from benchmarks.source import loaded_cluster
 from cloud_jobs.job_settings import SparkSettings
 from cloud_jobs.spark import start_spark
 
-PARTS = ("pulsar", "light", "usage", "age", "arrow")
+PARTS = ("pulsar", "light", "usage", "age")
 
 
 def main() -> None:
@@ -33,25 +32,22 @@ def main() -> None:
         folder = Path(name)
         # first, and before Spark: the memory of the driver is that of this process
         if "age" in parts:
-            print_rows("The same micro-batch after", age.rows(folder / "age", options))
+            print_figures("The same micro-batch after", age.rows(folder / "age", options))
         if "usage" in parts:
-            print_rows("Usage", usage.rows(folder / "usage"))
-        if {"pulsar", "light", "arrow"} & {*parts}:
+            print_figures("Usage", usage.rows(folder / "usage"))
+        if {"pulsar", "light"} & {*parts}:
             _with_spark(folder, parts)
 
 
 def _with_spark(folder: Path, parts: tuple[str, ...]) -> None:
     spark = start_spark("bench-centre", SparkSettings(master="local[2]"))
     try:
-        if "arrow" in parts:
-            print_rows("Without Pulsar", in_arrow.rows(spark, folder / "arrow"))
-        if {"pulsar", "light"} & {*parts}:
-            with loaded_cluster(folder) as place:
-                if "pulsar" in parts:
-                    title = "From Pulsar into the records table, two cores shared with Pulsar"
-                    print_rows(title, full(spark, place, folder))
-                if "light" in parts:
-                    print_rows("Few messages a second", light(spark, place, folder / "light"))
+        with loaded_cluster(folder) as place:
+            if "pulsar" in parts:
+                title = "From Pulsar into the records table, two cores shared with Pulsar"
+                print_figures(title, full(spark, place, folder))
+            if "light" in parts:
+                print_figures("Few messages a second", light(spark, place, folder / "light"))
     finally:
         spark.stop()
 

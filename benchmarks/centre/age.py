@@ -1,40 +1,26 @@
-"""What age costs a micro-batch: the same 100 batches after many commits, many buffers, many records. Without Spark.
-
-Each state is in a lake as the ingest and maintenance leave it, but that nothing was synced while it was built. Commits:
-see `small_commits`. Buffers: rows of coverage under a commit of their own. Records: written by the ingest's own writer
-of files, five million in a commit, with their coverage.
-"""
-
-from __future__ import annotations
+"""What age costs: the same 100 batches after many commits, many buffers, many records. Without Spark."""
 
 import re
-import shutil
 import statistics
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache, partial
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from benchmarks.centre.batches import TENANT, as_messages, fixes
-from benchmarks.centre.lakes import DAY_US, add_records, new_lake, unsynced
-from benchmarks.centre.lakes import fixes as fixes_of
-from benchmarks.centre.small_commits import add_small_commits
+from benchmarks import lakes
 from benchmarks.harness import Figure, quiet
 from cloud_jobs.ingest.decoding import decode_messages
 from cloud_jobs.ingest.micro_batch import MicroBatchWriter
 from cloud_jobs.ingest.parts import write_part
 from cloud_jobs.job_settings import MaintenanceSettings
-from cloud_jobs.lake.coverage_log import COVERAGE_ROWS, Manifest
-from cloud_jobs.lake.tables import INGEST, Lake
-from cloud_jobs.lake.transactions import commit_files, next_number
+from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.job import Maintenance
 
 ROUNDS = 40
@@ -44,7 +30,7 @@ RECORDS_A_COMMIT = 5_000_000
 
 
 def take_in(lake: Lake, writer: MicroBatchWriter, values: Sequence[bytes]) -> float:
-    messages = as_messages(values).to_batches()
+    messages = lakes.as_messages(values).to_batches()
     began = time.perf_counter()
     attempt = writer.begin()
     decoded = decode_messages(messages)
@@ -62,7 +48,7 @@ class TravellingFleet:
         self._start_us = int((time.time() - 40 * 86_400) * 1e6)
 
     def batches(self) -> list[bytes]:
-        made = [fixes(name, first, self._size, self._start_us) for name, first in self._next.items()]
+        made = [lakes.batch_of_fixes(name, first, self._size, self._start_us) for name, first in self._next.items()]
         self._next = {name: first + self._size for name, first in self._next.items()}
         return made
 
@@ -77,15 +63,14 @@ def rows(folder: Path, options: Namespace) -> Iterator[Figure]:
         ("records", options.records, with_records),
     )
     for number, (name, count, build) in enumerate(ages):
-        lake = built(kept / f"{name.replace(' ', '-')}-{count}", build, count)
-        young, found = measured(new_lake(folder / f"young-{number}")), measured(lake)
-        yield Figure(
-            f"{count:,} {name}",
-            f"at most {ALLOWED} times as long, driver at most 1 GB",
-            f"{found.median_s * 1000:.0f} ms, {found.median_s / young.median_s:.2f} times (young"
-            f" {young.median_s * 1000:.0f} ms); Python process at most {found.peak_mb:,.0f} MB,"
-            f" {found.open_s:.1f} s to open",
+        lake = lakes.built(kept / f"{name.replace(' ', '-')}-{count}", lambda place: build(place, count))  # noqa: B023
+        young, found = measured(lakes.new_lake(folder / f"young-{number}")), measured(lake)
+        times = found.median_s / young.median_s
+        shown = (
+            f"{found.median_s * 1000:.0f} ms, {times:.2f} times; {found.peak_mb:,.0f} MB, {found.open_s:.1f} s to open"
         )
+        asked, met = f"at most {ALLOWED} times as long, driver at most 1 GB", times <= ALLOWED and found.peak_mb <= 1000
+        yield Figure(f"{count:,} {name}", shown, asked, met)
 
 
 class AgeResult(NamedTuple):
@@ -121,53 +106,30 @@ def _peak_mb() -> float:
 
 def with_buffers(folder: Path, buffers: int, gaps: int) -> Lake:
     """A lake that knows so many device streams, each with `gaps`; they came in one commit."""
-    lake = new_lake(folder)
-    ranges = gaps + 1
-    firsts = np.arange(buffers)[:, None] + 1000 * np.arange(ranges)
-    last = firsts[:, -1] + 900
-    received = pa.ListArray.from_arrays(
-        pa.array(np.arange(0, 2 * ranges * buffers + 1, 2 * ranges, dtype=np.int32)),
-        pa.array(np.stack([firsts + 1, firsts + 900], axis=2).ravel()),
-    )
-    nothing = np.zeros(buffers + 1, np.int32)
-    columns = {
-        "tenant": pa.repeat(TENANT, buffers),
-        "device": pa.array([f"us-{number:07}" for number in range(buffers)]),
-        "epoch": pa.array(np.full(buffers, 7)),
-        "head": pa.array(last),
-        "stated_us": pa.array(np.full(buffers, 1_767_600_000_000_000)),
-        "stated_head": pa.array(last),
-        "complete_until_us": pa.array(np.zeros(buffers, np.int64)),
-        "received": received,
-        "lost": pa.ListArray.from_arrays(pa.array(nothing), pa.array([], pa.int64())),
-        "reasons": pa.ListArray.from_arrays(pa.array(nothing), pa.array([], pa.string())),
-    }
-    known = pa.table([columns[name] for name in COVERAGE_ROWS.names], schema=COVERAGE_ROWS)
-    log = lake.coverage_log
-    number = next_number(None)
-    # of a level that was merged often enough for so many
-    log.write_manifest(Manifest(number, (log.write(known, level=6),)))
-    commit_files(lake.open("records"), "records", [], writer=INGEST, previous=None, number=number)
+    lake, begin = lakes.new_lake(folder), np.arange(buffers)[:, None] + 1000 * np.arange(gaps + 1)
+    ranges = np.stack([begin + 1, begin + 900], axis=2).reshape(buffers, -1)
+    names = [f"us-{number:07}" for number in range(buffers)]
+    lakes.add_streams(lake, names, ranges, stated_us=1_767_600_000_000_000, complete_us=0, tenant=lakes.TENANT)
     return lake
 
 
 def with_records(folder: Path, count: int) -> Lake:
     """A lake of so many fixes of thirty days, in files as maintenance leaves them."""
-    lake = new_lake(folder)
+    lake = lakes.new_lake(folder)
     commits = range(-(-count // RECORDS_A_COMMIT))
-    add_records(lake, (_history(at, min(RECORDS_A_COMMIT, count - at * RECORDS_A_COMMIT)) for at in commits))
+    lakes.add_records(lake, (_history(at, min(RECORDS_A_COMMIT, count - at * RECORDS_A_COMMIT)) for at in commits))
     return lake
 
 
 def _history(at: int, count: int) -> pa.Table:
     each = -(-count // 1000)
     number = np.arange(count)
-    day_us = int(time.time() // 86_400 - 31 + at % 30) * DAY_US
-    latitude, longitude = _ways(count)
-    return fixes_of(
+    day_us = int(time.time() // 86_400 - 31 + at % 30) * lakes.DAY_US
+    latitude, longitude = lakes.random_ways(count, 52, 9, 1e-5)
+    return lakes.fix_rows(
         number // each,
         number % each + 1,
-        day_us + (number % each + 1) * 1_000_000 % DAY_US,
+        day_us + (number % each + 1) * 1_000_000 % lakes.DAY_US,
         latitude,
         longitude,
         epoch=at,
@@ -175,24 +137,8 @@ def _history(at: int, count: int) -> pa.Table:
     )
 
 
-@cache
-def _ways(count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    random = np.random.default_rng(1)
-    return 52 + np.cumsum(random.normal(0, 1e-5, count)), 9 + np.cumsum(random.normal(0, 1e-5, count))
-
-
 def with_commits(folder: Path, commits: int) -> Lake:
-    lake = new_lake(folder)
-    add_small_commits(lake, commits)
+    lake = lakes.new_lake(folder)
+    lakes.add_small_commits(lake, commits)
     Maintenance(lake, MaintenanceSettings()).run()
     return lake
-
-
-def built(folder: Path, build: Callable[[Path, int], Lake], count: int) -> Lake:
-    done = folder.with_suffix(".built")
-    if not done.exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        with unsynced():
-            build(folder, count)
-        done.touch()
-    return Lake(folder)

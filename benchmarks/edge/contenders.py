@@ -1,7 +1,5 @@
 """What is measured side by side: each stands between a vehicle's broker and a region's broker."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

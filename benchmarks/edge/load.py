@@ -1,7 +1,5 @@
 """A publisher that costs almost nothing: packets made beforehand, one system call for many of them."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
@@ -11,9 +9,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import pairwise
 
-from waybill.mqtt.mqtt_client import MqttMessage, read_publish
+from benchmarks.gateway.device_load import packet, text
+from waybill.mqtt.mqtt_client import MqttMessage, read_publish, remaining_length
 from waybill.record import (
     VEHICLE_FILTER,
     VEHICLE_POSITION,
@@ -40,18 +38,16 @@ def positions(count: int, seed: int = 1) -> Iterator[bytes]:
         speed = min(35.0, max(0.0, speed + draw.gauss(0, 0.3)))
         heading = (heading + draw.gauss(0, 2)) % 360
         altitude += draw.gauss(0, 0.2)
-        text = json.dumps(
-            {
-                "time": FIRST_MS + number,
-                "latitude": round(latitude, 6),
-                "longitude": round(longitude, 6),
-                "altitude_m": round(altitude, 1),
-                "speed_mps": round(speed, 2),
-                "heading_deg": round(heading, 1),
-                "accuracy_m": round(abs(draw.gauss(3, 1)), 1),
-            }
-        )
-        yield text.encode().ljust(150)
+        fields = {
+            "time": FIRST_MS + number,
+            "latitude": round(latitude, 6),
+            "longitude": round(longitude, 6),
+            "altitude_m": round(altitude, 1),
+            "speed_mps": round(speed, 2),
+            "heading_deg": round(heading, 1),
+            "accuracy_m": round(abs(draw.gauss(3, 1)), 1),
+        }
+        yield json.dumps(fields).encode().ljust(150)
 
 
 class Publisher:
@@ -94,20 +90,6 @@ class Publisher:
         self._rest = received[whole:]
 
 
-def packet(first: int, body: bytes) -> bytes:
-    """An MQTT packet: its first byte, the length of its body in groups of seven bits, its body."""
-    length, digits = len(body), bytearray([first])
-    while True:
-        length, digit = divmod(length, 128)
-        digits.append(digit | (0x80 if length else 0))
-        if not length:
-            return bytes(digits) + body
-
-
-def text(value: bytes) -> bytes:
-    return struct.pack(">H", len(value)) + value
-
-
 # The region's side of the benchmark: takes batches (or single messages), acknowledges, keeps what arrived when.
 
 LIVE_MS = FIRST_MS + 10**9
@@ -120,18 +102,15 @@ class Sink:
     """A client with a lasting session: the region's broker keeps what comes while the sink reconnects.
 
     `records`: what arrived, repetitions too. After `digest`: `numbers`, how often each message arrived; `first_s`, when
-    it did first; `repeated`, records that came again under the same name.
+    it did first.
     """
 
     def __init__(self, port: int, *, count_only_above: int | None = None) -> None:
         self.records = 0
         self.numbers: dict[int, int] = {}
         self.first_s: dict[int, float] = {}
-        self.repeated = 0
         self._names: dict[tuple[int, int], int] = {}
-        self._out_of_order = 0
-        self._latest = -1
-        self._live_sent: dict[int, float] = {}
+        self.live_sent: dict[int, float] = {}
         self._live_took: dict[int, float] = {}
         self._above = count_only_above
         self._arrived: list[tuple[float, str, bytes]] = []
@@ -144,23 +123,13 @@ class Sink:
         self._thread.start()
         assert self._ready.wait(30)
 
-    @property
-    def out_of_order(self) -> int:
-        """Messages that stand after a later one: in the order of their names, where they have names."""
-        in_order = [number for _, number in sorted(self._names.items())]
-        return self._out_of_order + sum(after < before for before, after in pairwise(in_order))
-
     def sending_live(self, number: int) -> None:
-        self._live_sent[number] = time.monotonic()
-
-    @property
-    def live_sent(self) -> int:
-        return len(self._live_sent)
+        self.live_sent[number] = time.monotonic()
 
     def live_latencies(self, sent_by_s: float = math.inf) -> list[float]:
         """Seconds from sending to arrival of the live messages sent by then; of one that is not there, so far."""
         now_s = time.monotonic()
-        sent = [(number, sent_s) for number, sent_s in self._live_sent.items() if sent_s <= sent_by_s]
+        sent = [(number, sent_s) for number, sent_s in self.live_sent.items() if sent_s <= sent_by_s]
         return [self._live_took.get(number, now_s - sent_s) for number, sent_s in sent]
 
     def digest(self) -> None:
@@ -171,9 +140,6 @@ class Sink:
             else:
                 number = int(json.loads(payload)["time"]) - FIRST_MS
                 self._note(at_s, number)
-                if number < LIVE_MS - FIRST_MS:
-                    self._out_of_order += number < self._latest
-                    self._latest = max(number, self._latest)
 
     def close(self) -> None:
         self._closing.set()
@@ -188,14 +154,12 @@ class Sink:
             if name not in self._names:
                 self._names[name] = number
                 self._note(at_s, number)
-                continue
-            self.repeated += 1
             assert self._names[name] == number, "a name has two contents"
 
     def _note(self, at_s: float, number: int) -> None:
         live = number - (LIVE_MS - FIRST_MS)
         if live >= 0:
-            self._live_took.setdefault(live, at_s - self._live_sent[live])
+            self._live_took.setdefault(live, at_s - self.live_sent[live])
             return
         self.first_s.setdefault(number, at_s)
         self.numbers[number] = self.numbers.get(number, 0) + 1
@@ -251,19 +215,10 @@ class Sink:
 
 def _packets(data: bytes) -> Iterator[tuple[int, int, int]]:
     """The whole packets: first byte, where the body begins and where it ends."""
-    at, size = 0, len(data)
-    while at + 2 <= size:
-        begin, length, shift = at + 1, 0, 0
-        while True:
-            if begin >= size:
-                return
-            digit = data[begin]
-            begin += 1
-            length |= (digit & 0x7F) << shift
-            shift += 7
-            if digit < 0x80:
-                break
-        if begin + length > size:
+    at = 0
+    while at + 2 <= len(data):
+        begin, length = remaining_length(data, at + 1)
+        if not begin or begin + length > len(data):
             return
         yield data[at], begin, begin + length
         at = begin + length
@@ -277,8 +232,3 @@ def _connect() -> bytes:
 
 def _subscribe() -> bytes:
     return packet(0x82, struct.pack(">H", 1) + b"\x00" + b"".join(text(topic) + b"\x01" for topic in TOPICS))
-
-
-def percentile(values: list[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else float("nan")

@@ -2,9 +2,15 @@
 
 import sys
 
-from benchmarks.gateway import fleet, memory, noisy, revocation, speed
+from benchmarks.gateway import memory, revocation, speed
 
-PARTS = {"memory": memory, "fleet": fleet, "speed": speed, "noisy": noisy, "revocation": revocation}
+PARTS = {
+    "memory": memory.main,
+    "fleet": speed.fleet,
+    "speed": speed.main,
+    "noisy": speed.noisy,
+    "revocation": revocation.main,
+}
 
 
 def main(wanted: list[str]) -> int:
@@ -12,8 +18,8 @@ def main(wanted: list[str]) -> int:
     if unknown := [name for name in wanted if name not in PARTS]:
         print(f"no part {', '.join(unknown)}: there are {', '.join(PARTS)}", file=sys.stderr)
         return 2
-    results = [PARTS[name].main() for name in wanted or PARTS]
-    return 0 if all(results) else 1
+    kept = [PARTS[name]() for name in wanted or PARTS]
+    return 0 if all(kept) else 1
 
 
 if __name__ == "__main__":

@@ -1,10 +1,4 @@
-"""Devices that cost little: packets made beforehand, a few hundred TLS connections, one thread, and it ends by itself.
-
-Each device has its batches ready as PUBLISH packets and sends them in turn, again and again. It counts what the gateway
-acknowledges to it: a batch is done when its records are, not when the broker has it.
-"""
-
-from __future__ import annotations
+"""Devices that cost little: PUBLISH packets made beforehand, a few hundred TLS connections, one thread."""
 
 import json
 import random
@@ -12,10 +6,12 @@ import select
 import socket
 import ssl
 import struct
+import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +20,7 @@ import msgpack
 
 from waybill.record import Batch, DeviceChannel, Raw, Record, device_topic, encode
 
-TENANT = "acme"
+TENANT = "fleet"
 RECORDS = 20
 READY = 16
 """Batches that a device has ready; its window is smaller, so that none is under way twice."""
@@ -35,76 +31,85 @@ _ACK_QOS_1 = b"\x40\x02"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSettings:
-    """What to send. `window`: batches under way of each device. `rate`: batches a second of all; 0: as many as go."""
+    """What to send. `window`: batches under way of each device. `rate`: batches a second of all; 0: as many as go.
+
+    `certificates`: CA, certificate and key of each device. `skip_s`: latencies count from then on. `deaf`: answers
+    count for nothing. `waits`: when ready, it waits for a line on standard input.
+    """
 
     port: int
     certificates: list[tuple[str, str, str]]
-    """For each device: CA, certificate and key (PEM files); empty strings: plain TCP."""
     batch_bytes: int
     seconds: float
     window: int = 4
     rate: float = 0.0
     skip_s: float = 0.0
-    """Latencies count from then on."""
     name: str = "bench"
     tenant: str = TENANT
     records: int = RECORDS
-    """Of one batch."""
     deaf: bool = False
-    """Sends at its rate whatever it is answered; its latencies mean nothing."""
     waits: bool = False
-    """When ready, waits for a line on standard input: loads that are measured together begin together."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What the devices saw: batches of which all records were acknowledged, and how long that took.
-
-    `unsent`: batches that were due while their device had as many under way as it may. They have no latency.
-    """
+    """Batches whose records were all acknowledged, and how long that took. `unsent`: were due with a full window."""
 
     acknowledged: int
-    messages: int
     p50_ms: float
     p99_ms: float
     left: int
     unsent: int
 
 
+@contextmanager
+def running_load(
+    folder: Path, settings: LoadSettings, module: str = "benchmarks.gateway.device_load"
+) -> Iterator[subprocess.Popen[str]]:
+    """A process with this load, once it has begun or waits for its line. Its last line is a LoadResult."""
+    file = folder / f"{settings.name}.json"
+    file.write_text(json.dumps(asdict(settings)))
+    command = [sys.executable, "-m", module, str(file)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().strip() == "ready", "the load did not begin"
+            yield process
+        finally:
+            process.terminate()
+
+
+def result_of(load: subprocess.Popen[str]) -> LoadResult:
+    assert load.stdout is not None
+    return LoadResult(**json.loads(load.stdout.readline()))
+
+
 def device_name(name: str, number: int) -> str:
     return f"{name}-{number:04d}"
 
 
-def packets(tenant: str, device: str, batch_bytes: int, seed: int) -> list[bytes]:
-    """READY different batches of about that size that do not compress, as PUBLISH packets with packet ids from 1."""
-    draw = random.Random(seed)
-    topic = device_topic(tenant, device, DeviceChannel.BATCH).encode()
-    size = (batch_bytes - _OVERHEAD_BYTES) // RECORDS - 3
+def packets_of(settings: LoadSettings, number: int) -> list[bytes]:
+    """READY different batches of that size which do not compress, as PUBLISH packets with packet ids from 1."""
+    draw, device = random.Random(number), device_name(settings.name, number)
+    topic = device_topic(settings.tenant, device, DeviceChannel.BATCH).encode()
+    size = (settings.batch_bytes - _OVERHEAD_BYTES) // RECORDS - 3
     made = []
-    for number in range(READY):
-        first = 1 + number * RECORDS
+    for turn in range(READY):
+        first = 1 + turn * RECORDS
         records = tuple(
             Record(seq, 1_767_614_400_000_000 + seq * 1_000_003, Raw(topic="can/0", payload=draw.randbytes(size)))
             for seq in range(first, first + RECORDS)
         )
-        made.append(publish_packet(topic, number + 1, encode(Batch(device, 7, READY * RECORDS, records))))
+        made.append(publish_packet(topic, turn + 1, encode(Batch(device, 7, READY * RECORDS, records))))
     return made
 
 
 def publish_packet(topic: bytes, number: int, batch: bytes) -> bytes:
-    return _packet(0x32, _text(topic) + struct.pack(">H", number) + b"\x00" + batch)
-
-
-MakePackets = Callable[["LoadSettings", int], list[bytes]]
-"""The packets of the device with this number, which it sends in turn, again and again."""
-
-
-def packets_of(settings: LoadSettings, number: int) -> list[bytes]:
-    return packets(settings.tenant, device_name(settings.name, number), settings.batch_bytes, number)
+    return packet(0x32, text(topic) + struct.pack(">H", number) + b"\x00" + batch)
 
 
 class Device:
-    """One connection. `sent_s` has when each batch that is under way was to be sent, the oldest first."""
+    """One connection. `sent_s`: when each batch that is under way was due, the oldest first."""
 
     def __init__(self, settings: LoadSettings, number: int, made: list[bytes]) -> None:
         device = device_name(settings.name, number)
@@ -116,7 +121,6 @@ class Device:
         self._received = b""
         self.outgoing = bytearray()
         self.is_ready = False
-        self.messages = 0
         self.sent_s: deque[float] = deque()
         self._next = 0
         self._part = 0
@@ -173,7 +177,6 @@ class Device:
             return 0
         ack = msgpack.unpackb(data[body + 1 + data[body] : end])
         assert "refused" not in ack, ack
-        self.messages += 1
         self._part += sum(last - first + 1 for first, last in ack["ranges"])
         done, self._part = divmod(self._part, self._records)
         return done
@@ -182,7 +185,7 @@ class Device:
 class LoadFleet:
     """All devices, and the loop that serves them."""
 
-    def __init__(self, settings: LoadSettings, make: MakePackets = packets_of) -> None:
+    def __init__(self, settings: LoadSettings, make: Callable[[LoadSettings, int], list[bytes]] = packets_of) -> None:
         self._settings = settings
         count = len(settings.certificates)
         self._devices = [Device(settings, number, make(settings, number)) for number in range(count)]
@@ -222,7 +225,6 @@ class LoadFleet:
         ordered = sorted(self._latencies) or [float("nan")]
         return LoadResult(
             acknowledged=acknowledged,
-            messages=sum(device.messages for device in self._devices),
             p50_ms=ordered[len(ordered) // 2] * 1000,
             p99_ms=ordered[int(len(ordered) * 0.99)] * 1000,
             left=sum(len(device.sent_s) for device in self._devices),
@@ -278,8 +280,6 @@ def _connected(settings: LoadSettings, number: int) -> Any:
     plain = socket.create_connection(("127.0.0.1", settings.port), timeout=30)
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     ca, certificate, key = settings.certificates[number]
-    if not ca:
-        return plain
     context = ssl.create_default_context(cafile=ca)
     context.load_cert_chain(certificate, key)
     return context.wrap_socket(plain, server_hostname="127.0.0.1")
@@ -287,26 +287,25 @@ def _connected(settings: LoadSettings, number: int) -> Any:
 
 def _connect(client_id: str) -> bytes:
     # MQTT 5, a new session that ends with the connection; no ping is due within the benchmark.
-    return _packet(
-        _CONNECT, _text(b"MQTT") + b"\x05\x02" + struct.pack(">H", 3600) + b"\x00" + _text(client_id.encode())
-    )
+    return packet(_CONNECT, text(b"MQTT") + b"\x05\x02" + struct.pack(">H", 3600) + b"\x00" + text(client_id.encode()))
 
 
 def _subscribe(topic: str) -> bytes:
-    return _packet(0x82, struct.pack(">H", 1) + b"\x00" + _text(topic.encode()) + b"\x01")
+    return packet(0x82, struct.pack(">H", 1) + b"\x00" + text(topic.encode()) + b"\x01")
 
 
-def _text(data: bytes) -> bytes:
+def text(data: bytes) -> bytes:
     return struct.pack(">H", len(data)) + data
 
 
-def _packet(first: int, body: bytes) -> bytes:
-    length, digits = len(body), bytearray()
+def packet(first: int, body: bytes) -> bytes:
+    """An MQTT packet: its first byte, the length of its body in groups of seven bits, its body."""
+    length, digits = len(body), bytearray([first])
     while True:
-        length, digit = length >> 7, length & 0x7F
-        digits.append(digit | 0x80 if length else digit)
+        length, digit = divmod(length, 128)
+        digits.append(digit | (0x80 if length else 0))
         if not length:
-            return bytes([first]) + bytes(digits) + body
+            return bytes(digits) + body
 
 
 def main() -> None:

@@ -1,175 +1,107 @@
-"""From the publication of a revocation to the end of the device's session, beside thousands of other sessions.
+"""From the publication of a revocation to the end of the session, beside thousands of others and half a load."""
 
-A region with all that guards a real one (`servers`), and a gateway under half of its load, on this machine.
-`python -m benchmarks.gateway.revocation [DEVICES]`.
-"""
-
-from __future__ import annotations
-
-import json
 import resource
 import select
 import socket
 import ssl
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import UTC, datetime
 
 import httpx
-from cryptography import x509
 
-from benchmarks.gateway.device_load import LoadSettings, device_name
-from benchmarks.gateway.servers import REGION, MeasuredRegion, changed_now, known_device, region
-from benchmarks.harness import Target, are_met
+from benchmarks.gateway.device_load import TENANT, result_of
+from benchmarks.gateway.region import REGION, MeasuredRegion, known_device, region
+from benchmarks.harness import Figure, benchmark_folder, percentile, print_figures
 from deploy.demo.processes import open_session
 from tests.system.access_region import has_ended
-from waybill.identity.authority import KeyPair, issue_device, make_request
-from waybill.identity.registry import revoke
-
-# Thousands of devices with a session each: their certificates, and their connections to a region's broker.
-
-TENANT = "acme"
-LIFE = timedelta(days=30)
-_AT_ONCE = 4
-"""Handshakes under way: the broker has one thread, and one of ours does not keep it busy."""
-_TIMEOUT_S = 30.0
-
-
-def credentials_file(place: MeasuredRegion, key: KeyPair, device: str) -> Path:
-    """A device's certificate and key in one file; the certificate is among those that the region's authority issued."""
-    authority = place.credentials.authority.region(REGION)
-    issued = issue_device(
-        authority.authority,
-        make_request(key, f"{TENANT}/{device}"),
-        TENANT,
-        device,
-        now=datetime.now(UTC),
-        serial=x509.random_serial_number(),
-        lifetime=LIFE,
-    )
-    # Not durably, as `AuthorityFolder.device` would: syncing thousands of files took longer than all else here.
-    (authority.folder / "issued" / f"{issued.serial:040x}.pem").write_bytes(issued.chain_pem)
-    file = place.folder / f"{device}.pem"
-    file.write_bytes(issued.chain_pem + key.private_pem())
-    return file
-
-
-def open_sessions(place: MeasuredRegion, key: KeyPair, devices: Iterable[str]) -> dict[str, socket.socket]:
-    """A session with mutual TLS for each device; all have one key, and a certificate each."""
-    trusted = place.credentials.authority.file
-
-    def session(device: str) -> tuple[str, socket.socket]:
-        file = credentials_file(place, key, device)
-        context = ssl.create_default_context(cafile=str(trusted))
-        context.load_cert_chain(file)
-        file.unlink()
-        return device, open_session(place.mqtt.port, context, _TIMEOUT_S)
-
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return dict(pool.map(session, devices))
-
+from waybill.identity.registry import DeviceChange, DeviceEntry, revoke
 
 SINGLE, BURST = 200, 1000
 LOADED_RATE, LOADED_DEVICES, LOADED_S = 3000.0, 200, 40.0
 ASKED_S = 1.0
 MOST_OF_LOAD = 0.95
 """Of the load that is named: with less, the figure beside it would be of another."""
+_AT_ONCE = 4
+"""Handshakes under way: the broker has one thread, and one of ours does not keep it busy."""
+_TIMEOUT_S = 30.0
+
+
+def open_sessions(place: MeasuredRegion, devices: list[str]) -> dict[str, socket.socket]:
+    """A session with mutual TLS for each device."""
+
+    def session(device: str, ca: str, certificate: str, key: str) -> tuple[str, socket.socket]:
+        context = ssl.create_default_context(cafile=ca)
+        context.load_cert_chain(certificate, key)
+        return device, open_session(place.stack.brokers[REGION].port, context, _TIMEOUT_S)
+
+    files = place.certificates(TENANT, devices)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return dict(pool.map(lambda one: session(one[0], *one[1]), zip(devices, files, strict=True)))
 
 
 def main(devices: int = 10_000) -> bool:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
-        with tempfile.TemporaryDirectory(prefix="revocation-") as folder:
-            return _measure(Path(folder), devices)
+        with benchmark_folder("revocation") as folder, region(folder) as place:
+            return print_figures("Revocations", _measure(place, devices))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def _measure(folder: Path, devices: int) -> bool:
-    with region(folder) as place:
-        names, key = [f"d-{number}" for number in range(devices)], KeyPair.generate()
-        began = time.monotonic()
-        # Every device is in the registry, as in a region that is in use.
-        known = threading.Thread(target=place.expect, args=(TENANT, names))
-        known.start()
-        sessions = open_sessions(place, key, names)
-        print(f"{devices} sessions with mutual TLS in {time.monotonic() - began:.0f} s", flush=True)
-        known.join()
-        print(f"and as many entries in the registry in {time.monotonic() - began:.0f} s", flush=True)
-        with _half_load(place, key) as load:
-            single = [_revoke_one(place, *sessions.popitem()) for _ in range(min(SINGLE, devices // 10))]
-        _print(f"one at a time, beside {LOADED_RATE:.0f} batches a second", single)
-        idle = [_revoke_one(place, *sessions.popitem()) for _ in range(min(SINGLE, devices // 10))]
-        _print("one at a time, nothing else", idle)
-        burst = _revoke_all(place, dict(sessions.popitem() for _ in range(min(BURST, devices // 10))))
-        _print(f"{len(burst)} at once, each from its own publication", burst)
-        print(f"reloads of the broker {_reloads(place)}; {len(sessions)} sessions left")
-        assert not _ended(sessions.values()), "a session ended that nobody revoked"
-        return are_met(
-            [
-                _target(f"revoked to disconnected, beside {load[0]:,.0f} batches a second, p99", single),
-                _target("the same with nothing else, p99", idle),
-                _target(f"{len(burst)} revocations at once, p99", burst),
-                Target(
-                    "batches a second beside them",
-                    f">= {MOST_OF_LOAD * LOADED_RATE:,.0f}",
-                    f"{load[0]:,.0f}",
-                    load[0] >= MOST_OF_LOAD * LOADED_RATE,
-                ),
-            ]
-        )
-
-
-def _target(what: str, took: list[float]) -> Target:
-    return Target(what, f"< {ASKED_S:.0f} s", f"{_p99(took) * 1000:.0f} ms", _p99(took) < ASKED_S)
-
-
-def _reloads(place: MeasuredRegion) -> int:
-    return int(httpx.get(place.guard.addresses()["status"], timeout=10).json()["reloads"])
+def _measure(place: MeasuredRegion, devices: int) -> Iterator[Figure]:
+    names, began = [f"d-{number}" for number in range(devices)], time.monotonic()
+    # every device is in the registry, as in a region that is in use
+    known = threading.Thread(target=place.expect, args=(TENANT, names))
+    known.start()
+    sessions = open_sessions(place, names)
+    known.join()
+    print(f"{devices} sessions with mutual TLS and entries in {time.monotonic() - began:.0f} s", flush=True)
+    count = min(SINGLE, devices // 10)
+    with _half_load(place) as rates:
+        single = [_revoke_one(place, *sessions.popitem()) for _ in range(count)]
+    idle = [_revoke_one(place, *sessions.popitem()) for _ in range(count)]
+    burst = _revoke_all(place, dict(sessions.popitem() for _ in range(min(BURST, devices // 10))))
+    status = httpx.get(place.stack.access_daemons[REGION].addresses()["status"], timeout=10).json()
+    print(f"reloads of the broker {status['reloads']}; {len(sessions)} sessions left")
+    assert not _ended(sessions.values()), "a session ended that nobody revoked"
+    for what, took in (
+        (f"beside {rates[0]:,.0f} batches a second", single),
+        ("with nothing else", idle),
+        (f"{len(burst)} at once, each from its own publication", burst),
+    ):
+        p50, p99 = (f"{percentile(took, share) * 1000:.0f} ms" for share in (0.5, 0.99))
+        met = percentile(took, 0.99) < ASKED_S
+        yield Figure(f"revoked to disconnected, {what}, p50 and p99", f"{p50}, {p99}", f"p99 < {ASKED_S:.0f} s", met)
+    least = MOST_OF_LOAD * LOADED_RATE
+    yield Figure("batches a second beside them", f"{rates[0]:,.0f}", f">= {least:,.0f}", rates[0] >= least)
 
 
 @contextmanager
-def _half_load(place: MeasuredRegion, key: KeyPair) -> Iterator[list[float]]:
+def _half_load(place: MeasuredRegion) -> Iterator[list[float]]:
     """A gateway, and devices that send to it; behind it the list has how many batches a second went."""
     rates: list[float] = []
-    names = [device_name("load", number) for number in range(LOADED_DEVICES)]
-    files = [str(credentials_file(place, key, name)) for name in names]
     with place.running(1):
-        place.expect(TENANT, names)
-        settings = LoadSettings(
-            port=place.mqtt.port,
-            certificates=[(str(place.credentials.authority.file), file, file) for file in files],
-            batch_bytes=2 << 10,
-            seconds=LOADED_S,
-            rate=LOADED_RATE,
-            name="load",
-            tenant=TENANT,
-        )
-        file = place.folder / "load.json"
-        file.write_text(json.dumps(asdict(settings)))
-        command = [sys.executable, "-m", "benchmarks.gateway.device_load", str(file)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as load:
-            assert load.stdout is not None
-            assert load.stdout.readline().strip() == "ready"
+        with place.load(TENANT, LOADED_DEVICES, LOADED_RATE, LOADED_S, batch_bytes=2 << 10) as load:
             yield rates
             assert load.poll() is None, "the load ended before the revocations"
-            answer = json.loads(load.stdout.readline())
-        rates.append(answer["acknowledged"] / LOADED_S)
-        print(f"the load: {rates[0]:,.0f} batches a second, p99 {answer['p99_ms']:.0f} ms")
+            result = result_of(load)
+        rates.append(result.acknowledged / LOADED_S)
+        print(f"the load: {rates[0]:,.0f} batches a second, p99 {result.p99_ms:.0f} ms")
+
+
+def _revoked(device: str) -> DeviceEntry:
+    return revoke(known_device(TENANT, device), DeviceChange(datetime.now(UTC), "operator", "measured"))
 
 
 def _revoke_one(place: MeasuredRegion, device: str, session: socket.socket) -> float:
     assert not _ended([session]), f"the session of {device} had ended before it was revoked"
-    entry = revoke(known_device(TENANT, device), changed_now())
+    entry = _revoked(device)
     began = time.monotonic()
     place.registry.publish(entry)
     assert has_ended(session), f"the session of {device} did not end"
@@ -182,7 +114,7 @@ def _revoke_all(place: MeasuredRegion, sessions: dict[str, socket.socket]) -> li
     def publish() -> None:
         for device, session in sessions.items():
             began[session] = time.monotonic()
-            place.registry.publish(revoke(known_device(TENANT, device), changed_now()))
+            place.registry.publish(_revoked(device))
 
     took = []
     poll = select.poll()
@@ -204,18 +136,6 @@ def _ended(sessions: Iterable[socket.socket]) -> int:
     for session in sessions:
         poll.register(session, select.POLLIN)
     return len(poll.poll(0))
-
-
-def _p99(took: list[float]) -> float:
-    return sorted(took)[int(len(took) * 0.99)]
-
-
-def _print(what: str, took: list[float]) -> None:
-    p50, p99, longest = sorted(took)[len(took) // 2], _p99(took), max(took)
-    print(
-        f"{what}: {len(took)}, p50 {p50 * 1000:.0f} ms, p99 {p99 * 1000:.0f} ms, max {longest * 1000:.0f} ms",
-        flush=True,
-    )
 
 
 if __name__ == "__main__":

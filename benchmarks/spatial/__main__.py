@@ -1,11 +1,7 @@
-"""`make bench-spatial`: what the spatial engine does in a second of one core. Prints one table.
+"""`make bench-spatial`: what the spatial engine does in a second of one core: processor time, the best of repetitions.
 
-Every figure is processor time of this one thread (other people's work on the machine does not count, but it does cost
-cache); the best of some repetitions. Ratios are measured in one run, on the same points and fences. Each size of
-fence set has a process of its own, which never held the fences as they were made, so that its memory can be measured.
+Each size of fence set has a process of its own, which never held the fences as they were made.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
@@ -34,7 +30,6 @@ from geo.spatial import (
     TrackSettings,
     ZoneSet,
     build_tracks,
-    charged_entries,
     find_encounters,
     find_events,
 )
@@ -69,80 +64,24 @@ def lookups(count: int) -> list[Row]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     held = index.nbytes()
     fixes = vehicles(count, 1000, POINTS // 1000, step_m=100.0, seconds=10.0)
-    lon, lat = scattered(count, POINTS)
     driving = POINTS / seconds(lambda: index.locate(Spots(fixes.lon, fixes.lat)))
-    anywhere = POINTS / seconds(lambda: index.locate(Spots(lon, lat)))
-    pairs = len(index.locate(Spots(lon, lat))[0]) / POINTS
-    name = f"{count:,} fences"
+    name, corners = f"{count:,} fences", f"{len(made.points) / 1e6:.1f} M corners"
     return [
-        (f"{name}: build", f"{build:.1f} s", f"{len(made.points) / 1e6:.1f} M corners"),
-        (
-            f"{name}: index",
-            f"{held / 1e6:.0f} MB",
-            f"corners included; the whole process that built it: {peak / 1e6:.0f} MB at most",
-        ),
+        (f"{name}: build", f"{build:.1f} s", corners),
+        (f"{name}: index", f"{held / 1e6:.0f} MB", f"the process that built it: {peak / 1e6:.0f} MB at most"),
         (f"{name}: fixes of vehicles", f"{driving / 1e6:.2f} M/s", ""),
-        (f"{name}: fixes anywhere", f"{anywhere / 1e6:.2f} M/s", f"{pairs:.2f} fences hold each"),
     ]
 
 
 def ratios(count: int = 100_000, points: int = 100_000) -> list[Row]:
-    """The same points and fences by the lattice, by an STRtree with a predicate, by a loop over prepared geometries."""
+    """The same points and fences by the lattice and by an STRtree with a predicate."""
     made = outlines(count)
-    shapes = polygons(made)
-    index, tree = GridIndex(made), shapely.STRtree(shapes)
+    index, tree = GridIndex(made), shapely.STRtree(polygons(made))
     lon, lat = scattered(count, points)
     lattice = seconds(lambda: index.locate(Spots(lon, lat))) / points
     by_tree = seconds(lambda: tree.query(shapely.points(lon, lat), predicate="intersects"), 2) / points
-    some = 20
-    near = shapes[: count // 10]
-    for shape in near:
-        shapely.prepare(shape)
-
-    def loop() -> int:
-        return sum(shape.intersects(point) for point in shapely.points(lon[:some], lat[:some]) for shape in near)
-
-    by_loop = seconds(loop, 1) / some * (count / len(near))
-    boxes = shapely.bounds(shapes)
-
-    def boxed() -> int:
-        hits = 0
-        for x, y in zip(lon[:some].tolist(), lat[:some].tolist(), strict=True):
-            at = np.flatnonzero((boxes[:, 0] <= x) & (boxes[:, 2] >= x) & (boxes[:, 1] <= y) & (boxes[:, 3] >= y))
-            hits += sum(shapes[one].intersects(shapely.Point(x, y)) for one in at)
-        return hits
-
-    by_boxes = seconds(boxed, 1) / some
-    return [
-        (
-            f"{count:,} fences: against STRtree query + predicate",
-            f"{by_tree / lattice:.0f}x",
-            f"{1e-6 / by_tree:.3f} M/s",
-        ),
-        (
-            f"{count:,} fences: against a loop over prepared geometries",
-            f"{by_loop / lattice:,.0f}x",
-            f"{1 / by_loop:.1f}/s",
-        ),
-        (
-            f"{count:,} fences: against a loop with boxes looked at first",
-            f"{by_boxes / lattice:,.0f}x",
-            f"{1 / by_boxes:,.0f}/s",
-        ),
-    ]
-
-
-def few(count: int = 100, points: int = 20_000) -> list[Row]:
-    """A set so small that a plain loop over prepared geometries is what most people write."""
-    made = outlines(count)
-    shapes = polygons(made)
-    index = GridIndex(made)
-    lon, lat = scattered(count, points)
-    for shape in shapes:
-        shapely.prepare(shape)
-    lattice = seconds(lambda: index.locate(Spots(lon, lat))) / points
-    by_loop = seconds(lambda: [shapely.intersects_xy(shape, lon, lat) for shape in shapes], 1) / points
-    return [(f"{count:,} fences: against prepared geometries, all points at once", f"{by_loop / lattice:.0f}x", "")]
+    what = f"{count:,} fences: against STRtree query + predicate"
+    return [(what, f"{by_tree / lattice:.0f}x", f"{1e-6 / by_tree:.3f} M/s")]
 
 
 def fence_sets(count: int) -> tuple[ZoneSet, FenceSet]:
@@ -152,7 +91,7 @@ def fence_sets(count: int) -> tuple[ZoneSet, FenceSet]:
 
 
 def standstill(count: int = 10_000, devices: int = 200, fixes: int = 1000) -> list[Row]:
-    """What it takes to leave the receivers' noise out, against every fix: tracks, zones, events; charged entries."""
+    """What it takes to leave the receivers' noise out, against every fix: tracks, zones, events."""
     zones, every = fence_sets(count)
     settings = EventSettings(buffer_m=20, min_stay_s=10)
 
@@ -160,12 +99,6 @@ def standstill(count: int = 10_000, devices: int = 200, fixes: int = 1000) -> li
         tracks = build_tracks(rows, rules)
         zones.split(tracks)
         find_events(tracks, every, settings=settings)
-
-    def charges(rows: Fixes) -> tuple[float, int]:
-        rules = TrackSettings(rule="standstill")
-        tracks = build_tracks(rows, rules)
-        pieces = zones.split(tracks)
-        return seconds(lambda: charged_entries(tracks, zones, pieces, rules)), int(pieces.entry.sum())
 
     rows: list[Row] = []
     for name, step_m, seconds_apart, bound in (
@@ -181,10 +114,7 @@ def standstill(count: int = 10_000, devices: int = 200, fixes: int = 1000) -> li
         ]
         exact, clean = (min(turn) for turn in zip(*turns, strict=True))
         more = f"{(clean - exact) / len(made) * 1e6:+.2f} µs a fix; allowed {bound}"
-        taken, entries = charges(made)
-        each = f"{entries:,} entries of {len(made):,} fixes, {taken / max(entries, 1) * 1e6:.0f} µs each"
         rows.append((f"`standstill` against `every_fix`: {name}", f"{100 * (clean / exact - 1):+.0f} %", more))
-        rows.append(("  which entries count", f"{taken / len(made) * 1e6:.2f} µs a fix", each))
     return rows
 
 
@@ -192,39 +122,22 @@ def whole_path(count: int = 10_000, devices: int = 200, fixes: int = 1000) -> li
     """Fixes to tracks, crossings, split lengths and events with hysteresis."""
     zones, every = fence_sets(count)
     rows = vehicles(count, devices, fixes, step_m=150.0, seconds=10.0)
-    tracks = build_tracks(rows)
-    total = len(rows)
-    building = seconds(lambda: build_tracks(rows), 2)
-    splitting = seconds(lambda: zones.split(tracks), 2)
-    deciding = seconds(lambda: find_events(tracks, every, settings=EventSettings(buffer_m=20, min_stay_s=10)), 2)
-    events = len(find_events(tracks, every, settings=EventSettings(buffer_m=20, min_stay_s=10)))
-    return [
-        (
-            "whole path",
-            f"{total / (building + splitting + deciding):,.0f} fixes/s",
-            f"{total:,} fixes, {events:,} events",
-        ),
-        ("  tracks", f"{total / building:,.0f} fixes/s", ""),
-        ("  crossings and split lengths", f"{total / splitting:,.0f} fixes/s", f"{len(zones.split(tracks)):,} pieces"),
-        ("  visits and events", f"{total / deciding:,.0f} fixes/s", ""),
-    ]
+    tracks, settings = build_tracks(rows), EventSettings(buffer_m=20, min_stay_s=10)
+    taken = seconds(lambda: build_tracks(rows), 2) + seconds(lambda: zones.split(tracks), 2)
+    taken += seconds(lambda: find_events(tracks, every, settings=settings), 2)
+    events = len(find_events(tracks, every, settings=settings))
+    return [("whole path", f"{len(rows) / taken:,.0f} fixes/s", f"{len(rows):,} fixes, {events:,} events")]
 
 
 def meetings(devices: int = 10_000, length_s: int = 30) -> list[Row]:
-    """Encounters of moving devices at one fix a second, over a city of 50 by 50 km and over a country."""
+    """Encounters of moving devices at one fix a second, over a city of 75 by 50 km and over a country."""
     rows: list[Row] = []
     for name, fences in (("a country of 330 by 230 km", 3000), ("a city of 75 by 50 km", 150)):
         tracks = build_tracks(vehicles(fences, devices, length_s, step_m=15.0, seconds=1.0))
-        for within_m in (100.0, 500.0):
-            taken = seconds(lambda: find_encounters(tracks, within_m), 1)  # noqa: B023  # called at once
-            count = len(find_encounters(tracks, within_m))
-            rows.append(
-                (
-                    f"encounters of {devices:,} devices at 1 Hz within {within_m:.0f} m, {name}",
-                    f"{length_s / taken:.1f}x real time",
-                    f"{count:,} in {length_s} s",
-                )
-            )
+        taken = seconds(lambda: find_encounters(tracks, 100.0), 1)  # noqa: B023  # called at once
+        what = f"encounters of {devices:,} devices at 1 Hz within 100 m, {name}"
+        count = len(find_encounters(tracks, 100.0))
+        rows.append((what, f"{length_s / taken:.1f}x real time", f"{count:,} in {length_s} s"))
     return rows
 
 
@@ -279,7 +192,6 @@ PARTS: dict[str, Callable[[], list[Row]]] = {
     "100k": lambda: lookups(100_000),
     "1m": lambda: lookups(1_000_000),
     "ratios": ratios,
-    "few": few,
     "depot": depot,
     "path": whole_path,
     "standstill": standstill,

@@ -1,14 +1,6 @@
-"""`python -m benchmarks.spatial.jobs`: a hot cell and a skewed device in the real jobs, on real Spark and Delta.
-
-Needs what `make setup` fetches. Prints one table of wall time on `local[2]`: each row is one run of a job over a lake
-that is made for it, after small runs that warm Spark up.
-"""
-
-from __future__ import annotations
+"""`python -m benchmarks.spatial.jobs`: a hot cell and a skewed device in the real jobs, wall time on `local[2]`."""
 
 import argparse
-import json
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from benchmarks.centre.lakes import fixes as record_rows
+from benchmarks.harness import Figure, print_figures
+from benchmarks.lakes import fix_rows
 from cloud_jobs.geofence.event_revisions import GeofenceSettings
 from cloud_jobs.geofence.job import compute_events
 from cloud_jobs.job_settings import ProximitySettings, SparkSettings
@@ -30,18 +23,17 @@ from cloud_jobs.lake.transactions import commit_files, next_number
 from cloud_jobs.proximity.job import compute_encounters
 from cloud_jobs.spark import start_spark
 from geo.spatial import TrackSettings
-from waybill.identity.publication_id import next_publication_id
+from tests.cloud_jobs.publications import rows_of
 
 START_MS = 1_767_603_600_000  # 2026-01-05T09:00:00Z
 DEGREE_M = 111_195.0
-Row = tuple[str, str, str]
 
 
 def fixes(device: np.ndarray, t_ms: np.ndarray, lat: np.ndarray, lon: np.ndarray) -> pa.Table:
     order = np.lexsort((t_ms, device))
     device, t_ms, lat, lon = device[order], t_ms[order], lat[order], lon[order]
     seq = np.arange(len(device)) - np.searchsorted(device, device) + 1
-    rows = record_rows(device, seq, t_ms * 1000, lat, lon, prefix="eu")
+    rows = fix_rows(device, seq, t_ms * 1000, lat, lon, prefix="eu")
     first = pa.array(np.ones(len(device), np.int64))
     return rows.set_column(rows.schema.get_field_index("ingest_number"), RECORDS.field("ingest_number"), first)
 
@@ -73,26 +65,20 @@ def drives(share: float, total: int = 1_000_000, devices: int = 100, days: int =
     return fixes(device, t_ms, lat + rng.normal(0, 3e-6, len(position)), lon)
 
 
-def town(count: int = 400) -> list[dict[str, object]]:
-    """Squares of 800 m all over the town, as the reference table holds them."""
-    rows: list[dict[str, object]] = []
+def town(count: int = 400) -> Iterator[dict[str, object]]:
+    """Squares of 800 m all over the town."""
     for number in range(count):
         x, y = 7.9 + 0.01 * (number % 20), 49.93 + 0.007 * (number // 20)
         ring = [[x, y], [x + 0.007, y], [x + 0.007, y + 0.005], [x, y + 0.005], [x, y]]
         shape = {"type": "Polygon", "coordinates": [ring]}
-        body = {"type": "Feature", "properties": {"id": f"zone-{number:03}"}, "geometry": shape}
-        moment = datetime(2026, 1, 1, tzinfo=UTC)
-        row: dict[str, object] = {"kind": "fence", "id": f"zone-{number:03}", "body": json.dumps(body)}
-        row |= {"publication_id": next_publication_id(None, number, 0), "digest": str(number)}
-        rows.append(row | {"published_at": moment, "collected_at": moment, "commit_number": 1})
-    return rows
+        yield {"type": "Feature", "properties": {"id": f"zone-{number:03}"}, "geometry": shape}
 
 
 def run(spark: SparkSession, folder: Path, rows: pa.Table, job: str) -> tuple[float, int]:
     """Seconds of one run of a job over these records, and the revisions that it wrote."""
     lake = Lake(folder)
     lake.create()
-    lake.append("reference", town())
+    lake.append("reference", rows_of("fence", [*town()]))
     files = write_data_files(lake.files("records"), rows, datetime.now(UTC))
     commit_files(lake.open("records"), "records", files, writer=INGEST, previous=None, number=next_number(None))
     begin = time.monotonic()
@@ -112,27 +98,24 @@ WORLDS: dict[str, tuple[str, Callable[[], pa.Table]]] = {
 }
 
 
-def measured(spark: SparkSession, folder: Path, only: str) -> Iterator[Row]:
+def measured(spark: SparkSession, folder: Path, only: str) -> Iterator[Figure]:
     for job in ("proximity", "geofence"):
         run(spark, folder / f"warm-{job}", yard(50, 50), job)
     for number, (name, (job, world)) in enumerate(WORLDS.items()):
         if only in name:
             rows = world()
             seconds, revisions = run(spark, folder / str(number), rows, job)
-            yield name, f"{seconds:.1f} s", f"{rows.num_rows:,} fixes, {revisions:,} revisions"
+            yield Figure(name, f"{seconds:.1f} s, {rows.num_rows:,} fixes, {revisions:,} revisions")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser()
     parser.add_argument("only", nargs="?", default="", help="only the rows whose name holds this")
     options = parser.parse_args()
     spark = start_spark("waybill-bench", SparkSettings())
     try:
-        sys.stdout.write("| what | figure | with |\n|---|---:|---|\n")
         with tempfile.TemporaryDirectory() as folder:
-            for row in measured(spark, Path(folder), options.only):
-                sys.stdout.write("| " + " | ".join(row) + " |\n")
-                sys.stdout.flush()
+            print_figures("Spatial jobs, `local[2]`", measured(spark, Path(folder), options.only))
     finally:
         spark.stop()
 

@@ -1,10 +1,4 @@
-"""Made-up fences and vehicles for the benchmarks: the same from the same seed.
-
-`python -m benchmarks.spatial.worlds COUNT FOLDER` writes fences to files, so that a process can read them which never
-held what making them takes.
-"""
-
-from __future__ import annotations
+"""Made-up fences and vehicles, the same from the same seed. As a program it writes fences to files: COUNT FOLDER."""
 
 import sys
 from itertools import pairwise
@@ -75,10 +69,7 @@ def scattered(count: int, points: int, seed: int = 6) -> tuple[np.ndarray, np.nd
 def vehicles(
     count: int, devices: int, fixes: int, *, step_m: float, seconds: float, noise_m: float = 0.0, seed: int = 7
 ) -> Fixes:
-    """Devices that drive about: every `seconds` a fix, `step_m` on; each on its own beat, sorted by device and time.
-
-    `noise_m`: of the receivers, in each direction, which state twice as much.
-    """
+    """Devices that drive `step_m` in `seconds`, a fix each, with receivers that state twice their noise."""
     rng = np.random.default_rng(seed)
     heading = rng.uniform(0, 2 * np.pi, (devices, 1)) + np.cumsum(rng.normal(0, 0.2, (devices, fixes)), axis=1)
     west, south, height = 0.0, low(count), side_deg(count) / 2
