@@ -12,8 +12,6 @@ from waybill.settings import PathElsewhere, Settings
 # Roles and what they may do: who a token names, and the least that one needs. Pure.
 
 Action = Literal["produce", "consume"]
-Grants = Mapping[str, frozenset[str]]
-"""Actions by role."""
 TENANT, REGION, CLUSTER = "{tenant}", "{region}", "{cluster}"
 
 

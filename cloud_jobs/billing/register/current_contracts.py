@@ -51,19 +51,23 @@ class CurrentContracts:
 
     def __init__(self, lake: Lake, state: LakeState | None = None) -> None:
         """`state`: what is known; None: all that there is."""
-        self._lake = lake
+        self._lake, self._state = lake, state
         self._known: list[Condition] = [] if state is None else [("commit_number", "<=", state.reference_commit)]
         self._decided: list[Condition] = [] if state is None else [("number", "<=", state.decisions_number)]
-        self._commit_of = {one.number: one.reference_commit for one in snapshots(lake)}
+        self._snapshots = {one.number: one for one in snapshots(lake)}
         self._digests: dict[tuple[str, Days], str] = {}
 
     def are_newer(self, snapshot: int) -> bool:
         """Whether contracts were published since a snapshot, or may have been, as nobody knows it any more."""
-        return self._commit_of.get(snapshot, 0) < self._newest_commit
+        then = self._snapshots.get(snapshot)
+        return then is None or then.reference_commit < self._newest_commit
 
     def fences_are_newer(self, snapshot: int) -> bool:
-        """Whether a fence was published since a snapshot, or may have been."""
-        return self._commit_of.get(snapshot, 0) < self._newest_fence
+        """Whether a fence was published since a snapshot, or may have been, or usage has other fences than then."""
+        then = self._snapshots.get(snapshot)
+        if then is None or then.reference_commit < self._newest_fence:
+            return True
+        return self._state is not None and then.usage_fences != self._state.usage_fences
 
     def contract(self, payer: str, days: Days) -> PayerContract | BillingError:
         """The contract of a payer, or why there is none."""
