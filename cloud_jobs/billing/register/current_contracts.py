@@ -59,15 +59,14 @@ class CurrentContracts:
 
     def are_newer(self, snapshot: int) -> bool:
         """Whether contracts were published since a snapshot, or may have been, as nobody knows it any more."""
-        then = self._snapshots.get(snapshot)
-        return then is None or then.reference_commit < self._newest_commit
+        return self._commit_of(snapshot) < self._newest_commit
 
     def fences_are_newer(self, snapshot: int) -> bool:
         """Whether a fence was published since a snapshot, or may have been, or usage has other fences than then."""
-        then = self._snapshots.get(snapshot)
-        if then is None or then.reference_commit < self._newest_fence:
+        if self._commit_of(snapshot) < self._newest_fence:
             return True
-        return self._state is not None and then.usage_fences != self._state.usage_fences
+        then = self._snapshots.get(snapshot)
+        return then is not None and self._state is not None and then.usage_fences != self._state.usage_fences
 
     def contract(self, payer: str, days: Days) -> PayerContract | BillingError:
         """The contract of a payer, or why there is none."""
@@ -100,6 +99,10 @@ class CurrentContracts:
     @cached_property
     def _newest_fence(self) -> int:
         return self._newest_of(["fence"])
+
+    def _commit_of(self, snapshot: int) -> int:
+        """The newest commit of the reference data that a snapshot has seen; 0: nobody knows it any more."""
+        return self._snapshots[snapshot].reference_commit if snapshot in self._snapshots else 0
 
     def _newest_of(self, kinds: list[str]) -> int:
         """The newest commit with a publication of these kinds; 0: none."""
