@@ -1,1 +1,1 @@
-"""The centre: Spark jobs from Pulsar topics to geofence events, encounters, usage and the bill."""
+"""The centre: Spark jobs from Pulsar topics to geofence events, encounters, usage and bills."""

@@ -17,25 +17,27 @@ from waybill.daemon.process import add_version_option
 app = typer.Typer(
     rich_markup_mode=None,
     name="cloud-jobs",
-    help="The jobs of the centre: from Pulsar's topics to records, usage and the bill.",
+    help="The jobs of the centre: from Pulsar topics to records, usage and bills.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
 )
 add_version_option(app, "cloud-jobs")
 Config = Annotated[Path, typer.Option("--config", "-c", help="The settings, a TOML file.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result of each run as a line of JSON.")]
-Follow = Annotated[bool, typer.Option("--follow", help="Go on with new records until stopped.")]
+Follow = Annotated[bool, typer.Option("--follow", help="Process new records until stopped.")]
 
 
 @app.command()
 def ingest(
     config: Config,
     *,
-    available_now: Annotated[bool, typer.Option("--available-now", help="Read what is there, then end.")] = False,
+    available_now: Annotated[
+        bool, typer.Option("--available-now", help="Read the messages available now, then exit.")
+    ] = False,
 ) -> None:
     """Read the telemetry topics into the records table, each record once.
 
-    Exit status: 0 done, or ended by a signal; 1 when it went wrong, a line says how; 2 for wrong options; 75 when the
+    Exit status: 0 done, or ended by a signal; 1 when the job failed (with a message); 2 for wrong options; 75 when the
     object store of the lake does not answer; 78 for wrong settings.
 
     Example: cloud-jobs ingest --config cloud.toml
@@ -55,7 +57,7 @@ def usage(
 ) -> None:
     """Compute the usage of every device and hour whose records changed since the last run.
 
-    Exit status: 0 done, or ended by a signal; 1 when it went wrong, a line says how; 2 for wrong options; 75 when the
+    Exit status: 0 done, or ended by a signal; 1 when the job failed (with a message); 2 for wrong options; 75 when the
     object store of the lake does not answer; 78 for wrong settings.
 
     Example: cloud-jobs usage --config cloud.toml --follow
@@ -74,9 +76,9 @@ def geofence(
     follow: Follow = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compute the events at fences and gates, and revise what late records change.
+    """Compute events at fences and gates. Late records revise them.
 
-    Exit status: 0 done, or ended by a signal; 1 when it went wrong, a line says how; 2 for wrong options; 75 when the
+    Exit status: 0 done, or ended by a signal; 1 when the job failed (with a message); 2 for wrong options; 75 when the
     object store of the lake does not answer; 78 for wrong settings.
 
     Example: cloud-jobs geofence --config cloud.toml --follow
@@ -95,9 +97,9 @@ def proximity(
     follow: Follow = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compute which devices were near each other, each pair once, and revise what late records change.
+    """Compute encounters of devices, each pair once. Late records revise them.
 
-    Exit status: 0 done, or ended by a signal; 1 when it went wrong, a line says how; 2 for wrong options; 75 when the
+    Exit status: 0 done, or ended by a signal; 1 when the job failed (with a message); 2 for wrong options; 75 when the
     object store of the lake does not answer; 78 for wrong settings.
 
     Example: cloud-jobs proximity --config cloud.toml
@@ -111,7 +113,7 @@ def proximity(
 
 @app.command("check-config")
 def check_config(config: Config) -> None:
-    """Say whether the settings and the files that they name can be used, and what they are.
+    """Check the settings and print them.
 
     Example: cloud-jobs check-config --config cloud.toml
     """
@@ -121,7 +123,7 @@ def check_config(config: Config) -> None:
     typer.echo(f"{config}: right. Lake {settings.lake}, clusters {clusters}", err=True)
     if settings.spark.is_open():
         typer.echo(
-            f"{config}: warning: {settings.spark.master} may run anybody's code: set spark.authenticate on its"
+            f"{config}: warning: {settings.spark.master} accepts code from anyone: set spark.authenticate on its"
             " daemons, and spark.secret_file here",
             err=True,
         )

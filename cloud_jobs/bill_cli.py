@@ -18,12 +18,10 @@ if TYPE_CHECKING:
     from cloud_jobs.explain.issued_line import ExplainedLine
 
 
-# `waybill bill explain`: a line of a document, down to its hours and records, computed again.
-
 __all__ = ["app"]
 
 NOT_AGREED: Final = 3
-"""The exit status where something does not come out once more, or is unknown."""
+"""The exit status when a recomputed value differs or is unknown."""
 
 
 @cloud_errors_as_messages("bill")
@@ -33,9 +31,9 @@ def explain(
     *,
     lake: Annotated[str, typer.Option(help="A folder, or s3://BUCKET/PREFIX reached as AWS's variables say.")],
     device: Annotated[
-        str | None, typer.Option("--device", metavar="TENANT/DEVICE", help="Which device, if the line is of several.")
+        str | None, typer.Option("--device", metavar="TENANT/DEVICE", help="The device, if the line has several.")
     ] = None,
-    hour: Annotated[str | None, typer.Option(help="Show the records of this hour, too (2026-03-05T06).")] = None,
+    hour: Annotated[str | None, typer.Option(help="Also show the records of this hour (2026-03-05T06).")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="The most hours and records to show.")] = 24,
     picture: Annotated[
         Path | None, typer.Option("--picture", help="Write the track and the zone's border into this SVG file.")
@@ -43,14 +41,15 @@ def explain(
     seller: Annotated[str | None, typer.Option(help="The legal entity, if two have this number.")] = None,
     access_log: Annotated[
         Path | None,
-        typer.Option(envvar="WAYBILL_ACCESS_LOG", help="Where this reading is logged; else beside the lake."),
+        typer.Option(envvar="WAYBILL_ACCESS_LOG", help="Access log file. Default: next to the lake."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Take a line apart: the hours that were rated, and whether records, fences and prices give them again.
+    """Recompute a line from its records, fences and prices and compare each hour with the charge.
 
-    Each reading is logged with the user and the device; if that fails nothing is shown.
-    Exit status: 0 everything agrees, 3 something does not or is unknown.
+    Each access is logged with user and device; without the log entry, nothing is shown.
+
+    Exit status: 0 everything agrees, 3 something differs or is unknown.
 
     Example: waybill bill explain WB-EU-00000001 3 --lake lake --device acme/eu-0001 --picture line3.svg
     """

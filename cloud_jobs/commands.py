@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cloud_jobs.config import CloudSettings
 
 
-# What a command says when a job stops on purpose.
+# Messages of a job that stops on purpose.
 
 
 def load_settings(path: Path) -> CloudSettings:

@@ -38,7 +38,7 @@ from waybill.pulsar.pulsar_address import AdminUrl, ServiceUrl
 from waybill.pulsar.pulsar_client import PulsarAccess
 from waybill.settings import Settings, SettingsError
 
-# A folder of checkpoints belongs to one lake: a note in it says to which, and up to which commit of the ingest.
+# A checkpoint folder belongs to one lake: a file in it names the lake and the ingest commit.
 
 _NOTE: Final = "of-lake.json"
 _TABLE_ID: Final = "table_id"
@@ -76,10 +76,10 @@ class BoundCheckpoints:
         if noted.table_id != found.table_id:
             raise OtherLake(str(self.folder), str(self.lake.location), "its records are another table")
         if there > here or (there == here and noted.commit != found.commit):
-            reason = f"they are of ingest number {there}, and it is at {here}: it was brought back from a copy"
+            reason = f"they are of ingest number {there}, and it is at {here}: it was restored from a backup"
             raise OtherLake(str(self.folder), str(self.lake.location), reason)
         if 0 < there < here and self._is_of_another_history(noted.commit):
-            reason = f"their ingest number {there} is not that of it: it was brought back from a copy, and has gone on"
+            reason = f"their ingest number {there} is not that of it: it was restored from a backup, and has gone on"
             raise OtherLake(str(self.folder), str(self.lake.location), reason)
 
     def bind(self) -> None:
@@ -206,12 +206,12 @@ class ReferenceSettings(Settings):
     """Whose fences, tariffs and accounts the centre takes."""
 
     operators: Path | None = Field(default=None, description="the file of the operators' public keys that are trusted")
-    unsigned: bool = Field(default=False, description="take what nobody signed: for a network where all are trusted")
+    unsigned: bool = Field(default=False, description="accept unsigned publications, in a trusted network")
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:
         if self.unsigned and self.operators is not None:
-            raise ValueError("unsigned = true takes everything, and operators names who is trusted: write one of them")
+            raise ValueError("set either operators or unsigned = true, but only one of them")
         return self
 
     def trust(self) -> ReferenceTrust:
@@ -220,8 +220,8 @@ class ReferenceSettings(Settings):
             return ANYBODY
         if self.operators is None:
             raise NobodyTrusted(
-                "nobody is trusted to publish fences, tariffs and accounts: name the file of the operators' public "
-                "keys, reference.operators, or take what nobody signed by reference.unsigned = true"
+                "set reference.operators (file of public keys), or reference.unsigned = true to accept unsigned "
+                "publications of fences, tariffs and accounts"
             )
         try:
             return ReferenceTrust(read_operators(self.operators))

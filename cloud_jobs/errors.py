@@ -69,8 +69,8 @@ class OtherRecords(LakeError):
     def __init__(self, table: str, *, covered_number: int, found_number: int) -> None:
         super().__init__(
             f"table {table} was computed from other records than those that are there: it covers ingest number "
-            f"{covered_number}, and the records are at {found_number}. One of the two was brought back from a copy: "
-            f"bring both back from one, or remove the folder of {table}, which is then computed anew"
+            f"{covered_number}, and the records are at {found_number}. One of the two was restored: "
+            f"restore both from the same backup, or remove the folder of {table}, which is then computed again"
         )
         self.table = table
 
@@ -80,11 +80,10 @@ class OtherLake(CloudError):
 
     def __init__(self, checkpoints: str, lake: str, reason: str) -> None:
         super().__init__(
-            f"the checkpoints in {checkpoints} are not those of the lake {lake}: {reason}. Look whether `lake` and "
-            "`checkpoints` of the settings are meant. For a lake that was begun anew name another folder; for one that "
-            "was brought back from a copy bring back the checkpoints of that copy, or set the subscription back to "
-            "before the copy was made and remove the folder: what comes again is a duplicate, and events are published "
-            "again"
+            f"the checkpoints in {checkpoints} are not those of the lake {lake}: {reason}. Check `lake` and "
+            "`checkpoints`. For a new lake, use another checkpoints folder. For a restored lake, restore the "
+            "checkpoints of the same backup; or reset the subscription to a time before the backup and remove the "
+            "folder, so that records are read again as duplicates and events are published again"
         )
         self.checkpoints, self.lake = checkpoints, lake
 
@@ -116,9 +115,9 @@ class ClockBehind(CloudError):
 
     def __init__(self, now: datetime, committed: datetime) -> None:
         super().__init__(
-            f"this machine's clock says {now.isoformat(timespec='seconds')}, and the newest commit of the records is "
-            f"of {committed.isoformat(timespec='seconds')}: nothing was collected. Set the clock right, or that of who "
-            "made the commit; the next commit counts then"
+            f"this machine's clock says {now.isoformat(timespec='seconds')}, but the newest commit of the records is "
+            f"of {committed.isoformat(timespec='seconds')}: nothing was collected; correct the clock of this machine "
+            "or of the one that made the commit"
         )
 
 
@@ -134,7 +133,7 @@ class Fenced(CloudError):
             f"another ingest wrote to the records (ingest number {found_number}, this one knows {expected_number}); "
             f"{stops}. Let one of the two run."
             if found_number >= expected_number
-            else f"a table was brought back from a copy, or made anew, while this ingest ran (it is at ingest number "
+            else f"a table was restored from a backup, or created again, while this ingest ran (it is at ingest number "
             f"{found_number}, this one knows {expected_number}); {stops}."
         )
         self.expected_number = expected_number

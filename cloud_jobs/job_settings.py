@@ -15,7 +15,7 @@ from waybill.daemon.bounded_file import read_secret
 from waybill.mqtt.broker_settings import Host, Port, is_this_machine
 from waybill.settings import PathElsewhere, Settings, file_fault
 
-# Where Spark runs: this machine, or a cluster by its master URL. What contradicts itself is named before it starts.
+# Spark: local or a cluster by its master URL.
 
 _MASTER: Final = re.compile(
     r"local|local\[(?:\d+|\*)(?:,\d+)?\]|spark://[^\s,/:]+:\d+(?:,[^\s,/:]+:\d+)*|yarn|k8s://\S+", re.ASCII
@@ -150,7 +150,7 @@ def placement_faults(settings: SparkSettings, master: str) -> list[str]:
     return found
 
 
-# The settings of the status of the centre.
+# Status.
 
 
 class CentreLimits(Settings):
@@ -170,10 +170,10 @@ class CentreLimits(Settings):
     )
 
 
-# The settings of the geofence job.
+# Geofence job.
 
 
-# The settings of the proximity job.
+# Proximity job.
 
 
 class ProximitySettings(Settings):
@@ -202,7 +202,7 @@ class ProximitySettings(Settings):
         return self
 
 
-# The settings of the usage job.
+# Usage job.
 
 
 class UsageSettings(Settings):
@@ -211,7 +211,7 @@ class UsageSettings(Settings):
     interval_s: float = Field(default=60.0, ge=0.1, le=3600, description="the pause between two runs of --follow")
 
 
-# The settings of the verdicts.
+# Verdicts.
 
 
 class VerdictSettings(Settings):
@@ -238,7 +238,7 @@ class VerdictSettings(Settings):
     interval_s: float = Field(default=2.0, ge=0.1, le=3600, description="the pause between two runs of --follow")
 
 
-# The settings of the maintenance of the lake.
+# Maintenance.
 
 RETENTIONS: Final = ("erase_positions_after_days", "erase_events_after_days", "erase_quarantine_after_days")
 """The settings that say how long personal data are kept."""

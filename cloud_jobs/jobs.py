@@ -101,7 +101,7 @@ def close_on_spark(
     )
 
 
-# A line in the log now and then while Spark computes: a run of minutes says that it goes on, and how far it is.
+# Progress in the log while Spark computes.
 
 _EVERY_S: Final = 20.0
 

@@ -312,7 +312,7 @@ def _row(device: str, fence: str, metres: float, ms: float, entries: int) -> tup
     return device, fence, f"{metres / 1000.0:.9f}", f"{ms / 1000.0:.6f}", entries
 
 
-# `cloud-jobs encounters`: who met whom on recorded tracks. Starts no Spark.
+# `cloud-jobs encounters`: encounters of recorded tracks, without Spark.
 
 ENCOUNTERS_HEADER: Final = ("device_a", "device_b", "start_ms", "end_ms", "min_m", "t_min_ms")
 MAX_DISTANCE_M: Final = 100_000.0

@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 def close(
     config: Annotated[Path, typer.Option("--config", "-c", help="The settings, a TOML file.", show_default=False)],
     *,
-    period: Annotated[str, typer.Option("--period", help="2026-03, 2026-03-05 or FIRST/LAST, by the payers' clocks.")],
+    period: Annotated[
+        str, typer.Option("--period", help="2026-03, 2026-03-05 or FIRST/LAST, in the payers' time zones.")
+    ],
     payer: Annotated[
-        list[str] | None, typer.Option("--payer", metavar="ID", help="This payer alone; again for more.")
+        list[str] | None, typer.Option("--payer", metavar="ID", help="Only this payer; may be repeated.")
     ] = None,
-    snapshot: Annotated[
-        str | None, typer.Option("--snapshot", help="By what was known then; by what is known now if not given.")
-    ] = None,
+    snapshot: Annotated[str | None, typer.Option("--snapshot", help="Use this snapshot instead of a new one.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each closing as a line of JSON.")] = False,
 ) -> None:
-    """Compute what all payers owe for a period, and whether that is final. `waybill bill issue` numbers it.
+    """Compute what all payers owe for a period, and whether it is final. `waybill bill issue` creates the invoices.
 
-    Exit status: 0 when all is final; 3 when the period is closed and some of it is not final; 1 when it went wrong, a
-    line says how; 2 for wrong options; 75 when the store does not answer; 78 for wrong settings.
+    Exit status: 0 all closings are final; 3 some closings are not final; 1 when the job failed (with a message); 2 for
+    wrong options; 75 when the store does not answer; 78 for wrong settings.
 
     Example: cloud-jobs close --config cloud.toml --period 2026-03
     """
@@ -82,14 +82,16 @@ def close(
 def verdicts(
     config: Annotated[Path, typer.Option("--config", "-c", help="The settings, a TOML file.", show_default=False)],
     *,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on until SIGTERM or SIGINT.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON, a line for each run.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Run until SIGTERM or SIGINT.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line for each run.")] = False,
 ) -> None:
-    """Collect the alerts of all regions, say of each whether it is so, and name the events that no region announced.
+    """Compare each region's alerts with the computed events and publish a verdict for each.
 
-    Without Spark. An alert is confirmed, corrected or withdrawn once `cloud-jobs geofence` covers the record that it
-    names. Exit status: 0 done, or ended by a signal; 1 when it went wrong, a line says how; 2 for wrong options; 75
-    when the object store of the lake does not answer; 78 for wrong settings.
+    Report events without an alert as late. An alert is confirmed, corrected or withdrawn once `cloud-jobs geofence` has
+    processed its record. The command does not use Spark.
+
+    Exit status: 0 done, or ended by a signal; 1 when it failed (with a message); 2 for wrong options; 75 when the
+    object store of the lake does not answer; 78 for wrong settings.
 
     Example: cloud-jobs verdicts --config cloud.toml --follow
     """
@@ -120,7 +122,7 @@ def _print_table(counts: dict[str, Any]) -> None:
     Console(stderr=False).print(table)
 
 
-# `cloud-jobs maintain`: merges files, sweeps up, erases positions; once, or run after run until a signal.
+# `cloud-jobs maintain`.
 
 _HEADER = ("table", "files", "bytes", "merges", "orphans", "replaced", "log files", "left")
 
@@ -128,26 +130,25 @@ _HEADER = ("table", "files", "bytes", "merges", "orphans", "replaced", "log file
 def maintain(
     config: Annotated[Path, typer.Option("--config", "-c", help="The settings, a TOML file.", show_default=False)],
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON, a line for each run.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
-    erasures: Annotated[
-        bool, typer.Option("--erasures", help="Only list what was ever declared erased, and change nothing.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line for each run.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done; change nothing.")] = False,
+    erasures: Annotated[bool, typer.Option("--erasures", help="Only list all declared erasures.")] = False,
     every: Annotated[
-        float | None, typer.Option(min=1, max=86_400, help="Run again so many seconds after each end, until a signal.")
+        float | None, typer.Option(min=1, max=86_400, help="Run again N seconds after each run, until a signal.")
     ] = None,
     erase: Annotated[str | None, typer.Option(metavar="DEVICE", help="Erase positions of this device.")] = None,
     tenant: Annotated[str | None, typer.Option(help="The tenant of the device; needed if several have one.")] = None,
     before: Annotated[
         datetime | None,
-        typer.Option(formats=["%Y-%m-%d"], help="With --erase: positions before the begin of this day, UTC."),
+        typer.Option(formats=["%Y-%m-%d"], help="With --erase: positions before this day (UTC)."),
     ] = None,
 ) -> None:
-    """Merge small files and sort them by device, delete what nobody needs, erase old positions.
+    """Compact files, delete unused files, and apply the retention.
 
-    Beside the ingest and the jobs, as often as you like. Exit status: 0; 1 when a part failed, which is named, or when
-    an erasure waits for a job; 2 for wrong options; 75 when the store does not answer or has another time; 78 for wrong
-    settings. What was left to another run is no failure. With --every only a signal and wrong settings end it.
+    It may run at any time, together with the ingest and the jobs. With --every, only a signal or wrong settings end it.
+
+    Exit status: 0; 1 when a part failed (with a message), or when an erasure waits for a job; 2 for wrong options; 75
+    when the store does not answer or its clock differs; 78 for wrong settings. Work left to another run is no failure.
 
     Example: cloud-jobs maintain --config cloud.toml --every 60
 
@@ -211,7 +212,9 @@ def _check_erasure(erase: str | None, tenant: str | None, before: datetime | Non
     if (erase is None) != (before is None) or (tenant is not None and erase is None):
         raise typer.BadParameter("--erase and --before belong together, and --tenant to them", param_hint="--erase")
     if before is not None and before.replace(tzinfo=UTC) > datetime.now(UTC):
-        raise typer.BadParameter("a day in the future: each position to come would be erased", param_hint="--before")
+        raise typer.BadParameter(
+            "the day is in the future: all positions until then would be erased", param_hint="--before"
+        )
 
 
 def _list_erasures(lake: Lake, *, as_json: bool) -> None:
@@ -226,7 +229,7 @@ def _list_erasures(lake: Lake, *, as_json: bool) -> None:
         line = f"{row['number']}  {whose}  {what} before {shown['before']}, declared {shown['erased_at']}"
         typer.echo(json.dumps(shown) if as_json else line)
     if not rows and not as_json:
-        typer.echo("nothing was ever declared erased")
+        typer.echo("no erasure was ever declared")
 
 
 def _repeat(
@@ -278,15 +281,13 @@ def _table(run: MaintenanceRun, *, dry_run: bool) -> str:
     return "\n".join(["nothing is changed; a run would do:", *shown] if dry_run else shown)
 
 
-# `cloud-jobs subject`: what the lake has of a device and a time, exported or erased at a data subject's request.
+# `cloud-jobs subject`.
 
-app = typer.Typer(
-    help="Export or erase what the lake has of a device and a time, for a data subject.", no_args_is_help=True
-)
+app = typer.Typer(help="Export or erase the data of a device and a period, for a data subject.", no_args_is_help=True)
 Config = Annotated[Path, typer.Option("--config", "-c", help="The settings, a TOML file.", show_default=False)]
 Device = Annotated[str, typer.Argument(metavar="TENANT/DEVICE", help="The device.")]
 From = Annotated[datetime, typer.Option("--from", formats=["%Y-%m-%d"], help="The first day (UTC).")]
-Until = Annotated[datetime, typer.Option(formats=["%Y-%m-%d"], help="The first day (UTC) that is not meant any more.")]
+Until = Annotated[datetime, typer.Option(formats=["%Y-%m-%d"], help="End of the period (UTC), exclusive.")]
 
 
 @app.command()
@@ -298,10 +299,10 @@ def export(
     until: Until,
     to: Annotated[Path, typer.Option(help="A folder that is new or empty.", show_default=False)],
 ) -> None:
-    """Write records, track, events, encounters, alerts, verdicts, usage and quarantine of a device into a folder.
+    """Export records, track, events, encounters, alerts, verdicts, usage and quarantine of a device to a folder.
 
-    Exit status: 0; 1 if the folder is not empty, the reading cannot be logged, or the lake cannot be read; 2 for wrong
-    options; 78 for wrong settings.
+    Exit status: 0; 1 if the folder is not empty, or the access log or the lake cannot be used; 2 for wrong options; 78
+    for wrong settings.
 
     Example: cloud-jobs subject export acme/van-0012 -c cloud.toml --from 2026-03-01 --until 2026-04-01 --to export
     """
@@ -322,14 +323,15 @@ def erase(
     config: Config,
     first: From,
     until: Until,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would be erased, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the rows to erase; change nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for the device's name.")] = False,
 ) -> None:
-    """Erase all records and derived rows of a device and a time. Usage and bills keep their figures.
+    """Erase all records and derived rows of a device and a period. Usage and bills keep their figures.
 
-    It says "erased" only when no file on the disk holds them any more; until then run it again. Exit status: 0 erased;
-    1 if something failed, a line says what; 2 for wrong options; 3 erased for readers, and files are still there;
-    78 for wrong settings.
+    The command says "erased" only when no file on disk contains them; until then, run it again.
+
+    Exit status: 0 erased; 1 when it failed (with a message); 2 for wrong options; 3 erased for readers, but files
+    remain; 78 for wrong settings.
 
     Example: cloud-jobs subject erase acme/van-0012 -c cloud.toml --from 2026-03-01 --until 2026-04-01 --dry-run
     """
@@ -346,13 +348,13 @@ def erase(
         counts = count_rows(lake, asked)
         for table, count in counts.items():
             typer.echo(f"{table}: {count:,} rows{' stay, as bills rest on them' if table == 'usage' else ''}")
-        typer.echo(f"records of before {until:%Y-%m-%d} that {device} still holds will be on no bill")
+        typer.echo(f"records of before {until:%Y-%m-%d} that {device} still stores will not be billed")
         if dry_run:
             return
         if not yes:
             if not sys.stdin.isatty():
-                raise LakeError("nothing is erased: standard input is no terminal, so give --yes")
-            if typer.prompt(f"type {device} to erase them for good") != device:
+                raise LakeError("nothing is erased: standard input is not a terminal, so add --yes")
+            if typer.prompt(f"type {device} to erase them permanently") != device:
                 raise LakeError("nothing is erased: that is not the device's name")
         # what is too old of other devices waits for `cloud-jobs maintain`: the counts above do not have it
         upkeep = settings.upkeep.model_copy(update=dict.fromkeys(RETENTIONS))
@@ -412,27 +414,28 @@ def _log_access(settings: CloudSettings, command: str, asked: Erasure) -> None:
 _WIDTH: Final = 140
 _SERVED_EVERY_S: Final = 60.0
 _STALE_LOOKS: Final = 3
-"""After so many looks that did not come nothing is known any more."""
+"""After so many missed refreshes the metrics report that the state is unknown."""
 
 
 def status(
     config: Annotated[Path, typer.Option("--config", "-c", help="The settings, a TOML file.", show_default=False)],
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, a line each time.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line each time.")] = False,
     every: Annotated[
         float | None,
-        typer.Option(min=1, max=86_400, help="Look again so many seconds after each look, until a signal."),
+        typer.Option(min=1, max=86_400, help="Refresh every N seconds until interrupted."),
     ] = None,
     serve: Annotated[
         bool,
         typer.Option("--serve", help="Print nothing; serve metrics at metrics.status_port, every 60 s or --every."),
     ] = False,
 ) -> None:
-    """Show what the centre has, how far its jobs are behind, what waits in Pulsar, and what is wrong.
+    """Show the centre's tables, the delay of its jobs, the backlog in Pulsar, and problems.
 
-    Reads logs, folders, the coverage and small tables, never the records, and starts no Spark. Exit status: 0 healthy;
-    1 when a limit of the settings `[status]` is passed or something is unknown; 75 when the object store of the lake
-    does not answer; 78 for wrong settings. With --every and --serve it ends with 0 at a signal.
+    The command does not read records or start Spark. With --every and --serve it ends with 0 at a signal.
+
+    Exit status: 0 healthy; 1 when a limit of the settings `[status]` is exceeded or a value is unknown; 75 when the
+    object store of the lake does not answer; 78 for wrong settings.
 
     Example: cloud-jobs status --config cloud.toml
 
@@ -482,7 +485,7 @@ def _serve(settings: CloudSettings, every_s: float) -> None:
 
     host, port = settings.metrics.host, settings.metrics.status_port
     if port is None:
-        typer.echo("cloud-jobs: nobody could read what is served: name a port, metrics.status_port", err=True)
+        typer.echo("cloud-jobs: --serve needs a port: set metrics.status_port", err=True)
         raise typer.Exit(os.EX_CONFIG)
     collector = CentreCollector(_STALE_LOOKS * every_s)
     try:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from waybill.daemon.durable_file import replace_durably
 
-# What `spark-submit` is given to run the jobs: the project and its main file.
+# Files for `spark-submit`: the project and its main file.
 
 MAIN_FILE: Final = '''"""The command `cloud-jobs`, for spark-submit: give it waybill.zip by --py-files."""
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cloud_jobs.maintenance.job import MaintenanceRun
 
 
-# Serves the metrics of a job from threads of its own, while the job runs.
+# The metrics server of a job.
 
 Health = Callable[[], Mapping[str, Any]]
 """What `/health` says: 503 while its `healthy` is False; None, unknown, is 200."""
@@ -63,7 +63,7 @@ def served_metrics(
         yield
 
 
-# The numbers of the ingest: its micro-batches, what they held, and whether its query runs.
+# Metrics of the ingest.
 
 _MICRO_BATCH_S: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
@@ -93,12 +93,13 @@ class IngestMetrics:
         )
         self._quarantined = counter(
             "waybill_ingest_quarantined_total",
-            "Messages that are no batch, and records that came again with another content",
+            "Undecodable messages, and records with a stored id but other content",
             ["cause"],
         )
         self._far_off = counter("waybill_ingest_far_off_records_total", "Accepted records of clocks far off")
         self._disbelieved = counter(
-            "waybill_ingest_disbelieved_statements_total", "Statements of devices that are not believed"
+            "waybill_ingest_disbelieved_statements_total",
+            "Device statements ignored because they are ahead of the centre's clock",
         )
         self._unreadable = counter(
             "waybill_ingest_unreadable_records_total", "Records that are messages which agents could not read"
@@ -155,7 +156,7 @@ class IngestMetrics:
         }
 
 
-# What the maintenance did, beside what every job counts of its runs.
+# Metrics of the maintenance.
 
 
 class MaintenanceMetrics:
@@ -164,12 +165,8 @@ class MaintenanceMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         counter = partial(Counter, registry=registry)
         self._merges = counter("waybill_maintain_merges_total", "Merges of files", ["table"])
-        self._deleted = counter(
-            "waybill_maintain_deleted_files_total", "Data files deleted that nobody needs any more", ["table"]
-        )
-        self._left = counter(
-            "waybill_maintain_left_total", "Merges and erasures whose files another run took first", ["table"]
-        )
+        self._deleted = counter("waybill_maintain_deleted_files_total", "Deleted unused data files", ["table"])
+        self._left = counter("waybill_maintain_left_total", "Merges and erasures lost to another run", ["table"])
         self._errors = counter("waybill_maintain_errors_total", "Parts of a run that failed")
         self._erased = counter("waybill_maintain_erased_positions_total", "Positions erased")
 

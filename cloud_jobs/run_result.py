@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cloud_jobs.reference.tables import CollectionResult
 
 
-# A job that is run again and again until a signal.
+# Repeated runs of a job until a signal.
 
 
 def run_repeatedly(
@@ -63,7 +63,7 @@ class PeriodicTrigger:
         return True
 
 
-# For the terminal: publications of reference data that cannot be used, and messages that are no publications.
+# Unusable publications of reference data, for the terminal.
 
 
 def refused_table(refused: Iterable[RefusedVersion]) -> Table:

@@ -34,7 +34,7 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.project_archive import own_archive, write_project_archive
 from cloud_jobs.spark_python import IMPORTS, interpreter
 
-# The lake in Spark: its tables as data frames, and files that executors read and write without the JVM's rows.
+# Lake tables as data frames.
 
 Transform = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """A function of a partition's rows, as `mapInArrow` takes it."""
@@ -120,8 +120,7 @@ def persist_until(held: ExitStack, frame: DataFrame) -> DataFrame:
     return frame
 
 
-# Whether the executors can run the jobs: their Python, its packages, our own code, and the folders they share with
-# us.
+# Checks of the executors: Python, packages, our code and shared folders.
 
 EXECUTOR_PACKAGES: Final = (
     "deltalake",
@@ -354,7 +353,7 @@ def _contradictions(settings: SparkSettings, given: Mapping[str, str]) -> list[s
 def _unreachable(settings: SparkSettings, master: str) -> list[str]:
     """Addresses of the settings that nobody answers at, or that the driver cannot listen on."""
     masters = standalone_addresses(master)
-    found = [] if not masters or any(map(_answers, masters)) else [f"nobody answers at {master}"]
+    found = [] if not masters or any(map(_answers, masters)) else [f"no answer from {master}"]
     bound = settings.driver_bind_address or settings.driver_host
     if bound is not None:
         try:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 from waybill.daemon.durable_file import writing_durably
 from waybill.settings import printable
 
-# The file that a command writes: the old one, or the whole new one, never a part. A name in a CSV is no formula.
+# Atomic writing of an output file; CSV cells are never formulas.
 
 # as many as Linux follows: a circle of links ends here
 _MAX_LINKS: Final = 40

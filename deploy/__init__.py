@@ -1,1 +1,1 @@
-"""Waybill on one machine, to try it out: the local stack, the demo and the drills. Also what an installation copies."""
+"""Waybill on one machine: the local stack, the demo and the drills. Also the files of an installation."""

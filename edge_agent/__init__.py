@@ -13,7 +13,7 @@ _HOMES = {"Agent": "edge_agent.agent", "AgentError": "edge_agent.errors", "Agent
 
 
 def __getattr__(name: str) -> Any:
-    """The public names, each loaded when it is asked for: the command line has to be there before they are."""
+    """The public names, imported on first use: the command line must start before them."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

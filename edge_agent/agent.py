@@ -41,7 +41,7 @@ from edge_agent.uplink.protocol import Uplink
 from edge_agent.vehicle_broker import KEEPS
 from waybill.daemon.process import resident_bytes
 
-# What is held back now by a link or a plan, and what new settings would hold back that flows today.
+# Holds on sending by link or plan, and holds that new settings would add.
 
 
 def held_classes(settings: AgentSettings, usage: DataUsage) -> dict[str, str]:
@@ -63,7 +63,7 @@ def _link(settings: AgentSettings) -> str | None:
     return link_in(settings.link.link_file) or settings.link.link
 
 
-# What a running agent knows of itself, as plain values: for metrics, health and `status`.
+# The state of a running agent as plain values.
 
 STALE_S = 60.0
 """A thread that was not seen for so long is stuck."""

@@ -21,7 +21,7 @@ from waybill.settings import SettingsError, load
 app = typer.Typer(
     rich_markup_mode=None,
     name="edge-agent",
-    help="Stores what the vehicle publishes and delivers it to a region; what it has to give up, it declares.",
+    help="Store the vehicle's messages and deliver them to a region. Records that must be dropped are declared lost.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -37,7 +37,7 @@ _LIGHT = (
 
 @app.command()
 def run(config: Config) -> None:
-    """Take records in, keep them, and deliver them, until SIGTERM.
+    """Run the agent until SIGTERM.
 
     Example: edge-agent run --config agent.toml
     """
@@ -58,7 +58,7 @@ def check_config(
         typer.Option("--broker-conf", help="The Mosquitto configuration of the vehicle's broker, to be checked too."),
     ] = None,
 ) -> None:
-    """Say what is wrong with a settings file and the files that it names, or that nothing is.
+    """Check a settings file and the files it refers to.
 
     Example: edge-agent check-config --config agent.toml --broker-conf /etc/mosquitto/mosquitto.conf
     """
@@ -83,7 +83,7 @@ def broker_conf(
         str, typer.Option("--listen", help="Address at which the broker listens, if it is not intake.host.")
     ] = "",
 ) -> None:
-    """Print a Mosquitto configuration for the vehicle's own broker that keeps what comes while the agent is away.
+    """Print a Mosquitto configuration for the vehicle's broker that queues messages while the agent is down.
 
     Example: edge-agent broker-conf --config agent.toml > /etc/mosquitto/mosquitto.conf
     """
@@ -92,14 +92,14 @@ def broker_conf(
     with _errors_as_lines():
         settings = load(AgentSettings, config)
         if listen in {"0.0.0.0", "::", "*"}:  # noqa: S104 - it is what is refused
-            raise AgentError(f"{listen} is every network that the vehicle has: name one address to listen at")
+            raise AgentError(f"{listen} is every network of the vehicle: set one address to listen at")
         for line in lines_for(settings.intake, listen):
             typer.echo(line)
 
 
 @app.command()
 def enrol(config: Config) -> None:
-    """Get the device its own certificate, once, with its token or factory certificate; a running agent does so itself.
+    """Enrol the device once, with its token or factory certificate. A running agent enrols by itself.
 
     Example: edge-agent enrol --config agent.toml
     """
@@ -114,7 +114,7 @@ def status(
     config: Config,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show what the buffer holds, whether the agent runs or not.
+    """Show the contents of the buffer. The agent need not run.
 
     Example: edge-agent status --config agent.toml --json
     """
@@ -138,7 +138,7 @@ def inspect(
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many of the oldest batches.")] = 50,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """List the batches that wait in the buffer, and the dead letters.
+    """List the batches waiting in the buffer, and the dead letters.
 
     Example: edge-agent inspect --config agent.toml --limit 10
     """
@@ -163,9 +163,9 @@ def export(
         Path | None,
         typer.Option("--to", help="New file to write, outside the buffer's folder; standard output without it."),
     ] = None,
-    kept: Annotated[str, typer.Option("--kept", help="Of another owner's buffer that was kept: its file.")] = "",
+    kept: Annotated[str, typer.Option("--kept", help="Export this file, a buffer kept from another device.")] = "",
 ) -> None:
-    """Write every record and tombstone that waits, one JSON object a line. The buffer is not changed.
+    """Write all waiting records and tombstones as JSON lines. The buffer does not change.
 
     Example: edge-agent export --config agent.toml --to records.jsonl
     """

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from waybill.record import MAX_DEVICE_TIME_US, MAX_UNCERTAINTY_MS, Batch, Record
 
-# How old things are, for deleting them: a wall clock that nobody believes at once.
+# Ages of stored data, from an untrusted wall clock.
 
 SET_CLOCK_MS = 1_577_836_800_000
 """2020-01-01: what is stamped earlier was stamped by a clock that nobody had set, so the stamp says nothing."""
@@ -75,7 +75,7 @@ class SystemClocks:
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 
-# Noticing that the wall clock jumped, and correction what was stamped before it did. Pure: handed both clocks.
+# Detection of wall clock jumps, and correction of earlier timestamps. Pure: handed both clocks.
 
 
 @dataclass(frozen=True, slots=True)

@@ -268,9 +268,9 @@ class EnrolmentSettings(Settings):
     @model_validator(mode="after")
     def _has_one_claim(self) -> Self:
         if (self.certificate is None) != (self.key is None):
-            raise ValueError("certificate and key belong together: give both or neither")
+            raise ValueError("certificate and key belong together: set both or neither")
         if (self.token_file is None) == (self.certificate is None):
-            raise ValueError("give a token_file, or certificate and key of the factory: one of them, not both")
+            raise ValueError("set either token_file, or certificate and key of the factory")
         return self
 
 
@@ -304,7 +304,7 @@ class PushSettings(Settings):
     @model_validator(mode="after")
     def _signed_or_not(self) -> Self:
         if self.unsigned and self.operators is not None:
-            raise ValueError("unsigned = true takes everything, and operators names who is trusted: write one of them")
+            raise ValueError("set either operators or unsigned = true, but only one of them")
         return self
 
 

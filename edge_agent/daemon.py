@@ -177,7 +177,7 @@ class Daemon:
 
     def _try_pushed(self, text: bytes) -> None:
         if not self._agent.settings.push.accept:
-            self._report("refused", "no settings are taken now")
+            self._report("refused", "no settings are accepted now")
             return
         try:
             settings = self._signatures.open(text, datetime.now(UTC))

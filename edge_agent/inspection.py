@@ -25,7 +25,7 @@ from edge_agent.store.rebuild import FOREIGN, archived_databases, gaps
 from waybill.identity.names import device_name
 from waybill.record import Batch, Raw, WireError, decode
 
-# What the buffer holds, read without disturbing the agent that uses it, or when none runs.
+# Read-only access to the buffer.
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
-# Reports to systemd how the daemon is (sd_notify(3)); nothing happens where systemd does not ask.
+# Notifications to systemd (sd_notify(3)).
 
 
 def notify(*states: str) -> None:

@@ -12,10 +12,10 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from edge_agent.errors import AgentError
 from waybill.daemon.status_server import HttpAnswer, StatusServer, json_answer, metrics_answer
 
-# The metrics of the agent. Every name is in `docs/edge-agent.md`; a test looks.
+# Metrics of the agent; `docs/edge-agent.md` lists them.
 
 COUNTERS = {
-    "messages": ("waybill_agent_messages_total", "Messages taken in since the start"),
+    "messages": ("waybill_agent_messages_total", "Messages received since the start"),
     "payload_bytes": ("waybill_agent_payload_bytes_total", "Their payloads"),
     "commits": ("waybill_agent_commits_total", "Group commits"),
     "vehicle_sessions_lost": (
@@ -65,11 +65,11 @@ GAUGES = {
     ),
     "stated_until_s": (
         "waybill_agent_stated_until_timestamp_seconds",
-        "Up to which moment since 1970 the head can be stated; 0 while the agent does not know",
+        "Time since 1970 up to which the head can be stated; 0 while unknown",
     ),
     "in_flight": ("waybill_agent_in_flight_batches", "Batches sent and not acknowledged"),
     "oldest_age_s": ("waybill_agent_oldest_age_seconds", "Age of the oldest record that waits; 0 when none does"),
-    "paused_for_s": ("waybill_agent_paused_seconds", "How much longer the gateway wants silence"),
+    "paused_for_s": ("waybill_agent_paused_seconds", "Remaining pause that the gateway asked for"),
     "wire_bytes_today": ("waybill_agent_wire_today_bytes", "Metered bytes of this UTC day"),
     "wire_bytes_this_month": ("waybill_agent_wire_this_month_bytes", "Metered bytes of this UTC month"),
     "certificate_ends_s": (
@@ -118,7 +118,7 @@ STORED_COUNTERS = {
     "refused": ("waybill_agent_refused_batches_total", "Batches that a gateway refused"),
     "too_large_to_send": (
         "waybill_agent_too_large_to_send_batches_total",
-        "Batches larger than the region's broker or cluster takes, which no gateway saw",
+        "Batches too large for the region's broker or cluster",
     ),
     "batches_dead_lettered": (
         "waybill_agent_batches_dead_lettered_total",

@@ -14,7 +14,7 @@ from rich.table import Table
 from edge_agent.config import AgentSettings
 from waybill.daemon.status_reader import StatusUnavailable, fetch_status
 
-# Asking the running agent, from the command line.
+# Requests to the running agent.
 
 LIVE_TIMEOUT_S = 2.0
 

@@ -1,4 +1,4 @@
-"""The regional front door: batches from the MQTT broker into Pulsar, acknowledged to the devices once they are safe."""
+"""The regional gateway: batches from the MQTT broker to Pulsar, acknowledged to devices after Pulsar's receipt."""
 
 from gateway.config import GatewaySettings
 from gateway.engine import Engine, NotSent, Produce, SendAck

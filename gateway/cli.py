@@ -32,7 +32,7 @@ from waybill.pulsar.pulsar_address import host_names
 from waybill.pulsar.pulsar_client import PulsarAccessError, PulsarToken, token_faults, tokens_ending
 from waybill.settings import SettingsError, load, read_file
 
-# What a configuration needs from its machine, looked at before the gateway starts.
+# Checks before the start.
 
 
 def problems(settings: GatewaySettings) -> list[str]:
@@ -94,8 +94,8 @@ def _name_problems(settings: GatewaySettings) -> Iterator[str]:
         if named != own:
             make = f"waybill pki gateway {settings.name} --region {settings.region} --out FOLDER"
             yield (
-                f"mqtt.tls.certificate: {tls.certificate} is of {named!r}, and this gateway is {own!r}: set name, or "
-                f"make its certificate with `{make}`"
+                f"mqtt.tls.certificate: {tls.certificate} is for {named!r}, but this gateway is {own!r}; change name, "
+                f"or create a certificate with `{make}`"
             )
 
 
@@ -106,13 +106,13 @@ def _open(settings: GatewaySettings) -> Iterator[str]:
     if mqtt.tls is None:
         yield f"mqtt.tls: batches travel to {mqtt.host} in plain text: set ca, certificate and key, {word}"
     elif mqtt.tls.certificate is None:
-        yield f"mqtt.tls.certificate: the gateway shows the broker nothing: set certificate and key, {word}"
+        yield f"mqtt.tls.certificate: no credentials for the broker: set certificate and key, {word}"
     if not pulsar.is_encrypted:
         yield f"pulsar.service_url: batches travel in plain text: use pulsar+ssl:// with pulsar.tls, {word}"
     if not (pulsar.token or pulsar.token_file or (pulsar.tls and pulsar.tls.certificate)):
-        yield f"pulsar.token_file: the gateway shows Pulsar nothing: set it, or pulsar.tls.certificate and key, {word}"
+        yield f"pulsar.token_file: no credentials for Pulsar: set it, or pulsar.tls.certificate and key, {word}"
     if registry is None:
-        yield f"registry: batches of suspended and revoked devices are taken: set [registry], {word}"
+        yield f"registry: batches of suspended and revoked devices are accepted: set [registry], {word}"
     else:
         for key, fault in open_registry(registry):
             yield f"registry.{key}: {fault}, {word}"
@@ -127,7 +127,7 @@ def _plain_text(settings: GatewaySettings) -> Iterator[str]:
         secret = " and the token" if settings.pulsar.token or settings.pulsar.token_file else ""
         yield f"pulsar.service_url: batches{secret} travel to {', '.join(hosts)} in plain text; use pulsar+ssl://"
     if not is_this_machine(settings.status.host):
-        yield f"status.host: everybody who reaches {settings.status.host} reads status and names of devices"
+        yield f"status.host: anyone who reaches {settings.status.host} can read status and device names"
 
 
 def _open_secrets(settings: GatewaySettings, config: Path) -> Iterator[str]:
@@ -147,7 +147,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="The regional front door: from the MQTT broker to Pulsar, acknowledged.",
+    help="Forward batches from a region's MQTT broker to Pulsar and acknowledge them.",
 )
 add_version_option(app, "fleet-gateway")
 app.add_typer(access, name="access")
@@ -157,7 +157,7 @@ ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The TOML fil
 
 @app.command()
 def run(*, config: ConfigOption) -> None:
-    """Serve until SIGTERM. SIGHUP reads `[drain]` of the file, and the folder of pushed settings, again.
+    """Run the gateway until SIGTERM. SIGHUP reloads `[drain]` of the file and the folder of pushed settings.
 
     Example: fleet-gateway run --config gateway.toml
     """
@@ -172,9 +172,7 @@ def run(*, config: ConfigOption) -> None:
 
 @app.command("check-config")
 def check_config(*, config: ConfigOption) -> None:
-    """Say whether the file can be used on this machine, and list the mistakes if not.
-
-    Those of the file come first; of the files and places that it names something is said when it has none.
+    """Check the settings file, then the files and addresses it refers to. List every mistake.
 
     Example: fleet-gateway check-config --config gateway.toml
     """
@@ -193,7 +191,7 @@ def status(
     config: ConfigOption,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what the gateway that runs with this file is doing; exit status 1 when it is not healthy.
+    """Show the status of the gateway that uses this file; exit status 1 if it is not healthy.
 
     Example: fleet-gateway status --config gateway.toml --json
     """
@@ -211,9 +209,9 @@ def silent(
     config: ConfigOption,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the devices that the gateway heard since its start, and not for `status.silent_after_s`.
+    """List devices that connected since the gateway started but have sent nothing for `status.silent_after_s`.
 
-    Exit status: 0 known, 1 unknown (the gateway does not run, is not connected, or has not listened for so long).
+    Exit status: 0 known, 1 unknown (the gateway does not run, is not connected, or has not run for that long).
 
     Example: fleet-gateway silent --config gateway.toml
     """

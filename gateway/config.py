@@ -19,7 +19,7 @@ from waybill.pulsar.pulsar_address import AdminUrl, ServiceUrl, host_names
 from waybill.pulsar.pulsar_client import PulsarAccess, token_faults, tokens_ending
 from waybill.settings import Settings, SettingsError
 
-# Parts of the settings of whoever reads alerts or batches from a cluster, and goes by reference data.
+# Shared settings of readers of alerts, batches and reference data.
 
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
@@ -64,7 +64,7 @@ class ReferenceSource(Settings):
         return self
 
 
-# Where the device registry is read.
+# The device registry.
 
 
 class RegistrySettings(RegistryTrust):
@@ -103,10 +103,10 @@ def open_registry(settings: RegistrySettings) -> Iterator[tuple[str, str]]:
     if not (access.token or access.token_file or access.tls_certificate):
         yield "access.token_file", "Pulsar is shown nothing: set it, or registry.access.tls_certificate and tls_key"
     if settings.unsigned:
-        yield "unsigned", "anybody who publishes there says who may connect: set registry.operators"
+        yield "unsigned", "anyone who publishes there can admit devices: set registry.operators"
 
 
-# The name of the group in which the gateways of a region share what devices send.
+# The shared subscription of a region's gateways.
 
 _OPEN = "gateway"
 
@@ -120,7 +120,7 @@ def share_group(settings: Mqtt) -> str:
     return _OPEN if settings.share_file is None else read_share(settings.share_file)
 
 
-# What those parts of settings need from their machine, and what they leave open.
+# Checks of the shared settings.
 
 OPEN_WORD = "or say insecure = true at the top"
 
@@ -246,7 +246,7 @@ class Pulsar(Settings):
         if self.tls is not None and not self.is_encrypted:
             raise ValueError("tls needs a service_url that begins with pulsar+ssl://")
         if self.token and self.token_file:
-            raise ValueError("token and token_file: give one of them")
+            raise ValueError("set either token or token_file")
         if self.tls is not None and self.tls.certificate is not None and (self.token or self.token_file):
             raise ValueError("a token and tls.certificate: Pulsar takes one of them")
         return self
@@ -358,7 +358,7 @@ class GatewaySettings(Settings):
         if self.mqtt.max_packet_bytes < self.max_batch_bytes + PUBLISH_BYTES:
             raise ValueError(
                 f"mqtt.max_packet_bytes must be at least max_batch_bytes + {PUBLISH_BYTES}: "
-                "of a batch that the broker may not send, no device ever hears"
+                "the broker cannot deliver larger batches, and devices would wait for ever"
             )
         return self
 

@@ -117,14 +117,14 @@ class Forwarder:
             # The device hears its refusal all the same: a copy that Pulsar does not take must not make it send again.
             self._engine.on_persisted(receipt.token, now_s)
             self._metrics.count("dead_letters_not_kept")
-            _LOG.error("Pulsar does not take a dead letter", result=receipt.result, topic=delivery.topic)
+            _LOG.error("Pulsar refused a dead letter", result=receipt.result, topic=delivery.topic)
         elif receipt.is_permanent:
             reason = RefusalReason.TOO_LARGE if receipt.result == TOO_BIG else RefusalReason.NOT_FOR_PULSAR
-            refusal = Refusal(reason, f"Pulsar never takes this message: {receipt.result}")
+            refusal = Refusal(reason, f"Pulsar never accepts this message: {receipt.result}")
             self._send(self._engine.refuse(receipt.token, refusal, now_s))
         else:
             self._metrics.count("pulsar_failures", receipt.result)
-            self._on_send_failed(f"Pulsar did not take a batch: {receipt.result}")
+            self._on_send_failed(f"Pulsar refused a batch: {receipt.result}")
             heapq.heappush(self._retries, (now_s + self._delay_s(delivery.attempts), receipt.token))
         return None
 

@@ -31,7 +31,7 @@ from waybill.daemon.backoff import TokenBucket
 from waybill.record import Ack, Header, IntervalSet, RefusalReason
 from waybill.record.ack import MAX_ACK_RANGES
 
-# What devices are answered: pending acknowledgements, united.
+# Pending acknowledgements, merged.
 
 MAX_PENDING_RANGES = 262_144
 """Ranges of all devices together. What would be more is forgotten: the device sends again."""
@@ -135,7 +135,7 @@ def _chunks(seqs: IntervalSet) -> Sequence[IntervalSet]:
     return [IntervalSet(ranges[start : start + MAX_ACK_RANGES]) for start in starts]
 
 
-# How many dead letters are kept of each tenant. Pure.
+# Quota of dead letters by tenant. Pure.
 
 KEPT_PER_S = 10.0
 """So many a second are kept of each tenant in the long run ..."""
@@ -155,7 +155,7 @@ class DeadLetterRates:
         return tenant is not None and tenant.try_take(now_s)
 
 
-# Who is asked to pause, for how long, and whose batches are not taken before they have.
+# Pauses of devices: who waits, and for how long.
 
 
 class DrainControl:
@@ -202,7 +202,7 @@ class DrainControl:
         return round(min(pause_s * (0.5 + self._jitter()), self._settings.max_pause_s), 3)
 
 
-# What part of the window a tenant may keep: those of which Pulsar takes nothing leave room for the others. Pure.
+# Shares of the window by tenant: stuck tenants leave room for others. Pure.
 
 STUCK_S = 0.5
 """A tenant whose oldest batch waits so long for Pulsar, while another tenant is served, is stuck."""

@@ -1,4 +1,4 @@
-"""What can go wrong at the front door.
+"""Errors of the gateway.
 
 GatewayError
 ├── BrokerUnreachable    the regional MQTT broker refuses the connection or the subscription, or does not answer
@@ -75,7 +75,7 @@ class AddressForbidden(GatewayError):
 
     def __init__(self, host: str, address: str) -> None:
         super().__init__(
-            f"{host} stands for {address}, which is no public address: name its network in `networks` if it is meant"
+            f"{host} stands for {address}, which is not a public address: add its network to `networks` to allow it"
         )
         self.host, self.address = host, address
 

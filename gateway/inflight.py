@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from waybill.record import Header, IntervalSet, RefusalReason, WireError, parse_device_topic, read_header, validate
 
-# What is valid: a message is validated by the topic that it came on, and a batch by its own header.
+# Validation of messages by topic, and of batches by header.
 
 
 class Sender(NamedTuple):

@@ -21,7 +21,7 @@ _LATENCY_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 # The status's key of each count: the name of its metric, what it counts, and its label.
 _COUNTERS = {
     "batches_persisted": ("batches_total", "Batches persisted in Pulsar"),
-    "heartbeats_persisted": ("heartbeats_total", "Of these, heartbeats: they hold no record"),
+    "heartbeats_persisted": ("heartbeats_total", "Heartbeats among them, which have no record"),
     "records_persisted": ("records_total", "Records inside the persisted batches"),
     "bytes_persisted": ("bytes_total", "Bytes of the persisted batches"),
     "batches_refused": ("refused_batches_total", "Batches refused, by reason", "reason"),
@@ -29,7 +29,7 @@ _COUNTERS = {
     "dead_letters_not_kept": ("dead_letters_not_kept_total", "Refused messages of which no copy was kept"),
     "internal_errors": ("internal_errors_total", "Messages whose handling raised an error"),
     "qos_0_dropped": ("qos_0_dropped_total", "Messages of QoS 0 dropped in a full window"),
-    "batches_joined": ("joined_batches_total", "Batches that came again while they were in flight"),
+    "batches_joined": ("joined_batches_total", "Batches received again while in flight"),
     "acks_published": ("acks_total", "Acknowledgements published to devices"),
     "acks_refused": ("acks_refused_total", "Acknowledgements that the broker refused"),
     "acks_without_subscriber": ("acks_without_subscriber_total", "Acknowledgements without a subscriber"),
@@ -45,14 +45,14 @@ _COUNTERS = {
 
 # The status's key of each gauge: the name of its metric, and what it shows.
 _GAUGES = {
-    "in_flight": ("in_flight_batches", "Batches taken and not yet persisted"),
+    "in_flight": ("in_flight_batches", "Batches accepted but not yet persisted"),
     "in_flight_bytes": ("in_flight_bytes", "Bytes of the batches in flight"),
     "oldest_in_flight_s": ("oldest_in_flight_seconds", "Age of the batch that waits longest"),
     "mqtt_connected": ("mqtt_up", "1 while subscribed at the MQTT broker"),
     "pulsar_connected": ("pulsar_up", "1 while the producer is connected to Pulsar"),
-    "devices_known": ("devices", "Devices heard since the start"),
-    "devices_silent": ("silent_devices", "Of these, not heard lately; NaN while it is unknown"),
-    "tenants_stuck": ("stuck_tenants", "Tenants of which Pulsar takes nothing while it takes others"),
+    "devices_known": ("devices", "Devices seen since the start"),
+    "devices_silent": ("silent_devices", "Silent devices among them; NaN while unknown"),
+    "tenants_stuck": ("stuck_tenants", "Tenants from which Pulsar accepts nothing while it accepts messages of others"),
     "registry_current": ("registry_up", "1 while the device registry is read to its end; NaN without"),
     "registry_devices": ("registry_devices", "Devices that the registry has"),
     "healthy": ("healthy", "1 while healthy"),
@@ -101,7 +101,7 @@ class GatewayMetrics:
         self._gauges = StatusGauges("waybill_gateway", _GAUGES, registry)
         self._registry_refused = MirroredCounter(
             "waybill_gateway_registry_refused_messages_total",
-            "Messages of the registry not taken",
+            "Refused messages of the registry",
             ["reason"],
             registry=registry,
         )

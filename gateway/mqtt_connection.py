@@ -124,7 +124,7 @@ class MqttConnection:
         """Send something to a device, QoS 1; the answer comes by `on_published`. `retain`: the broker keeps it."""
         # A packet above the broker's Maximum Packet Size is a protocol error, and ends the connection for all devices.
         if len(topic.encode()) + len(payload) + _PACKET_OVERHEAD > self._max_packet_bytes:
-            self._on_published(PublishResult(topic, f"it takes no packet of more than {self._max_packet_bytes} bytes"))
+            self._on_published(PublishResult(topic, f"its largest packet has {self._max_packet_bytes} bytes"))
             return
         self._free -= 1
         self._topic_of[self._client.publish_qos_1(topic, payload, retain=retain)] = topic

@@ -23,7 +23,7 @@ from waybill.daemon.backoff import Backoff
 from waybill.identity.sealing import Sealer, read_public_key
 from waybill.pulsar.pulsar_client import close_quietly, open_pulsar_client
 
-# Messages to one partition go in groups, and one answer of Pulsar's client holds for a whole group.
+# Grouped sends to one partition, with one receipt per group.
 
 OK = "Ok"
 TOO_BIG = "MessageTooBig"
@@ -148,9 +148,9 @@ def _made(message: Produce) -> Any:
     return (made.partition_key(message.key) if message.key else made).build()
 
 
-# One connection to Pulsar for each tenant, so that what Pulsar holds back of one tenant holds back no other's.
+# One Pulsar connection per tenant, so that a blocked tenant does not block others.
 
-# Batches of tenants that asked for it leave sealed: Pulsar and its operators hold what they cannot read.
+# Sealed batches: unreadable for Pulsar and its operators.
 
 
 class Sealing:
@@ -228,7 +228,7 @@ class TenantProducers:
         if not unserved:
             return ""
         why = next(iter(unserved.values())).problem or "no connection"
-        return f"Pulsar takes nothing of {', '.join(unserved)}: {why}"[:_MAX_TEXT]
+        return f"Pulsar accepts nothing from {', '.join(unserved)}: {why}"[:_MAX_TEXT]
 
     def open_due(self, now_s: float) -> None:
         """Begin to open what is not open and due."""

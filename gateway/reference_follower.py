@@ -44,7 +44,7 @@ from waybill.identity.registry_messages import FollowedOperators
 from waybill.pulsar.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
 from waybill.pulsar.pulsar_client import PulsarAccess
 
-# What was published of one kind of reference data, as a daemon reads it: judged as the centre judges it.
+# Published reference data of one kind, with the centre's rules.
 
 KEPT_OF_A_VERSION: Final = 4
 """And the last one that can be used."""

@@ -67,8 +67,8 @@ class RegistryCheck:
         problem = problem or (self._operators.problem if self._operators is not None else "")
         if not problem and self._refused_all and not len(self.reader.registry):
             problem = (
-                "it has no device at all, so every batch is refused: its topic has lost them (an access daemon "
-                "publishes what it has seen), or none was made known yet (`waybill device list`)"
+                "the registry is empty, so every batch is refused: register devices (`waybill device expect`) or "
+                "restore the topic (a running access daemon does so)"
             )
         return f"device registry: {problem}" if problem else ""
 

@@ -41,7 +41,7 @@ from waybill.daemon.status_server import json_answer
 from waybill.mqtt.mqtt_client import MqttMessage, Takeovers
 from waybill.pulsar.pulsar_client import TokenWatch
 
-# When to connect to the broker, and what it means when connections do not last.
+# When to connect to the broker, and the reasons of short connections.
 
 _TAKEN_OVER = "Session taken over"
 
@@ -56,7 +56,7 @@ class BrokerLink:
     def __init__(self, name: str, settings: Mqtt, jitter: Callable[[], float], now_s: float) -> None:
         self.is_up = False
         self._advice = f"each gateway needs a name of its own, and this one is {name!r}"
-        cause = f"another client of the same name takes the session over: {self._advice}"
+        cause = f"another client with this name takes over the session: {self._advice}"
         self._takeovers = Takeovers(cause, 2 * settings.backoff_max_s)
         self._timeout_s = settings.connect_timeout_s
         self._backoff = Backoff(settings.backoff_first_s, settings.backoff_max_s, jitter)
@@ -106,11 +106,11 @@ class BrokerLink:
     def problem(self) -> str:
         """Why connections do not last; empty while they do, as far as is known."""
         if self._was_taken_over:
-            return f"another client of the same name took the session over: {self._advice}"
+            return f"another client with this name took over the session: {self._advice}"
         return self._takeovers.problem
 
 
-# Both connections of a gateway: opened when they are due, watched, and why they are not there.
+# Both connections of a gateway: opened, watched and explained.
 
 _LOG = structlog.get_logger("gateway")
 
@@ -223,7 +223,7 @@ class Connections:
         _LOG.warning("not connected", error=self.last_error)
 
 
-# What a gateway says of itself while it runs: its status, its gauges, and which devices are silent.
+# The state of a gateway: status, gauges and silent devices.
 
 _SILENT_S = 10.0
 """How often the list of silent devices is made, and the log says which lines it left out."""
@@ -323,7 +323,7 @@ class StatusReporter:
         )
 
 
-# The gateway's loop: one thread that turns between the broker, Pulsar's receipts and the clock.
+# The gateway's loop: one thread for broker, receipts and clock.
 
 _TICK_S = 1.0
 _TURN_S = 0.002

@@ -19,7 +19,7 @@ from waybill.daemon.service import STUCK_AFTER_S
 from waybill.record import DeviceChannel, device_filter
 from waybill.settings import printable
 
-# When each device was last heard, as far as this gateway knows.
+# When each device was last seen by this gateway.
 
 MAX_LISTED = 1000
 """So many silent devices are listed, those that are silent longest first."""
@@ -88,7 +88,7 @@ def _silent(name: str, silent_s: float) -> SilentDevice:
     return SilentDevice(tenant, device, round(silent_s, 1))
 
 
-# What *healthy* claims, and the reason when it cannot be claimed.
+# The health of a gateway, with its reason.
 
 STALLED_AFTER_S = 60.0
 """A batch that waits so long for Pulsar is not good use of the window."""
@@ -135,7 +135,7 @@ def stall_problem(oldest_in_flight_s: float) -> str:
     return f"a batch waits for Pulsar's receipt since {oldest_in_flight_s:.0f} s"
 
 
-# Metrics, health and status of the gateway over HTTP.
+# Metrics, health and status over HTTP.
 
 
 class StatusHolder:
@@ -279,12 +279,12 @@ def _facts(status: GatewayStatus) -> Iterator[tuple[str, object]]:
 
 def _silent_words(silent: SilentDevices) -> str:
     if silent.listening_s is None:
-        return "unknown: this gateway is not connected, so it hears nobody; see `fleet-gateway status`"
+        return "unknown: this gateway is not connected; see `fleet-gateway status`"
     if not silent.is_known:
         return f"unknown: this gateway has listened for {silent.listening_s:.0f} s, {silent.after_s:g} s are needed"
     return (
-        f"{silent.count} of {silent.known} devices heard since {silent.since} were not heard here for "
-        f"{silent.after_s:g} s; {silent.forgotten} more are forgotten"
+        f"{silent.count} of {silent.known} devices seen since {silent.since} have sent nothing for "
+        f"{silent.after_s:g} s; {silent.forgotten} more are no longer tracked"
     )
 
 

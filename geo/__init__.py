@@ -1,1 +1,1 @@
-"""Where things are (`spatial`), and how clusters copy each other (`replication`)."""
+"""The spatial engine (`spatial`) and geo-replication (`replication`)."""

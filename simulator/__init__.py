@@ -1,4 +1,4 @@
-"""A simulated fleet: scenarios, the messages that vehicles make, a publisher. The truth about it: `simulator.truth`."""
+"""A simulated fleet: scenarios, vehicle messages and a publisher. `simulator.truth` computes the correct results."""
 
 from simulator.drive import drive
 from simulator.errors import NoSubscriber, PublishError, ScenarioError, SimulatorError, TrackError

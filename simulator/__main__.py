@@ -28,7 +28,7 @@ from simulator.truth.contracts import exponent
 from waybill.daemon.process import add_version_option
 from waybill.settings import read_file
 
-# Reads options of the command line that hold several values: brokers and faults.
+# Command line options with several values: brokers and faults.
 
 
 def parse_address(text: str) -> BrokerAddress:
@@ -85,7 +85,7 @@ def parse_faults(text: str) -> Faults:
         raise ScenarioError(f"faults {text!r}: {error.errors()[0]['msg']}") from error
 
 
-# What the commands print: tables for people, JSON for programs.
+# Output as tables and JSON.
 
 KINDS = ("position", "signal", "event", "canary", "raw")
 
@@ -214,7 +214,7 @@ def money(amount_minor: int, currency: str) -> str:
 
 app = typer.Typer(
     rich_markup_mode=None,
-    help="A fleet that drives, publishes to its local MQTT brokers, and knows exactly what it should be billed.",
+    help="Simulate a fleet that publishes to local MQTT brokers, and compute its correct bill.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -241,7 +241,7 @@ def scenario(
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Write a scenario: its fences, vehicles, accounts, tariffs and contracts.
+    """Write a scenario: fences, vehicles, accounts, tariffs and contracts.
 
     Example: fleet-simulator scenario --out scenario --vehicles 5
     """
@@ -281,10 +281,12 @@ def drive(
     speedup: Annotated[float, typer.Option(help="Seconds of driving in one second.")] = 60.0,
     within: Annotated[float | None, typer.Option(help="Fit the drive into this many seconds instead.")] = None,
     journal: Annotated[Path | None, typer.Option(help="Journal to write; default made.jsonl in the folder.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds without progress of a vehicle before giving up.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds without progress of a vehicle before the drive fails.")
+    ] = 60.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Drive the fleet: every vehicle publishes to its own broker; writes the journal of the records made.
+    """Drive the fleet: each vehicle publishes to its own broker. Write the journal of records.
 
     Example: fleet-simulator drive --scenario scenario --brokers brokers.json --within 60
     """
@@ -318,7 +320,7 @@ def truth(
     journal: Annotated[str, typer.Option(help="Journal, a name in the folder or a path.")] = "made.jsonl",
     as_json: JsonOption = False,
 ) -> None:
-    """Show which records exist, what was used and what each account owes.
+    """Show the existing records, their usage and what each account owes.
 
     Example: fleet-simulator truth --scenario scenario
     """

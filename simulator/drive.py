@@ -13,7 +13,7 @@ from simulator.scenario import Scenario, ScenarioRegion, ScenarioVehicle
 from simulator.vehicle import Clock, DriveSettings, drive_vehicle
 from waybill.record import VEHICLE_POSITION
 
-# What goes wrong in the vehicles, decided by the seed: messages sent twice, wrong clocks, vehicles that are late.
+# Faults of the vehicles, drawn from the seed: duplicates, wrong clocks, late vehicles.
 
 WRONG_UNTIL = 0.4
 CLOCK_ERRORS_MS = (-3 * 3_600_000 - 123_456, 26 * 3_600_000 + 7, -90_000)

@@ -33,7 +33,7 @@ from simulator.scenario import (
     ScenarioVehicle,
 )
 
-# Writes tables as TOML: what `tomllib` reads back as the same values.
+# A TOML writer for tables that `tomllib` reads back.
 
 
 def toml_text(tables: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
@@ -69,7 +69,7 @@ def _value(value: Any, *, inline: bool = True) -> str:
     raise TypeError(f"{value!r} cannot be written as TOML")
 
 
-# What the owners of a fleet agreed to: sellers, payers, a child account and tariffs, as contracts.toml has them.
+# Contracts of a fleet: sellers, payers, a child account and tariffs.
 
 SELLERS: dict[str, dict[str, Any]] = {
     "EUR": {
@@ -213,7 +213,7 @@ def _devices(vehicles: Sequence[ScenarioAccountVehicle], begin: datetime) -> lis
     return [{"tenant": one.tenant, "device": one.device, "region": one.region, "begin": begin} for one in vehicles]
 
 
-# The zones of a city: drawn once on a square from -1 to 1, then laid over any extent.
+# Zones of a city: drawn on the unit square, then scaled.
 
 # A recorded track may stand on one spot, and its zones need an area.
 LEAST_HALF_DEG = 0.002

@@ -26,7 +26,7 @@ from simulator.errors import NoSubscriber, PublishError, SimulatorError
 from simulator.messages import VehicleMessage, driven_line, journal_line
 from simulator.scenario import Strict
 
-# What one vehicle still has to send: pure bookkeeping, in order, with a bound on what is under way.
+# The send queue of one vehicle: in order, with a bound on messages in flight. Pure.
 
 
 class SendQueue:

@@ -6,7 +6,7 @@ from itertools import pairwise
 from random import Random
 from typing import NamedTuple
 
-# A flat map around a city: metres east and north of its centre, and back to degrees.
+# A flat map: metres east and north of the centre, and degrees.
 
 METRES_PER_DEGREE = 111_320.0
 

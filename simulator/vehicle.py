@@ -13,7 +13,7 @@ from simulator.roads import Plane, PlanePoint, Roads, distance_m, heading_deg
 from simulator.scenario import GpsNoise
 from waybill.record import VEHICLE_CANARY, VEHICLE_EVENT, VEHICLE_POSITION, VEHICLE_SIGNAL, vehicle_topic
 
-# How a vehicle moves: second by second along a route, then parked, then the next trip.
+# The motion of a vehicle: a route, a stop, the next trip.
 
 ACCELERATE_MPS2 = 1.4
 BRAKE_MPS2 = 2.0

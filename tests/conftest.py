@@ -1,7 +1,5 @@
 """Settings that hold for every test."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

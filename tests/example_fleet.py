@@ -6,8 +6,6 @@ fences, tariffs and accounts. `--seed 14` sends
 another hour, in which the two vehicles meet. The same seed gives the same batches.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys
@@ -30,12 +28,10 @@ TOPIC = f"persistent://fleet/telemetry-{REGION}/batches"
 
 
 def example_scenario(seed: int = SEED) -> Scenario:
-    """Two vehicles of one region, for an hour."""
     return generated_scenario(seed=seed, vehicles=len(EPOCHS), regions=(REGION,), duration_s=3600)
 
 
 def example_batches(scenario: Scenario) -> list[Batch]:
-    """The records in the order of their making, cut into batches."""
     records: defaultdict[str, list[Record]] = defaultdict(list)
     for message in drive(scenario):
         (parsed,) = parse_message(message.topic, message.payload)
@@ -51,7 +47,6 @@ def example_batches(scenario: Scenario) -> list[Batch]:
 
 
 def send(batches: list[Batch], service_url: str, access: PulsarAccess) -> None:
-    """Persist the batches as the region's gateway does."""
     client = open_client(service_url, access)
     try:
         producer = client.create_producer(TOPIC)
@@ -63,7 +58,6 @@ def send(batches: list[Batch], service_url: str, access: PulsarAccess) -> None:
 
 
 def main() -> None:
-    """Send the batches of a seed to a running stack."""
     options = argparse.ArgumentParser(description="Send the fleet of the documented examples to a local stack.")
     options.add_argument(
         "--stack",
@@ -86,7 +80,6 @@ def main() -> None:
 
 
 def _settings(folder: Path, stack: StackState, role: str) -> str:
-    """Settings of the centre with the access of a role."""
     hq = {name: stack.address("pulsar-hq", name) for name in ("service_url", "admin_url")}
     return (
         'lake = "lake"\ncheckpoints = "lake-checkpoints"\n\n[[clusters]]\nname = "hq"\n'

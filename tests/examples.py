@@ -3,13 +3,10 @@
 The whole of `make test` has to end within half an hour of two cores there; the nightly forms try many more.
 """
 
-from __future__ import annotations
-
 import os
 
 SHARE = 8 if os.environ.get("CI") else 1
 
 
 def examples(number: int) -> int:
-    """So many, or an eighth of them."""
     return max(1, number // SHARE)

@@ -3,14 +3,30 @@
 Dots on a page (`…`) stand for what differs from run to run, and a row of them for rows that the page leaves out.
 """
 
-from __future__ import annotations
-
+import os
 import re
 import shlex
+import subprocess
+import sys
+from pathlib import Path
 
 from typer.testing import CliRunner
 
 from waybill.commands import SUBCOMMANDS, command_line
+
+
+def run_line(line: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A line of a shell in a folder, with this project's commands; `variables` are added to the environment."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return subprocess.run(
+        ["/bin/sh", "-c", line],
+        cwd=folder,
+        env=os.environ | {"PATH": path, "COLUMNS": "200"} | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
 
 SESSION = re.compile(r"^```\n([$#] .*?)^```$", re.MULTILINE | re.DOTALL)
 STEP = re.compile(r"^([$#] .*)\n((?:[^$#].*\n)*)", re.MULTILINE)
@@ -33,7 +49,6 @@ def printed(line: str) -> str:
 
 
 def assert_shown(line: str, expected: str) -> None:
-    """A command prints what stands below it on its page."""
     rows = (".*".join(re.escape(part) for part in part.split("…")) for part in expected.split("│ …\n"))
     out = printed(line)
     assert re.fullmatch(r"(?:[│├┏┡].*\n)+".join(rows), out), f"{line}\n{out}"

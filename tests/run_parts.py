@@ -7,8 +7,6 @@ Each part runs to its end, whatever fails. SIGINT, SIGTERM and SIGHUP interrupt 
 it stops its servers, what it has printed so far is shown, and no further part begins.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal
@@ -35,7 +33,6 @@ class Parts:
         self.signal = 0
 
     def handle_signals(self) -> None:
-        """From now on a signal interrupts the parts."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._interrupt)
         signal.signal(signal.SIGALRM, self._kill)

@@ -1,7 +1,5 @@
 """Hypothesis strategies that several rooms share."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 from waybill.record import Batch, Canary, Event, IntervalSet, Position, Raw, Record, Signal, Tombstone

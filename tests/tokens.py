@@ -1,7 +1,5 @@
 """Tokens (JWT) for tests: whom they name, and when they end. Nobody checks their signature."""
 
-from __future__ import annotations
-
 import base64
 import json
 import time
@@ -10,13 +8,11 @@ from typing import Any
 
 
 def token_text(role: str = "operator", **claims: Any) -> str:
-    """A token that says this of itself."""
     parts: tuple[dict[str, Any], ...] = ({"alg": "none"}, {"sub": role, **claims}, {})
     return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts)
 
 
 def token_file(folder: Path, role: str = "operator", *, ends_in_s: float, life_s: float = 604_800) -> Path:
-    """A file with a token that ends so many seconds from now on."""
     ends_s = int(time.time() + ends_in_s)
     file = folder / f"{role}.token"
     file.write_text(token_text(role, iat=ends_s - int(life_s), nbf=ends_s - int(life_s), exp=ends_s))

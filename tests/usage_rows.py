@@ -1,7 +1,5 @@
 """Rows of the usage table, and records as the metering takes them, as tests write them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any

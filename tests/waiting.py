@@ -1,7 +1,5 @@
 """How a test waits: until something is true, for a generous time, never for a time alone."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

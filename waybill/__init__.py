@@ -1,1 +1,1 @@
-"""The commands of the distribution. Importing this package imports nothing that an extra brings."""
+"""The commands of the distribution. Importing this package needs no extra."""

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     import typer
 
 
-# Ctrl-C at a command: it says at once that it is ending, and ends though a connection does not close.
-
-
 @contextmanager
 def says_interrupt(command: str) -> Iterator[None]:
     """While inside, the first SIGINT is answered on stderr, and raises KeyboardInterrupt as each one does.
@@ -42,7 +39,7 @@ def says_interrupt(command: str) -> Iterator[None]:
         if not is_interrupted:
             is_interrupted = True
             # Not through `sys.stderr`, which the interrupted code may be in the midst of writing to.
-            os.write(2, f"\n{command}: interrupted, ending: what is open is closed, which may take seconds\n".encode())
+            os.write(2, f"\n{command}: interrupted; closing connections, which may take seconds\n".encode())
         raise KeyboardInterrupt
 
     before = frozenset(threading.enumerate())
@@ -83,7 +80,9 @@ PROGRAMS = {
     "cloud-jobs": LazyCommand("cloud_jobs.__main__:app", "cloud", "The jobs of the centre."),
     "edge-agent": LazyCommand("edge_agent.__main__:app", "edge", "The daemon on the vehicle."),
     "fleet-gateway": LazyCommand("gateway.cli:app", "gateway", "From a region's MQTT broker to Pulsar."),
-    "fleet-simulator": LazyCommand("simulator.__main__:app", "simulator", "A simulated fleet and the truth about it."),
+    "fleet-simulator": LazyCommand(
+        "simulator.__main__:app", "simulator", "Simulate a fleet and compute its correct bill."
+    ),
 }
 """The commands of their own."""
 
@@ -92,28 +91,32 @@ SUBCOMMANDS = {
     "status": LazyCommand("deploy.local.cli:status", "local", "Show servers, addresses, memory and links."),
     "link": LazyCommand("deploy.local.cli:link", "local", "Cut, heal or slow a link of the local stack."),
     "down": LazyCommand("deploy.local.cli:down", "local", "Stop the local stack."),
-    "demo": LazyCommand("deploy.demo.cli:demo", "local", "From vehicles to a checked bill on real servers."),
+    "demo": LazyCommand(
+        "deploy.demo.cli:demo", "local", "Run Waybill from vehicles to a checked bill on real servers."
+    ),
     "topology": LazyCommand("geo.replication.cli:app", "gateway", "Plan, apply, verify and watch geo-replication."),
     "device": LazyCommand(
-        "waybill.identity.device_cli:app", "gateway", "Expect, suspend, revoke, move and replace devices."
+        "waybill.identity.device_cli:app", "gateway", "Register, suspend, revoke, move and replace devices."
     ),
-    "drill": LazyCommand("deploy.drill.cli:app", "local", "Lose a cluster or a link on purpose, and count."),
+    "drill": LazyCommand(
+        "deploy.drill.cli:app", "local", "Stop a cluster or cut a link on purpose and count every record."
+    ),
     "canary": LazyCommand(
-        "deploy.canary.cli:app", "local", "A vehicle with known answers, watched at each hop up to the money."
+        "deploy.canary.cli:app", "local", "Run a canary vehicle with a known route and check every hop."
     ),
     "push": LazyCommand("edge_agent.push.push_cli:app", "gateway", "Operators' keys, and signed settings for devices."),
-    "alerts": LazyCommand("gateway.webhooks.cli:app", "gateway", "Alerts as they come, and delivered to webhooks."),
+    "alerts": LazyCommand("gateway.webhooks.cli:app", "gateway", "Show live alerts and deliver them to webhooks."),
     "reference": LazyCommand(
         "cloud_jobs.reference.commands:app", "cloud", "Check, publish and show contracts and fences."
     ),
     "decisions": LazyCommand(
-        "cloud_jobs.billing.certificates.cli:app", "cloud", "Decide on devices that hold up a bill."
+        "cloud_jobs.billing.certificates.cli:app", "cloud", "Record decisions about devices that block a bill."
     ),
     "pki": LazyCommand(
-        "waybill.identity.pki_cli:app", "gateway", "Authorities, and certificates for devices and servers."
+        "waybill.identity.pki_cli:app", "gateway", "Create authorities, and certificates for devices and servers."
     ),
     "reconcile": LazyCommand(
-        "cloud_jobs.reconcile.cli:reconcile", "cloud", "Compare the counts of a period, from device to invoice."
+        "cloud_jobs.reconcile.cli:reconcile", "cloud", "Compare the counts of a period from the device to the invoice."
     ),
     "bill": LazyCommand("cloud_jobs.bill_cli:app", "cloud", "Close, issue, adjust, void and show invoices."),
 }

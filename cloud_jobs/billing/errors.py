@@ -78,12 +78,12 @@ class MissingRate(BillingError):
 
 
 class AmountTooLarge(BillingError):
-    """Charges that no bill has; the tables of the register could not even hold larger ones. The largest is named."""
+    """Charges above the maximum, which the register's tables could not store. The largest is named."""
 
     def __init__(self, account: str, price: str, amount_minor: int) -> None:
         super().__init__(
-            f"a charge of account {account!r} ({price or 'fee or cap'}) comes to {amount_minor:,} minor units, "
-            "which no bill has; look for a mistyped price or exchange rate, and publish it again, corrected"
+            f"a charge of account {account!r} ({price or 'fee or cap'}) is {amount_minor:,} minor units, "
+            "above the maximum; check the price and exchange rate"
         )
 
 

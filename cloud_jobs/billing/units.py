@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cloud_jobs.billing.errors import UnknownCurrency
 
-# Currencies and their minor units, ISO 4217 (list one: circulating currencies).
+# Currencies and minor units (ISO 4217, list one).
 
 _NO_DECIMALS = "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX VND VUV XAF XOF XPF"
 _TWO_DECIMALS = """

@@ -1,1 +1,1 @@
-"""What is derived from records in increments: the versions of fences applied, changed keys, and the outbox."""
+"""Incremental computation of derived tables: applied fence versions, changed keys and the outbox."""

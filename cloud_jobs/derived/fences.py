@@ -18,7 +18,7 @@ from geo.spatial.activity import DAY_MS, FOREVER_MS, effective_ms
 from geo.spatial.gates import Gate
 from geo.spatial.ids import named
 
-# Fences that are new or changed since a table was computed, and when and where that can matter. Knows no Spark.
+# Fences changed since a table was computed, and the times and places that they affect. No Spark.
 
 MAX_CHANGES: Final = 100
 """More changes than this are taken for one that holds wherever and whenever any of them does."""

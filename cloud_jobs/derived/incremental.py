@@ -28,7 +28,7 @@ from cloud_jobs.lake.tables import COVERS, Lake
 from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
 from cloud_jobs.spark import cast_to, read_files, write_files
 
-# From a sorted stream of rows to tables that hold whole keys: many keys at once, and never a key in two parts.
+# Rows of a sorted stream as tables of whole keys: a key is never split.
 
 
 def group_by_key(
@@ -60,7 +60,7 @@ def _start_of_last(table: pa.Table, key: str) -> int:
     return int(pc.index(table[key], table[key][-1]).as_py())
 
 
-# Spans of time (days, slices) that cannot be computed again, because positions that had a say in them are erased.
+# Days that cannot be computed again, because their positions are erased.
 
 COUNTED = pa.schema([pa.field("fixes", pa.int64())])
 

@@ -32,7 +32,7 @@ from waybill.pulsar.pulsar_client import PulsarAccess, PulsarAccessError, open_p
 if TYPE_CHECKING:
     from cloud_jobs.config import CloudSettings
 
-# Revisions of events and encounters, as they are published.
+# Publication of revised events and encounters.
 
 NOTE: Final = "-"
 """A row whose id begins so is a note of the job that wrote it, for its later runs: retracted, and never published."""

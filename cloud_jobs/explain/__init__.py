@@ -1,4 +1,4 @@
-"""Why a charge is what it is: from an invoice's line to the hours that were rated, and to the records of each hour."""
+"""Explanation of a charge: from an invoice line to its rated hours, and to the records of each hour."""
 
 from cloud_jobs.explain.explanation import ExplainedHour, Explanation, explain, with_hours_again
 from cloud_jobs.explain.metered_again import MeteredAgain, meter_again, stretches_of

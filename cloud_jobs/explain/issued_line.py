@@ -35,7 +35,7 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.usage.metering import MeterRules
 from geo.spatial import TrackSettings
 
-# Why a line cannot be explained.
+# Errors.
 
 _MAX_NAMED = 10
 
@@ -58,7 +58,7 @@ class SeveralDevices(ExplainError):
     def __init__(self, number: str, line: int, devices: Sequence[TenantDevice]) -> None:
         named = ", ".join(f"{one.tenant}/{one.device}" for one in devices[:_MAX_NAMED])
         more = f" and {len(devices) - _MAX_NAMED} more" if len(devices) > _MAX_NAMED else ""
-        super().__init__(f"line {line} of {number} is of {len(devices)} devices: {named}{more}; say which by --device")
+        super().__init__(f"line {line} of {number} is of {len(devices)} devices: {named}{more}; add --device")
 
 
 class NotOfUsage(ExplainError):
@@ -87,7 +87,7 @@ class NothingToDraw(ExplainError):
         super().__init__(f"line {line} of {number} has no track that could be drawn: its positions are erased, or none")
 
 
-# The records that an hour of a charge was computed from, as the lake has them.
+# Records of one hour of a charge.
 
 _SHOWN: Final = ("epoch", "seq", "kind", "device_time", "latitude", "longitude", "accuracy_m", "received_at")
 _HOUR: Final = timedelta(hours=1)

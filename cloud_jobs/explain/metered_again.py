@@ -27,7 +27,7 @@ from geo.reference.in_force import published_fences
 from geo.spatial import ENGINE_VERSION, OUTSIDE, TrackSettings
 from geo.spatial.ragged import Floats, Ints
 
-# Which publications of fences a track may have met, by boxes around their coordinates: no shape is made. Pure.
+# Fences that a track may touch, by bounding boxes. Pure.
 
 _LEAST_METRES_A_DEGREE: Final = 110_000.0
 """Of latitude there is no degree that is shorter."""

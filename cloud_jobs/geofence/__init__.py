@@ -1,1 +1,1 @@
-"""What happened at fences and gates: published once, and corrected when late fixes say otherwise."""
+"""Events at fences and gates: published once, and corrected after late fixes."""

@@ -38,7 +38,7 @@ from geo.spatial import (
 from geo.spatial.event_ids import DAY_MS
 from geo.spatial.ragged import Bools, Ints, expand, run_starts
 
-# The days of devices that are to be computed, and the fixes that have a say in each. Pure.
+# Days of devices to compute, and the fixes that each needs. Pure.
 
 _TIME_BITS: Final = 42  # device times of rows with a partition are before 2100, 4.1e12 ms
 

@@ -1,1 +1,1 @@
-"""From Pulsar's topics to the records table: each record once, whatever arrives how often and from where."""
+"""From Pulsar topics to the records table: each record once, despite duplicates and several regions."""

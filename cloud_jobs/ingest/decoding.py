@@ -25,7 +25,7 @@ from waybill.identity.sealing import Unsealer, is_sealed
 from waybill.record import DEVICE_PATTERN, MAX_DEVICE_TIME_US, NO_FAULTS, Header, IntervalSet, Kind, WireError
 from waybill.record.columns import RecordColumns, decode_columns
 
-# Which device times an hour or a day can be computed from: those near enough to when the record was received. Pure.
+# Device times close enough to the receive time to be usable. Pure.
 
 _DAY_US: Final = 86_400_000_000
 _FIRST_DAY, _LAST_DAY = 0, 47_482

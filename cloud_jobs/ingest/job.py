@@ -30,7 +30,7 @@ from cloud_jobs.spark import run_on_executors, start_spark
 from cloud_jobs.spark_python import SOURCE
 from waybill.daemon.signals import stop_on_signals
 
-# `cloud-jobs ingest`: runs the query until a signal, and starts it again when a cluster fails under it.
+# The ingest query: runs until a signal and restarts after a cluster failure.
 
 _log = structlog.get_logger("ingest", job="ingest")
 _POLL_S = 0.1

@@ -52,7 +52,7 @@ from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import MAX_ATTEMPT_S, counter_of, next_number
 from waybill.record import IntervalSet
 
-# Parts that hold duplicates are filtered again, and their duplicates are held against the records that are stored.
+# Duplicates: filtered again and compared with the stored records.
 
 _CONFLICTS_AT_ONCE: Final = 10_000
 """So many conflicts become rows of the quarantine, and a file of it, together."""
@@ -263,7 +263,7 @@ def _compared(again: pa.Table, stored: pa.Table) -> tuple[NDArray[np.bool_], NDA
     return found, same
 
 
-# The coverage of all device streams in the memory of the one ingest that runs: a million in some 400 MB.
+# Coverage of all device streams in memory: 400 MB for a million streams.
 
 _Key = tuple[str, str, int]
 _ROWS_AT_ONCE: Final = 50_000

@@ -41,8 +41,7 @@ from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number
 from waybill.identity.sealing import Unsealer
 from waybill.record import IntervalSet
 
-# What is not let in is kept beside the records, once, with the reason: messages that cannot be decoded, and records
-# that came again under their id with another content than the one in the table.
+# Quarantine: undecodable messages, and records whose id is stored with other content.
 
 _Item = TypeVar("_Item")
 _Made = TypeVar("_Made")
@@ -180,7 +179,7 @@ def _written(files: FileSystem, rows: pa.Table, now: datetime) -> list[Quarantin
     return [QuarantineFile(file, rows["fingerprint"].combine_chunks()) for file in written]
 
 
-# Which records of a micro-batch are let in: those whose ids the centre does not have yet. Pure.
+# New records of a micro-batch, by their ids. Pure.
 
 
 class StreamPart(NamedTuple):

@@ -33,7 +33,7 @@ from cloud_jobs.lake.transactions import (
 )
 from waybill.daemon.durable_file import create_durably
 
-# Rows for a small table that several processes append to at once, each row once.
+# Exactly-once appends to a small table by several processes.
 
 Row = dict[str, Any]
 Missing = Callable[[pa.Table], list[Row]]
@@ -82,7 +82,7 @@ def append_missing(
     raise CommitConflict(table)
 
 
-# Runs of the closing that will never be one: said in the log of `closings`, upon which each run commits last.
+# Aborted closing runs, recorded in the log of `closings`, to which each run commits last.
 
 _CHECKPOINT_EVERY: Final = 50
 """A reader opens as many commits at most."""
@@ -135,7 +135,7 @@ class AppendedTable:
             try:
                 self._commit_in(self._commits, files, number, now)
             except OSError as error:
-                raise CommitFailed(self._table, f"whether it was made is not known: {error}") from error
+                raise CommitFailed(self._table, f"it is unknown whether it was made: {error}") from error
             if self._version % _CHECKPOINT_EVERY == 0:
                 self._checkpoint()
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from cloud_jobs.lake.values import encoded
 from waybill.record import IntervalSet, Tombstone
 
-# The ids of the records that a number was computed from: seq ranges by epoch.
+# Record ids as seq ranges by epoch.
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class SeqRanges:
         return cls.read(json.loads(text or "{}"))
 
 
-# Rows in the order of their device streams, found without comparing texts row by row. Pure, on Arrow.
+# Rows sorted by device stream. Pure, on Arrow.
 
 
 def in_order(rows: pa.Table) -> pa.Table:

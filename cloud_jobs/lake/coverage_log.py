@@ -30,7 +30,7 @@ from cloud_jobs.lake.location import ensure_folder, sync_files
 from cloud_jobs.lake.transactions import MAX_ATTEMPT_S, counter_of
 from waybill.record import IntervalSet, Tombstone
 
-# Coverage as rows of a file, and the union of many such rows at once. Pure, on Arrow.
+# Coverage as file rows, and the union of many. Pure, on Arrow.
 
 Integers = NDArray[np.int64]
 

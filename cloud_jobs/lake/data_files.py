@@ -27,7 +27,7 @@ from cloud_jobs.lake.schemas import PIECE_ROWS, RECORDS, TABLES, TableSchema
 # Files of a lake in a folder are on disk before a commit names them; an object store has them when it says so.
 
 
-# How many bytes the texts of rows take in memory, and rows in pieces that are bounded by it. Pure, on Arrow.
+# Rows in chunks of bounded memory. Pure, on Arrow.
 
 PIECE_BYTES: Final = 32 << 20
 """The most rows of a piece, and the most bytes of its texts, but for a row that alone has more."""
@@ -89,7 +89,7 @@ def _filled(lengths: pa.Array) -> NDArray[np.int64]:
     return filled
 
 
-# Parquet files of the lake's tables, written by executors: sorted, one for each day, and described as Delta has it.
+# Parquet files written by executors: sorted, one per day, with Delta statistics.
 
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _ASCENDING: Final = ("seq", "device_time", "monotonic_us")

@@ -30,7 +30,7 @@ from cloud_jobs.errors import CloudError, LocationError, StoreUnavailable
 from waybill.daemon.durable_file import sync_folder
 from waybill.settings import Settings, local_path, read_file
 
-# How an object store is reached: its address and region, and who we are there; from settings or the environment.
+# Access to the object store: address, region and credentials, from settings or the environment.
 
 _ENVIRONMENT: Final = {
     "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
@@ -68,7 +68,7 @@ class S3Access(Settings):
         if self.session_token and not self.access_key_id:
             raise ValueError("session_token needs access_key_id and secret_access_key")
         if self.credentials_file and self.access_key_id:
-            raise ValueError("give access_key_id or credentials_file, not both")
+            raise ValueError("set either access_key_id or credentials_file")
         return self
 
     def completed(self, environment: Mapping[str, str]) -> S3Access:

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-# The columns of the tables of alerts and of verdicts.
+# Columns of alerts and verdicts.
 
 PIECE_ROWS: Final = 1 << 17
 
@@ -66,7 +66,7 @@ revision is in force. The columns from `epoch` to `value` are the event in force
 what the revision before said."""
 
 
-# The schemas of the register's tables: what was closed and what was issued. Arrow only, as `schemas`.
+# Schemas of the register. Arrow only.
 
 
 def _texts(*names: str) -> list[pa.Field]:

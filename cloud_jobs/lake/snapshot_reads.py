@@ -26,7 +26,7 @@ from cloud_jobs.lake.tables import Condition, Lake
 from cloud_jobs.lake.values import encoded
 from geo.reference.in_force import publication_order
 
-# How many records the table has at a snapshot: by the log where it says all, else by what is read; and by device.
+# Row counts of a snapshot, in total and by device: from the log where possible.
 
 
 def miscounted(lake: Lake, snapshot: LakeState) -> dict[TenantDevice, tuple[int, int]]:
@@ -134,7 +134,7 @@ def _is_within(known: Range, limit: Range) -> bool:
     return (low is None or low <= lowest) and (high is None or highest <= high)
 
 
-# Which rows of usage are in force: of each tenant, device, hour and zone the one committed last. Vectorised.
+# Usage rows in force: the last committed one of each tenant, device, hour and zone. Vectorised.
 
 _HOUR_US: Final = 3_600_000_000
 _MOST: Final = (1 << 63) - 1

@@ -26,7 +26,7 @@ from cloud_jobs.lake.location import error_text
 from cloud_jobs.lake.tables import COVERS, FENCES, INGEST, QUARANTINED, TRACKS, Lake, row_fault_as_error
 from cloud_jobs.lake.transactions import counter_of, newest_number, stated
 
-# Texts that a derived table was computed with, kept beside the tables and stated by their numbers.
+# Texts that a derived table was computed with, stored next to the tables by number.
 
 
 def text_number(content: bytes) -> int:
@@ -84,8 +84,7 @@ class AppliedTexts:
             return lake.files(self.folder).get_file_info(self.path(number)).type is not FileType.NotFound
 
 
-# The track settings that usage was last computed with, with the version of the engine: stated by its table, pinned by
-# each snapshot, and by their number named by each row.
+# Track settings and engine version of usage: stored with the table, pinned by snapshots, named by each row.
 
 _KEPT_TRACKS: Final = AppliedTexts(
     folder="applied_tracks",
@@ -128,7 +127,7 @@ def applied_tracks(lake: Lake, usage: DeltaTable) -> str | None:
     return content.decode()
 
 
-# How far a table that is derived from the records covers them, as it states itself. Knows no Spark.
+# Progress of a derived table, as the table states it. No Spark.
 
 COVERED_COMMIT: Final = "covered_commit"
 """Under which name it states the number of that commit of the ingest, of which no other attempt has the same."""

@@ -275,7 +275,7 @@ def _range_of(compared: str, value: Any) -> Range:
     raise ValueError(f"no condition: {compared!r}")
 
 
-# The time of day as the lake's own store has it: by it its files got their ages.
+# The clock of the lake's store, which sets the age of files.
 
 CLOCK: Final = "clock-"
 """How the names of the files begin that are written to learn the time."""

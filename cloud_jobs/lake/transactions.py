@@ -23,7 +23,7 @@ from cloud_jobs.lake.schemas import TABLES
 if TYPE_CHECKING:
     from cloud_jobs.lake.data_files import DataFile
 
-# Rows for a small table that several processes append to at once, each row once.
+# Exactly-once appends to a small table by several processes.
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _RANDOM_BITS: Final = 32
@@ -188,4 +188,4 @@ def reload(opened: DeltaTable, table: str) -> None:
         opened.update_incremental()
     except _FAILURES as error:
         # whoever opens the table next sees whether it was made, and goes on from there
-        raise CommitFailed(table, f"whether it was made is not known: {error}") from error
+        raise CommitFailed(table, f"it is unknown whether it was made: {error}") from error

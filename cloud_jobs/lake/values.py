@@ -23,7 +23,7 @@ from geo.reference.moments import stamp
 from geo.spatial.ragged import Ints, distinct, run_starts
 from waybill.record import RESERVED_PREFIX
 
-# A column of texts as numbers into the different ones.
+# Dictionary encoding of a text column.
 
 
 def encoded(column: pa.ChunkedArray) -> pa.DictionaryArray:
@@ -33,7 +33,7 @@ def encoded(column: pa.ChunkedArray) -> pa.DictionaryArray:
     return found if pa.types.is_dictionary(found.type) else found.dictionary_encode()
 
 
-# What of a record is metered by its content: whether it is a customer's event, and how many bytes it says.
+# Metered content of a record: customer events and bytes.
 
 RECORD_BYTES: Final = 16
 """What every record counts, whatever is in it: no record says nothing."""

@@ -1,1 +1,1 @@
-"""Upkeep of the lake beside everything else that runs: files are merged and sorted, swept up, positions erased."""
+"""Maintenance of the lake during operation: compaction, cleanup and erasure."""

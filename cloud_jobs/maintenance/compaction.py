@@ -42,7 +42,7 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import MAX_ATTEMPT_S, newest_number, next_number
 from cloud_jobs.maintenance.sweeping import TableFile, partition_values, table_files
 
-# Rows in pieces that fit into memory: sampled keys part them into ranges, and each file is read only where it must.
+# Sorted chunks that fit into memory: sampled keys split rows into ranges.
 
 Key = tuple[Any, ...]
 _BYTES_OF_ROW: Final = 1000
@@ -192,7 +192,7 @@ def _below(rows: pa.Table, order: Sequence[str], key: Key) -> Any:
     return pc.or_(below, pc.and_(pc.equal(column, bound), _below(rows, order[1:], key[1:])))
 
 
-# Which files of a day are merged. Pure.
+# Files of a day to merge. Pure.
 
 MERGED_FILES: Final = 8
 """So many files of one size become one."""
@@ -321,7 +321,7 @@ def _size(files: Sequence[TableFile]) -> int:
     return sum(file.size for file in files)
 
 
-# Files of one day that grow by pieces of sorted rows: as big as asked for, whatever fits into memory at a time.
+# Files of one day, written in sorted chunks up to the target size.
 
 
 class SortedFiles:

@@ -39,7 +39,7 @@ from cloud_jobs.maintenance.compaction import Keep, MaintenancePoint, Rewriter
 from cloud_jobs.maintenance.sweeping import TableFile, listed_data, table_files
 from geo.reference.moments import stamp
 
-# Personal data in the lake: which rows are of one device and a time, where they lie, their export, and who read them.
+# Personal data of a device and a period: its rows, files, export and access log.
 
 DERIVED: Final = ("alerts", "verdicts", "geofence_events", "encounters")
 """The tables from which a request erases rows, beside `records` and `quarantine`. Alerts go before events: an alert

@@ -44,7 +44,7 @@ from cloud_jobs.maintenance.sweeping import (
     table_files,
 )
 
-# How far the derived tables are: a position that is erased before they covered it is missing in them for good.
+# Progress of derived tables: positions must not be erased before they are covered.
 
 _ALWAYS: Final = "usage"
 """Bills are made of it: it is waited for although it was never computed."""
@@ -72,8 +72,7 @@ def everything(lake: Lake) -> JobProgress:
     return JobProgress(counter_of(newest_number(lake.open("records"), INGEST)), "")
 
 
-# An erasure is declared when nothing that is computed from the positions is lost by it, and of a device that there
-# is.
+# Erasures: declared only when all derived tables are computed.
 
 
 def is_declared(lake: Lake, erasure: Erasure) -> bool:
@@ -109,7 +108,7 @@ def check_covered(lake: Lake, erasure: Erasure, covered: JobProgress) -> None:
         )
 
 
-# Files of every table are merged and sorted, day by day, so that their number stays bounded.
+# Compaction day by day, so that the number of files stays bounded.
 
 _log = structlog.get_logger("maintain")
 _MAX_ROUNDS: Final = 3

@@ -21,7 +21,7 @@ from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.snapshots import commits_of_snapshots
 from cloud_jobs.lake.tables import CLOCK, Lake
 
-# The data files that a version of a table consists of.
+# Data files of a table version.
 
 
 class TableFile(NamedTuple):
@@ -70,7 +70,7 @@ def _table_file(row: dict[str, Any], partitions: tuple[str, ...]) -> TableFile:
     )
 
 
-# What the last run of the maintenance left as a note in the lake: for whoever asks whether there still are any.
+# The result of the last maintenance run, stored in the lake.
 
 _PATH: Final = "last-maintenance.json"
 _SHOWN: Final = 20

@@ -1,1 +1,1 @@
-"""Who met whom: pairs of devices within a distance, each pair and time once."""
+"""Encounters: pairs of devices within a distance, each pair and time once."""

@@ -32,7 +32,7 @@ from geo.spatial.encounters import join_encounters, meetings
 from geo.spatial.nearby import Candidates, Corners, bulge_m, candidates, earth_centred, flattest, turns
 from geo.spatial.ragged import Bools, Floats, Ints, blocks, distinct, distinct_pairs, expand, offsets, run_starts
 
-# Tracks cut into pieces that each lie in one slice of time, and the cells that a piece may matter in. Pure.
+# Pieces of tracks in one time slice, and the cells that each piece can affect. Pure.
 
 MINUTE_MS: Final = 60_000
 SLICE_MINUTES: Final = 15
@@ -98,7 +98,7 @@ def _boxes(pieces: Segments, piece: Ints, step: Ints, of: Ints, distance_m: floa
     return np.minimum(one, other) - margin, np.maximum(one, other) + margin
 
 
-# From fixes to pieces of tracks, and from pieces that lie near each other to the parts of encounters. Knows no Spark.
+# From fixes to pieces of tracks, and from near pieces to parts of encounters. No Spark.
 
 # the engine's evaluation of pairs of segments; `find_encounters` cuts them in slices that depend on the whole call
 

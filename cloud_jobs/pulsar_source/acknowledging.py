@@ -41,7 +41,7 @@ from cloud_jobs.pulsar_source.position import (
     ledger_created_in,
 )
 
-# Whether a query's position still means something in the cluster that is read, and what is gone where it does not.
+# Whether a query's position is valid in the cluster, and what is lost otherwise.
 
 _log = structlog.get_logger(__name__)
 _MAX_WARNINGS = 1000

@@ -41,7 +41,7 @@ from geo.replication.rest_types import (
 from geo.replication.topic_naming import partition_name, split_partition
 from waybill.pulsar.pulsar_client import PulsarAccess
 
-# What the source asks of one cluster and changes in it by its admin REST, in the words and errors of the source.
+# Admin REST calls of the source.
 
 _NOT_FOUND, _CONFLICT, _PRECONDITION, _SERVER_ERROR = 404, 409, 412, 500
 _BUSY = "Busy"
@@ -208,7 +208,7 @@ class SourceAdmin:
         send = {"PUT": self._client.put, "POST": self._client.post}[method]
         with self._errors(self._action(method, path), topic):
             if not send(path, body):
-                raise AdminRefused(self.cluster.name, f"{method} {path}", _CONFLICT, "somebody else changes it")
+                raise AdminRefused(self.cluster.name, f"{method} {path}", _CONFLICT, "another client changes it")
 
     def _action(self, method: str, path: str) -> str:
         return f"{method} {self.cluster.admin_url}/admin/v2/{path}"
@@ -241,7 +241,7 @@ def _subscription_path(topic: TopicName, subscription: str) -> str:
     return f"{topic.path}/subscription/{quote(subscription, safe='')}"
 
 
-# The topics of a cluster that are left out of batches because they cannot be read: why, and when each is tried again.
+# Topics left out of batches because they cannot be read: reason and retry time.
 
 _log = structlog.get_logger(__name__)
 _FIRST_WAIT_S = 0.5

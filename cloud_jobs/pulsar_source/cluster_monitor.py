@@ -26,7 +26,7 @@ from cloud_jobs.pulsar_source.position import BEGINNING, Offset, SubscriptionPro
 from waybill.daemon.bounded_file import read_bounded
 from waybill.daemon.durable_file import create_durably, replace_durably
 
-# The file that names the topics which a query leaves out, for whoever looks at its health: which, why, since when.
+# The file of topics that a query leaves out, for health checks.
 
 _log = structlog.get_logger(__name__)
 _VERSION = 1
@@ -90,7 +90,7 @@ class LeftOutNote:
             return ()
 
 
-# Which cluster is read, kept in a small file beside the checkpoint; and the operator's switchover request.
+# The current cluster, stored next to the checkpoint, and the operator's switchover request.
 
 _MAX_ABANDONED = 16
 _TOUCH_PERIOD_S = 1.0

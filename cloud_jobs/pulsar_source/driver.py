@@ -59,7 +59,7 @@ from cloud_jobs.pulsar_source.position import (
     reader_prefix,
 )
 
-# When a query reads in isolation: after a run that ended within a batch or a look ahead, for some batches.
+# Isolated reads after a run that failed within a batch.
 
 _log = structlog.get_logger(__name__)
 
@@ -116,7 +116,7 @@ def _marker_path(options: PulsarOptions) -> Path:
     return folder / f"waybill-looking-ahead-{os.getuid()}-{mark}"
 
 
-# Where a batch ends: at the newest entry, at the target of Trigger.AvailableNow, or where its limits are used up.
+# The end of a batch: newest entry, target of Trigger.AvailableNow, or a limit.
 
 
 def newest_offset(view: ClusterView) -> Offset:
@@ -207,7 +207,7 @@ class BatchEnds:
             on_unreadable(topic, str(error), time.monotonic() - began)
 
 
-# One query at a time reads a durable subscription: seen in the topic's own statistics, for as long as the query runs.
+# One query per durable subscription, enforced by the topic's statistics.
 
 _PARALLEL = 8
 _PAUSE_S = 0.2

@@ -35,7 +35,7 @@ from cloud_jobs.pulsar_source.position import (
     positions_backwards,
 )
 
-# What a broker says of stored entries, and so what became of each planned entry that was not delivered.
+# Entry metadata from the broker: why a planned entry was not delivered.
 
 _FIRST_WINDOW, _LARGEST_WINDOW = 8, 128
 _PARALLEL, _EACH = 8, 4
@@ -337,7 +337,7 @@ def waits_for_transaction(
     return unknown or left_s() <= 0
 
 
-# One task's work, how a range of a batch becomes one, and what it does with its cluster.
+# One task: its range of a batch and its cluster.
 
 
 @dataclass(frozen=True)

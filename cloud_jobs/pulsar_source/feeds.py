@@ -34,7 +34,7 @@ from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition
 from geo.replication.topic_naming import split_partition
 from waybill.pulsar.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
 
-# Pulsar clients, kept for the life of the process: a micro-batch must not pay for connections.
+# Pulsar clients, cached for the life of the process.
 
 _lock = threading.Lock()
 _clients: dict[tuple[int, SourceCluster, PulsarAccess, int], Any] = {}
@@ -154,7 +154,7 @@ def durable_consumer(
             consumer.close()
 
 
-# Distinguishes a message that is never delivered from one that is late.
+# Distinguishes an undeliverable message from a late one.
 
 _log = structlog.get_logger(__name__)
 PROBE_PERIOD_S = 1.5

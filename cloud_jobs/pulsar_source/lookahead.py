@@ -25,7 +25,7 @@ from cloud_jobs.pulsar_source.options import PulsarOptions, ReadStalled, SourceC
 from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition, PartitionRange, PartitionState
 from waybill.daemon.process import resident_bytes
 
-# What one micro-batch takes: where it begins, where it ends, and how its limits are shared by the partitions. Pure.
+# The range of one micro-batch, and its limits by partition. Pure.
 
 
 def start_positions(

@@ -19,7 +19,7 @@ from cloud_jobs.pulsar_source.options import ALL_COLUMNS, origin_cluster
 from cloud_jobs.pulsar_source.position import WHOLE_ENTRY, LedgerPosition
 from geo.replication.topic_naming import split_partition
 
-# Messages as the native client gives them: their ids and our positions, copies, and entries that no client reads.
+# Messages of the native client: ids, positions, copies, and entries that no client can read.
 
 _BATCH_SIZE_FIELD = 6
 

@@ -17,7 +17,7 @@ from geo.replication.topic_naming import PERSISTENT, is_addressable, is_brokers_
 from waybill.pulsar.pulsar_address import AdminUrl, ServiceUrl
 from waybill.pulsar.pulsar_client import PulsarAccess
 
-# What can go wrong in the Pulsar source.
+# Errors.
 
 
 class PulsarSourceError(Exception):
@@ -138,7 +138,7 @@ class DataLoss(PulsarSourceError):
         )
 
 
-# Names of topics: `persistent://tenant/namespace/name`, the topics of a namespace. Pure.
+# Topic names. Pure.
 
 _MAX_SHOWN = 4096
 
@@ -371,9 +371,9 @@ class PulsarOptions(PulsarAccess):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if bool(self.clusters) == bool(self.service_url and self.admin_url):
-            raise ValueError("give either clusters, or both serviceUrl and adminUrl")
+            raise ValueError("set either clusters, or both serviceUrl and adminUrl")
         if bool(self.topics) == bool(self.topics_pattern):
-            raise ValueError("give either topics or topicsPattern")
+            raise ValueError("set either topics or topicsPattern")
         if self.topics_pattern:
             self.pattern()
         names = [cluster.name for cluster in self.clusters]

@@ -153,7 +153,7 @@ def next_entry(ledgers: Sequence[tuple[int, int]], position: LedgerPosition) -> 
     return next(later, LedgerPosition(position.ledger, position.entry + 1))
 
 
-# What a broker says of a topic partition's managed ledger, and what the source keeps with its subscription. Pure.
+# Managed-ledger statistics of a partition, and the subscription's state. Pure.
 
 _READER = re.compile(r"(?P<prefix>.*\.)(?P<query>[^.]+)-reader-[0-9a-z]+", re.DOTALL)
 """How a reader's cursor is named: the prefix of its role, the query, and what the client adds. A query has no dot."""

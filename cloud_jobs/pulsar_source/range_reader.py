@@ -49,7 +49,7 @@ from cloud_jobs.pulsar_source.position import (
     positions_backwards,
 )
 
-# Whether all that was planned was read: what was left out of a range, and what its cluster says of that.
+# Checks that all planned entries were read.
 
 _NEAR_ENTRIES = 1000
 """Between gaps that are nearer to each other a reader reads on; otherwise it is opened again."""

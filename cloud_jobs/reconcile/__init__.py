@@ -1,4 +1,4 @@
-"""Counts of one period from the device to the invoice, held against each other: where they differ, and by how much.
+"""Comparison of a period's counts from the device to the invoice.
 
 Device, region, centre, usage, rated, invoiced: each station is compared with the one before it, by counts that were
 made apart from each other. What is not known is never equal.

@@ -27,7 +27,7 @@ from cloud_jobs.lake.tables import row_fault_as_error
 from cloud_jobs.reconcile.comparison import Comparison, Station, quantity_name
 from cloud_jobs.reconcile.used import Owed
 
-# Station invoiced: the certificates of the closings that documents are of, beside what these closings rest on.
+# Station invoiced: certificates of issued closings, compared with the closings' own.
 
 
 def compare_certificates(register: Register, closings: Collection[Closing]) -> Iterator[Comparison]:

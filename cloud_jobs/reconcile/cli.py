@@ -28,7 +28,7 @@ from cloud_jobs.reconcile.reconciling import reconcile as compare
 from cloud_jobs.terminal import Column, FittedTable, cloud_errors_as_messages, screen
 from waybill.settings import printable_json
 
-# The stations for people, as a Rich table: of each comparison what must be, what is, and where it differs.
+# The stations as a Rich table.
 
 
 def reconciled_table(made: Reconciliation) -> RenderableType:
@@ -64,7 +64,7 @@ def _shown(count: int | None, currency: str) -> str:
 
 
 DIFFERENT: Final = 3
-"""The exit status where counts differ, or one is not known."""
+"""The exit status when a count differs or is unknown."""
 _WIDTH: Final = 200
 
 
@@ -77,9 +77,9 @@ def reconcile(
     snapshot: SnapshotOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare what devices, regions, centre, usage, charges and documents have of a period.
+    """Compare the counts of a period from the device to the invoice.
 
-    Exit status: 0 equal; 1 an error; 2 wrong options; 3 something differs or is unknown; 75 the store does not answer.
+    Exit status: 0 equal; 1 an error; 2 wrong options; 3 a count differs or is unknown; 75 the store does not answer.
 
     Example: waybill reconcile --lake lake --period 2026-03
     """

@@ -56,7 +56,7 @@ from cloud_jobs.reconcile.comparison import (
 )
 from cloud_jobs.reconcile.used import CountedUsage
 
-# Station device: what the devices' heads say was made, held against what was received or declared lost.
+# Station device: records stated by devices, compared with received and lost ones.
 
 _AT_ONCE: Final = 10_000
 _MAX_NAMED: Final = 5
@@ -154,7 +154,7 @@ def _wrong_ones(certificates: list[DeviceCertificate]) -> Iterator[Comparison]:
         yield Comparison(Station.DEVICE, name, f"{one.tenant}/{one.device}", expected, found, "; ".join(one.reasons))
 
 
-# Station usage: the records of a period beside those that usage covers, and these beside the rows that count them.
+# Station usage: records of a period, compared with coverage and usage rows.
 
 _RUN_USAGE: Final = "run `cloud-jobs usage`"
 _IN_NO_SUM: Final[tuple[tuple[str, Callable[[Observed], int], Callable[[Observed], str]], ...]] = (
@@ -244,7 +244,7 @@ def _covered(lake: Lake, snapshot: LakeState, used: CountedUsage, records: int, 
     )
 
 
-# The metered way beside that of the vehicles' own odometers: a device whose two differ by much is named. Pure.
+# Metered distance compared with the vehicles' odometers. Pure.
 
 MOST_PER_CENT: Final = 10
 
@@ -271,7 +271,7 @@ def compare_odometers(observed: Mapping[TenantDevice, Observed]) -> Iterator[Com
     yield from named(wrong)
 
 
-# Stations region and centre: records in the table by the region that they came through, and beside the coverage.
+# Stations region and centre: records by region, compared with the coverage.
 
 
 def compare_regions(
@@ -431,7 +431,7 @@ def _charges(
 
 def _nothing_to_compare(names: Collection[str]) -> Iterator[Comparison]:
     if not names:
-        why = "nobody pays for these days by what was agreed, and nothing was closed: is the period meant?"
+        why = "no account pays for these days, and nothing was closed; check the period"
         yield Comparison(Station.RATED, "payers", "", None, None, why)
 
 

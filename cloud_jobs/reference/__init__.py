@@ -1,1 +1,1 @@
-"""What the regions are told and what the centre takes: fences, tariffs, accounts and alert rules, versioned."""
+"""Reference data in files, topics and the lake: versioned fences, tariffs, accounts and alert rules."""

@@ -41,8 +41,7 @@ from waybill.identity.publication_id import PROPERTY, drawn_at
 from waybill.identity.signatures import REASON, SIGNATURE, SIGNER, Publication
 from waybill.settings import as_read, name_advice
 
-# What payers would owe by the usage that a lake has, and which invoices stand: for checking contracts. No bill comes
-# of it, and nothing is written.
+# Amounts under other contracts, from the lake's usage. Nothing is written.
 
 
 class LakeBills:
@@ -93,9 +92,9 @@ class LakeBills:
         return cells
 
 
-# Files of reference data, judged beside what a lake has: one judgement for checking and for publishing.
+# Checks of reference files against a lake, the same for `check` and `put`.
 
-# Alert rules before they are published: accounts and places that there are, and versions that replace others. Pure.
+# Checks of alert rules: existing accounts and places, and replaced versions. Pure.
 
 MAX_LACKING: Final = 100
 _KIND: Final = "alert_rule"
@@ -277,7 +276,7 @@ def _swapped_fences(placed: Iterable[PlacedVersion], published: Iterable[Row]) -
     return [f"{first.place}: fence {first.version.id!r}{others} {said}: GeoJSON has the longitude first"]
 
 
-# What publishing files would change, field by field. Pure.
+# Changes of a publication, field by field. Pure.
 
 _NAMES: Final = (("tenant", "device", "begin"), ("meter", "zone", "window"), ("id",), ("name",))
 """By which keys the things of a list are known: the first of these that all of them have, and no two alike."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from geo.reference.messages import ReferenceTrust
 
 
-# `waybill reference check`: contracts and fences in files, judged before anybody publishes them.
+# `waybill reference check`.
 
 MAX_LISTED: Final = 100
 """So many bills are listed for a reader."""
@@ -49,17 +49,17 @@ def check(
     lake: Annotated[
         str | None,
         typer.Option(
-            "--lake", help="Check against what is published, as this lake has it: a folder, or s3://BUCKET/PREFIX."
+            "--lake", help="Also compare with the published versions in this lake: a folder, or s3://BUCKET/PREFIX."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say what is wrong with files, each fault with its file, line and reason, and what publishing them would change.
+    """Check contract files and list each fault with file and line.
 
-    With --lake the files are judged beside what is published: a device that would be in two accounts, an account that
-    nobody would pay for, a tariff or a price's zone that is nowhere, a currency that changes in the midst of a month.
-    Named are also devices that nobody pays for any more, meters that become free, versions that are replaced, and every
-    bill that would be another one: of last month, and of each period that is posted.
+    With --lake, also compare them with published versions and list the bills that would change: last month's and those
+    of each issued period. Faults are then also: a device in two accounts, an account without a payer, an unknown tariff
+    or price zone, a currency change within a month. The command also lists devices without a payer, meters that become
+    free, and replaced versions.
 
     Exit status: 0 if the files can be published, 1 when they have a fault, 75 when the object store does not answer.
 
@@ -220,7 +220,7 @@ app = typer.Typer(
     help="Check, publish and show fences, contracts, alert rules and devices.",
 )
 _TAKEN_OVER: Final = (
-    "the next run of `cloud-jobs usage` takes them over; what is closed before that is by what was published earlier"
+    "the next run of `cloud-jobs usage` copies them into the lake; closings before that use the earlier versions"
 )
 _AT_ONCE: Final = {
     "fence": "alert processes go by fences and gates at once",
@@ -261,23 +261,23 @@ def put(
     files: Files,
     *,
     config: Config,
-    key: Annotated[Path | None, typer.Option("--key", help="Your private key, which signs it.")] = None,
-    reason: Annotated[str, typer.Option("--reason", "-m", help="Why, in one line. It stays with the publication.")],
+    key: Annotated[Path | None, typer.Option("--key", help="Your private key, for the signature.")] = None,
+    reason: Annotated[str, typer.Option("--reason", "-m", help="Reason in one line, stored with the publication.")],
     as_json: AsJson = False,
 ) -> None:
-    """Check files, and publish every version in them; if one has a fault, all faults are named and none is published.
+    """Check files and publish all versions in them. If any has a fault, publish none.
 
-    They are judged as by `waybill reference check`, beside what the jobs have taken over into the lake, if there is
-    one. What is not there yet, such as a tariff that was published a moment ago, is a warning here.
+    The checks are those of `waybill reference check`, with the lake if there is one. A reference to something that is
+    not yet in the lake, such as a tariff published a moment ago, is only a warning.
 
-    Each publication is signed by your key, and keeps who published it, when and why: see `waybill reference history`.
-    A key that the centre does not trust, or that may not speak for a version, is named with the place of that version.
+    Your key signs each publication, which stores author, time and reason: see `waybill reference history`. A key that
+    is not trusted, or not allowed to publish a version, is a fault.
 
-    A job that reads fences, tariffs or accounts takes them over at its next run. Of the publications of a version the
-    latest holds: a file that is published again puts its versions in force again.
+    Jobs copy new fences, tariffs and accounts at their next run. The latest publication of a version is in force, so
+    publishing a file again restores its versions.
 
-    Exit status: 0 if they are published, 1 when the files have a fault, the key no right, or no cluster takes them;
-    78 for wrong settings.
+    Exit status: 0 published; 1 the files have a fault, the key has no right, or no cluster accepts them; 78 for wrong
+    settings.
 
     Example: waybill reference put contracts.toml --config cloud.toml --key anna.key --reason "prices of 2027"
     """
@@ -341,7 +341,7 @@ def _signing(settings: CloudSettings, path: Path | None, reason: str, judged: Re
         if path is None:
             if keys is None:
                 return None
-            raise SigningRefused("this centre takes what is signed by a key that it trusts: name yours, --key FILE")
+            raise SigningRefused("this centre accepts only signed publications: add --key FILE")
         private = read_operator_key(path)
     except (OperatorKeyRefused, ValueError) as error:
         raise SigningRefused(str(error)) from error
@@ -366,12 +366,11 @@ def list_(
     kind: OfKind = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show every version in force of what the jobs have taken over from the topics, by whom, and what cannot be used.
+    """List all versions in the lake with their authors, and those that cannot be used.
 
-    A version whose column `problem` is not empty cannot be used and is not in force: what it was to replace is. A bill
-    of its account says so, and is provisional until the version is published again, corrected. Messages in the topics
-    that are no publications, or that nobody signed whom the centre trusts, are listed as `quarantined`, with the place
-    of each and the reason.
+    A version with a `problem` is not in force; the previous version stays in force. Bills of its account name the
+    problem and stay provisional until a corrected version is published. Messages that are malformed or not signed with
+    a trusted key are listed as `quarantined`, with position and reason.
 
     Exit status: 0; 1 for a lake that cannot be read; 75 when the object store does not answer.
 
@@ -405,13 +404,12 @@ def list_(
 @app.command()
 @cloud_errors_as_messages("waybill reference")
 def diff(files: Files, *, lake: LakeAt, as_json: AsJson = False) -> None:
-    """Show what publishing files would change, field by field, beside what is in force.
+    """Compare files with the versions in force, field by field.
 
-    A version with the beginning of one in force would replace it. One with another beginning follows the one before
-    it, and is compared with that.
+    A version is compared with the one in force that has the same start, which it would replace; otherwise with the
+    previous one.
 
-    Exit status: 0 if nothing would change, 1 if something would, or the files have a fault; 75 when the object store
-    does not answer.
+    Exit status: 0 no change; 1 changes, or the files have a fault; 75 when the object store does not answer.
 
     Example: waybill reference diff contracts.toml --lake lake
     """
@@ -445,15 +443,15 @@ def history(
     lake: LakeAt,
     kind: OfKind = None,
     operators: Annotated[
-        Path | None, typer.Option("--operators", help="The trusted keys: check each signature by them.")
+        Path | None, typer.Option("--operators", help="Check each signature with these trusted keys.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show every publication of a thing: when, by whom, why, what its signature is worth, and what became of it.
+    """Show all publications of an id: time, author, reason, signature and result.
 
-    With --operators each signature is checked again. Messages that named the thing and were refused are shown, too.
+    With --operators, each signature is checked again. Refused messages of the id are also shown.
 
-    Exit status: 0; 1 if nothing of that id was published, or the lake cannot be read; 75 when the object store does not
+    Exit status: 0; 1 if the id was never published, or the lake cannot be read; 75 when the object store does not
     answer; 78 for keys that cannot be read.
 
     Example: waybill reference history acme --lake lake --operators operators.toml

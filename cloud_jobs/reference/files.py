@@ -47,7 +47,7 @@ from waybill.pulsar.pulsar_client import (
 from waybill.record import InvalidJson, parse_json
 from waybill.settings import as_read, file_fault, printable
 
-# Fences, contracts and alert rules in files: read, and checked as where they are used.
+# Files of fences, contracts and alert rules.
 
 FENCES_FILE: Final = "fences.geojson"
 """What a folder of reference data has beside contracts in `*.toml`."""

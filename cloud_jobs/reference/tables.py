@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from geo.spatial import Fence, Gate
 
 
-# The published fences as the lake has them, and what they make for a job. Knows no Spark.
+# Published fences in the lake. No Spark.
 
 
 class ParsedFences(NamedTuple):
@@ -98,7 +98,7 @@ def _fences_at(lake: Lake, _table_id: str, _version: int) -> PublishedFences:
     return published_fences(lake.rows("reference", where=[("kind", "=", "fence")]).to_pylist())
 
 
-# Which publications of reference data are in force at the centre: the rule of `geo.reference`. Knows no Spark.
+# Reference data in force at the centre, by `geo.reference`. No Spark.
 
 Made = TypeVar("Made")
 
@@ -111,7 +111,7 @@ def in_force(rows: Iterable[dict[str, Any]], parse: Callable[[str, str], Usable[
     return versions_in_force(rows, parse, (CloudError, AlertError, FenceError))
 
 
-# When a job last read the topics of reference data: a note in the lake. Knows no Spark.
+# When a job last read the reference topics, stored in the lake. No Spark.
 
 _NOTE: Final = "last-reference.json"
 
@@ -134,9 +134,7 @@ def reference_taken_at(lake: Lake) -> datetime | None:
 MAX_NAMED: Final = 100
 """Of what cannot be used so many are named in a line of the log."""
 _HELD_COLUMNS: Final = ["publication_id", "digest", "commit_number"]
-_FAR_AHEAD: Final = (
-    "ahead: it was published by a clock more than five minutes ahead; publish it again by one that is right"
-)
+_FAR_AHEAD: Final = "ahead: its publisher's clock was more than five minutes ahead; correct it and publish again"
 _log = structlog.get_logger(__name__)
 
 Row = dict[str, Any]

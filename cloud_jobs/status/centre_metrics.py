@@ -162,7 +162,7 @@ FACTS: Final[Mapping[str, _Fact]] = {
     ),
     "waybill_centre_disbelieved_statements": _Fact(
         (),
-        "Statements of devices in the newest micro-batch that are not believed",
+        "Device statements of the newest micro-batch ignored because they are ahead of the centre's clock",
         _one(lambda one: None if one.newest_batch is None else one.newest_batch["disbelieved"]),
     ),
     "waybill_centre_quarantined_rows": _Fact(("cause",), "What is in quarantine, by cause", _quarantine),
@@ -174,7 +174,7 @@ FACTS: Final[Mapping[str, _Fact]] = {
     ),
     "waybill_centre_reference_taken_timestamp_seconds": _Fact(
         (),
-        "When a job last took what was published, since 1970",
+        "Time of the last read of the reference topics, since 1970",
         _one(lambda one: None if one.reference is None else _s(one.reference.taken_at)),
     ),
     "waybill_centre_erasures": _Fact((), "Erasures declared", _one(lambda one: one.erasures)),

@@ -52,7 +52,7 @@ from geo.replication.rest_types import PARTITIONS, STATS
 from geo.replication.topic_naming import PERSISTENT, partition_name, topic_path
 from waybill.pulsar.pulsar_client import TokenWatch
 
-# What the lake says of itself: logs, folders, coverage and small tables are read, never the records.
+# Status from logs, folders, coverage and small tables.
 
 DERIVED: Final = ("usage", "geofence_events", "encounters")
 _PUBLISHED: Final = ("geofence_events", "encounters")
@@ -305,7 +305,7 @@ def _erasures(lake: Lake, records: DeltaTable) -> tuple[int, int]:
     return len(numbers), sum(number > searched(records).erasure for number in numbers)
 
 
-# What waits in Pulsar: the backlog of a subscription, by topic partition, from the admin address.
+# The backlog in Pulsar by partition.
 
 _TIMEOUT_S: Final = 5.0
 
@@ -376,7 +376,7 @@ def _lag(client: AdminClient, partition: str, subscription: str) -> TopicLag:
     return TopicLag(topic, client.cluster, waiting.backlog, oldest if waiting.backlog else None)
 
 
-# Since when an alert waits for its verdict: asked of the tables and the topics, not of the job that gives verdicts.
+# The oldest alert without a verdict, from tables and topics.
 
 
 def provisional_alerts(settings: CloudSettings) -> ProvisionalStatus:

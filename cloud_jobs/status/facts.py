@@ -178,7 +178,7 @@ def _plain(value: Any) -> Any:
             return value
 
 
-# Whether the centre is healthy: a sentence for each thing that is not, or that is not known. Pure.
+# Problems of the centre, one sentence each. Pure.
 
 MAX_SKEW_S: Final = 300.0
 """So far a clock may be from another one."""
@@ -250,7 +250,7 @@ def _of_rows(status: CentreStatus) -> Iterator[str]:
     if rows is None or status.coverage is None or status.erasures is None:
         yield "whether each record is in the table once is unknown"
     elif rows > status.coverage.received:
-        yield f"{rows - status.coverage.received:,} rows of records are more than were received: some are there twice"
+        yield f"{rows - status.coverage.received:,} duplicate rows in records"
     elif rows < status.coverage.received and not status.erasures:
         yield f"{status.coverage.received - rows:,} records that were received are not in the table"
 
@@ -259,8 +259,8 @@ def _of_statements(status: CentreStatus) -> Iterator[str]:
     batch = status.newest_batch
     if batch is not None and batch["disbelieved"]:
         yield (
-            f"{batch['disbelieved']:,} statements of devices are not believed, so their periods stay open: clocks ahead"
-            f" of the centre's: {batch['clocks_ahead']}; set them"
+            f"{batch['disbelieved']:,} device statements are ahead of the centre's clock and are ignored, so periods"
+            f" stay open; correct the clocks: {batch['clocks_ahead']}"
         )
 
 
@@ -302,9 +302,9 @@ def _of_reference(status: CentreStatus, max_behind_s: float) -> Iterator[str]:
     if status.reference is None or not any(one.computed for one in status.derived if one.table == _ALWAYS):
         return
     if status.reference.taken_at is None:
-        yield "when fences, tariffs and accounts were last taken from their topics is unknown"
+        yield "the time of the last read of fences, tariffs and accounts is unknown"
     elif late := _late(status, status.reference.taken_at, max_behind_s):
-        yield f"fences, tariffs and accounts were not taken from their topics {late}"
+        yield f"fences, tariffs and accounts were not read from their topics {late}"
 
 
 def _of_maintenance(status: CentreStatus, max_s: float) -> Iterator[str]:
@@ -326,7 +326,7 @@ def _late(status: CentreStatus, moment: datetime | None, max_s: float) -> str:
     return f"for {age_s:.0f} s, more than {max_s:g} s" if age_s > max_s else ""
 
 
-# The status of the centre for the terminal.
+# The status as Rich tables.
 
 _UNKNOWN: Final = "unknown"
 _BATCH: Final = (

@@ -1,2 +1,1 @@
-"""What each device used in each hour and zone: recomputed for the hours that new records or changed fences touch, and
-for no others."""
+"""Usage of each device by hour and zone, recomputed only for hours with new records or changed fences."""

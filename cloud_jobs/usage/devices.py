@@ -52,7 +52,7 @@ from geo.spatial import TrackSettings
 from geo.spatial.ragged import Bools, Ints, distinct
 from waybill.record import IntervalSet
 
-# Which rows of usage follow those that are in force: what is another one now, and zeros for what is gone.
+# Usage rows to write: changed rows, and zeros for removed ones.
 
 HOUR_US: Final = HOUR_MS * 1000
 _COLUMNS: Final = ("zone", "commit_number")
@@ -187,11 +187,9 @@ def _moment(hour: int) -> datetime:
     return datetime.fromtimestamp(hour * HOUR_MS / 1000, UTC)
 
 
-# What one task does: finds the hours of its devices that are touched, reads the records in and around them, meters,
-# and writes what is another usage than that in force. Without Spark, from files chosen by the driver, and no others.
+# One task: finds changed hours of its devices, reads their records, meters, and writes changed usage. No Spark.
 
-# Records that come after the positions of their hours were erased: what of them needs no position is metered all the
-# same, upon what is in force. Pure, but for the rows in force that it is handed.
+# Late records of erased hours: everything that needs no position is metered. Pure.
 
 LATE_COLUMNS: Final = ("epoch", "seq", "content_bytes")
 """What is read of a late record beside its device, its kind and its time."""

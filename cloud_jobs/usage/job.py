@@ -43,7 +43,7 @@ from cloud_jobs.usage.devices import (
 from geo.reference.in_force import RefusedVersion
 from geo.spatial import ENGINE_VERSION, TrackSettings
 
-# The hours that a change of fences would have computed anew, were their positions not erased.
+# Hours that changed fences would affect, if their positions were not erased.
 
 _KEY = ("tenant", "device", "hour")
 

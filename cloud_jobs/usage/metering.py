@@ -39,10 +39,10 @@ from geo.spatial import (
 from geo.spatial.geodesic import distance_m, unwrapped_end
 from geo.spatial.ragged import Bools, Floats, Ints, distinct, run_starts
 
-# What a row of usage rests on: the records, and a digest of all that it says. Pure.
+# Provenance of a usage row: its records and a digest. Pure.
 
 
-# What is not known of the way of a device: where it was between two fixes with no segment between them. Pure.
+# Unknown ways: gaps between fixes without a segment. Pure.
 
 NOISE_M: Final = 200.0
 """Two fixes of the worst accuracy that a track takes, 100 m, may be so far apart at one place."""

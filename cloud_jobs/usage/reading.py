@@ -27,7 +27,7 @@ from waybill.record import (
     meant_contract_topic,
 )
 
-# Which hours of which devices are to be computed anew. Pure, on arrays.
+# Hours of devices to compute. Pure, on arrays.
 
 HOUR_MS: Final = 3_600_000
 MOST_HOURS: Final = 24

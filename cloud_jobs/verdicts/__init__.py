@@ -1,1 +1,1 @@
-"""What the centre says of each alert: it happened so, otherwise, or not; and what no region said. No Spark."""
+"""Verdicts on alerts: confirmed, corrected or withdrawn; and late events without an alert. No Spark."""

@@ -26,7 +26,7 @@ from geo.alerts.messages import ErrorReason, VerdictKind
 from geo.spatial import DayEvent
 from waybill.daemon.durable_file import replace_durably
 
-# Which alerts are not settled after a run, in a file: so the next run looks at these and at what is new.
+# Unsettled alerts after a run, in a file for the next run.
 
 ASKED_ROWS: Final = pa.schema([ALERTS.field(name) for name in ("id", "tenant", "device", "day", "time")])
 """By what the rows of an id are found."""

@@ -46,7 +46,7 @@ from cloud_jobs.verdicts.deciding import (
 from cloud_jobs.verdicts.subscription import OpenedTable, Row, by_devices, event_of, moment
 from geo.alerts.messages import ErrorReason, VerdictKind
 
-# What the centre has of the records that prove an alert. Pure.
+# Records that prove an alert. Pure.
 
 
 class AlertCoverage(NamedTuple):
@@ -82,7 +82,7 @@ def seen_until(row: Row) -> tuple[int, ...]:
     return tuple(row["seen_until"] or ()) if "seen_until" in row else (row["epoch"], row["seq"])
 
 
-# Alerts that were withdrawn although it is not known whether they are so: looked at again until it is.
+# Unproven withdrawals, which are checked again.
 
 KEPT: Final = timedelta(days=31)
 """Of alerts of what happened longer ago, records are not waited for any more: a look costs the same for ever."""
@@ -158,7 +158,7 @@ def _is_more_known(row: Row, coverage: AlertCoverage) -> bool:
     return row["seen_until"] is None or (state in PROVEN and REASONS[state] != row["reason"])
 
 
-# Which events stand in the place of what was withdrawn, and which withdrawals news may touch. Pure.
+# Replacements of withdrawn events, and the withdrawals that new data may affect. Pure.
 
 _NEAR: Final = timedelta(milliseconds=NEAR_MS)
 _LIKE: Final = ("tenant", "device", "kind", "place")
@@ -228,7 +228,7 @@ def _days_around(moment: datetime, by: timedelta) -> set[date]:
     return {(moment + shift).astimezone(UTC).date() for shift in (-by, timedelta(), by)}
 
 
-# Alerts that wait for their verdict: of which of them more may be known than in the run before.
+# Alerts that new data may settle.
 
 
 class WaitingAlerts(NamedTuple):
@@ -260,7 +260,7 @@ def _device(rows: pa.Table) -> pa.ChunkedArray:
     return pc.binary_join_element_wise(rows["tenant"], rows["device"], "\n")
 
 
-# The decisions of one run: what is said of the alerts and events that are new, or looked at again.
+# The decisions of one run.
 
 TABLE: Final = "verdicts"
 _UTC: Final = pa.timestamp("us", tz="UTC")
@@ -529,7 +529,7 @@ def give_verdicts(lake: Lake, settings: VerdictSettings, now: datetime, open_fil
     for name, state in (("alerts", DECIDED_ALERTS), ("geofence_events", DECIDED_EVENTS)):
         until[name] = counter_of(newest_number(tables[name].opened, name))
         decided = stated(opened, state) or 0
-        # a table that was brought back from a copy, or made anew, is decided from its beginning
+        # a table that was restored from a backup, or created again, is decided from its beginning
         since[name] = decided if decided <= until[name] else 0
     left = read_open_alerts(open_file)
     if left is not None and left.is_of(_commit_of(tables[TABLE]), _commit_of(tables["alerts"])):

@@ -24,7 +24,7 @@ from geo.alerts.messages import FinalEvent
 from geo.spatial import DayEvent
 from waybill.daemon.signals import stop_on_signals
 
-# The numbers of the verdicts, beside those that every job has.
+# Metrics of the verdicts.
 
 
 class VerdictMetrics:

@@ -27,7 +27,7 @@ from geo.spatial import DayEvent, is_identified_by
 from waybill.pulsar.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
 from waybill.pulsar.pulsar_positions import MessagePosition, Silence, position_of
 
-# Rows of alerts, events and verdicts: what came since a commit, and what is known of some devices on some days.
+# New rows of alerts, events and verdicts since a commit.
 
 _ROWS_AT_ONCE: Final = 50_000
 """Rows of devices that are decided together: as many as are held as objects of Python."""
@@ -136,7 +136,7 @@ def moment(t_ms: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=t_ms)
 
 
-# Alerts from their topics into the table `alerts`: each id once, what it said first.
+# Alerts from their topics into the table `alerts`: the first message of each id.
 
 TABLE: Final = "alerts"
 MAX_AHEAD: Final = timedelta(days=1)
@@ -491,7 +491,7 @@ def _received(reading: _Reading) -> Any:
         return None
 
 
-# What one run takes from the topics of alerts.
+# One read of the alert topics.
 
 MAX_MESSAGES: Final = 5_000
 """So many are taken in one commit."""

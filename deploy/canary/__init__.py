@@ -1,1 +1,1 @@
-"""Canaries: a real vehicle whose drive and answers are known beforehand, watched at each hop up to the money."""
+"""A canary vehicle with a known route, checked at every hop from the broker to the invoice."""

@@ -20,7 +20,7 @@ from edge_agent.config import StatusSettings as AgentStatusSettings
 from waybill.mqtt.broker_settings import is_this_machine, unusable_files
 from waybill.pulsar.pulsar_client import token_faults, tokens_ending
 
-# The settings file of the canary's agent, made of the canary's own.
+# The settings file of the canary's agent.
 
 _HEARTBEAT_S: Final = 60.0
 _PRUNE_DELAY_S: Final = 0.3

@@ -27,14 +27,14 @@ _WIDTH: Final = None if sys.stdout.isatty() else 140
 app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="A vehicle whose drive and answers are known beforehand, watched at each hop up to the money.",
+    help="Run a canary vehicle with a known route and check every hop, from the broker to the invoice.",
 )
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The settings of the canary, a TOML file.")]
 
 
 @app.command()
 def run(*, config: ConfigOption) -> None:
-    """Drive and watch until SIGTERM.
+    """Run the canary until SIGTERM.
 
     Exit status: 0 stopped by a signal, 1 it cannot go on, 78 for wrong settings.
 
@@ -55,11 +55,9 @@ def run(*, config: ConfigOption) -> None:
 
 @app.command("check-config")
 def check_config(*, config: ConfigOption) -> None:
-    """Say whether the file can be used on this machine, and list the mistakes if not.
+    """Check the settings file, then the files and addresses it refers to. List every mistake.
 
-    Those of the file come first; of the files and places that it names something is said when it has none.
-
-    Exit status: 0 it can, 78 it cannot.
+    Exit status: 0 no mistake, 78 wrong settings.
 
     Example: waybill canary check-config --config canary.toml
     """
@@ -76,15 +74,16 @@ def check_config(*, config: ConfigOption) -> None:
 def status(
     *,
     config: Annotated[
-        list[Path], typer.Option("--config", "-c", help="The settings of the canary; of several: one table of all.")
+        list[Path],
+        typer.Option("--config", "-c", help="The settings of the canary; repeat it for one table of several."),
     ],
-    buckets: Annotated[bool, typer.Option("--buckets", help="The service level of each minute, too.")] = False,
+    buckets: Annotated[bool, typer.Option("--buckets", help="Also show the service level of each minute.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show each hop of the canary that runs with this file: its colour, why, its latencies, counts and service level.
+    """Show each hop of a running canary: colour, reason, latencies, counts and service level.
 
-    Exit status: 0 when each watched hop is green; 1 when one is red; 2 when one canary is named twice; 3 when no hop is
-    red and of one it is not known, or no canary answers; 78 for wrong settings.
+    Exit status: 0 each watched hop is green; 1 a hop is red; 2 a canary is given twice; 3 no hop is red, but one is
+    unknown, or no canary answers; 78 for wrong settings.
 
     Example: waybill canary status --config canary.toml --buckets
     """
@@ -144,24 +143,22 @@ def _print(answers: Mapping[str, CanaryStatus | None], *, buckets: bool) -> None
 def setup(
     *,
     config: ConfigOption,
-    out: Annotated[Path, typer.Option("--out", help="The folder that the files are written to.")],
+    out: Annotated[Path, typer.Option("--out", help="The folder for the files.")],
     since: Annotated[
         datetime | None,
-        typer.Option(
-            "--since", help="From when on the contracts are in force (UTC); without it from the first of this month."
-        ),
+        typer.Option("--since", help="Start of the contracts (UTC). Default: the first of this month."),
     ] = None,
     publish: Annotated[
-        Path | None, typer.Option("--publish", help="Publish them, too, with these settings of the jobs (TOML).")
+        Path | None, typer.Option("--publish", help="Also publish them, with these settings of the jobs (TOML).")
     ] = None,
-    key: Annotated[Path | None, typer.Option("--key", help="Your private key, which signs what is published.")] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Write over files that are there already.")] = False,
+    key: Annotated[Path | None, typer.Option("--key", help="Your private key, for the signature.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Overwrite existing files.")] = False,
 ) -> None:
-    """Write the canary's fence, tariff, seller and account, and say how they are published.
+    """Write the canary's fence, tariff, seller and account, and print how to publish them.
 
-    Nobody else may drive through the fence: whoever does is metered in it. Choose a place where nobody drives.
+    Choose a place without traffic: any other device in the fence is metered there too.
 
-    Exit status: 0 written (and published), 1 they cannot be written or published, 78 for wrong settings.
+    Exit status: 0 written (and published), 1 writing or publishing failed, 78 for wrong settings.
 
     Example: waybill canary setup --config canary.toml --out canary-eu
     """

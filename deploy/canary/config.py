@@ -25,7 +25,7 @@ from waybill.pulsar.pulsar_client import PulsarAccess
 from waybill.record import DEVICE_PATTERN
 from waybill.settings import Settings
 
-# The hops of a canary: where its records, and what follows from them, are looked for.
+# The hops of a canary.
 
 
 class Hop(StrEnum):
@@ -68,8 +68,7 @@ class ProbeItem(NamedTuple):
     t_ms: int
 
 
-# The drive of a probe: along a meridian through a square fence and out again, so that each answer is known
-# beforehand.
+# The route of a probe: a meridian through a square fence, with known results.
 
 QUARTER_MS: Final = 900_000
 POSITION: Final = "position"

@@ -5,7 +5,7 @@ CanaryError
 ├── NotLookedAt          a hop could not be looked at; it is tried again
 ├── StateFileDamaged     the file of the probes that were sent cannot be read
 ├── ReferenceFilesExist  what is to be published would be written over files that are there
-└── CanaryNotRunning     nobody answers at the address of the status
+└── CanaryNotRunning     no answer at the address of the status
 """
 
 from __future__ import annotations

@@ -109,9 +109,9 @@ class RecordsObserver(Observer):
         self._watch.show_records(Hop.TABLE, [one for one in stored if one.item.name in {POSITION, CANARY_RECORD}])
 
 
-# The observer of what the canary used, and of what is owed for it.
+# The observer of usage and charges.
 
-# What the usage of a quarter of an hour must be, by the probes that it covers. Pure.
+# Expected usage of a quarter of an hour, from its probes. Pure.
 
 TOLERANCE_MM: Final = 2
 """Of what a probe drives inside; a quarter is rounded once."""

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from deploy.canary.config import PARENT, Hop, ProbeItem
 
-# One probe, what of it has shown at a hop, and the words for that.
+# One probe, its results at a hop, and their text.
 
 
 class HopColour(StrEnum):

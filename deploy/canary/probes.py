@@ -20,7 +20,7 @@ from waybill.daemon.bounded_file import read_bounded
 from waybill.daemon.durable_file import replace_durably
 from waybill.record import VEHICLE_CANARY, VEHICLE_POSITION
 
-# The sensor of the vehicle: publishes one probe to the vehicle's own broker, in real time, as any other would.
+# The sensor: publishes one probe to the vehicle's broker in real time.
 
 _SILENCE_S: Final = 5.0
 """A broker that takes nothing for so long has cut the probe."""

@@ -11,7 +11,7 @@ from typing import Final
 from deploy.canary.config import CanaryScript, CanarySettings
 from deploy.canary.errors import ReferenceFilesExist
 
-# What the canary account owes, by a formula of the canary's own: so much for each time that it came in. Pure.
+# Expected charges of the canary's account. Pure.
 
 CURRENCY: Final = "EUR"
 EACH: Final = Decimal("1.00")
@@ -41,7 +41,7 @@ def amount_text(minor: int) -> str:
     return f"{sign}{cents // _MINOR}.{cents % _MINOR:02} {CURRENCY}"
 
 
-# What the files beside a canary's settings know of publishing, as those in the folder of a local stack do.
+# Publishing commands for the canary's files.
 
 LOWEST_PRIORITY: Final = -1_000_000
 """A place belongs to the fence with the highest priority: that of a canary takes nothing from another."""

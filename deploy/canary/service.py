@@ -37,7 +37,7 @@ from waybill.daemon.status_server import HttpAnswer, Routes, StatusServer, json_
 from waybill.pulsar.pulsar_client import open_pulsar_client
 from waybill.record import WireError
 
-# The driver: sends a probe at the beginning of each period, and keeps what it sent.
+# The driver: sends and stores one probe per period.
 
 _LATE_MS: Final = 500
 """A period that began so long ago is passed over: its fixes would be published late."""
@@ -94,7 +94,7 @@ class ProbeDriver:
         return number
 
 
-# Observers of Pulsar's topics: batches in the region and at the centre, and alerts.
+# Observers of Pulsar topics: batches in the region and at the centre, and alerts.
 
 _TIMEOUT_S: Final = 10
 _WAIT_MS: Final = 50
@@ -223,7 +223,7 @@ class AlertObserver(Observer):
             self._watch.judge(number, Hop.ALERT, fault)
 
 
-# The canary's vehicle: a real Mosquitto and a real agent, started here, and started again when they end.
+# The canary's vehicle: Mosquitto and an agent, restarted when they end.
 
 _ASK_S: Final = 2.0
 

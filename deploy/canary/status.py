@@ -139,7 +139,7 @@ def read_canary_status(settings: CanarySettings) -> CanaryStatus:
     """What the canary says that runs on this machine with these settings. Raises CanaryNotRunning."""
     host, port, device = settings.status.host, settings.status.port, f"{settings.tenant}/{settings.device}"
     if not port:
-        raise CanaryNotRunning(f"the canary {device} says nothing of itself: its status.port is 0; give it a port")
+        raise CanaryNotRunning(f"the canary {device} has no status: its status.port is 0; set a port")
     try:
         answer = CanaryStatus.model_validate(fetch_status(host, port, "status", timeout_s=_TIMEOUT_S), strict=False)
     except (StatusUnavailable, ValidationError) as error:
@@ -150,7 +150,7 @@ def read_canary_status(settings: CanarySettings) -> CanaryStatus:
     if (answer.region, answer.device) != (settings.region, device):
         raise CanaryNotRunning(
             f"at {host}:{port} answers the canary {answer.device} of region {answer.region}, not {device} of "
-            f"{settings.region}: give each canary of this machine a status.port of its own"
+            f"{settings.region}: give each canary of this machine its own status.port"
         )
     return answer
 

@@ -24,7 +24,7 @@ from geo.spatial import DayEvent, identified
 from waybill.daemon.backoff import Backoff
 from waybill.record import Canary, Position, decode
 
-# Records of probes as they show somewhere: which probe and item each is, and under which record id. Pure.
+# Records of probes: their probe, item and record id. Pure.
 
 _PROBES: Final = 1_000
 """So many probes are remembered."""
@@ -113,7 +113,7 @@ def _places(script: CanaryScript, number: int) -> dict[int, tuple[float, float]]
     return {begins_ms + fix.after_ms: (fix.latitude, fix.longitude) for fix in script.fixes(number)}
 
 
-# Events of probes as they show: in the region's alerts, and in the centre's table. Pure.
+# Events of probes in alerts and in the centre's table. Pure.
 
 TOLERANCE_MS: Final = 5
 """The moment of a crossing is interpolated, and rounded to a millisecond."""
@@ -160,7 +160,7 @@ class EventBook:
         return item, ""
 
 
-# What a canary counts, for Prometheus. `docs/canaries.md` lists every metric.
+# Prometheus metrics; `docs/canaries.md` lists them.
 
 _LATENCY_S: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300)
 _VALUE_OF: Final = {HopColour.GREEN: 1.0, HopColour.RED: 0.0}
@@ -407,7 +407,7 @@ class CanaryWatch:
         return {hop: f"no answer for {for_s:.0f} s" for hop, for_s in silent.items()} | self._blind
 
 
-# An observer looks at one or more hops again and again, in a thread of its own that nothing else waits for.
+# Observers: each reads its hops in its own thread.
 
 _FIRST_S: Final = 0.5
 _MAX_S: Final = 10.0

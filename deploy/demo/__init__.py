@@ -1,1 +1,1 @@
-"""The demo: vehicles, faults, and a bill that is held against an independent truth, on real servers."""
+"""The demo on real servers: vehicles, faults, and a bill that is compared with an independent truth."""

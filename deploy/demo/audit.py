@@ -50,7 +50,7 @@ from simulator.truth import (
     made_signal,
 )
 
-# The clerk's part of the demo: close, decide, issue, and adjust, by the functions behind `waybill bill`.
+# The clerk's part of the demo: close, decide, issue, adjust.
 
 CLERK = "the demo"
 _WITHIN = timedelta(days=1)
@@ -128,7 +128,7 @@ def _clerk() -> Clerk:
     return Clerk(by=CLERK, now=datetime.now(UTC), attempt=token_hex(8))
 
 
-# What an auditor asks for at the end of the demo: do all stations agree, and does a line come apart into records.
+# The audit at the end of the demo.
 
 _HOURS_SHOWN = 6
 
@@ -184,7 +184,7 @@ def prove(billing: DemoBilling, number: str) -> DemoProof:
     return DemoProof(payers, reconciled, explain_line(register, number, entry["line"], device))
 
 
-# Holds each invoice and note, as it is shown, against what the truth would have issued by what was known then.
+# Comparison of each invoice and note with the truth.
 
 
 @dataclass(frozen=True, slots=True)

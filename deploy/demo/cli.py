@@ -38,7 +38,7 @@ from waybill.daemon.logs import LogSettings, start_logging
 from waybill.daemon.signals import raise_on_signals
 from waybill.identity.errors import IdentityError
 
-# The line that says what the demo waits for: its timer goes on as long as it does, whatever is counted.
+# The progress line of the demo.
 
 
 class _StepTime(ProgressColumn):
@@ -80,7 +80,7 @@ class ProgressLine:
         return self._progress.add_task(what, total=None)
 
 
-# The demo's findings as tables for people.
+# The demo's results as tables.
 
 _NUMBERS = ("made", "stored", "forwarded", "ingested", "lost", "unexpected")
 
@@ -280,13 +280,11 @@ errors = Console(stderr=True, highlight=False)
 def demo(
     *,
     replay: Annotated[Path | None, typer.Option(help="A recorded track (CSV) instead of the seeded fleet.")] = None,
-    vehicles: Annotated[int, typer.Option(help="How many vehicles drive.")] = 20,
+    vehicles: Annotated[int, typer.Option(help="Number of vehicles.")] = 20,
     seed: Annotated[int, typer.Option(help="The seed of the fleet.")] = 7,
-    drive_s: Annotated[float, typer.Option(help="How long the drive takes, in seconds.")] = 45.0,
-    timeout_s: Annotated[
-        float, typer.Option(help="How long something may stand still before the demo is given up, in seconds.")
-    ] = 300.0,
-    folder: Annotated[Path, typer.Option(help="Where the servers and tables live; emptied first.")] = Path("var/demo"),
+    drive_s: Annotated[float, typer.Option(help="Duration of the drive in seconds.")] = 45.0,
+    timeout_s: Annotated[float, typer.Option(help="Seconds without progress before the demo fails.")] = 300.0,
+    folder: Annotated[Path, typer.Option(help="Folder of the servers and tables; emptied first.")] = Path("var/demo"),
     lake: Annotated[
         LakePlace, typer.Option(help="`s3`: the tables are on an S3 server of the stack.")
     ] = LakePlace.FOLDER,
@@ -294,13 +292,14 @@ def demo(
         bool, typer.Option("--spark-cluster", help="Run the jobs on a Spark cluster of a master and two workers.")
     ] = False,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Servers that are open to everybody on this machine, in plain text.")
+        bool,
+        typer.Option("--insecure", help="Servers without TLS and authentication, open to everybody on this machine."),
     ] = False,
     as_json_text: Annotated[bool, typer.Option("--json", help="The findings as one JSON object.")] = False,
 ) -> None:
-    """From vehicles to checked invoices and a credit note on real servers, with a cut uplink and a killed agent.
+    """Run Waybill from vehicles to checked invoices on real servers, with a cut uplink and a killed agent.
 
-    Exit status: 0 all equal to the truth, 1 something differs, 2 it could not be run.
+    Exit status: 0 all equals the truth, 1 something differs, 2 could not run.
 
     Example: waybill demo --vehicles 5 --drive-s 20
     """

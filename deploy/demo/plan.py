@@ -23,7 +23,7 @@ from simulator.drive import Track
 from simulator.scenario import GpsNoise, ScenarioVehicle
 from waybill.settings import Settings, load
 
-# What can stop the demo, beside a server of the stack.
+# Errors.
 
 
 class DemoError(Exception):

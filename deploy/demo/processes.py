@@ -42,7 +42,7 @@ from waybill.identity.registry import Claim, DeviceChange, DeviceState, expect, 
 from waybill.identity.registry_session import RegistrySession, exactly
 from waybill.settings import load
 
-# The settings of what runs in the demo, where whoever looks in finds those of a local stack.
+# Settings of the demo's processes, in the folders of a local stack.
 
 
 def show_settings(folder: Path, name: str, config: Path) -> None:
@@ -52,7 +52,7 @@ def show_settings(folder: Path, name: str, config: Path) -> None:
     replace_durably(folder / name, text.encode(), mode=0o600)
 
 
-# Who may take part in the demo: its vehicles are enrolled by one-time tokens, and one is locked out at the end.
+# Enrolment of the demo's vehicles by one-time tokens; one is revoked at the end.
 
 _CONFIRM_S, _END_S, _TRY_S = 30.0, 30.0, 5.0
 _OPERATOR = "the-demo"

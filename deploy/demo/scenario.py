@@ -74,7 +74,7 @@ from simulator import (
 )
 from simulator.truth import Made, Truth
 
-# How long something may stand still: what makes progress is not ended, however slow the machine is.
+# Limits without progress: slow machines do not fail.
 
 
 class Standstill:
@@ -92,7 +92,7 @@ class Standstill:
         return self._clock() - self._since_s > self._timeout_s
 
 
-# The drive and its faults: a region's uplink is cut, an agent is killed, and one vehicle loses its own link.
+# The drive and its faults: a cut uplink, a killed agent, and a vehicle without a link.
 
 Say = Callable[[str], None]
 _DELIVERED_S = 30.0

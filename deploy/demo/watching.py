@@ -31,7 +31,7 @@ from simulator import VehicleMessage
 from waybill.pulsar.pulsar_client import open_pulsar_client
 from waybill.settings import load
 
-# Alerts of the demo as they happen: read at the centre while the vehicles drive, and held against their verdicts.
+# Alerts of the demo, compared with their verdicts.
 
 REPLAYED_AGE_S: Final = 3_000_000_000
 """The scenario drives on a fixed day, however long ago that is."""
@@ -199,8 +199,7 @@ def _median_and_p99(values: list[int]) -> tuple[int, int]:
     return ordered[len(ordered) // 2], ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
 
 
-# The canary of the demo: a vehicle beside the fleet, whose answers are known beforehand, and what it says of each
-# hop.
+# The canary of the demo.
 
 _SCRIPT: Final = {"fence_m": 100, "speed_mps": 40, "period_s": 10}
 _LIMITS: Final = {"region": 30, "centre": 30, "alert": 30, "table": 90}

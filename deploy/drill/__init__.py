@@ -1,1 +1,1 @@
-"""Failover drills: a cluster or a link is lost on purpose, under load, and every record is counted."""
+"""Failover drills: stop a cluster or cut a link under load, and count every record."""

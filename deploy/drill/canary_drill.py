@@ -29,7 +29,7 @@ from deploy.local.stack import DEFAULT_TOPOLOGY
 from deploy.local.stack_settings import CANARY_TENANT, StackCanary, alert_process, canary_settings
 from waybill.settings import load
 
-# A region, a centre and a canary on the local stack, each part as an operator runs it and as it can be killed.
+# A region, a centre and a canary whose parts can be killed.
 
 REGION: Final = "eu"
 _POLL_S: Final = 0.5

@@ -50,7 +50,7 @@ from waybill.daemon.logs import LogSettings, start_logging
 from waybill.daemon.signals import raise_on_signals
 from waybill.settings import SettingsError
 
-# The figures of a drill as a table for people and as JSON for programs.
+# The results of a drill as a table and as JSON.
 
 _TITLES = {
     Drill.HQ_LOSS: "hq-loss: the centre is killed, the ingest goes on at its standby",
@@ -146,7 +146,7 @@ def _verdict(holds: bool | None) -> Text:
     return Text("yes", style="green") if holds else Text("NO", style="bold red")
 
 
-# Many losses of the centre: micro-batch length × snapshot period × moment of the kill, with a failback after each.
+# Losses of the centre by micro-batch length × snapshot period × moment of the kill, each with a failback.
 
 TRIGGERS_S = (0.5, 1.0, 3.0)
 SNAPSHOTS_S = (0.5, 1.0, 3.0)
@@ -293,15 +293,15 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     add_completion=False,
-    help="Lose a cluster or a link on purpose, and count.",
+    help="Stop a cluster or cut a link on purpose and count every record.",
 )
 
-Folder = Annotated[Path, typer.Option(help="Where the servers and tables live; emptied first.")]
-Rate = Annotated[float, typer.Option("--records-per-s", help="What each region's devices send.")]
+Folder = Annotated[Path, typer.Option(help="Folder of the servers and tables; emptied first.")]
+Rate = Annotated[float, typer.Option("--records-per-s", help="Records per second of each region's devices.")]
 Trigger = Annotated[float, typer.Option("--trigger-s", help="Length of a micro-batch of the ingest.")]
 Snapshot = Annotated[float, typer.Option("--snapshot-period-s", help="Time between two snapshots of the cursors.")]
-When = Annotated[Moment, typer.Option("--moment", help="When the cluster is killed, seen from a micro-batch.")]
-AsJson = Annotated[bool, typer.Option("--json", help="The figures as JSON instead of a table.")]
+When = Annotated[Moment, typer.Option("--moment", help="When the cluster is killed, relative to a micro-batch.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Place = Annotated[LakePlace, typer.Option("--lake", help="`s3`: the tables are on an S3 server of the stack.")]
 FOLDER = Path("var/drill")
 
@@ -314,26 +314,26 @@ class _Command(NamedTuple):
     drills: Sequence[Drill]
 
 
-_EXIT_STATUS = "Exit status: 0 all figures hold, 1 one does not, 2 it could not be run."
+_EXIT_STATUS = "Exit status: 0 passed, 1 failed, 2 could not run."
 _COMMANDS = (
     _Command(
         "hq-loss",
-        "Kill the centre while the ingest reads it; the ingest goes on at the standby.",
+        "Kill the centre during the ingest, which continues at the standby.",
         [Drill.HQ_LOSS],
     ),
     _Command(
         "region-loss",
-        "Kill a region's cluster; its devices go to the next region. At the end it comes back with its disks.",
+        "Kill a region's cluster: its devices move to the next region. At the end the cluster returns with its disks.",
         [Drill.REGION_LOSS],
     ),
     _Command(
         "link-cut",
-        "Cut the link between a region and the centre for a while, and heal it.",
+        "Cut the link between a region and the centre, and restore it later.",
         [Drill.LINK_CUT],
     ),
     _Command(
         "failback",
-        "Kill the centre, start it again, and order the ingest back to it: both drills, one after the other.",
+        "Kill the centre, start it again, and move the ingest back to it.",
         [Drill.HQ_LOSS, Drill.FAILBACK],
     ),
 )
@@ -389,9 +389,9 @@ def run_sweep(
     lake: Place = LakePlace.FOLDER,
     json_only: AsJson = False,
 ) -> None:
-    """Lose the centre and take it back for every combination: 36 runs, about an hour on two cores.
+    """Run the drill failback for every combination: 36 runs, about an hour on two cores.
 
-    Every run is also kept as a line of runs.jsonl in the folder.
+    Each run adds a line to runs.jsonl in the folder.
 
     Example: waybill drill sweep --trigger-s 1 --snapshot-period-s 1 --moment planned
     """
@@ -413,15 +413,15 @@ def run_sweep(
 def run_canary_drill(
     *,
     folder: Folder = FOLDER,
-    fault: Annotated[list[CanaryFault] | None, typer.Option(help="What is broken; may be repeated.")] = None,
+    fault: Annotated[list[CanaryFault] | None, typer.Option(help="The fault; may be repeated.")] = None,
     hop: Annotated[
-        list[Hop] | None, typer.Option(help="Which hops are watched; may be repeated. Only the jobs they need run.")
+        list[Hop] | None, typer.Option(help="The watched hops; may be repeated. Only the jobs they need run.")
     ] = None,
     json_only: AsJson = False,
 ) -> None:
-    """Break one part after the other, and see a canary find each fault at its own hop, and its repair.
+    """Break one part after another and check that a canary finds each fault and its repair at the right hop.
 
-    Exit status: 0 each was red within 60 s at its own hop alone, and green again; 1 one was not; 2 it could not be run.
+    Exit status: 0 each fault turned only its own hop red within 60 s, and green again; 1 one did not; 2 could not run.
 
     Example: waybill drill canary --fault cut-link --fault tariff
     """

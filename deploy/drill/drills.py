@@ -42,7 +42,7 @@ from deploy.drill.findings import (
 from waybill.pulsar.pulsar_client import PulsarAccess, open_pulsar_client
 from waybill.record import Batch, IntervalSet, Record, encode, new_epoch
 
-# What came into the central table, and when: read from the table's own log, not asked of the ingest.
+# Arrivals in the central table, from its log.
 
 _RECORD_ID = ["tenant", "device", "epoch", "seq"]
 
@@ -116,7 +116,7 @@ def _committed_s(actions: list[dict[str, Any]]) -> float:
     return max(float(action["commitInfo"]["timestamp"]) for action in actions if "commitInfo" in action) / 1000
 
 
-# The devices of one region as the drill simulates them: a steady stream of batches, and what was acknowledged.
+# Simulated devices of one region: a steady stream of batches and their acknowledgements.
 
 TENANT = "fleet"
 # devices send evenly, not in a burst a second
@@ -300,7 +300,7 @@ def _close_quietly(client: Any) -> None:
         client.close()
 
 
-# One drill's own devices and clocks, from the first record to the account.
+# One drill: its devices, clocks and account.
 
 # what has arrived at a cluster is with its followers by then
 _ON_THE_WAY_S = 2.0

@@ -38,14 +38,14 @@ from waybill.pulsar.pulsar_client import open_pulsar_client
 from waybill.record import Position
 from waybill.settings import Settings, load
 
-# What can stop a drill, beside a server of the stack.
+# Errors.
 
 
 class DrillError(Exception):
     """The drill cannot go on; the message says what it waited for, and shows the last lines of what failed."""
 
 
-# What a drill is run with.
+# Settings of a drill.
 
 
 class Drill(StrEnum):
@@ -92,7 +92,7 @@ class DrillSettings(Settings):
     heap_mb: int = Field(320, ge=192, description="heap of each of the four clusters")
 
 
-# The way of the devices of a drill: round a small circle, through half of a fence and over a gate each time. Pure.
+# The route of the drill's devices: a circle through a fence and over a gate. Pure.
 
 _LATITUDE: Final = 53.44
 _LONGITUDE: Final = -2.93
@@ -144,7 +144,7 @@ def position_at(time_us: int, phase: float) -> Position:
     )
 
 
-# The ingest as an operator runs it: the real command, clusters in order, started again if it ends.
+# The ingest command, restarted if it ends.
 
 _LOOK_S = 0.1
 # a job that cannot run at all ends the drill, and not the other way round
@@ -250,7 +250,7 @@ def _cluster(stack: LocalStack, name: str) -> list[str]:
     ]
 
 
-# Alerts in a drill: a process in each region, the verdicts' job at the centre, and their audit at the end.
+# Alerts of a drill: a process per region, the verdicts job, and their audit.
 
 Say = Callable[[str], None]
 _TENANT: Final = "fleet"

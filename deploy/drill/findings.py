@@ -24,7 +24,7 @@ from geo.spatial.event_ids import Revision, in_force
 from waybill.pulsar.pulsar_client import PulsarAccess, open_pulsar_client
 from waybill.record import IntervalSet, WireError, read_header
 
-# Which records somebody has: a set of sequence numbers for each buffer. Pure.
+# Sets of records by buffer. Pure.
 
 RecordIds = Mapping[DeviceStream, IntervalSet]
 _NONE = IntervalSet()
@@ -69,7 +69,7 @@ def count(seqs: RecordIds) -> int:
     return sum(one.count for one in seqs.values())
 
 
-# What became of the alerts of a drill: each id that a region announced has exactly one verdict. Pure.
+# Audit of alerts: each announced id has exactly one verdict. Pure.
 
 
 class VerdictRow(NamedTuple):
@@ -136,7 +136,7 @@ def audit_alerts(
     )
 
 
-# Watches what one cluster holds, and since when: readers that leave no trace on the broker.
+# Readers of one cluster that leave no trace on the broker.
 
 _OPERATION_S = 15
 # after a loss topics are found again by the client's own retries

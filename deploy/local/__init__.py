@@ -1,4 +1,4 @@
-"""The local stack: real servers on loopback, started, watched and stopped by this process."""
+"""The local stack: real servers on loopback, started, supervised and stopped by one process."""
 
 from deploy.local.credentials import LocalAuthority, StackOperator, stack_access, stack_operator
 from deploy.local.errors import (

@@ -39,7 +39,7 @@ from geo.replication import ReplicationError, Topology
 from waybill.daemon.signals import raise_on_signals
 from waybill.settings import SettingsError, load
 
-# A stack that outlives the command that started it, and the command that ends it.
+# `waybill up --detach` and `waybill down`.
 
 DETACHED_LOG = "up.log"
 _POLL_S = 0.2
@@ -133,14 +133,12 @@ def _state(folder: Path) -> StackState | None:
         return None
 
 
-# How a stack looks on a terminal.
+# The stack as Rich tables.
 
 _STYLES = {"healthy": "green", "starting": "yellow", "unknown": "yellow", "stopped": "dim"}
 _MB = 1024 * 1024
 
-INSECURE = (
-    "INSECURE: plain text, and nobody is asked who they are; everybody on this machine reads and writes all of it"
-)
+INSECURE = "INSECURE: no TLS and no authentication; everybody on this machine can read and write"
 """What is said of a stack that was started with `--insecure`, wherever it is shown."""
 
 
@@ -262,18 +260,20 @@ def up(
     topology: Annotated[
         Path, typer.Option(help="Clusters, regions and namespaces.", show_default="the stack's own")
     ] = DEFAULT_TOPOLOGY,
-    detach: Annotated[bool, typer.Option("--detach", help="Return when all is ready, and leave it running.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return when all servers are ready, and leave them running.")
+    ] = False,
     fresh: Annotated[
         bool,
-        typer.Option("--fresh", help="First delete everything in the folder, which must be one that waybill made."),
+        typer.Option("--fresh", help="First delete the folder's contents; only a folder created by waybill."),
     ] = False,
     *,
-    lake: Annotated[LakePlace, typer.Option(help="`s3` starts an S3 server too, with a bucket.")] = LakePlace.FOLDER,
+    lake: Annotated[LakePlace, typer.Option(help="`s3` also starts an S3 server with a bucket.")] = LakePlace.FOLDER,
     spark_cluster: Annotated[
         bool, typer.Option("--spark-cluster", help="Also a Spark cluster: a master and two workers.")
     ] = False,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Open to everybody on this machine, in plain text.")
+        bool, typer.Option("--insecure", help="No TLS and no authentication: open to everybody on this machine.")
     ] = False,
 ) -> None:
     """Start the local stack: Pulsar clusters, regional MQTT brokers, and the links between them.
@@ -303,9 +303,9 @@ def status(
     folder: Folder = DEFAULT_FOLDER,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Ask every server now; show them with addresses, memory and links.
+    """Show every server with health, addresses and memory, and the links.
 
-    Exit status: 0 ready and all healthy, 1 something is not, or nobody knows, 3 not running.
+    Exit status: 0 ready and all healthy, 1 a server is unhealthy or unknown, 3 not running.
 
     Example: waybill status --json
     """
@@ -345,7 +345,7 @@ def link(
     name: Annotated[str, typer.Argument(help='Such as "eu" (vehicles to the broker) or "eu->hq" (replication).')],
     action: LinkAction,
     folder: Folder = DEFAULT_FOLDER,
-    silent: Annotated[bool, typer.Option("--silent", help="cut: keep connections, move no byte.")] = False,
+    silent: Annotated[bool, typer.Option("--silent", help="cut: keep connections open, but move no data.")] = False,
     seconds: Annotated[float, typer.Option(help="delay: added each way.", min=0, max=10)] = 0.0,
 ) -> None:
     """Cut, heal or slow a link of the running stack.

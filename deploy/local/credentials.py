@@ -36,7 +36,7 @@ from waybill.identity.tokens import TokenIssuer
 from waybill.pulsar.pulsar_client import PulsarAccess
 from waybill.settings import load
 
-# The stack's own authorities: a root for this folder alone, and certificates of whoever takes part in the stack.
+# Certificate authorities of the stack.
 
 _AUTHORITY_LIFE, _LIFE = timedelta(days=3650), timedelta(days=365)
 _LOOPBACK = ("localhost", "127.0.0.1")
@@ -107,7 +107,7 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-# The server from which the clusters get the keys that they check tokens with.
+# The server of the public token keys.
 
 
 class TokenKeyServer(Server):
@@ -141,7 +141,7 @@ class TokenKeyServer(Server):
         return HttpHealth(urls=(f"{self.url}/keys.json",), tls_ca=self._tls.ca)
 
 
-# The operator of a local stack: a key in its folder, by which what is published and pushed on it is signed.
+# The operator's signing key of the stack.
 
 NAME = "operator"
 _EVERY = ("*",)
@@ -281,7 +281,7 @@ class StackCredentials:
         replace_durably(self._folder / ACCESS_FILE, ("\n".join(lines) + "\n").encode(), mode=0o600)
 
 
-# What guards one region of a stack: the files of its brokers, its enrolment broker, and its access daemon.
+# Files of a region's brokers, enrolment broker and access daemon.
 
 
 class RegionAccess:

@@ -42,7 +42,7 @@ class DiskFull(LocalStackError):
     def __init__(self, folder: Path, free_mb: int, needed_mb: int, total_mb: int) -> None:
         self.folder, self.free_mb, self.needed_mb = folder, free_mb, needed_mb
         super().__init__(
-            f"{folder}: its disk has {free_mb:,} MB free of {total_mb:,}, and Pulsar takes nothing with {needed_mb:,}"
+            f"{folder}: its disk has {free_mb:,} MB free of {total_mb:,}, and Pulsar stops writing with {needed_mb:,}"
             " MB or less (one part in a hundred, or 100 MB): make room, or choose another folder with --folder"
         )
 

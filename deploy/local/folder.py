@@ -25,7 +25,7 @@ from deploy.local.errors import FolderDamaged, FolderNotOurs, StackInUse
 from waybill.daemon.durable_file import sync_folder
 from waybill.settings import Settings
 
-# A process as Linux's /proc shows it: its id with the moment of its start, its children, its memory.
+# Processes from Linux's /proc: id, start time, children, memory.
 
 _CPU_TICKS = slice(11, 15)  # fields 14 to 17: its own, and of the children that it has waited for
 _START_TICKS = 19  # field 22 of /proc/PID/stat, counted from the first one behind the command's name
@@ -203,7 +203,7 @@ def holder(folder: Path) -> ProcessIdentity | None:
             # Between taking the lock and writing its name into it, the owner needs a moment.
             if time.monotonic() > deadline:
                 raise FolderDamaged(
-                    folder / _MARK, "does not say which process holds it", f"find it with `fuser {folder / _MARK}`"
+                    folder / _MARK, "does not name its process", f"find it with `fuser {folder / _MARK}`"
                 ) from None
             time.sleep(_POLL_S)
         finally:

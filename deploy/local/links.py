@@ -19,7 +19,7 @@ from deploy.local.server import Health, MqttHealth, Server
 from waybill.daemon.durable_file import replace_durably
 from waybill.settings import Settings, one_line
 
-# A TCP proxy whose links can be cut, healed and slowed: what the process behind `CuttableLinks` does.
+# A TCP proxy whose links can be cut, healed and slowed.
 
 _HOST = "127.0.0.1"
 _CHUNK_BYTES = 64 * 1024
@@ -217,7 +217,7 @@ async def serve(config: ProxyConfig) -> None:
         group.create_task(control.serve_forever())
 
 
-# Links that can be cut, healed and slowed, by whoever knows the port of their control.
+# The control client of `CuttableLinks`.
 
 
 class CuttableLink:

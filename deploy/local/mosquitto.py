@@ -170,7 +170,7 @@ def _rules_version(file: Path) -> int:
     return rules_version(file.read_text()) if file.exists() else 0
 
 
-# A region's enrolment broker: a second, small Mosquitto, which nobody but who has no certificate yet may reach.
+# The enrolment broker of a region: a second Mosquitto for devices without a certificate.
 
 
 class EnrolmentBrokerFiles(Settings):

@@ -18,7 +18,7 @@ from waybill.identity.broker_conf import ServerFiles, pulsar_security
 from waybill.pulsar.pulsar_client import PulsarAccess
 from waybill.settings import Settings
 
-# How a Pulsar server's JVM is started: small, and quick by a shared archive of loaded classes.
+# JVM options of Pulsar servers: small, with a shared archive of classes.
 
 PULSAR_VERSION = "4.0.8"
 

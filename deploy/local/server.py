@@ -26,7 +26,7 @@ from deploy.local.folder import ProcessIdentity, cpu_seconds, proportional_bytes
 from waybill.daemon.tls import TlsSettings, tls_context
 from waybill.settings import Settings
 
-# Questions whether a server does its work now, as data: who finds them in the state of a stack can ask them too.
+# Health checks of servers, as data.
 
 ASK_S = 6.0
 """How long servers that are asked side by side may take in all; a little more than one question may."""
@@ -128,7 +128,7 @@ def _client(tls_ca: Path | None = None) -> httpx.Client:
     return httpx.Client(timeout=_HTTP_S, limits=httpx.Limits(max_keepalive_connections=0), verify=verify)
 
 
-# Start a process that cannot outlive this one.
+# Child processes that end with this process.
 
 # The kernel ties a child to the *thread* that forked it. All children are forked by this one thread, which lives as
 # long as the process, so callers may use short-lived threads of their own.
@@ -435,7 +435,7 @@ def wait_all(
             time.sleep(_POLL_S)
 
 
-# A daemon of our own (edge-agent, fleet-gateway, cloud-jobs, fleet-simulator) under the same supervision.
+# Waybill's own daemons under the same supervision.
 
 
 class DaemonProcess(Server):

@@ -41,7 +41,7 @@ from waybill.identity.operator_settings import OPERATOR_SETTINGS
 from waybill.pulsar.pulsar_client import PulsarAccess
 from waybill.settings import Settings, load
 
-# Whether the disk of a stack has room: looked at first, because bookies that find none only say so in a log.
+# Free disk space: bookies without space only log it.
 
 _FULL_SHARE = 0.99
 """From here on a bookie takes nothing any more: `diskUsageThreshold` in Pulsar's standalone.conf."""

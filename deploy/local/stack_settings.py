@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from deploy.local.stack import LocalStack
 
 
-# The settings of a canary on a local stack, as `waybill canary` reads them.
+# Settings of a canary on a local stack.
 
 CANARY_TENANT: Final = "canary"
 """The tenant that is reserved for canaries, as the stack's topology names it."""
@@ -377,7 +377,7 @@ def _write(file: Path, text: str) -> None:
     replace_durably(file, text.encode(), mode=0o600)
 
 
-# An alert process of a region of the local stack: its settings, and the process itself, not started.
+# Settings and process of a region's alert process.
 
 
 def alert_settings(stack: LocalStack, region: str, number: int = 1, *, max_age_s: float | None = None) -> Path:

@@ -17,7 +17,7 @@ from edge_agent.store.rebuild import CORRUPT
 from edge_agent.uplink.protocol import OutgoingBatch
 from waybill.record import Batch, Header, IntervalSet, TooLarge, WireError, decode, encode, read_header, with_statement
 
-# What the batches that are sent state of the head, and when a heartbeat states it alone. Pure: handed the time.
+# Statements of the head, in batches or as heartbeats. Pure: handed the time.
 
 
 class Statements:
@@ -96,7 +96,7 @@ def _has_declared_end(header: Header) -> bool:
     return any(one.last == header.head and one.reason in {CORRUPT, RESTORED} for one in header.tombstones)
 
 
-# What waits to be sent: live data in memory, the backlog on disk, and whose turn it is.
+# The send queue: live data in memory, backlog on disk.
 
 QUEUE_BYTES = 1 << 20
 QUEUE_BATCHES = 512

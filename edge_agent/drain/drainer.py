@@ -36,7 +36,7 @@ from edge_agent.uplink.protocol import (
 from waybill.daemon.durable_file import replace_durably
 from waybill.record import Ack, IntervalSet, RefusalReason
 
-# Control messages that could not be handled: kept with their bytes, in a bounded folder beside the buffer.
+# Unhandled control messages, stored in a bounded folder.
 
 log = structlog.get_logger("edge_agent")
 
@@ -72,7 +72,7 @@ class ControlDeadLetters:
         return [self._folder / f"{number:04}.letter" for number in range(1, MAX_LETTERS + 1)]
 
 
-# What other threads hand to the drain's thread.
+# Messages of other threads to the drain's thread.
 
 MAX_NEW_BATCHES = 256
 """Committed batches that may wait for the drain; beyond it they are found on disk."""

@@ -12,7 +12,7 @@ from edge_agent.config import MAX_CLASSES, AgentSettings, ClassSettings, LinkSet
 from edge_agent.store.database import BufferCounters
 from waybill.daemon.backoff import TokenBucket
 
-# Bytes by the UTC day and month: on the wire, and written to flash.
+# Bytes per UTC day and month: on the wire and written to flash.
 
 _DAY, _BYTES = "flash_day", "flash_bytes_today"
 

@@ -15,7 +15,7 @@ from edge_agent.uplink.protocol import Uplink
 from waybill.daemon.backoff import Backoff
 from waybill.mqtt.mqtt_client import Takeovers
 
-# Looking at another region without leaving this one.
+# Probing another region without leaving the current one.
 
 log = structlog.get_logger("edge_agent.drain")
 

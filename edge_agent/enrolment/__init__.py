@@ -1,1 +1,1 @@
-"""How the device gets its operational certificate, shows it, and renews it. Intake does not wait for any of it."""
+"""Enrolment, use and renewal of the device's certificate. The intake never waits for it."""

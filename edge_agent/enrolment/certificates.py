@@ -28,7 +28,7 @@ from edge_agent.errors import NoCertificate
 from waybill.daemon.durable_file import replace_durably, sync_folder
 from waybill.settings import open_file
 
-# What is said of the certificates that the uplinks show: in status, metrics and health.
+# Certificates of the uplinks, for status, metrics and health.
 
 ENDS_SOON_SHARE = 0.1
 """Of its life that is left: by then it should have been renewed long ago."""
@@ -78,7 +78,7 @@ def _shown(settings: AgentSettings) -> Iterator[HeldCertificate | None]:
             yield folder.newest()
 
 
-# Which certificate a connection to a region shows: the newest; the one before until the newest has worked.
+# The certificate of a connection: the newest, or the former one until the newest has worked.
 
 log = structlog.get_logger("edge_agent.enrolment")
 
@@ -140,10 +140,10 @@ class UplinkCertificates:
         try:
             self._folder.give_up_next()
         except OSError as error:
-            self.problem = f"the new certificate {serial} cannot be given up: {error}"
+            self.problem = f"the new certificate {serial} cannot be discarded: {error}"
             return
-        self.problem += " and is given up; another is asked for"
-        log.error("a new certificate is given up", serial=serial, refusals=self._refusals)
+        self.problem += " and is discarded; the agent requests another one"
+        log.error("a new certificate is discarded", serial=serial, refusals=self._refusals)
         self._refusals = 0
 
     def _promote(self, path: Path) -> None:
@@ -156,7 +156,7 @@ class UplinkCertificates:
             log.info("the new certificate is in use")
 
 
-# From when to when a certificate is valid, read from PEM without a library for certificates.
+# Validity of a PEM certificate, without a certificate library.
 
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----([A-Za-z0-9+/=\s]{1,65536})-----END CERTIFICATE-----")
 _INTEGER, _SEQUENCE, _UTC_TIME, _GENERALIZED_TIME, _VERSION = 0x02, 0x30, 0x17, 0x18, 0xA0

@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from waybill.identity.authority import KeyPair
 
 
-# `edge-agent enrol`: one attempt, for whoever sets a device up and wants to see that it works.
+# `edge-agent enrol`: one attempt.
 
 
 def enrol_once(settings: AgentSettings) -> str:
     """What there is to say. Raises EnrolmentFailed, and OSError where the certificate cannot be kept."""
     folder = certificate_folder(settings)
     if settings.enrolment is None or folder is None:
-        raise EnrolmentFailed("the settings have no [enrolment]: this device is given its certificate by hand")
+        raise EnrolmentFailed("the settings have no [enrolment]: install this device's certificate by hand")
     if (held := folder.newest()) is not None and time.time() < held.validity.not_after_s:
         return f"{settings.device.tenant}/{settings.device.id} has a certificate: {_described(held)}"
     if is_running(settings):
@@ -68,7 +68,7 @@ def _described(held: HeldCertificate) -> str:
     return f"serial {held.validity.serial:x}, valid until {ends:%Y-%m-%d %H:%M} UTC"
 
 
-# Asking for a certificate, and what is done with the answer. The library for certificates is loaded here alone.
+# Certificate requests and answers; only this code loads the certificate library.
 
 NONCE_BYTES = 16
 
@@ -126,14 +126,14 @@ class CertificateRequests:
         if named != self._name:
             raise EnrolmentFailed(f"the certificate is for {named!r:.80}, and this is {self._name}")
         if key is None or certificate.public_key() != key.public:
-            raise EnrolmentFailed("the certificate is for another key than the one that was asked for")
+            raise EnrolmentFailed("the certificate is for another key than the requested one")
         try:
             trusted = read_certificates(read_file(self._ca))
         except IdentityError as error:
             raise EnrolmentFailed(f"{self._ca}: {error}") from error
         # Whoever gets between may answer: with a certificate that no broker takes it would never ask again.
         if not is_chain_to([certificate, *issuers], trusted):
-            raise EnrolmentFailed(f"the certificate is of no authority in {self._ca}")
+            raise EnrolmentFailed(f"the certificate was not signed by an authority in {self._ca}")
         self._folder.keep_next(key.private_pem(), answer.chain_pem)
         held = self._folder.next()
         if held is None:
@@ -150,7 +150,7 @@ class CertificateRequests:
             return None  # a damaged key is as good as none: nobody has a certificate for it
 
 
-# One conversation with a region's enrolment broker: a claim is shown, a request sent, and its answer waited for.
+# One session with a region's enrolment broker.
 
 PACKET_BYTES = MAX_ENROLMENT_BYTES + 512
 POLL_S = 1.0
@@ -194,7 +194,7 @@ def exchange(
             session.poll(min(POLL_S, remaining_s))
             for _, reason in session.take_publish_results():
                 if reason.is_failure:
-                    raise EnrolmentFailed(f"{settings.host}:{settings.port}: the broker takes no request: {reason}")
+                    raise EnrolmentFailed(f"{settings.host}:{settings.port}: the broker refuses the request: {reason}")
         return answers[0]
     except LinkError as error:
         raise EnrolmentFailed("; ".join(filter(None, (str(error), claim_refusal(str(error)))))) from error

@@ -48,7 +48,7 @@ from waybill.record import (
     vehicle_contract_topic,
 )
 
-# Messages that became raw records: how many, on which topic, why, and what they look like. Bounded.
+# Statistics of raw records: count, topic, reason and samples. Bounded.
 
 log = structlog.get_logger("edge_agent.intake")
 

@@ -28,7 +28,7 @@ from edge_agent.store.retention import BufferRetention
 from waybill.mqtt.mqtt_client import MqttMessage
 from waybill.record import MAX_DEVICE_TIME_US, Event, Raw
 
-# Which class a topic belongs to.
+# The class of a topic.
 
 REMEMBERED_TOPICS = 1024
 
@@ -59,7 +59,7 @@ class Classifier:
         raise AssertionError("the settings promise a class that takes everything")
 
 
-# When to commit: the balance between latency and flash wear, as a pure state machine that is handed the time.
+# When to commit: latency against flash wear. Pure: handed the time.
 
 GATHER_S = 0.02
 """What a vehicle reports together comes within this time, and is one commit also after a silence."""

@@ -1,1 +1,1 @@
-"""Settings that the gateway pushes: operators sign them, a device tries them and keeps what works."""
+"""Pushed settings: operators sign them, and a device keeps them after a successful trial."""

@@ -42,7 +42,7 @@ app = typer.Typer(
     help="Operators' keys, and signed settings for devices.",
 )
 Files = Annotated[list[Path], typer.Argument(help="Files TENANT/DEVICE.toml, as in the gateway's push folder.")]
-Operators = Annotated[Path, typer.Option(help="The file of the public keys that are trusted.")]
+Operators = Annotated[Path, typer.Option(help="The file of trusted public keys.")]
 _FORMS = {
     "name": ("NAME", "up to 63 letters, digits, spaces and . _ @ -, of which the first is a letter or digit"),
     "tenants": ("--tenant", f"{NAME_FORM}, or '*' for all"),
@@ -56,26 +56,29 @@ MAX_AHEAD_MS = 86_400_000
 
 @app.command()
 def key(
-    name: Annotated[str, typer.Argument(help="Whose key it is: anna.")],
+    name: Annotated[str, typer.Argument(help="Name of the key's owner, such as anna.")],
     *,
     operators: Operators = Path("operators.toml"),
-    tenants: Annotated[list[str], typer.Option("--tenant", help="Speaks for this tenant, *: for all; again for more.")],
+    tenants: Annotated[
+        list[str], typer.Option("--tenant", help="Tenant that it may sign for, * for all; may be repeated.")
+    ],
     kinds: Annotated[
         list[str],
-        typer.Option("--kind", help="For this: settings, account, device, fence ..., *: everything; again for more."),
+        typer.Option(
+            "--kind", help="What it may sign: settings, account, device, fence ..., * for all; may be repeated."
+        ),
     ],
     accounts: Annotated[
-        list[str], typer.Option("--account", help="May publish this account, or those that begin so: acme-*.")
+        list[str], typer.Option("--account", help="May publish this account, or accounts with this prefix: acme-*.")
     ] = [],  # noqa: B006  # typer reads it, and nobody changes it
-    days: Annotated[float, typer.Option(min=0.01, max=36_500, help="How long it is good for.")] = 365.0,
+    days: Annotated[float, typer.Option(min=0.01, max=36_500, help="Validity of the key in days.")] = 365.0,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key pair: NAME.key, which is nobody's but its owner's, and its public key in the file of trusted ones.
+    """Create a key pair. Keep NAME.key private; the public key is added to the file of trusted keys.
 
-    Copy that file to the centre, the gateways and the devices. Several keys hold at once: so one takes over from
-    another.
+    Distribute that file to the centre, the gateways and the devices. Several keys can be trusted at the same time.
 
-    Exit status: 0; 1 if there is a file NAME.key already; 78 if the file of trusted keys cannot be used.
+    Exit status: 0; 1 if NAME.key exists already; 78 if the file of trusted keys cannot be used.
 
     Example: waybill push key anna --tenant acme --kind settings
     """
@@ -118,19 +121,24 @@ def sign(
     files: Files,
     *,
     key_file: Annotated[Path, typer.Option("--key", help="Your private key.")],
-    version: Annotated[int | None, typer.Option(min=1, help="Instead of the milliseconds since 1970.")] = None,
+    version: Annotated[
+        int | None, typer.Option(min=1, help="The version. Default: the milliseconds since 1970.")
+    ] = None,
     any_version: Annotated[
-        bool, typer.Option("--any-version", help="Also one far after this clock, or not after the file's former one.")
+        bool,
+        typer.Option(
+            "--any-version", help="Allow a version far in the future, or not higher than the file's former one."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Sign settings, each in its place: the first line of the file says for which device, by whom and which version.
+    """Sign settings files in place: the first line then names device, signer and version.
 
-    Settings that no device takes are refused; a device's own file may refuse more. A version is after the one that the
-    file had. A device takes no older one than it has taken: one that is more than a day after this machine's clock is
-    refused, for until that day no other would be taken.
+    Settings that every device refuses are not signed; a device's own file may refuse more. The new version is higher
+    than the former one, because a device refuses older versions. A version more than a day in the future is not signed:
+    the device would refuse all others until then.
 
-    Exit status: 0; 1 if a file or the key cannot be used: then nothing is signed.
+    Exit status: 0; 1 if a file or the key cannot be used; then nothing is signed.
 
     Example: waybill push sign pushes/acme/bus-17.toml --key anna.key
     """
@@ -153,9 +161,9 @@ def sign(
 
 @app.command()
 def check(files: Files, *, operators: Operators, as_json: AsJson = False) -> None:
-    """Say of each file by whom it is signed, or why no device takes it; and of a version far after this clock.
+    """Show who signed each file, or why devices would refuse it. Warn about version numbers in the future.
 
-    Exit status: 0 if all are signed by keys that are trusted and may; 1 if one is not; 78 if the file of trusted keys
+    Exit status: 0 if trusted keys with the right to do so signed all files; 1 if not; 78 if the file of trusted keys
     cannot be used.
 
     Example: waybill push check pushes/*/*.toml --operators operators.toml
@@ -220,7 +228,7 @@ def _signed(
 def _version_fault(version: int, former: int, now_ms: int) -> str:
     """Why nobody should sign this version without a word more; "": one may."""
     if version <= former:
-        return f"is not after version {former}, which the file had: a device that took that one refuses it"
+        return f"is not after version {former}, which the file had, so devices would refuse it"
     return _ahead(version, now_ms)
 
 

@@ -22,7 +22,7 @@ from waybill.settings import (
     validate,
 )
 
-# What a push may say, whatever the device's own file is: its keys, their bounds, and the check before it is signed.
+# Keys and bounds of pushed settings, checked before they are signed.
 
 ALLOW_DELETION = "allow_deletion"
 """The word, at the top of a push, without which nothing stored is deleted because of it."""

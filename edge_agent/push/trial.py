@@ -26,7 +26,7 @@ from waybill.daemon.backoff import Backoff
 from waybill.daemon.durable_file import replace_durably
 from waybill.settings import MAX_PUSHED_BYTES, SettingsError
 
-# Which pushes a device looks at: those that a trusted operator signed for it, none older than the newest one.
+# Pushes that a device accepts: signed by a trusted operator and not older than the newest one.
 
 VERSION_FILE: Final = "pushed-version.json"
 """Beside the buffer: the newest version that was taken, and what it said. It goes on after a restart."""
@@ -86,11 +86,11 @@ class PushSignatures:
             return 0, ""
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise PushRefused(
-                f"{self._file} is damaged, so it is not known which version is the newest: remove it on the device"
+                f"{self._file} is damaged, so the newest version is unknown: remove it on the device"
             ) from error
 
 
-# When pushed settings have proven themselves, when not, and when to try again. Pure: handed the time.
+# The trial of pushed settings: accept, reject or retry. Pure: handed the time.
 
 Verdict = Literal["running", "confirmed", "failed", "nothing to send"]
 MAX_RETRY_S = 21_600.0

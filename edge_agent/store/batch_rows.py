@@ -34,7 +34,7 @@ from waybill.record import (
     encode,
 )
 
-# Distinguishes a message that is delivered again from a new one with the same content.
+# Distinguishes a redelivered message from a new one with equal content.
 
 # A message id has 16 bits. 8 bytes of a digest do not meet by chance among those that are remembered.
 _ENTRY = Struct(">H8s")
@@ -135,7 +135,7 @@ class RedeliveryMatcher:
         return timed and self._times.get(arrival.digest) == 1
 
 
-# From what waits to what is stored: batches that can be read again, and dead letters for what no batch can carry.
+# Readable batches from waiting records, and dead letters.
 
 log = structlog.get_logger("edge_agent.store")
 

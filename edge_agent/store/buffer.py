@@ -52,7 +52,7 @@ from edge_agent.store.rebuild import (
 )
 from waybill.record import IntervalSet
 
-# The buffer's file in its folder: opened in whatever state it is found, rebuilt, and the space kept for it.
+# The buffer's file: opened in any state, rebuilt, with reserved space.
 
 log = structlog.get_logger("edge_agent.store")
 

@@ -27,7 +27,7 @@ from waybill.daemon.bounded_file import read_bounded
 from waybill.daemon.durable_file import replace_durably
 from waybill.record import Batch, IntervalSet, new_epoch
 
-# Whose a buffer is, and whether it is the one that was left: small files beside it, and a mark inside it.
+# The owner and identity of a buffer: files next to it and a mark inside it.
 
 LINEAGE, HIGH_WATER = "lineage.json", "head"
 _MAX_BYTES = 16 << 10
@@ -198,7 +198,7 @@ class BufferIdentity:
             return False
         if reason == MISSING and self._lineage:
             _adopt_lineage(database, self._lineage)
-        log.error("the buffer is not the one that was left: a new epoch begins", reason=reason, former=database.epoch)
+        log.error("the buffer was replaced: a new epoch begins", reason=reason, former=database.epoch)
         _begin_epoch(database, self._options, reason, lost)
         return True
 

@@ -37,7 +37,7 @@ from edge_agent.store.epochs import Lineage, read_lineage
 from waybill.daemon.durable_file import sync_folder
 from waybill.record import Batch, IntervalSet, WireError, read_header, validate
 
-# Database files that were moved out of the way, kept for whoever wants to look into them.
+# Database files that were moved aside.
 
 _LOG_OF = "log-of-"
 """Before the name that a file is about to get: its log, until the file has that name."""
@@ -105,7 +105,7 @@ def delete_database(database: Path) -> None:
         database.with_name(database.name + suffix).unlink(missing_ok=True)
 
 
-# What the counters prove: each record id that was given waits, is acknowledged or declared lost.
+# Invariants of the counters: each record id waits, is acknowledged or is declared lost.
 
 MAX_GAP_RANGES = 20
 
@@ -243,7 +243,7 @@ def _check_room(database: Path, connect: Connector) -> None:
     system = os.statvfs(database.parent)
     free = system.f_bavail * system.f_frsize
     if free < needed:
-        raise StoreFull(f"{database} is damaged; to rebuild it takes {needed} bytes, and {free} are free")
+        raise StoreFull(f"{database} is damaged; rebuilding needs {needed} bytes, and {free} are free")
 
 
 def _waiting_bytes(database: Path, connect: Connector) -> int:
@@ -370,7 +370,7 @@ def _refuse_foreign(database: Path, options: BufferOptions, lineage: Lineage | N
     if others := owners - {options.owner}:
         raise StoreForeign(f"{database} is damaged and belongs to {', '.join(sorted(others))}, not to {options.owner}")
     if not owners:
-        raise StoreForeign(f"{database} is damaged, and neither it nor the file beside it says whose it is")
+        raise StoreForeign(f"{database} is damaged, and neither it nor the file next to it names its owner")
 
 
 def _readable_rows(damaged: Connection, device: str, salvage: Salvage) -> Iterator[tuple[Any, ...]]:

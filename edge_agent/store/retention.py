@@ -42,7 +42,7 @@ from waybill.record import (
     read_header,
 )
 
-# What to give up when space or age runs out, and in which order. Pure: handed totals, gives one step at a time.
+# What to drop when space or age runs out, step by step. Pure: handed totals.
 
 
 @dataclass(frozen=True, slots=True)

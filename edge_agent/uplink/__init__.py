@@ -1,1 +1,1 @@
-"""Ways out of the vehicle."""
+"""Connections from the vehicle to a region."""

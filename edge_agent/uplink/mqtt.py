@@ -99,7 +99,7 @@ class MqttUplink:
         self._session.poll(timeout_s)
         for topic, reason in self._session.take_publish_results():
             if reason.is_failure and topic != self._certificates.get(EnrolmentChannel.REQUEST):
-                raise LinkRefused(f"{self.region}: the broker does not take batches: {reason}")
+                raise LinkRefused(f"{self.region}: the broker refuses batches: {reason}")
             if topic != self._topics[DeviceChannel.BATCH]:
                 continue
             # A broker answers in the order of what it was sent (MQTT 5, 4.6).

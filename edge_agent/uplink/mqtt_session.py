@@ -20,7 +20,7 @@ from waybill.daemon.signals import WakeUp
 from waybill.mqtt.broker_settings import BrokerSettings
 from waybill.mqtt.mqtt_client import LARGEST_PACKET, RECEIVE_MAXIMUM, MqttClient, MqttMessage, MqttSessionOptions
 
-# What it means that a broker takes no connection, and what an installer can do about it. Pure.
+# Reasons why a broker refuses a connection, and what an installer can do. Pure.
 
 _NAME: Final = "TENANT/DEVICE"
 _SHOW: Final = f"`waybill device show {_NAME}`"

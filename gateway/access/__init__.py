@@ -1,4 +1,4 @@
-"""The access daemon of a region: who may have a session on its broker, by the device registry."""
+"""The access daemon of a region: applies the device registry to the broker."""
 
 from gateway.access.config import AccessSettings
 

@@ -26,7 +26,7 @@ from waybill.daemon.durable_file import alone_in, replace_durably
 from waybill.identity.broker_conf import broker_rules, rules_version
 from waybill.identity.names import PrincipalKind, principal
 
-# The process of a broker beside the daemon: found by its settings, and made to read its files by one signal.
+# The broker's process: found by its settings, reloaded by one signal.
 
 
 class BrokerProcess(NamedTuple):
@@ -59,7 +59,7 @@ def reload_broker(place: BrokerProcessPlace) -> BrokerProcess:
     try:
         os.kill(process.pid, signal.SIGHUP)
     except OSError as error:
-        raise BrokerUnreachable(f"the broker, process {process.pid}, takes no signal: {error}") from error
+        raise BrokerUnreachable(f"the broker, process {process.pid}, cannot be signalled: {error}") from error
     return process
 
 
@@ -73,7 +73,7 @@ def _handles_hangup(pid: int) -> bool:
     return bool(int(caught, 16) >> (signal.SIGHUP - 1) & 1)
 
 
-# Ending sessions on the region's broker: whoever connects with a client id takes over the session of that id.
+# Session takeover: a connection with the same client id ends the device's session.
 
 # the broker is on this machine, behind a socket
 _TIMEOUT_S: Final = 2.0
@@ -138,8 +138,8 @@ class SessionGuard:
             raise SessionNotEnded(f"the broker's socket {self._path} answers {answer[:8]!r}")
         if answer[3] in _NOT_US:
             raise GuardRefused(
-                f"the broker refuses {self._user} at {self._path} (reason {answer[3]:#x}): what it has read of"
-                " broker.password_file is not the password in broker.guard_secret_file"
+                f"the broker refuses {self._user} at {self._path} (reason {answer[3]:#x}):"
+                " broker.password_file and broker.guard_secret_file contain different passwords"
             )
         if answer[3]:
             raise SessionNotEnded(f"the broker refuses {self._user} at {self._path}: reason {answer[3]:#x}")
@@ -177,7 +177,7 @@ def _length(count: int) -> bytes:
     return bytes([count]) if count < 128 else bytes([count & 127 | 128, count >> 7])
 
 
-# Does the steps of the core: sessions, files, one signal, sessions again, publications, in this order.
+# Execution of the core's steps: sessions, files, one signal, sessions again, publications.
 
 _LOG = structlog.get_logger("access")
 

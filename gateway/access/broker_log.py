@@ -22,7 +22,7 @@ from gateway.access.status import SHOWN_CHARACTERS, RefusedPublications
 from gateway.errors import BrokerUnreachable, SessionNotEnded
 from waybill.record import DeviceChannel
 
-# Both brokers' logs, as the access daemon shows them, and the sessions that it ends by what they say.
+# The logs of both brokers, and sessions that are ended because of them.
 
 _MAX_ENDED = 2000
 """Sessions that one look at the log ends."""

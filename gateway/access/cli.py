@@ -30,7 +30,7 @@ from waybill.mqtt.broker_settings import unusable_files
 from waybill.pulsar.pulsar_client import PulsarAccessError, PulsarToken, token_faults, tokens_ending
 from waybill.settings import SettingsError, load, printable, printable_json, read_file
 
-# What an access daemon's configuration needs from its machine, looked at before it writes anything.
+# Checks of files, names and certificates before the start.
 
 _CRASHES_UNTIL = (2, 0, 22)
 _PROGRAM_S = 5.0
@@ -52,7 +52,7 @@ def warnings(settings: AccessSettings, now: datetime) -> list[str]:
     """What runs, and is probably not meant: keys are followed, so one that is not trusted now may be soon."""
     found = []
     if settings.registry.admin_url is None:
-        found.append("registry.admin_url: it is not set, so this machine's clock is compared with nobody's")
+        found.append("registry.admin_url: it is not set, so this machine's clock is not checked")
     # What cannot be read is a problem.
     with contextlib.suppress(IdentityError, SettingsError):
         key = AccessKey(settings.registry, settings.region, settings.registry.followed())
@@ -90,7 +90,7 @@ def _open(settings: AccessSettings) -> Iterator[str]:
         if enrolment.claims.tls is None:
             yield f"enrolment.claims.tls: our password travels in plain text: set ca, {_WORD}"
         if enrolment.devices.tls is None:
-            yield f"enrolment.devices.tls: certificates are given in plain text: set ca, certificate and key, {_WORD}"
+            yield f"enrolment.devices.tls: certificates are sent in plain text: set ca, certificate and key, {_WORD}"
 
 
 def _authority_problems(settings: AccessSettings) -> Iterator[str]:
@@ -198,14 +198,14 @@ def _other_certificate(setting: str, file: Path, what: str, name: str | None) ->
 
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Who may have a session on a region's broker, by the registry."
+    no_args_is_help=True, rich_markup_mode=None, help="Control which devices may connect to a region's broker."
 )
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The TOML file of settings.")]
 
 
 @app.command()
 def run(*, config: ConfigOption) -> None:
-    """Keep the broker's rules, revocation lists and sessions as the device registry says, until SIGTERM.
+    """Apply the device registry to the broker (rules, revocation lists, sessions) until SIGTERM.
 
     Example: fleet-gateway access run --config access.toml
     """
@@ -224,9 +224,7 @@ def run(*, config: ConfigOption) -> None:
 
 @app.command("check-config")
 def check_config(*, config: ConfigOption) -> None:
-    """Say whether the file can be used on this machine, and list the mistakes if not.
-
-    Those of the file come first; of the files and places that it names something is said when it has none.
+    """Check the settings file, then the files and addresses it refers to. List every mistake.
 
     Example: fleet-gateway access check-config --config access.toml
     """
@@ -242,7 +240,7 @@ def check_config(*, config: ConfigOption) -> None:
 
 @app.command()
 def prepare(*, config: ConfigOption) -> None:
-    """Make the files that the brokers need to start, where they are missing, and write their configuration (`server`).
+    """Create missing files that the brokers need to start, and write their configuration (`server`).
 
     Example: fleet-gateway access prepare --config access.toml
     """
@@ -256,7 +254,7 @@ def prepare(*, config: ConfigOption) -> None:
 def status(
     *, config: ConfigOption, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 ) -> None:
-    """Show what the daemon that runs with this file is doing; exit status 1 when it is not healthy.
+    """Show the status of the daemon that uses this file; exit status 1 if it is not healthy.
 
     Example: fleet-gateway access status --config access.toml
     """

@@ -48,7 +48,7 @@ from waybill.identity.registry_topic import BecameOfMessage, DeviceRegistry, Reg
 from waybill.pulsar.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
 from waybill.pulsar.pulsar_client import TokenWatch
 
-# The configuration files of a region's brokers, from the settings of its access daemon: one place has all paths.
+# Configuration files of a region's brokers, from the daemon's settings.
 
 # the broker runs as another user
 _READABLE_BY_GROUP = 0o640

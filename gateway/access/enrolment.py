@@ -39,7 +39,7 @@ from waybill.identity.registry_messages import DevicePublication
 from waybill.record import FACTORY_MOUNT
 from waybill.settings import Settings
 
-# How many requests for certificates are looked at: from one sender, and from all. Pure: handed the time.
+# Rate limits of certificate requests, by sender and in total. Pure: handed the time.
 
 
 class EnrolmentRateSettings(Settings):
@@ -92,7 +92,7 @@ class EnrolmentRates:
         return bucket
 
 
-# The one-time tokens that may log in now. As many as are open: what was used long ago costs nothing.
+# Open one-time tokens.
 
 REPEAT_WITHIN: Final = timedelta(minutes=10)
 """For so long a key gets its certificate again: an answer may be lost, and the device asks again."""
@@ -309,7 +309,7 @@ class EnrolmentCore:
         except _Refuse as refuse:
             return self._refused(sender, nonce, refuse.reason, refuse.detail, now)
         except (IdentityError, OSError) as error:
-            _LOG.error("a certificate cannot be given", sender=sender, error=str(error))
+            _LOG.error("a certificate cannot be issued", sender=sender, error=str(error))
             return self._unavailable(sender, nonce, str(error), now)
 
     def on_persisted(self, name: str, *, now: datetime) -> list[EnrolmentEffect]:
@@ -458,7 +458,7 @@ class EnrolmentCore:
         return [PublishEntry(changed)]
 
     def _unavailable(self, sender: str, nonce: str, why: str, now: datetime) -> list[EnrolmentEffect]:
-        answers = self._refused(sender, nonce, RefusedBecause.UNAVAILABLE, "no certificate can be given now", now)
+        answers = self._refused(sender, nonce, RefusedBecause.UNAVAILABLE, "no certificate can be issued now", now)
         # Why is ours to know, not the sender's.
         self.refusals[-1] = self.refusals[-1]._replace(detail=why)
         return answers

@@ -55,7 +55,7 @@ from waybill.record import (
 )
 from waybill.settings import read_file
 
-# What the enrolment broker of a region lets whom do: rules that never change. Pure.
+# Access rules of the enrolment broker, which never change. Pure.
 
 _NAME_DIGITS = 16
 
@@ -82,7 +82,7 @@ def enrolment_rules(name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-# Publishing what is enrolled: behind all that was seen, and read back before anybody gets a certificate by it.
+# Publication of enrolments, read back before a certificate is issued.
 
 READ_BACK_S: Final = 10.0
 
@@ -146,7 +146,7 @@ class EnrolmentPublisher:
             del self._sent[entry.name]
             self._refused.pop(sent, None)
         if not is_taken:
-            why = why or f"nobody read it back within {READ_BACK_S:g} s"
+            why = why or f"it was not read back within {READ_BACK_S:g} s"
             raise EntryNotTaken(f"{entry.name} was published, and this daemon does not take its registry entry: {why}")
         return True
 
@@ -155,7 +155,7 @@ class EnrolmentPublisher:
         self._publisher.close()
 
 
-# One of the two ways on which requests for certificates come: the enrolment broker, or the devices' own broker.
+# Certificate requests from one broker: the enrolment broker or the devices' broker.
 
 _PACKET_BYTES = MAX_ENROLMENT_BYTES + 1024
 _RECEIVE_MAXIMUM = 100
@@ -257,7 +257,7 @@ class EnrolmentConnection:
         if self.is_open:
             self.problem = ""
             self._backoff.reset()
-            _LOG.info("requests for certificates are taken", broker=self._where)
+            _LOG.info("certificate requests are accepted", broker=self._where)
 
     def _receive(self, message: MqttMessage) -> None:
         assert self._client is not None
@@ -269,7 +269,7 @@ class EnrolmentConnection:
             self._on_request(partial(self._answer, mount), sender, message.payload, bool(mount))
 
 
-# The thread that enrols and renews: requests from two brokers to the core, and what the core wants done, in order.
+# The enrolment thread: requests of both brokers to the core, and its outputs in order.
 
 _TURN_S = 0.2
 _READ_BACK_TURN_S = 0.005
@@ -390,7 +390,7 @@ class EnrolmentService:
 
     def _not_taken(self, entry: DeviceEntry, error: EntryNotTaken) -> list[EnrolmentEffect]:
         self.problem = str(error)
-        _LOG.error("no certificate is given", device=entry.name, problem=self.problem)
+        _LOG.error("no certificate is issued", device=entry.name, problem=self.problem)
         return self._core.on_not_taken(entry.name, self.problem, now=datetime.now(UTC))
 
     def _is_published(self, entry: DeviceEntry) -> bool:

@@ -27,8 +27,7 @@ from gateway.errors import ClockSetBack, GatewayError, last_line
 from waybill.identity.registry_messages import DevicePublication
 from waybill.pulsar.compacted_topic import TopicMessage, TopicStanding
 
-# When the access daemon does what is to be done: how long changes settle, and when ended sessions are looked at
-# again.
+# When to apply changes: settle time, and repeated checks of ended sessions.
 
 SETTLE_AT_MOST: Final = 5
 """Changes that keep coming are put together for so many times the settling time, and no longer."""
@@ -107,7 +106,7 @@ class SessionLooks:
         return due
 
 
-# Revocation lists that come by the topic: whose holds, and whether ours was displaced.
+# Revocation lists from the topic.
 
 FOLLOW_TICKS: Final = 60
 """Between two lists of our name that are followed: a second daemon of that name may answer ours."""
@@ -135,8 +134,8 @@ class ListIntake:
         if (found := self._to_follow) is None:
             return ""
         return (
-            f"revocation list {found.number} of {found.issuer!r} is not of this daemon: another one of this region or a"
-            " former authority of its name runs; end it"
+            f"revocation list {found.number} of {found.issuer!r} was not signed by this daemon, but by another one of"
+            " this region or a former authority of this name; stop it"
         )
 
     def take(self, message: TopicMessage, now_s: float) -> None:

@@ -158,7 +158,7 @@ class AccessPublisher:
             now = "so they have an older one or none" if is_too_large else "a larger one is not sent"
             self._large = (
                 f"the revocation list of {len(newest.serials)} certificates has {size} bytes, and {MAX_LIST_BYTES} are"
-                f" sent at most to other regions: {now}, and once that has ended they let nobody of this region in"
+                f" the most that other regions accept: {now}; after its end they refuse all devices of this region"
             )
         self._list = None if is_too_large else newest
         self._wake.set()

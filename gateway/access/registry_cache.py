@@ -114,13 +114,13 @@ class RegistryCache:
             what = "was damaged: changes that the topic has lost too are to be made again"
             found.append(f"{damaged} {what}; see `waybill device list`, then remove the file")
         if missing := len(self._missing):
-            found.append(f"registry: {missing} devices are known here and not on the topic; they are published again")
+            found.append(f"registry: {missing} devices are missing on the topic; this daemon publishes them again")
         if untrusted := sorted(self._untrusted.copy()):
             more = f", and {len(untrusted) - 1} more devices" if len(untrusted) > 1 else ""
             found.append(
-                f"registry: the last entry of {untrusted[0]}{more} is signed by a key that is not trusted now: no older"
-                " entry takes its place, and who was locked out stays so; trust the key again, or change the device"
-                " again by another key"
+                f"registry: the last entry of {untrusted[0]}{more} is signed with a key that is not trusted now: the"
+                " entry stays in force; trust the key again, sign the entry with another key (`waybill device sign`),"
+                " or change the device"
             )
         with self._lock:
             self._forget(self._monotonic())
@@ -162,7 +162,7 @@ class RegistryCache:
         if not standing.is_current:
             return
         if missing := self._to_come.pop(tenant, set()):
-            _LOG.error("the topic has lost devices that are known here", devices=len(missing))
+            _LOG.error("the topic has lost devices that this daemon knows", devices=len(missing))
             self._missing |= missing
             for name in missing:
                 self._queue(name, 0)

@@ -20,7 +20,7 @@ from waybill.identity.authority import sign_revocation_list as sign
 from waybill.identity.authority_folder import AuthorityFolder
 from waybill.identity.errors import IdentityError, NotAnAuthority
 
-# The revocation list of the region's own authority: made anew when it changes, and long before it ends.
+# The revocation list of the region's authority: signed again on changes and long before its end.
 
 
 class OwnList:
@@ -184,7 +184,7 @@ def _read(pem: bytes, certificate: x509.Certificate | None = None) -> Revocation
     except Exception as error:
         raise ValueError(f"it is no list with a number and a signature: {error!s:.200}") from error
     if next_update is None:
-        raise ValueError("it does not say until when it holds")
+        raise ValueError("it has no expiry time (nextUpdate)")
     return RevocationList(
         issuer=common_name(issuer),
         number=number,

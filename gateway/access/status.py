@@ -19,7 +19,7 @@ from waybill.daemon.status_server import MirroredCounter
 from waybill.record import DeviceChannel
 from waybill.settings import one_line
 
-# The status of an access daemon for people.
+# The status as Rich tables.
 
 _SHOWN: Final = 5
 """Of refusals, the last ones; `--json` has all that are kept."""
@@ -69,14 +69,14 @@ def _last(lines: list[str]) -> list[str]:
     return left_out + lines[-_SHOWN:]
 
 
-# The numbers of an access daemon.
+# Metrics of an access daemon.
 
 # fine below a second, which is what is promised of a revocation
 _STEP_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _COUNTERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "entries": ("Messages of the registry, by what became of them", ("outcome",)),
     "entries_refused": ("Of these refused, by reason", ("reason",)),
-    "entries_published_again": ("What holds of a device, published again behind another message", ()),
+    "entries_published_again": ("Entries published again because another message came last", ()),
     "answers_dropped": ("Confirmations and refusals of publications for which there was no room", ()),
     "topics_held": ("Publications that were refused because another producer has the topic for itself", ("topic",)),
     "enrolments": ("Requests for certificates, by what became of them", ("outcome",)),

@@ -1,1 +1,1 @@
-"""Alerts of a region: what happens at fences and gates, said before the centre says it for good."""
+"""Live alerts of fences and gates in a region, before the centre's verdict."""

@@ -16,7 +16,7 @@ from geo.alerts import Alert, encode_alert
 from waybill.daemon.backoff import Backoff
 from waybill.pulsar.pulsar_client import close_quietly
 
-# When a partition's messages are acknowledged: never before Pulsar's receipts of what follows from them. Pure.
+# When to acknowledge a partition's messages: after the receipts of all their outputs. Pure.
 
 Position = TypeVar("Position")
 

@@ -12,15 +12,13 @@ import typer
 from gateway.commands import checked_settings, errors_as_messages, run_daemon, say_warnings, show
 from waybill.settings import load
 
-app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="What happens at fences, said at once: a region's alert process."
-)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Publish live geofence alerts of a region.")
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The TOML file of settings.")]
 
 
 @app.command()
 def run(*, config: ConfigOption) -> None:
-    """Read the region's batches, and publish alerts of what happens at fences and gates, until SIGTERM.
+    """Read the region's batches and publish alerts of fences and gates until SIGTERM.
 
     Exit status: 0 after SIGTERM; 1 an error; 70 an internal one; 78 for wrong settings.
 
@@ -37,11 +35,9 @@ def run(*, config: ConfigOption) -> None:
 
 @app.command("check-config")
 def check_config(*, config: ConfigOption) -> None:
-    """Say whether the file can be used on this machine, and list the mistakes if not.
+    """Check the settings file, then the files and addresses it refers to. List every mistake.
 
-    Those of the file come first; of the files and places that it names something is said when it has none.
-
-    Exit status: 0 it can; 78 it cannot.
+    Exit status: 0 no mistake; 78 wrong settings.
 
     Example: fleet-gateway alerts check-config --config alerts.toml
     """
@@ -57,9 +53,9 @@ def check_config(*, config: ConfigOption) -> None:
 def status(
     *, config: ConfigOption, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 ) -> None:
-    """Show what the process that runs with this file is doing.
+    """Show the status of the alert process that uses this file.
 
-    Exit status: 0 it is healthy; 1 it is not, or that is not known, or it does not answer; 78 for wrong settings.
+    Exit status: 0 healthy; 1 unhealthy, unknown or no answer; 78 for wrong settings.
 
     Example: fleet-gateway alerts status --config alerts.toml
     """

@@ -29,7 +29,7 @@ from waybill.identity.sealing import Unsealer
 from waybill.mqtt.broker_settings import Port
 from waybill.settings import Settings
 
-# The bounds of what a region evaluates.
+# Bounds of the evaluation.
 
 
 class EvaluationSettings(Settings):
@@ -58,7 +58,7 @@ class EvaluationSettings(Settings):
     )
 
 
-# What the settings of an alert process need from its machine, looked at before it starts.
+# Checks before the start.
 
 
 def problems(settings: AlertSettings) -> list[str]:
@@ -97,7 +97,7 @@ def _open(settings: AlertSettings) -> Iterator[str]:
     # alerts say where vehicles are, as batches do
     yield from open_cluster(settings.pulsar, "batches and alerts")
     if settings.fences.unsigned:
-        yield f"fences.unsigned: anybody who publishes there makes alerts: set fences.operators, {OPEN_WORD}"
+        yield f"fences.unsigned: anyone who publishes there can raise alerts: set fences.operators, {OPEN_WORD}"
 
 
 def _plain_text(settings: AlertSettings) -> Iterator[str]:

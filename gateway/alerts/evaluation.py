@@ -44,7 +44,7 @@ from geo.spatial import (
 from geo.spatial.geodesic import unwrapped_end
 from geo.spatial.ragged import Bools, Floats, Ints, distinct, expand, offsets, run_starts
 
-# What is passed over in a region, counted by the reason.
+# Skipped records by reason.
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class PassedOver:
     forgotten: int = 0
 
 
-# What counts in a region: the fences and gates that were published, and when an event is one.
+# Published fences and gates of a region.
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class AlertRules:
         return has_limit
 
 
-# What the engine finds in the ends of tracks, when it is known how they began. Pure.
+# Events at the ends of tracks with a known start. Pure.
 
 SinceByPlace = Mapping[str, float]
 """Since when (ms) a device visits each place that it is in."""

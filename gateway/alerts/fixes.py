@@ -16,7 +16,7 @@ from geo.spatial.ragged import Bools, Floats, Ints, expand, offsets
 from waybill.record.columns import RecordColumns
 from waybill.record.record import Kind
 
-# Fixes of many devices as columns, in the order in which they arrived.
+# Fixes of many devices as columns, in order of arrival.
 
 _US_PER_MS = 1000
 

@@ -27,7 +27,7 @@ _REBUILD_S = (0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300, 900)
 # The status's key of each gauge: the name of its metric, and what it shows.
 _GAUGES: Final = {
     "partitions_held": ("held_partitions", "Partitions of this process"),
-    "partitions_unowned": ("unowned_partitions", "Partitions of which no owner is known"),
+    "partitions_unowned": ("unowned_partitions", "Partitions without a known owner"),
     "partitions_standby": ("standby_partitions", "Partitions of others whose state is kept"),
     "partitions_ready": ("ready_partitions", "Those of them that could be gone on with"),
     "lag_s": ("lag_seconds", "Age of the newest batch read; NaN: unknown"),
@@ -60,7 +60,7 @@ class AlertMetrics:
         self.failures = Counter(
             "waybill_alerts_publish_failures_total", "Sends that failed, repeated", registry=registry
         )
-        self.lost = Counter("waybill_alerts_partitions_lost_total", "Partitions given up unasked", registry=registry)
+        self.lost = Counter("waybill_alerts_partitions_lost_total", "Partitions lost unexpectedly", registry=registry)
         self._evaluation_s = Histogram(
             "waybill_alerts_evaluation_seconds", "One evaluation of fixes", buckets=_EVALUATION_S, registry=registry
         )
@@ -71,7 +71,7 @@ class AlertMetrics:
             registry=registry,
         )
         self.rebuild_s = Histogram(
-            "waybill_alerts_rebuild_seconds", "State of a partition made anew", buckets=_REBUILD_S, registry=registry
+            "waybill_alerts_rebuild_seconds", "Rebuilds of a partition's state", buckets=_REBUILD_S, registry=registry
         )
         self._gauges = StatusGauges("waybill_alerts", _GAUGES, registry)
         Gauge("waybill_alerts_max_lag_seconds", "How large that may be: the setting", registry=registry).set(max_lag_s)

@@ -28,7 +28,7 @@ from waybill.identity.sealing import Unsealer
 from waybill.pulsar.pulsar_client import PulsarAccessError, close_quietly, open_pulsar_client
 from waybill.pulsar.pulsar_positions import EntryPosition
 
-# Partitions that are asked for at once: one that does not answer holds up no other one.
+# Concurrent requests to partitions: a slow one does not block others.
 
 # more at once take a cluster no less time
 AT_ONCE: Final = 12
@@ -59,7 +59,7 @@ class AskedPartitions:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-# Where alert processes of a region say that they are there: a topic of the region, which is not replicated.
+# Presence of a region's alert processes, on a topic that is not replicated.
 
 # a process that ended is missed after a few of these
 SAY_S: Final = 1.0
@@ -134,11 +134,11 @@ class PresenceTopic:
 
     def _note(self, problem: str) -> None:
         if problem and not self.problem:
-            _LOG.warning("other alert processes are not heard", problem=problem)
+            _LOG.warning("no messages from other alert processes", problem=problem)
         self.problem = problem
 
 
-# The partitions for which a process stands by: one that goes is one whose state is forgotten, or handed over.
+# Standby partitions: when one is dropped, its state is forgotten or handed over.
 
 TURN_S: Final = 1.0
 KEEP_S: Final = 30.0
@@ -273,7 +273,7 @@ class PartitionOwner:
         self._thread = threading.Thread(target=self._run, name="claims partitions", daemon=True)
         self._next_look_s, self._looked_in_vain = 0.0, False
         self.turned_s = time.monotonic()
-        self.problem = "the partitions are not known yet"
+        self.problem = "the partitions are unknown yet"
 
     @property
     def held(self) -> list[OwnedPartition]:
@@ -292,7 +292,7 @@ class PartitionOwner:
 
     @property
     def hearing_problem(self) -> str:
-        """Why the other processes are not heard; empty while they are."""
+        """Why no messages of other processes arrive; empty while they do."""
         return self._heard.problem
 
     def of_state(self, state: ClaimState) -> tuple[str, ...]:
@@ -381,7 +381,7 @@ class PartitionOwner:
             new = [name for name in names if name not in self._tenant_of]
             room = MAX_KNOWN - len(self._tenant_of)
             if len(new) > room:
-                problem = f"{len(new) - room} partitions of {tenant} are read by nobody: more than {MAX_KNOWN} in all"
+                problem = f"{len(new) - room} partitions of {tenant} have no reader (limit {MAX_KNOWN})"
             self._tenant_of.update(dict.fromkeys(new[:room], tenant))
             self._claims.add(new[:room], time.monotonic())
         # also at the start, when nothing is known yet

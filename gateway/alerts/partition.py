@@ -25,7 +25,7 @@ from gateway.errors import PulsarUnreachable
 from waybill.pulsar.pulsar_client import close_quietly
 from waybill.pulsar.pulsar_positions import WITHHELD, EntryPosition, MessagePosition, Silence, position_of
 
-# How long batches gather before they are evaluated together. Pure.
+# How long batches gather before one evaluation. Pure.
 
 MAX_PAUSE_S: Final = 0.02
 """An alert waits no longer for this."""

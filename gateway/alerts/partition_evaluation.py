@@ -20,7 +20,7 @@ from waybill.identity.sealing import Unsealer, is_sealed
 from waybill.record import DEVICE_PATTERN, WireError
 from waybill.record.columns import RecordColumns, decode_columns
 
-# From a message of a topic of batches to the records in it, or why it is passed over. Pure.
+# Records of a message of a batch topic, or the reason to skip it. Pure.
 
 
 class UnusableBatch(Exception):
@@ -56,7 +56,7 @@ def read_batch(
         raise UnusableBatch(error.reason, str(error)) from error
 
 
-# What is evaluated together, and what is said of what was found in it. Pure.
+# One evaluation and its alerts. Pure.
 
 # an evaluation stays short enough that the alerts of its first message are not late
 MAX_MESSAGES: Final = 2000

@@ -124,7 +124,7 @@ class AlertService:
         if self._fences.rules is None:
             waited_s = now_s - self._began_s
             late = f" for {waited_s:.0f} s: no alert is raised" if waited_s > self._settings.fences.wait_s else ""
-            return f"fences are not known{late}: {fences or 'rules are being made of them'}"
+            return f"fences are unknown{late}: {fences or 'rules are being made of them'}"
         of_partitions = (one.problem for one in self._owner.held if one.problem)
         if problem := self._owner.problem or next(of_partitions, ""):
             return problem

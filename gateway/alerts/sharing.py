@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from waybill.pulsar.pulsar_positions import EntryPosition
 from waybill.record import InvalidJson, parse_json
 
-# The alert processes of a region: what each holds, so that they share evenly, and who stands by for what. Pure.
+# Assignment of partitions and standbys to a region's alert processes. Pure.
 
 PRESENT_S: Final = 3.5
 """A process that has said nothing for so long is not there."""

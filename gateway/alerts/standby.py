@@ -19,7 +19,7 @@ from gateway.errors import PulsarUnreachable
 from waybill.pulsar.pulsar_client import close_quietly
 from waybill.pulsar.pulsar_positions import EntryPosition, MessagePosition, position_of
 
-# What a new owner of a partition has to know: the messages of a bounded time before the one where it goes on.
+# State recovery of a new owner: messages of a bounded time before its position.
 
 _WAIT_MS: Final = 1000
 _MAX_SILENCES: Final = 10

@@ -11,7 +11,7 @@ from rich.table import Table
 from gateway.alerts.config import AlertEndpoint
 from gateway.status_answer import facts_table, moment_text, read_answer
 
-# How late a process is with the batches of its partitions, and whether that is known. Pure.
+# Lag of a process behind its partitions. Pure.
 
 CLOCKS_APART_S: Final = 5.0
 """A batch from so far in the future was published by a clock of which ours knows nothing: its age is not known."""

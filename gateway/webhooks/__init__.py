@@ -1,1 +1,1 @@
-"""Delivery of alerts and verdicts: rules, webhooks, what nobody took, and a tail for people. Imports no Spark."""
+"""Delivery of alerts and verdicts: rules, webhooks, undelivered messages and `tail`. Imports no Spark."""

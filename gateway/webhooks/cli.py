@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from gateway.webhooks.posting import SignedPost
     from gateway.webhooks.undelivered import UndeliveredEntry, UndeliveredMessage
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Alerts as they come, and delivered to webhooks.")
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show live alerts and deliver them to webhooks.")
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The TOML file of settings.")]
 
 
 @app.command()
 def deliver(*, config: ConfigOption) -> None:
-    """Post alerts and verdicts to webhooks as the alert rules say, until SIGTERM.
+    """Post alerts and verdicts to webhooks by the alert rules, until SIGTERM.
 
     Exit status: 0 after SIGTERM; 1 an error; 70 an internal one; 78 for wrong settings.
 
@@ -48,11 +48,9 @@ def deliver(*, config: ConfigOption) -> None:
 
 @app.command("check-config")
 def check_config(*, config: ConfigOption) -> None:
-    """Say whether the file can be used on this machine, and list the mistakes if not.
+    """Check the settings file, then the files and addresses it refers to. List every mistake.
 
-    Those of the file come first; of the files and places that it names something is said when it has none.
-
-    Exit status: 0 it can; 78 it cannot.
+    Exit status: 0 no mistake; 78 wrong settings.
 
     Example: waybill alerts check-config --config notifier.toml
     """
@@ -69,10 +67,9 @@ def check_config(*, config: ConfigOption) -> None:
 def status(
     *, config: ConfigOption, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 ) -> None:
-    """Show what the process that delivers alerts with this file is doing. Of those that raise alerts in a region it is
-    `fleet-gateway alerts status`.
+    """Show the status of the notifier. For a region's alert process use `fleet-gateway alerts status`.
 
-    Exit status: 0 it is healthy; 1 it is not, or that is not known, or it does not answer; 78 for wrong settings.
+    Exit status: 0 healthy; 1 unhealthy, unknown or no answer; 78 for wrong settings.
 
     Example: waybill alerts status --config notifier.toml
     """
@@ -100,16 +97,16 @@ def tail(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
 ) -> None:
-    """Show alerts and verdicts as they come, until Ctrl-C: when it happened by the device (UTC), and how long it took.
+    """Show new alerts and verdicts until Ctrl-C, with device time (UTC) and delay.
 
-    What is published from the header on is shown. It reads beside whoever delivers them, and leaves nothing behind.
-    Of the settings it needs `tenants`, `regions` and `pulsar`. Colours are for terminals alone.
+    This does not affect delivery and creates no durable subscription. The command shows messages published after it
+    printed the header. It needs only the settings `tenants`, `regions` and `pulsar`. Only terminals show colours.
 
     Times: `seen` from the device time until the region had the record, `raised` from there until the alert, `decided`
     from the device time until the verdict, `here` from the alert or the verdict until it could be read here.
 
-    Exit status: 0 after Ctrl-C or SIGTERM; 1 when the cluster does not let us read; 2 for a tenant that the settings do
-    not have, or no kind; 78 for wrong settings.
+    Exit status: 0 after Ctrl-C or SIGTERM; 1 when the cluster refuses access; 2 for an unknown tenant or kind; 78 for
+    wrong settings.
 
     Example: waybill alerts tail --config notifier.toml --device bus-17 --kind enter
     """
@@ -162,15 +159,13 @@ def _client(settings: AlertReaderSettings) -> Iterator[object]:
         client.close()
 
 
-# What no webhook took, listed, sent again, and discarded.
+# Undelivered messages.
 
 MAX_LISTED: Final = 100_000
-"""So many are shown; all that a topic has are looked at."""
-undelivered = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Messages that no webhook took.")
+"""How many messages `list` shows; it reads all of a topic."""
+undelivered = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Messages that could not be delivered.")
 WebhookOption = Annotated[str | None, typer.Option("--webhook", help="Only of this webhook.")]
-MalformedOption = Annotated[
-    bool, typer.Option("--malformed", help="What is in the topic and is no such message, listed as malformed.")
-]
+MalformedOption = Annotated[bool, typer.Option("--malformed", help="Only malformed messages of the topic.")]
 KeyOption = Annotated[str | None, typer.Option("--key", help="Only this one, by its idempotency key.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -179,12 +174,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def list_(
     *, config: ConfigOption, webhook: WebhookOption = None, key: KeyOption = None, as_json: AsJson = False
 ) -> None:
-    """Show the messages that no webhook took and that were not sent again since: when, to whom, and why not.
+    """List undelivered messages with time, webhook and reason.
 
-    The first 100,000 of them; where there are more, that is said (`is_all` with `--json`).
+    The command shows the first 100,000 and says if there are more (`is_all` with `--json`).
 
-    Exit status: 0; 1 when the cluster does not give them, or another command has them; 2 for a webhook that neither the
-    settings nor a message names; 78 for wrong settings.
+    Exit status: 0; 1 when the cluster refuses access, or another command reads the list; 2 for a webhook that neither
+    the settings nor a message names; 78 for wrong settings.
 
     Example: waybill alerts undelivered list --config notifier.toml --webhook acme-ops
     """
@@ -209,19 +204,19 @@ def list_(
     if not found:
         typer.echo("none")
     if not is_all:
-        typer.echo(f"there are more than these {MAX_LISTED:,}: name a --webhook or a --key", err=True)
+        typer.echo(f"there are more than these {MAX_LISTED:,}: add --webhook or --key", err=True)
 
 
 @undelivered.command()
 def retry(
     *, config: ConfigOption, webhook: WebhookOption = None, key: KeyOption = None, as_json: AsJson = False
 ) -> None:
-    """Send them again, each once, with the same key and the same content. What is taken is taken off the list.
+    """Send undelivered messages again with the same key and content. Delivered messages leave the list.
 
-    Run it where the secrets of the webhooks are. What is not taken stays on the list.
+    Run the command where the secrets of the webhooks are stored.
 
-    Exit status: 0 if each was taken, or there was none; 1 if one was not; 2 for a webhook that the settings do not
-    have; 78 for wrong settings.
+    Exit status: 0 all were delivered, or the list was empty; 1 one was not delivered; 2 for a webhook that the settings
+    do not have; 78 for wrong settings.
 
     Example: waybill alerts undelivered retry --config notifier.toml --webhook acme-ops
     """
@@ -262,11 +257,9 @@ def discard(
     malformed: MalformedOption = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take messages off the list that are never to be sent: all of a webhook, one by its key, or what is malformed.
+    """Discard undelivered messages permanently: all of a webhook, one by key, or malformed ones.
 
-    They are gone for good.
-
-    Exit status: 0; 1 when the cluster does not give them, or another command has them; 2 without `--webhook`, `--key`
+    Exit status: 0; 1 when the cluster refuses access, or another command reads the list; 2 without `--webhook`, `--key`
     and `--malformed`, and for a webhook that neither the settings nor a message names; 78 for wrong settings.
 
     Example: waybill alerts undelivered discard --config notifier.toml --webhook acme-former

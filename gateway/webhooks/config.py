@@ -16,7 +16,7 @@ from waybill.daemon.logs import LogSettings
 from waybill.mqtt.broker_settings import Port
 from waybill.settings import Settings
 
-# Which addresses a message may be posted to: public ones, and those that the settings name. Pure.
+# Addresses that may be posted to: public ones and those of the settings. Pure.
 
 Network = IPv4Network | IPv6Network
 
@@ -143,7 +143,7 @@ class WebhookSettings(Settings):
         # a name is judged when it is asked: its owner may change what it stands for
         host = urlsplit(self.url).hostname or ""
         if is_address(host) and not is_reachable(host, self.networks):
-            raise ValueError(f"url: {host} is no public address: name its network in networks if it is meant")
+            raise ValueError(f"url: {host} is not a public address: add its network to networks to allow it")
         return self
 
     def is_for(self, account: str) -> bool:
@@ -172,8 +172,8 @@ class NotifierEndpoint(Settings):
 class AlertReaderSettings(Settings):
     """Whoever reads alerts, to deliver or to show them.
 
-    `alert_max_age_s`: an alert that was raised longer ago when it is read is delivered to nobody.
-    `late_max_age_s`: a verdict `late` of what happened longer before it was said is delivered to nobody.
+    `alert_max_age_s`: an alert older than this when it is read is not delivered.
+    `late_max_age_s`: a verdict `late` on an event older than this is not delivered.
     `insecure`: it may run without TLS, authentication and signed rules; without this word it does not start so.
     """
 

@@ -260,6 +260,6 @@ class NotificationBook:
             yield
         except sqlite3.Error as error:
             raise StateUnusable(
-                f"{self._path}: {error}; a file that is damaged is moved away, and what it had is then forgotten: "
-                "limits begin anew, and what was held back is not summarised"
+                f"{self._path}: {error}; if the file is damaged, it is moved away: hourly limits start "
+                "again and held-back alerts are lost"
             ) from error

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from geo.alerts import AlertVerdict, VerdictKind, decode_alert, decode_verdict
 
-# Ids of records in JSON for programs that are not ours: as strings, as many of these read a number as a float. Pure.
+# Record ids as JSON strings, because many programs read numbers as floats. Pure.
 
 _IDS: Final = {"epoch", "seq"}
 _PAIRS: Final = "seen_until"

@@ -37,7 +37,7 @@ from gateway.webhooks.status import UNKNOWN_WEBHOOK, WebhookMetrics
 from gateway.webhooks.undelivered import UndeliveredWriter
 from geo.alerts import AlertRule, MalformedAlert
 
-# Messages that were read and are not acknowledged: of each, how many of its deliveries have not ended. Pure.
+# Unacknowledged messages and their open deliveries. Pure.
 
 
 @dataclass(slots=True)
@@ -250,7 +250,7 @@ class Notifier:
 
     def _give_up(self, ended: EndedDelivery) -> None:
         _LOG.warning(
-            "no webhook takes a message",
+            "a message has no webhook",
             webhook=ended.delivery.webhook,
             key=ended.delivery.key,
             reason=ended.reason,

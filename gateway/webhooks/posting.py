@@ -35,7 +35,7 @@ from waybill.daemon.backoff import Backoff
 from waybill.daemon.bounded_file import read_secret
 from waybill.settings import file_fault, one_line
 
-# How a message shows that it is ours: HMAC-SHA256 over key, time and body, as Standard Webhooks has it. Pure.
+# Signatures of messages: HMAC-SHA256 of Standard Webhooks. Pure.
 
 PREFIX: Final = "whsec_"
 # a change of secrets needs two
@@ -70,7 +70,7 @@ def signature_header(secrets: Sequence[bytes], key: str, timestamp_s: int, body:
     return " ".join(f"v1,{one}" for one in made)
 
 
-# The secrets of a webhook, from their file, read again when it changes; never shown, never logged.
+# Secrets of webhooks, reloaded on change; never shown or logged.
 
 # four secrets and their remarks fit; a wrong file is not read whole
 _MAX_BYTES: Final = 4096
@@ -113,7 +113,7 @@ def _read(path: Path) -> tuple[bytes, ...]:
         raise SecretUnusable(f"{path}: {error}") from None
 
 
-# One message on its way to one webhook.
+# One message to one webhook.
 
 OUTCOMES: Final = (
     "delivered",
@@ -158,7 +158,7 @@ class EndedDelivery(NamedTuple):
         return self.reason == "delivered"
 
 
-# What the answer of a webhook means: taken, to be tried again, or refused for good. Pure.
+# The meaning of a webhook's answer: delivered, retry or rejected. Pure.
 
 MAX_RETRY_AFTER_S: Final = 3600.0
 """A server that wants to be left alone for longer is asked again after an hour."""
@@ -214,7 +214,7 @@ def retry_after_s(text: str, now_s: float) -> float | None:
     return min(max(at_s - now_s, 0.0), MAX_RETRY_AFTER_S)
 
 
-# One POST to one server: bounded in time and size, whatever the server does. No redirects, and no proxy.
+# One POST, bounded in time and size, without redirects and proxy.
 
 MAX_ANSWER_BYTES: Final = 16 << 10
 """So much of an answer's body is read, and thrown away: what counts is the status."""
@@ -363,7 +363,7 @@ def context_of(settings: WebhookSettings) -> ssl.SSLContext:
     return context
 
 
-# When a delivery is tried again, and when it is given up. Pure: handed the time and the jitter.
+# When to retry a delivery, and when to give up. Pure: handed the time and the jitter.
 
 
 class RetryStep(NamedTuple):
@@ -515,7 +515,7 @@ class WebhookQueue:
             del self._flying[number]
             problem = "" if outcome.is_delivered else outcome.detail
             if problem and not self._last_problem:
-                _LOG.warning("a webhook does not take messages", webhook=self.name, problem=problem)
+                _LOG.warning("a webhook refuses messages", webhook=self.name, problem=problem)
             self._last_problem, delivery.detail = problem, outcome.detail
             if outcome.pause_s:
                 # who asks to be left alone is, for everything

@@ -16,7 +16,7 @@ from geo.alerts import AlertRule
 from geo.reference.in_force import HeldVersion, Usable
 from geo.reference.moments import Moment
 
-# Which account has which device at a time, from the published accounts. Pure.
+# Devices of each account at a time. Pure.
 
 MAX_LEVELS: Final = 16
 """So many levels of accounts may be below a payer."""

@@ -40,7 +40,7 @@ from waybill.mqtt.broker_settings import is_this_machine
 from waybill.pulsar.pulsar_client import TokenWatch, open_pulsar_client
 from waybill.settings import file_fault
 
-# What the settings need from their machine, looked at before the process starts.
+# Checks before the start.
 
 
 def problems(settings: NotifierSettings) -> list[str]:
@@ -50,7 +50,7 @@ def problems(settings: NotifierSettings) -> list[str]:
 
 def warnings(settings: NotifierSettings, config: Path, now_s: float) -> list[str]:
     """What runs, and is probably not meant."""
-    nobody = [] if settings.webhooks else ["webhooks: there is none: alerts are delivered to nobody"]
+    nobody = [] if settings.webhooks else ["webhooks: no webhook is configured, so no alert is delivered"]
     readable = open_secrets(access_secrets(settings.pulsar, config))
     return [*_plain_text(settings), *readable, *ending_tokens(settings.pulsar, now_s), *nobody]
 
@@ -80,7 +80,7 @@ def _open(settings: NotifierSettings) -> Iterator[str]:
     """What lets others in, or read along: allowed by the word `insecure` alone."""
     yield from open_cluster(settings.pulsar, "alerts")
     if settings.rules.unsigned:
-        yield f"rules.unsigned: anybody who publishes there gets alerts: set rules.operators, {OPEN_WORD}"
+        yield f"rules.unsigned: anyone who publishes there can receive alerts: set rules.operators, {OPEN_WORD}"
     for name, webhook in settings.webhooks.items():
         if webhook.url.startswith("http:"):
             yield f"webhooks.{name}.url: messages travel in plain text: use https://, {OPEN_WORD}"
@@ -238,7 +238,7 @@ class NotifierService:
             one.stop()
         late = [one.name for one in self._queues.values() if not one.join(ends_s)]
         if late:
-            _LOG.warning("requests in flight are given up; their messages come again", webhooks=late)
+            _LOG.warning("requests in flight are cancelled; their messages will be redelivered", webhooks=late)
         self._notifier.settle()
         # what was given up meanwhile is written if that is quick
         self._writer.close()
@@ -295,7 +295,7 @@ class NotifierService:
         if self._going_by() is None:
             waited_s = now_s - self._began_s
             late = f" for {waited_s:.0f} s: nothing is delivered" if waited_s > self._settings.rules.wait_s else ""
-            return f"rules and accounts are not known{late}: {reference or 'they are being read'}"
+            return f"rules and accounts are unknown{late}: {reference or 'they are being read'}"
         if unwritten := self._writer.problems:
             name, problem = next(iter(unwritten.items()))
             return f"undelivered messages are not written to {len(unwritten)} topics, {name} for instance: {problem}"

@@ -15,7 +15,7 @@ from gateway.webhooks.notebook import PassDecision
 from gateway.webhooks.posting import OUTCOMES, RESULTS, HttpOutcome
 from waybill.daemon.status_server import StatusGauges, counted
 
-# What is counted where alerts are delivered, for Prometheus and for the status: see `docs/alerts.md`.
+# Metrics of the notifier; `docs/alerts.md` lists them.
 
 UNKNOWN_WEBHOOK: Final = "unknown"
 """Counts what rules want from webhooks that the settings do not have."""
@@ -40,7 +40,7 @@ class WebhookMetrics:
         self.registry = registry = CollectorRegistry()
         self.read = Counter("waybill_webhooks_messages_total", "Alerts and verdicts read", ["type"], registry=registry)
         self.passed_over = Counter(
-            "waybill_webhooks_passed_over_total", "Messages that go to nobody", ["reason"], registry=registry
+            "waybill_webhooks_passed_over_total", "Messages without a recipient", ["reason"], registry=registry
         )
         self.held_back = Counter(
             "waybill_webhooks_held_back_total", "Messages that a rule held back", ["reason"], registry=registry
@@ -180,9 +180,9 @@ def notifier_table(status: NotifierStatus) -> Table:
 def _delivers_to(status: NotifierStatus) -> str:
     """To whom: a notifier that reads everything is healthy, and delivers to nobody without rules or webhooks."""
     if not status.webhooks:
-        return "nobody: the settings have no webhook"
+        return "none: the settings have no webhook"
     if status.rules_current and not status.rules:
-        return "nobody: no rule was published"
+        return "none: no rule was published"
     return ", ".join(one.name for one in status.webhooks)
 
 

@@ -18,7 +18,7 @@ from gateway.webhooks.notification import with_exact_ids
 from geo.alerts import Alert, AlertVerdict, MalformedAlert, decode_alert, decode_verdict
 from waybill.settings import one_line, printable_json
 
-# What is said of a Pulsar cluster that does not do what was asked: the client's own words name neither it nor why.
+# Errors of a Pulsar cluster in words, with its name.
 
 _NO_ANSWER: Final = (pulsar.Timeout, pulsar.ConnectError, pulsar.LookupError)
 _REFUSED: Final = (pulsar.AuthenticationError, pulsar.AuthorizationError)
@@ -44,7 +44,7 @@ def cluster_fault(source: ClusterSource, error: Exception) -> str:
     return f"{source.service_url}: {type(error).__name__}: {error}"
 
 
-# A line for each alert and verdict, for a terminal or a program. Pure.
+# Alerts and verdicts as lines. Pure.
 
 _WIDTHS: Final = (12, 11, 8, 9, 20, 24, 8, 8, 8, 8)
 _NAMES: Final = ("device time", "state", "region", "kind", "place", "device", "seen", "raised", "decided", "here")

@@ -23,7 +23,7 @@ from waybill.pulsar.pulsar_client import PulsarAccessError, close_quietly
 from waybill.record import InvalidJson, parse_json
 from waybill.settings import one_line
 
-# A message that no webhook took, as it travels. Pure.
+# An undelivered message. Pure.
 
 MAX_BYTES: Final = 1 << 20
 """Of whoever writes it and whoever reads it; a body with all the rules that it names has a third of it."""
@@ -84,7 +84,7 @@ def decode_undelivered(data: bytes) -> UndeliveredMessage:
         raise MalformedAlert(f"no undelivered message: {one_line(str(error))}") from error
 
 
-# The messages that no webhook took, as a durable subscription has them: to be looked at, and to be sent again.
+# The durable subscription of undelivered messages.
 
 SUBSCRIPTION: Final = "undelivered"
 # the broker waits a second before it gives a new consumer any
@@ -164,7 +164,7 @@ def _entry(consumer: Any, message: Any) -> UndeliveredEntry:
         return UndeliveredEntry(None, str(error), remove)
 
 
-# What no webhook took, on its way into the topics of its tenants: again and again until Pulsar has it.
+# Publication of undelivered messages, retried until Pulsar has them.
 
 MAX_WAITING: Final = 5000
 """Of all tenants together, in equal shares: while more wait than a tenant's, nothing more of it is read."""
@@ -284,7 +284,7 @@ class UndeliveredWriter:
                 # tried again it would be the same, and all others would wait behind it
                 on_ended = self._on_dropped
                 _LOG.error(
-                    "a message that no webhook took cannot be kept, and is dropped",
+                    "an undelivered message cannot be stored and is dropped",
                     topic=topic.name,
                     key=ended.delivery.key,
                     problem=str(error),

@@ -1,4 +1,4 @@
-"""Alerts and their verdicts, as they travel: what a region says at once, and what the centre says of it. Pure."""
+"""Messages of alerts (from a region) and verdicts (from the centre). Pure."""
 
 from geo.alerts.messages import (
     Alert,

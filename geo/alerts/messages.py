@@ -11,7 +11,7 @@ from geo.spatial.event_ids import DayEvent, Kind
 from waybill.record import DEVICE_PATTERN, InvalidJson, parse_json
 from waybill.settings import one_line
 
-# Errors of alerts.
+# Errors.
 
 
 class AlertError(Exception):
@@ -68,7 +68,7 @@ def decoded(kind: type[_Model], data: bytes) -> _Model:
         raise MalformedAlert(f"{place}: {one_line(fault['msg'], 200)}") from error
 
 
-# One alert: an event at a fence or gate, as a region saw it before the centre did.
+# Alerts.
 
 # a device begins an epoch with a new buffer: a few fixes are of one, or of two
 MAX_EPOCHS: Final = 16
@@ -116,7 +116,7 @@ def decode_alert(data: bytes) -> Alert:
     return decoded(Alert, data)
 
 
-# What the centre says of an alert, or of an event of which no region said anything.
+# Verdicts.
 
 
 class VerdictKind(StrEnum):

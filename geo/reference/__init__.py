@@ -1,1 +1,1 @@
-"""Reference data as it is published: what its messages say, whose are taken, and which versions are in force. Pure."""
+"""Published reference data: messages, trusted signatures and versions in force. Pure."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from geo.spatial import Fence, Gate
 
 
-# The fences that were published: which of them are in force. Pure.
+# Published fences in force. Pure.
 
 
 @dataclass(frozen=True, slots=True)

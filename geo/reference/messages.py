@@ -20,7 +20,7 @@ from waybill.identity.publication_id import PROPERTY, is_far_ahead, is_publicati
 from waybill.identity.signatures import REASON, SIGNATURE, SIGNER, Publication, verify_publication
 from waybill.record import InvalidJson, parse_json
 
-# Who may publish reference data to the centre: what a publication speaks for, and whose signature it needs.
+# Rights to publish reference data.
 
 _MAX_SHOWN_REASON: Final = 500
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import PlainSerializer, PlainValidator
 
-# From when a version of reference data is in force. Versions with one beginning are one, however it is written.
+# The start of a version; versions with equal start are the same version.
 
 UNKNOWN_BEGINNING = "unknown"
 QUARTER: Final = timedelta(minutes=15)

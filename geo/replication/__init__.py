@@ -1,4 +1,4 @@
-"""Geo-replication as code: a topology file, the plan that leads to it, and the state of every link."""
+"""Geo-replication as code: a topology file, the plan to apply it, and the state of every link."""
 
 from geo.replication.admin import AdminClient
 from geo.replication.apply import Applied, Inspection, admins, apply, inspect_clusters

@@ -42,7 +42,7 @@ _OK, _NO_CONTENT = 200, 204
 _FIRST_ERROR, _UNAUTHORISED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _SERVER_ERROR = 400, 401, 403, 404, 409, 500
 _BUSY = frozenset({408, 425, 429})
 _WHY = {
-    _UNAUTHORISED: "it does not take who we say that we are: the token has ended, or another issuer signed it",
+    _UNAUTHORISED: "authentication failed: the token has expired, or another issuer signed it",
     _FORBIDDEN: "who we say that we are may not do this",
 }
 

@@ -40,7 +40,7 @@ from waybill.settings import Settings
 if TYPE_CHECKING:
     import pulsar
 
-# A client of a cluster's service address, and whether that address leads to the cluster at all.
+# A check that a service address leads to the cluster.
 
 _OPERATION_S = 5
 _CONNECT_S = 5

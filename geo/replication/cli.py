@@ -39,7 +39,7 @@ from waybill.pulsar.pulsar_address import each_host
 from waybill.pulsar.pulsar_client import PulsarAccess
 from waybill.settings import SettingsError, load
 
-# What a topology says to the configuration of a cluster's brokers: its ports, and which roles may do everything.
+# Broker configuration from a topology: ports and superuser roles.
 
 _KEY_REFRESH_S = 60
 """A key of tokens that is retired is refused after so long."""
@@ -68,7 +68,7 @@ def broker_conf_lines(topology: Topology, cluster: str, issuer: str, tls: Path, 
     return [f"{name}={value}" for name, value in conf.items()]
 
 
-# Brings replicators back that gave up: Pulsar does not try again after some refusals of the other cluster.
+# Restarts replicators that gave up: Pulsar does not retry after some refusals.
 
 _TIMEOUT_S = 10.0
 _POLL_S = 0.5
@@ -111,7 +111,7 @@ def _disconnected(topology: Topology, clients: Mapping[str, AdminClient]) -> dic
     return lost
 
 
-# How links, rights and observations look on a terminal.
+# Links, rights and observations as Rich tables.
 
 
 def compared(wanted: Topology, result: VerifyResult) -> str:
@@ -161,7 +161,7 @@ def summary(seen: Observation) -> str:
     return words + "".join(f", {cluster} unreachable" for cluster in seen.unreachable)
 
 
-# Replication as Prometheus metrics.
+# Replication metrics.
 
 _CLUSTER = ("cluster",)
 _LINK = ("namespace", "source", "target")
@@ -271,20 +271,20 @@ File = Annotated[
     typer.Option(
         "--topology",
         envvar="WAYBILL_TOPOLOGY",
-        help="The topology file, with addresses; not given: the one of the local stack in $WAYBILL_STACK or var/local.",
+        help="The topology file with addresses. Default: that of the local stack in $WAYBILL_STACK or var/local.",
     ),
 ]
 Token = Annotated[str | None, typer.Option(envvar="WAYBILL_ADMIN_TOKEN", help="Bearer token for the clusters.")]
 Ca = Annotated[
     Path | None,
-    typer.Option("--ca", envvar="WAYBILL_ADMIN_CA", help="PEM file of a certificate authority of your own."),
+    typer.Option("--ca", envvar="WAYBILL_ADMIN_CA", help="PEM file of your certificate authority."),
 ]
 Access = Annotated[
     Path | None,
     typer.Option(
         "--access",
         envvar="WAYBILL_ACCESS",
-        help="TOML file of who we are: token_file, tls_ca, role_tokens; not given: operator-access.toml beside it.",
+        help="TOML file with token_file, tls_ca, role_tokens. Default: operator-access.toml next to the topology.",
     ),
 ]
 ACCESS_FILE = "operator-access.toml"
@@ -320,7 +320,7 @@ class TopologyCommand(TyperCommand):
 def plan(
     topology: File = None, token: Token = None, ca: Ca = None, access: Access = None, as_json: AsJson = False
 ) -> None:
-    """Print what differs. Exit status: 0 nothing, 2 something, 1 an error, also when a cluster did not answer.
+    """Print differences. Exit status: 0 none, 2 some, 1 an error, or a cluster did not answer.
 
     Example: waybill topology plan --topology topology.toml
     """
@@ -342,12 +342,12 @@ def apply(
     allow_delete: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="SUBJECT", help="Also make the change of this subject that deletes data; may be repeated."
+            metavar="SUBJECT", help="Also apply the change of this subject, although it deletes data; may be repeated."
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make the clusters that answer what the topology says. Exit status: 0 done, 2 not all was allowed, 1 an error.
+    """Apply the topology to all reachable clusters. Exit status: 0 done, 2 some changes were not allowed, 1 an error.
 
     Example: waybill topology apply --topology topology.toml
     """
@@ -422,13 +422,13 @@ def verify(
     token: Token = None,
     ca: Ca = None,
     access: Access = None,
-    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds that a probe may take.", min=0.1)] = 15.0,
+    timeout_s: Annotated[float, typer.Option("--timeout", help="Timeout of a probe in seconds.", min=0.1)] = 15.0,
     as_json: AsJson = False,
 ) -> None:
-    """Send a probe through every link, and try the rights of roles whose tokens are at hand.
+    """Send a probe through every link, and test the rights of roles whose tokens are available.
 
-    Exit status: 0 all links and rights are good, 1 one is not, or brokers ask nobody for the rights that the topology
-    names, 3 unknown: a cluster did not answer, a role's token is not at hand, or a try of a right got no answer.
+    Exit status: 0 all links and rights are good, 1 one is not, or brokers do not enforce the topology's rights, 3
+    unknown: a cluster did not answer, a role's token is missing, or the test of a right got no answer.
 
     Example: waybill topology verify --topology topology.toml
     """
@@ -466,10 +466,10 @@ def watch(
     token: Token = None,
     ca: Ca = None,
     access: Access = None,
-    port: Annotated[int, typer.Option(help="Where Prometheus reads the metrics; 0: nowhere.", min=0, max=65535)] = 9466,
-    host: Annotated[str, typer.Option(help="The address for it.")] = "127.0.0.1",
-    interval_s: Annotated[float, typer.Option("--interval", help="Seconds between two looks.", min=0.2)] = 5.0,
-    looks: Annotated[int, typer.Option(help="Stop after so many; 0: never.", min=0)] = 0,
+    port: Annotated[int, typer.Option(help="Port of the metrics; 0: none.", min=0, max=65535)] = 9466,
+    host: Annotated[str, typer.Option(help="Address of the metrics.")] = "127.0.0.1",
+    interval_s: Annotated[float, typer.Option("--interval", help="Seconds between two measurements.", min=0.2)] = 5.0,
+    looks: Annotated[int, typer.Option(help="Stop after this many measurements; 0: never.", min=0)] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Export replication lag, connections and the age of the last cursor snapshot as metrics.
@@ -493,16 +493,14 @@ def watch(
 
 @app.command("broker-conf", cls=TopologyCommand)
 def broker_conf(
-    cluster: Annotated[str, typer.Argument(help="Whose brokers.")],
+    cluster: Annotated[str, typer.Argument(help="The cluster of the brokers.")],
     *,
     issuer: Annotated[str, typer.Option(envvar="WAYBILL_TOKEN_ISSUER", help="The URL that serves the keys of tokens.")],
-    tls: Annotated[
-        Path, typer.Option(help="Folder of ca.pem, certificate.pem and key.pem, as it is on the brokers' machines.")
-    ],
-    token_file: Annotated[Path, typer.Option(help="The token of the brokers' role, as it is there.")],
+    tls: Annotated[Path, typer.Option(help="Folder of ca.pem, certificate.pem and key.pem on the brokers' machines.")],
+    token_file: Annotated[Path, typer.Option(help="File of the token of the brokers' role on these machines.")],
     topology: File = None,
 ) -> None:
-    """Print the lines of Pulsar's broker.conf for TLS, tokens and rights: append them, the last of a name counts.
+    """Print lines for Pulsar's broker.conf (TLS, tokens, rights). Append them: the last line of a name is used.
 
     Example: waybill topology broker-conf eu --issuer https://keys.example --tls /etc/pulsar/tls
     --token-file /etc/pulsar/broker.token
@@ -573,8 +571,8 @@ def _errors_as_messages(topology: Path | None) -> Iterator[None]:
 def _print_way_to_trust(problem: str) -> None:
     if "CERTIFICATE_VERIFY_FAILED" in problem:
         way_out = (
-            "whoever signed that certificate is not trusted here: name the authority with --ca FILE, or who we are "
-            f"with --access FILE (of a local stack: {ACCESS_FILE} in its folder)"
+            "the issuer of that certificate is not trusted: add the authority with --ca FILE, or use --access FILE "
+            f"(of a local stack: {ACCESS_FILE} in its folder)"
         )
         errors.print(way_out, soft_wrap=True)
 

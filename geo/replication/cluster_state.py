@@ -31,7 +31,7 @@ from geo.replication.topic_naming import (
 )
 from waybill.settings import Settings
 
-# The actual state: reads what a cluster holds through its admin interface.
+# The actual state, read from a cluster's admin interface.
 
 
 class Registration(Settings):
@@ -275,7 +275,7 @@ def topic_stats(admin: AdminClient, namespace: str, **asked: bool) -> dict[str, 
     return {topic: admin.get(f"{topic_path(topic)}/stats", STATS, **asked) for topic in topics}
 
 
-# From a topology to the state that each cluster should be in. Pure.
+# The desired state of each cluster. Pure.
 
 
 def address(topology: Topology, cluster: str) -> ClusterAddress:
@@ -358,7 +358,7 @@ def _topic_state(topology: Topology, cluster: str, topic: Topic) -> TopicState:
     )
 
 
-# Whether brokers ask anybody for the rights that a topology names.
+# Whether brokers enforce a topology's rights.
 
 
 def unprotected(topology: Topology, clients: Mapping[str, AdminClient]) -> Iterator[str]:
@@ -369,7 +369,7 @@ def unprotected(topology: Topology, clients: Mapping[str, AdminClient]) -> Itera
         said = read_defaults(admin.configuration())
         meant = {*topology.superusers(), topology.role_of_brokers(cluster)}
         if not said.authorization:
-            yield f"{cluster}: its brokers ask nobody for a right (authorizationEnabled): no grant counts there"
+            yield f"{cluster}: its brokers do not enforce rights (authorizationEnabled is not true)"
             continue
         if more := sorted(said.superusers - meant):
             yield f"{cluster}: {', '.join(more)} may do everything (superUserRoles), and the topology does not say so"
@@ -381,4 +381,4 @@ def unprotected(topology: Topology, clients: Mapping[str, AdminClient]) -> Itera
         if said.auto_topic_creation:
             yield f"{cluster}: its brokers create topics that a client asks for (allowAutoTopicCreation)"
         if said.open_metrics:
-            yield f"{cluster}: its brokers give their metrics to anybody (authenticateMetricsEndpoint is not true)"
+            yield f"{cluster}: anyone can read its brokers' metrics (authenticateMetricsEndpoint is not true)"

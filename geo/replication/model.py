@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from waybill.pulsar.pulsar_address import AdminUrl, ServiceUrl
 from waybill.settings import PathElsewhere, Settings
 
-# Roles and what they may do: who a token names, and the least that one needs. Pure.
+# Roles and their least rights. Pure.
 
 Action = Literal["produce", "consume"]
 TENANT, REGION, CLUSTER = "{tenant}", "{region}", "{cluster}"

@@ -22,7 +22,7 @@ from geo.replication.topic_naming import is_brokers_own, split_partition, topic_
 from waybill.pulsar.pulsar_client import PulsarAccess
 from waybill.settings import Settings
 
-# What replication does now: every link and every replicated cursor, read from the brokers' own statistics.
+# The state of links and replicated cursors, from broker statistics.
 
 _Space = dict[str, dict[str, TopicStats | None]]
 """By namespace and topic."""
@@ -209,8 +209,7 @@ def _unknown(namespace: str, source: str, target: str, problem: str) -> LinkStat
     )
 
 
-# Tries with the tokens of roles what they may and what they must not: a right that is written is not yet one that is
-# kept.
+# Tests of each role's rights with its token: allowed and forbidden requests.
 
 NOBODY = "(no token)"
 """Who shows no token: may do nothing, whatever the brokers' `anonymousUserRole` is."""

@@ -143,8 +143,7 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """A public name, whose module is imported when it is asked for first: who wants to know what an id may be,
-        as most of billing does, must not wait for Shapely and PROJ."""
+        """A public name, imported on first use: code that only checks ids must not load Shapely and PROJ."""
         if name not in _MODULE_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         found = getattr(import_module(f"geo.spatial.{_MODULE_OF[name]}"), name)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from geo.spatial.ragged import Bools, Floats, Ints, Pairs, distinct, expand, joined_pairs, offsets, run_starts
 
-# Hours of a local clock that recur each week, asked for at times: nothing is laid out that nobody asks for.
+# Weekly hours in local time, computed on demand.
 
 DAY_MS: Final = 86_400_000
 WEEK_MS: Final = 7 * DAY_MS
@@ -156,7 +156,7 @@ def _change(low: int, high: int, zone: ZoneInfo) -> int:
     return high
 
 
-# Versions of one fence or gate: each ends where the next one begins.
+# Versions of one fence or gate: each ends where the next one starts.
 
 
 class Version(Protocol):
@@ -241,7 +241,7 @@ class Versions:
         return np.maximum(last, np.searchsorted(self._keys, first))
 
 
-# When each of many fences or gates is in force: asked by pairs of one of them and a time, however many there are.
+# When each of many fences or gates is in force, by pairs of id and time.
 
 
 class Schedule:

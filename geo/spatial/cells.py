@@ -28,7 +28,7 @@ from geo.spatial.lattice import (
 from geo.spatial.predicates import ROUNDING, Spots, on_or_odd
 from geo.spatial.ragged import Bools, Floats, Ints, Pairs, Points, blocks, distinct, expand, offsets, run_starts
 
-# What the engine asks of an index of outlines, and the bound on how many fences overlap at a place.
+# The interface of the outline index, and the bound on overlapping fences.
 
 FEW: Final = 64
 """A bound up to this costs nothing to allow everywhere; only higher ones are kept for each cell."""
@@ -96,7 +96,7 @@ def comes_near(index: FenceIndex, px: Floats, py: Floats, qx: Floats, qy: Floats
     return near
 
 
-# Cells that too many edges run through, divided: what of their edges lies in each child, and whose whole it is.
+# Subdivision of cells with too many edges.
 
 CHILDREN = FOLD * FOLD
 

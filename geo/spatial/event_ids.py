@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
-# Corrections: what must be published anew when late fixes change what happened.
+# Corrections: events to publish again after late fixes.
 
 Content = TypeVar("Content")
 _ID_CHARS: Final = 24

@@ -18,7 +18,7 @@ from geo.spatial.ragged import Bools, Floats, Ints
 from geo.spatial.tracks import Tracks
 from geo.spatial.visits import Stays, Visits, VisitSettings, find_visits, joined_stays
 
-# What distinguishes an event from every other: the fix that ends the segment in which it happened.
+# The identity of an event: the fix that ends its segment.
 
 
 def end_fixes(tracks: Tracks, events: Sequence[GeofenceEvent]) -> Ints:

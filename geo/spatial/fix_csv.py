@@ -115,7 +115,7 @@ def _unread_columns(names: Sequence[str]) -> Iterator[str]:
     for name in names:
         near = get_close_matches(name, [one for one in OPTIONAL if one not in names], 1, _SIMILAR)
         if near and name not in REQUIRED + OPTIONAL:
-            yield f"line 1: the column {name!r} is not read; is {near[0]} meant?"
+            yield f"line 1: the column {name!r} is not read; did you mean {near[0]}?"
 
 
 def _rows(lines: Iterable[str]) -> Iterator[_Row]:

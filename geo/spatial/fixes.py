@@ -14,7 +14,7 @@ from geo.spatial.errors import FixError
 from geo.spatial.ragged import Bools, Floats, Ints
 from waybill.settings import Settings
 
-# What a track is made of, as settings: of those who only say it, nobody waits for PROJ.
+# Track settings; importing them does not load PROJ.
 
 CLEANING_REACH_MS: Final = 720_000
 """How far a cleaned place depends on others, apart from gaps: see `geo.spatial.standstill`."""

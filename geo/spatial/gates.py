@@ -21,7 +21,7 @@ from geo.spatial.predicates import Signs, crossing_fraction, orientation, side, 
 from geo.spatial.ragged import Bools, Floats, Ints, Points, lexical, run_starts, stacked
 from geo.spatial.tracks import Tracks
 
-# Ways that touch a gate at a corner, at an end, at a fix or along an edge: what they cross, in whole numbers.
+# Exact crossings of a gate at corners, ends, fixes and edges, in integers.
 
 _TURN: Final = whole(360.0)
 

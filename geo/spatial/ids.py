@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-# What a GeoJSON feature says of itself, beside its geometry. Imports nothing that computes.
+# Properties of a GeoJSON feature. Imports nothing that computes.
 
 
 def named(feature: dict[str, Any]) -> Any:

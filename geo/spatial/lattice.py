@@ -10,7 +10,7 @@ import numpy as np
 from geo.spatial.fences import Outlines
 from geo.spatial.ragged import Bools, Floats, Ints, Points, distinct, expand, run_starts
 
-# Outlines laid on a lattice: cells that a border runs through, and cells wholly inside.
+# Outlines on a lattice: border cells and inner cells.
 
 # marks this close to a border (in cells) are not trusted: points of such cells are tested exactly
 _CLOSE: Final = 1e-7

@@ -14,14 +14,14 @@ from geo.spatial.geodesic import distance_m
 from geo.spatial.ragged import Bools, Floats, Ints, expand, lexical, run_starts, stacked
 from geo.spatial.tracks import Tracks
 
-# The version of the engine, for whoever keeps what it computed.
+# The version of the engine, stored with its results.
 
 ENGINE_VERSION: Final = 2
 """Counted up by each change after which the same fixes and fences give other numbers; all that is kept is computed
 again then."""
 
 
-# What splitting a track gives: columns of pieces, each in one zone.
+# Pieces of a track, each in one zone.
 
 OUTSIDE: Final = -1
 
@@ -95,7 +95,7 @@ def measured(tracks: Tracks, segments: Segments, runs: ZoneRuns) -> Pieces:
     return Pieces(tracks.row[ends], runs.zone, metres, ms, runs.entry & ~still, runs.start, runs.end)
 
 
-# Zone sets: fences of one price map, of which at most one counts at any place and time.
+# Zone sets: fences of one price map, at most one in force at a place and time.
 
 
 class ZoneSet(FenceSet):

@@ -17,7 +17,7 @@ import numpy as np
 from geo.spatial.fixes import CLEANING_REACH_MS, Fixes
 from geo.spatial.ragged import Bools, Floats, Ints, Points
 
-# Smoothed ways: the mean place over so much of a way as its noise asks for, and less where it bends.
+# Smoothed ways: a moving average over a length that depends on the noise, less in bends.
 
 SMOOTH_MS: Final = 30_000
 """How far a mean reaches on each side; the noise is looked at over ten times that, and one gap."""

@@ -24,7 +24,7 @@ from geo.spatial.ragged import Bools, Floats, Ints, Points, blocks, distinct_pai
 from geo.spatial.tracks import Tracks
 from waybill.settings import Settings
 
-# Stretches of time inside fences, joined as they come: a day in many fences is a few rows, not its fixes.
+# Visits of fences, merged over time.
 
 MAX_ROWS_HELD: Final = 1_000_000
 

@@ -1,4 +1,4 @@
-"""A month that is hard to bill: what a few vehicles did, what arrived when, what was agreed when, and what is right."""
+"""A month that is hard to bill: vehicles, late messages, changed contracts, and the correct bill."""
 
 from simulator.month.expected import ExpectedBilling, expected_billing
 from simulator.month.script import (

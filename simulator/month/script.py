@@ -15,7 +15,7 @@ from simulator.roads import Plane, PlanePoint
 from simulator.truth import TrueDays, month_of
 from waybill.record import Batch, Body, Event, Position, Record, Signal, Tombstone, encode, new_epoch
 
-# Where the vehicles of the month drive: two trips of forty minutes a day, a fix every four minutes.
+# Routes of the month: two trips of forty minutes a day, a fix every four minutes.
 
 FIRST_DAY = datetime(2026, 2, 28, tzinfo=UTC)
 LAST_DAY = datetime(2026, 4, 1, tzinfo=UTC)
@@ -105,7 +105,7 @@ def _trip(latitude: float, longitude: float, begin: datetime, dice: Random) -> l
     return made
 
 
-# What each vehicle of the month sends, and when its region receives it: late, twice, out of order, or never.
+# Messages of each vehicle of the month, and their arrival: late, twice, out of order or never.
 
 GRACE = timedelta(seconds=60)
 """A statement is that much behind the clock of its device."""
@@ -259,7 +259,7 @@ def _time(time_us: int) -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)
 
 
-# What was agreed for the month, and what of it became known when: contracts as TOML, fences as GeoJSON features.
+# Contracts and fences of the month, and when each was published.
 
 BEGIN = datetime(2026, 2, 27, tzinfo=UTC)
 DOUBTS = {"unknown_percent": Decimal(100), "unreadable_percent": Decimal(20)}

@@ -1,4 +1,4 @@
-"""An independent account of what happened: which records exist, what was used, and what is owed.
+"""An independent computation of records, usage and charges.
 
 Nothing here comes from the packages that it judges. It is slow on purpose: exact fractions, plain loops, one page each.
 """

@@ -23,7 +23,7 @@ from simulator.truth.contracts import (
 )
 from simulator.truth.shapes import TruthError
 
-# Which price everything has: quarter by quarter, device by device, by the contracts in force in that quarter.
+# The price of each quarter of an hour and device, by the contracts then in force.
 
 
 class Used(NamedTuple):
@@ -134,7 +134,7 @@ def _counted(row: TrueQuarter) -> dict[str, int]:
     }
 
 
-# Divides a rounded sum so that nothing is lost: each gets its whole part, and the largest remainders one more.
+# Division of a rounded total by largest remainders.
 
 
 def shared(rounded: int, shares: list[Fraction]) -> list[int]:
@@ -149,7 +149,7 @@ def shared(rounded: int, shares: list[Fraction]) -> list[int]:
     return given
 
 
-# Prices, caps and minimum fees in words: equal ones have equal words, however their decimals were written.
+# Prices, caps and minimum fees as canonical text.
 
 
 def price_text(price: AgreedPrice, currency: str) -> str:

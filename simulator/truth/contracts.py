@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 from simulator.truth.shapes import TruthError
 
-# The minor units of money: each currency's own number of decimals, and the one rounding.
+# Minor units of currencies, and rounding.
 
 NO_DECIMALS = (
     "BIF", "CLP", "DJF", "GNF", "ISK", "JPY", "KMF", "KRW", "PYG", "RWF", "UGX", "UYI", "VND", "VUV", "XAF", "XOF",
@@ -45,7 +45,7 @@ def half_up(amount: Fraction) -> int:
     return size if amount >= 0 else -size
 
 
-# Usage by quarters of an hour, and which local day each quarter belongs to.
+# Usage by quarters of an hour, and the local day of each.
 
 QUARTER = timedelta(minutes=15)
 WHOLE_DEVICE = "*"

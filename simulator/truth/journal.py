@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from simulator.truth.shapes import TruthError
 
-# A record as it exists, whichever side shows it: kind, device time and content on the grid on which it travels.
+# A record: kind, device time and content on the wire's grid.
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 POSITION_GRID = (

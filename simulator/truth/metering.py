@@ -178,7 +178,7 @@ def whole(pieces: Iterable[Piece]) -> tuple[float, Fraction]:
     return math.fsum(lengths), durations
 
 
-# What nobody knows of a device's way, by quarters of the hour: from one track to the next, with plain loops.
+# Unknown ways by quarters of an hour, with plain loops.
 
 NOISE_M = 200.0
 """A beeline up to here is none of a vehicle that moved."""
@@ -283,7 +283,7 @@ def _row(device: str, quarter: int, total: _GapSum) -> TrueUnknown:
     )
 
 
-# From the records of a device to what it used, by quarters of an hour: each segment by the fences in force then.
+# From records to usage by quarters of an hour, with the fences then in force.
 
 
 class KnownRecord(NamedTuple):

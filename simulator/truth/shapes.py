@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# What can go wrong when the truth is computed.
+# Errors.
 
 
 class TruthError(Exception):
@@ -158,7 +158,7 @@ def _scaled(degrees: Decimal | int) -> int:
     return int((Decimal(degrees) * DEGREE).to_integral_value())
 
 
-# Fences that change: which version of each is in force at a moment.
+# Versions of fences in force.
 
 
 class TrueFences:
@@ -192,7 +192,7 @@ class TrueFences:
         return self._made[era]
 
 
-# Gates, decided exactly: whether the way between two fixes goes from one side of a line to the other.
+# Exact crossings of gates.
 
 
 class TrueGate(NamedTuple):

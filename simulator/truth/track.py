@@ -16,7 +16,7 @@ from geographiclib.geodesic import Geodesic
 
 from simulator.truth.journal import TruePosition
 
-# Where a vehicle truly was, by the rule `standstill` as `docs/standstill.md` states it: numbers (1) to (6) are its.
+# The true track, by rule `standstill`; numbers (1) to (6) are those of `docs/standstill.md`.
 
 NOT_SAID_M = 20.0
 PARKED_SIGMA_M, PARKED_CREEP_M = 10.0, 60.0

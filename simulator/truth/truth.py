@@ -23,7 +23,7 @@ from simulator.truth.metering import (
 from simulator.truth.shapes import TrueGate, TruthError, Zones, read_gates, read_zones
 from simulator.truth.track import TrueRule
 
-# What was posted, state of knowledge by state of knowledge: an invoice first, then only differences to it.
+# Documents by state of knowledge: an invoice first, then differences.
 
 
 class PostedCharge(NamedTuple):

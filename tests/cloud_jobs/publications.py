@@ -1,7 +1,5 @@
 """Publications of reference data, as messages of their topics and as rows of the table."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence
@@ -38,7 +36,6 @@ def message_of(kind: Kind, body: Any, number: int = 0, **more: Any) -> dict[str,
 
 
 def tariff(price: str, number: int, **more: Any) -> dict[str, Any]:
-    """A publication of the one version of a tariff."""
     prices = [{"meter": "distance", "unit": "km", "unit_amount": price}]
     body = {"id": "t", "currency": "EUR", "effective_from": "2026-01-01T00:00:00Z", "prices": prices}
     return message_of("tariff", body, number, **more)
@@ -75,7 +72,6 @@ def row_of(kind: Kind, id_: str, body: Any, number: int = 0, **more: Any) -> dic
 
 
 def rows_of(kind: Kind, bodies: Sequence[dict[str, Any]], first: int = 0) -> list[dict[str, Any]]:
-    """The rows of some publications, one after the other."""
     read = read_messages(kind, [message_of(kind, body, first + at) for at, body in enumerate(bodies)], ANYBODY)
     assert read.quarantined == []
     return [row | {"collected_at": row["published_at"], "commit_number": first + 1} for row in read.publications]

@@ -1,7 +1,5 @@
 """Alert rules in files: each fault with its place, what they lack, and who may publish them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from cloud_jobs.reference.tables import in_force, publications_in, quarantined_m
 from geo.reference.messages import ReferenceTrust
 from tests.cloud_jobs.billing.contracts.makers import account
 from tests.cloud_jobs.publications import message_of, publication_id, row_of
-from tests.identity.operators import operator, trusting
+from tests.identity.makers import operator, trusting
 from waybill.identity.signatures import NewOperator, Publication, sign_publication
 
 TEXT = """

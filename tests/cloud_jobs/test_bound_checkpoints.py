@@ -1,7 +1,5 @@
 """Checkpoints are of one lake: with another one, or with an earlier state of it, nothing is read past or left out."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path
@@ -29,7 +27,6 @@ def bound(lake: Lake, folder: Path) -> BoundCheckpoints:
 
 
 def ingest_noted(checkpoints: BoundCheckpoints) -> None:
-    """One commit of the ingest, and the note that follows it."""
     ingest(checkpoints.lake, [])
     checkpoints.note(newest_number(checkpoints.lake.open("records"), INGEST) or 0)
 
@@ -92,7 +89,7 @@ def test_a_lake_that_was_brought_back_from_a_copy_needs_the_checkpoints_of_that_
     ingest_noted(checkpoints)
     shutil.rmtree(folder)
     shutil.copytree(tmp_path / "copy" / folder.name, folder)
-    with pytest.raises(OtherLake, match="of ingest number 2, and it is at 1: it was brought back from a copy"):
+    with pytest.raises(OtherLake, match="of ingest number 2, and it is at 1: it was restored from a backup"):
         checkpoints.check()
     # the commits of another history have other numbers, though they count as far
     ingest(checkpoints.lake, [])
@@ -101,7 +98,7 @@ def test_a_lake_that_was_brought_back_from_a_copy_needs_the_checkpoints_of_that_
     # nor are they of its past when it has gone beyond them
     for _ in range(3):
         ingest(checkpoints.lake, [])
-        with pytest.raises(OtherLake, match=r"ingest number 2 .* brought back from a copy"):
+        with pytest.raises(OtherLake, match=r"ingest number 2 .* restored from a backup"):
             checkpoints.check()
     shutil.rmtree(checkpoints.folder)
     shutil.copytree(tmp_path / "copy" / checkpoints.folder.name, checkpoints.folder)
@@ -125,5 +122,5 @@ def test_no_job_begins_with_the_checkpoints_of_another_lake_and_the_ingest_begin
     assert not (tmp_path / "elsewhere").exists()
     Lake(tmp_path / "other").create()
     for run in (jobs.run_usage, jobs.run_geofence, jobs.run_proximity):
-        with pytest.raises(OtherLake, match="Look whether `lake` and `checkpoints` of the settings are meant"):
+        with pytest.raises(OtherLake, match="Check `lake` and `checkpoints`"):
             run(settings("other"))

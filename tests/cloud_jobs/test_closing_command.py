@@ -1,7 +1,5 @@
 """`cloud-jobs close`: what it has in common with the clerk's command."""
 
-from __future__ import annotations
-
 from typer.testing import CliRunner
 
 from cloud_jobs.__main__ import app

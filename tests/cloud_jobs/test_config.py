@@ -31,10 +31,7 @@ admin_url = "http://hq:8080"
 """
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["ingest", "usage", "geofence", "proximity", "check-config"],
-)
+@pytest.mark.parametrize("command", ["ingest", "usage", "geofence", "proximity", "check-config"])
 def test_a_file_of_settings_that_is_missing_or_wrong_ends_every_command_with_78(tmp_path: Path, command: str) -> None:
     wrong = tmp_path / "wrong.toml"
     wrong.write_text(LEAST + 'colour = "red"\n')

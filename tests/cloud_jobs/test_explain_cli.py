@@ -1,7 +1,5 @@
 """`waybill bill explain`: what is typed wrong ends with a message, before anything is opened."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

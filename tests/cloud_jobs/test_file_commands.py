@@ -1,18 +1,24 @@
 """The two commands on files: what anybody can try before they charge."""
 
-from __future__ import annotations
-
 import csv
+import io
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
 from typer import Typer
 from typer.testing import CliRunner, Result
 
-from cloud_jobs.measure import encounters, measure
+from cloud_jobs.measure import encounters, measure, print_problems
+from cloud_jobs.terminal import Column, FittedTable, write_csv
 
 app = Typer()
 app.command("measure")(measure)
@@ -193,3 +199,111 @@ def test_the_name_of_a_device_is_no_formula_in_what_the_commands_write(tmp_path:
     assert [row[:2] for row in rows[1:]] == [["'=A1", "'@SUM(A1)"]]
     rows, _ = run(tmp_path, "measure", fixes=fixes)
     assert {row[0] for row in rows[1:]} == {"'=A1", "'@SUM(A1)"}
+
+
+PROGRAM = [sys.executable, "-m", "cloud_jobs", "measure"]
+
+
+def failing(error: BaseException) -> Iterator[tuple[str, int]]:
+    yield "a", 1
+    raise error
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), OSError(5, "no"), KeyboardInterrupt(), MemoryError()])
+@pytest.mark.parametrize("before", [None, "old\n"])
+def test_an_error_among_the_rows_leaves_the_old_file_and_no_other(
+    tmp_path: Path, error: BaseException, before: str | None
+) -> None:
+    out = tmp_path / "out.csv"
+    if before is not None:
+        out.write_text(before)
+    with pytest.raises(type(error)):
+        write_csv(out, ("name", "count"), failing(error))
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == (
+        [] if before is None else [("out.csv", before)]
+    )
+
+
+@pytest.mark.parametrize("sign", ["=", "+", "-", "@", "\t", "\n", "＝"])
+def test_no_spreadsheet_computes_a_name_and_a_number_stays_a_number(tmp_path: Path, sign: str) -> None:
+    name = f"{sign}HYPERLINK(1)"
+    write_csv(tmp_path / "out.csv", ("name", "metres", "count"), [(name, "0.125", -3)])
+    with (tmp_path / "out.csv").open(newline="") as file:
+        assert [*csv.reader(file)][1] == [f"'{name}", "0.125", "-3"]
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "linked"])
+def test_what_a_shell_sent_to_a_file_is_added_to_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / "fixes.csv").write_bytes(GOOD_FIXES)
+    (tmp_path / "fences.geojson").write_bytes(GOOD_FENCES)
+    (tmp_path / "linked").symlink_to("/dev/stdout")
+    everything = tmp_path / "all.csv"
+    everything.write_text("old\n")
+    before = everything.stat().st_ino
+    options = ["--fixes", "fixes.csv", "--fences", "fences.geojson", "--out", name]
+    with everything.open("a") as file:
+        done = subprocess.run(
+            [*PROGRAM, *options], cwd=tmp_path, stdout=file, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+    assert done.returncode == 0, done.stderr
+    lines = everything.read_text().splitlines()
+    assert (lines[:2], len(lines)) == (["old", "device_id,fence_id,km,seconds,entries"], 4)
+    assert everything.stat().st_ino == before
+
+
+def test_a_message_that_repeats_a_file_moves_no_cursor_and_starts_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    print_problems(Path("a\x1b.csv"), ["\x1b[2J\nrow ok\r\x85\u2028\u202e\x9b", "é \ud800"])
+    lines = capsys.readouterr().err.split("\n")
+    assert lines == [r"a\x1b.csv: \x1b[2J\nrow ok\r\x85\u2028\u202e\x9b", r"a\x1b.csv: é \ud800", ""]
+
+
+NUMBER = "WE-00000001"
+WORDS = st.text("abc ", max_size=40).map(str.strip)
+
+
+def shown(table: FittedTable, width: int) -> str:
+    paper = io.StringIO()
+    Console(file=paper, width=width).print(table)
+    return paper.getvalue()
+
+
+def documents(reason: str = "", invoice: str = "") -> FittedTable:
+    made = FittedTable(
+        Column("number"),
+        Column.text("type"),
+        Column.number("net", 2),
+        Column.number("gross"),
+        Column.text("reason", 1),
+        Column.text("of", 3),
+    )
+    made.add(NUMBER, "credit note (void)", "-1,234.56 EUR", "-1,469.13 EUR", reason, invoice)
+    return made
+
+
+@given(st.integers(12, 200), WORDS, st.lists(st.integers(-(10**9), 10**9), max_size=5))
+def test_whole_columns_are_whole_at_any_width_and_no_line_is_wider(width: int, word: str, amounts: list[int]) -> None:
+    table = FittedTable(Column("id"), Column.text("words", 1), Column.number("amount"), Column.number("less", 2))
+    for place, amount in enumerate(amounts):
+        table.add(f"WE-{place:08}", word, f"{amount}", f"{amount}")
+    out = shown(table, max(width, 14))
+    found = re.findall(r"WE-\d{8}|-?\d+", out)
+    for place, amount in enumerate(amounts):
+        assert f"WE-{place:08}" in found
+        assert str(amount) in found
+    assert max(map(cell_len, out.splitlines()), default=0) <= max(width, 14)
+    assert "…" not in out
+
+
+def test_with_room_each_row_is_one_line_and_nothing_is_left_out() -> None:
+    out = shown(documents("wrong buyer", NUMBER), 120)
+    assert [line for line in out.splitlines() if "wrong buyer" in line and "credit note (void)" in line]
+    assert "Left out" not in out
+
+
+def test_texts_fold_before_columns_go_and_the_least_goes_first() -> None:
+    folded = shown(documents("wrong buyer", NUMBER), 86)
+    assert [line for line in folded.splitlines() if "credit" in line and "(void)" not in line]
+    assert "Left out" not in folded
+    narrow = shown(documents("wrong buyer", NUMBER), 62)
+    assert "Left out, for want of room: net, of." in narrow
+    assert "wrong" in narrow

@@ -1,7 +1,6 @@
 """Publications are collected once each, whoever collects, in the order in which they were published."""
 
-from __future__ import annotations
-
+import json
 import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
@@ -11,15 +10,19 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from cloud_jobs.billing.contracts import Tariff, usable_contract
-from cloud_jobs.errors import CommitConflict
+from cloud_jobs.errors import CommitConflict, ReferenceFileError
 from cloud_jobs.lake import appending as shared_append
 from cloud_jobs.lake.appending import append_missing
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.reference.checks import check_reference
+from cloud_jobs.reference.files import make_version, read_reference
 from cloud_jobs.reference.tables import fences_in, in_force, publications_in, quarantined_messages, store
-from geo.reference.messages import ANYBODY, read_messages
-from tests.cloud_jobs.publications import AT, collect_in_parts, message_of, publication_id, tariff
+from geo.reference.messages import ANYBODY, MAX_BYTES, Kind, named_message, read_messages
+from tests.cloud_jobs.publications import AT, collect_in_parts, message_of, publication_id, rows_of, tariff
 from waybill.identity.publication_id import PROPERTY, next_publication_id
 
 Message = dict[str, Any]
@@ -90,10 +93,7 @@ def test_an_id_far_ahead_is_quarantined_and_what_is_published_after_it_holds(lak
 
 @pytest.mark.parametrize(
     "pool",
-    [
-        lambda: ThreadPoolExecutor(4),
-        lambda: ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")),
-    ],
+    [lambda: ThreadPoolExecutor(4), lambda: ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn"))],
     ids=["threads", "processes"],
 )
 def test_of_collectors_at_once_each_succeeds_and_each_publication_is_there_once(
@@ -143,3 +143,196 @@ def test_fences_are_validated_again_only_when_the_table_is_another_one(lake: Lak
     assert fences_in(lake).features == first.features
     (refused,) = fences_in(lake).refused
     assert refused.place == "persistent://fleet/reference/fences 3:1:-1"
+
+
+GOOD = message_of("fence", {"type": "Feature", "id": "fence-1"})
+
+
+def feature(**properties: Any) -> dict[str, Any]:
+    ring = [[0, 0], [1, 0], [1, 1], [0, 1], [0, 0]]
+    return {"type": "Feature", "properties": properties, "geometry": {"type": "Polygon", "coordinates": [ring]}}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"key": None}, "a key and a value"),
+        ({"key": None, "malformed": "key not UTF-8: ff"}, "key not UTF-8: ff"),
+        ({"value": None}, "a key and a value"),
+        ({"value": b""}, "Expecting value"),
+        ({"value": b"\xff"}, ""),
+        ({"value": b"no JSON"}, "Expecting"),
+        ({"value": b"[]"}, "is a JSON object"),
+        ({"value": b"[" * 100_000}, ""),
+        ({"value": b'"' + b"x" * MAX_BYTES + b'"'}, ""),
+        ({"value": b'{"type": "Feature"}'}, "is not that of its content"),
+        ({"value": b'{"type": "Feature", "id": null, "properties": [1]}'}, "is not that of its content"),
+        ({"key": "fence-1"}, "is not that of its content"),
+        ({"key": "FENCE-1@"}, "is not that of its content"),
+        ({"key": "fence-1@2026-01-01T00:00:00Z"}, "is not that of its content"),
+        ({"key": "x" * 100_000}, "is not that of its content"),
+        ({"publish_time": None, "malformed": "publish_time not a time"}, "publish_time"),
+        ({"properties": None}, "its property publication_id is to be a UUID of version 7, and is none"),
+        ({"properties": [(PROPERTY, "7")]}, "and is '7'"),
+    ],
+)
+def test_a_message_that_is_no_publication_is_quarantined_with_its_place_and_stops_no_other(
+    wrong: dict[str, Any], reason: str
+) -> None:
+    message = GOOD | wrong
+    read = read_messages("fence", [message | {"message_id": "9:9:-1"}, GOOD], ANYBODY)
+    (row,) = read.publications
+    assert (row["id"], row["published_at"], row["place"]) == ("fence-1", AT, f"{named_topic()} 3:0:-1")
+    (refused,) = map(named_message, read.quarantined)
+    assert (refused.topic, refused.message_id, refused.key) == (named_topic(), "9:9:-1", message["key"] or "")
+    assert reason in refused.reason
+    assert len(str(refused)) < 500
+    assert read.quarantined[0]["payload"] == (
+        message["value"] if message["value"] is None else message["value"][:MAX_BYTES]
+    )
+
+
+def named_topic() -> str:
+    return "persistent://fleet/reference/fences"
+
+
+def test_of_two_contents_with_one_id_the_second_is_quarantined() -> None:
+    other = message_of("fence", {"type": "Feature", "id": "fence-2"})
+    read = read_messages("fence", [GOOD, other, GOOD], ANYBODY)
+    assert [row["id"] for row in read.publications] == ["fence-1", "fence-1"]
+    (row,) = read.quarantined
+    assert row["reason"] == f"its publication id {publication_id(0)} is that of another content"
+
+
+NAMES = st.one_of(
+    st.text(min_size=1, max_size=5),
+    st.sampled_from(["@", "a@b", "a@2026-01-05", "\ud800"]),
+    st.integers(-(2**64), 2**64),
+    st.just(0.5),
+)
+BEGINS = st.sampled_from([None, "", "2026-01-05T01:00:00+01:00", "2026-01-05", "soon", 7, "a@b"])
+
+
+@given(NAMES, BEGINS, BEGINS)
+@example(2**63, None, None)
+@example("\ud800", None, None)
+def test_what_is_published_is_taken_and_what_would_be_refused_is_not_published(
+    name: Any, begin: Any, other: Any
+) -> None:
+    bodies: tuple[tuple[Kind, dict[str, Any]], ...] = (
+        ("fence", feature(id=name, effective_from=begin)),
+        ("tariff", {"id": name, "effective_from": begin}),
+        ("account", {"id": name, "effective_from": other}),
+    )
+    for kind, body in bodies:
+        if name == "\ud800" or (isinstance(name, int) and not -(2**63) <= name < 2**63):
+            with pytest.raises(ValueError, match="cannot be published"):
+                make_version(kind, body)
+            continue
+        version = make_version(kind, body)
+        found = read_messages(kind, [GOOD | {"key": version.key, "value": version.body.encode()}], ANYBODY)
+        assert found.quarantined == []
+        assert [row["id"] for row in found.publications] == [str(name)]
+
+
+RING = [[0, 0], [1, 0], [1, 1], [0, 1], [0, 0]]
+FENCE = {"type": "Feature", "properties": {"id": "a"}, "geometry": {"type": "Polygon", "coordinates": [RING]}}
+
+
+def file_of(folder: Path, name: str, content: Any) -> Path:
+    (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    return folder / name
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fault"),
+    [
+        ("fences.geojson", "[1]", "line 1"),
+        ("fences.geojson", {"type": "Feature", "properties": None}, "line 1"),
+        ("fences.geojson", [FENCE, FENCE | {"geometry": None}], "feature 2"),
+        ("fences.geojson", "{", "line 1"),
+        ("zones.json", {"type": "FeatureCollection", "features": [{"type": "Feature", "id": 3}]}, "line 1"),
+        ("tariffs.json", '[{"id": "t", "prices": []}]', "it has no geometry"),
+        ("zones.json", "no JSON", "line 1"),
+    ],
+)
+def test_a_fault_is_named_with_its_file_and_place(tmp_path: Path, name: str, content: Any, fault: str) -> None:
+    file = file_of(tmp_path, name, content)
+    with pytest.raises(ReferenceFileError) as refused:
+        read_reference([file])
+    assert any(one.startswith(f"{file}: ") and fault in one for one in refused.value.faults), refused.value
+    assert str(refused.value).startswith("nothing was published:\n")
+
+
+def test_all_faults_of_all_files_are_named_together(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    files = [file_of(tmp_path, "a.json", [{}, {}]), tmp_path / "empty", tmp_path / "absent.json"]
+    with pytest.raises(ReferenceFileError) as refused:
+        read_reference(files)
+    assert [fault.split(": ")[0] for fault in refused.value.faults] == [str(files[at]) for at in (0, 0, 1, 2)]
+
+
+def test_a_folder_stands_for_its_fences_and_contracts_and_a_version_given_twice_is_one(tmp_path: Path) -> None:
+    fences = file_of(tmp_path, "fences.geojson", FENCE)
+    rates = file_of(tmp_path, "rates.toml", CONTRACT)
+    found = read_reference([tmp_path, fences, rates])
+    assert [(one.kind, one.key) for one in found] == [
+        ("fence", "a@"),
+        ("exchange_rate", "usd-eur@2025-12-31T23:00:00Z"),
+    ]
+
+
+CONTRACT = """
+[[exchange_rate]]
+id = "usd-eur"
+effective_from = 2026-01-01T00:00:00+01:00
+currency = "USD"
+into = "EUR"
+rate = 0.9
+source = "European Central Bank"
+"""
+
+
+def test_contracts_in_toml_are_read_as_what_is_published(tmp_path: Path) -> None:
+    (version,) = read_reference([file_of(tmp_path, "rates.toml", CONTRACT)])
+    assert (version.kind, version.key) == ("exchange_rate", "usd-eur@2025-12-31T23:00:00Z")
+    assert json.loads(version.body)["rate"] == "0.9"
+    (row,) = rows_of(version.kind, [json.loads(version.body)])
+    assert row["id"] == "usd-eur"
+
+
+CROSSED = [[10, 53.5], [10.1, 53.6], [10.1, 53.5], [10, 53.6], [10, 53.5]]
+OPEN = [[10, 53.5], [10.1, 53.5], [10.1, 53.6]]
+
+
+def fence_with(ring: Any = RING, **properties: Any) -> dict[str, Any]:
+    geometry = {"type": "Polygon", "coordinates": [ring]}
+    return {"type": "Feature", "properties": {"id": "a", **properties}, "geometry": geometry}
+
+
+@pytest.mark.parametrize(
+    ("feature", "said"),
+    [
+        (fence_with(CROSSED), "repaired: Self-intersection[10.05 53.55]"),
+        (fence_with(OPEN), "an unclosed ring was closed"),
+        (fence_with(effective_form="2027-01-01T00:00:00Z"), "did you mean effective_from?"),
+        (fence_with(radius=3), "did you mean radius_m?"),
+        (fence_with(Priority=3), "did you mean priority?"),
+        (fence_with() | {"effective_from": "2027-01-01T00:00:00Z"}, "stands beside its properties"),
+    ],
+)
+def test_what_a_fence_says_and_may_not_mean_is_a_warning_with_its_place(
+    tmp_path: Path, feature: dict[str, Any], said: str
+) -> None:
+    file = file_of(tmp_path, "fences.geojson", [FENCE | {"id": "b", "properties": {}}, feature])
+    (one,) = (notice for notice in check_reference([file], None, datetime.now(UTC)).checked.notices)
+    assert one.startswith(f"{file}: line 1, feature 2: fence 'a': "), one
+    assert said in one
+
+
+def test_contracts_in_a_file_of_another_name_are_said_to_need_theirs(tmp_path: Path) -> None:
+    for text in (CONTRACT, f"# rates\n\n{CONTRACT}"):
+        with pytest.raises(ReferenceFileError) as refused:
+            read_reference([file_of(tmp_path, "rates.tml", text)])
+        assert "name it .toml" in refused.value.faults[0]
+    assert len(read_reference([file_of(tmp_path, "fences.tml", [FENCE])])) == 1

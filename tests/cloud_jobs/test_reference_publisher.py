@@ -12,21 +12,30 @@ from typing import Any
 import pulsar
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import given
+from hypothesis import strategies as st
 from pulsar import ConnectError, MessageId
 from pydantic import SecretStr
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from cloud_jobs.errors import ReferenceNotPublished
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import files as reference_publisher
+from cloud_jobs.reference.checks import VersionDiff, changes, diffs
 from cloud_jobs.reference.commands import app
-from cloud_jobs.reference.files import ReferenceVersion, make_version, publish
+from cloud_jobs.reference.files import PlacedVersion, ReferenceVersion, make_version, publish
 from cloud_jobs.reference.tables import store
 from geo.reference.messages import ANYBODY
-from tests.cloud_jobs.billing.contracts.makers import account, tariff
-from tests.cloud_jobs.publications import AT, message_of, publication_id, row_of
+from simulator.fleet import toml_text
+from tests.cloud_jobs.billing.contracts.makers import account, device, kind_of, legal_entity, price, rows, tariff
+from tests.cloud_jobs.publications import AT, message_of, publication_id, row_of, rows_of
+from tests.identity.makers import operator, operators_file
+from tests.system.lake_of_fixes import square
 from waybill.identity.publication_id import PROPERTY
+from waybill.identity.signatures import NewOperator
 from waybill.identity.tokens import TokenKey
+from waybill.pulsar import cluster_clock
+from waybill.pulsar.cluster_clock import ClockDiffers
 from waybill.pulsar.pulsar_client import PulsarAccess
 
 ACCOUNT = account("acme", tariff="t")
@@ -52,8 +61,6 @@ VERSIONS = [make_version("tariff", TARIFF), make_version("account", ACCOUNT)]
 
 
 class Sent:
-    """A message of a topic."""
-
     def __init__(self, key: str, content: bytes, properties: dict[str, str], at_ms: int = 0) -> None:
         self.key, self.content, self._properties, self._at_ms = key, content, properties, at_ms
 
@@ -65,8 +72,6 @@ class Sent:
 
 
 class Topic:
-    """A topic of a cluster, and what reads and writes it."""
-
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.messages: list[Sent] = []
@@ -79,8 +84,6 @@ class Topic:
 
 
 class Reader:
-    """Reads a topic from its last message on, or from its first."""
-
     def __init__(self, messages: list[Sent]) -> None:
         self._left = messages
 
@@ -95,8 +98,6 @@ class Reader:
 
 
 class Cluster:
-    """A Pulsar cluster that takes so many messages, and then none."""
-
     def __init__(self, takes: int = 1_000_000) -> None:
         self.left = takes
         self.clock_ms = lambda: round(time.time() * 1000)
@@ -172,7 +173,7 @@ def test_what_arrived_in_two_clusters_has_one_id_and_counts_once(clusters: dict[
     assert lake.open("reference").count() == 1
 
 
-def price(amount: str) -> ReferenceVersion:
+def published_price(amount: str) -> ReferenceVersion:
     prices = [{"meter": "distance", "unit": "km", "unit_amount": amount}]
     return make_version("tariff", TARIFF | {"prices": prices})
 
@@ -185,7 +186,7 @@ def publish_at(cluster: Cluster, clock_s: float, *versions: ReferenceVersion) ->
 def test_who_publishes_later_comes_later_whatever_the_clock_says(clusters: dict[str, Cluster]) -> None:
     dr = clusters["pulsar://dr:6650"]
     for clock_s, amount in ((1e9, "0.45"), (1e9 - 250, "4.50"), (1e9 - 100, "0.45")):
-        publish_at(dr, clock_s, price(amount))
+        publish_at(dr, clock_s, published_price(amount))
     sent = dr.topics["tariffs"].messages
     assert [message.properties()[PROPERTY] for message in sent] == dr.ids
     # in another topic, too: one publication has all of a file
@@ -203,7 +204,7 @@ def test_the_command_publishes_all_or_nothing_and_shows_what_is_in_force(
         + "".join(
             f'[[clusters]]\nname = "{url[9:11]}"\nservice_url = "{url}"\nadmin_url = "http://x"\n' for url in clusters
         )
-        + "[reference]\nunsigned = true\n",
+        + "[reference]\nunsigned = true\n"
     )
 
     def run(*words: str) -> tuple[int, str, str]:
@@ -220,7 +221,7 @@ def test_the_command_publishes_all_or_nothing_and_shows_what_is_in_force(
     code, printed = run("put", str(good))[:2]
     assert (code, printed.splitlines()[0]) == (0, "published: 1 account, 1 tariff")
     # who closes at once closes by the former ones
-    assert "the next run of `cloud-jobs usage` takes them over" in printed
+    assert "the next run of `cloud-jobs usage` copies them into the lake" in printed
     assert run("put", str(good), "--json")[0] == 0
 
     code, _, said = run("list")
@@ -247,3 +248,242 @@ def test_the_command_publishes_all_or_nothing_and_shows_what_is_in_force(
     table = run("list")[1]
     assert "effective from" in table
     assert "In quarantine" in table
+
+
+class Published:
+    """Takes the place of the clusters: what was sent to them."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.signing: Any = None
+        self.clocks: Any = None
+
+    def check_clock(self, urls: Any, _: Any) -> None:
+        self.clocks = urls
+
+    def publish(self, _: Any, versions: Any, *__: Any, signing: Any = None) -> int:
+        self.signing = signing
+        self.keys += [version.key for version in versions]
+        return len(self.keys)
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> Published:
+    made = Published()
+    monkeypatch.setattr(reference_publisher, "publish", made.publish)
+    monkeypatch.setattr(reference_publisher, "check_clock", made.check_clock)
+    return made
+
+
+ANNA = operator("anna")
+ACME = operator("acme clerk", tenants=("fleet",), kinds=("account",), accounts=("acme", "acme-*"))
+OLD = operator("old", valid_until=datetime(2026, 1, 1, tzinfo=UTC))
+TRUSTED = 'operators = "operators.toml"'
+
+
+def put(folder: Path, *bodies: dict[str, Any], by: NewOperator = ANNA, key: bool = True, trusted: str = "") -> Result:
+    tables: dict[str, list[dict[str, Any]]] = {}
+    for body in bodies:
+        tables.setdefault(kind_of(body), []).append(body)
+    (folder / "contracts.toml").write_text(toml_text(tables), encoding="utf-8")
+    if not (folder / "operators.toml").exists():
+        operators_file(folder / "operators.toml", ANNA, ACME, OLD)
+    (folder / "cloud.toml").write_text(
+        f'lake = "{folder}/lake"\ncheckpoints = "{folder}/checkpoints"\n'
+        '[[clusters]]\nname = "hq"\nservice_url = "pulsar://127.0.0.1:1"\nadmin_url = "http://127.0.0.1:1"\n'
+        f"[reference]\n{trusted or TRUSTED}\n"
+    )
+    (folder / "mine.key").write_bytes(by.key.private_pem())
+    words = ["put", str(folder / "contracts.toml"), "--config", str(folder / "cloud.toml"), "--reason", "as agreed"]
+    return CliRunner().invoke(app, [*words, *(["--key", str(folder / "mine.key")] if key else [])])
+
+
+def test_the_first_contracts_are_published_where_no_lake_is_yet(tmp_path: Path, published: Published) -> None:
+    done = put(tmp_path, legal_entity(), tariff(price()), account("acme", device()))
+    first, rest = done.stdout.split("\n", 1)
+    assert (done.exit_code, first) == (0, "published: 1 account, 1 legal entity, 1 tariff")
+    assert "`cloud-jobs usage` copies them into the lake" in rest
+    assert len(published.keys) == 3
+
+
+def test_what_contradicts_what_the_lake_has_is_named_and_nothing_is_published(
+    tmp_path: Path, published: Published
+) -> None:
+    lake = Lake(tmp_path / "lake")
+    lake.create()
+    lake.append("reference", rows(legal_entity(), tariff(price()), account("acme", device())))
+    done = put(tmp_path, account("beta", device()), account("gamma", device("van-2")))
+    assert (done.exit_code, published.keys) == (1, [])
+    assert "device 'van-1' of tenant 'fleet' is in account 'acme' and in account 'beta'" in done.stderr
+    assert "nothing was published" in done.stderr
+
+
+def put_fences(folder: Path, *features: dict[str, Any]) -> Result:
+    put(folder)  # the settings and the key
+    (folder / "fences.geojson").write_text(json.dumps({"type": "FeatureCollection", "features": features}))
+    words = ["--config", str(folder / "cloud.toml"), "--reason", "as agreed", "--key", str(folder / "mine.key")]
+    return CliRunner().invoke(app, ["put", str(folder / "fences.geojson"), *words])
+
+
+def lake_of_fences(folder: Path, *features: dict[str, Any]) -> None:
+    lake = Lake(folder / "lake")
+    lake.create()
+    lake.append(
+        "reference", [row_of("fence", one["properties"]["id"], one, number) for number, one in enumerate(features)]
+    )
+
+
+@pytest.mark.parametrize(("there", "name"), [("12", "12.0"), ("K\u00f6ln", "Ko\u0308ln")])
+def test_a_fence_whose_id_reads_as_one_that_is_published_is_refused_until_that_one_has_ended(
+    tmp_path: Path, published: Published, there: str, name: str
+) -> None:
+    lake_of_fences(tmp_path, square(there))
+    done = put_fences(tmp_path, square(name))
+    assert (done.exit_code, published.keys) == (1, [])
+    assert f"the id of this fence is written {name!a}, and {there!a} reads the same (published)" in done.stderr
+    assert put_fences(tmp_path, square(there)).exit_code == 0
+    other = tmp_path / "ended"
+    other.mkdir()
+    ended = square(there)
+    ended["properties"]["effective_until"] = "2026-02-01T00:00:00Z"
+    lake_of_fences(other, ended)
+    assert put_fences(other, square(name)).exit_code == 0
+
+
+def test_it_is_signed_by_the_key_that_is_named_for_the_reason_that_is_given(
+    tmp_path: Path, published: Published
+) -> None:
+    assert put(tmp_path, tariff(price()), by=ANNA).exit_code == 0
+    assert (published.signing.key.key_id, published.signing.reason) == (ANNA.key.key_id, "as agreed")
+
+
+@pytest.mark.parametrize("by", [ACME, OLD, operator("nobody")], ids=["no-right", "not-valid-then", "unknown-key"])
+def test_what_the_centre_would_refuse_is_named_with_its_place_and_not_published(
+    tmp_path: Path, published: Published, by: NewOperator, request: pytest.FixtureRequest
+) -> None:
+    done = put(tmp_path, tariff(price()), by=by)
+    assert (done.exit_code, published.keys) == (1, [])
+    assert f"contracts.toml:1: tariff 'standard': {request.node.callspec.id}: " in done.stderr
+
+
+def test_a_tenants_own_key_publishes_its_own_accounts_alone(tmp_path: Path, published: Published) -> None:
+    assert put(tmp_path, account("acme", device()), by=ACME).exit_code == 0
+    for other in (
+        account("beta", device()),
+        account("acme-1", device() | {"tenant": "beta"}),
+        account("acme-1", device(), parent="beta", payer=None),
+    ):
+        published.keys.clear()
+        done = put(tmp_path, other, by=ACME)
+        assert (done.exit_code, published.keys) == (1, []), done.output
+        assert "no-right: the key of acme clerk may not speak for" in done.stderr
+
+
+def test_a_machine_whose_clock_is_wrong_publishes_nothing(
+    tmp_path: Path, published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def differs(url: str, _: Any) -> None:
+        raise ClockDiffers(url, 40 * 86_400)
+
+    monkeypatch.undo()
+    monkeypatch.setattr(reference_publisher, "publish", published.publish)
+    monkeypatch.setattr(cluster_clock, "check_clock", differs)
+    done = put(tmp_path, legal_entity())
+    assert (done.exit_code, published.keys) == (1, [])
+    assert "3456000 s ahead of that of http://127.0.0.1:1" in done.stderr
+    monkeypatch.undo()
+    monkeypatch.setattr(reference_publisher, "publish", published.publish)
+    done = put(tmp_path, legal_entity())
+    assert (done.exit_code, published.keys) == (1, [])
+    assert "is not known" in done.stderr
+
+
+TARIFF_FILE, ACCOUNT_FILE = tariff(id="t"), account("acme", tariff="t")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """A tariff and an account in force, and a message in the quarantine of each."""
+    lake = Lake(tmp_path / "lake")
+    lake.create()
+    lake.append("reference", [row_of("tariff", "t", TARIFF_FILE, 0), row_of("account", "acme", ACCOUNT_FILE, 1)])
+    for kind, body in (("tariff", TARIFF_FILE), ("account", ACCOUNT_FILE)):
+        store(lake, {kind: [message_of(kind, body, 9, key="x")]}, ANYBODY, now=lambda: AT)  # type: ignore[arg-type, dict-item]
+    return tmp_path / "lake"
+
+
+@pytest.fixture
+def contracts(tmp_path: Path) -> Path:
+    file = tmp_path / "contracts.toml"
+    file.write_text(CONTRACTS)
+    return file
+
+
+def run(*words: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, list(map(str, words)))
+    return done.exit_code, done.output
+
+
+@pytest.mark.parametrize("command", [["list"], ["history", "t"]])
+def test_a_kind_that_is_none_is_refused_with_those_that_are(lake: Path, command: list[str]) -> None:
+    code, text = run(*command, "--lake", lake, "--kind", "tarif")
+    assert code == 2
+    assert "'tarif'" in text
+    assert "tariff" in text.replace("'tarif'", "")
+
+
+def test_a_diff_names_each_field_that_would_change_and_ends_with_1(lake: Path, contracts: Path) -> None:
+    code, text = run("diff", contracts, "--lake", lake, "--json")
+    found = {(row["kind"], row["id"]): row for row in json.loads(text)["versions"]}
+    assert code == 1
+    assert found["account", "acme"]["change"] != "same"
+    assert {field["path"] for field in found["account", "acme"]["fields"]} >= {"parent"}
+    code, text = run("diff", contracts, "--lake", lake)
+    assert code == 1
+    assert f"{contracts}" in text
+    assert "parent" in text
+
+
+def test_a_check_ends_with_1_at_a_fault_and_names_its_place(contracts: Path) -> None:
+    assert run("check", contracts)[0] == 0
+    contracts.write_text(CONTRACTS.replace('unit_amount = "0.45"', 'unit_amount = "lots"'))
+    code, text = run("check", contracts)
+    assert code == 1
+    assert f"{contracts}:9: tariff 't': prices.0.unit_amount" in text
+
+
+values = st.recursive(
+    st.integers(0, 3) | st.sampled_from(["a", "b"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def diff(before: list[dict[str, Any]], after: dict[str, Any], kind: Any = "tariff") -> VersionDiff:
+    placed = PlacedVersion("x.toml:1", make_version(kind, after), lambda *_: "")
+    (found,) = diffs(rows_of(kind, before), [placed])
+    return found
+
+
+@given(values, values)
+def test_what_differs_is_named_and_what_is_the_same_is_not(before: Any, after: Any) -> None:
+    assert [*changes({"x": before}, {"x": before})] == []
+    if before != after:
+        assert [*changes({"x": before}, {"x": after})]
+
+
+def test_a_price_is_compared_with_that_of_its_meter_wherever_it_stands() -> None:
+    before = tariff(price(), price("1", meter="entry", unit="each", zone="*"))
+    after = tariff(price("2", meter="entry", unit="each", zone="*"), price())
+    found = diff([before], after)
+    assert (found.change, [str(one) for one in found.fields]) == (
+        "replaced",
+        ['prices[entry *].unit_amount: "1" -> "2"'],
+    )
+
+
+def test_a_version_is_new_follows_another_replaces_or_is_the_same() -> None:
+    assert diff([], tariff()).change == "new"
+    assert diff([tariff()], tariff()).change == "same"
+    assert diff([tariff()], tariff(effective_from="2027-01-01T00:00:00Z")).change == "after another"
+    assert diff([tariff()], tariff(currency="USD")).fields[0].path == "currency"

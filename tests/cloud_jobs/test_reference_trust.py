@@ -1,7 +1,5 @@
 """The centre takes what a trusted key signed that may speak for it; the rest is in quarantine with the reason."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from cloud_jobs.reference.tables import publications_in, quarantined_messages, s
 from geo.reference.messages import Kind, ReferenceTrust, stated_version
 from tests.cloud_jobs.billing.contracts.makers import account, device, tariff
 from tests.cloud_jobs.publications import message_of, publication_id
-from tests.identity.operators import operator, trusting
+from tests.identity.makers import operator, trusting
 from waybill.identity.signatures import NewOperator, Publication, sign_publication
 
 ANNA = operator("anna")
@@ -26,8 +24,6 @@ BETAS = device("van-2") | {"tenant": "beta"}
 
 @dataclass(frozen=True)
 class Signed:
-    """A message as its publisher signed it."""
-
     kind: Kind
     body: dict[str, Any]
     number: int = 0

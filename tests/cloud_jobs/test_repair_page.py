@@ -1,7 +1,5 @@
 """What the page of the centre gives to be typed for a repair does what it says there."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path
@@ -46,10 +44,7 @@ def test_each_piece_of_python_on_the_page_is_run_here() -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [
-        OtherRecords("usage", covered_number=4, found_number=3),
-        Fenced(expected_number=3, found_number=4),
-    ],
+    [OtherRecords("usage", covered_number=4, found_number=3), Fenced(expected_number=3, found_number=4)],
     ids=lambda error: type(error).__name__,
 )
 def test_what_a_command_says_stands_on_the_page_as_it_says_it(error: Exception) -> None:

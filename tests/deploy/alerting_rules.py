@@ -1,7 +1,5 @@
 """The alerting rules of `deploy/prometheus`, and what of the metrics they and the dashboards may name."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path
@@ -32,8 +30,6 @@ _RULE = re.compile(
 
 
 class AlertingRule(NamedTuple):
-    """One rule of the file."""
-
     name: str
     expr: str
     for_: str
@@ -72,7 +68,6 @@ def labels_of(name: str) -> frozenset[str] | None:
 
 
 def faults(named: Named) -> list[str]:
-    """What an expression names that is not there."""
     wrong, known = [], set[str]()
     for selector in named.selectors:
         labels = labels_of(selector.metric)

@@ -1,7 +1,5 @@
 """What every test of the local stack's commands must leave as it was."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 

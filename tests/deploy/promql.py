@@ -3,8 +3,6 @@
 Whether it is PromQL at all is for promtool; this only finds the names in it.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -36,12 +34,10 @@ class Named(NamedTuple):
 
     @property
     def metrics(self) -> frozenset[str]:
-        """The metrics alone."""
         return frozenset(one.metric for one in self.selectors)
 
 
 def named_in(expression: str) -> Named:
-    """What an expression names."""
     tokens = _TOKEN.findall(expression)
     selectors, labels, at = list[Selector](), set[str](), 0
     while at < len(tokens):
@@ -68,13 +64,11 @@ def _is_name(token: str) -> bool:
 
 
 def _until(tokens: list[str], at: int, end: str) -> tuple[list[str], int]:
-    """The tokens up to a closing one, and the place behind it."""
     to = tokens.index(end, at)
     return tokens[at:to], to + 1
 
 
 def promtool(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """What promtool says, called in a folder."""
     found = shutil.which("promtool") or str(cache_folder() / "promtool" / "promtool")
     assert Path(found).is_file(), "promtool is not here: run `make setup`"
     return subprocess.run([found, *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=240)

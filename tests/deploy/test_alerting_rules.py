@@ -1,7 +1,5 @@
 """Each alerting rule is right PromQL over metrics that exist, fires when it should, and has its section to act by."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -17,8 +15,7 @@ from tests.deploy.alerting_rules import FOLDER, REGIONAL, ROOT, SCRAPE, TESTS, A
 from tests.deploy.alerting_rules import RULES as RULES_FILE
 from tests.deploy.promql import named_in, promtool, template_labels
 from tests.structure.metric_registries import REGISTRIES, by_program
-from tests.structure.test_documented import anchors
-from tests.structure.test_help import APPS, commands
+from tests.structure.test_documented import APPS, anchors, commands
 
 RULES = {rule.name: rule for rule in rules()}
 MONITORING = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")

@@ -1,7 +1,5 @@
 """Each benchmark runs, in its tiny form, and ends what it started."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

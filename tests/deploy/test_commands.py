@@ -1,19 +1,21 @@
 """The `waybill` command offers what exists, imports what is used, and says how it ended."""
 
-from __future__ import annotations
-
+import re
 import subprocess
 import sys
 from io import StringIO
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 from rich.console import Console
 from typer.testing import CliRunner
 
 from deploy.local import LocalStack, StackSettings, StackState
 from deploy.local.cli import StackView
 from deploy.local.folder import ProcessIdentity
+from gateway.alerts.status import AlertsStatus
+from gateway.webhooks.status import NotifierStatus
 from waybill.commands import SUBCOMMANDS, command_line
 
 
@@ -90,3 +92,23 @@ def test_a_stack_that_asks_nobody_who_they_are_says_so_wherever_it_is_shown(
     console = Console(width=200, file=(drawn := StringIO()))
     console.print(StackView(stack))
     assert ("INSECURE" in drawn.getvalue()) is is_insecure
+
+
+RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks"
+OF_STATUS = re.compile(
+    r"^\*\*See\.\*\* `(fleet-gateway|waybill) alerts status[^`]*`[^:.]*: (?P<rows>[^.]*)", re.MULTILINE
+)
+ROW = re.compile(r"\*(?P<emphasised>[a-z ]+)\*|`(?P<quoted>[a-z][a-z ]*[a-z])`")
+
+
+@pytest.mark.parametrize(("page", "status"), [("alerts.md", AlertsStatus), ("webhooks.md", NotifierStatus)])
+def test_rows_that_a_runbook_names_are_there(page: str, status: type[BaseModel]) -> None:
+    rows = {name.replace("_", " ") for name in status.model_fields}
+    named = [
+        match["emphasised"] or match["quoted"]
+        for line in OF_STATUS.finditer((RUNBOOKS / page).read_text(encoding="utf-8"))
+        for match in ROW.finditer(line["rows"])
+    ]
+    assert named
+    # `state standby` is a row and what stands in it
+    assert [one for one in named if one not in rows and one.split(" ")[0] not in rows] == []

@@ -1,7 +1,5 @@
 """Each query of the dashboards is right PromQL, and names metrics and labels that exist."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator
@@ -43,7 +41,6 @@ def queries(name: str) -> Iterator[Query]:
 
 
 def plain(expr: str, dashboard: dict[str, Any]) -> str:
-    """The expression without Grafana's variables."""
     for variable, value in VARIABLES.items():
         expr = expr.replace(variable, value)
     for variable in dashboard["templating"]["list"]:

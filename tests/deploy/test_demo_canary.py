@@ -1,7 +1,5 @@
 """The canary of the demo: red or unknown fails the demo, and none of its records is counted as the fleet's."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -30,14 +28,12 @@ RIGHT: Any = SimpleNamespace(equal=True, stations_agree=True, line_agrees=True)
 
 
 def found(last: HopColour, reason: str = "") -> CanaryFindings:
-    """A canary whose hops are green but for the last one."""
     said = status(GREEN)
     hop = said.hops[-1].model_copy(update={"colour": last, "reason": reason})
     return CanaryFindings(said.model_copy(update={"hops": (*said.hops[:-1], hop)}))
 
 
 def audited(canary: CanaryFindings | None) -> Audit:
-    """A demo in which all else is right."""
     return Audit(
         devices=(RIGHT,), reason="a vehicle was silent", documents=(RIGHT,), posted=(RIGHT,), proof=RIGHT,
         duplicates_removed=0, conflicts=0, malformed=0, usage_quarters=1, usage_differing=0, canary=canary,

@@ -1,31 +1,135 @@
 """The drill's commands and its sweep, without a server."""
 
-from __future__ import annotations
-
 import io
 import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
 from cloud_jobs.lake.coverage import DeviceStream
 from cloud_jobs.lake.tables import Lake
-from deploy.drill.cli import (
-    app,
-    as_json,
-    drill_table,
-    points,
-    sweep,
-)
+from deploy.drill import environment
+from deploy.drill.cli import app, as_json, drill_table, points, sweep
 from deploy.drill.drills import CentralTable, Outcome
 from deploy.drill.environment import Drill, DrillSettings, Moment
-from deploy.drill.findings import compute_findings
-from tests.deploy.test_drill_findings import TIMELINE
+from deploy.drill.findings import (
+    AlertAudit,
+    BatchCounts,
+    Commit,
+    DrillObservations,
+    SeenRange,
+    VerdictRow,
+    audit_alerts,
+    compute_findings,
+)
+from geo.alerts import AlertVerdict, VerdictKind
+from geo.replication.verification import CursorState, LinkState, Observation
+from geo.spatial.event_ids import Revision
 from waybill.record import IntervalSet
+
+DEVICE = DeviceStream("fleet", "eu-0001", 7)
+OTHER = DeviceStream("fleet", "us-0001", 7)
+
+
+def seen(at_s: float, first: int, last: int, buffer: DeviceStream = DEVICE) -> SeenRange:
+    return SeenRange(at_s, buffer, first, last)
+
+
+def commit(at_s: float, first: int, last: int, buffer: DeviceStream = DEVICE) -> Commit:
+    return Commit(at_s, {buffer: IntervalSet([(first, last)])})
+
+
+TIMELINE = DrillObservations(
+    receipts=[seen(2, 1, 10), seen(7, 11, 20), seen(14, 21, 30), seen(17, 31, 40), seen(22, 41, 50)],
+    arrivals=[seen(2.1, 1, 10), seen(7.1, 11, 20), seen(15.2, 21, 30), seen(17.1, 31, 40), seen(22.1, 41, 50)],
+    commits=[commit(4, 1, 10), commit(9, 11, 20), commit(19, 21, 40), commit(24, 41, 50)],
+    batches=[BatchCounts(4, 10, 0), BatchCounts(9, 10, 0), BatchCounts(19, 30, 10), BatchCounts(24, 10, 0)],
+    rows=50,
+    steady_from_s=5,
+    lost_at_s=15,
+    counted_at_s=15,
+    replicated_until_s=15,
+    snapshot_period_s=1.0,
+    affected={DEVICE},
+)
+
+ranges = st.tuples(st.integers(1, 60), st.integers(0, 9)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+moments = st.floats(0, 30, allow_nan=False)
+buffers = st.sampled_from([DEVICE, OTHER])
+sightings = st.lists(
+    st.builds(lambda at_s, buffer, bounds: SeenRange(at_s, buffer, *bounds), moments, buffers, ranges), max_size=15
+)
+commits = st.lists(
+    st.builds(lambda at_s, buffer, bounds: Commit(at_s, {buffer: IntervalSet([bounds])}), moments, buffers, ranges),
+    max_size=15,
+)
+
+
+@given(sightings, sightings, commits)
+def test_every_acknowledged_record_is_in_the_table_or_lost(
+    receipts: list[SeenRange], arrivals: list[SeenRange], made: list[Commit]
+) -> None:
+    found = compute_findings(replace(TIMELINE, receipts=receipts, arrivals=arrivals, commits=made))
+    assert found.acknowledged == found.in_table + found.lost
+    assert 0 <= found.lost_of_replicated <= found.lost
+    assert 0 <= found.not_replicated <= found.acknowledged
+    assert found.not_replicated_s == 0 or found.not_replicated > 0
+
+
+@given(sightings, sightings, commits)
+def test_seeing_a_thing_twice_or_in_another_order_changes_no_count(
+    receipts: list[SeenRange], arrivals: list[SeenRange], made: list[Commit]
+) -> None:
+    once = replace(TIMELINE, receipts=receipts, arrivals=arrivals, commits=made)
+    twice = replace(once, receipts=[*receipts[::-1], *receipts], arrivals=[*arrivals, *arrivals], commits=made[::-1])
+    assert compute_findings(once) == compute_findings(twice)
+
+
+@given(sightings, sightings, commits, sightings)
+def test_more_arrivals_never_make_more_unreplicated(
+    receipts: list[SeenRange], arrivals: list[SeenRange], made: list[Commit], more: list[SeenRange]
+) -> None:
+    before = compute_findings(replace(TIMELINE, receipts=receipts, arrivals=arrivals, commits=made))
+    after = compute_findings(replace(TIMELINE, receipts=receipts, arrivals=[*arrivals, *more], commits=made))
+    assert after.not_replicated <= before.not_replicated
+
+
+def test_the_drawn_timeline() -> None:
+    found = compute_findings(TIMELINE)
+    assert (found.acknowledged, found.in_table, found.lost, found.lost_of_replicated) == (50, 50, 0, 0)
+    assert (found.not_replicated, found.not_replicated_s) == (10, 1)
+    assert (found.first_through_s, found.last_through_s) == (4, 4)
+    assert found.passed
+
+
+def test_the_bound_is_two_micro_batches_and_a_snapshot_period_of_steady_traffic() -> None:
+    found = compute_findings(TIMELINE)
+    assert found.largest_batch == 10  # the batch of 30 came after the loss
+    assert found.records_per_s == pytest.approx(2.0)
+    assert found.duplicates_bound == 2 * 10 + 2
+    assert found.duplicates_before == 10
+
+
+def test_a_replicated_record_that_is_missing_fails_and_one_that_was_not_replicated_is_counted_apart() -> None:
+    without = [commit(4, 1, 10), commit(9, 11, 20), commit(19, 31, 40), commit(24, 41, 50)]
+    lost_later = compute_findings(replace(TIMELINE, commits=without, rows=40))
+    assert (lost_later.lost, lost_later.lost_of_replicated, lost_later.passed) == (10, 0, True)
+    replicated = compute_findings(replace(TIMELINE, commits=without, rows=40, replicated_until_s=30))
+    assert (replicated.lost, replicated.lost_of_replicated, replicated.passed) == (10, 10, False)
+
+
+def test_the_first_record_through_is_one_that_was_acknowledged_after_the_loss() -> None:
+    early = [*TIMELINE.commits[:2], commit(16, 21, 30), commit(29, 31, 50)]
+    found = compute_findings(replace(TIMELINE, commits=early))
+    assert (found.first_through_s, found.last_through_s) == (14, 1)
+
 
 NEVER = compute_findings(replace(TIMELINE, commits=TIMELINE.commits[:2]))
 
@@ -98,3 +202,118 @@ def test_the_table_is_read_from_its_log_with_the_moment_of_each_commit(tmp_path:
 def row(seq: int, epoch: int = 7) -> dict[str, object]:
     fixed = {"tenant": "fleet", "device": "eu-0001", "kind": "position", "device_time": 1_767_603_422_000_000}
     return fixed | {"epoch": epoch, "seq": seq, "ingest_number": 1, "content_bytes": 32}
+
+
+ROWS = [
+    VerdictRow("a", 0, "withdrawn", "not_received"),
+    VerdictRow("a", 1, "confirmed", None),
+    VerdictRow("b", 0, "withdrawn", "did_not_occur"),
+    VerdictRow("c", 0, "late", None),
+]
+EVENTS = [Revision("a", 0, "a"), Revision("b", 0, "b"), Revision("b", 1, "b", retracted=True), Revision("c", 0, "c")]
+
+
+def message(row: VerdictRow, **changes: Any) -> AlertVerdict:
+    facts: dict[str, Any] = {"id": row.id.rjust(24, "0"), "revision": row.revision, "verdict": VerdictKind(row.verdict)}
+    return AlertVerdict(**(facts | {"tenant": "t", "device": "d", "decided_ms": 1} | changes))
+
+
+def wide(rows: list[VerdictRow]) -> list[VerdictRow]:
+    return [row._replace(id=row.id.rjust(24, "0")) for row in rows]
+
+
+def audited(
+    announced: str = "aba", rows: list[VerdictRow] = ROWS, said: list[VerdictRow] = ROWS, events: Any = EVENTS
+) -> AlertAudit:
+    happened = [replace(one, id=one.id.rjust(24, "0")) for one in events]
+    return audit_alerts([one.rjust(24, "0") for one in announced], happened, wide(rows), [message(row) for row in said])
+
+
+def test_each_announced_id_has_one_verdict_in_force_and_they_are_counted_by_kind() -> None:
+    found = audited()
+    assert found.holds is True
+    assert (found.announced, found.revised) == (2, 1)
+    assert found.in_force == {"confirmed": 1, "corrected": 0, "withdrawn": 1, "late": 1}
+    assert found.reasons == {"did_not_occur": 1}
+    assert audited(said=ROWS + ROWS).holds is True, "a message that comes twice is the same verdict"
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"announced": "abd"}, "without"),
+        ({"announced": "abc"}, "without"),
+        ({"rows": [*ROWS, ROWS[1]]}, "twice"),
+        ({"said": ROWS[:-1]}, "unpublished"),
+        ({"said": [*ROWS[:-1], ROWS[-1]._replace(verdict=VerdictKind.CONFIRMED)]}, "unpublished"),
+    ],
+    ids=["none", "late", "twice", "unpublished", "other"],
+)
+def test_what_is_not_one_verdict_is_counted(changed: dict[str, Any], what: str) -> None:
+    found = audited(**changed)
+    assert found.holds is False
+    assert getattr(found, what) > 0
+
+
+def test_what_could_not_be_read_is_unknown_and_no_drill_passes_by_it() -> None:
+    outcome = Outcome(Drill.FAILBACK, compute_findings(TIMELINE), 0)
+    assert outcome.passed
+    for alerts, passed, word in ((audited(), True, "yes"), (AlertAudit(unknown="a topic"), False, "unknown")):
+        one = replace(outcome, alerts=alerts)
+        assert one.passed is passed
+        assert word in printed(drill_table(one)).split("alerts without exactly one verdict")[1]
+        assert as_json(one)["alerts"]["each_has_one_verdict"] is alerts.holds
+        assert as_json(one)["passed"] is passed
+    assert as_json(outcome)["alerts"] is None
+
+
+TOPIC = "fleet/telemetry-eu/batches-partition-0"
+
+
+def cursor(cluster: str, waiting_s: float | None, topic: str = TOPIC, backlog: int = 100) -> CursorState:
+    return CursorState(
+        topic=topic, subscription="ingest", cluster=cluster, backlog=backlog, age_s=1, behind_s=0, waiting_s=waiting_s
+    )
+
+
+def link(source: str, *, connected: bool = True, backlog: int = 0) -> LinkState:
+    return LinkState(
+        namespace="fleet/telemetry-eu", source=source, target="hq", connected=connected, backlog=backlog, delay_s=0
+    )
+
+
+def cursor_follows(seen: Observation, cluster: str, read: str, close_s: float) -> bool:
+    return environment.cursor_follows(seen, cluster, read, close_s, ["fleet/telemetry-eu/batches"])
+
+
+def seen_of_drill_cursor_lag(*cursors: CursorState, links: tuple[LinkState, ...] = ()) -> Observation:
+    return Observation(links=links, cursors=cursors, unreachable={})
+
+
+def test_a_cursor_follows_whose_oldest_message_is_hardly_older_than_the_one_s_that_is_read() -> None:
+    assert cursor_follows(seen_of_drill_cursor_lag(cursor("hq", 6.5), cursor("dr", 1.5)), "hq", "dr", close_s=5)
+    assert not cursor_follows(seen_of_drill_cursor_lag(cursor("hq", 6.6), cursor("dr", 1.5)), "hq", "dr", close_s=5)
+
+
+def test_one_partition_whose_cursor_stands_still_is_not_hidden_by_the_others() -> None:
+    other = TOPIC.replace("0", "1")
+    cursors = cursor("hq", 0), cursor("dr", 3), cursor("hq", 9, other), cursor("dr", 3, other)
+    assert not cursor_follows(seen_of_drill_cursor_lag(*cursors), "hq", "dr", close_s=5)
+
+
+def test_a_cursor_that_is_not_there_or_of_which_nobody_knows_follows_nothing_and_is_not_followed() -> None:
+    assert not cursor_follows(seen_of_drill_cursor_lag(cursor("dr", 2)), "hq", "dr", close_s=5)
+    assert not cursor_follows(seen_of_drill_cursor_lag(cursor("hq", 2)), "hq", "dr", close_s=5)
+    assert not cursor_follows(seen_of_drill_cursor_lag(cursor("hq", None), cursor("dr", 2)), "hq", "dr", close_s=5)
+    assert not cursor_follows(seen_of_drill_cursor_lag(cursor("hq", 2), cursor("dr", None)), "hq", "dr", close_s=5)
+
+
+def test_a_cluster_that_lacks_messages_is_not_close_although_nothing_waits_there() -> None:
+    cursors = cursor("hq", 0), cursor("dr", 0)
+    assert not cursor_follows(
+        seen_of_drill_cursor_lag(*cursors, links=(link("eu", connected=False),)), "hq", "dr", close_s=5
+    )
+    assert not cursor_follows(
+        seen_of_drill_cursor_lag(*cursors, links=(link("eu", backlog=500),)), "hq", "dr", close_s=5
+    )
+    assert cursor_follows(seen_of_drill_cursor_lag(*cursors, links=(link("eu"), link("dr"))), "hq", "dr", close_s=5)

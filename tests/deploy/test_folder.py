@@ -1,7 +1,5 @@
 """A folder is marked before it is written to, held by one process at a time, and emptied only when it is ours."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A stack on a full disk ends before anything is started."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

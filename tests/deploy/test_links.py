@@ -1,7 +1,5 @@
 """A link carries, is cut with a word or in silence, heals, and slows; over a real proxy process and real sockets."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Iterator

@@ -1,10 +1,9 @@
 """Ports keep their names, a folder belongs to one stack, and other processes read what it says."""
 
-from __future__ import annotations
-
 import json
 import random
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.demo.plan import DemoSettings, plan_demo, write_topology
 from deploy.local import (
     FolderDamaged,
     LinkControlError,
@@ -21,11 +21,20 @@ from deploy.local import (
     StackNotRunning,
     StackState,
     http_health,
+    stack_access,
+    stack_operator,
 )
+from deploy.local.cli import Announced
+from deploy.local.credentials import LocalAuthority, StackCredentials
 from deploy.local.errors import TopologyHasAddresses
 from deploy.local.folder import ProcessIdentity, hold
-from deploy.local.stack import with_addresses
+from deploy.local.stack import DEFAULT_TOPOLOGY, with_addresses
 from deploy.local.stack_state import LinkRecord, ServerRecord
+from geo.replication import Topology
+from waybill.identity.signatures import read_operators
+from waybill.identity.tokens import read_claims
+from waybill.pulsar.pulsar_client import PulsarAccess
+from waybill.settings import SettingsError, load
 
 
 def state() -> StackState:
@@ -158,3 +167,65 @@ def test_a_server_whose_id_another_process_has_now_is_gone() -> None:
     other = server.model_copy(update={"process": server.process.model_copy(update={"start_ticks": 1})})
     assert other.as_answered(True).state == "gone"
     assert other.memory_bytes == 0
+
+
+def test_the_operator_stays_and_is_trusted_again_where_the_file_was_taken_away(tmp_path: Path) -> None:
+    first = stack_operator(tmp_path)
+    first.operators_file.unlink()
+    assert stack_operator(tmp_path).key.key_id == first.key.key_id
+    assert list(read_operators(first.operators_file).keys) == [first.key.key_id]
+
+
+def test_a_file_of_trusted_keys_that_is_none_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "operators.toml").write_text('centre = "hq"\n')
+    with pytest.raises(SettingsError, match=r"operators\.toml"):
+        stack_operator(tmp_path)
+
+
+def test_the_demo_s_topology_takes_no_file_of_the_stack(tmp_path: Path) -> None:
+    scenario = plan_demo(DemoSettings(vehicles=4)).scenario
+    written = write_topology(tmp_path, scenario)
+    stack_operator(tmp_path)
+    assert {one.tenant for one in scenario.vehicles} <= set(load(Topology, written).operators)
+    assert written.name != "topology.toml"
+
+
+def credentials(folder: Path, topology: Topology, life_s: float = 600) -> StackCredentials:
+    return StackCredentials(
+        folder, LocalAuthority(folder / "access"), topology, PortBook(folder / "ports.json"), life_s
+    )
+
+
+def test_each_role_has_a_token_that_names_it_and_only_its_owner_reads_it(tmp_path: Path) -> None:
+    made = credentials(tmp_path, load(Topology, DEFAULT_TOPOLOGY))
+    assert {"operator", "jobs", "gateway-eu", "gateway-us", "access-eu", "replication-hq"} <= set(made.roles)
+    for role in made.roles:
+        file = made.access(role).token_file
+        assert file is not None
+        assert read_claims(file.read_text()).role == role
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    with pytest.raises(ValueError, match="no role 'gateway-mars' in this stack; it has access-eu"):
+        made.access("gateway-mars")
+
+
+def test_another_process_finds_the_access_of_a_stack_by_its_folder(tmp_path: Path) -> None:
+    assert stack_access(tmp_path) == PulsarAccess()
+    made = credentials(tmp_path, load(Topology, DEFAULT_TOPOLOGY))
+    made.write_access_file()
+    assert stack_access(tmp_path, "jobs") == made.access("jobs")
+
+
+def test_an_insecure_stack_shows_nothing(tmp_path: Path) -> None:
+    assert LocalStack(tmp_path).access("anybody") == PulsarAccess()
+
+
+def record(name: str, state: str) -> ServerRecord:
+    return ServerRecord(name=name, kind="x", state=state, process=None, log=Path("log"), addresses={})
+
+
+def test_each_state_is_said_once_and_what_was_not_started_yet_is_not_called_stopped() -> None:
+    said = Announced()
+    assert said.lines([record("links", "healthy"), record("access-eu", "stopped")]) == ["links: healthy"]
+    assert said.lines([record("links", "healthy"), record("access-eu", "starting")]) == []
+    assert said.lines([record("access-eu", "healthy")]) == ["access-eu: healthy"]
+    assert said.lines([record("access-eu", "stopped")]) == ["access-eu: stopped"]

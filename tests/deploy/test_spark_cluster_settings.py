@@ -1,3 +1,1 @@
 """Jobs that run at once on the local Spark cluster each get an executor."""
-
-from __future__ import annotations

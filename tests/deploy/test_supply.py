@@ -1,7 +1,5 @@
 """What is installed is what was released: names, digests of fetched files, hashes of packages."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The agent's real intake without a connection, over its buffer, with clocks that the test moves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -64,7 +62,6 @@ class IntakeHarness:
         self.record_intake.on_connected(resumed=resumed)
 
     def deliver(self, messages: Sequence[MqttMessage], *, commit_every: int = 1_000) -> list[int]:
-        """The message ids that were acknowledged."""
         acknowledged: list[int] = []
         for place, message in enumerate(messages, 1):
             if self.record_intake.receive(message, 0.0):

@@ -1,7 +1,5 @@
 """Buffers and records for the tests of the agent."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,7 +64,6 @@ def fill(buffer: Buffer, numbers: Sequence[int], class_index: int = 1, wall_ms: 
 
 
 def stored_bytes(buffer: Buffer, identity: int) -> bytes:
-    """What the buffer has of this batch, which must still wait."""
     data = buffer.load(identity)
     assert data is not None
     return data

@@ -31,8 +31,6 @@ class PowerCut(Exception):
 
 
 class File:
-    """What the disk surely holds, and the writes that it may forget."""
-
     def __init__(self) -> None:
         self.durable = bytearray()
         self.current = bytearray()
@@ -69,8 +67,6 @@ class File:
 
 
 class Disk:
-    """Files by name, and what goes wrong with them."""
-
     def __init__(self, draw: Random) -> None:
         self.draw = draw
         self.files: dict[str, File] = {}
@@ -90,7 +86,6 @@ class Disk:
             raise apsw.IOError("no power")
 
     def cut(self) -> None:
-        """Power off and on again."""
         for file in self.files.values():
             file.lose(self.draw)
         self.dead = False
@@ -98,8 +93,6 @@ class Disk:
 
 
 class _Handle:
-    """An open file, as apsw wants it."""
-
     def __init__(self, disk: Disk, name: str) -> None:
         self._disk = disk
         self._file = disk.files.setdefault(name, File())
@@ -153,8 +146,6 @@ class _Handle:
 
 
 class _System(apsw.VFS):
-    """The file system."""
-
     def __init__(self, name: str, disk: Disk) -> None:
         super().__init__(name, "")
         self._disk = disk
@@ -235,7 +226,6 @@ class Computer:
                 real.close()
 
     def restart(self) -> None:
-        """Everything that was open is gone with the power."""
         self.abandon()
         self.disk.cut()
 
@@ -266,8 +256,6 @@ class SharedCursor:
 
 
 class SharedConnection:
-    """One of the users of the one connection."""
-
     def __init__(self, computer: Computer, *, first: bool) -> None:
         self._computer = computer
         self._first = first

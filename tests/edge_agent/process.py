@@ -1,7 +1,5 @@
 """A real agent process between real brokers, and a publisher that knows which of its messages a broker holds."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -23,8 +21,6 @@ FIRST_MS = 1_767_603_422_000
 
 
 class AgentProcess:
-    """The agent as an operating system sees it."""
-
     def __init__(
         self,
         folder: Path,
@@ -116,5 +112,4 @@ class VehicleSensors:
 
 
 def number_of(device_time_us: int) -> int:
-    """The number of the position with this device time."""
     return device_time_us // 1000 - FIRST_MS

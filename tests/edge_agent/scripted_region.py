@@ -1,7 +1,5 @@
 """Regions that answer as a script says, at a time that is given, and a drainer on the way to them."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from random import Random
@@ -13,10 +11,7 @@ from edge_agent.drain.drainer import ControlDeadLetters, Drainer, DrainParts
 from edge_agent.drain.link_budget import LinkBudget
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.clock_correction import ClockCorrector
-from edge_agent.uplink.protocol import (
-    OutgoingBatch,
-    UplinkEvent,
-)
+from edge_agent.uplink.protocol import OutgoingBatch, UplinkEvent
 from tests.edge_agent.makers import DEVICE
 from waybill.record import Ack
 

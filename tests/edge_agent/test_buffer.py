@@ -4,13 +4,15 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from edge_agent.store.buffer import Buffer
+from edge_agent.store.buffer import Buffer, BufferFile
+from edge_agent.store.database import BufferCounters
 from edge_agent.store.retention import downsample_batch, drop_batch, oldest_rows
-from tests.edge_agent.makers import WALL_MS, fill, open_buffer, pending_record, stored_bytes
+from tests.edge_agent.makers import WALL_MS, fill, missing_in, open_buffer, options, pending_record, stored_bytes
 from tests.examples import examples
 from waybill.record import IntervalSet, decode
 
@@ -122,3 +124,39 @@ def test_an_acknowledgement_of_another_epoch_deletes_nothing(tmp_path):
     buffer.acknowledge(buffer.epoch + 1, IntervalSet([(1, 10)]))
     buffer.prune_acknowledged()
     assert stored(buffer)[0].count == 10
+
+
+NAMES = st.sampled_from(["acknowledged", "duplicates", "refused"])
+
+
+def test_a_transaction_that_fails_leaves_totals_counters_and_acknowledgements_as_they_were(tmp_path):
+    buffer = open_buffer(tmp_path)
+    fill(buffer, range(1, 11))
+    buffer.acknowledge(buffer.epoch, IntervalSet([(1, 10)]))
+    buffer.counters.add("refused", 1)
+
+    def fail(_connection, changes):
+        changes.counts["messages_dead_lettered"] += 1
+        raise RuntimeError("in the middle")
+
+    with pytest.raises(RuntimeError):
+        buffer.edit(fail)
+    assert (buffer.depth()[1].records, buffer.counters.value("messages_dead_lettered")) == (10, 0)
+    buffer.prune_acknowledged()
+    assert (buffer.depth()[1].records, buffer.counters.value("refused"), missing_in(buffer)) == (0, 1, 0)
+
+
+def test_the_file_that_was_left_goes_on_and_one_without_its_lineage_begins_an_epoch_once(tmp_path):
+    def opened() -> int:
+        file = BufferFile(tmp_path, options(), BufferCounters())
+        database = file.open()
+        file.identity.renew(database)
+        database.close()
+        return database.epoch
+
+    epoch = opened()
+    assert opened() == epoch
+    (tmp_path / "lineage.json").unlink()
+    other = opened()
+    assert other > epoch
+    assert opened() == other

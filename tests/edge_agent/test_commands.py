@@ -1,7 +1,5 @@
 """What the commands and the endpoint say of a buffer and its agent: whose it is, whether it runs, and since when."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a gateway says, true or forged: it shrinks only what was sent, pauses for a while, and stops nothing."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,13 +12,7 @@ from edge_agent.drain.drainer import FOLDER, MAX_LETTERS, ControlDeadLetters
 from edge_agent.drain.region import Pause
 from edge_agent.drain.sent_batches import SentSeqs
 from edge_agent.uplink.mqtt import control_events
-from edge_agent.uplink.protocol import (
-    MalformedControl,
-    NoGateway,
-    OutgoingBatch,
-    PushedSettings,
-    UplinkEvent,
-)
+from edge_agent.uplink.protocol import MalformedControl, NoGateway, OutgoingBatch, PushedSettings, UplinkEvent
 from tests.edge_agent.makers import WALL_MS, fill, missing_in, open_buffer, pending_record
 from tests.edge_agent.scripted_region import Road, acks, drive, waiting
 from waybill.record import Ack, IntervalSet, RefusalReason, encode_ack
@@ -178,11 +170,6 @@ def test_a_hostile_acknowledgement_is_malformed_and_no_more(payload: bytes) -> N
     (event,) = control_events("ack", payload)
     assert isinstance(event, MalformedControl)
     assert event.payload == payload
-
-
-@given(st.sampled_from(["ack", "config", "x"]), st.binary(max_size=200) | st.builds(encode_ack, st.builds(Ack)))
-def test_no_control_message_raises(kind: str, payload: bytes) -> None:
-    assert control_events(kind, payload)
 
 
 def test_what_is_to_be_sent_again_later_is_no_refusal_and_waits_for_its_pause(tmp_path: Path) -> None:

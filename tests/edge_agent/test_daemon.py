@@ -1,11 +1,11 @@
 """What systemd and an operator see."""
 
 import json
-import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,13 +16,12 @@ from edge_agent.agent import Agent
 from edge_agent.config import AgentSettings
 from edge_agent.errors import StoreFailing, StoreForeign, StoreInUse
 from edge_agent.inspection import export_to, exported_lines, read_status, stored_batches
+from edge_agent.intake import intake_loop
 from edge_agent.store.retention import drop_batch, oldest_rows
-from tests.edge_agent.makers import DEVICE, fill, missing_in, open_buffer
+from tests.edge_agent.makers import DEVICE, WALL_MS, fill, missing_in, open_buffer, pending_record
 from tests.edge_agent.process import AgentProcess
 from tests.waiting import deadline_s
 from waybill.record import IntervalSet
-
-UNIT = Path(__file__).parents[2] / "deploy/systemd/edge-agent.service"
 
 
 def settings(folder: Path) -> AgentSettings:
@@ -52,17 +51,6 @@ def test_the_daemon_says_that_it_is_ready_that_it_lives_and_that_it_goes_also_wi
                 assert state.startswith("WATCHDOG=1")
         finally:
             assert agent.stop() == 0
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed here")
-def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path):
-    program = tmp_path / "edge-agent"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    unit = tmp_path / UNIT.name
-    unit.write_text(UNIT.read_text(encoding="utf-8").replace("/usr/bin/edge-agent", str(program)))
-    judged = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
-    assert (judged.returncode, judged.stdout + judged.stderr) == (0, "")
 
 
 def test_status_counts_what_waits_and_what_is_lost(tmp_path):
@@ -185,3 +173,27 @@ def test_a_reload_that_is_asked_for_during_the_start_is_done_after_it(tmp_path, 
     agent.signal(signal.SIGHUP)
     until(lambda: "settings loaded" in agent.log.read_text())
     assert agent.stop(10) == 0
+
+
+def test_an_agent_whose_commit_takes_longer_than_it_may_keeps_the_buffer_to_itself(tmp_path, monkeypatch):
+    """What `reload` does then is to end the process; here the commit ends after all."""
+    agent = Agent(settings(tmp_path))
+    began, may_end = threading.Event(), threading.Event()
+
+    def slow(_self: object) -> None:
+        agent.buffer.commit([pending_record(1)], WALL_MS)
+        began.set()
+        assert may_end.wait(10)
+        agent.buffer.commit([pending_record(2)], WALL_MS)
+
+    monkeypatch.setattr(intake_loop.IntakeLoop, "_listen", slow)
+    agent.start()
+    assert began.wait(10)
+    assert not agent.stop(0.05)
+    with pytest.raises(StoreInUse):
+        Agent(settings(tmp_path))
+    may_end.set()
+    assert agent.stop(10)
+    again = Agent(settings(tmp_path))
+    assert (again.buffer.head, again.buffer.epoch) == (2, agent.buffer.epoch)
+    assert again.stop()

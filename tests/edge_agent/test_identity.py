@@ -18,7 +18,6 @@ LOG_HEADER_BYTES, LOG_FRAME_BYTES = 32, 24 + 4096
 
 
 def records_of(buffer: Buffer) -> dict[tuple[int, int], object]:
-    """What waits, by (epoch, seq)."""
     found: dict[tuple[int, int], object] = {}
     for index in range(3):
         for block in buffer.read_after(0, index, 10_000):

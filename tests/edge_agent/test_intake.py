@@ -2,16 +2,53 @@
 
 import json
 from itertools import accumulate, pairwise
+from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
-from edge_agent.config import DEFAULT_CLASSES
-from edge_agent.intake.messages import Parsed, parse_message
+from edge_agent.agent import Agent, buffer_state, health_state
+from edge_agent.config import DEFAULT_CLASSES, AgentSettings
+from edge_agent.inspection import dead_letters, read_status
+from edge_agent.intake import record_intake
+from edge_agent.intake.messages import (
+    FOREIGN_MESSAGES,
+    MAX_KINDS,
+    NONE,
+    NOTHING,
+    OTHER_TOPICS,
+    READABLE,
+    SAMPLE_CHARACTERS,
+    SHOWN_S,
+    SOME,
+    Parsed,
+    UnreadableMessages,
+    looks_like,
+    parse_message,
+)
 from edge_agent.intake.record_intake import GATHER_S, Classifier, CommitBudget, GroupCommit
-from edge_agent.store.batch_rows import Arrival, RecentArrivals, arrival_of, pack_arrivals, unpack_arrivals
-from waybill.record import TOO_LARGE_EVENT, Canary, Event, Position, Raw, Signal
+from edge_agent.store import batch_rows as bounds
+from edge_agent.store.batch_rows import (
+    BATCH_CONTENT_BYTES,
+    MAX_DEAD_LETTERS,
+    Arrival,
+    BatchOwner,
+    DeadLetter,
+    RecentArrivals,
+    add_dead_letters,
+    arrival_of,
+    pack_arrivals,
+    packed,
+    unpack_arrivals,
+)
+from tests.edge_agent.intake_parts import IntakeHarness
+from tests.edge_agent.makers import DEVICE, missing_in, open_buffer, pending_record
+from tests.edge_agent.test_daemon import settings as agent_settings
+from tests.examples import examples
+from waybill.mqtt.mqtt_client import MqttMessage
+from waybill.record import TOO_LARGE_EVENT, Canary, Event, Position, Raw, Signal, decode
 
 BUDGET = CommitBudget(delay_s=0.2, records=100, size=10_000)
 
@@ -172,3 +209,201 @@ def test_the_same_id_with_another_topic_or_payload_is_another_arrival():
         len({arrival_of(1, "a", b"b"), arrival_of(1, "a", b"c"), arrival_of(1, "ab", b""), arrival_of(2, "a", b"b")})
         == 4
     )
+
+
+GOOD = b'{"time": 1767603422000, "path": "Vehicle.Speed", "value": 3}'
+NASTY = [
+    rb'{"time": 1, "path": "a", "value": "\ud83d"}',
+    rb'{"time": 1, "path": "\udc00", "value": 1}',
+    b'{"time": 1, "path": "a", "value": 1e303}',
+    b'{"time": 1, "path": "a", "value": -1.7e308}',
+    b'{"time": 253402300799999, "path": "a", "value": 1}',
+    b'{"time": 1' + b"0" * 5_000 + b', "path": "a", "value": 1}',
+    b"[" * 80_000,
+]
+
+
+@pytest.mark.parametrize("payload", NASTY, ids=range(len(NASTY)))
+def test_a_nasty_message_is_stored_among_its_neighbours_and_all_are_acknowledged(tmp_path, payload):
+    intake = IntakeHarness(tmp_path)
+    payloads = [GOOD, payload, GOOD]
+    messages = [MqttMessage(mid, 1, False, "vehicle/signal", one) for mid, one in enumerate(payloads, 1)]
+    assert sorted(intake.deliver(messages)) == [1, 2, 3]
+    records = intake.records()
+    assert [record.seq for record in records] == [1, 2, 3]
+    assert sum(isinstance(record.body, Signal) for record in records) >= 2
+
+
+@settings(max_examples=examples(60))
+@given(st.lists(st.tuples(st.dictionaries(FIELDS, json_values), st.sampled_from(["signal", "event", "position"]))))
+def test_whatever_parse_accepts_can_be_written_and_read_again(messages):
+    waiting = []
+    for number, (message, topic) in enumerate(messages, 1):
+        (parsed,) = record_intake._parsed_message(
+            MqttMessage(number, 1, False, f"vehicle/{topic}", json.dumps(message).encode())
+        )
+        waiting.append(pending_record(number)._replace(body=parsed.body, device_time_us=parsed.device_time_us or 0))
+    found = packed(waiting, BatchOwner("eu-0001", 7, 0), 1, 0)
+    assert (found.unencodable, found.dead_letters) == (0, [])
+    assert sum(len(decode(block.data).records) for block in found.batches) == len(messages)
+
+
+def test_what_not_even_a_raw_record_carries_is_a_dead_letter_that_inspection_shows(tmp_path):
+    buffer = open_buffer(tmp_path)
+    spoiled = pending_record(2)._replace(
+        body=Raw.model_construct(topic="\ud83d", payload=b"bytes"), topic="\ud83d", payload=b"bytes"
+    )
+    blocks = buffer.commit([pending_record(1), spoiled, pending_record(3)], 1_767_603_422_000)
+    assert (sum(block.records for block in blocks), buffer.head) == (2, 2)
+    assert all(pending_record(n).arrival in buffer.recent for n in (1, 2, 3)), "delivered again, it is known"
+    (shown,) = dead_letters(agent_settings(tmp_path), 10)
+    assert (shown["topic"], shown["bytes"], shown["reason"]) == ("\\ud83d", 5, "Malformed")
+    assert read_status(agent_settings(tmp_path))["messages_dead_lettered"] == 1
+    assert missing_in(buffer) == 0
+
+
+def test_dead_letters_are_bounded_in_count_and_bytes_and_what_goes_is_counted(tmp_path, monkeypatch):
+    buffer = open_buffer(tmp_path)
+
+    def add(letters):
+        buffer.edit(lambda connection, changes: add_dead_letters(connection, letters, 0, changes))
+
+    add([DeadLetter("t", bytes([n % 256]), "E") for n in range(MAX_DEAD_LETTERS + 10)])
+    assert len(dead_letters(agent_settings(tmp_path), 1_000)) == MAX_DEAD_LETTERS
+    assert buffer.counters.value("dead_letter_messages_dropped") == 10
+    monkeypatch.setattr(bounds, "MAX_DEAD_LETTER_BYTES", 1_000)
+    add([DeadLetter("t", bytes(300), "E")] * 5)
+    assert [row["bytes"] for row in dead_letters(agent_settings(tmp_path), 1_000)] == [300, 300, 300]
+
+
+def test_a_hundred_megabytes_that_compress_well_become_blocks_that_can_be_read(tmp_path):
+    intake = IntakeHarness(tmp_path)
+    payload = b'{"x": "' + b"a" * 999_000 + b'"}'
+    messages = [MqttMessage(mid, 1, False, "vehicle/odd", payload) for mid in range(1, 101)]
+    assert sorted(intake.deliver(messages)) == list(range(1, 101))
+    assert [record.seq for record in intake.records()] == list(range(1, 101))
+    largest = max(block.records for block in intake.buffer.read_after(0, 3, 1_000))
+    assert largest * len(payload) <= BATCH_CONTENT_BYTES
+
+
+def test_while_the_buffer_cannot_commit_what_waits_in_memory_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(record_intake, "MAX_WAITING_BYTES", 10_000)
+    intake = IntakeHarness(tmp_path)
+    mid = 0
+    while not intake.record_intake.is_full:
+        mid += 1
+        intake.record_intake.receive(MqttMessage(mid, 1, False, "vehicle/odd", bytes(1_000)), 0.0)
+    assert mid == 10
+    assert intake.commit() == list(range(1, 11))
+    assert not intake.record_intake.is_full
+
+
+OWNTRACKS = b'{"_type":"location","tid":"x","lat":53.55,"lon":9.99,"tst":1795359064,"acc":12}'
+FIX = b'{"time":1795359064626,"latitude":53.55,"longitude":9.99}'
+
+
+@pytest.mark.parametrize(
+    ("payload", "found"),
+    [
+        (OWNTRACKS, "OwnTracks: lat, lon, tst"),
+        (b"[" + OWNTRACKS + b"]", "OwnTracks: lat, lon, tst"),
+        (OWNTRACKS[:-1], "OwnTracks: lat, lon, tst"),
+        (b"id=7&lat=53.55&lon=9.99&timestamp=1795359064&speed=3", "Traccar (OsmAnd): lat, lon, timestamp"),
+        (b"/?id=7&lat=53.55&lon=9.99&timestamp=1795359064", "Traccar (OsmAnd): lat, lon, timestamp"),
+        (b'{"deviceId":7,"fixTime":"x","latitude":1,"longitude":2}', "Traccar: latitude, longitude, fixTime"),
+        (b'{"class":"TPV","mode":3,"time":"x","lat":53.5,"lon":9.9}', "GPSd TPV: class, lat, lon"),
+        (b"$GPRMC,145104.626,A,5333.0,N,00959.4,E,0.0,0.0,221126,,*1C\r\n", "NMEA 0183: $GPRMC"),
+        (b"\xff\xfe\x00", ""),
+        (b"", ""),
+        (FIX, ""),
+    ],
+)
+def test_the_formats_of_others_are_named(payload, found):
+    assert looks_like(payload) == found
+
+
+def test_a_day_in_a_format_of_another_product_is_seen_in_status_health_and_log(tmp_path):
+    intake = IntakeHarness(tmp_path)
+    with capture_logs() as lines:
+        for number in range(200):
+            message = MqttMessage(number + 1, 1, False, "vehicle/position", OWNTRACKS)
+            intake.record_intake.receive(message, float(number))
+    seen = intake.record_intake.unreadable
+    (row,) = seen.rows()
+    assert (row["topic"], row["reason"], row["messages"]) == ("vehicle/position", "wrong-fields", 200)
+    assert (row["looks_like"], row["sample"][:18]) == ("OwnTracks: lat, lon, tst", '{"_type":"location')
+    assert seen.state(199.0) == NONE
+    logged = [line for line in lines if "carried raw" in line["event"]]
+    assert [line["messages"] for line in logged] == [1, 61, 121, 181], "one a minute"
+    intake.record_intake.receive(MqttMessage(300, 1, False, "vehicle/position", FIX), 200.0)
+    assert (seen.state(200.0), seen.state(199.0 + SHOWN_S)) == (SOME, READABLE)
+
+
+@pytest.mark.parametrize("topic", ["vehicle/gps", "vehicle/a/b/position"])
+def test_that_nothing_of_the_contract_comes_is_said_until_something_can_be_read(tmp_path, topic):
+    intake = IntakeHarness(tmp_path)
+    seen = intake.record_intake.unreadable
+    states = {}
+    with capture_logs() as lines:
+        for number in range(1, FOREIGN_MESSAGES + 61):
+            intake.record_intake.receive(MqttMessage(number, 1, False, topic, FIX), float(number))
+            states[number] = seen.state(float(number))
+    assert {number for number, state in states.items() if state == NOTHING} == {*range(FOREIGN_MESSAGES, 161)}
+    assert [line["messages"] for line in lines if "none on a topic" in line["event"]] == [100, 160], "one a minute"
+    intake.record_intake.receive(MqttMessage(300, 1, False, "vehicle/position", FIX), 200.0)
+    assert seen.state(200.0) == READABLE
+
+
+@settings(max_examples=examples(100))
+@given(st.lists(st.tuples(st.text(max_size=200), st.sampled_from(["no-json", "no-time"]), st.binary(max_size=300))))
+def test_whatever_comes_what_is_kept_is_bounded_printable_and_complete(messages):
+    seen = UnreadableMessages()
+    for number, (topic, reason, payload) in enumerate([*messages, *((f"t{n}", "no-json", b"") for n in range(99))]):
+        seen.add(topic, reason, payload, float(number))
+    rows = seen.rows()
+    assert sum(row["messages"] for row in rows) == len(messages) + 99
+    assert len(rows) <= MAX_KINDS + 2
+    assert any(row["topic"] == OTHER_TOPICS for row in rows)
+    for row in rows:
+        assert row["sample"].isprintable()
+        assert row["topic"].isprintable()
+        assert max(len(row["sample"]), len(row["topic"])) <= SAMPLE_CHARACTERS
+
+
+def agent(folder: Path, floor_bytes: int = 0) -> Agent:
+    buffer = {"path": str(folder), "free_space_floor_bytes": floor_bytes}
+    return Agent(
+        AgentSettings.model_validate(
+            {"device": {"id": DEVICE}, "uplinks": [{"region": "eu", "host": "127.0.0.1"}], "buffer": buffer}
+        )
+    )
+
+
+def take(it: Agent) -> None:
+    it.intake.receive(MqttMessage(1, 1, False, "vehicle/other", b"x"), 0.0)
+    it.intake.commit(0.0)
+
+
+def test_records_that_are_dropped_for_want_of_space_are_said_for_a_minute(tmp_path, monkeypatch):
+    it = agent(tmp_path, floor_bytes=1 << 60)
+    assert buffer_state(it) == "stores"
+    take(it)
+    assert it.buffer.counters.value("lost_space") == 1
+    assert buffer_state(it) == "drops records"
+    assert it.retention.dropped_at_s is not None
+    it.retention.dropped_at_s -= 61
+    assert buffer_state(it) == "stores"
+    it.buffer.close()
+
+
+@pytest.mark.parametrize("state", ["drops records", "cannot commit"])
+@pytest.mark.parametrize("uplink", ["acknowledges", "unknown"])
+def test_an_agent_that_does_not_store_is_not_healthy_whatever_the_uplink_says(tmp_path, monkeypatch, state, uplink):
+    it = agent(tmp_path)
+    it.intake_loop.connected = True
+    monkeypatch.setattr("edge_agent.agent.is_alive", lambda _: True)
+    monkeypatch.setattr("edge_agent.agent.uplink_state", lambda _: uplink)
+    assert health_state(it)["healthy"] is (True if uplink == "acknowledges" else None)
+    monkeypatch.setattr("edge_agent.agent.buffer_state", lambda _: state)
+    assert health_state(it)["healthy"] is False
+    it.buffer.close()

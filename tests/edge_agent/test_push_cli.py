@@ -1,7 +1,5 @@
 """`waybill push` as a command: keys, signatures in place, and why no device takes a file."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from pathlib import Path

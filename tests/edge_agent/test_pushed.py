@@ -1,18 +1,13 @@
 """Pushed settings are a proposal: bounded, tried, proven by an acknowledgement; they neither delete nor silence."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from edge_agent.config import AgentSettings
 from edge_agent.daemon import Daemon
 from edge_agent.push.pushed import IN_FORCE, ON_TRIAL, REFUSED, PushRefused, effective_settings
 from edge_agent.push.trial import Trial
-from tests.examples import examples
 from waybill.settings import SettingsError, load
 
 SECURE = """
@@ -80,17 +75,6 @@ def refusal(config: Path, text: str | bytes) -> str:
 )
 def test_whatever_is_pushed_is_refused_with_a_reason_of_bounded_length(config: Path, text: str) -> None:
     assert len(refusal(config, text)) <= 600
-
-
-@given(st.binary(max_size=300) | st.text(alphabet="[]{}=\"'#.\n a1\\", max_size=300).map(str.encode))
-@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_no_pushed_text_raises_anything_but_a_refusal(config: Path, text: bytes) -> None:
-    try:
-        Trial(config, load(AgentSettings, config)).begin(text)
-    except PushRefused:
-        pass
-    finally:
-        (config.parent / ON_TRIAL).unlink(missing_ok=True)
 
 
 TIGHTER = [

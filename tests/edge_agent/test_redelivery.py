@@ -24,7 +24,6 @@ def timed(mid: int, number: int, *, dup: bool = False) -> MqttMessage:
 
 
 def several(mid: int, number: int, count: int = 3) -> MqttMessage:
-    """One message, an array of so many fixes."""
     fixes = [{"time": SET_MS + number * 100 + n, "latitude": 53.5, "longitude": 9.9} for n in range(count)]
     return MqttMessage(mid, 1, False, "vehicle/position", json.dumps(fixes).encode())
 

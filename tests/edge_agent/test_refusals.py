@@ -1,7 +1,5 @@
 """What a region will not take is isolated: the rest goes on, nothing is lost, and an operator sees it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the agent states of its head is true, whatever it does later; where it does not know, it states nothing."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -29,8 +27,6 @@ def canary(mid: int, time_us: int) -> MqttMessage:
 
 
 class Vehicle:
-    """An intake, and what it stated last and ever."""
-
     def __init__(self, folder: Path, clocks: SteadyClocks | None = None) -> None:
         self.clocks = clocks or SteadyClocks()
         self.last: HeadStatement | None = None

@@ -1,7 +1,5 @@
 """What every uplink must do. A subclass brings the fixture `side`: how to make one, and what arrived at its far end."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time
@@ -35,7 +33,6 @@ def batch(device: str, first: int, last: int) -> OutgoingBatch:
 
 
 def collect(uplink: Uplink, names: IntervalSet, timeout_s: float = 15.0) -> list[UplinkEvent]:
-    """Events until these names are acknowledged."""
     events: list[UplinkEvent] = []
     deadline = deadline_s(timeout_s)
     missing = names

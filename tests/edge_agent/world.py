@@ -4,8 +4,6 @@ The broker keeps the promise of QoS 1: it delivers again, marked as such and wit
 no PUBACK for. The region keeps what it received and acknowledges it. Either may be cut off at any moment.
 """
 
-from __future__ import annotations
-
 import json
 from collections import OrderedDict
 from collections.abc import Callable
@@ -52,8 +50,6 @@ def settings(**buffer: int) -> AgentSettings:
 
 
 class SteadyClocks:
-    """Clocks that the test moves."""
-
     boot = "boot"
 
     def __init__(self) -> None:
@@ -135,8 +131,6 @@ class SimulatedRegion:
 
 
 class SimulatedWorld:
-    """One vehicle's life."""
-
     def __init__(self, seed: int, folder: Path, *, faults: float = 0.0, **buffer: int) -> None:
         self.draw = Random(seed)
         self.disk = Disk(self.draw)
@@ -294,7 +288,6 @@ class SimulatedWorld:
 
 
 def number_of(record: Record) -> int:
-    """The number of the message that became this record."""
     body = record.body
     if hasattr(body, "payload"):
         return int(body.payload.split()[-1])

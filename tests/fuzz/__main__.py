@@ -1,7 +1,5 @@
 """Fuzz parsers with coverage (atheris), one process for each; prints a line of what was run and found."""
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import importlib
@@ -20,21 +18,12 @@ FINDINGS = Path("build/fuzz")
 SLOW_S = 2.0
 """Counting branches makes the code many times slower: the exact bounds are held against the corpus afterwards."""
 RSS_LIMIT_MB = 1024
-OURS = (
-    "cloud_jobs",
-    "deploy",
-    "edge_agent",
-    "gateway",
-    "geo",
-    "simulator",
-    "waybill",
-)
+OURS = ("cloud_jobs", "deploy", "edge_agent", "gateway", "geo", "simulator", "waybill")
 """Packages whose branches are counted."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def target(name: str) -> Target:
-    """A registered parser."""
     targets: dict[str, Target] = importlib.import_module(f"tests.fuzz.targets.{HOMES[name]}").TARGETS
     return targets[name]
 
@@ -88,7 +77,6 @@ def _fuzz_in_child(name: str, options: argparse.Namespace, corpus: Path) -> str:
 
 
 def _fuzz(name: str, seconds: int, seed: int, corpus: Path) -> None:
-    """Fuzzes in this process, and never returns."""
     import atheris
 
     with atheris.instrument_imports(include=OURS):

@@ -1,7 +1,5 @@
 """What a parser may take for one input, and the measuring of it."""
 
-from __future__ import annotations
-
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -39,23 +37,19 @@ class Target(NamedTuple):
     fuzzed_bytes: int = MAX_BYTES
 
     def check(self, data: bytes, times: float = BUSY) -> None:
-        """Judges the input in bounded time and memory."""
         check_bounds(self.bounded or self.judge, data, times * self.max_seconds)
 
 
 def by_first_byte(*judges: Callable[[bytes], object]) -> Callable[[bytes], object]:
-    """The first byte chooses who judges the rest."""
     return lambda data: judges[data[0] % len(judges)](data[1:]) if data else None
 
 
 def tagged(kind: int, *contents: bytes) -> tuple[bytes, ...]:
-    """Inputs for the parser of that number."""
     return tuple(bytes([kind]) + content for content in contents)
 
 
 @contextmanager
 def refused_as(*errors: type[Exception], most: int = MAX_REASON_CHARACTERS) -> Iterator[None]:
-    """What is refused is refused so, in bounded words."""
     try:
         yield
     except errors as error:

@@ -1,7 +1,5 @@
 """Every registered parser reads or refuses seeds, mutations and arbitrary bytes, in bounded time and memory."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

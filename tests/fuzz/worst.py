@@ -1,7 +1,5 @@
 """The most expensive inputs of 64 kB that are known, for each parser of the wire."""
 
-from __future__ import annotations
-
 import random
 import zlib
 from collections.abc import Callable, Iterator
@@ -44,7 +42,6 @@ def _dense(kind: int, section: list[Any], width: int = 8) -> bytes:
 
 
 def batches() -> Iterator[tuple[str, bytes]]:
-    """Names and frames."""
     one = ["d", 1, 1 << 40, 0, [1, 0], []]
     start = b"\x86\xa1t\x93\x00\x00\xc4\x00"
     yield "zlib of zeros, as large as is unpacked", _zlibbed(one, bytes(MAX_CONTENT_BYTES))
@@ -80,7 +77,6 @@ def batches() -> Iterator[tuple[str, bytes]]:
 
 
 def acks() -> Iterator[tuple[str, bytes]]:
-    """Names and acknowledgements."""
     ranges = [[number, number] for number in range(1, 2 * MAX_ACK_RANGES, 2)]
     yield "as many ranges as are allowed", msgpack.packb({"epoch": 1, "ranges": ranges})
     random.Random(1).shuffle(ranges)
@@ -91,7 +87,6 @@ def acks() -> Iterator[tuple[str, bytes]]:
 
 
 def texts() -> Iterator[tuple[str, bytes]]:
-    """Names and JSON texts."""
     yield "brackets", b"[" * MAX_BYTES
     yield "empty arrays", b"[" + b"[]," * 9_000 + b"1]"
     yield "objects", b"[" + b'{"":[]},' * 4_900 + b"1]"

@@ -23,8 +23,6 @@ SUCCESS, NO_SUBSCRIBER, NOT_AUTHORIZED = 0x00, 0x10, 0x87
 
 
 class Published(NamedTuple):
-    """What the gateway published for a device."""
-
     topic: str
     payload: bytes
     mid: int
@@ -66,7 +64,6 @@ class FakeBroker:
         return [it for it in self.heard if isinstance(it, int)]
 
     def turn(self) -> None:
-        """Takes a new connection and every packet that has come."""
         if select.select([self._listener], [], [], 0)[0]:
             self.hang_up()
             self._socket, _ = self._listener.accept()
@@ -91,11 +88,9 @@ class FakeBroker:
         return self._mids if qos else 0
 
     def answer(self, published: Published, reason: int = SUCCESS) -> None:
-        """Sends the PUBACK of a publication."""
         self._send(PUBACK << 4, struct.pack(">HB", published.mid, reason))
 
     def hang_up(self) -> None:
-        """Ends the connection without a word."""
         if self._socket is not None:
             self._socket.close()
             self.heard.append(None)
@@ -162,7 +157,6 @@ class Sent(NamedTuple):
     before: tuple[Sent, ...] = ()
 
     def batch_index(self) -> int:
-        """As a message id has it."""
         return len(self.before)
 
 
@@ -196,7 +190,6 @@ class FakePulsar:
             self.answer(0, "AlreadyClosed")
 
     def answer(self, index: int = 0, result: str = "Ok") -> Sent:
-        """The receipt of one of those that wait, in any order."""
         message = self.waiting.pop(index)
         if result == "Ok":
             self.kept += [*message.before, message]
@@ -205,7 +198,6 @@ class FakePulsar:
         return message
 
     def persisted(self, device: str) -> IntervalSet:
-        """Which records of a device it has among the batches."""
         batches = (it for it in self.kept if it.topic.endswith("/batches") and it.properties["device"] == device)
         return IntervalSet(pair for it in batches for pair in read_header(it.payload).seqs.ranges)
 
@@ -264,7 +256,6 @@ class Region:
         )
 
     def turn(self, times: int = 4) -> None:
-        """A few turns of the loop and its broker, in no time."""
         for _ in range(times):
             self.loop.run_once()
             self.broker.turn()

@@ -1,7 +1,5 @@
 """Settings and batches for the gateway's tests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gateway import Engine, GatewaySettings

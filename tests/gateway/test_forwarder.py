@@ -1,7 +1,5 @@
 """What becomes of one bad message, one bad receipt, one failed attempt; the next one is served all the same."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, cast
 
@@ -89,4 +87,4 @@ def test_a_dead_letter_is_given_up_after_some_attempts_and_a_batch_never(forward
         forwarding.answer(*(Receipt(token, "Timeout") for token in forwarding.tokens), now_s=100.0 * attempt)
         forwarding.forwarder.retry_due(100.0 * attempt + 99)
     assert [delivery.sender.device for delivery in forwarding.deliveries] == ["d2"]
-    assert set(forwarding.errors) == {"Pulsar did not take a batch: Timeout"}
+    assert set(forwarding.errors) == {"Pulsar refused a batch: Timeout"}

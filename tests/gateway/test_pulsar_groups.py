@@ -1,7 +1,5 @@
 """A group has one answer, and a message counts as persisted only where that answer proves it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

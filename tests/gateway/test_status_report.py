@@ -1,18 +1,36 @@
 """What the status says: who was heard, who is silent and since when that is known, and why it is not healthy."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import isnan
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import typer
+from pydantic import BaseModel
+from rich.console import Console
+from rich.table import Table
+from typer.testing import CliRunner
 
 from gateway import Engine, Produce
+from gateway.access.cli import app as access
+from gateway.access.config import AccessEndpoint
+from gateway.access.status import AccessStatus
+from gateway.alerts.cli import app as alerts
+from gateway.alerts.status import AlertsStatus, alerts_table
+from gateway.cli import app as gateway
 from gateway.metrics import GatewayMetrics
 from gateway.service import StatusReporter
-from gateway.status import STALLED_AFTER_S, PublicationResults
+from gateway.status import STALLED_AFTER_S, GatewayStatus, PublicationResults
+from gateway.webhooks.cli import app as notifier
+from gateway.webhooks.status import NotifierStatus
+from tests.gateway.alerts.test_alert_checks import TEXT as ALERTS
 from tests.gateway.strategies import batch, engine, settings, topic
+from tests.gateway.test_config import MINIMAL as GATEWAY
+from tests.gateway.webhooks.test_config import TEXT as NOTIFIER
+from waybill.daemon.status_server import StatusServer, json_answer
 
 AFTER_S = settings().status.silent_after_s
 
@@ -95,3 +113,74 @@ def test_healthy_is_claimed_only_when_nothing_is_known_against_it(reporting: Rep
     reporting.engine.on_persisted(effect.token, STALLED_AFTER_S)
     reporting.results.add("Not authorized", STALLED_AFTER_S)
     assert "Not authorized" in reporting.update(STALLED_AFTER_S).last_error
+
+
+COMMON: dict[str, Any] = {"pid": 1, "started_at": "2026-11-28T06:00:00+00:00", "healthy": True}
+FOUND = GatewayStatus(gateway="gateway-eu-1", region="eu", **COMMON)
+DELIVERING = NotifierStatus(tenants=("acme",), **COMMON)
+ALERT_PROCESS = AlertsStatus(process="eu-1", region="eu", **COMMON)
+
+
+@contextmanager
+def saying(status: BaseModel) -> Iterator[int]:
+    with StatusServer("127.0.0.1", 0, {"/status": lambda: json_answer(status.model_dump_json())}) as server:
+        yield server.port
+
+
+def asked(app: typer.Typer, file: Path, text: str, port: int) -> tuple[int, str]:
+    file.write_text(f"{text}\n[status]\nport = {port}\n")
+    done = CliRunner().invoke(app, ["status", "--config", str(file)])
+    return done.exit_code, " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(
+    ("asking", "own", "change", "said"),
+    [
+        ((gateway, GATEWAY), FOUND, {"gateway": "eu-2"}, "gateway eu-2 of region eu, not gateway gateway-eu-1 of"),
+        ((gateway, GATEWAY), FOUND, {"region": "us"}, "gateway gateway-eu-1 of region us, not gateway gateway-eu-1"),
+        ((alerts, ALERTS), ALERT_PROCESS, {"process": "eu-2"}, "alert process eu-2 of region eu, not alert process"),
+        ((notifier, NOTIFIER), DELIVERING, {"tenants": ("umbrella",)}, "a notifier of umbrella, not a notifier of"),
+    ],
+)
+def test_another_process_at_the_port_is_not_shown_as_the_one_that_was_asked_for(
+    tmp_path: Path, asking: tuple[typer.Typer, str], own: BaseModel, change: dict[str, object], said: str
+) -> None:
+    app, template = asking
+    words = {"folder": tmp_path, "more": "insecure = true" if app is notifier else "", "tenants": '["acme"]'}
+    text = template if app is gateway else template.format(**words)
+    file = tmp_path / "settings.toml"
+    with saying(own) as port:
+        assert asked(app, file, text, port)[0] == 0
+    with saying(own.model_copy(update=change)) as port:
+        code, output = asked(app, file, text, port)
+    assert (code, f"answers {said}" in output, "a status.port of its own" in output) == (1, True, True), output
+
+
+def test_the_access_daemon_of_another_region_is_not_shown_as_that_of_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = AccessStatus.model_construct(**COMMON, region="eu")
+    monkeypatch.setattr("gateway.access.status.read_access_status", lambda _: status)
+    given = {"region": "us", "status": AccessEndpoint()}
+    monkeypatch.setattr("gateway.access.cli.load", lambda *_: SimpleNamespace(**given))
+    done = CliRunner().invoke(access, ["status", "--config", str(tmp_path / "access.toml")])
+    assert done.exit_code == 1
+    assert "answers access daemon of region eu, not access daemon of region us" in done.output
+
+
+def shown(table: Table) -> dict[str, str]:
+    console = Console(width=200)
+    with console.capture() as printed:
+        console.print(table)
+    cells = (line.split("│") for line in printed.get().splitlines() if line.startswith("│"))
+    return {name.strip(): value.strip() for _, name, value, _ in cells}
+
+
+def test_what_there_is_none_of_is_not_called_unknown() -> None:
+    found = shown(alerts_table(ALERT_PROCESS.model_copy(update={"fences_current": True})))
+    assert found["fences unreachable since"] == "no, they are read"
+    assert (found["lag s"], found["standby behind s"]) == ("no partition is held", "none")
+    holding = {"partitions_held": ("a",), "partitions_standby": ("b",), "fences_unreachable_since_s": 120.0}
+    found = shown(alerts_table(ALERT_PROCESS.model_copy(update=holding)))
+    assert found["fences unreachable since"] == "1970-01-01T00:02:00Z"
+    assert (found["lag s"], found["standby behind s"]) == ("unknown", "unknown")

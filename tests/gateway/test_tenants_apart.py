@@ -1,7 +1,5 @@
 """What goes wrong with one tenant is its own: at the rates, in the window, towards Pulsar."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -83,8 +81,6 @@ def spoiled(device: str, seq: int = 1) -> bytes:
 
 
 class HalfAway(FakePulsar):
-    """A cluster that has the topics of one tenant only."""
-
     missing = "acme"
 
     def create_producer(self, topic: str, **about: Any) -> Any:
@@ -118,7 +114,7 @@ def test_a_tenant_without_topics_is_named_tried_again_and_stops_no_other(region:
     region.now_s += 2
     region.turn()
     assert not region.status.healthy
-    assert region.status.last_error.startswith("Pulsar takes nothing of acme: no producer from")
+    assert region.status.last_error.startswith("Pulsar accepts nothing from acme: no producer from")
     assert region.status.tenants_stuck == ("acme",)
     pulsar_side.missing = "nobody"
     region.until(lambda: region.pulsar.waiting, step_s=0.5)

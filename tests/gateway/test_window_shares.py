@@ -1,7 +1,5 @@
 """However many tenants are stuck, the window has a bound in sum, and who flows goes through."""
 
-from __future__ import annotations
-
 from itertools import count
 from typing import Any
 
@@ -37,7 +35,6 @@ class Window:
         return token
 
     def fill(self, tenants: list[str]) -> None:
-        """They send in turn until nothing more of any is taken, or read."""
         while tenants and self.shares.has_room(self.in_flight):
             first, *others = tenants
             tenants = others if self.try_take(first) is None else [*others, first]

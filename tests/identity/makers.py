@@ -1,10 +1,22 @@
 """Authorities and credentials for tests, at a fixed time."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from hypothesis import strategies as st
 
 from waybill.identity.authority import Authority, KeyPair, make_regional, make_root
+from waybill.identity.claims import token_id
+from waybill.identity.device_files import StatedDevice
+from waybill.identity.errors import SignatureRefused
+from waybill.identity.operator_keys import OperatorKeys
+from waybill.identity.operator_settings import OperatorSettings
+from waybill.identity.publication_id import RANDOM_BITS, next_publication_id
+from waybill.identity.registry import Claim, DeviceChange, DeviceEntry, EnrolledCertificate, expect
+from waybill.identity.registry_messages import DevicePublication
+from waybill.identity.registry_session import RegistrySession
+from waybill.identity.signatures import NewOperator, OperatorKey, trust_operator, trusted_key
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LOOPBACK = "localhost", "127.0.0.1"
@@ -19,3 +31,107 @@ def regional_authority(root: Authority, region: str = "eu", *, lifetime: timedel
     key = KeyPair.generate()
     issued = make_regional(root, region, key.public, servers=LOOPBACK, now=NOW, serial=2, lifetime=lifetime)
     return Authority(issued.certificate, key)
+
+
+def operator(
+    name: str = "anna",
+    *,
+    tenants: tuple[str, ...] = ("*",),
+    kinds: tuple[str, ...] = ("*",),
+    accounts: tuple[str, ...] = (),
+    valid_from: datetime | None = None,
+    valid_until: datetime | None = None,
+) -> NewOperator:
+    key = OperatorKey.generate()
+    trusted = trusted_key(
+        key, name, tenants=tenants, kinds=kinds, accounts=accounts, valid_from=valid_from, valid_until=valid_until
+    )
+    return NewOperator(key, trusted)
+
+
+def trusting(*operators: NewOperator) -> OperatorKeys:
+    return OperatorKeys(keys={one.key.key_id: one.trusted for one in operators})
+
+
+def operators_file(path: Path, *operators: NewOperator) -> Path:
+    for one in operators:
+        trust_operator(path, one)
+    return path
+
+
+OPERATOR = OperatorSettings(
+    service_url="pulsar://nowhere",
+    admin_url="http://nowhere",
+    regions=("eu", "us"),
+    tenants=("acme", "zeta"),
+    unsigned=True,
+    operator="bea",
+)
+
+
+class HeldDevices(RegistrySession):
+    """What is known of devices; `asked` counts the questions for the nearest name."""
+
+    def __init__(self, held: Iterable[DeviceEntry] = ()) -> None:
+        self.held = {one.name: one for one in held}
+        self.asked = 0
+
+    def get(self, name: str) -> DeviceEntry | None:
+        return self.held.get(name)
+
+    def nearest(self, _: str) -> str:
+        self.asked += 1
+        return ""
+
+    def not_taken(self, _: str) -> str:
+        return ""
+
+    def refusal(self, _: DeviceEntry) -> SignatureRefused | None:
+        return None
+
+
+def inline(stated: StatedDevice) -> str:
+    facts = stated.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    written = (
+        f"{key} = {str(value).lower() if isinstance(value, bool | int) else repr(value)}"
+        for key, value in facts.items()
+    )
+    return "{" + ", ".join(written) + "}"
+
+
+def on_lines(stated: Iterable[StatedDevice], on_a_line: int) -> str:
+    tables = [inline(one) for one in stated]
+    lines = (", ".join(tables[start : start + on_a_line]) for start in range(0, len(tables), on_a_line))
+    return "device = [\n" + "".join(f"{line},\n" for line in lines) + "]\n"
+
+
+MOMENT = datetime(2026, 11, 23, 12, tzinfo=UTC)
+_HASHES = [f"$7$101$c2FsdA==${letter * 86}==" for letter in "AB"]
+CLAIM, OTHER_CLAIM = (Claim(id=token_id(one), password_hash=one) for one in _HASHES)
+CERTIFICATE = EnrolledCertificate(issuer="Waybill regional authority eu", serial="abc1", not_after=MOMENT)
+CHANGE = DeviceChange(MOMENT, "anna", "because")
+
+
+def change(seconds: int = 0, reason: str = "because") -> DeviceChange:
+    return DeviceChange(MOMENT + timedelta(seconds=seconds), "anna", reason)
+
+
+def expected(tenant: str = "acme", device: str = "bus-1", *, claim: Claim | None = CLAIM) -> DeviceEntry:
+    return expect(tenant, device, region="eu", claim=claim, change=CHANGE)
+
+
+def active(tenant: str = "acme", device: str = "bus-1") -> DeviceEntry:
+    return expected(tenant, device, claim=None)
+
+
+def published(entry: DeviceEntry, random_bits: int = 0) -> DevicePublication:
+    return DevicePublication(entry, next_publication_id(None, int(MOMENT.timestamp() * 1000), random_bits))
+
+
+changes = st.builds(
+    lambda seconds, by, reason: DeviceChange(MOMENT + timedelta(seconds=seconds), by, reason),
+    st.integers(0, 10**8),
+    st.sampled_from(["anna", "ben", "access@eu"]),
+    st.text("äb %\x27", max_size=20),
+)
+random_bits = st.integers(0, (1 << RANDOM_BITS) - 1)

@@ -1,7 +1,5 @@
 """A registry and regions in memory, in which anything may happen while a command runs."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Collection
@@ -68,7 +66,6 @@ class World:
             hearer(self.said[-1])
 
     def held(self) -> dict[str, DeviceEntry]:
-        """What holds of each device."""
         registry: DeviceRegistry[DeviceEntry] = DeviceRegistry(lambda made, _: made.entry)
         for message in self.messages:
             registry.take(message, None)
@@ -184,13 +181,11 @@ def put(command: Command, tmp_path: Path) -> Command:
 
 
 def table(device: str, state: str, **more: str | int) -> str:
-    """A device of a file."""
     keys = {"tenant": "acme", "device": device, "state": state} | more
     written = {name: value if isinstance(value, int) else f'"{value}"' for name, value in keys.items()}
     return "[[device]]\n" + "".join(f"{name} = {value}\n" for name, value in written.items())
 
 
 def outcomes(done: Result) -> dict[str, str]:
-    """Of each device what became of it, as programs hear it."""
     said = json.loads(done.stdout)["outcomes"]
     return {name.removeprefix("acme/"): one["outcome"] for name, one in said.items()}

@@ -1,20 +1,27 @@
 """Every chain that is issued verifies for what it is for, and for nothing else."""
 
-from __future__ import annotations
-
-from datetime import datetime, timedelta
+import base64
+import json
+import stat
+import subprocess
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
 
 from tests.identity.makers import MONTH, NOW, YEAR, regional_authority, root_authority
 from waybill.identity.authority import (
     CLOCK_SKEW,
+    MAX_REQUEST_BYTES,
     Authority,
     Issued,
     KeyPair,
@@ -27,11 +34,23 @@ from waybill.identity.authority import (
     make_regional,
     make_request,
     make_root,
+    permitted_servers,
     read_certificates,
+    read_request,
     regional_name,
     sign_revocation_list,
 )
-from waybill.identity.errors import AuthorityExpired, NameRefused, NotAnAuthority
+from waybill.identity.authority_folder import AuthorityFolder, issued_in
+from waybill.identity.errors import (
+    AuthorityExists,
+    AuthorityExpired,
+    KeyRefused,
+    NameRefused,
+    NotAnAuthority,
+    RequestFault,
+    RequestRefused,
+)
+from waybill.identity.pki_cli import app
 
 ROOT = root_authority()
 REGIONAL = regional_authority(ROOT)
@@ -200,3 +219,239 @@ def test_a_chain_is_good_if_each_is_signed_by_the_next_authority_and_the_last_by
     assert not is_chain_to([device, regional], [other.certificate])
     assert not is_chain_to([device, other.certificate], roots)
     assert not is_chain_to([thief, device, regional], roots), "a device is no authority"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> AuthorityFolder:
+    return AuthorityFolder.create_root(tmp_path / "root", "Waybill root", now=NOW, lifetime=10 * YEAR)
+
+
+@pytest.fixture
+def regional(tmp_path: Path, root: AuthorityFolder) -> AuthorityFolder:
+    return AuthorityFolder.create_regional(tmp_path / "eu", root, "eu", servers=["127.0.0.1"], now=NOW, lifetime=YEAR)
+
+
+def test_keys_and_folders_are_their_owner_s_alone(tmp_path: Path, regional: AuthorityFolder) -> None:
+    for name in ("root", "eu"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o700
+        assert stat.S_IMODE((tmp_path / name / "authority.key").stat().st_mode) == 0o600
+
+
+def test_what_was_signed_is_listed_and_each_serial_is_another(root: AuthorityFolder, regional: AuthorityFolder) -> None:
+    key = KeyPair.generate()
+    for name in ("bus-2", "bus-1"):
+        regional.device(make_request(key, f"acme/{name}"), "acme", name, now=NOW, lifetime=MONTH)
+    regional.server(key, "broker@eu", ["127.0.0.1"], now=NOW, lifetime=MONTH)
+    issued = issued_in(regional.folder)
+    assert [one.name for one in issued] == ["acme/bus-1", "acme/bus-2", "broker@eu"]
+    assert len({one.serial for one in issued}) == 3
+    assert {one.issuer for one in issued} == {regional.authority.name}
+    assert [one.name for one in issued_in(root.folder)] == [regional.authority.name]
+
+
+def test_what_was_put_away_is_recorded_and_listed_as_before(regional: AuthorityFolder) -> None:
+    key = KeyPair.generate()
+    signed = [
+        regional.device(make_request(key, f"acme/{name}"), "acme", name, now=NOW, lifetime=MONTH)
+        for name in ("bus-1", "bus-2")
+    ]
+    regional.put_away(f"{signed[0].serial:040x}.pem")
+    assert [one.name for one in issued_in(regional.folder)] == ["acme/bus-1", "acme/bus-2"]
+    recorded = [regional.recorded(one.serial) for one in signed]
+    assert [one and one.certificate for one in recorded] == [one.certificate for one in signed]
+    assert regional.recorded(1) is None
+
+
+def test_an_authority_is_never_replaced(root: AuthorityFolder) -> None:
+    with pytest.raises(AuthorityExists):
+        AuthorityFolder.create_root(root.folder, "another", now=NOW, lifetime=YEAR)
+    with pytest.raises(AuthorityExists):
+        AuthorityFolder.create_regional(root.folder, root, "eu", now=NOW, lifetime=YEAR)
+    assert AuthorityFolder.open(root.folder).authority.certificate == root.authority.certificate
+
+
+def test_the_region_needs_the_root_for_nothing_that_it_issues(root: AuthorityFolder, regional: AuthorityFolder) -> None:
+    (root.folder / "authority.key").unlink()
+    issued = AuthorityFolder.open(regional.folder).client(KeyPair.generate(), "gateway@eu", now=NOW, lifetime=MONTH)
+    assert len(read_certificates(issued.chain_pem)) == 2
+
+
+def test_a_renewed_region_keeps_its_key_and_what_it_signed(root: AuthorityFolder, regional: AuthorityFolder) -> None:
+    before = regional.client(KeyPair.generate(), "gateway@eu", now=NOW, lifetime=MONTH)
+    later = NOW + YEAR / 2
+    renewed = root.renew_regional(regional, "eu", now=later, lifetime=YEAR)
+    assert renewed.authority.certificate == AuthorityFolder.open(regional.folder).authority.certificate
+    assert renewed.authority.certificate.not_valid_after_utc == later + YEAR
+    before.certificate.verify_directly_issued_by(renewed.authority.certificate)
+
+
+def test_an_authority_that_a_file_refuses_is_shown_as_refused(tmp_path: Path) -> None:
+    now, file = datetime.now(UTC), tmp_path / "ca.pem"
+    root = AuthorityFolder.create_root(tmp_path / "root", "Waybill root", now=now, lifetime=YEAR)
+    stolen = AuthorityFolder.create_regional(tmp_path / "eu", root, "eu", now=now, lifetime=YEAR).folder
+    for option, states in (("-addreject", ["good", "refused"]), ("-addtrust", ["good"])):
+        purposes = [option, "serverAuth", option, "clientAuth"]
+        made = subprocess.run(
+            ["openssl", "x509", "-in", stolen / "authority.pem", *purposes, "-trustout"],
+            capture_output=True,
+            check=True,
+        )
+        file.write_bytes(root.root_pem + made.stdout)
+        shown = CliRunner().invoke(app, ["show", str(file), "--json"])
+        assert (shown.exit_code, [one["state"] for one in json.loads(shown.output)]) == (0, states)
+    file.write_bytes(root.root_pem + b"-----BEGIN TRUSTED CERTIFICATE-----\nMIIAADACoA==\n-----END")
+    damaged = CliRunner().invoke(app, ["show", str(file)])
+    assert (damaged.exit_code, "trusted certificate cannot be read" in " ".join(damaged.output.split())) == (1, True)
+
+
+REQUEST = make_request(KEY, "acme/bus-1")
+REQUEST_DER = x509.load_pem_x509_csr(REQUEST).public_bytes(serialization.Encoding.DER)
+
+
+def in_pem(der: bytes) -> bytes:
+    kind = b"CERTIFICATE REQUEST"
+    return b"-----BEGIN " + kind + b"-----\n" + base64.encodebytes(der) + b"-----END " + kind + b"-----\n"
+
+
+def refused(pem: bytes) -> RequestFault:
+    with pytest.raises(RequestRefused) as caught:
+        read_request(pem)
+    return caught.value.reason
+
+
+def test_a_request_says_its_name_and_its_key() -> None:
+    read = read_request(REQUEST)
+    assert read.common_name == "acme/bus-1"
+    assert read.public_key == KEY.public
+
+
+@pytest.mark.parametrize("key", [ec.generate_private_key(ec.SECP384R1()), rsa.generate_private_key(65537, 2048)])
+def test_a_key_of_a_tpm_is_taken(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> None:
+    pair = KeyPair.from_pem(KeyPair(key).private_pem())
+    assert read_request(make_request(pair, "acme/bus-1")).public_key == key.public_key()
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        rsa.generate_private_key(65537, 1024),  # noqa: S505 - it is refused
+        ec.generate_private_key(ec.SECP521R1()),
+        ec.generate_private_key(ec.SECP256K1()),
+        ed25519.Ed25519PrivateKey.generate(),
+    ],
+    ids=["rsa-1024", "p-521", "secp256k1", "ed25519"],
+)
+def test_another_key_is_refused(
+    key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey,
+) -> None:
+    algorithm = None if isinstance(key, ed25519.Ed25519PrivateKey) else hashes.SHA256()
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "acme/bus-1")])
+    request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, algorithm)
+    assert refused(request.public_bytes(serialization.Encoding.PEM)) is RequestFault.KEY_NOT_TAKEN
+    with pytest.raises(KeyRefused):
+        KeyPair.from_pem(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+
+
+def test_a_request_signed_by_another_key_is_refused() -> None:
+    changed = bytearray(REQUEST_DER)
+    changed[-1] ^= 1
+    assert refused(in_pem(bytes(changed))) is RequestFault.BAD_SIGNATURE
+
+
+def test_a_large_request_is_not_read() -> None:
+    assert refused(b" " * MAX_REQUEST_BYTES + REQUEST) is RequestFault.TOO_LARGE
+
+
+@given(st.integers(0, len(REQUEST_DER) - 1), st.integers(1, 255))
+def test_a_request_changed_on_the_way_is_refused(at: int, bits: int) -> None:
+    changed = bytearray(REQUEST_DER)
+    changed[at] ^= bits
+    refused(in_pem(bytes(changed)))
+
+
+def test_a_key_with_a_passphrase_is_refused_with_a_reason() -> None:
+    pem = KEY.private.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret")
+    )
+    with pytest.raises(KeyRefused, match="without a passphrase"):
+        KeyPair.from_pem(pem)
+
+
+SERVER_ROOT, SERVER_KEY = root_authority(), KeyPair.generate()
+
+
+def regional_server(servers: Sequence[str]) -> Authority:
+    issued = make_regional(SERVER_ROOT, "eu", SERVER_KEY.public, servers=servers, now=NOW, serial=2, lifetime=YEAR)
+    return Authority(issued.certificate, SERVER_KEY)
+
+
+@pytest.mark.parametrize(
+    ("servers", "name", "may"),
+    [
+        ((), "broker.eu.example", False),
+        ((), "10.0.0.1", False),
+        ((), "fd00::1", False),
+        ((), "waybill.invalid", False),
+        (("eu.example",), "eu.example", True),
+        (("eu.example",), "Broker.EU.example", True),
+        (("eu.example",), "*.eu.example", True),
+        (("eu.example",), "neu.example", False),
+        (("eu.example",), "pulsar.hq.example", False),
+        (("eu.example",), "10.0.0.1", False),
+        (("10.0.0.0/8",), "10.1.2.3", True),
+        (("10.0.0.0/8",), "11.1.2.3", False),
+        (("10.0.0.0/8",), "fd00::1", False),
+        (("10.0.0.0/8",), "eu.example", False),
+        (("fd00::/8", "eu.example"), "fd00::1", True),
+        (("fd00::/8", "eu.example"), "10.1.2.3", False),
+    ],
+)
+def test_an_authority_signs_servers_of_its_names_alone(servers: Sequence[str], name: str, may: bool) -> None:
+    authority = regional_server(servers)
+    assert permitted_servers(authority.certificate) == tuple(servers)
+    if may:
+        issue_server(authority, SERVER_KEY.public, "broker@eu", [name], now=NOW, serial=3, lifetime=MONTH)
+        return
+    with pytest.raises(NameRefused, match="--servers"):
+        issue_server(authority, SERVER_KEY.public, "broker@eu", [name], now=NOW, serial=3, lifetime=MONTH)
+
+
+@pytest.mark.parametrize("servers", ["*.eu.example", "https://eu.example", ".eu.example", "10.0.0.1/8"])
+def test_what_is_no_name_of_servers_is_refused(servers: str) -> None:
+    with pytest.raises(NameRefused, match=r"write eu.example or 10.0.0.0/8"):
+        regional_server([servers])
+
+
+def run(folder: Path, *arguments: object) -> Result:
+    return CliRunner().invoke(app, [*map(str, arguments), "--folder", str(folder)])
+
+
+def test_servers_of_pulsar_are_signed_and_renewed_by_an_authority_of_their_own(tmp_path: Path) -> None:
+    pki, out = tmp_path / "pki", tmp_path / "out"
+    run(pki, "init")
+    run(pki, "region", "eu", "--servers", "eu.example")
+    server = ("server", "pulsar@hq", "--at", "pulsar.hq.example", "--out", out)
+    assert "`waybill pki pulsar` makes it" in run(pki, *server).output
+    assert run(pki, "pulsar").exit_code == 0
+    assert "never replaced" in run(pki, "pulsar").output
+    assert "leave out --region eu" in run(pki, *server, "--region", "eu").output
+    assert "such as --region eu" in run(pki, "server", "broker@eu", "--at", "eu.example", "--out", out).output
+    assert run(pki, *server).exit_code == 0
+    assert run(pki, "renew", out).exit_code == 0
+    assert len(read_certificates((out / "certificate.pem").read_bytes())) == 1
+    assert (out / "ca.pem").read_bytes() == (pki / "pulsar-authority/root.pem").read_bytes()
+    assert (out / "ca.pem").read_bytes() != (pki / "root-authority/root.pem").read_bytes()
+
+
+def test_a_renewed_authority_keeps_its_names_until_others_are_said(tmp_path: Path) -> None:
+    pki = tmp_path / "pki"
+    run(pki, "init")
+    run(pki, "region", "eu", "--servers", "eu.example")
+    own = pki / "regions/eu/authority.pem"
+    for more, names in ((), ("eu.example",)), (("--servers", "new.example"), ("new.example",)):
+        assert run(pki, "region", "eu", "--renew", *more).exit_code == 0
+        assert permitted_servers(read_certificates(own.read_bytes())[0]) == names

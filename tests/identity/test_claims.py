@@ -1,12 +1,11 @@
 """One-time tokens: a hash that Mosquitto takes, and nothing in it that enrols anybody."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +20,8 @@ from waybill.identity.claims import (
     token_user,
 )
 from waybill.identity.errors import NameRefused
+from waybill.identity.registry import Claim
+from waybill.identity.token_files import claim_option
 
 _PASSWD = shutil.which("mosquitto_passwd")
 
@@ -69,11 +70,6 @@ def test_a_password_is_known_again_by_its_hash_and_no_other_is(text: str, salt: 
     assert not is_broker_password(text + "x", hashed)
 
 
-@given(st.text(max_size=200))
-def test_no_text_that_is_no_hash_is_an_error(text: str) -> None:
-    assert not is_broker_password("x", text)
-
-
 def test_a_password_file_is_sorted_and_one_line_for_each_user() -> None:
     assert password_file({"claim@b": "$7$b", "access@eu": "$7$a"}) == b"access@eu:$7$a\nclaim@b:$7$b\n"
 
@@ -81,3 +77,36 @@ def test_a_password_file_is_sorted_and_one_line_for_each_user() -> None:
 @pytest.mark.parametrize("head", ["9999999$c2FsdA==", "0$c2FsdA==", "101$====", "101$c2Fsd", "101$"])
 def test_a_hash_that_takes_long_or_is_none_is_nobody_s(head: str) -> None:
     assert not is_broker_password("text", f"$7${head}${'A' * 86}==")
+
+
+def claim_of(file: Path | None, factory: str | None, *, by_hand: bool = False, days: float = 7) -> Claim | None:
+    with claim_option(file, factory, by_hand=by_hand, days=days) as claim:
+        return claim
+
+
+@pytest.mark.parametrize("days", [1e6, 1e12])
+def test_a_time_that_no_entry_may_have_is_refused_before_a_token_is_written(tmp_path: Path, days: float) -> None:
+    with pytest.raises(typer.BadParameter):
+        claim_of(tmp_path / "token", None, days=days)
+    assert not (tmp_path / "token").exists()
+
+
+@pytest.mark.parametrize(("status", "stays"), [(2, False), (3, False), (78, False), (0, True), (1, True), (5, True)])
+def test_the_token_of_a_refused_command_does_not_stay(tmp_path: Path, status: int, stays: bool) -> None:
+    file = tmp_path / "token"
+    with pytest.raises(typer.Exit), claim_option(file, None, by_hand=False, days=7):
+        raise typer.Exit(status)
+    assert file.exists() is stays
+
+
+def test_a_refused_command_leaves_what_another_one_put_in_the_place_of_its_token(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+
+    def refused_meanwhile() -> None:
+        file.unlink()
+        assert claim_of(file, None)
+        raise typer.Exit(3)
+
+    with pytest.raises(typer.Exit), claim_option(file, None, by_hand=False, days=7):
+        refused_meanwhile()
+    assert file.exists()

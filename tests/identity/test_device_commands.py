@@ -2,8 +2,6 @@
 
 # ruff: noqa: F811 - a fixture is asked for by its name
 
-from __future__ import annotations
-
 import json
 import re
 import socket
@@ -13,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.identity.registry_strategies import CERTIFICATE, CHANGE, CLAIM, active, change, expected
+from tests.identity.makers import CERTIFICATE, CHANGE, CLAIM, active, change, expected
 from tests.identity.registry_world import Command, World, command, config, outcomes, world  # noqa: F401 - fixtures
 from tests.tokens import token_file
 from waybill.identity.claims import token_user
@@ -205,11 +203,7 @@ def test_what_did_not_come_back_is_unconfirmed(fleet: World, command: Command) -
 
 @pytest.mark.parametrize(
     ("fault", "status"),
-    [
-        (ClockDiffers("http://nowhere", 90.0), 3),
-        (ClockUnknown("it is away"), 1),
-        (NotLetIn("it is another's"), 3),
-    ],
+    [(ClockDiffers("http://nowhere", 90.0), 3), (ClockUnknown("it is away"), 1), (NotLetIn("it is another's"), 3)],
 )
 def test_nothing_is_published_by_a_clock_that_is_wrong_or_cannot_be_compared(
     fleet: World, command: Command, monkeypatch: pytest.MonkeyPatch, fault: Exception, status: int

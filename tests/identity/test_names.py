@@ -1,11 +1,10 @@
 """A name says who somebody is, one way only, and fits into a certificate."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from waybill.identity.broker_conf import broker_rules, rules_version
 from waybill.identity.errors import NameRefused
 from waybill.identity.names import (
     MAX_NAME_CHARACTERS,
@@ -13,6 +12,8 @@ from waybill.identity.names import (
     PrincipalKind,
     PrincipalName,
     device_name,
+    did_you_mean,
+    nearest,
     parse_name,
     principal,
 )
@@ -57,3 +58,45 @@ def test_the_longest_name_fits_and_one_more_character_does_not() -> None:
     assert len(device_name("t" * 31, "d" * 32)) == MAX_NAME_CHARACTERS
     with pytest.raises(NameRefused, match="65 characters"):
         device_name("t" * 32, "d" * 32)
+
+
+@pytest.mark.parametrize("name", ["eu", "EU", "ue", "euu"])
+def test_a_slip_of_the_pen_or_of_the_shift_key_is_seen(name: str) -> None:
+    assert nearest(name, ["us", "eu"]) == "eu"
+
+
+@pytest.mark.parametrize("name", ["mars", "", "kaze", "e" * 1000])
+def test_what_is_like_none_of_them_means_none_of_them(name: str) -> None:
+    assert (nearest(name, ["us", "eu", "fleet"]), did_you_mean(name, ["us", "eu", "fleet"])) == ("", "")
+
+
+def test_the_same_case_is_nearer_than_the_same_letters() -> None:
+    assert nearest("NO", ["on", "no"]) == "no"
+
+
+def test_a_device_has_its_own_topics_by_patterns_and_a_gateway_every_device_s() -> None:
+    lines = broker_rules(3, "eu", ["eu-1"], ()).splitlines()
+    assert [line for line in lines if line.startswith("pattern")][:4] == [
+        "pattern write waybill/1/%u/batch",
+        "pattern write waybill/1/%u/config-result",
+        "pattern read waybill/1/%u/ack",
+        "pattern read waybill/1/%u/config",
+    ]
+    begin = lines.index("user gateway@eu-1")
+    assert lines[begin + 1 : begin + 5] == [
+        "topic read waybill/1/+/+/batch",
+        "topic read waybill/1/+/+/config-result",
+        "topic write waybill/1/+/+/ack",
+        "topic write waybill/1/+/+/config",
+    ]
+
+
+def test_no_rule_is_for_everybody() -> None:
+    lines = broker_rules(3, "eu", ["eu-1"], ()).splitlines()
+    topics = [number for number, line in enumerate(lines) if line.startswith("topic")]
+    assert min(topics) > lines.index("user gateway@eu-1")
+
+
+def test_the_version_is_read_from_the_first_line() -> None:
+    assert rules_version(broker_rules(17, "eu", [], ())) == 17
+    assert rules_version("topic readwrite #\n") == 0

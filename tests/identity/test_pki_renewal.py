@@ -1,7 +1,5 @@
 """`waybill pki renew` signs what its authority recorded, and nothing that the owner of a folder made or moved there."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -61,7 +59,6 @@ def region(tmp_path: Path) -> Region:
 
 
 def put(folder: Path, issued: Issued, key: KeyPair) -> Path:
-    """A folder as its owner fills it."""
     folder.mkdir(exist_ok=True)
     (folder / "certificate.pem").write_bytes(issued.chain_pem)
     (folder / "key.pem").write_bytes(key.private_pem())
@@ -109,7 +106,6 @@ def test_a_certificate_that_the_owner_of_a_folder_made_is_signed_by_nobody(
 
 
 def forged_twin(region: Region) -> Path:
-    """Self-made, with the serial of a recorded certificate."""
     folder, key = region.folder("gateway@eu-1"), KeyPair.generate()
     serial = read_certificates((folder / "certificate.pem").read_bytes())[0].serial_number
     return put(folder, signed(self_made(region), "gateway@eu-1", key, serial=serial), key)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gateway.inflight import Sender
 from gateway.registry_check import judge
-from tests.identity.registry_strategies import CHANGE, MOMENT, active, published
+from tests.identity.makers import CHANGE, MOMENT, active, published
 from tests.waiting import wait_until
 from waybill.identity.errors import IdentityError
 from waybill.identity.publication_id import PROPERTY

@@ -1,7 +1,5 @@
 """Signatures of registry entries: who may say what of a device, and what stands when somebody else says it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,8 +7,18 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from tests.identity.operators import operator, operators_file, trusting
-from tests.identity.registry_strategies import CERTIFICATE, CHANGE, CLAIM, MOMENT, active, change, expected
+from tests.identity.makers import (
+    CERTIFICATE,
+    CHANGE,
+    CLAIM,
+    MOMENT,
+    active,
+    change,
+    expected,
+    operator,
+    operators_file,
+    trusting,
+)
 from waybill.identity.errors import SignatureFault, SignatureRefused
 from waybill.identity.operator_keys import OperatorKeys
 from waybill.identity.publication_id import PROPERTY, next_publication_id
@@ -66,8 +74,6 @@ def signed(
 
 
 class Read:
-    """A registry that is read with trusted keys."""
-
     def __init__(self, keys: OperatorKeys = KEYS) -> None:
         self.registry: DeviceRegistry[DeviceState] = DeviceRegistry(lambda made, _: made.entry.state)
         self._check = check_by(keys)

@@ -1,7 +1,5 @@
 """A broker's log has whom it refused, all of them, and nothing of the messages."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

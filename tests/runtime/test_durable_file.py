@@ -1,7 +1,5 @@
 """A file is replaced whole or not at all, and nothing is left beside it."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterator
@@ -10,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from waybill.daemon.bounded_file import read_bounded
 from waybill.daemon.durable_file import create_durably, replace_durably
 
 
@@ -74,3 +73,16 @@ def test_a_file_whose_creation_was_answered_late_and_asked_for_again_was_created
     assert create_durably(tmp_path / "f", b"new")
     assert not create_durably(tmp_path / "f", b"another")
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"new"]
+
+
+def test_a_file_of_as_many_bytes_as_are_allowed_is_read_and_a_longer_one_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(bytes(1000))
+    assert read_bounded(file, 1000) == bytes(1000)
+    with pytest.raises(ValueError, match="more than 999 bytes"):
+        read_bounded(file, 999)
+
+
+def test_what_a_shell_hands_over_and_never_ends_is_refused() -> None:
+    with Path("/dev/zero").open("rb") as endless, pytest.raises(ValueError, match="more than 3000000 bytes"):
+        read_bounded(Path(f"/dev/fd/{endless.fileno()}"), 3_000_000)

@@ -1,7 +1,5 @@
 """A mirrored counter shows what a counter of the client library would, had it counted itself."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter

@@ -1,14 +1,45 @@
 """Who we are towards Pulsar: tokens that are replaced, files that cannot be used, and clients that are opened."""
 
+import socket
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email.utils import formatdate
 from pathlib import Path
 
 import pulsar
 import pytest
-from pydantic import SecretStr, ValidationError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import SecretStr, TypeAdapter, ValidationError
 
-from waybill.pulsar.pulsar_client import PulsarAccess, PulsarAccessError, PulsarToken, open_pulsar_client
+from cloud_jobs.config import ClusterSettings
+from cloud_jobs.pulsar_source.options import PulsarOptions
+from deploy.canary.config import WatchedCluster
+from edge_agent.config import UplinkSettings
+from gateway.config import ClusterSource, Pulsar, RegistrySettings
+from geo.replication.model import ClusterAddress
+from tests.examples import examples
+from tests.tokens import token_file, token_text
+from waybill.identity.operator_settings import OperatorSettings
+from waybill.pulsar import cluster_clock
+from waybill.pulsar.cluster_clock import ClockDiffers, ClockUnknown, NotLetIn, check_clock, stated_moment_s
+from waybill.pulsar.pulsar_address import AdminUrl, ServiceUrl, each_host
+from waybill.pulsar.pulsar_client import (
+    PulsarAccess,
+    PulsarAccessError,
+    PulsarToken,
+    TokenLife,
+    TokenNotGood,
+    close_quietly,
+    open_pulsar_client,
+    token_life,
+)
+from waybill.pulsar.pulsar_positions import ASK_S, EntryPosition, Silence
+from waybill.settings import Settings
 
 
 @pytest.mark.parametrize("content", [b"", b" \n", b"\xff\xfe", b"two words", b"line\r\nX-Header: 1", None])
@@ -58,3 +89,207 @@ def test_a_client_is_opened_with_no_broker_there_and_says_nothing(capfd: pytest.
 def test_only_who_opens_a_client_needs_its_library() -> None:
     program = "import sys, waybill.pulsar.pulsar_client; sys.exit('pulsar' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+
+
+DAY_S = 86_400.0
+
+
+def test_a_token_that_has_ended_is_named_with_its_role_its_file_and_its_end(tmp_path: Path) -> None:
+    file = token_file(tmp_path, "jobs", ends_in_s=0)
+    ended = PulsarAccess(token_file=file)
+    moment = time.strftime("%Y-%m-%dT%H:%M", time.gmtime())
+    with pytest.raises(TokenNotGood, match=rf"^token of jobs in {file} ended at {moment[:13]}.*get a new one$"):
+        ended.check_token(time.time())
+    token_file(tmp_path, "jobs", ends_in_s=7 * DAY_S)
+    ended.check_token(time.time())
+
+
+def test_a_token_that_is_not_good_yet_is_named_and_a_clock_a_minute_behind_is_not() -> None:
+    access = PulsarAccess(token=SecretStr(token_text("jobs", nbf=1000, exp=9000)))
+    assert "token of jobs is not valid before 1970-01-01T00:16:40Z" in access.token_problem(900)
+    assert access.token_problem(941) == ""
+    assert "ended at 1970-01-01T02:30:00Z" in access.token_problem(9000)
+
+
+@pytest.mark.parametrize(
+    ("life_s", "soon_s"), [(7 * DAY_S, 1.4 * DAY_S), (365 * DAY_S, 2 * DAY_S), (3600.0, 720.0)], ids=str
+)
+def test_a_token_ends_soon_in_the_last_fifth_of_its_life_and_at_most_two_days_before_its_end(
+    life_s: float, soon_s: float
+) -> None:
+    life = TokenLife("x", 0, life_s)
+    assert life.ends_soon(life_s - soon_s - 1) == ""
+    assert life.ends_soon(life_s - soon_s + 1).startswith("ends at ")
+    assert life.ends_soon(life_s) == "", "it has ended"
+    assert TokenLife("x", ends_s=life_s).ends_soon(life_s - 1) == "", "nobody knows how long it was good for"
+
+
+@given(st.text(max_size=60) | st.binary(max_size=60).map(lambda body: f"a.{body!r}.b"))
+def test_whatever_is_given_as_a_token_has_a_life_or_none(text: str) -> None:
+    life = token_life(text)
+    assert life is None or isinstance(life.problem(0), str)
+
+
+def test_what_the_cluster_has_and_does_not_give_is_withheld_once_it_was_asked_twice() -> None:
+    seen = Silence()
+    assert not seen.is_to_ask(1e9), "nothing was read yet: there is nothing to compare with"
+    seen.on_read(EntryPosition(7, 3), 100.0)
+    assert not seen.is_to_ask(100.0 + ASK_S / 2)
+    assert seen.is_to_ask(100.0 + ASK_S)
+    seen.on_end(EntryPosition(7, 4), 110.0)
+    once = seen.is_withheld
+    assert not seen.is_to_ask(110.0 + ASK_S / 2)
+    seen.on_end(EntryPosition(7, 4), 120.0)
+    twice = seen.is_withheld
+    seen.on_read(EntryPosition(7, 4), 121.0)
+    assert (once, twice, seen.is_withheld) == (False, True, False), "once it may be on its way"
+
+
+def test_of_what_was_there_at_the_beginning_others_may_have_acknowledged_what_is_behind_what_was_not() -> None:
+    seen = Silence()
+    seen.on_begin(EntryPosition(7, 10), 0.0)
+    seen.on_read(EntryPosition(7, 5), 1.0)
+    for at in range(1, 5):
+        seen.on_end(EntryPosition(7, 10), at * ASK_S)
+        assert not seen.is_withheld
+    # this came since: nobody else can have acknowledged it
+    seen.on_end(EntryPosition(7, 11), 5 * ASK_S)
+    seen.on_end(EntryPosition(7, 11), 6 * ASK_S)
+    assert seen.is_withheld
+
+
+ADMIN = "http://a:8080"
+TWO = "pulsar://a:6650,b:6650"
+PROGRAMS = {
+    "gateway": lambda url: Pulsar(service_url=url),
+    "alerts": lambda url: ClusterSource(service_url=url),
+    "registry": lambda url: RegistrySettings(service_url=url, tenants=("acme",), unsigned=True),
+    "operator": lambda url: OperatorSettings(
+        service_url=url, admin_url=ADMIN, regions=("eu",), tenants=("acme",), unsigned=True
+    ),
+    "canary": lambda url: WatchedCluster(service_url=url),
+    "agent": lambda url: UplinkSettings(region="eu", kind="pulsar", service_url=url, topic="persistent://a/b/c"),
+    "topology": lambda url: ClusterAddress(service_url=url, admin_url=ADMIN),
+    "jobs": lambda url: ClusterSettings(name="hq", service_url=url, admin_url=ADMIN),
+    "source": lambda url: PulsarOptions.parse({"serviceUrl": url, "adminUrl": ADMIN, "topics": "t"}),
+}
+GOOD = {
+    TWO: TWO,
+    "pulsar+ssl://a.example:6651,b.example:6651/": "pulsar+ssl://a.example:6651,b.example:6651",
+    " pulsar://a:6650 , b:6650 ": TWO,
+    "pulsar://a,b": "pulsar://a,b",
+    "pulsar://127.0.0.1:6650": "pulsar://127.0.0.1:6650",
+    "pulsar://pulsar_broker-0.svc.:6650": "pulsar://pulsar_broker-0.svc.:6650",
+}
+BAD = {
+    "": "begin with pulsar:// or pulsar",
+    "a:6650": "begin with pulsar:// or pulsar",
+    "http://a:8080": "begin with pulsar:// or pulsar",
+    "PULSAR://a": "begin with pulsar:// or pulsar",
+    "pulsar://": "is not HOST:PORT",
+    "pulsar://a:6650,": "is not HOST:PORT",
+    "pulsar://a:66500": "is not HOST:PORT",
+    "pulsar://a:0": "is not HOST:PORT",
+    "pulsar://a b": "is not HOST:PORT",
+    "pulsar://a:6650/tenant": "is not HOST:PORT",
+    "pulsar://a:6650;b:6650": "is not HOST:PORT",
+    "pulsar://a:6650,pulsar://b:6650": "the scheme stands once",
+    "pulsar://user:secret@a:6650": "must not contain user and password",
+    "pulsar://[::1]:6650": "does not support IPv6 addresses",
+    "pulsar://a:6650,a:6650": "named twice",
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_each_program_reads_an_address_alike(program: str) -> None:
+    for text, url in GOOD.items():
+        assert _service_url(PROGRAMS[program](text)) == url
+    for text, reason in BAD.items():
+        with pytest.raises(Exception, match=reason) as refused:
+            PROGRAMS[program](text)
+        assert isinstance(refused.value, ValidationError) or type(refused.value).__name__ == "OptionError"
+
+
+def _service_url(settings: Settings) -> str:
+    return str(settings.service_url)  # type: ignore[attr-defined] # each of them has one
+
+
+@pytest.mark.parametrize("url", GOOD.values())
+def test_pulsar_s_own_client_takes_what_the_settings_take(url: str) -> None:
+    close_quietly(open_pulsar_client(url, PulsarAccess(), timeout_s=1))
+
+
+HOSTS = st.lists(st.from_regex(r"[a-z][a-z0-9]{0,8}(\.example)?(:[1-9][0-9]{0,3})?", fullmatch=True), min_size=1)
+
+
+@given(
+    hosts=HOSTS.filter(lambda hosts: len({*hosts}) == len(hosts)),
+    scheme=st.sampled_from(["pulsar", "pulsar+ssl", "http", "https"]),
+    blanks=st.sampled_from(["", " "]),
+)
+@settings(max_examples=examples(100))
+def test_an_address_has_as_many_hosts_as_are_written(hosts: list[str], scheme: str, blanks: str) -> None:
+    kind: TypeAdapter[str] = TypeAdapter(ServiceUrl if scheme.startswith("pulsar") else AdminUrl)
+    url = kind.validate_python(f"{scheme}://{f'{blanks},{blanks}'.join(hosts)}{blanks}")
+    assert each_host(url) == tuple(f"{scheme}://{host}" for host in hosts)
+    assert kind.validate_python(url) == url
+
+
+NOBODY = PulsarAccess()
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        thread.join(5)
+
+
+def dated(seconds_off: float) -> bytes:
+    return f"HTTP/1.1 403 Forbidden\r\ndate: {formatdate(time.time() + seconds_off, usegmt=True)}\r\n\r\n".encode()
+
+
+def test_the_clock_of_a_cluster_is_that_of_its_first_host_that_answers() -> None:
+    with answering(dated(0)) as url:
+        check_clock(f"http://127.0.0.1:1,{url.removeprefix('http://')}", NOBODY)
+
+
+@pytest.mark.parametrize(("off_s", "said"), [(-40 * 86_400, "ahead of"), (70, "behind")])
+def test_a_clock_that_is_off_by_more_than_a_minute_may_not_and_hears_by_how_much(off_s: float, said: str) -> None:
+    with answering(dated(off_s)) as url, pytest.raises(ClockDiffers, match=said) as differs:
+        check_clock(url, NOBODY)
+    assert differs.value.ahead_s == pytest.approx(-off_s, abs=3)
+
+
+@pytest.mark.parametrize("date", [b"", b"Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n"])
+def test_who_is_not_taken_for_who_we_say_that_we_are_is_refused_whatever_the_date(tmp_path: Path, date: bytes) -> None:
+    answer = b"HTTP/1.1 401 Unauthorized\r\n" + date + b"\r\n<html>"
+    with answering(answer) as url, pytest.raises(NotLetIn, match="has expired, or another issuer signed it"):
+        check_clock(url, NOBODY)
+    access = PulsarAccess(token_file=token_file(tmp_path, "jobs", ends_in_s=-5))
+    with answering(answer) as url, pytest.raises(NotLetIn, match=r"token of jobs in .* ended at"):
+        check_clock(url, access)
+
+
+def test_an_answer_that_never_ends_is_given_up_when_the_time_is_over() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.sendall(b"HTTP/1.1 200 OK\r\n")
+    with ours, theirs, pytest.raises((ClockUnknown, TimeoutError)):
+        cluster_clock._head(ours, time.monotonic() + 0.1)
+
+
+@given(st.binary(max_size=200).map(lambda rest: b"HTTP/1.1 200 OK\r\nDate: " + rest))
+def test_whatever_answers_has_a_moment_or_none(head: bytes) -> None:
+    try:
+        assert isinstance(stated_moment_s(head), float)
+    except ClockUnknown:
+        return

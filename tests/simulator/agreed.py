@@ -31,7 +31,6 @@ devices = [{assigned(*devices)}]
 
 
 def assigned(*devices: str, begin: str = ALWAYS, end: str = "") -> str:
-    """The TOML of assignments."""
     until = f", end = {end}" if end else ""
     return ", ".join(
         f'{{ tenant = "fleet", device = "{device}", region = "eu", begin = {begin}{until} }}' for device in devices
@@ -54,10 +53,8 @@ prices = [
 
 
 def contracts(*texts: str) -> TrueContracts:
-    """What the truth reads in the texts."""
     return TrueContracts.of_texts(*texts)
 
 
 def km(kilometres: float, zone: str = "", at: datetime = NOON, device: str = "van") -> TrueQuarter:
-    """So many kilometres of one quarter of an hour."""
     return TrueQuarter("fleet", device, at, zone, distance_mm=round(kilometres * 1_000_000))

@@ -1,11 +1,9 @@
 """The commands, as a person or a script runs them."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
 from typer.testing import CliRunner
 
 from simulator.__main__ import app
@@ -67,11 +65,3 @@ def test_a_mistake_is_answered_in_one_line(tmp_path: Path, words: tuple[str, ...
     assert result.exit_code == 1
     assert reason in result.stderr
     assert "Traceback" not in result.output
-
-
-def test_every_command_and_option_is_documented() -> None:
-    text = DOCUMENT.read_text()
-    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
-        assert f"fleet-simulator {name}" in text
-        for option in (word for parameter in command.params for word in parameter.opts if word.startswith("--")):
-            assert re.search(rf"`{option}[ `]", text), f"{option} of {name} is not in {DOCUMENT.name}"

@@ -51,7 +51,6 @@ def delivered(month: Month) -> list[ArrivedBatch]:
 
 
 def of(month: Month, tenant: str, device: str) -> list[ArrivedBatch]:
-    """In the order of the script."""
     return [one for one in delivered(month) if (one.tenant, one.device) == (tenant, device)]
 
 

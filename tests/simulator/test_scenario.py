@@ -1,5 +1,6 @@
 """Scenarios: what they hold, what they refuse, and the files they are written to."""
 
+import ast
 import json
 import tomllib
 from pathlib import Path
@@ -16,6 +17,7 @@ from simulator import (
     drive,
     generated_scenario,
     read_folder,
+    truth,
     with_two_tenants,
     write_folder,
 )
@@ -104,3 +106,31 @@ def test_what_does_not_hold_together_is_refused(changes: dict[str, Any], reason:
 def test_a_folder_without_scenario_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="write it with `fleet-simulator scenario`"):
         read_folder(tmp_path)
+
+
+TRUTH = Path(truth.__file__).parent
+ALLOWED = {"simulator", "geographiclib"}
+STANDARD = {
+    "base64",
+    "bisect",
+    "collections",
+    "datetime",
+    "decimal",
+    "fractions",
+    "functools",
+    "itertools",
+    "json",
+    "math",
+}
+CONTRACTS = {"tomllib", "zoneinfo"}
+
+
+@pytest.mark.parametrize("path", sorted(TRUTH.glob("*.py")), ids=lambda path: path.stem)
+def test_the_truth_imports_nothing_that_it_judges(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        for name in names:
+            top = name.split(".")[0]
+            assert top in ALLOWED | STANDARD | CONTRACTS | {"pathlib", "typing"}, f"{path.name} imports {name}"
+            assert top != "simulator" or name.startswith("simulator.truth"), f"{path.name} imports {name}"

@@ -4,7 +4,9 @@ On the equator a degree of longitude is exactly pi/180 times the equatorial radi
 can be computed with a pencil.
 """
 
+import json
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
@@ -15,9 +17,80 @@ from hypothesis import strategies as st
 
 from simulator.truth.journal import TruePosition
 from simulator.truth.metering import pieces_of, usage_of, whole
-from simulator.truth.shapes import Zones
+from simulator.truth.shapes import DEGREE, ExactPoint, Zones, read_zones
 from simulator.truth.track import places, tracks
-from tests.simulator.test_truth_shapes import zones
+
+Ring = Sequence[tuple[float, float]]
+SQUARE = [(0, 0), (10, 0), (10, 10), (0, 10), (0, 0)]
+HOLE = [(3, 3), (6, 3), (6, 6), (3, 6), (3, 3)]
+BAY = [(0, 0), (10, 0), (10, 10), (5, 4), (0, 10), (0, 0)]
+
+
+def zones(folder: Path, *fences: tuple[str, int, Sequence[Ring]]) -> Zones:
+    features = [
+        {
+            "type": "Feature",
+            "properties": {"id": name, "priority": priority},
+            "geometry": {"type": "Polygon", "coordinates": rings},
+        }
+        for name, priority, rings in fences
+    ]
+    path = folder / "fences.geojson"
+    path.write_text(json.dumps({"type": "FeatureCollection", "features": features}))
+    return read_zones(path)
+
+
+def at(x: float, y: float) -> ExactPoint:
+    return ExactPoint(round(x * DEGREE), round(y * DEGREE))
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "inside"),
+    [
+        (5, 1, True),
+        (0, 5, True),
+        (10, 10, True),
+        (10.000000000001, 5, False),
+        (4, 4, False),
+        (3, 4, True),
+        (6, 6, True),
+        (-1, 0, False),
+    ],
+)
+def test_a_border_belongs_to_the_inside_and_so_does_a_holes(tmp_path: Path, x: float, y: float, inside: bool) -> None:
+    assert (zones(tmp_path, ("a", 1, [SQUARE, HOLE])).at(at(x, y)) == "a") is inside
+
+
+def test_a_way_meets_borders_in_order(tmp_path: Path) -> None:
+    found = zones(tmp_path, ("a", 1, [SQUARE, HOLE]))
+    assert found.cuts(at(-10, 4), at(10, 4)) == [Fraction(1, 2), Fraction(13, 20), Fraction(4, 5), Fraction(1)]
+
+
+def test_a_way_that_touches_a_corner_meets_it_once(tmp_path: Path) -> None:
+    found = zones(tmp_path, ("a", 1, [SQUARE]))
+    assert found.cuts(at(-5, 5), at(5, -5)) == [Fraction(1, 2)]
+
+
+whole_shape = st.integers(-4, 14)
+
+
+@given(way=st.tuples(whole_shape, whole_shape, whole_shape, whole_shape), share=st.fractions(0, 1))
+def test_between_two_meetings_the_zone_does_not_change(
+    tmp_path_factory: pytest.TempPathFactory, way: tuple[int, int, int, int], share: Fraction
+) -> None:
+    found = zones(tmp_path_factory.mktemp("zones"), ("a", 1, [SQUARE, HOLE]), ("b", 2, [BAY]))
+    start, end = at(*way[:2]), at(*way[2:])
+    marks = [Fraction(0), *found.cuts(start, end), Fraction(1)]
+    before = max(mark for mark in marks if mark <= share)
+    after = min(mark for mark in marks if mark >= share)
+    if before < share < after:
+        middle = (before + after) / 2
+        here, there = (
+            ExactPoint(start.x + (end.x - start.x) * part, start.y + (end.y - start.y) * part)
+            for part in (share, middle)
+        )
+        assert found.at(here) == found.at(there)
+
 
 T0 = 1_767_603_600  # 2026-01-05T09:00:00Z
 HOUR = datetime(2026, 1, 5, 9, tzinfo=UTC)
@@ -47,12 +120,6 @@ def test_a_way_through_a_zone_by_hand(block: Zones) -> None:
     assert inside[:6] == ("eu-0001", HOUR, "block", round(0.02 * DEGREE_MM), 141_667, 1)
 
 
-def test_a_track_that_begins_inside_makes_no_entry(block: Zones) -> None:
-    inside, outside = sorted(usage_of("d", [fix(0, 0.02), fix(60, 0.04)], block), reverse=True)
-    assert (inside.zone, inside.entries) == ("block", 0)
-    assert (outside.zone, outside.entries) == ("", 0)
-
-
 def test_a_fix_on_the_border_has_entered(block: Zones) -> None:
     [outside, inside] = usage_of("d", [fix(0, 0.002), fix(60, 0.01)], block)
     assert (outside.distance_mm, outside.duration_ms) == (round(0.008 * DEGREE_MM), 60_000)
@@ -71,27 +138,6 @@ def test_a_gap_of_300_seconds_holds_and_a_longer_one_breaks(block: Zones) -> Non
     assert [len(track) for track in tracks([fix(0, 0.002), fix(300, 0.01)])] == [2]
     assert [len(track) for track in tracks([fix(0, 0.002), fix(300.001, 0.01)])] == [1, 1]
     assert usage_of("d", [fix(0, 0.002), fix(301, 0.02)], block) == []
-
-
-def test_null_island_and_poor_fixes_are_excluded() -> None:
-    good = [fix(0, 0.01), fix(60, 0.012)]
-    assert list(tracks([*good, fix(30, 0.0000009, 0.0000009)])) == [good]
-    assert list(tracks([*good, fix(30, 0.011, accuracy_m=100.001)])) == [good]
-    kept = fix(30, 0.011, accuracy_m=100.0)
-    assert list(tracks([*good, kept])) == [[good[0], kept, good[1]]]
-    edge = fix(30, 0.0000010, 0.0)
-    assert edge in next(iter(tracks([fix(0, 0.001), edge, fix(60, 0.001)])))
-
-
-def test_a_fix_that_jumps_out_and_back_is_excluded() -> None:
-    before, after = fix(0, 0.01), fix(20, 0.011)
-    assert list(tracks([before, fix(10, 0.5), after])) == [[before, after]]
-
-
-def test_seventy_metres_a_second_hold_and_more_breaks() -> None:
-    degrees = 70 * 10 / (DEGREE_MM / 1000)
-    assert len(list(tracks([fix(0, 0.01), fix(10, 0.01 + degrees - 2e-7)]))) == 1
-    assert len(list(tracks([fix(0, 0.01), fix(10, 0.01 + degrees + 2e-7)]))) == 2
 
 
 grid = st.integers(-4, 14)
@@ -128,21 +174,3 @@ def test_zones_and_outside_together_are_the_whole_track(town: Zones, given_steps
         straight_m = math.fsum(place.metres for place in track)
         assert duration_ms == Fraction(track[-1].time_us - track[0].time_us, 1000)
         assert length_m == pytest.approx(straight_m, abs=1e-3)
-
-
-@given(given_steps=steps)
-def test_the_order_of_arrival_does_not_matter(town: Zones, given_steps: list[tuple[int, int, int]]) -> None:
-    fixes = walk(given_steps)
-    assert usage_of("d", fixes[::-1], town) == usage_of("d", fixes, town)
-
-
-@given(given_steps=steps)
-def test_the_way_back_is_as_long_and_takes_as_long(town: Zones, given_steps: list[tuple[int, int, int]]) -> None:
-    there = walk(given_steps)
-    back = [one._replace(time_us=2 * there[-1].time_us - one.time_us) for one in there]
-    for zone in ("", "a", "b", "c"):
-        ways = [[row for row in usage_of("d", fixes, town) if row.zone == zone] for fixes in (there, back)]
-        lengths = [sum(row.distance_mm for row in rows) for rows in ways]
-        times = [sum(row.duration_ms for row in rows) for rows in ways]
-        assert abs(lengths[0] - lengths[1]) <= 4
-        assert abs(times[0] - times[1]) <= 4

@@ -5,8 +5,6 @@ what runs in its turns and not while the batch waits for it (the broker's PUBACK
 path if such a function is in it, or one through which such a function was called.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -67,7 +65,6 @@ def recorded(calls: Calls) -> Iterator[None]:
 
 
 def caused(idle: Calls, busy: Calls) -> set[str]:
-    """The modules of what ran in the one and not in the other."""
     return {module for code, modules in busy.items() if code not in idle for module in modules}
 
 
@@ -146,10 +143,7 @@ class Vehicle:
         self.buffer: Buffer = open_buffer(folder)
         fill(self.buffer, [1, 2, 3])
         settings = AgentSettings.model_validate(
-            {
-                "device": {"id": DEVICE},
-                "uplinks": [{"region": "eu", "host": "127.0.0.1", "port": self._broker.port}],
-            }
+            {"device": {"id": DEVICE}, "uplinks": [{"region": "eu", "host": "127.0.0.1", "port": self._broker.port}]}
         )
         self._uplink = ObservedUplink(settings.device, settings.uplinks[0])
         self._uplink.broker, self._uplink.on_poll = self._broker, self._on_poll

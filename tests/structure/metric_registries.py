@@ -3,8 +3,6 @@
 A new program adds its registry here; the tests of names, pages, alert rules and dashboards then know its metrics.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
@@ -33,7 +31,6 @@ class ExportedMetric(NamedTuple):
 
     @property
     def sample_names(self) -> tuple[str, ...]:
-        """What a query can name."""
         if self.type == "histogram":
             return tuple(self.name + end for end in ("_bucket", "_count", "_sum"))
         return (self.name,)
@@ -75,7 +72,6 @@ REGISTRIES: Mapping[str, Callable[[], CollectorRegistry]] = {
 
 
 def exported(registry: CollectorRegistry) -> Iterator[ExportedMetric]:
-    """The metrics of a registry, also those that have no value yet."""
     collectors: list[Any] = list(registry._collector_to_names)
     for collector in collectors:
         described = collector.describe() if hasattr(collector, "describe") else collector.collect()
@@ -87,10 +83,8 @@ def exported(registry: CollectorRegistry) -> Iterator[ExportedMetric]:
 
 @cache
 def by_program() -> Mapping[str, tuple[ExportedMetric, ...]]:
-    """Every metric, by the word of its program."""
     return {word: tuple(exported(made())) for word, made in REGISTRIES.items()}
 
 
 def every_metric() -> dict[str, ExportedMetric]:
-    """Every metric by its name."""
     return {metric.name: metric for metrics in by_program().values() for metric in metrics}

@@ -1,7 +1,5 @@
 """The packages of the project, as its import contracts name them."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

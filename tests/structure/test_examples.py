@@ -1,7 +1,5 @@
 """The examples that need no server print what their pages say."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -18,7 +16,6 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
-    """The language and the text of each code block of a page."""
     return re.findall(r"^```(\w*)\n(.*?)^```$", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
@@ -49,8 +46,7 @@ def test_the_commands_of_the_spatial_page_write_what_stands_below_them(
 
 
 @pytest.mark.parametrize(
-    ("page", "model"),
-    [("edge-agent.md", AgentSettings), ("gateway.md", GatewaySettings), ("ingest.md", CloudSettings)],
+    ("page", "model"), [("edge-agent.md", AgentSettings), ("gateway.md", GatewaySettings), ("ingest.md", CloudSettings)]
 )
 def test_the_settings_in_an_example_can_be_used(page: str, model: type[Settings]) -> None:
     files = [text for language, text in blocks(page) if language == "toml"]

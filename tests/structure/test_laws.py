@@ -1,7 +1,5 @@
 """Each law of `tests/LAWS.md` has witnesses that exist, and its fast one is no nightly test alone."""
 
-from __future__ import annotations
-
 import ast
 import re
 
@@ -11,7 +9,6 @@ WITNESS = re.compile(r"`(tests/[\w/]+\.py)`(?: `(\w+)`)?")
 
 
 def names_of(path: str) -> set[str]:
-    """The functions, classes and variables of a test module."""
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]

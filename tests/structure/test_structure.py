@@ -1,12 +1,15 @@
 """What the folders promise: who may import whom, what the edge installs, what is public."""
 
-from __future__ import annotations
-
+import ast
 import re
+import runpy
 import subprocess
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution, requires
+from pathlib import Path
 
+from tests.structure.ack_path import modules_of_two_acknowledgements
 from tests.structure.sources import PACKAGES, ROOT
 
 HEAVY = {"pyspark", "pyarrow", "numpy", "pandas", "pulsar", "shapely", "pyproj", "deltalake"}
@@ -67,3 +70,48 @@ def test_nothing_names_a_registry_or_this_machine() -> None:
         and places.search((ROOT / name).read_text(encoding="utf-8", errors="replace"))
     ]
     assert offenders == []
+
+
+MAX_FUNCTION_LINES = 80
+MAX_MODULE_LINES = 650
+
+
+@cache
+def sources() -> dict[str, str]:
+    """The text of each module of the packages, tests and benchmarks, by its path."""
+    return {
+        path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+        for folder in (*PACKAGES, "benchmarks", "tests")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+    }
+
+
+def test_no_module_is_longer_than_the_limit() -> None:
+    lines = {path: len(text.splitlines()) for path, text in sources().items()}
+    assert {path: count for path, count in lines.items() if count > MAX_MODULE_LINES} == {}
+
+
+def test_no_function_is_longer_than_the_limit() -> None:
+    lengths = {
+        f"{path}: {node.name}": (node.end_lineno or node.lineno) - node.lineno + 1
+        for path, text in sources().items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert {name: count for name, count in lengths.items() if count > MAX_FUNCTION_LINES} == {}
+
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SCRIPT = runpy.run_path(str(REPOSITORY / "docs" / "pictures" / "architecture.py"))
+ACK_MODULES_AT_MOST = 30
+
+
+def test_the_drawing_and_the_table_of_imports_are_those_of_the_code() -> None:
+    page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert SCRIPT["renewed"](page) == page, f"imports changed: run `{SCRIPT['COMMAND']}` and commit the page"
+
+
+def test_an_acknowledgement_runs_through_few_modules(tmp_path: Path) -> None:
+    first, second = modules_of_two_acknowledgements(tmp_path)
+    assert first == second
+    assert len(first) <= ACK_MODULES_AT_MOST

@@ -4,8 +4,6 @@ A module is on a way if one of its functions runs there. The way of an acknowled
 of a bill begins with the commit of an ingest and ends with an issued invoice.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile
@@ -49,7 +47,6 @@ def fix_to_invoice_line(folder: Path) -> set[str]:
 
 
 def acknowledgement(folder: Path) -> set[str]:
-    """From Pulsar's receipt to the cleared rows of the vehicle."""
     from tests.structure.ack_path import modules_of_two_acknowledgements  # noqa: PLC0415 - brokers of both sides
 
     return set.union(*modules_of_two_acknowledgements(folder))
@@ -59,7 +56,6 @@ WAYS = {"acknowledgement": acknowledgement, "fix to invoice line": fix_to_invoic
 
 
 def main() -> None:
-    """Print the number of modules of each way as JSON."""
     found = {}
     for name, way in WAYS.items():
         with tempfile.TemporaryDirectory() as folder:

@@ -131,10 +131,7 @@ class AccessRegion:
         request = make_request(self.device_key, f"{tenant}/{device}")
         issued = self.authority.device(request, tenant, device, now=datetime.now(UTC), lifetime=LIFE)
         files = write_credentials(
-            self.folder / "device",
-            root_pem=self.authority.root_pem,
-            chain_pem=issued.chain_pem,
-            key=self.device_key,
+            self.folder / "device", root_pem=self.authority.root_pem, chain_pem=issued.chain_pem, key=self.device_key
         )
         context = ssl.create_default_context(cafile=str(files.ca))
         context.load_cert_chain(str(files.certificate), str(files.key))

@@ -44,11 +44,7 @@ STEP_DEG = 0.005
 PER_BATCH = 3
 SQUARE = [[8.0175, 49.99], [8.0625, 49.99], [8.0625, 50.01], [8.0175, 50.01], [8.0175, 49.99]]
 FEATURES: list[dict[str, Any]] = [
-    {
-        "type": "Feature",
-        "properties": {"id": "square"},
-        "geometry": {"type": "Polygon", "coordinates": [SQUARE]},
-    },
+    {"type": "Feature", "properties": {"id": "square"}, "geometry": {"type": "Polygon", "coordinates": [SQUARE]}},
     {
         "type": "Feature",
         "properties": {"id": "bridge", "gate": True},

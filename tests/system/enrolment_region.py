@@ -8,13 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from deploy.local import EnrolmentBroker, EnrolmentBrokerFiles, MosquittoBroker, MosquittoSecurity, TlsFiles
-from gateway.access.enrolment import (
-    EnrolmentCore,
-    EnrolmentRates,
-    EnrolmentRateSettings,
-    EnrolmentRules,
-    OpenTokens,
-)
+from gateway.access.enrolment import EnrolmentCore, EnrolmentRates, EnrolmentRateSettings, EnrolmentRules, OpenTokens
 from gateway.access.enrolment_service import EnrolmentService, enrolment_rules, name_at_enrolment
 from tests.gateway.access.known_devices import KnownDevices
 from waybill.daemon.tls import TlsSettings

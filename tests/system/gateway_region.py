@@ -14,13 +14,7 @@ import paho.mqtt.client as mqtt
 import pulsar
 from paho.mqtt.enums import CallbackAPIVersion
 
-from deploy.local import (
-    DaemonProcess,
-    MosquittoBroker,
-    PulsarCluster,
-    free_port,
-    http_health,
-)
+from deploy.local import DaemonProcess, MosquittoBroker, PulsarCluster, free_port, http_health
 from gateway import GatewayStatus, read_status
 from gateway.config import StatusEndpoint
 from tests.pulsar_clients import open_client

@@ -9,15 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from deploy.local import (
-    CuttableLinks,
-    LocalStack,
-    PulsarSettings,
-    StackSettings,
-    TlsFiles,
-    free_port,
-    stack_operator,
-)
+from deploy.local import CuttableLinks, LocalStack, PulsarSettings, StackSettings, TlsFiles, free_port, stack_operator
 from deploy.local.stack import DEFAULT_TOPOLOGY
 from tests.system.gateway_region import GatewayProcess, PulsarRegion
 from tests.system.regional_broker import ending

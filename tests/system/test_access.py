@@ -13,8 +13,7 @@ import httpx
 import pytest
 
 from deploy.local import PulsarCluster
-from tests.identity.operators import operator, operators_file
-from tests.identity.registry_strategies import active, change
+from tests.identity.makers import active, change, operator, operators_file
 from tests.system.access_region import AccessRegion, has_ended, new_root
 from tests.system.own_pulsar import own_pulsar
 from tests.waiting import PATIENCE, wait_until

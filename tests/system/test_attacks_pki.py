@@ -19,7 +19,7 @@ from pydantic import SecretStr
 
 from geo.replication.admin import AdminClient
 from geo.replication.errors import ReplicationError
-from tests.page_commands import run_line
+from tests.page_sessions import run_line
 from waybill.daemon.tls import TlsSettings
 from waybill.identity.authority import Authority, KeyPair, issue_server
 from waybill.identity.pki_folder import PkiFolder, credentials_in, write_credentials

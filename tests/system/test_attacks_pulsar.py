@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from deploy.local import LocalStack
 from geo.replication import AdminClient, admins, apply, inspect_clusters
 from geo.replication.verification import TriedRight, try_rights
-from tests.page_commands import run_line
+from tests.page_sessions import run_line
 from tests.pulsar_clients import http_access, open_client
 from tests.system.topology_parts import known
 from tests.waiting import wait_until

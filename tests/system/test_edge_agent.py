@@ -17,7 +17,7 @@ import pytest
 from deploy.local import MosquittoBroker, MosquittoSettings, free_port
 from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors, number_of
 from tests.edge_agent.region import MqttRegion
-from tests.identity.operators import operator, operators_file
+from tests.identity.makers import operator, operators_file
 from tests.waiting import PATIENCE, wait_until
 from waybill.identity.signatures import sign_push
 from waybill.record import IntervalSet

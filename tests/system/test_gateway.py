@@ -13,8 +13,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from deploy.local import MosquittoBroker
-from tests.identity.operators import operator, operators_file
-from tests.identity.registry_strategies import active, change
+from tests.identity.makers import active, change, operator, operators_file
 from tests.system.gateway_region import NAMESPACE, RECORDS, Devices, PulsarRegion
 from tests.system.own_pulsar import own_pulsar
 from tests.waiting import PATIENCE, wait_until

@@ -73,10 +73,7 @@ def expected(month: Month) -> dict[int, ExpectedBilling]:
 
 
 def test_every_document_certificate_and_closing_is_the_truth_s_to_the_last_minor_unit(
-    month: Month,
-    expected: dict[int, ExpectedBilling],
-    spark: SparkSession,
-    tmp_path: Path,
+    month: Month, expected: dict[int, ExpectedBilling], spark: SparkSession, tmp_path: Path
 ) -> None:
     dice, centre = Random(SEED), Centre(Lake(tmp_path), spark)
     for number, step in enumerate(month.steps):

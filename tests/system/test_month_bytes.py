@@ -111,10 +111,7 @@ def halves(one: ArrivedBatch, dice: Random) -> Iterator[ArrivedBatch]:
 
 @pytest.mark.nightly
 def test_a_month_in_any_order_on_spark_and_in_an_object_store_is_billed_to_the_same_bytes(
-    month: Month,
-    reference: dict[str, list[str]],
-    spark: SparkSession,
-    store: ObjectStore,
+    month: Month, reference: dict[str, list[str]], spark: SparkSession, store: ObjectStore
 ) -> None:
     centre = Centre(Lake(place(store, "spark")), spark, cluster="dr")
     bill(centre, month, Random(1))

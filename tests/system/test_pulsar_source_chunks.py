@@ -75,10 +75,7 @@ def test_a_message_belongs_to_the_batch_of_its_last_chunk(
             "a0/3 a1/3 a1/3 | a2/3 0",
             ["0", "message 'a' of 3 chunks cannot be put together: its chunks are not in order"],
         ),
-        (
-            "0 | a2/3 1",
-            ["0", "1", "message 'a' of 3 chunks cannot be put together: its first chunk is not stored any"],
-        ),
+        ("0 | a2/3 1", ["0", "1", "message 'a' of 3 chunks cannot be put together: its first chunk is not stored any"]),
     ],
 )
 def test_chunks_that_are_sent_again_are_a_message_or_a_row_that_says_so(

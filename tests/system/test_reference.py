@@ -110,8 +110,7 @@ def test_what_nobody_signed_who_may_is_in_quarantine_and_the_history_names_who_w
         # the topic is compacted by key, so what stands last there is what a later reader sees
         assert sorted(refused) == ["altered", "no-right", "unknown-key", "unsigned"]
     done = CliRunner().invoke(
-        app,
-        ["history", name, "--lake", f"{tmp_path}/lake", "--operators", str(operator.operators_file), "--json"],
+        app, ["history", name, "--lake", f"{tmp_path}/lake", "--operators", str(operator.operators_file), "--json"]
     )
     first, *rest = json.loads(done.stdout)["publications"]
     assert (first["published_by"], first["reason"], first["signature"], first["state"]) == (

@@ -15,7 +15,7 @@ import pytest
 from deploy.local import PortBook
 from deploy.local.mosquitto import mosquitto_program
 from geo.replication import Topology
-from tests.page_commands import run_line
+from tests.page_sessions import run_line
 from tests.waiting import PATIENCE, wait_until
 from waybill.daemon.tls import TlsSettings, tls_context
 from waybill.identity.broker_conf import broker_command

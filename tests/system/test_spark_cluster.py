@@ -361,8 +361,7 @@ def die_once(mark: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "after_writing",
-    [pytest.param(False, id="before it writes"), pytest.param(True, id="after it wrote")],
+    "after_writing", [pytest.param(False, id="before it writes"), pytest.param(True, id="after it wrote")]
 )
 def test_an_executor_that_is_killed_in_a_micro_batch_loses_and_doubles_nothing(
     on_cluster: SparkSession, run: JobRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, after_writing: bool

@@ -13,10 +13,7 @@ from pathlib import Path
 import pytest
 
 from cloud_jobs.config import CloudSettings
-from deploy.local import (
-    StackNotRunning,
-    StackState,
-)
+from deploy.local import StackNotRunning, StackState
 from tests.waiting import PATIENCE, wait_until
 from waybill.settings import load
 

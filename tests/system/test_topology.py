@@ -9,16 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from deploy.local import LocalStack
-from geo.replication import (
-    AdminClient,
-    Namespace,
-    NothingToDelete,
-    Topic,
-    Topology,
-    WrongCluster,
-    admins,
-    apply,
-)
+from geo.replication import AdminClient, Namespace, NothingToDelete, Topic, Topology, WrongCluster, admins, apply
 from geo.replication.cli import app
 from geo.replication.model import Retention, Tenant
 from tests.geo.replication.plan_model import read_plan

@@ -10,10 +10,7 @@ import pulsar
 import pytest
 
 from deploy.local import LocalStack, PulsarCluster, PulsarSettings, StackSettings
-from geo.replication import (
-    admins,
-    apply,
-)
+from geo.replication import admins, apply
 from geo.replication.cli import reconnect
 from tests.geo.replication.plan_model import read_plan
 from tests.pulsar_clients import open_client

@@ -6,9 +6,7 @@ import time
 from typing import Any
 
 from deploy.local import LocalStack
-from geo.replication import (
-    AdminClient,
-)
+from geo.replication import AdminClient
 from geo.replication.verification import Observation, observe
 
 BATCHES = "persistent://fleet/telemetry-eu/batches"

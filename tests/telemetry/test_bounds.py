@@ -1,7 +1,5 @@
 """Bytes from outside cost little before they are refused or read; what was read, everything behind can hold."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from functools import partial
@@ -55,7 +53,6 @@ def test_the_worst_64_kilobytes_are_judged_in_bounded_time_and_memory(
 
 
 def content(**parts: Any) -> dict[str, Any]:
-    """The content of two signals, of which parts may be others."""
     records = [Record(seq, 5, Signal(path="a", value=1.5)) for seq in (1, 2)]
     return pack_records(records) | parts
 

@@ -1,7 +1,5 @@
 """A centre's columns say exactly what the records say, and refuse what `decode` refuses."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -21,7 +19,6 @@ POSITION_FIELDS = ("latitude", "longitude", "altitude_m", "speed_mps", "heading_
 
 
 def row(columns: RecordColumns, index: int) -> dict[str, Any]:
-    """What the columns say of one record, None for what is absent."""
     fields = (*POSITION_FIELDS, "name", "number", "text", "payload")
     values = {name: getattr(columns, name)[index] for name in fields}
     return {name: None if isinstance(v, float) and math.isnan(v) else v for name, v in values.items()}

@@ -1,7 +1,5 @@
 """Interval sets follow the laws of sets, whatever ranges they are made from."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What a topic is built from is what is parsed from it; what is not a topic of ours is none."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

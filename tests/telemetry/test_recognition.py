@@ -1,12 +1,10 @@
 """What is recognised, its reader takes; and ordinary batches are recognised, or it would be of no use."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import batches
@@ -80,12 +78,6 @@ def test_what_is_recognised_is_read(batch: Batch, data: st.DataObject) -> None:
     for number in (count, count + 1):
         if is_surely_readable(packed(content), number):
             assert is_read(packed(content), number)
-
-
-@given(st.binary(max_size=200), st.integers(1, 3))
-@example(b"", 1)
-def test_arbitrary_bytes_are_not_recognised(data: bytes, count: int) -> None:
-    assert not is_surely_readable(data, count) or is_read(data, count)
 
 
 def content_of(bodies: list[Body]) -> bytes:

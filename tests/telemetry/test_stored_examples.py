@@ -1,7 +1,5 @@
 """Batches as devices wrote them, kept as bytes: this wire version stays readable, others are refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

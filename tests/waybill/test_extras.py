@@ -1,18 +1,117 @@
 """With one extra installed every command runs, or says in a line which extra it needs."""
 
-from __future__ import annotations
-
+import ast
 import json
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from functools import cache
+from importlib import metadata
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from packaging.utils import canonicalize_name
 
-from deploy.wheel import ROOT
-from tests.waybill.extras import imported, modules_brought, modules_hidden
+from deploy.wheel import ROOT, brought
+from tests.cloud_jobs.billing.register.metered_lake import JANUARY, metered_lake
 from waybill.commands import EXIT_MISSING_EXTRA, PROGRAMS, SUBCOMMANDS
+
+PACKAGES = frozenset(path.parent.name for path in ROOT.glob("*/__init__.py")) - {"tests", "benchmarks"}
+
+
+@cache
+def modules_brought(extra: str | None) -> frozenset[str]:
+    return frozenset(
+        module
+        for module, distributions in _distributions_of_modules().items()
+        if brought(extra) & {canonicalize_name(name) for name in distributions}
+    )
+
+
+def modules_hidden(extra: str | None) -> frozenset[str]:
+    """The top-level modules that are installed here and that the extra does not bring."""
+    return frozenset(_distributions_of_modules()) - modules_brought(extra) - PACKAGES
+
+
+def imported(*roots: str) -> dict[str, set[str]]:
+    """The foreign top-level modules that these modules of ours import, directly or not, each with who imports it."""
+    waiting, seen, foreign = list(roots), set[str](), dict[str, set[str]]()
+    while waiting:
+        module = waiting.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        for name in (*_imports(module), *_packages_of(module)):
+            top = name.partition(".")[0]
+            if top in PACKAGES:
+                waiting.append(name)
+            elif top not in sys.stdlib_module_names:
+                foreign.setdefault(top, set()).add(module)
+    return foreign
+
+
+@cache
+def _distributions_of_modules() -> Mapping[str, list[str]]:
+    return metadata.packages_distributions()
+
+
+def _packages_of(module: str) -> Iterator[str]:
+    parts = module.split(".")
+    return (".".join(parts[:count]) for count in range(1, len(parts)))
+
+
+@cache
+def _imports(module: str) -> frozenset[str]:
+    names: set[str] = set()
+    for node in _executed(_tree(module)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{module} imports relatively"
+            names.add(node.module)
+            for alias in node.names:
+                names.add(_homes(node.module).get(alias.name, node.module))
+                names |= {f"{node.module}.{alias.name}"} if _is_module(node.module, alias.name) else set()
+    return frozenset(names)
+
+
+@cache
+def _homes(package: str) -> Mapping[str, str]:
+    """Of a package whose names are loaded when they are asked for: the module of each."""
+    return {
+        alias.name: inner.module
+        for node in ast.walk(_tree(package))
+        if _for_type_checkers(node)
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.ImportFrom) and inner.module
+        for alias in inner.names
+    }
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    file = ROOT.joinpath(*module.split("."))
+    file = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
+    return ast.parse(file.read_text(encoding="utf-8") if file.is_file() else "")
+
+
+def _executed(node: ast.AST) -> Iterator[ast.AST]:
+    if _for_type_checkers(node):
+        return
+    yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _executed(child)
+
+
+def _for_type_checkers(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def _is_module(package: str, name: str) -> bool:
+    folder = ROOT.joinpath(*package.split("."))
+    return (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
+
 
 EXTRAS = [
     None,
@@ -24,13 +123,7 @@ COMMANDS = PROGRAMS | {f"waybill {name}": command for name, command in SUBCOMMAN
 STARTED = {
     "edge-agent": ["edge_agent.daemon"],
     "waybill up": ["deploy.local.links"],
-    "waybill demo": [
-        "deploy.local.links",
-        "edge_agent.cli",
-        "edge_agent.daemon",
-        "gateway.cli",
-        "cloud_jobs.__main__",
-    ],
+    "waybill demo": ["deploy.local.links", "edge_agent.cli", "edge_agent.daemon", "gateway.cli", "cloud_jobs.__main__"],
     "waybill drill": ["deploy.local.links", "cloud_jobs.__main__"],
 }
 """What a command starts as a process of its own."""
@@ -157,3 +250,40 @@ def test_all_that_a_command_can_import_comes_with_its_extra(name: str) -> None:
     optional = ON_DEMAND.get(name, set())
     missing = {module: sorted(by) for module, by in foreign.items() if module not in modules_brought(command.extra)}
     assert set(missing) <= optional, f"the extra {command.extra} does not bring {missing}"
+
+
+SLOW = {"pandas", "pyspark", "reportlab", "jinja2"}
+SPATIAL = {"shapely", "pyproj"}
+LIST = """
+import sys
+from waybill.commands import waybill
+try:
+    waybill()
+except SystemExit:
+    pass
+sys.stderr.write(" ".join(sys.modules))
+"""
+
+
+@pytest.mark.parametrize("command", ["bill explain", "bill list", "bill show", "reconcile", "decisions list"])
+def test_a_clerks_command_starts_without_what_takes_long_to_import(command: str) -> None:
+    # an error of the lake: all that reads one is imported by then
+    number = ["WB-EU-00000001"] if command in {"bill explain", "bill show"} else []
+    arguments = [*command.split(), *number, "--lake", "/nowhere"]
+    arguments += ["1"] if "explain" in command else ["--period", "2026-03"] if command == "reconcile" else []
+    done = subprocess.run([sys.executable, "-c", LIST, *arguments], capture_output=True, check=True, text=True)
+    assert "no lake /nowhere" in done.stderr
+    # who explains measures again
+    slow = SLOW if command == "bill explain" else SLOW | SPATIAL
+    assert slow & {*done.stderr.split()} == set()
+
+
+def test_what_is_counted_is_counted_without_geometry(tmp_path: Path) -> None:
+    billed = metered_lake(tmp_path / "lake")
+    billed.close("one", days=JANUARY)
+    billed.issue("clerk", JANUARY)
+    arguments = ["reconcile", "--lake", "lake", "--period", "2026-01"]
+    listing = [sys.executable, "-c", LIST, *arguments]
+    done = subprocess.run(listing, capture_output=True, check=True, text=True, cwd=tmp_path)
+    assert "equal" in done.stdout
+    assert (SLOW | SPATIAL) & {*done.stderr.split()} == set()

@@ -1,7 +1,5 @@
 """Ctrl-C at a command whose cluster does not answer: it says so at once, and ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -39,7 +37,7 @@ def test_an_interrupt_is_answered_at_once_and_what_hangs_is_not_waited_for() -> 
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
         assert process.stderr.readline() == "\n"
-        assert "waybill device: interrupted, ending" in process.stderr.readline()
+        assert "waybill device: interrupted; closing connections" in process.stderr.readline()
         assert process.poll() is None, "it was said before everything was closed"
         assert process.stdout.read() == "closed\n"
         assert process.wait(20 * PATIENCE) == 130
@@ -77,7 +75,7 @@ def test_a_command_that_waits_for_a_cluster_ends_within_seconds(silent_cluster: 
         assert "reading the registry" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         began_s = time.monotonic()
-        assert "interrupted, ending" in process.stderr.readline() + process.stderr.readline()
+        assert "interrupted; closing connections" in process.stderr.readline() + process.stderr.readline()
         assert time.monotonic() - began_s < 2 * PATIENCE
         assert process.wait(30 * PATIENCE) == 130
         assert process.stderr.read() == ""

@@ -1,7 +1,5 @@
 """What a command prints of names that others chose moves no cursor, changes no colour, and never ends the command."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

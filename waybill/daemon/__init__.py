@@ -1,1 +1,1 @@
-"""What a daemon needs: logs, signals, files written durably, status, TLS."""
+"""Building blocks of daemons: logs, signals, durable files, status and TLS."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tenacity import RetryCallState, Retrying, wait_exponential
 
-# A rate with a burst: tokens come back steadily, and what is taken beyond them is a debt. Pure: handed the time.
+# A token bucket with debt. Pure: handed the time.
 
 
 class TokenBucket:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-# One process at a time in a folder, for who reads a file there and replaces it.
+# A lock file for processes that read and replace files of a folder.
 
 
 @contextlib.contextmanager

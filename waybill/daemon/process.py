@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 if TYPE_CHECKING:
     import typer
 
-# How much memory this process holds.
+# Memory of this process.
 
 
 def resident_bytes() -> int:
@@ -22,7 +22,7 @@ def resident_bytes() -> int:
         return 0
 
 
-# Closing connections to servers that may not answer any more.
+# Closing connections to servers that may not answer.
 
 CLOSE_S: Final = 8.0
 """A little more than a client's reader takes that waits for an operation, as it is bounded there."""

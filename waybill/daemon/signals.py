@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-# Waking the loop from another thread or from a signal, without locks.
+# Waking the loop from another thread or a signal, without locks.
 
 
 class WakeUp:

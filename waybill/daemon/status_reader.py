@@ -9,7 +9,7 @@ from typing import Any
 
 from waybill.record import InvalidJson, parse_json
 
-# What a connection brings until a moment, however slowly it comes.
+# Bounded reads of a connection.
 
 _READ_BYTES = 1 << 16
 

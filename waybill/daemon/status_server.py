@@ -22,7 +22,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
-# A metric of type counter whose numbers somebody else counts.
+# Counters whose values come from elsewhere.
 
 
 class MirroredCounter(Collector):

@@ -23,7 +23,7 @@ class TlsSettings(Settings):
     @model_validator(mode="after")
     def _pair(self) -> Self:
         if (self.certificate is None) != (self.key is None):
-            raise ValueError("certificate and key belong together: give both or neither")
+            raise ValueError("certificate and key belong together: set both or neither")
         return self
 
 
@@ -77,4 +77,4 @@ def check_key_pair(certificate: Path | str, key: Path | str | None) -> None:
 
 def _no_passphrase() -> str:
     """OpenSSL would ask a terminal, and wait for ever."""
-    raise ValueError("the key has a passphrase, and nobody is there to type it: give a key without one")
+    raise ValueError("the key has a passphrase: use a key without one")

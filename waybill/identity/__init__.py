@@ -1,1 +1,1 @@
-"""Who is who: names, authorities, certificates, tokens, operators' keys and the registry of devices."""
+"""Identities: names, authorities, certificates, tokens, operators' keys and the device registry."""

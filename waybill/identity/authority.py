@@ -33,7 +33,7 @@ from waybill.identity.errors import (
 from waybill.identity.names import MAX_NAME_CHARACTERS, DeviceName, PrincipalName, device_name, parse_name
 from waybill.identity.pem_keys import pem_fault, private_key_of
 
-# Private keys, and requests for a certificate: what somebody sends to an authority, and what it believes of it.
+# Private keys and certificate requests.
 
 MAX_REQUEST_BYTES = 8192
 """A request with an RSA key of 4096 bits has 1.7 kB."""
@@ -136,7 +136,7 @@ def _is_taken(key: PublicKey) -> bool:
     return isinstance(key.curve, ec.SECP256R1 | ec.SECP384R1)
 
 
-# Where servers are reached, and which names a regional authority permits its servers (RFC 5280, 4.2.1.10).
+# Server names that a regional authority may certify (RFC 5280, 4.2.1.10).
 
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9_][A-Za-z0-9_.-]{0,250}")
 _NO_HOST = "waybill.invalid"

@@ -314,7 +314,7 @@ def certify(
         return authority.server(key, name, servers, now=now, lifetime=lifetime)
     named = parse_name(name)
     if named is None:
-        raise NameRefused(f"{name!r:.80} names nobody: a device is TENANT/DEVICE, a gateway gateway@NAME")
+        raise NameRefused(f"{name!r:.80} is not a name: a device is TENANT/DEVICE, a gateway gateway@NAME")
     if isinstance(named, DeviceName):
         return authority.device(make_request(key, name), *named, now=now, lifetime=lifetime)
     return authority.client(key, name, now=now, lifetime=lifetime)

@@ -24,7 +24,7 @@ from waybill.record import (
 )
 from waybill.settings import Settings
 
-# The file with the secret name of the group in which the gateways of a region share batches.
+# The share file: the secret name of the gateways' shared subscription.
 
 _SECRET = re.compile(r"[A-Za-z0-9_-]{22,64}")
 
@@ -37,7 +37,7 @@ def read_share(file: Path) -> str:
     return name
 
 
-# The rules file of a region's broker (`acl_file` of Mosquitto). Pure.
+# The `acl_file` of a region's Mosquitto. Pure.
 
 MAX_DENIED = 2_000
 """Devices that are denied by name: at each reload the broker compares with each of them its sessions and the others.
@@ -81,7 +81,7 @@ def _own(channel: DeviceChannel) -> str:
     return device_topic("t", "d", channel).replace("/t/d/", "/%u/")
 
 
-# The lines of a Pulsar broker's configuration that make it ask everybody who they are, and for a right. Pure.
+# The lines of Pulsar's broker.conf for authentication and authorisation. Pure.
 
 _PLUGINS = "org.apache.pulsar"
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from waybill.identity.errors import IdentityError
 from waybill.settings import SettingsError, file_fault, printable
 
-# What a command of this package says when something cannot be done: in words, never as a stack trace.
+# Errors of commands as messages, without stack traces.
 
 _errors = Console(stderr=True, highlight=False)
 
@@ -87,19 +87,21 @@ Successor = Annotated[
     str,
     typer.Argument(help="The name of the new device in this vehicle, of the same tenant.", callback=_successor),
 ]
-Reason = Annotated[str, typer.Option("--reason", "-m", help="Why, in one line; it is recorded.", callback=_reason)]
-Wait = Annotated[float, typer.Option("--wait", help="Wait so many seconds for each region to confirm.", min=0)]
+Reason = Annotated[
+    str, typer.Option("--reason", "-m", help="Reason in one line, stored with the change.", callback=_reason)
+]
+Wait = Annotated[float, typer.Option("--wait", help="Seconds to wait for each region to confirm.", min=0)]
 LockWait = Annotated[
-    float, typer.Option("--wait", help="Wait so many seconds for each region to confirm; 0: do not wait.", min=0)
+    float, typer.Option("--wait", help="Seconds to wait for each region to confirm; 0: do not wait.", min=0)
 ]
 Key = Annotated[
     Path | None,
     typer.Option("--key", help="Your private key, which signs the change.", exists=True, dir_okay=False),
 ]
-Token = Annotated[Path | None, typer.Option("--token-file", help="Make a one-time token, and write it to this file.")]
-TokenDays = Annotated[float, typer.Option("--days", help="How long the token is good for.", min=0.01, max=365)]
+Token = Annotated[Path | None, typer.Option("--token-file", help="Create a one-time token and write it to this file.")]
+TokenDays = Annotated[float, typer.Option("--days", help="Validity of the token in days.", min=0.01, max=365)]
 Factory = Annotated[str | None, typer.Option("--factory", help="The serial in the device's factory certificate.")]
 ByHand = Annotated[
     bool,
-    typer.Option("--by-hand", help="No claim: it may connect at once, with a certificate of `waybill pki device`."),
+    typer.Option("--by-hand", help="No claim: the device connects with a certificate of `waybill pki device`."),
 ]

@@ -253,16 +253,16 @@ def _say_devices(outcome: ChangeOutcome, speaker: Speaker) -> None:
 def _advice(entry: DeviceEntry) -> Iterator[str]:
     """What a device needs next, with the command for it."""
     if entry.claim is not None and entry.claim.until is not None and entry.state == "expected":
-        yield f"its token is good until {entry.claim.until:%Y-%m-%dT%H:%M:%SZ}"
+        yield f"its token is valid until {entry.claim.until:%Y-%m-%dT%H:%M:%SZ}"
     place = f"{entry.name} --region {entry.region}"
     if entry.was_never_enrolled:
         again = f"waybill device expect {place} --again --token-file FILE --reason WHY"
-        yield f"it was never enrolled, and its claim is closed: {again} gives it another one"
+        yield f"it was never enrolled, and its claim is used up: {again} gives it another one"
     if entry.state == "active" and entry.claim is None and not entry.certificates:
         yield f"it may connect at once, with a certificate by hand: waybill pki device {place} --out FOLDER"
 
 
-# The registry shown: every device, and one with its history.
+# The registry as tables: all devices, and one device with its history.
 
 
 def show_devices(config: Path | None, tenant: str, *, as_json: bool, speaker: Speaker = DEVICE) -> None:
@@ -323,7 +323,7 @@ def _chosen(session: RegistrySession, tenant: str, speaker: Speaker) -> Sequence
     chosen = [one for one in every if tenant in ("", one.entry.tenant)]
     if not every:
         typer.echo(
-            f"{speaker.program}: the registry has no device yet: waybill device expect makes one known", err=True
+            f"{speaker.program}: the registry has no device yet: register one with `waybill device expect`", err=True
         )
     elif not chosen:
         tenants = sorted({one.entry.tenant for one in every})

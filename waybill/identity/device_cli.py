@@ -1,10 +1,9 @@
-"""`waybill device`: who is expected, may send, is suspended or locked out; each change with who, when and why.
+"""`waybill device`: register, suspend, revoke, move and replace devices; each change stores author, time and reason.
 
-Exit status: 0 done; 1 the registry is not reachable, or was lost on the way; 2 wrong arguments; 3 refused: nothing was
-changed; 4 superseded: published, and of a device another change of the same moment holds instead; 5 unconfirmed:
-published, and a region refuses it or has not confirmed it in time, or it did not come back; 6 of several devices some
-were refused, and the others are done; 78 wrong settings, or a file that they name cannot be used; 130 interrupted, and
-what is published by then is said.
+Exit status: 0 done; 1 the registry is not reachable, or the connection was lost; 2 wrong arguments; 3 refused: nothing
+was changed; 4 superseded: published, but another change with the same time is in force; 5 unconfirmed: published, but a
+region refuses it or has not confirmed it in time; 6 some devices were refused, and the others are done; 78 wrong
+settings, or one of their files cannot be used; 130 interrupted, with a list of what was published.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def list_devices(
     tenant: Annotated[str, typer.Option("--tenant", help="Of this tenant only.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """List every device: state, version, region, when and by whom it was changed, and what no region has confirmed.
+    """List all devices: state, version, region, last change, and changes that regions have not confirmed.
 
     Example: waybill device list --config operator.toml --tenant acme
     """
@@ -64,7 +63,7 @@ def list_devices(
 
 @app.command()
 def show(device: Device, *, config: Config = None, as_json: AsJson = False) -> None:
-    """Show a device, and each change of it that is still kept: when, by whom, why.
+    """Show a device and its stored changes: time, author, reason.
 
     Example: waybill device show acme/bus-1 --config operator.toml
     """
@@ -87,14 +86,14 @@ def expect(
         bool,
         typer.Option(
             "--again",
-            help="Give a known device another claim: it lost its own, or its certificates have ended. The earlier "
-            "claim is void.",
+            help="Give a registered device a new claim, because it lost its own or its certificates expired. The "
+            "earlier claim becomes invalid.",
         ),
     ] = False,
     wait: Wait = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Make a device known, with what it shows to be enrolled. One that is known is refused without --again.
+    """Register a device and its enrolment claim. Use --again for a device that is already registered.
 
     Example: waybill device expect acme/bus-1 --region eu --token-file bus-1.token --reason "new" --config operator.toml
     """
@@ -131,9 +130,9 @@ def suspend(
     wait: LockWait = _LOCK_WAIT_S,
     as_json: AsJson = False,
 ) -> None:
-    """End devices' sessions in all regions, and let them in no more until they are resumed.
+    """Disconnect devices in all regions until they are resumed.
 
-    Of several devices each that is refused is named, and the others are done: exit status 6.
+    If some are refused, the others are still suspended (exit status 6).
 
     Example: waybill device suspend acme/bus-1 --reason "in the workshop" --config operator.toml --wait 10
     """
@@ -156,7 +155,7 @@ def resume(
     wait: Wait = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Let suspended devices in again.
+    """Let suspended devices connect again.
 
     Example: waybill device resume acme/bus-1 --reason "repaired" --config operator.toml
     """
@@ -178,12 +177,12 @@ def revoke(
     wait: LockWait = _LOCK_WAIT_S,
     as_json: AsJson = False,
 ) -> None:
-    """End devices' sessions in all regions, and never let them in again.
+    """Disconnect devices in all regions permanently.
 
-    It is published before the registry is read, so that it takes effect at once in a registry of any size. A name that
-    was not known is refused, and is revoked all the same: it cannot be used any more.
+    The command publishes the change before it reads the registry, so it takes effect at once in a registry of any size.
+    An unregistered name is reported as refused, but is revoked too and cannot be used later.
 
-    Of several devices each that is refused is named, and the others are done: exit status 6.
+    If some are refused, the others are still revoked (exit status 6).
 
     Example: waybill device revoke acme/bus-1 acme/bus-2 --reason "stolen" --config operator.toml --wait 10
     """
@@ -197,7 +196,7 @@ def revoke(
 @app.command()
 def move(
     device: Device,
-    tenant: Annotated[str, typer.Argument(help="The tenant that it belongs to from now on.")],
+    tenant: Annotated[str, typer.Argument(help="The new tenant.")],
     *,
     config: Config = None,
     reason: Reason,
@@ -209,7 +208,7 @@ def move(
     wait: LockWait = _LOCK_WAIT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Give a device to another tenant: its name here ends, and it is expected there.
+    """Move a device to another tenant: the old name is retired and the new one is registered.
 
     Example: waybill device move acme/bus-1 zeta --token-file bus-1.token --reason "sold" --config operator.toml
     """
@@ -243,7 +242,7 @@ def replace(
     wait: LockWait = _LOCK_WAIT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Put a new device into the vehicle of this one, whose name ends; the new one has its own name and epoch.
+    """Replace a device: the old name is retired and the new device gets its own name.
 
     Example: waybill device replace acme/bus-1 bus-1b --factory SN-99 --reason "broken" --config operator.toml
     """
@@ -263,7 +262,7 @@ def replace(
 
 @app.command()
 def sign(
-    devices: Annotated[list[str], typer.Argument(help="The devices, TENANT/DEVICE; none: every one.")] = [],  # noqa: B006  # typer reads it
+    devices: Annotated[list[str], typer.Argument(help="The devices, TENANT/DEVICE. Default: all.")] = [],  # noqa: B006  # typer reads it
     *,
     config: Config = None,
     tenant: Annotated[str, typer.Option("--tenant", help="Of this tenant only.")] = "",
@@ -271,7 +270,7 @@ def sign(
     wait: Wait = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Publish devices as they are under your signature, before another key is taken out of the trusted ones.
+    """Sign the current entries with your key, before another key is removed from the trusted keys.
 
     Example: waybill device sign --tenant acme --key anna.key --config operator.toml
     """

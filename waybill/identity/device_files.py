@@ -266,7 +266,7 @@ def device_file_text(entries: Iterable[DeviceEntry]) -> str:
     return "\n".join(parts)
 
 
-# What a file asks of the registry: a change of each device, nothing, or a refusal.
+# Changes that a device file asks for.
 
 
 class PlannedChange(StrEnum):

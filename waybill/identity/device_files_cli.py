@@ -1,10 +1,10 @@
-"""`waybill reference devices`: files of devices, checked, published, compared; the registry listed, and its history.
+"""`waybill reference devices`: check, publish and compare device files; list the registry and its history.
 
 Exit status: 0; 1 a file has a fault, or `diff` shows a change; 2 wrong arguments; 3 refused by the cluster or the
-settings: nothing was changed; 4 superseded: published, and of a device another change of the same moment holds instead;
-5 unconfirmed: a region refuses a state of the file or has not confirmed it in time, or it did not come back; 6 some
-changed meanwhile and were refused, and the others are done; 75 the registry is not reachable, or was lost on the way;
-78 wrong settings; 130 interrupted, and what is published by then is said.
+settings: nothing was changed; 4 superseded: published, but another change with the same time is in force;
+5 unconfirmed: a region refuses a state of the file or has not confirmed it in time; 6 some devices changed meanwhile
+and were refused, and the others are done; 75 the registry is not reachable, or the connection was lost; 78 wrong
+settings; 130 interrupted, with a list of what was published.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ app = typer.Typer(
 )
 Registry = Annotated[
     Path | None,
-    typer.Option("--config", "-c", help="Hold the files against the registry of these operator's settings."),
+    typer.Option("--config", "-c", help="Compare the files with the registry of these operator settings."),
 ]
 Files = Annotated[list[Path], typer.Argument(help="TOML with [[device]].")]
 
 
 @app.command()
 def check(files: Files, *, config: Registry = None, as_json: AsJson = False) -> None:
-    """Say what is wrong with files of devices, each fault with its file, line and reason.
+    """Check device files and list each fault with file and line.
 
-    With --config they are held against the registry: what the state of a device does not allow is a fault, too.
+    With --config, also compare them with the registry and list changes that a device's state does not allow.
 
     Exit status: 0 if the files can be published, 1 when they have a fault, 75 when the registry is not reachable.
 
@@ -77,10 +77,9 @@ def check(files: Files, *, config: Registry = None, as_json: AsJson = False) -> 
 
 @app.command()
 def diff(files: Files, *, config: Config = None, as_json: AsJson = False) -> None:
-    """Show what publishing files would change of each device, beside what the registry has.
+    """Compare device files with the registry, device by device.
 
-    Exit status: 0 if nothing would change, 1 if something would, or the files have a fault; 75 when the registry is not
-    reachable.
+    Exit status: 0 no change; 1 changes, or the files have a fault; 75 when the registry is not reachable.
 
     Example: waybill reference devices diff devices.toml --config operator.toml
     """
@@ -108,13 +107,13 @@ def put(
     wait: LockWait = _WAIT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Check files of devices, and publish each change; if one has a fault, all faults are named and none is published.
+    """Check device files and publish all changes. If any file has a fault, publish none.
 
-    Devices that no file names stay as they are. A command that was killed may be given again: what is done is done, and
-    of what is as the file says the regions are asked, too, whether they have it in force.
+    Devices that are not in the files stay unchanged. The command can be repeated after an interruption; unchanged
+    devices are skipped, but regions must confirm them too.
 
-    Exit status: 0; 1 when the files have a fault; 3 when the cluster or a key refuses it, 4 when another change of the
-    same moment holds, 5 when a region has not confirmed it, 6 when some changed meanwhile, 75 when the registry is not
+    Exit status: 0; 1 the files have a fault; 3 the cluster or a key refuses the change; 4 another change with the same
+    time is in force; 5 a region has not confirmed it; 6 some devices changed meanwhile; 75 the registry is not
     reachable.
 
     Example: waybill reference devices put devices.toml --tokens tokens --reason "fleet of 2027" --config operator.toml
@@ -194,10 +193,10 @@ def list_(
     *,
     config: Config = None,
     tenant: Annotated[str, typer.Option("--tenant", help="Of this tenant only.")] = "",
-    as_file: Annotated[bool, typer.Option("--toml", help="As a file that changes nothing, to be edited.")] = False,
+    as_file: Annotated[bool, typer.Option("--toml", help="Print a device file of the current state, to edit.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List every device of the registry, as `waybill device list` does, or as a file.
+    """List all devices like `waybill device list`, or print them as a device file.
 
     Example: waybill reference devices list --tenant acme --toml --config operator.toml
     """
@@ -211,7 +210,7 @@ def list_(
 
 @app.command()
 def history(device: Device, *, config: Config = None, as_json: AsJson = False) -> None:
-    """Show a device, and each publication of it that the topic still has: when, by whom, why.
+    """Show a device and its publications in the topic: time, author, reason.
 
     Example: waybill reference devices history acme/bus-1 --config operator.toml
     """

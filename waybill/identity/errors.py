@@ -115,7 +115,7 @@ class AuthorityExists(AuthorityFolderError):
     """There is an authority already."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, "holds an authority, which is never replaced: take another folder")
+        super().__init__(folder, "holds an authority, which is never replaced: use another folder")
 
 
 class AuthorityMissing(AuthorityFolderError):
@@ -128,7 +128,7 @@ class KeyExists(AuthorityFolderError):
     def __init__(self, folder: Path, whose: str) -> None:
         super().__init__(
             folder,
-            f"has the key of {whose}, which is never replaced: take another folder, or `waybill pki renew {folder}`",
+            f"has the key of {whose}, which is never replaced: use another folder, or `waybill pki renew {folder}`",
         )
 
 

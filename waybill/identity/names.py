@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 from waybill.identity.errors import NameRefused
 from waybill.record.record import DEVICE_PATTERN
 
-# Which name may be meant by one that is not known.
+# Suggestions for unknown names.
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -38,7 +38,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"did you mean {near}? " if near else ""
 
 
-# The values that what is signed may have: each bounded where it is read, so that nothing behind it meets another one.
+# Bounds of signed values, checked where they are read.
 
 FIRST_MOMENT: Final = datetime(2020, 1, 1, tzinfo=UTC)
 LAST_MOMENT: Final = datetime(2200, 1, 1, tzinfo=UTC)

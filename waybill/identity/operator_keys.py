@@ -159,7 +159,7 @@ class OperatorKeys(Settings):
         if not key.is_valid_at(moment):
             raise SignatureRefused(
                 SignatureFault.NOT_VALID_THEN,
-                f"the key of {key.name} is valid {_span(key)}, and this is of {moment:%Y-%m-%d %H:%M} UTC",
+                f"the key of {key.name} is valid {_span(key)}, but the change is dated {moment:%Y-%m-%d %H:%M} UTC",
             )
         key.check_right(scope)
         return key

@@ -32,7 +32,7 @@ from waybill.identity.tokens import TokenIssuer, as_owner_of, check_issuer, chec
 from waybill.record.record import DEVICE_PATTERN
 from waybill.settings import load, printable
 
-# Certificates as a table or JSON: whom they name, when they end, and which have another key beside them.
+# Certificates as a table and as JSON.
 
 console = Console(highlight=False)
 _BORDERS = 19
@@ -120,10 +120,10 @@ def _state(one: IssuedCertificate, is_listed: str, now: datetime, soon: timedelt
     return "ends soon" if one.not_after <= now + soon else "good"
 
 
-# `waybill pki token` and `sealing`: tokens for roles of Pulsar, and keys of sealed batches.
+# `waybill pki token` and `waybill pki sealing`.
 
 Issuer = Annotated[str, typer.Option(envvar="WAYBILL_TOKEN_ISSUER", help="The URL that serves FOLDER/published.")]
-TokenDays = Annotated[float, typer.Option(min=0.01, max=365, help="How long a token is good for.")]
+TokenDays = Annotated[float, typer.Option(min=0.01, max=365, help="Validity of a token in days.")]
 
 
 def token(
@@ -157,7 +157,7 @@ def token(
 
 
 def sealing(
-    tenant: Annotated[str, typer.Argument(help="Whose batches are to be sealed.")],
+    tenant: Annotated[str, typer.Argument(help="The tenant whose batches are sealed.")],
     *,
     out: Annotated[Path, typer.Option(help="The folder for TENANT.key and TENANT.pub.")] = Path(),
     as_json: AsJson = False,
@@ -198,19 +198,21 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     add_completion=False,
-    help="Authorities of one's own, and certificates for devices, gateways and servers.",
+    help="Create certificate authorities and certificates for devices, gateways and servers.",
 )
-Folder = Annotated[Path, typer.Option(envvar="WAYBILL_PKI", help="Where the authorities are.")]
-RootKey = Annotated[Path | None, typer.Option(help="The root's private key, if it is kept elsewhere.")]
+Folder = Annotated[Path, typer.Option(envvar="WAYBILL_PKI", help="Folder of the authorities.")]
+RootKey = Annotated[Path | None, typer.Option(help="The root's private key, if stored elsewhere.")]
 Servers = Annotated[
     list[str] | None,
-    typer.Option(help="A DNS name, with all below it, or an IP network, that its servers may have; again for more."),
+    typer.Option(help="A DNS name (includes subdomains) or IP network allowed for its servers; may be repeated."),
 ]
-Region = Annotated[str, typer.Option(help="Whose authority signs.")]
+Region = Annotated[str, typer.Option(help="The region whose authority signs.")]
 Out = Annotated[Path, typer.Option(help="A folder for ca.pem, certificate.pem and key.pem.")]
-At = Annotated[list[str], typer.Option("--at", help="A DNS name or IP address where it is reached; again for more.")]
-Days = Annotated[float, typer.Option(min=0.01, max=36_500, help="How long the certificate is good for.")]
-Within = Annotated[float, typer.Option(min=0, help="Days: what ends earlier is named, and the exit status is 1.")]
+At = Annotated[list[str], typer.Option("--at", help="DNS name or IP address of the server; may be repeated.")]
+Days = Annotated[float, typer.Option(min=0.01, max=36_500, help="Validity of the certificate in days.")]
+Within = Annotated[
+    float, typer.Option(min=0, help="Report certificates that expire within these days (exit status 1).")
+]
 
 DEFAULT_FOLDER = Path("pki")
 _LEAF_DAYS, _REGION_DAYS, _ROOT_DAYS, _SOON_DAYS = 90.0, 730.0, 3650.0, 30.0
@@ -223,7 +225,7 @@ def init(
     days: Days = _ROOT_DAYS,
     as_json: AsJson = False,
 ) -> None:
-    """Make the root authority. Once the regions are signed, its key may be moved away: nothing online needs it.
+    """Create the root authority. After it signed the regions, store its key offline.
 
     Example: waybill pki init --name "Acme root"
     """
@@ -235,7 +237,7 @@ def init(
 
 @app.command()
 def pulsar(folder: Folder = DEFAULT_FOLDER, days: Days = _ROOT_DAYS, as_json: AsJson = False) -> None:
-    """Make the authority of Pulsar's servers, which signs these and nothing else: clients of Pulsar trust it alone.
+    """Create the authority for Pulsar servers only. Pulsar clients trust only this authority.
 
     Example: waybill pki pulsar
     """
@@ -253,12 +255,14 @@ def region(
     root_key: RootKey = None,
     servers: Servers = None,
     days: Days = _REGION_DAYS,
-    renew: Annotated[bool, typer.Option("--renew", help="Sign its key again: what it signed stays good.")] = False,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Renew the certificate with the same key; issued certificates stay valid.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make the authority of a region, signed by the root; or renew it.
+    """Create or renew the authority of a region, signed by the root.
 
-    It can certify servers of the names that are said by --servers, and no others: without it, none.
+    It can only certify servers whose names are in --servers: without that option, none.
 
     Example: waybill pki region eu --servers eu.example --root-key /media/safe/authority.key
     """
@@ -279,14 +283,16 @@ def region(
 def server(
     name: Annotated[str, typer.Argument(help="Such as broker@eu or pulsar@eu.")],
     *,
-    region: Annotated[str | None, typer.Option(help="Whose authority signs; none for a server of Pulsar.")] = None,
+    region: Annotated[
+        str | None, typer.Option(help="The region whose authority signs; not for a Pulsar server.")
+    ] = None,
     at: At,
     out: Out,
     folder: Folder = DEFAULT_FOLDER,
     days: Days = _LEAF_DAYS,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key and a certificate for a server: broker@NAME by a region, pulsar@NAME by Pulsar's own authority.
+    """Create a server key and certificate: a region signs broker@NAME, the Pulsar authority signs pulsar@NAME.
 
     Example: waybill pki server broker@eu --region eu --at broker.eu.example --at 10.0.0.5 --out broker
     """
@@ -303,7 +309,7 @@ def gateway(
     days: Days = _LEAF_DAYS,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key and a certificate for a gateway, as gateway@NAME, and `share`, which all gateways of a region have.
+    """Create the key and certificate gateway@NAME, and the file `share`, the same for all gateways of a region.
 
     Example: waybill pki gateway eu-1 --region eu --out gateway-eu-1
     """
@@ -316,15 +322,13 @@ def gateway(
 
 @app.command()
 def access(
-    region: Annotated[
-        str, typer.Argument(help="Such as eu: whose access daemon it is for, and whose authority signs.")
-    ],
+    region: Annotated[str, typer.Argument(help="The region, such as eu; its authority signs.")],
     out: Out,
     folder: Folder = DEFAULT_FOLDER,
     days: Days = _LEAF_DAYS,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key and a certificate for the access daemon of a region, as access@REGION.
+    """Create the key and certificate access@REGION for a region's access daemon.
 
     Example: waybill pki access eu --out access-eu
     """
@@ -341,7 +345,7 @@ def factory(
     days: Days = _ROOT_DAYS,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key and a factory certificate, as claim@SERIAL: with it a device may be enrolled, and nothing else.
+    """Create a key and factory certificate claim@SERIAL, which a device can only use to enrol.
 
     Example: waybill pki factory VIN-4711 --region eu --out flash/VIN-4711
     """
@@ -358,12 +362,12 @@ def device(
     out: Out,
     folder: Folder = DEFAULT_FOLDER,
     request: Annotated[
-        Path | None, typer.Option(help="A certificate request (PEM): the device keeps its key to itself.")
+        Path | None, typer.Option(help="A certificate request (PEM); the key stays on the device.")
     ] = None,
     days: Days = _LEAF_DAYS,
     as_json: AsJson = False,
 ) -> None:
-    """Make a device's operational certificate, with a new key or for the key of a request.
+    """Create a device's operational certificate for a new key or a certificate request.
 
     Example: waybill pki device acme/bus-17 --region eu --out bus-17
     """
@@ -385,17 +389,18 @@ def renew(
     folders: Annotated[list[Path] | None, typer.Argument(help="Folders with certificate.pem and key.pem.")] = None,
     *,
     listing: Annotated[
-        Path | None, typer.Option("--list", help="A TOML file: [folders], each folder with the name that it has.")
+        Path | None, typer.Option("--list", help="A TOML file with [folders]: the name of each folder.")
     ] = None,
     folder: Folder = DEFAULT_FOLDER,
     days: Days = _LEAF_DAYS,
     as_json: AsJson = False,
 ) -> None:
-    """Sign the same keys and names again; only the certificate is replaced. Who uses them has to read them again.
+    """Renew certificates with the same keys and names. Restart the programs that use them.
 
-    Only what the authority has on record, and what has not ended and is on no revocation list, is signed again.
+    Only recorded, valid and unrevoked certificates are renewed. A folder that cannot be renewed is reported, and the
+    others are renewed.
 
-    A folder that cannot be renewed is named, and the others are renewed. Exit status: 0, or 1 where one was not.
+    Exit status: 0; 1 if one was not renewed.
 
     Example: waybill pki renew gateway-eu-1 broker --days 90
     """
@@ -425,17 +430,17 @@ def list_issued(
     folder: Folder = DEFAULT_FOLDER,
     within: Within = _SOON_DAYS,
     lists: Annotated[
-        list[Path], typer.Option("--revocations", help="A file of revocation lists (PEM); again for more.")
+        list[Path], typer.Option("--revocations", help="A file of revocation lists (PEM); may be repeated.")
     ] = [],  # noqa: B006  # typer reads it
     as_json: AsJson = False,
 ) -> None:
-    """Show the newest certificate of each name, when it ends, and whether it is on a revocation list.
+    """Show the newest certificate of each name, its expiry, and whether it is revoked.
 
-    `2 more keys`: so many others of the name are good too, of other keys, and on no list; --json has their serials.
+    `2 more keys`: two other valid certificates of this name exist, with other keys; --json shows their serials.
 
-    Without --revocations the files *.crl count that are beside the authorities; `unknown`: no list of today says it.
+    Default of --revocations: the files *.crl next to the authorities. `unknown`: no revocation list is current.
 
-    Exit status: 0, or 1 when one that is not revoked ends within so many days, or ended so few days ago.
+    Exit status: 0; 1 when a certificate that is not revoked expires within the given days, or expired that recently.
 
     Example: waybill pki list --within 14 --json
     """
@@ -452,11 +457,11 @@ def show(
     within: Within = _SOON_DAYS,
     as_json: AsJson = False,
 ) -> None:
-    """Show whom certificates name, who signed them, and when they end; of revocations `waybill pki list` knows.
+    """Show subject, issuer and expiry of certificates. `waybill pki list` shows revocations.
 
-    `refused`: a ca.pem names it as an authority that TLS never takes (`openssl x509 -addreject`).
+    `refused`: a ca.pem marks this authority as rejected (`openssl x509 -addreject`).
 
-    Exit status: 0, or 1 when one ends within so many days, or ended so few days ago.
+    Exit status: 0; 1 when one expires within the given days, or expired that recently.
 
     Example: waybill pki show bus-17/certificate.pem --within 7
     """

@@ -67,7 +67,7 @@ from waybill.identity.names import (
 from waybill.record.record import DEVICE_PATTERN
 from waybill.settings import Settings, file_fault, open_file, read_file
 
-# What revocation lists say of certificates: which are on one, why, and of which nobody knows.
+# The revocation state of certificates.
 
 UNKNOWN: Final = "unknown"
 """No list of the issuer is here, or the one that is here has ended, and it does not name the certificate."""
@@ -139,7 +139,7 @@ def _read(pem: bytes, signers: Mapping[x509.Name, x509.Certificate]) -> tuple[st
     except Exception as error:
         raise ValueError(f"it is no list of an authority here: {error!s:.200}") from error
     if until is None:
-        raise ValueError("it does not say until when it holds")
+        raise ValueError("it has no expiry time (nextUpdate)")
     return common_name(found.issuer), _List(number, until, states)
 
 
@@ -151,7 +151,7 @@ def _state(revoked: x509.RevokedCertificate) -> str:
     return _STATES.get(reason, _REVOKED)
 
 
-# What a client or server needs to be believed: its certificate, its key, and the root that it trusts, as PEM files.
+# The files of a client or server: certificate, key and trusted root (PEM).
 
 
 def credentials_in(folder: Path) -> TlsSettings:
@@ -434,7 +434,7 @@ class PkiFolder:
         if old.public_key() != key.public:
             why = "key.pem is not the key of certificate.pem: make a new pair elsewhere"
         elif not is_chain_to([old], [authority.authority.certificate]):
-            why = f"{issuer} did not sign the certificate of {named!r} that is there: somebody else made it"
+            why = f"{issuer} did not sign the certificate of {named!r} in this folder: another authority made it"
         elif recorded is None or recorded.certificate != old:
             why = f"{issuer} has no record of the certificate of {named!r} that is there: put its file back to `issued`"
         elif name is not None and named != name:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-# The states of a device in the registry.
+# States of a device.
 
 
 class DeviceState(StrEnum):
@@ -55,7 +55,7 @@ class DeviceState(StrEnum):
 ENDED = frozenset({DeviceState.REVOKED, DeviceState.MOVED, DeviceState.REPLACED})
 
 
-# What a refused change of a device says: what is there, and a way on.
+# Messages of a refused change, with a next step.
 
 _AGAIN_OPTION: Final = "waybill device expect --again"
 
@@ -70,9 +70,9 @@ def way_out(entry: DeviceEntry) -> str:
         case DeviceState.SUSPENDED:
             return ": resume it first, or revoke, move or replace it"
         case _ if entry.successor:
-            return f" for good, and goes on as {entry.successor}: change that one"
+            return f" permanently; the device continues as {entry.successor}, change that entry"
         case _:
-            return " for good: replace it, or expect another name"
+            return " permanently; use `waybill device replace` or another name"
 
 
 def known_already(entry: DeviceEntry) -> str:
@@ -80,7 +80,7 @@ def known_already(entry: DeviceEntry) -> str:
     match entry.state:
         case DeviceState.ACTIVE:
             return (
-                f"it is known already, and active: once its certificates have ended {_AGAIN_OPTION} gives it another "
+                f"it is registered and active: when its certificates have expired, {_AGAIN_OPTION} gives it another "
                 "claim"
             )
         case DeviceState.EXPECTED:
@@ -113,7 +113,7 @@ def ended_claims(held: Mapping[str, DeviceEntry | None], made: Iterable[DeviceEn
     return found
 
 
-# Which of two publications of a device holds: the same one for every reader, in whichever order they arrive. Pure.
+# Which of two publications is in force: equal for all readers, in any order. Pure.
 
 # Of two changes at once the one that lets in less holds: the other one can be asked for again.
 _STRICTNESS = (
@@ -422,9 +422,9 @@ def _begin(
     if name == entry.name or (held is not None and not is_begun):
         ways = {
             "move": f"revoke {entry.name}, and expect it at {successor[0]} by another name",
-            "replace": "take another name for the new one",
+            "replace": "use another name for the new one",
         }
-        raise _refused(entry, what, f"{name} is known already, and a name is used once: {ways[what]}")
+        raise _refused(entry, what, f"{name} is already registered, and a name is used once: {ways[what]}")
     if held is not None and held.state is not DeviceState.EXPECTED:
         return held
     return expect(*successor, region=region or entry.region, claim=claim, change=change, held=held, succeeds=entry)
@@ -462,7 +462,9 @@ def _entry(name: str, state: DeviceState | None, facts: dict[str, Any], change: 
     try:
         return DeviceEntry.model_validate(facts | made)
     except ValidationError as error:
-        raise ChangeRefused(name, state, "", f"{name}: no reader takes such an entry: {first_fault(error)}") from error
+        raise ChangeRefused(
+            name, state, "", f"{name}: readers would refuse this entry: {first_fault(error)}"
+        ) from error
 
 
 def first_fault(error: ValidationError) -> str:

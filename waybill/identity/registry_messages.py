@@ -37,7 +37,7 @@ from waybill.identity.signatures import (
 from waybill.record import InvalidJson, parse_json
 from waybill.settings import Settings, SettingsError, parse, read_text
 
-# Whose signatures of registry entries are taken: settings of everybody who reads the device registry.
+# Settings of all registry readers: the trusted signatures.
 
 
 class RegistryTrust(Settings):
@@ -53,8 +53,8 @@ class RegistryTrust(Settings):
     def _one_of_them(self) -> Self:
         if self.unsigned == (self.operators is not None):
             raise ValueError(
-                "say who may change the device registry: operators, the file of the operators' public keys, "
-                "or unsigned = true, which takes whatever is published; one of them"
+                "set either operators (file of public keys) or unsigned = true (accept unsigned changes), but "
+                "only one of them"
             )
         return self
 
@@ -70,7 +70,7 @@ class RegistryTrust(Settings):
         return None if self.operators is None else check_by(read_operators(self.operators))
 
 
-# The trusted keys of a file that changes while a daemon runs.
+# Trusted keys, reloaded while a daemon runs.
 
 _LOOK_S: Final = 1.0
 _LOG = structlog.get_logger("operators")
@@ -114,7 +114,7 @@ class FollowedOperators:
         return check_by(self.keys)(found, body, properties)
 
 
-# Signatures of registry entries: whose signature a publication of a device needs, and how one is signed.
+# Signatures of registry entries.
 
 ENROLMENT_KIND: Final = "enrolment"
 """Of what an access daemon's own key may speak for."""

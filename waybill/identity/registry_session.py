@@ -74,13 +74,13 @@ class Outcome(StrEnum):
     """What became of a device's change: the word in `--json`."""
 
     DONE = "done"
-    """It holds; with `--wait` every region has it in force."""
+    """It is in force; with `--wait`, in every region."""
     REFUSED = "refused"
     """It was not published."""
     SUPERSEDED = "superseded"
-    """It was published, and another change of the same moment holds."""
+    """It was published, but another change with the same time is in force."""
     UNCONFIRMED = "unconfirmed"
-    """It may be published, and is not known to be in force in every region."""
+    """It may be published, but not all regions have confirmed it."""
 
 
 class DeviceOutcome(NamedTuple):
@@ -203,7 +203,7 @@ class RegistrySession:
             try:
                 self._publisher.publish(entry)
             except RegistryUnreachable as error:
-                raise type(error)(f"{number} of {len(allowed)} revoked: {error}; give the command again") from error
+                raise type(error)(f"{number} of {len(allowed)} revoked: {error}; repeat the command") from error
 
     def _read(self, reader: RegistryReader[DevicePublication]) -> None:
         reader.start()
@@ -293,7 +293,7 @@ class RegistrySession:
         if self._trusted is None:
             return None
         if self._key is None:
-            why = "nobody takes a change that is not signed: name your private key by --key FILE"
+            why = "changes must be signed; add --key FILE"
             return SignatureRefused(SignatureFault.UNSIGNED, why)
         try:
             check_right(self._trusted, self._key.key_id, entry, datetime.now(UTC))
@@ -340,7 +340,7 @@ class RegistrySession:
             outcome.cut_short = f"interrupted before all was confirmed: {len(outcome.published)} published"
             self._judge(makes, outcome)
         if outcome.cut_short and wait_s:
-            unasked = DeviceOutcome(Outcome.UNCONFIRMED, "published, and cut short before the regions confirmed it")
+            unasked = DeviceOutcome(Outcome.UNCONFIRMED, "published, but interrupted before the regions confirmed it")
             done = outcome.published.keys() & {*outcome.names(Outcome.DONE)}
             outcome.devices |= dict.fromkeys(done, unasked)
         return outcome
@@ -380,7 +380,7 @@ class RegistrySession:
                     left = todo[number + 1 :]
                 elif is_unknown:
                     left = todo[number + 1 :]
-                    unknown = f"nobody knows whether it is published: {why}"
+                    unknown = f"it is unknown whether it was published: {why}"
                     outcome.devices[name] = DeviceOutcome(Outcome.UNCONFIRMED, unknown)
                 outcome.devices |= dict.fromkeys(left, DeviceOutcome(Outcome.REFUSED, f"not published: {why}"))
                 published = len(outcome.published)
@@ -398,18 +398,20 @@ class RegistrySession:
                 outcome.devices[name] = DeviceOutcome(Outcome.DONE)
             elif now is None or one.publication_id not in self._came:
                 problem = self._reader.standing.problem
-                why = f"it is published, and did not come back{problem and ': '}{problem}"
+                why = f"published, but no confirmation arrived{problem and ': '}{problem}"
                 # Where it was cut short nothing is waited for: the cluster said that it has it.
                 kind = Outcome.DONE if outcome.cut_short else Outcome.UNCONFIRMED
                 outcome.devices[name] = DeviceOutcome(kind, "" if outcome.cut_short else why)
             else:
                 holds = f"{now.entry.state}, version {now.entry.version} by {now.entry.changed_by}"
-                outcome.devices[name] = DeviceOutcome(Outcome.SUPERSEDED, f"another change holds: {holds}")
+                outcome.devices[name] = DeviceOutcome(Outcome.SUPERSEDED, f"another change is in force: {holds}")
         for name in set(outcome.names(Outcome.DONE)) - outcome.published.keys():
             # It was as it is to be when the command began, maybe minutes ago.
             now = self.publication(name)
             if now is not None and not self._is_so(makes[name], now.entry):
-                outcome.devices[name] = DeviceOutcome(Outcome.SUPERSEDED, f"another change holds: {now.entry.state}")
+                outcome.devices[name] = DeviceOutcome(
+                    Outcome.SUPERSEDED, f"another change is in force: {now.entry.state}"
+                )
 
     @staticmethod
     def _is_so(make: Make, entry: DeviceEntry) -> bool:

@@ -63,7 +63,7 @@ from waybill.pulsar.pulsar_client import (
     open_pulsar_client,
 )
 
-# Who was not let in by a cluster, where, and what to do: in words.
+# Messages of a refused access to a cluster.
 
 
 def whom_named(access: PulsarAccess) -> str:
@@ -76,7 +76,11 @@ def whom_named(access: PulsarAccess) -> str:
         return f"the token{where}"
     if role:
         return f"the role {role}{where}"
-    return "nobody, as [access] names no token," if access.tls_certificate is None else str(access.tls_certificate)
+    return (
+        "an anonymous client, because [access] has no token,"
+        if access.tls_certificate is None
+        else str(access.tls_certificate)
+    )
 
 
 def refusal_text(refusal: AccessRefusal, problem: str, access: PulsarAccess, topic: str, right: str) -> str:
@@ -89,8 +93,8 @@ def refusal_text(refusal: AccessRefusal, problem: str, access: PulsarAccess, top
             )
         case AccessRefusal.UNKNOWN:
             return (
-                f"the cluster does not take {whom_named(access)}: the token has ended, or another issuer signed it; "
-                "write a new one (waybill pki token ROLE)"
+                f"the cluster refuses {whom_named(access)}: the token has expired, or another issuer signed it; "
+                "create a new one (waybill pki token ROLE)"
             )
         case AccessRefusal.HELD:
             return f"another producer has {topic} for itself alone: see 'A hostile tenant' in docs/runbooks/access.md"
@@ -98,7 +102,7 @@ def refusal_text(refusal: AccessRefusal, problem: str, access: PulsarAccess, top
             return problem
 
 
-# Publishing entries of the device registry: each gets its place in the order of publications here.
+# Publication of registry entries, in order.
 
 _TIMEOUT_S: Final = 10
 
@@ -197,7 +201,9 @@ MAX_DEVICES: Final = 1_000_000
 # entries that nobody may have published are shown, and do not fill the memory
 _MAX_OTHERS: Final = 20_000
 _LOG = structlog.get_logger("registry")
-_NOT_TAKEN = "it is not known here, and may be elsewhere: {}; compare your `operators` and your clock with the regions'"
+_NOT_TAKEN = (
+    "it is unknown here, but may be known elsewhere: {}; compare your `operators` and your clock with the regions'"
+)
 _LEAST_QUEUE: Final = 10
 READ_AGAIN_S: Final = 60.0
 """For entries that were dated ahead the topic is not read again more often."""

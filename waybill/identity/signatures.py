@@ -28,7 +28,7 @@ from waybill.identity.pem_keys import private_key_of
 from waybill.identity.publication_id import PROPERTY, drawn_at, is_publication_id
 from waybill.settings import file_fault, load, open_file, parse
 
-# The files of operators' keys: one private key for each person, and the list of the public ones that are trusted.
+# Files of operators' keys: private keys, and the list of trusted public keys.
 
 _OWNER_ONLY = 0o600
 _MAX_KEY_BYTES = 8192
@@ -45,7 +45,7 @@ def write_operator(path: Path, operator: NewOperator) -> None:
     """Writes the private key for its owner alone. Raises OperatorKeyRefused where there is a file; OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not create_durably(path, operator.key.private_pem(), mode=_OWNER_ONLY):
-        raise OperatorKeyRefused(f"{path}: there is a file already, and a key is never replaced: take another name")
+        raise OperatorKeyRefused(f"{path}: the file exists, and a key is never replaced: use another name")
 
 
 def trust_operator(path: Path, operator: NewOperator) -> None:
@@ -112,7 +112,7 @@ def _table(key_id: str, key: TrustedKey) -> str:
     return "\n".join(lines) + "\n"
 
 
-# Settings for one device, signed: a first line that TOML reads as a comment, and the settings behind it. Pure.
+# Signed settings of one device: the signature is a TOML comment in the first line. Pure.
 
 MAX_VERSION = 10**15 - 1
 """Milliseconds since 1970 until the year 33658: a version has 15 digits."""

@@ -30,13 +30,13 @@ from waybill.pulsar.pulsar_client import soon_before_end_s
 from waybill.settings import SettingsError, read_text
 from waybill.settings.files import parse_toml
 
-# Which roles a topology has, by their names alone: what they may do is the business of `waybill topology`.
+# The role names of a topology.
 
 _BROKERS = "brokers"
 """The role of all brokers where a topology has no `replication_role`."""
 
 TopologyOption = Annotated[
-    Path | None, typer.Option("--topology", help="The topology: its roles are those that there are.", dir_okay=False)
+    Path | None, typer.Option("--topology", help="The topology file; only its roles are accepted.", dir_okay=False)
 ]
 
 
@@ -81,15 +81,15 @@ def _names(tables: Mapping[str, Any], table: str) -> list[str]:
 
 DAY_S = 86_400
 _LIFE_S = 7 * DAY_S
-"""Of a token that cannot be read: nobody knows how long the one before was good for."""
+"""For a token that cannot be read: the validity of the former one is unknown."""
 _GOOD = "good"
 _STATES = {_GOOD: "", "missing": "", "ends soon": ": it ENDS SOON", "ended": ": it HAS ENDED"}
 _TOKENS = Path("tokens")
 
 TokenFolderOption = Annotated[
-    Path, typer.Option("--folder", envvar="WAYBILL_TOKENS", help="Where tokens and their keys are.")
+    Path, typer.Option("--folder", envvar="WAYBILL_TOKENS", help="Folder of the tokens and their keys.")
 ]
-NewIssuer = Annotated[bool, typer.Option("--new-issuer", help="The folder's tokens were of another issuer.")]
+NewIssuer = Annotated[bool, typer.Option("--new-issuer", help="Change the issuer of the folder's tokens.")]
 _Issuer = Annotated[
     str | None,
     typer.Option(
@@ -100,18 +100,21 @@ _Issuer = Annotated[
     ),
 ]
 _Early = Annotated[
-    bool, typer.Option("--early", help="The wait before the step is over: everybody was seen to have the former one.")
+    bool,
+    typer.Option(
+        "--early", help="Skip the waiting time, because all brokers are known to have completed the previous step."
+    ),
 ]
 _Days = Annotated[
     float | None,
-    typer.Option(min=0.01, max=365, help="How long each token is good for.", show_default="as the one before it"),
+    typer.Option(min=0.01, max=365, help="Validity of each token in days.", show_default="as the one before it"),
 ]
 
 app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     add_completion=False,
-    help="Change the key of tokens while everybody runs: publish, sign, retire; `status` says which step is next.",
+    help="Rotate the token key without downtime: publish, sign, retire. `status` shows the next step.",
 )
 
 
@@ -123,7 +126,7 @@ def publish(
     new_issuer: NewIssuer = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a new key and let brokers know it; tokens are signed with the former one still.
+    """Create a new key and publish it to the brokers. The former key still signs tokens.
 
     Example: waybill pki token-key publish --folder tokens
     """
@@ -142,9 +145,9 @@ def sign(
     early: _Early = False,
     as_json: AsJson = False,
 ) -> None:
-    """Sign with the new key from now on, and write the token of each role anew, for as long as it was good before.
+    """Sign with the new key from now on, and renew the token of each role with the same validity.
 
-    Refused for ten minutes after `publish`, unless --early is said.
+    Refused for ten minutes after `publish`, unless --early is given.
 
     Example: waybill pki token-key sign --folder tokens
     """
@@ -157,7 +160,7 @@ def sign(
         tokens = [_token_facts(role, keys.claims(role), now_s, 0) for role in done]
         lines = [f"written anew: {_token_text(one)}" for one in tokens]
         text = "\n".join(
-            lines or ["no token is written anew: each is of the newest key and in the first half of its life"]
+            lines or ["no token is renewed: each has the newest key and is in the first half of its validity"]
         )
         _say(folder, SIGN, done, text, as_json=as_json, tokens=tokens)
 
@@ -171,9 +174,9 @@ def retire(
     early: _Early = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete the former keys: their tokens are refused as soon as brokers have read the keys again.
+    """Delete the former keys. Brokers refuse their tokens after they reload the keys.
 
-    Refused until the last token that they signed has ended, unless --early is said; and where no former key is left.
+    Refused until the last token of the former keys has expired, unless --early is given, and if no former key is left.
 
     Example: waybill pki token-key retire --folder tokens
     """
@@ -198,17 +201,17 @@ def status(
         typer.Option(
             min=0,
             max=365,
-            help="Exit status 1 if a role's token ends within so many days.",
+            help="Exit status 1 if a role's token expires within these days.",
             show_default="a fifth of its life, at most 2",
         ),
     ] = None,
     topology: TopologyOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the keys, until when the tokens of each are good, the token of each role, and which step is next.
+    """Show the keys, the expiry of their tokens, the token of each role, and the next step.
 
-    Exit status: 0, or 1 when a role's token ends within so many days, has ended or cannot be read; with --topology also
-    when a role that it has has none.
+    Exit status: 0; 1 when a role's token expires within the given days, has expired or cannot be read; with --topology
+    also when one of its roles has no token.
 
     Example: waybill pki token-key status --folder tokens --within 2 --topology topology.toml
     """
@@ -235,7 +238,7 @@ def status(
         typer.echo(f"issuer  {found.published_issuer or 'not published'}")
         for key in facts:
             until = f"its tokens end by {key['tokens_until']}" if key["tokens_until"] else "it signed no token"
-            until = until if key["tokens_known"] else "nobody recorded until when its tokens are good"
+            until = until if key["tokens_known"] else "the expiry of its tokens is not recorded"
             typer.echo(f"key     {key['id']}  {key['use']}  made {key['made']}  {until}")
         for token in tokens:
             of_key = f", of the key {token['key']}" if "key" in token else ""

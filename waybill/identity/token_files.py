@@ -96,7 +96,7 @@ class TokenFiles:
             folder.mkdir(mode=0o700, exist_ok=True)
             found = folder.stat()
             if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                raise NameRefused(f"others may write to {folder}: chmod go= it, or take another folder")
+                raise NameRefused(f"others may write to {folder}: run chmod go= on it, or use another folder")
         if create_durably(file, _content(token), mode=_SECRET):
             self._made[name] = file, token
             return token

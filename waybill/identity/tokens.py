@@ -180,7 +180,7 @@ def _decoded(text: str) -> bytes:
         raise ValueError(str(error)) from error
 
 
-# The folder of tokens, and the change of its key in three steps.
+# The folder of tokens, and the rotation of its key in three steps.
 
 CLUSTERS_READ_S = 600
 """Ten times what brokers are made to wait before they read the keys again (`waybill topology broker-conf`)."""
@@ -223,14 +223,14 @@ class NextStep(NamedTuple):
 def check_issuer(folder: Path, issuer: str, *, may_change: bool = False) -> None:
     """Raises OtherIssuer: every broker takes what the folder publishes, and tokens of the issuer named there alone."""
     if not issuer.startswith("https://") or issuer.endswith("/"):
-        why = "an issuer begins with https://, or anybody on the way could give out keys, and ends without a slash"
+        why = "an issuer begins with https://, so that nobody can inject keys, and ends without a slash"
         raise OtherIssuer(f"{issuer}: {why}")
     found = TokenFolder(folder)
     known = found.published_issuer
     if may_change or known == issuer or (known is None and not found.key_files()):
         return
     if known is None:
-        why = f"{found.published} is missing or damaged, so nobody knows of which issuer {folder} is"
+        why = f"{found.published} is missing or damaged, so the issuer of {folder} is unknown"
         raise OtherIssuer(f"{why}: --new-issuer says that it is {issuer}")
     raise OtherIssuer(
         f"{folder} is of the issuer {known}, and brokers refuse tokens of {issuer}: say that one, or --new-issuer"
@@ -327,7 +327,7 @@ class TokenFolder:
             return NextStep(PUBLISH, 0, "one key is published, and it signs")
         last = max(former, key=lambda one: math.inf if one.tokens_until_s is None else one.tokens_until_s)
         if last.tokens_until_s is None:
-            return NextStep(RETIRE, None, f"nobody recorded until when the tokens of the key {last.key_id} are good")
+            return NextStep(RETIRE, None, f"the expiry of tokens signed with key {last.key_id} is not recorded")
         return NextStep(RETIRE, last.tokens_until_s, f"a token of the former key {last.key_id} may be in use")
 
 
@@ -410,7 +410,7 @@ class TokenIssuer(TokenFolder):
                 why = "the newest key does not sign yet, and would be lost: waybill pki token-key sign first"
                 raise KeyStepRefused(why)
             if step == PUBLISH:
-                raise KeyStepRefused("there is no former key to retire: brokers are served the one that signs alone")
+                raise KeyStepRefused("there is no former key to retire")
             former = [one for one in self.key_states() if one.use == FORMER]
             # Deleted first: a key that is published and that nobody has signs nothing; the next start publishes anew.
             for one in former:

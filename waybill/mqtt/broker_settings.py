@@ -44,7 +44,7 @@ class BrokerSettings(Settings):
     @model_validator(mode="after")
     def _has_whole_credentials(self) -> Self:
         if self.password_file is not None and self.username is None:
-            raise ValueError("password_file is used together with username: give both or neither")
+            raise ValueError("username and password_file belong together: set both or neither")
         return self
 
 

@@ -25,7 +25,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from waybill.daemon.tls import load_key_pair, tls_context
 from waybill.mqtt.broker_settings import BrokerSettings, read_password
 
-# Whether another client takes the session over again and again: one that was cloned with its client id.
+# Repeated session takeovers, as by a cloned client id.
 
 MANY = 3
 """So many connections in a row that ended early are no accident."""
@@ -77,7 +77,7 @@ class Takeovers:
         self._connected_s = None
 
 
-# The packets of MQTT 5 that come by the thousand, PUBLISH and PUBACK: read, made, and kept until they are answered.
+# PUBLISH and PUBACK of MQTT 5, tuned for throughput.
 
 LARGEST_PACKET = 0xFFFFFFF
 """Of MQTT itself, in bytes (1.5.5)."""
@@ -211,7 +211,7 @@ def read_publish(first: int, packet: bytes, length: int | None = None) -> MqttMe
     return MqttMessage(mid, qos, bool(first & _DUP), topic, packet[offset:], missing, bool(first & _RETAIN))
 
 
-# What an MQTT 5 session asks of its broker, and how much of what comes is held at once.
+# Options of an MQTT 5 session, and bounds of its buffers.
 
 RECEIVE_BYTES = 1 << 16
 TRUNCATED_BYTES = 128 << 10

@@ -1,1 +1,1 @@
-"""Pulsar: the client, addresses, positions, and topics that are compacted."""
+"""Pulsar: the client, addresses, positions and compacted topics."""

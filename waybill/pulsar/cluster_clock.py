@@ -68,7 +68,7 @@ def stated_moment_s(head: bytes) -> float:
     if not lines[0].startswith(b"HTTP/1."):
         raise ClockUnknown("what answers there speaks no HTTP")
     if lines[0].split()[1:2] == [_UNAUTHORISED]:
-        raise NotLetIn("it does not take who we say that we are: the token has ended, or another issuer signed it")
+        raise NotLetIn("authentication failed: the token has expired, or another issuer signed it")
     for line in lines[1:]:
         name, _, value = line.partition(b":")
         if name.strip().lower() == b"date":

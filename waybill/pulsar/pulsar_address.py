@@ -32,7 +32,7 @@ def host_names(url: str) -> list[str]:
 def _service_url(text: str) -> str:
     url = _checked(text, _SERVICE)
     if "[" in url:
-        raise ValueError("the client of Pulsar takes no IPv6 address: write the host's name")
+        raise ValueError("the Pulsar client does not support IPv6 addresses: use the host's name")
     return url
 
 
@@ -48,7 +48,7 @@ def _checked(text: str, schemes: tuple[str, str]) -> str:
     hosts = re.split(r"\s*,\s*", text.strip().removeprefix(scheme).removesuffix("/"))
     for host in hosts:
         if "@" in host:  # not shown: what stands before it may be a password
-            raise ValueError("an address holds no user and no password: they belong to the access")
+            raise ValueError("an address must not contain user and password: set them in the access")
         if "://" in host:
             raise ValueError(f"the scheme stands once, before the first host: {scheme}HOST:PORT,HOST:PORT")
         found = _HOST.fullmatch(host)

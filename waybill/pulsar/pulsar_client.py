@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pulsar
 
 
-# How long a token (JWT, RFC 7519) is good, by what it says of itself. Pure: its signature is checked by who takes it.
+# Validity of a token (JWT, RFC 7519), without checking its signature. Pure.
 
 _ENDS_SOON_S: Final = 2 * 86_400.0
 _SOON_SHARE: Final = 0.2
@@ -52,10 +52,10 @@ class TokenLife(NamedTuple):
     def problem(self, now_s: float) -> str:
         """Why nobody takes it now, as the end of a sentence about it; "": nothing is known against it."""
         if now_s >= self.ends_s:
-            return f"ended at {_moment(self.ends_s)} (it is {_moment(now_s)} here): ask for a new one"
+            return f"ended at {_moment(self.ends_s)} (it is {_moment(now_s)} here): get a new one"
         if now_s < self.begins_s - _CLOCKS_APART_S:
             here = f"it is {_moment(now_s)} here"
-            return f"is not good before {_moment(self.begins_s)} ({here}): set this machine's clock, or ask for another"
+            return f"is not valid before {_moment(self.begins_s)} ({here}): correct the clock, or get another token"
         return ""
 
     def ends_soon(self, now_s: float) -> str:
@@ -64,7 +64,7 @@ class TokenLife(NamedTuple):
         soon_s = soon_before_end_s(self.ends_s - self.begins_s) if math.isfinite(self.begins_s) else 0.0
         if not 0 < self.ends_s - now_s <= soon_s:
             return ""
-        return f"ends at {_moment(self.ends_s)}, and nobody has renewed it: ask for a new one"
+        return f"ends at {_moment(self.ends_s)}, and was not renewed: get a new one"
 
 
 def soon_before_end_s(life_s: float) -> float:
@@ -97,7 +97,7 @@ def _moment(moment_s: float) -> str:
     return f"{datetime.fromtimestamp(min(moment_s, _LATEST_S), UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-# TLS to a Pulsar cluster for what is no Pulsar client: its admin interface, its clock, its binary protocol.
+# TLS for connections without a Pulsar client: admin interface, clock, binary protocol.
 
 
 def access_tls_context(access: PulsarAccess) -> ssl.SSLContext:
@@ -125,7 +125,7 @@ def _usual_context() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-# A daemon's tokens beside the clock: whoever renews them may have stopped, and nobody else would say so in time.
+# Warnings before a daemon's tokens expire.
 
 _LOOK_S: Final = 10.0
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-# Whether a partition that gives nothing has nothing left. Pure.
+# Whether an empty partition has been read to its end. Pure.
 
 ASK_S: Final = 10.0
 """While nothing comes, the end is asked for so often."""
-WITHHELD: Final = "the cluster has messages that it does not give"
+WITHHELD: Final = "the cluster does not deliver existing messages"
 """Why a subscription is given up."""
 _TIMES_BEYOND: Final = 2
 """What came just now is on its way: only an end that is asked for again, with nothing in between, is withheld."""
@@ -31,7 +31,7 @@ class Silence:
 
     @property
     def is_withheld(self) -> bool:
-        """Whether the cluster has messages that it does not give."""
+        """Whether the cluster does not deliver existing messages."""
         return self._beyond >= _TIMES_BEYOND
 
     def problem(self, *, is_connected: bool) -> str:

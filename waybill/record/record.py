@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints
 
 from waybill.record.intervals import IntervalSet
 
-# What a record can say: the kinds, validated where bytes from outside become records.
+# Kinds of records, validated at the border.
 
 MAX_RAW_BYTES = 1 << 20
 """The largest payload that is carried as one record."""

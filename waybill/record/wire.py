@@ -76,8 +76,7 @@ from waybill.record.record import (
     Tombstone,
 )
 
-# Content that its reader surely takes, recognised at a third of the cost; most batches that a gateway judges are
-# such.
+# Canonical content, recognised at a third of the cost; most batches at a gateway have it.
 
 SHORT_BYTES = 64 << 10
 """Longer content is not looked at here: taken apart at once, it could fill the memory."""

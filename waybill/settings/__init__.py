@@ -1,4 +1,4 @@
-"""Settings as every package reads them: frozen typed models from TOML; a wrong key is named with the nearest right one.
+"""Settings of every package: frozen typed models from TOML; an unknown key is reported with the nearest known one.
 
 class Uplink(Settings):
     host: str

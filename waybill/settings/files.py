@@ -13,7 +13,7 @@ from typing import Annotated, Any, BinaryIO, Final
 
 from pydantic import AfterValidator
 
-# What is wrong with a file that somebody named, in words that say what to look at.
+# File errors with a hint for the operator.
 
 
 def file_fault(error: OSError | ValueError) -> str:
@@ -33,7 +33,7 @@ def file_fault(error: OSError | ValueError) -> str:
             return str(error)
 
 
-# A path of this machine as people write it: `~` is expanded, and what only looks like a path is refused.
+# Paths in settings: `~` is expanded, and anything else that only looks like a path is refused.
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)")
 _VARIABLE: Final = re.compile(r"\$\{[^}/]*\}?|(?:(?<=/)|^)\$[A-Za-z_]\w*")
@@ -57,7 +57,7 @@ def local_path(text: str) -> str:
     try:
         return str(Path(text).expanduser())
     except RuntimeError:
-        raise ValueError(f"{text!r}: nobody has the home folder {text.partition('/')[0]}: write the path") from None
+        raise ValueError(f"{text!r}: no user has the home folder {text.partition('/')[0]}: write the path") from None
 
 
 def _path_elsewhere(text: str) -> str:
@@ -70,7 +70,7 @@ PathElsewhere = Annotated[str, AfterValidator(_path_elsewhere)]
 """A path of other machines, or none (""): as `local_path`, and `~` is refused."""
 
 
-# Opening a file that somebody named. What is no file is refused: a pipe nobody writes to would be waited for.
+# Opening files: a pipe is refused, because reading it would block.
 
 _OWN: Final = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 """What whoever starts a command hands to it, as a shell does for `<(...)`: that is waited for."""

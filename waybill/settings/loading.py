@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from waybill.settings.files import MAX_TOML_BYTES, file_fault, local_path, open_file, parse_toml
 from waybill.settings.text import one_line, printable
 
-# The base of all settings, and the error for those that cannot be used.
+# The base of all settings, and its error.
 
 
 class Settings(BaseModel):

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from waybill.settings.files import TOML_TOKEN
 
-# What somebody else wrote, as a log and a screen may show it.
+# Foreign text, made safe for logs and screens.
 
 
 def one_line(text: str, most: int = 300) -> str:
@@ -48,7 +48,7 @@ def _escaped(sign: str) -> str:
     return sign.encode("unicode_escape").decode("ascii")
 
 
-# What is wrong with a text that people wrote, and where: a line, and a column where the parser says it.
+# Faults of text files, with line and column.
 
 MAX_REASON_CHARACTERS: Final = 400
 _AT_END: Final = "(at end of document)"
@@ -81,7 +81,7 @@ def toml_fault(text: str, error: ValueError) -> TextFault:
     return TextFault(line, int(at[2]) if at else 0, reason)
 
 
-# Names as a person reads them: two that look the same are one name and a slip, never two things.
+# Names that look the same are the same name.
 
 _WHOLE: Final = re.compile(r"([+-]?[0-9]+)\.0+")
 _HYPHENS: Final = dict.fromkeys(map(ord, "\u2010\u2011\u2212"), "-")

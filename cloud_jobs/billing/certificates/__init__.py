@@ -1,4 +1,4 @@
-"""Does the centre account for everything that a device made in a period, and who decided where the device did not say?
+"""Completeness of a device's records in a period, and decisions about incomplete devices.
 
 `certificate` is pure; `reader` and `decisions` read and write the lake.
 """

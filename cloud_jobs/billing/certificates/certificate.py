@@ -25,8 +25,7 @@ from geo.reference.moments import stamp
 from waybill.record import NO_FAULTS, IntervalSet
 from waybill.record.record import EPOCH_RANDOM_BITS
 
-# Why the sum of a period may be wrong although every record of it came: what could not be read, and where it is not
-# known which way a device went. Pure.
+# Doubts: unreadable messages and unknown ways that may make a complete period's sum wrong. Pure.
 
 USUAL_BOUNDS: Final = DoubtBounds()
 """Of a payer who agreed on nothing else."""
@@ -136,11 +135,11 @@ class Observed(NamedTuple):
             found.append(f"no position could be read after {self.positions_until}, {came}")
         total = self.messages + self.faults + self.far_off
         if share := _beyond(self.far_off, total, bounds.unreadable_percent):
-            found.append(f"{self.far_off:,} of {total:,} messages are of no time, as the clock was far off ({share})")
+            found.append(f"{self.far_off:,} of {total:,} messages have an unusable time (wrong clock) ({share})")
         if share := _beyond(self.dropped, total + self.dropped, bounds.unreadable_percent):
             found.append(f"{self.dropped:,} {_DROPPED} ({share})")
         if share := _beyond(self.refused, self.positions, bounds.refused_percent):
-            found.append(f"{self.refused:,} of {self.positions:,} positions are of no use to any track ({share})")
+            found.append(f"{self.refused:,} of {self.positions:,} positions cannot be used for any track ({share})")
         if share := _beyond(self.unknown_ms, self.driven_ms + self.unknown_ms, bounds.unknown_percent):
             found.append(f"{self.unknown} ({share.replace(',', ' of the driven time,')})")
         return tuple(found)
@@ -181,7 +180,7 @@ def _clock(ms: int) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{seconds:02} h"
 
 
-# The streams of a device that may hold records of a period, and what each of them says of it. Pure.
+# The state of each record stream of a device. Pure.
 
 _US_PER_MS: Final = 1000
 DRAWN_BY_CHANCE_US: Final = ((1 << 35 >> EPOCH_RANDOM_BITS) + 1) * _US_PER_MS
@@ -379,9 +378,9 @@ class DeviceCertificate:
         if self.heard is not None:
             count, first, last = self.heard
             span = f"from {stamp(first)} to {stamp(last)}"
-            return f"never stated what it has; {count:,} records of the period came, {span}"
+            return f"never sent a statement; {count:,} records of the period came, {span}"
         # whether some of the period came is not asked by everyone who certifies
-        return "never stated what it has" if self.received else "nothing was ever heard of it"
+        return "never sent a statement" if self.received else "never sent anything"
 
     def document(self) -> dict[str, Any]:
         """As JSON has it, with its digest."""

@@ -35,7 +35,7 @@ from cloud_jobs.terminal import Column, FittedTable, cloud_errors_as_messages, d
 from geo.reference.moments import stamp
 from waybill.settings import read_file
 
-# Who pays for some devices, by the contracts: of all accounts only those are judged that name one, and those above.
+# Who pays for the given devices.
 
 
 def _not_paid_for(
@@ -65,7 +65,7 @@ def _naming(accounts: pa.Table, devices: Collection[TenantDevice]) -> set[str]:
 
 
 MAX_DEVICES: Final = 1000
-"""So many devices are decided on at once."""
+"""The most devices of one command."""
 _MAX_FAULTS: Final = 20
 _CLOSED_BY: Final = {CertificateState.OPEN: ClosedState.OPEN, CertificateState.SILENT: ClosedState.SILENT}
 """What a decision closes of a device, by what its certificate states."""
@@ -73,14 +73,14 @@ _CLOSED_BY: Final = {CertificateState.OPEN: ClosedState.OPEN, CertificateState.S
 app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="What people decided where devices do not say it.",
+    help="Record decisions about devices that block a bill.",
 )
 
 LakeOption = Annotated[
     str,
     typer.Option("--lake", help="A folder, or s3://BUCKET/PREFIX reached as AWS's variables in the environment say."),
 ]
-ByOption = Annotated[str, typer.Option("--by", help="The name of who decides.")]
+ByOption = Annotated[str, typer.Option("--by", help="Your name, stored with the decision.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -90,33 +90,31 @@ def close_device(
     *,
     lake: LakeOption,
     device: Annotated[
-        list[str] | None, typer.Option("--device", metavar="TENANT/DEVICE", help="The device; again for more.")
+        list[str] | None, typer.Option("--device", metavar="TENANT/DEVICE", help="The device; may be repeated.")
     ] = None,
     devices: Annotated[
-        Path | None, typer.Option("--devices", help=f"A file with a device in each line; at most {MAX_DEVICES:,}.")
+        Path | None, typer.Option("--devices", help=f"A file with one device per line; at most {MAX_DEVICES:,}.")
     ] = None,
     tenant: Annotated[
-        str | None, typer.Option("--tenant", help="Whose devices they are: they are named by their ids alone then.")
+        str | None, typer.Option("--tenant", help="The tenant of all devices; then give their ids only.")
     ] = None,
-    payer: Annotated[str, typer.Option("--payer", help="Who pays for them: the days are by this account's clocks.")],
+    payer: Annotated[str, typer.Option("--payer", help="The account that pays; its time zone sets the days.")],
     period: Annotated[
-        str, typer.Option("--period", help="2026, 2026-03, 2026-03-05 or 2026-03-05/2026-03-19: it has to be over.")
+        str, typer.Option("--period", help="2026, 2026-03, 2026-03-05 or 2026-03-05/2026-03-19; it must have ended.")
     ],
     by: ByOption,
-    reason: Annotated[
-        str, typer.Option("--reason", help="Why; it stands on the closing, and on the invoice as a page or as JSON.")
-    ],
+    reason: Annotated[str, typer.Option("--reason", help="Reason, shown on the closing and the invoice.")],
     closes: Annotated[
         ClosedState | None,
         typer.Option(
             "--closes",
-            help="silent, open, which closes both, or doubts: what could not be read, what the vehicle's broker "
-            "dropped, and unknown ways; what each is now, if not given.",
+            help="What to accept: silent, open (includes silent), or doubts (unreadable or dropped messages, unknown "
+            "ways). Default: the device's current state.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Close silent, open or doubtful devices for a period, and for shorter ones within it. All, or none.
+    """Close silent, open or doubtful devices for a period: all of them or none.
 
     Example: waybill decisions close-device --lake lake --device acme/v7 --payer acme --period 2026-09
     --by "A. Clerk" --reason "the vehicle was sold in August"
@@ -156,10 +154,10 @@ def withdraw_decision(
     *,
     lake: LakeOption,
     by: ByOption,
-    reason: Annotated[str, typer.Option("--reason", help="Why it does not hold any more.")],
+    reason: Annotated[str, typer.Option("--reason", help="Reason for the withdrawal.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Take a decision back: what is closed from now on does not rest on it. Both stay in the list.
+    """Withdraw a decision. Later closings do not use it; the list keeps both.
 
     Example: waybill decisions withdraw 3 --lake lake --by "A. Clerk" --reason "it was another vehicle"
     """
@@ -170,7 +168,7 @@ def withdraw_decision(
 @app.command("list")
 @cloud_errors_as_messages("decisions")
 def list_decisions(*, lake: LakeOption, as_json: JsonOption = False) -> None:
-    """List all decisions in the order in which they were made.
+    """List all decisions, oldest first.
 
     Example: waybill decisions list --lake lake
     """
@@ -214,9 +212,9 @@ def _undecidable(stated: DeviceCertificate, kind: ClosedState | None) -> str:
     """Why a device has nothing that a decision of this kind closes; "": it has."""
     is_now = stated.stated_state.value
     if kind is ClosedState.DOUBTS:
-        return "" if stated.doubts else "enough of its messages could be read: no doubt has to be accepted"
+        return "" if stated.doubts else "its unreadable messages are within the bounds: there is no doubt to accept"
     if kind is None:
-        return f"it is {is_now}: nothing has to be decided"
+        return f"it is {is_now}: no decision is needed"
     return "" if kind.closes(is_now) else f"it is {is_now}, which `--closes {kind.value}` does not close"
 
 
@@ -240,7 +238,7 @@ def _say_closed(
         word = "is closed" if is_closed else f"is {one.state.value} meanwhile, which the decision does not close,"
         typer.echo(f"{tenant}/{device} {word} {span}. Without this: {without}.")
         if one.doubts and not one.accepted:
-            typer.echo(f"{tenant}/{device} is doubtful all the same, see `--closes doubts`: {'; '.join(one.doubts)}.")
+            typer.echo(f"{tenant}/{device} still has doubts, see `--closes doubts`: {'; '.join(one.doubts)}.")
 
 
 def _print(found: list[Decision], *, as_json: bool) -> None:

@@ -23,7 +23,7 @@ from cloud_jobs.lake.snapshots import LakeState
 from cloud_jobs.lake.tables import Condition, Lake, row_fault_as_error
 from geo.reference.moments import stamp
 
-# Who did something that is kept for ever, and why: the rule for both texts. Pure.
+# Checks of the author and the reason of a decision. Pure.
 
 MAX_NAME: Final = 200
 MAX_REASON: Final = 2000
@@ -41,7 +41,7 @@ def attribution_faults(by: str, reason: str | None) -> Iterator[str]:
         yield "name and reason are one line of text each"
 
 
-# What can be wrong with certificates and decisions.
+# Errors.
 
 
 class BadDecision(BillingError):
@@ -52,7 +52,7 @@ class BadDecision(BillingError):
         super().__init__(f"nothing is decided{of}: {'; '.join(faults)}")
 
 
-# What a person decides where a device does not say it: that a period is closed all the same. Pure.
+# Decisions that close a period for a device. Pure.
 
 _EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -50,7 +50,7 @@ from geo.reference.in_force import RefusedVersion, published_fences
 from geo.reference.moments import stamp
 from waybill.record import IntervalSet
 
-# Records that have no say in a certificate's state, counted for many devices at once from the lake's files.
+# Counts of records that do not affect a certificate's state, for many devices at once.
 
 _HOUR: Final = timedelta(hours=1)
 _QUARTER: Final = _HOUR / QUARTERS

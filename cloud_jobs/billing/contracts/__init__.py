@@ -1,4 +1,4 @@
-"""What was agreed: who sells, who pays for which devices, at which prices. Typed, dated, and judged where it enters."""
+"""Contracts: sellers, payers with their devices, and prices. Typed, versioned, and validated on entry."""
 
 from cloud_jobs.billing.contracts.account import (
     CANARY,

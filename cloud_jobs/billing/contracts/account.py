@@ -29,7 +29,7 @@ from cloud_jobs.billing.contracts.fields import (
 from cloud_jobs.lake.coverage import TenantDevice
 from geo.reference.moments import Moment
 
-# Canaries stay by themselves: their devices are of a reserved tenant, and no customer's account has anything of it.
+# Canaries use a reserved tenant; no customer's account may contain their devices.
 
 CANARY: Final = "canary"
 """The tenant of canaries' devices. Their accounts and sellers are named so, or begin with it and a hyphen."""
@@ -63,7 +63,7 @@ def canary_faults(
         yield f"it {whose}, and its seller {legal_entity!r} is not: a seller's documents are numbered without gaps"
 
 
-# What one unit of a currency is worth in another, from a moment on.
+# Exchange rates.
 
 
 class ExchangeRate(Contract):
@@ -96,7 +96,7 @@ def rate_id(currency: str, into: str) -> str:
     return f"{currency}-{into}".lower()
 
 
-# Who sells: the legal entity that an invoice is of.
+# Sellers: the legal entities that issue invoices.
 
 
 class Payment(Contract):
@@ -207,7 +207,7 @@ class Account(Contract):
         if self.parent is not None and self.payer is not None:
             raise ValueError(f"it has a parent, {self.parent!r}, and a payer's part of its own; one of them pays")
         if self.parent is None and self.payer is None:
-            raise ValueError("nobody pays for it: give it a payer's part, or a parent")
+            raise ValueError("it has no payer: add a payer table or a parent")
         if self.parent == self.id:
             raise ValueError("it is its own parent")
         return self

@@ -35,7 +35,7 @@ from geo.reference.moments import beginning, ending, stamp
 from waybill.identity.publication_id import next_publication_id
 from waybill.settings import as_read, name_advice
 
-# What other contracts would change on bills: those of last month, and all that are posted. Pure.
+# Bills that changed contracts would change: last month's and all issued ones. Pure.
 
 PAYERS_AT_ONCE: Final = 1000
 _A_DAY_ANYWHERE: Final = timedelta(days=2)
@@ -150,7 +150,7 @@ def _kept(was: _Agreed, would_be: _Agreed) -> _Agreed:
     if isinstance(was, PayerContract) and isinstance(would_be, PayerContract):
         zone = was.period.time_zone
         if would_be.period.time_zone != zone:
-            return KnownBill(reasons=(f"its invoice is by the clocks of {zone}, and a payer keeps its time zone",))
+            return KnownBill(reasons=(f"its invoice is in time zone {zone}, and a payer keeps its time zone",))
     return would_be
 
 
@@ -186,7 +186,7 @@ def _period(contracts: BothContracts, payer: str, days: _Days) -> BillingPeriod:
     return BillingPeriod("UTC", *days)
 
 
-# What of stated versions may be meant, or a slip: said beside the faults, it keeps nothing from being published.
+# Warnings about published versions, which never block a publication.
 
 MAX_DEVICES_NAMED: Final = 5
 Row = dict[str, Any]
@@ -322,8 +322,7 @@ def _accounts(stated: Iterable[Row]) -> Iterator[tuple[Row, datetime]]:
             yield row, begin
 
 
-# Prices of zones that there are: a mistyped zone would never be priced, and what is in the right one by another
-# price.
+# Zone names in prices: a mistyped zone would never be priced.
 
 MAX_FAULTS: Final = 100
 _LAST: Final[Row] = {"publication_id": "~", "published_at": datetime.max.replace(tzinfo=UTC)}

@@ -70,7 +70,7 @@ class OtherTimeZone(ContractFault):
     """A payer's period is of its own local days."""
 
     def __init__(self, payer: str, time_zone: str, given: str) -> None:
-        super().__init__(f"account {payer!r} is billed by the clocks of {time_zone}, and the period is of {given}")
+        super().__init__(f"account {payer!r} is billed in time zone {time_zone}, but the period is in {given}")
 
 
 class OtherZoneThanBefore(ContractFault):

@@ -25,7 +25,7 @@ from cloud_jobs.billing.units import exponent
 from geo.spatial.ids import id_fault
 from waybill.record import DEVICE_PATTERN
 
-# Code lists that EN 16931 refers to: countries, prefixes of VAT ids, means of payment, currencies.
+# Code lists of EN 16931: countries, VAT prefixes, means of payment, currencies.
 
 _ISO_3166 = """
 AD AE AF AG AI AL AM AO AQ AR AS AT AU AW AX AZ BA BB BD BE BF BG BH BI BJ BL BM BN BO BQ BR BS BT BV BW BY BZ
@@ -50,7 +50,7 @@ NEWER_CURRENCIES: Final = frozenset({"MRU", "STN", "XCG"})
 """Currencies of ISO 4217 that the published rules do not list yet (BR-CL-04)."""
 
 
-# Which characters names, addresses and references of contracts may have: those that every form of a document shows.
+# Characters allowed in names, addresses and references: those that every document format can show.
 
 _PRINTED: Final = (
     "\x20-\x7e\xa0-\xac\xae-\u0377\u037a-\u037f\u0384-\u038a\u038c\u038e-\u03a1\u03a3-\u03e1\u03f0-\u052f"
@@ -204,7 +204,7 @@ class Address(Contract):
     country: Country
 
 
-# The tax on what a payer is charged, and what EN 16931 asks of seller and buyer for it: by contract and document.
+# VAT of a payer, and what EN 16931 requires of seller and buyer.
 
 
 class VatCategory(StrEnum):

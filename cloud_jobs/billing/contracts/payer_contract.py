@@ -127,7 +127,7 @@ class PayerContract:
         return {device: (moments[begin], moments[until]) for device, (begin, until) in found.items()}
 
 
-# The parts of one payer's contract, put together; what is missing is named.
+# Assembly of one payer's contract; missing parts are named.
 
 _NONE: Final[ContractVersions[Any]] = ContractVersions()
 

@@ -19,7 +19,7 @@ from cloud_jobs.billing.contracts.tariff import PoolKey, Tariff
 from cloud_jobs.billing.errors import BadReference
 from geo.reference.in_force import RefusedVersion, Usable
 
-# The versions of one thing in the order of their beginnings, and the publications of it that cannot be used.
+# Versions of one id by start, with its unusable publications.
 
 Facts = TypeVar("Facts")
 EVER: Final = (1 << 63) - 1

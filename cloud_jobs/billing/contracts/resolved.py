@@ -53,7 +53,7 @@ from cloud_jobs.reference.tables import in_force
 from geo.reference.in_force import RefusedVersion, Usable
 from geo.reference.moments import UNKNOWN_BEGINNING
 
-# Who pays for whom in a time: the accounts below a payer, and those that lead to none.
+# The account tree in a period: accounts below each payer, and accounts without a payer.
 
 MAX_LEVELS: Final = 16
 """So many levels of accounts may be below a payer."""
@@ -181,8 +181,7 @@ class AccountTree:
                 yield RefusedVersionUsed(one.refused)
 
 
-# Versions that are right alone and not beside others: numbers of two sellers, a time zone that changes, meters that a
-# price list forgets. Found once for all periods; each blocks those who use the version.
+# Faults between versions: shared invoice numbers, changed time zones, missing meters. Computed once for all periods.
 
 _Found = Iterator[tuple[str, ContractFault]]
 
@@ -232,7 +231,7 @@ def _forgotten_meters(tariffs: Mapping[str, ContractVersions[TariffFacts]]) -> _
                 yield versions.publication_ids[at], MetersForgotten(name, sorted(forgotten), moment)
 
 
-# Devices that two accounts would pay for at one moment, found by sorting.
+# Devices that two accounts pay for at the same time, found by sorting.
 
 Numbers = NDArray[np.int64]
 

@@ -15,7 +15,7 @@ from cloud_jobs.billing.contracts.fields import Amount, Contract, Currency, Id, 
 from cloud_jobs.billing.units import MEASURE_OF, Meter, MeterZones, exponent
 from geo.reference.moments import Moment
 
-# Local times of the week at which another price may hold: by the quarters of a week of clock time.
+# Weekly price windows in local time, by quarters of an hour.
 
 Weekday = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 QUARTERS_OF_A_DAY: Final = 96
@@ -87,7 +87,7 @@ def quarter_text(quarter: int) -> str:
     return f"{get_args(Weekday)[day]} {of_day // 4:02}:{of_day % 4 * _MINUTES:02}"
 
 
-# What a unit of a meter costs, by zone and window, at one amount or in tiers.
+# Prices of a meter by zone and window: flat or in tiers.
 
 ANY_ZONE: Final = "*"
 """The price of every zone that has none of its own; "" is what is outside all zones."""

@@ -1,4 +1,4 @@
-"""Documents: an invoice, credit note or debit note as canonical JSON, and the forms that are made of that alone."""
+"""Invoices, credit notes and debit notes as canonical JSON, and all formats derived from it."""
 
 from cloud_jobs.billing.documents.canonical import (
     Document,

@@ -12,7 +12,7 @@ from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating import Charge
 from geo.reference.moments import stamp
 
-# What can keep a document from being made, read or written; each is a BillingError.
+# Errors of documents; each is a BillingError.
 
 
 class DocumentError(BillingError):
@@ -47,7 +47,7 @@ class NotWritten(DocumentError):
     """Nothing was written."""
 
 
-# The annex of a document: each vehicle's part of a line, an entry in the document and a row of columns in its digest.
+# The annex of a document: each vehicle's part of each line.
 
 Columns = Mapping[str, Sequence[Any]]
 Entry = dict[str, Any]

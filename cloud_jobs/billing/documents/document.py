@@ -44,7 +44,7 @@ from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, place_text,
 from geo.reference.moments import stamp
 from geo.spatial.ids import UNSHOWN
 
-# What a document is of, beside the charges: its type, its period, what it refers to, how complete its records are.
+# The head of a document: type, period, references, completeness.
 
 
 class DocumentType(StrEnum):
@@ -99,7 +99,7 @@ class CertificateSummary:
     unknown: str = ""
 
 
-# What must hold before a document is made: texts that can be shown, and the facts that EN 16931 asks for.
+# Checks before a document is made: printable texts and the facts that EN 16931 requires.
 
 # how JSON writes controls; a text with a backslash before such a letter looks alike, and is looked at closely
 _ESCAPED: Final = re.compile(r"\\[bfnrtu]")
@@ -150,7 +150,7 @@ def check_kind(kind: DocumentType, preceding: PrecedingInvoice | None, *, with_d
         raise MissingFact("invoices and debit notes have a due date, credit notes have none", "BR-CO-25")
 
 
-# The lines of a document: charges alike are one line for all their vehicles; the annex has each vehicle's part.
+# Lines of a document: equal charges share one line for all vehicles.
 
 ALL_REGIONS: Final = "all regions"
 NOTHING_USED: Final = "Nothing was used in this period"

@@ -26,7 +26,7 @@ from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, quantity_te
 from cloud_jobs.terminal import PIPE_WIDTH, Column, FittedTable, spreadsheet_text
 from waybill.daemon.durable_file import create_durably, sync_folder
 
-# A document for the terminal, as Rich tables.
+# A document as Rich tables.
 
 _QUANTITY: Final = Column("Quantity", right=True, folds=True)
 
@@ -68,7 +68,7 @@ def _totals(document: Document) -> FittedTable:
     return table
 
 
-# A document as CSV: each vehicle's part of each line, as it is posted; and as FOCUS 1.2 for tools that compare costs.
+# A document as CSV, and as FOCUS 1.2 for cost tools.
 
 COLUMNS: Final = (
     "invoice_number", "invoice_type_code", "line", "account", "region", "tenant", "device", "kind", "meter", "zone",
@@ -237,7 +237,7 @@ def _costs(amount: str) -> dict[str, str]:
     return dict.fromkeys(("BilledCost", "ContractedCost", "EffectiveCost", "ListCost"), amount)
 
 
-# Writes the files of documents into one folder: inside it, all or none of them, and never over what is there.
+# Atomic writing of document files into one folder, without overwriting.
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """Of what a file's name consists: nothing in it is a folder, and none is hidden."""
@@ -260,7 +260,7 @@ def write_documents(folder: Path, files: Mapping[str, bytes | Iterable[bytes]]) 
             raise NotWritten(f"{folder} has {', '.join(taken)} already; nothing was written")
         for name, content in files.items():
             if not create_durably(folder / name, content):
-                raise NotWritten(f"{folder} got {name} from somebody else meanwhile; nothing was written")
+                raise NotWritten(f"{folder} got {name} from another process meanwhile; nothing was written")
             made.append(folder / name)
     except BaseException as error:
         _remove(made)

@@ -24,7 +24,7 @@ from cloud_jobs.billing.units import Meter
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS, WHOLE_DEVICE
 
-# The local day, the window and the version of the tariff of each quarter of an hour of a period.
+# Local day, price window and tariff version of each quarter of an hour.
 
 Ints = NDArray[np.int64]
 QUARTER: Final = timedelta(minutes=15)
@@ -122,7 +122,7 @@ def _name_windows(
         window[held & window_mask(one, local)] = names.index(one.id)
 
 
-# Rows of usage as arrays: of the devices that are asked for, and of each key the row that is in force.
+# Usage rows in force of the requested devices, as arrays.
 
 HOUR_US: Final = 3_600_000_000
 BY_DEVICE: Final = frozenset({"events", "content_bytes"})
@@ -238,7 +238,7 @@ def _refuse_contradictions(usage: pa.Table, one: Ints, other: Ints, quarters: li
         raise ContradictoryUsage(tenant, device, hour, zone)
 
 
-# Who pays for a device at which moment, for many payers at once, in arrays that are searched by device and time.
+# Who pays for a device at a time, for many payers at once, as sorted arrays.
 
 SPAN: Final = 1 << 32
 """More quarters of an hour than there are from 1970 to any moment that a clock shows."""
@@ -361,7 +361,7 @@ class Holdings:
         return found
 
 
-# From which rows of usage the charges of an account, device and zone come: how many, of when, and their digest.
+# Provenance of charges: count, times and digest of the usage rows of each account, device and zone.
 
 
 def metered_rows(

@@ -13,7 +13,7 @@ from cloud_jobs.billing.contracts import VatCategory
 from cloud_jobs.billing.units import MEASURE_OF, Meter, MeterZones
 from cloud_jobs.lake.schemas import WHOLE_DEVICE
 
-# Usage as rating takes it: what a device used of a meter in a zone, by local day, window and version of the tariff.
+# Usage as the input of rating.
 
 WITHOUT_ZONE: Final = frozenset(meter for meter in Meter if MEASURE_OF[meter].zones is MeterZones.NONE)
 """The meters of the rows of WHOLE_DEVICE: a price for them has no zone."""
@@ -173,7 +173,7 @@ class RatedAccount:
         return self.net_minor + self.tax_minor
 
 
-# What is still to be posted: the difference between what a payer owes now and what all documents so far say.
+# Differences between the newest closing and the posted documents.
 
 
 def change_in_parts(before: RatedAccount, after: RatedAccount) -> tuple[RatedAccount, ...]:

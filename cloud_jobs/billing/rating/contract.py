@@ -63,7 +63,7 @@ class RatingContract:
     rates: Mapping[str, Decimal] = field(default_factory=lambda: MappingProxyType({}))
 
 
-# What rating takes of a payer's contract.
+# The parts of a payer's contract that rating uses.
 
 
 def rating_contract(contract: PayerContract) -> RatingContract:

@@ -23,7 +23,7 @@ from cloud_jobs.billing.rating.charges import WITHOUT_ZONE
 from cloud_jobs.billing.rating.contract import RatingContract, TariffInForce
 from cloud_jobs.billing.units import Meter, exponent, round_ratio
 
-# A rounded whole, divided so that nothing is lost: each part its whole units, the largest remainders one more.
+# Division of a rounded total by largest remainders.
 
 
 class Exact(NamedTuple):
@@ -71,7 +71,7 @@ def _whole_units(whole: int, shares: Sequence[tuple[int, int | Fraction]]) -> li
     return parts
 
 
-# Prices, caps and minimum fees in words, by which charges are known. Equal contents have equal words.
+# Prices, caps and minimum fees as canonical text, which identifies charges.
 
 
 def number_text(value: Decimal, digits: int = 0) -> str:
@@ -310,7 +310,7 @@ def parts_of(price: Price, paid: Paid) -> list[tuple[Fraction, Decimal]]:
     )
 
 
-# Which price holds for a cell, and what it is worth in the payer's minor unit.
+# The price of a cell in the payer's minor unit.
 
 MAX_BOOKS: Final = 4096
 """Of how many different tariffs the prices are kept ready for the next account."""

@@ -42,7 +42,7 @@ from cloud_jobs.billing.rating.pools import (
 )
 from cloud_jobs.billing.units import Meter, round_ratio
 
-# The charges of one account of the tree: its pools of quantities, each rounded once, then its caps and minimum fee.
+# Charges of one account: pools of quantities, each rounded once, then caps and minimum fee.
 
 Metered = Mapping[MeteredKey, MeteredRows]
 
@@ -152,7 +152,7 @@ def _one_of_each_key(charges: list[Charge]) -> list[Charge]:
     return list(found.values())
 
 
-# Caps: what is above the most that was agreed is taken off again, first by day, then of the period. And the minimum.
+# Caps (first by day, then by period) and the minimum fee.
 
 Scope = tuple[str, str]
 """Tenant and device of what a cap adds up; two empty texts: the account."""
@@ -354,7 +354,7 @@ def _above_by_day(
     return found
 
 
-# The tax on what a payer is charged: rounded once for each category and rate.
+# VAT, rounded once for each category and rate.
 
 
 def tax_group(vat: Vat, taxable_minor: int) -> TaxGroup:

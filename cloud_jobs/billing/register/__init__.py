@@ -1,1 +1,1 @@
-"""The register: what was closed, what was issued, and what is posted to each invoice; no period is issued twice."""
+"""The register of closings, issued documents and posted charges; no period is issued twice."""

@@ -67,7 +67,7 @@ from cloud_jobs.lake.snapshot_reads import miscounted, reference_rows, usage_row
 from cloud_jobs.lake.snapshots import LakeState, Snapshot
 from cloud_jobs.lake.tables import Lake, row_fault_as_error
 
-# Python's search for cycles of objects, put off while much is made that has none.
+# Pauses Python's garbage collector while many objects without cycles are created.
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def gc_disabled() -> Iterator[None]:
             gc.enable()
 
 
-# Payers cut into groups that a task can hold: neighbours by their devices, so that a group reads few files.
+# Groups of payers for one task: neighbours by device, so that a group reads few files.
 
 DEVICES_AT_ONCE: Final = 6_000
 """The most devices that are read at a time, and about as many as a group has: its charges are held at once."""
@@ -152,7 +152,7 @@ def usage_parts(
         yield UsagePart(devices, payers, payers_of, (first, last), rows)
 
 
-# Who was closed for some days and, by what is agreed now, pays for none of them: nothing of it is owed any more.
+# Payers that were closed for these days, but no longer pay for any of them: they owe nothing.
 
 
 def closed_former(register: Register, run: ClosingRun, days: Days, payers: Collection[str]) -> dict[str, ClosedPayer]:
@@ -347,10 +347,7 @@ def unbilled_text(devices: Sequence[TenantDevice]) -> str:
     """What a clerk has to know of them, with the first names."""
     names = [f"{one.tenant}/{one.device}" for one in devices[:_MAX_UNBILLED]]
     names += [f"and {len(devices) - _MAX_UNBILLED:,} more"] if len(devices) > _MAX_UNBILLED else []
-    return (
-        f"used in these days and billed to nobody, as no account that can be billed has it: {', '.join(names)};"
-        " `waybill reconcile` says how much"
-    )
+    return f"usage without an account in this period: {', '.join(names)}; `waybill reconcile` shows the amount"
 
 
 def contracts_of(

@@ -31,7 +31,7 @@ from cloud_jobs.lake.snapshots import LakeState, fences_number
 from cloud_jobs.lake.tables import Lake
 from geo.reference.in_force import published_fences
 
-# What the fences of a snapshot mean for a closing: whether usage was computed with them, and which are refused.
+# Fences of a snapshot: whether usage was computed with them, and which are refused.
 
 MAX_NAMED: Final = 20
 """So many refused publications are named in a closing; there may be as many as somebody publishes."""

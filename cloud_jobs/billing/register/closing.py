@@ -119,7 +119,7 @@ class Closing:
         return self.snapshot, self.number
 
 
-# Who sells and who buys, as it stands in a closing: what a document names is what was agreed at the closing.
+# Seller and buyer as of the closing.
 
 
 class ClosingNotes(NamedTuple):
@@ -212,7 +212,7 @@ def _seller(text: str) -> LegalEntity:
     return LegalEntity.model_validate_json(text)
 
 
-# The head of a document from the closing that it is of: all that a number needs, without reading a charge. Pure.
+# The head of a document, from its closing. Pure.
 
 
 def closing_head(

@@ -41,8 +41,6 @@ from cloud_jobs.terminal import cloud_errors_as_messages, screen
 from geo.reference.moments import stamp
 from waybill.settings import printable_json
 
-# Issued documents into files: those of one document all or none; and a document that could not be written is named.
-
 
 def write_issued(
     register: Register, documents: Iterable[IssuedDocument], folder: Path, forms: Collection[Form]
@@ -76,14 +74,14 @@ def _is_there(path: Path, content: Iterable[bytes]) -> bool:
 NOT_ALL: Final = 3
 """The exit status of a command that did what could be done, and something that was asked for could not."""
 EXIT_STATUSES: Final = (
-    "Exit status: 0 done; 1 an error, nothing was written; 2 wrong options; 3 done, but for what is named; 75 the store"
-    " does not answer."
+    "Exit status: 0 done; 1 an error, nothing was written; 2 wrong options; 3 done except for the named items; 75 the"
+    " store does not answer."
 )
-"""What each of these commands says of its end."""
+"""The epilog of each command's help."""
 app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
-    help=f"Invoices: periods are closed, issued, adjusted and shown. {EXIT_STATUSES}",
+    help=f"Close periods; issue, adjust, void and show invoices. {EXIT_STATUSES}",
 )
 
 _ID: Final = TypeAdapter(Id)
@@ -94,7 +92,7 @@ def payer_id(text: str) -> str:
     try:
         return _ID.validate_python(text)
     except ValidationError as error:
-        raise typer.BadParameter(f"{text[:100]!r} is no id of an account: small letters, digits, . _ -") from error
+        raise typer.BadParameter(f"{text[:100]!r} is not an account id: small letters, digits, . _ -") from error
 
 
 def period_text(text: str) -> str:
@@ -116,26 +114,28 @@ PeriodOption = Annotated[
         "--period",
         parser=period_text,
         metavar="DAYS",
-        help="2026, 2026-03, 2026-03-05 or 2026-03-05/2026-03-19: days by the payer's clocks.",
+        help="2026, 2026-03, 2026-03-05 or 2026-03-05/2026-03-19: local days in the payer's time zone.",
     ),
 ]
 PayersOption = Annotated[
     list[str] | None,
-    typer.Option("--payer", parser=payer_id, metavar="ID", help="This payer alone; again for more. All if not given."),
+    typer.Option(
+        "--payer", parser=payer_id, metavar="ID", help="Only this payer; may be repeated. Default: all payers."
+    ),
 ]
 SellerOption = Annotated[
     str | None, typer.Option("--seller", metavar="ID", help="The legal entity, if two have this number.")
 ]
-SnapshotOption = Annotated[
-    str | None, typer.Option("--snapshot", help="By what was known then; by what is known now if not given.")
+SnapshotOption = Annotated[str | None, typer.Option("--snapshot", help="Use this snapshot instead of a new one.")]
+ByOption = Annotated[
+    str | None, typer.Option("--by", help="Your name, stored with the document. Default: the login name.")
 ]
-ByOption = Annotated[str | None, typer.Option("--by", help="Who asks for it; the name of the login if not given.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 OutOption = Annotated[
-    Path | None, typer.Option("--out", help="Write all documents of the period into this folder; those there stay.")
+    Path | None, typer.Option("--out", help="Write all documents of the period into this folder; existing files stay.")
 ]
 FormOption = Annotated[
-    list[Form] | None, typer.Option("--form", help="The form to write; again for more. JSON if not given.")
+    list[Form] | None, typer.Option("--form", help="The format to write; may be repeated. Default: JSON.")
 ]
 
 
@@ -149,7 +149,9 @@ def close(
     snapshot: SnapshotOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compute what is owed for a period, and whether that is final. Nothing is numbered. Exit status 3: not all is.
+    """Compute what each payer owes for a period, and whether it is final. No invoice is created.
+
+    Exit status 3: some closings are not final.
 
     Example: waybill bill close --lake lake --period 2026-03
     """
@@ -169,7 +171,7 @@ def close(
     _print(as_json, [closing_values(one) for one in closings], closings_table(closings))
     if snapshot is None and not as_json and (taken_over := reference_taken_at(tables)):
         # what was published since is not in the snapshot, and nobody sees that by the sums
-        typer.echo(f"by contracts as `cloud-jobs usage` took them over at {stamp(taken_over)}")
+        typer.echo(f"contracts as of {stamp(taken_over)}, when `cloud-jobs usage` copied them")
     if unbilled:
         typer.echo(f"bill: {unbilled_text(unbilled)}", err=True)
     if any(one.outcome is not ClosingState.FINAL for one in closings):
@@ -188,7 +190,7 @@ def issue(
     out: OutOption = None,
     form: FormOption = None,
 ) -> None:
-    """Number the invoices of a closed period, each once. Exit status 3: some could not be issued, and are named.
+    """Issue and number the invoices of a closed period, each once. Exit status 3: the named invoices were not issued.
 
     Example: waybill bill issue --lake lake --period 2026-03 --out invoices --form pdf --form ubl
     """
@@ -203,14 +205,14 @@ def adjust(
     period: PeriodOption,
     payer: PayersOption = None,
     reason: Annotated[
-        str, typer.Option("--reason", help="Why; it stands on the notes. The snapshot of the closing if not given.")
+        str, typer.Option("--reason", help="Reason shown on the note. Default: the snapshot of the closing.")
     ] = "",
     by: ByOption = None,
     as_json: JsonOption = False,
     out: OutOption = None,
     form: FormOption = None,
 ) -> None:
-    """Post what a newer closing changes, by credit and debit notes. Exit status 3: some could not be posted.
+    """Post the changes of a newer closing as credit and debit notes. Exit status 3: some notes were not posted.
 
     Example: waybill bill adjust --lake lake --period 2026-03 --reason "the vehicle was without network until 4 April"
     """
@@ -223,12 +225,12 @@ def void(
     number: Annotated[str, typer.Argument(help="The number of the invoice.")],
     *,
     lake: LakeOption,
-    reason: Annotated[str, typer.Option("--reason", help="Why; it stands on the note.")],
+    reason: Annotated[str, typer.Option("--reason", help="Reason shown on the note.")],
     seller: SellerOption = None,
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take back all that is posted to an invoice, by a note. Its period may be issued anew.
+    """Cancel an invoice and its notes with one note. The period can then be issued again.
 
     Example: waybill bill void WB-EU-00000001 --lake lake --reason "wrong buyer"
     """
@@ -243,7 +245,7 @@ def void(
 def list_closings(
     *, lake: LakeOption, period: PeriodOption, payer: PayersOption = None, as_json: JsonOption = False
 ) -> None:
-    """Show the newest closing of each payer for exactly these days, which is the one that counts, and its snapshot.
+    """Show each payer's newest closing for exactly these days, which is the valid one, and its snapshot.
 
     Example: waybill bill closings --lake lake --period 2026-03
     """
@@ -263,13 +265,16 @@ def list_documents(
     period: Annotated[
         str | None,
         typer.Option(
-            "--period", parser=period_text, metavar="DAYS", help="Of periods with a day of these; all if not given."
+            "--period",
+            parser=period_text,
+            metavar="DAYS",
+            help="Only documents whose period overlaps these days. Default: all.",
         ),
     ] = None,
     payer: PayersOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show which documents were issued.
+    """List issued documents.
 
     Example: waybill bill list --lake lake --period 2026-03
     """
@@ -286,20 +291,21 @@ def show(
     lake: LakeOption,
     seller: SellerOption = None,
     form: Annotated[
-        list[Form] | None, typer.Option("--form", help="Its form; with --out again for more. A table if not given.")
+        list[Form] | None, typer.Option("--form", help="Its format; with --out it may be repeated. Default: a table.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --form json.")] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Write it into this folder, in all these forms or in none; JSON.")
+        Path | None,
+        typer.Option("--out", help="Write it into this folder in these formats, all or none. Default: JSON."),
     ] = None,
 ) -> None:
-    """Show a document, made again from the register and held against its digest of then.
+    """Show a document, rebuilt from the register and verified against its stored digest.
 
     Example: waybill bill show WB-EU-00000001 --lake lake --form html --form ubl --out invoices
     """
     forms = [*(form or []), *([Form.JSON] if as_json else [])]
     if out is None and len(forms) > 1:
-        raise typer.BadParameter("several forms are written into a folder: give --out")
+        raise typer.BadParameter("several formats need a folder: add --out")
     made = issued_document(Register(_lake(lake)), number, seller)
     if out is not None:
         files = files_of(made, forms or [Form.JSON])
@@ -321,7 +327,7 @@ def diff(
     payer: Annotated[str, typer.Option("--payer", parser=payer_id, metavar="ID", help="The payer's id.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Show what the newest closing changes of what is posted: what `adjust` would post.
+    """Show what `adjust` would post.
 
     Example: waybill bill diff --lake lake --period 2026-03 --payer acme
     """
@@ -346,7 +352,7 @@ def _clerk(lake: Lake, by: str | None, reason: str = "") -> Clerk:
             by = getpass.getuser()
         except (KeyError, OSError) as error:
             # in a container a user id has often no name
-            raise typer.BadParameter("this user has no name; say who asks with --by") from error
+            raise typer.BadParameter("this user has no login name; add --by") from error
     return Clerk(by=by, now=checked_time(lake), attempt=token_hex(8), reason=reason)
 
 
@@ -365,7 +371,7 @@ def _post(
     """Posts, and says what was posted, of whom nothing was, and why; what was done before is no failure."""
     register, days = Register(_lake(lake)), days_of(period)
     if out is None and form:
-        raise typer.BadParameter("forms are written into a folder: give --out")
+        raise typer.BadParameter("formats need a folder: add --out")
     done = operation(register, days, payers, clerk=_clerk(register.lake, by, reason))
     # the same command twice ends as well as once
     refused = [one for one in done.refused if not isinstance(one, AlreadyIssued | NothingToAdjust | NothingToIssue)]

@@ -30,7 +30,7 @@ from cloud_jobs.lake.snapshots import LakeState
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.values import is_customer_event
 
-# Records held against the rows of usage that count them: of each device and UTC day all are metered, and each once.
+# Control: every record of a device and UTC day is metered exactly once.
 
 _HOUR: Final = timedelta(hours=1)
 _KEY: Final = ("tenant", "device", "day")
@@ -266,7 +266,7 @@ def _is_within(day: date, request: Erasure) -> bool:
     return request.since.date() <= day <= (request.before - timedelta.resolution).date()
 
 
-# What the devices of accounts used in a period, summed straight from the rows of usage: a control beside rating.
+# Control: quantities summed from usage rows, independent of rating.
 
 _QUARTER_US: Final = 900_000_000
 _QUARTERS: Final = 4

@@ -15,13 +15,13 @@ RegisterError
 │   ├── NotClosed           nobody closed the period
 │   ├── NothingToIssue      nothing is charged in the period
 │   ├── NoInvoice           the period has no invoice that something could be added to
-│   ├── NothingToAdjust     what is posted is what the newest closing says
+│   ├── NothingToAdjust     the posted documents match the newest closing
 │   ├── OtherCurrency       the newest closing is in another currency than the invoice
 │   ├── NotOneNote          what the newest closing changes cannot stand on one document
 │   └── AlreadyVoid         the invoice was taken back before
 ├── UnknownDocument         no document has that number
 ├── Unattributed            nobody is named who asks, or no reason why
-├── NothingClosed           nobody was closed for the period
+├── NothingClosed           no payer was closed for the period
 ├── NoPayer                 no account pays for a day of the period
 └── RegisterDamaged         documents contradict each other, or what they were made of
 """
@@ -71,7 +71,7 @@ class OutdatedClosing(RegisterRefusal):
 class AdjustmentDue(RegisterRefusal):
     """What is posted to an invoice (its number) is not what the newest closing says."""
 
-    text = "issued already as {}, and the newest closing says another thing; run `waybill bill adjust`"
+    text = "issued already as {}, but the newest closing differs; run `waybill bill adjust`"
 
 
 class InvoicedToAnother(RegisterRefusal):
@@ -86,7 +86,7 @@ class InvoicedToAnother(RegisterRefusal):
 class OtherSeller(RegisterRefusal):
     """A note is of the seller of its invoice: its number, its seller and that of the closing."""
 
-    text = "{} is of the seller {}, the newest closing of {}; void it and issue it anew"
+    text = "{} is of the seller {}, the newest closing of {}; void it and issue it again"
 
 
 class OtherClocks(RegisterRefusal):
@@ -96,8 +96,8 @@ class OtherClocks(RegisterRefusal):
     """
 
     text = (
-        "{} is of days by the clocks of {}, the newest closing by those of {}: hours would be asked for twice, or"
-        " never. Give the account its time zone back, or a new account to what goes by other clocks"
+        "{} is in time zone {}, the newest closing in {}: hours would be billed twice or never; restore the time zone,"
+        " or use a new account"
     )
 
 
@@ -144,8 +144,8 @@ class NothingToAdjust(RegisterRefusal):
     """The sum of the invoice (its number) and its notes is the newest closing's (its snapshot)."""
 
     text = (
-        "what is posted to {} is what the newest closing says, of snapshot {}; what became known since needs a new"
-        " closing"
+        "nothing to adjust: {} matches the newest closing (snapshot {}); close the period again to include later"
+        " records"
     )
 
 
@@ -190,14 +190,14 @@ class NothingClosed(RegisterError):
     """Of a period for which there is no closing of anybody nothing can be issued or adjusted."""
 
     def __init__(self, period: str) -> None:
-        super().__init__(f"nobody was closed for {period}; run `cloud-jobs close` or `waybill bill close` first")
+        super().__init__(f"no payer was closed for {period}; run `cloud-jobs close` or `waybill bill close` first")
 
 
 class NoPayer(RegisterError):
     """There is nobody to close the period for, so it is perhaps another one that was meant."""
 
     def __init__(self, period: str) -> None:
-        super().__init__(f"no account pays for a day of {period}, so nobody is closed: is the period meant?")
+        super().__init__(f"no account pays for any day of {period}; check the period")
 
 
 class RegisterDamaged(RegisterError):

@@ -107,7 +107,7 @@ def _written(lake: Lake, rows: Sequence[Row]) -> Iterable[DataFile]:
         yield from write_data_files(files, made, now, table="documents")
 
 
-# Which invoices that stand ask, by contracts of before, for what other payers are to be asked for by those of now.
+# Valid invoices that charge, under earlier contracts, for what other payers now owe.
 
 
 class OverlappingInvoice(NamedTuple):

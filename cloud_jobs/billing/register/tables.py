@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cloud_jobs.billing.certificates import DeviceCertificate
 
 
-# Closings, charges and documents as rows of the register's tables, and back. Pure.
+# Closings, charges and documents as table rows, and back. Pure.
 
 _METERED: Final = ("rows", "first_hour", "last_hour", "digest")
 _COUNTED: Final = ("quantity", "free", "amount_minor")
@@ -410,9 +410,7 @@ class Register:
         # two sellers may have chosen one prefix
         if len(found) > 1:
             entities = ", ".join(sorted(row["legal_entity"] for row in found))
-            raise RegisterDamaged(
-                f"the number {number} is of several legal entities ({entities}); say which with --seller"
-            )
+            raise RegisterDamaged(f"the number {number} is of several legal entities ({entities}); add --seller")
         with row_fault_as_error("documents", found[0]):
             return document_from(found[0]), found[0]
 

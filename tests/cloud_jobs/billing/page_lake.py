@@ -1,7 +1,5 @@
 """The lake of the page about the bill: two vehicles drove for an hour, and one of them fell silent before its end."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,25 +1,27 @@
 """Whatever the check of contracts lets in can be invoiced: in every form, by the published rules, for any amounts."""
 
-from __future__ import annotations
-
 import json
+import unicodedata
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+import fontpkg_noto_sans
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lxml import etree
 from pydantic import ValidationError
+from reportlab.pdfbase.ttfonts import TTFont
 
 from cloud_jobs.billing.contracts import MODEL_OF, Contracts, PayerContract, VatCategory
 from cloud_jobs.billing.contracts.check import check_contracts
-from cloud_jobs.billing.contracts.fields import COUNTRIES, PAYMENT_MEANS, VAT_PREFIXES
+from cloud_jobs.billing.contracts.fields import COUNTRIES, PAYMENT_MEANS, VAT_PREFIXES, unprintable
 from cloud_jobs.billing.documents import Document, DocumentContent, DocumentType, Form, InvoicingPeriod, document
 from cloud_jobs.billing.documents.ubl import EN_16931
 from cloud_jobs.billing.rating import Charge, RatedAccount, taken_back
 from cloud_jobs.billing.units import EXPONENT_OF
+from geo.spatial.ids import UNSHOWN
 from tests.cloud_jobs.billing.contracts.makers import (
     BERLIN,
     MARCH,
@@ -135,10 +137,7 @@ def schemas(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
-    st.tuples(SELLERS, PAYERS, TEXTS, ZONES),
-    charges(),
-    st.sampled_from(DocumentType),
-    st.sampled_from(sorted(VATS)),
+    st.tuples(SELLERS, PAYERS, TEXTS, ZONES), charges(), st.sampled_from(DocumentType), st.sampled_from(sorted(VATS))
 )
 def test_what_the_check_accepts_is_invoiced_in_every_form(
     schemas: Path, agreed: tuple[Body, Body, str, str], charged: list[Charge], kind: DocumentType, before: str
@@ -163,3 +162,20 @@ def test_what_the_check_accepts_is_invoiced_in_every_form(
     for form in Form:
         assert bytes(DocumentContent(made, form))
     assert_valid(made, schemas)
+
+
+PRINTED = [chr(code) for code in range(0x110000) if unprintable(chr(code)) is None]
+
+
+def test_the_font_of_the_pdf_has_each_of_them() -> None:
+    font = TTFont("NotoSans", str(fontpkg_noto_sans.ROOT / "files" / "NotoSans[wdth,wght].ttf"))
+    assert [sign for sign in PRINTED if ord(sign) not in font.face.charToGlyph] == []
+
+
+def test_each_is_seen_and_has_a_meaning_of_its_own() -> None:
+    assert [sign for sign in PRINTED if UNSHOWN.search(sign) or unicodedata.category(sign)[0] == "C"] == []
+
+
+@given(st.text(alphabet=st.characters(codec="latin-1", exclude_categories=["C"])))
+def test_what_western_europe_writes_is_printed(text: str) -> None:
+    assert unprintable(text) is None

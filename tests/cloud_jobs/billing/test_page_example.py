@@ -1,7 +1,5 @@
 """The bill's page shows what its commands print of the lake of two vehicles that drove for an hour."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -9,8 +7,11 @@ import pytest
 from rich.cells import cell_len
 
 from cloud_jobs import terminal as fitted_table
+from cloud_jobs.bill_cli import app
 from cloud_jobs.billing.certificates import cli as decisions_cli
+from cloud_jobs.billing.documents import Form
 from cloud_jobs.billing.register import commands
+from cloud_jobs.billing.register.closing import ClosingState
 from tests.cloud_jobs.billing.page_lake import DOCS, NOW, PageLake
 from tests.page_sessions import assert_shown, printed, steps_of
 
@@ -60,3 +61,12 @@ def test_on_a_terminal_of_80_columns_no_number_amount_or_name_is_cut(
         assert [word for word in words if word not in out] == [], out
         assert "…" not in out
         assert max(map(cell_len, out.splitlines())) <= 80
+
+
+BILL_PAGE = (Path(__file__).parents[3] / "docs" / "billing.md").read_text(encoding="utf-8")
+COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
+
+
+@pytest.mark.parametrize("word", [f"| {state} |" for state in ClosingState] + [f"`{form}`" for form in Form])
+def test_every_outcome_and_every_form_is_named(word: str) -> None:
+    assert word in BILL_PAGE

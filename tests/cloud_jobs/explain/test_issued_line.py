@@ -1,7 +1,5 @@
 """Lines of issued documents, taken apart in a lake: notes, publications that cannot be used, the longest month."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -28,7 +26,6 @@ def issued(made: BilledLake) -> BilledLake:
 
 
 def every_line(billed: BilledLake, number: str) -> list[bool | None]:
-    """Whether each line of a document agrees, for each device."""
     made = issued_document(billed.register, number)
     return [
         explain_line(

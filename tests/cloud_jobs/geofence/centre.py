@@ -1,7 +1,5 @@
 """The geofence job without Spark: the same choice of days and rows, in memory."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field

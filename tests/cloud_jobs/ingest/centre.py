@@ -1,7 +1,5 @@
 """A centre without Spark: messages become parts in this process, and a writer commits them to a real lake."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from pathlib import Path
@@ -44,7 +42,6 @@ def new_ingest(lake: Lake, reached: Callable[[CrashPoint], None] = lambda _: Non
 
 
 def take_in(lake: Lake, writer: MicroBatchWriter, *tasks: Iterable[Message]) -> None:
-    """One micro-batch, each task with its messages."""
     attempt = writer.begin()
     parts = [
         write_part(lake, decoded, attempt.ingest_number, attempt.now)
@@ -55,7 +52,6 @@ def take_in(lake: Lake, writer: MicroBatchWriter, *tasks: Iterable[Message]) -> 
 
 
 def seqs_in_table(lake: Lake, device: str = "d", tenant: str = "acme") -> list[int]:
-    """The seqs of the rows, each as often as it is there."""
     where = [("tenant", "=", tenant), ("device", "=", device)]
     return sorted(lake.rows("records", ["seq"], where=where)["seq"].to_pylist())
 

@@ -1,7 +1,5 @@
 """What the executors make of messages: rows for the table, and what they say of each device stream."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -14,9 +12,11 @@ from hypothesis import strategies as st
 
 from cloud_jobs.ingest.decoding import RECORD_COLUMNS, DecodedMessages, SensibleTime, decode_messages
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
+from simulator.truth import content_bytes, made_canary, made_event, made_position, made_raw, made_signal
+from simulator.truth.journal import Made
 from tests.strategies import batches
 from waybill.identity.sealing import Sealer, Unsealer
-from waybill.record import Batch, Canary, IntervalSet, Position, Raw, Record, Tombstone, encode
+from waybill.record import Batch, Canary, Event, IntervalSet, Position, Raw, Record, Signal, Tombstone, encode
 
 MESSAGES = pa.schema(
     [
@@ -179,3 +179,34 @@ def test_what_does_not_open_is_malformed_and_kept_sealed_and_nothing_else_waits_
     assert len(rows_of(found)) == 1
     (without_key,) = decode_messages([sealed])
     assert without_key.malformed[0]["malformed"].startswith("sealed: it is sealed for the key ")
+
+
+def made(record: Record) -> Made:
+    time_us = record.device_time_us
+    match record.body:
+        case Position() as at:
+            return made_position(
+                time_us,
+                at.latitude,
+                at.longitude,
+                altitude_m=at.altitude_m,
+                speed_mps=at.speed_mps,
+                heading_deg=at.heading_deg,
+                accuracy_m=at.accuracy_m,
+            )
+        case Signal(path=path, value=value):
+            return made_signal(time_us, path, value)
+        case Event(name=name, attributes=attributes):
+            return made_event(time_us, name, attributes)
+        case Canary(id=name):
+            return made_canary(time_us, name)
+        case Raw(topic=topic, payload=payload):
+            return made_raw(topic, payload)
+    raise AssertionError(record)
+
+
+@given(batches())
+def test_a_record_says_as_much_as_the_truth_says(batch: Batch) -> None:
+    found = decoded(encode(batch))
+    expected = [content_bytes(made(record)) for record in batch.records]
+    assert [row["content_bytes"] for row in rows_of(found)] == expected if expected else found.rows is None

@@ -1,20 +1,31 @@
 """Records, coverage, tombstones and heads of a micro-batch become durable together, once, by one writer."""
 
-from __future__ import annotations
-
+import hashlib
 import json
+import threading
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
-from cloud_jobs.errors import CommitFailed, Fenced
+from cloud_jobs.config import CloudSettings
+from cloud_jobs.errors import CloudError, CommitFailed, Fenced, StoreUnavailable
+from cloud_jobs.ingest import micro_batch as duplicates
+from cloud_jobs.ingest.job import run_query
 from cloud_jobs.ingest.micro_batch import CrashPoint
+from cloud_jobs.ingest.parts import RECORD_ID
 from cloud_jobs.lake.coverage import DeviceStream
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.lake.transactions import commit_files
+from cloud_jobs.maintenance.compaction import FileLimits, Rewriter
+from cloud_jobs.maintenance.sweeping import table_files
+from cloud_jobs.run_metrics import IngestMetrics
 from tests.cloud_jobs.ingest.centre import batch, check, coverage, new_ingest, new_lake, seqs_in_table, take_in
+from tests.cloud_jobs.maintenance.upkeep import parquet_files, raw, run
 from waybill.daemon.durable_file import create_durably
 from waybill.record import IntervalSet, Tombstone
 
@@ -104,21 +115,6 @@ def test_a_message_that_is_no_batch_is_kept_with_its_reason_and_stops_nobody(lak
     assert found["detail"].startswith("not-a-batch")
 
 
-def test_two_ingests_that_find_the_same_at_once_keep_it_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, real, steps = new_ingest(lake), commit_files, ["another comes"]
-
-    def commit(*arguments: Any, **named: Any) -> None:
-        if steps:
-            steps.clear()
-            take_in(lake, new_ingest(lake), [b"a", b"c"])
-        real(*arguments, **named)
-
-    monkeypatch.setattr("cloud_jobs.ingest.parts.commit_files", commit)
-    with pytest.raises(Fenced):
-        take_in(lake, first, [b"a", b"b"])
-    assert sorted(lake.rows("quarantine")["payload"].to_pylist()) == [b"a", b"b", b"c"]
-
-
 def test_a_second_ingest_that_begins_between_the_commit_and_its_check_lets_nothing_in_twice(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,3 +177,144 @@ def test_a_commit_whose_outcome_cannot_be_seen_is_found_by_the_next_ingest(
     assert seqs_in_table(lake) == ([1, 2] if made else [])
     take_in(lake, new_ingest(lake), [batch(1, 2)])
     assert check(lake) == IntervalSet([(1, 2)])
+
+
+@pytest.fixture
+def lake_of_beside_maintenance(tmp_path: Path) -> Lake:
+    made = new_lake(tmp_path)
+    writer = new_ingest(made)
+    for seq in range(1, 4):
+        take_in(made, writer, [b"bad%d" % seq, batch(seq)])
+    return made
+
+
+def test_a_quarantine_that_is_merged_meanwhile_takes_in_what_is_new_once(
+    lake_of_beside_maintenance: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_table = Lake.open
+
+    def overtaken(lake: Lake, table: str, version: int | None = None) -> DeltaTable:
+        opened = open_table(lake, table, version)
+        if table == "quarantine":
+            monkeypatch.setattr(Lake, "open", open_table)
+            Rewriter(lake, FileLimits(1 << 27, 1 << 20)).rewrite(table, table_files(opened, table))
+        return opened
+
+    writer = new_ingest(lake_of_beside_maintenance)
+    monkeypatch.setattr(Lake, "open", overtaken)
+    take_in(lake_of_beside_maintenance, writer, [b"bad9", b"bad1", batch(9)])
+    assert lake_of_beside_maintenance.rows("quarantine").num_rows == 4
+    assert lake_of_beside_maintenance.rows("ingest_batches").num_rows == 4
+    assert check(lake_of_beside_maintenance) == IntervalSet([(1, 3), (9, 9)])
+
+
+def test_a_duplicate_is_compared_with_one_of_many_large_payloads_and_memory_stays_small(
+    lake_of_beside_maintenance: Lake,
+) -> None:
+    large = bytes(1 << 20)
+    take_in(
+        lake_of_beside_maintenance,
+        new_ingest(lake_of_beside_maintenance),
+        [raw(*range(at, at + 7), payload=large) for at in range(10, 220, 7)],
+    )
+    run(lake_of_beside_maintenance)
+    path = (
+        parquet_files(lake_of_beside_maintenance)[0].relative_to(lake_of_beside_maintenance.path("records")).as_posix()
+    )
+    again = [raw(10, payload=b"x"), raw(200, payload=large)]
+    before = pa.total_allocated_bytes()
+    bounds = duplicates._Bounds(("acme",), ("d",), (7, 7), (10, 200))
+    ids = pa.Table.from_pylist([dict(zip(RECORD_ID, ("acme", "d", 7, seq), strict=True)) for seq in (10, 200)])
+    for rows in duplicates._stored_rows(lake_of_beside_maintenance.files("records"), path, bounds, ids):
+        assert rows.num_rows == 1
+        assert pa.total_allocated_bytes() - before < 150 << 20
+    take_in(lake_of_beside_maintenance, new_ingest(lake_of_beside_maintenance), again)
+    conflicts = lake_of_beside_maintenance.rows("quarantine", ["seq"], where=[("cause", "=", "conflict")])
+    assert conflicts["seq"].to_pylist() == [10]
+
+
+NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
+
+
+def rows(first: int, last: int) -> list[dict[str, Any]]:
+    """Rows of malformed messages, each with a digest as its fingerprint."""
+    made = (hashlib.sha256(str(number).encode()).hexdigest() for number in range(first, last))
+    return [{"cause": "malformed", "fingerprint": one, "detail": "x", "quarantined_at": NOW} for one in made]
+
+
+CLUSTER = {"name": "hq", "service_url": "pulsar://hq:6650", "admin_url": "http://hq:8080"}
+
+
+class Queries:
+    """Queries that end as the script says: None in order, an error with how many micro-batches were done before."""
+
+    def __init__(self, *script: tuple[Exception | None, int], fenced: Fenced | None = None) -> None:
+        self._script = iter(script)
+        self._fenced = fenced
+        self.started = self.stopped = 0
+
+    def start(self) -> Any:
+        self.started += 1
+        failure, completed = next(self._script)
+        query = SimpleNamespace(isActive=False, exception=lambda: failure, stop=self._stop)
+        micro_batch = SimpleNamespace(completed=completed, fenced=self._fenced)
+        return SimpleNamespace(query=query, micro_batch=micro_batch, records_version=0)
+
+    def _stop(self) -> None:
+        self.stopped += 1
+
+
+def settings(tmp_path: Path, restarts: int) -> CloudSettings:
+    document = {"lake": tmp_path, "checkpoints": tmp_path, "clusters": [CLUSTER]}
+    return CloudSettings.model_validate(document | {"ingest": {"restarts": restarts, "restart_wait_s": 1e-6}})
+
+
+GONE = OSError("the cluster is gone")
+
+
+def test_a_micro_batch_that_was_completed_begins_the_count_of_failures_anew(tmp_path: Path) -> None:
+    queries = Queries((GONE, 0), (GONE, 0), (GONE, 1), (GONE, 0), (None, 0))
+    run_query(queries.start, settings(tmp_path, 2), threading.Event())
+    assert (queries.started, queries.stopped) == (5, 5)
+
+
+def test_more_failures_in_a_row_than_allowed_end_it_with_the_last_one(tmp_path: Path) -> None:
+    queries = Queries(*[(GONE, 0)] * 3)
+    with pytest.raises(CloudError, match="3 times in a row: the cluster is gone") as failed:
+        run_query(queries.start, settings(tmp_path, 2), threading.Event())
+    assert failed.value.__cause__ is GONE
+
+
+def test_a_store_that_does_not_answer_is_asked_again_and_named_when_it_stays_away(tmp_path: Path) -> None:
+    lost = StoreUnavailable("http://store:9000", "Connection refused")
+    queries = Queries((None, 1))
+    absent = iter([lost, lost])
+
+    def start() -> Any:
+        for error in absent:
+            raise error
+        return queries.start()
+
+    run_query(start, settings(tmp_path, 2), threading.Event())
+    assert queries.started == 1
+    absent = iter([lost] * 3)
+    with pytest.raises(StoreUnavailable, match="http://store:9000 does not answer: Connection refused"):
+        run_query(start, settings(tmp_path, 2), threading.Event())
+
+
+def test_each_failure_is_counted_and_the_query_is_up_only_while_it_runs(tmp_path: Path) -> None:
+    metrics = IngestMetrics()
+    up = list[float | None]()
+
+    def value(name: str) -> float | None:
+        return metrics.registry.get_sample_value(name)
+
+    queries = Queries((GONE, 0), (GONE, 1), (None, 0))
+
+    def start() -> Any:
+        up.append(value("waybill_ingest_query_up"))
+        return queries.start()
+
+    run_query(start, settings(tmp_path, 2), threading.Event(), metrics)
+    assert (up, value("waybill_ingest_query_up")) == ([0, 0, 0], 0)
+    assert value("waybill_ingest_query_failures_total") == 2

@@ -1,7 +1,5 @@
 """Two ingests and a maintenance at once, in whatever order their steps come: no record twice, and none missing."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from collections.abc import Callable
@@ -32,7 +30,6 @@ class Scheduler:
         self._failures: list[BaseException] = []
 
     def step(self, name: str) -> None:
-        """A thread waits here for its next turn."""
         self._paused.release()
         assert self._turns[name].wait(60), "the scheduler is gone"
         self._turns[name].clear()
@@ -132,7 +129,7 @@ def test_an_ingest_stops_where_a_table_is_made_anew_beside_it_and_the_table_stay
         take_in(lake, ingest, [batch(seq)])
     shutil.rmtree(lake.path(table))
     lake.create()
-    with pytest.raises(Fenced, match="brought back from a copy, or made anew"):
+    with pytest.raises(Fenced, match="restored from a backup, or created again"):
         take_in(lake, ingest, [batch(4)])
     assert lake.open(table).version() == 0
     if table == "ingest_batches":

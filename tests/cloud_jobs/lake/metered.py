@@ -1,7 +1,5 @@
 """Usage that was computed by nobody: rows with given quantities, committed as a run of `usage` commits its own."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -27,7 +25,6 @@ def meter(lake: Lake, *rows: Mapping[str, Any]) -> None:
 
 
 def usage_row(**given: Any) -> dict[str, Any]:
-    """A row of the table, of whatever columns it has."""
     usual: dict[str, Any] = {
         "tenant": DEVICE.tenant,
         "device": DEVICE.device,

@@ -1,8 +1,7 @@
 """What executors write is what was given, in order, one file a day, and described so that a reader skips it."""
 
-from __future__ import annotations
-
 import json
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
 
-from cloud_jobs.lake.data_files import DataFile, read_data_file, write_data_files
+from cloud_jobs.lake import data_files as row_sizes
+from cloud_jobs.lake.data_files import DataFile, StoredFiles, in_pieces, read_data_file, text_lengths, write_data_files
+from cloud_jobs.lake.location import sync_files
 from cloud_jobs.lake.schemas import RECORDS
+from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, take_in
 from tests.examples import examples
+from waybill.daemon.durable_file import create_durably
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 
@@ -106,3 +109,96 @@ def test_delta_reads_what_a_commit_names_and_skips_by_its_bounds(tmp_path: Path,
     assert found.to_pylist() == table(row(1, "a"), row(5, "b", NOON + timedelta(1))).to_pylist()
     assert len(opened.file_uris(file_pruning_predicate="device = 'b' AND seq >= 2")) == 1
     assert opened.file_uris(file_pruning_predicate="seq > 5") == []
+
+
+spans = st.tuples(st.integers(0, 40), st.integers(0, 6)).map(lambda one: (one[0], one[0] + one[1]))
+
+
+def apart(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    kept: list[tuple[int, int]] = []
+    for low, high in sorted(found):
+        if not kept or low > kept[-1][1]:
+            kept.append((low, high))
+    return kept
+
+
+@given(st.lists(spans | st.none(), max_size=8), st.lists(spans, max_size=6).map(apart))
+def test_a_file_is_opened_if_its_bounds_meet_a_range_or_are_not_known(
+    bounds: list[tuple[int, int] | None], ranges: list[tuple[int, int]]
+) -> None:
+    paths = [str(at) for at in range(len(bounds))]
+    ends = {name: [one and one[at] for one in bounds] for at, name in enumerate(("min.seq", "max.seq"))}
+    columns = {"path": pa.array(paths, pa.string())} | {name: pa.array(ends[name], pa.int64()) for name in ends}
+    found = StoredFiles("records", pa.table(columns)).within("seq", ranges).paths
+    meets = [one is None or any(one[0] <= high and low <= one[1] for low, high in ranges) for one in bounds]
+    assert found == [path for path, met in zip(paths, meets, strict=True) if met]
+
+
+def test_without_bounds_every_file_is_opened() -> None:
+    stored = StoredFiles("records", pa.table({"path": ["a", "b"]}))
+    assert stored.within("seq", [(1, 2)]).paths == ["a", "b"]
+
+
+texts = st.lists(st.none() | st.text(max_size=30), max_size=60)
+
+
+@given(texts, st.booleans())
+def test_pieces_are_the_rows_in_order_and_none_has_more_than_allowed(values: list[str | None], encoded: bool) -> None:
+    column = pa.chunked_array([pa.array(values, pa.string())])
+    rows = pa.table({"text": column.dictionary_encode() if encoded else column, "at": range(len(values))})
+    sizes = [len((value or "").encode()) for value in values]
+    assert text_lengths(rows).tolist() == sizes
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(row_sizes, "PIECE_BYTES", 64)
+        pieces = [*in_pieces(rows, 20)]
+    assert [at for piece in pieces for at in piece["at"].to_pylist()] == [*range(len(values))]
+    for piece in pieces:
+        assert 0 < piece.num_rows <= 20
+        assert piece.num_rows == 1 or sum(sizes[at] for at in piece["at"].to_pylist()) <= 64
+    assert len(pieces) <= 1 + len(values) // 20 + 2 * sum(sizes) // 64
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    found: list[Path] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        found.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return found
+
+
+def test_a_file_and_each_folder_above_it_in_the_lake_are_synced(tmp_path: Path, synced: list[Path]) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "file").write_bytes(b"x")
+    sync_files(SubTreeFileSystem(str(tmp_path), LocalFileSystem()), ["a/b/file", "a/gone"])
+    assert synced[0] == tmp_path / "a" / "b" / "file"
+    assert set(synced[1:]) == {tmp_path, tmp_path / "a", tmp_path / "a" / "b"}
+
+
+def test_a_commit_names_only_what_is_on_disk_and_is_on_disk_before_the_ingest_goes_on(
+    tmp_path: Path, synced: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = new_lake(tmp_path)
+    writer = new_ingest(lake)
+    before: list[Path] = []
+
+    def commit(path: Path, content: bytes) -> bool:
+        if not before:
+            before.extend(synced)
+        return create_durably(path, content)
+
+    with monkeypatch.context() as watched:
+        watched.setattr("cloud_jobs.lake.appending.create_durably", commit)
+        take_in(lake, writer, [batch(1, 2), batch(3, day=1)])
+    named = {Path(uri) for uri in lake.open("records").file_uris()}
+    coverage = {*(tmp_path / "coverage").rglob("*.json"), *(tmp_path / "coverage").rglob("*.parquet")}
+    assert len(named) == len(coverage) == 2
+    assert {*named, *coverage} <= {*before}
+    log = tmp_path / "records" / "_delta_log"
+    after = {*synced} - {*before}
+    assert log in after
+    assert any(path.parent == log for path in after), "its content, under the name that it had before it was there"

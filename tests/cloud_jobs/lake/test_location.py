@@ -1,7 +1,5 @@
 """Where a lake is: what is said in settings and environment reaches each library, and no secret is shown."""
 
-from __future__ import annotations
-
 import pickle
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -32,9 +30,7 @@ def test_a_folder_whose_name_the_libraries_take_for_another_one_is_refused(name:
         cloud(tmp_path, lake=str(tmp_path / name))
 
 
-def test_a_key_of_the_settings_is_not_sent_with_the_token_of_the_environment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_key_of_the_settings_is_not_sent_with_the_token_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[dict[str, str]] = []
 
     class Store(BaseHTTPRequestHandler):

@@ -1,7 +1,5 @@
 """A snapshot names commits, each state of the lake once, whoever takes it and whatever the clocks say."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -96,9 +94,7 @@ def test_usage_is_of_the_hours_and_the_devices_that_are_asked_for(lake: Lake) ->
     hours = [HOUR + timedelta(hours=at) for at in range(-2, 3)]
     others = [("acme", "e"), ("zeta", "d"), ("zeta", "e")]
     meter(
-        lake,
-        *({"hour": hour} for hour in hours),
-        *({"tenant": tenant, "device": device} for tenant, device in others),
+        lake, *({"hour": hour} for hour in hours), *({"tenant": tenant, "device": device} for tenant, device in others)
     )
     one = take_snapshot(lake, NOW)
     half = HOUR + timedelta(minutes=30)

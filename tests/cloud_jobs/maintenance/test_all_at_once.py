@@ -1,7 +1,5 @@
 """Two ingests, three maintenances, usage and a reader at once, each killed anywhere: nothing is twice, or missing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -136,9 +134,7 @@ def usage_of_drives(lake: Lake) -> dict[tuple[Any, ...], tuple[Any, ...]]:
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))])
 def test_ingests_maintenances_usage_and_a_reader_at_once_keep_each_record_and_each_hour_once(
-    tmp_path: Path,
-    seed: int,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = new_lake(tmp_path / "whole")
     publish(whole, SQUARE)

@@ -1,8 +1,8 @@
 """`cloud-jobs maintain` as a command: what it prints, how it ends, and that options that do not fit are refused."""
 
-from __future__ import annotations
-
 import json
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
 
@@ -12,10 +12,18 @@ from typer.testing import CliRunner, Result
 from cloud_jobs.__main__ import app
 from cloud_jobs.derived.incremental import commit_written, next_increment
 from cloud_jobs.errors import ClockError, CommitFailed, LakeError, StoreUnavailable
+from cloud_jobs.ingest.decoding import decode_messages
+from cloud_jobs.ingest.micro_batch import CrashPoint
+from cloud_jobs.ingest.parts import write_part
+from cloud_jobs.job_settings import MaintenanceSettings
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.transactions import MAX_ATTEMPT_S
+from cloud_jobs.maintenance.job import Maintenance
 from cloud_jobs.operator_commands import _repeat
-from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, seqs_in_table, take_in
+from tests.cloud_jobs.ingest.centre import batch, check, new_ingest, new_lake, seqs_in_table, take_in
+from tests.cloud_jobs.ingest.test_decoding import messages
 from tests.cloud_jobs.maintenance.upkeep import folder_of, positions
+from waybill.record import IntervalSet
 
 
 @pytest.fixture
@@ -53,7 +61,7 @@ def test_positions_of_a_device_are_erased(lake: Lake) -> None:
     waits = maintain(lake, *asked)
     assert waits.exit_code == 1
     assert "3 of them are not computed from yet; run `cloud-jobs usage`" in waits.stderr
-    assert maintain(lake, "--erasures").stdout == "nothing was ever declared erased\n"
+    assert maintain(lake, "--erasures").stdout == "no erasure was ever declared\n"
     commit_written(next_increment(lake, "usage"), [])
     erased = maintain(lake, *asked)
     assert json.loads(erased.stdout)["positions_erased"] == 3
@@ -79,3 +87,34 @@ def test_again_and_again_survives_whatever_a_run_raises(error: Exception) -> Non
 
     assert _repeat(once, 0.0, stop)
     assert len(runs) == 2
+
+
+@pytest.fixture
+def lake_of_clocks(tmp_path: Path) -> Lake:
+    made = new_lake(tmp_path)
+    take_in(made, new_ingest(made), [positions(1, 2, 3)])
+    return made
+
+
+@pytest.mark.parametrize("hours", [-5, 5, 24 * 365])
+def test_a_clock_that_is_not_that_of_the_store_stops_the_run(lake_of_clocks: Lake, hours: int) -> None:
+    def maintain(point: CrashPoint) -> None:
+        if point is CrashPoint.COVERAGE_WRITTEN:
+            wrong = datetime.now(UTC) + timedelta(hours=hours)
+            settings = MaintenanceSettings(erase_positions_after_days=30)
+            with pytest.raises(ClockError, match="clock"):
+                Maintenance(lake_of_clocks, settings, now=lambda: wrong).run()
+
+    # the files of a micro-batch in flight are named by no commit yet
+    take_in(lake_of_clocks, new_ingest(lake_of_clocks, maintain), [batch(4)])
+    assert check(lake_of_clocks) == IntervalSet([(1, 4)])
+    assert lake_of_clocks.rows("erasures").num_rows == 0
+
+
+def test_a_clock_that_is_set_back_does_not_make_a_long_micro_batch_a_short_one(lake_of_clocks: Lake) -> None:
+    writer = new_ingest(lake_of_clocks)
+    attempt = writer.begin()
+    decoded = next(decode_messages([messages(batch(4))]))
+    part = write_part(lake_of_clocks, decoded, attempt.ingest_number, attempt.now)
+    with pytest.raises(CommitFailed, match="took longer than"):
+        writer.write(attempt._replace(began_s=time.monotonic() - MAX_ATTEMPT_S - 1), [part])

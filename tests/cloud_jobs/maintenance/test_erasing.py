@@ -1,19 +1,19 @@
 """Positions that are erased are gone from the disk and do not come back; everything else is as it was."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from cloud_jobs.derived.incremental import commit_written, next_increment
 from cloud_jobs.lake.coverage import DeviceStream
 from cloud_jobs.lake.erasures import Erasure, read_erasures
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.compaction import MaintenancePoint
+from cloud_jobs.maintenance.job import MaintenanceRun
 from tests.cloud_jobs.ingest.centre import NOON_US, batch, coverage, new_ingest, new_lake, seqs_in_table, take_in
-from tests.cloud_jobs.maintenance.upkeep import parquet_files, positions, run
+from tests.cloud_jobs.maintenance.upkeep import keys_of, parquet_files, positions, run
 from waybill.record import IntervalSet
 
 NOON = datetime.fromtimestamp(NOON_US / 1e6, UTC)
@@ -23,7 +23,6 @@ ERASURE = Erasure("acme", "d", NEXT_DAY)
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """Two devices, positions and other records, on two days."""
     made = new_lake(tmp_path)
     writer = new_ingest(made)
     take_in(made, writer, [positions(1, 2, 3), batch(4, 5, day=-1)], [positions(1, 2, device="e")])
@@ -99,3 +98,54 @@ def test_an_erasure_that_was_interrupted_is_finished_by_the_next_run(lake: Lake,
     run(lake)
     assert seqs_in_table(lake) == [4, 5, 6, 7]
     assert coverage(lake).received == IntervalSet([(1, 7)])
+
+
+@pytest.fixture
+def lake_of_erasing_waits(tmp_path: Path) -> Lake:
+    made = new_lake(tmp_path)
+    take_in(made, new_ingest(made), [positions(1, 2, 3)], [positions(1, device="e")])
+    return made
+
+
+def computed(lake: Lake, table: str = "usage") -> None:
+    commit_written(next_increment(lake, table), [])
+
+
+def erase(
+    lake: Lake, *erasures: Erasure, now: datetime | None = None, dry_run: bool = False, days: int | None = None
+) -> MaintenanceRun:
+    return run(lake, *erasures, now=now, dry_run=dry_run, erase_after_jobs=True, erase_positions_after_days=days)
+
+
+def test_positions_that_usage_has_not_read_are_not_erased_nor_declared(lake_of_erasing_waits: Lake) -> None:
+    made = erase(lake_of_erasing_waits, ERASURE)
+    assert not made.is_whole
+    assert "3 of them are not computed from yet; run `cloud-jobs usage`" in made.errors[0]
+    assert (seqs_in_table(lake_of_erasing_waits), bool(read_erasures(lake_of_erasing_waits))) == ([1, 2, 3], False)
+    computed(lake_of_erasing_waits)
+    made = erase(lake_of_erasing_waits, ERASURE)
+    assert (made.is_whole, made.positions_erased, seqs_in_table(lake_of_erasing_waits)) == (True, 3, [])
+
+
+def test_what_a_device_sends_late_is_read_by_usage_before_it_is_erased(lake_of_erasing_waits: Lake) -> None:
+    computed(lake_of_erasing_waits)
+    erase(lake_of_erasing_waits, ERASURE)
+    take_in(lake_of_erasing_waits, new_ingest(lake_of_erasing_waits), [positions(8, 9)])
+    # a merge puts it beside what was searched before
+    for _ in range(2):
+        assert erase(lake_of_erasing_waits, ERASURE).positions_erased == 0
+        assert seqs_in_table(lake_of_erasing_waits) == [8, 9]
+    computed(lake_of_erasing_waits)
+    assert erase(lake_of_erasing_waits).positions_erased == 2
+    assert coverage(lake_of_erasing_waits).received == IntervalSet([(1, 3), (8, 9)])
+
+
+def test_a_file_that_cannot_be_read_stops_neither_other_files_nor_other_tables(lake_of_erasing_waits: Lake) -> None:
+    path = next(path for path in parquet_files(lake_of_erasing_waits) if keys_of(path)[0][1] == "d")
+    writer = new_ingest(lake_of_erasing_waits)
+    take_in(lake_of_erasing_waits, writer, [positions(4, day=-2)])
+    path.write_bytes(b"PAR1")
+    made = run(lake_of_erasing_waits, ERASURE)
+    assert made.positions_erased == 1
+    assert "were not erased" in made.errors[0]
+    assert made.tables[2].log_files

@@ -1,7 +1,5 @@
 """What a snapshot stands for is read the same for years, whatever was ingested, merged, swept and cut short since."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,7 +22,6 @@ DAYS = (HOUR - timedelta(days=1), HOUR + timedelta(days=1))
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """Two runs of each job, and a conflict."""
     made = new_lake(tmp_path)
     for at in range(2):
         go_on(made, at)
@@ -41,7 +38,6 @@ def go_on(lake: Lake, at: int) -> None:
 
 
 def everything_at(lake: Lake, snapshot: Snapshot) -> list[bytes]:
-    """All reads at a snapshot, as bytes."""
     usage = usage_rows(lake, snapshot, [DEVICE, DEVICE._replace(device="e")], *DAYS)
     assert usage.schema.equals(USAGE)
     known = to_rows(coverage(lake, snapshot))
@@ -57,7 +53,6 @@ def everything_at(lake: Lake, snapshot: Snapshot) -> list[bytes]:
 
 
 def grow_old(lake: Lake) -> None:
-    """As if a month had gone by since anything was written."""
     make_older([path for path in folder_of(lake).rglob("*") if path.is_file()], 30 * DAY_S)
 
 

@@ -3,8 +3,6 @@
 Other devices' rows and the bills stay as they are, wherever the erasure is interrupted.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import stat
@@ -110,7 +108,6 @@ def subject(lake: Lake, command: str, *options: str, **settings: object) -> Resu
 
 
 def rows_but(lake: Lake, device: str) -> dict[str, list[str]]:
-    """Of each table the rows that do not name a device, in order."""
     return {
         table: sorted(str(row) for row in lake.rows(table).to_pylist() if device not in str(row))
         for table in ("records", *_DERIVED, "encounters", "usage", "quarantine")

@@ -1,7 +1,5 @@
 """Maintenance of a real lake in this process: settings, runs, and positions to be erased."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -50,7 +48,6 @@ def raw(*seqs: int, payload: bytes) -> bytes:
 
 
 def folder_of(lake: Lake) -> Path:
-    """Where the lake's tables are."""
     return Path(lake.path("records")).parent
 
 
@@ -66,7 +63,6 @@ def keys_of(path: Path) -> list[tuple[object, ...]]:
 
 
 def make_older(paths: Iterable[Path], seconds: float) -> None:
-    """Files were written so many seconds earlier."""
     for path in paths:
         moment = path.stat().st_mtime - seconds
         os.utime(path, (moment, moment))

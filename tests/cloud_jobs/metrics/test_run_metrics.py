@@ -1,18 +1,26 @@
 """What a job counts of its runs, and what its health says of them."""
 
-from __future__ import annotations
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
-from cloud_jobs.run_metrics import RunMetrics, RunOutcome
+from cloud_jobs.ingest.micro_batch import MicroBatchWriter
+from cloud_jobs.job_settings import MetricsSettings
+from cloud_jobs.run_metrics import IngestMetrics, RunMetrics, RunOutcome, served_metrics
+from deploy.local.ports import free_port
+from tests.cloud_jobs.ingest.centre import NOON_US, at_once, batch, new_lake, take_in
+from waybill.record import Batch, Event, Raw, Record, encode
 
 MAX_RUN_S = 100.0
 
 
 class Clocked:
-    """A job's metrics by a clock that a test turns."""
-
     def __init__(self) -> None:
         self.time_s = 1_000.0
         self.metrics = RunMetrics("usage", MAX_RUN_S, clock=lambda: self.time_s, now=lambda: self.time_s)
@@ -68,3 +76,100 @@ def test_the_health_names_the_last_failure_until_a_run_ends_well() -> None:
     )
     job.run(RunOutcome.IDLE)
     assert (job.metrics.health()["last_error"], job.metrics.health()["last_outcome"]) == ("", "idle")
+
+
+def test_the_counts_are_those_of_the_table(tmp_path: Path) -> None:
+    lake, metrics = new_lake(tmp_path), IngestMetrics(now=lambda: 5.0)
+    writer = MicroBatchWriter(lake, submit=at_once, counted=metrics.on_micro_batch)
+    take_in(lake, writer, [batch(1, 2)])
+    take_in(lake, writer, [batch(2, 3)], [batch(3, 4)])
+    rows = lake.rows("ingest_batches").to_pylist()
+    value = metrics.registry.get_sample_value
+    assert value("waybill_ingest_messages_total") == sum(row["messages"] for row in rows) == 3
+    accepted = value("waybill_ingest_records_total", {"outcome": "accepted"})
+    assert accepted == sum(row["accepted"] for row in rows) == lake.open("records").count()
+    duplicates = value("waybill_ingest_records_total", {"outcome": "duplicate"})
+    assert duplicates == sum(row["duplicates"] for row in rows) == 2
+    assert value("waybill_ingest_micro_batch_seconds_count") == len(rows) == 2
+    assert value("waybill_ingest_micro_batch_end_timestamp_seconds") == 5.0
+    assert value("waybill_ingest_quarantined_total", {"cause": "malformed"}) == 0
+
+
+def test_a_device_of_which_nothing_can_be_read_is_counted_and_named_however_few_its_messages_are(
+    tmp_path: Path,
+) -> None:
+    def said(device: str, *reasons: str) -> bytes:
+        """A message for each reason; "": one that could be read."""
+        bodies = [Raw(topic="t", payload=b"x", reason=one) if one else Event(name="door") for one in reasons]
+        records = tuple(Record(seq, NOON_US + seq, body) for seq, body in enumerate(bodies, 1))
+        return encode(Batch(device, 7, len(records), records))
+
+    lake, metrics = new_lake(tmp_path), IngestMetrics()
+    writer = MicroBatchWriter(lake, submit=at_once, counted=metrics.on_micro_batch)
+    most = [said("d", *["wrong-fields"] * 3, *[""] * 200), said("garage", "no-fix")]
+    take_in(lake, writer, [*most, said("mute", "wrong-fields", "no-fix")])
+    (row,) = lake.rows("ingest_batches").to_pylist()
+    assert (row["unreadable"], row["unreadable_devices"]) == (4, 1)
+    assert row["unreadable_of"] == "acme/mute 1 (all), acme/d 3"
+    assert metrics.registry.get_sample_value("waybill_ingest_unreadable_devices_total") == 1
+
+
+def test_the_health_knows_nothing_before_the_query_runs_and_after_a_failure_until_a_micro_batch() -> None:
+    metrics = IngestMetrics()
+    counts = "messages accepted duplicates malformed conflicts far_off disbelieved unreadable unreadable_devices"
+    row = dict.fromkeys(counts.split(), 0)
+
+    def healthy() -> bool | None:
+        found: bool | None = metrics.health()["healthy"]
+        return found
+
+    assert healthy() is None
+    metrics.on_query(runs=True)
+    assert healthy() is True
+    metrics.on_failure(1)
+    assert healthy() is False
+    metrics.on_query(runs=True)
+    assert healthy() is None
+    metrics.on_micro_batch({**row, "seconds": 0.1})
+    assert healthy() is True
+    assert metrics.registry.get_sample_value("waybill_ingest_query_failures_total") == 1
+
+
+def fetched(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_metrics_and_health_are_served_while_the_job_runs() -> None:
+    port, job = free_port(), RunMetrics("usage", 60)
+    with served_metrics(MetricsSettings(usage_port=port), "usage", job.registry, job.health):
+        with job.run() as measured:
+            measured.did({"rows": 3})
+        assert 'waybill_jobs_rows_total{command="usage"} 3.0' in fetched(port, "/metrics")[1]
+        code, text = fetched(port, "/health")
+        assert (code, json.loads(text)["healthy"]) == (200, True)
+    with pytest.raises(urllib.error.URLError):
+        fetched(port, "/metrics")
+
+
+def test_without_a_port_nothing_is_served_and_a_port_that_is_taken_stops_no_job() -> None:
+    port, job = free_port(), RunMetrics("usage", 60)
+    settings = MetricsSettings(usage_port=port)
+    with capture_logs() as lines:
+        with served_metrics(MetricsSettings(), "usage", job.registry, job.health):
+            pass
+        assert lines == []
+        with (
+            served_metrics(settings, "usage", job.registry, job.health),
+            served_metrics(settings, "usage", job.registry, job.health),
+        ):
+            assert fetched(port, "/health")[0] == 200
+    (line,) = lines
+    assert (line["log_level"], line["event"], line["address"]) == (
+        "warning",
+        "metrics are not served",
+        f"127.0.0.1:{port}",
+    )

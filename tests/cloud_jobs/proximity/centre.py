@@ -1,7 +1,5 @@
 """The proximity job without Spark: the same choice of slices, pieces and pairs, in memory."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -48,7 +46,6 @@ class ProximityFix(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The device with its tenant, as the job names it."""
         return f"{self.tenant}{SEPARATOR}{self.device}"
 
 
@@ -167,7 +164,6 @@ def known_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def named(row: dict[str, Any]) -> tuple[str, str]:
-    """The two devices of a row of the table, with their tenant."""
     return f"{row['tenant']}{SEPARATOR}{row['device_a']}", f"{row['tenant']}{SEPARATOR}{row['device_b']}"
 
 

@@ -1,14 +1,24 @@
 """Encounters: each pair once, the same in whatever order and pieces the fixes came, and as the engine finds them."""
 
-from __future__ import annotations
-
 import json
+import math
+from itertools import pairwise
+from typing import Any
 
-from hypothesis import given
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloud_jobs.derived.outbox import NOTE
+from cloud_jobs.proximity.encounter_revisions import BEGIN, INPUT, identified, joined_parts, parts_in, revise
+from cloud_jobs.proximity.encounters import COLUMNS, CROWD, MINUTE_MS, PIECES, SLICE_MS, cells, length_m
 from geo.spatial import TrackSettings
-from tests.cloud_jobs.proximity.centre import ProximityCentre, ProximityFix
+from geo.spatial.clip import Segments
+from geo.spatial.geodesic import distance_m
+from geo.spatial.nearby import earth_centred
+from tests.cloud_jobs.proximity.centre import DAY_SLICES, ProximityCentre, ProximityFix, as_rows, in_crowds, known_row
+from tests.examples import examples
 
 MIDNIGHT = 20_000 * 86_400_000
 MINUTE = 60_000
@@ -115,3 +125,235 @@ def test_streaming_equals_batch_whatever_the_cells_and_crowds(
     assert len(names) == len(set(names))
     again.table = list(stream.table)
     assert again.take(fixes) == []
+
+
+def segments(*ways: tuple[float, float, float, float]) -> Segments:
+    px, py, qx, qy = np.array(ways, dtype=np.float64).T
+    return Segments(px, py, qx, qy, np.zeros(len(px)), np.full(len(px), 1000.0))
+
+
+def cells_of(pieces: Segments, distance_m: float, cell_m: float) -> list[list[int]]:
+    found: list[list[int]] = [[] for _ in range(len(pieces))]
+    for piece, cell in cells(pieces, distance_m, cell_m):
+        for one, number in zip(piece.tolist(), cell.tolist(), strict=True):
+            found[one].append(number)
+    return found
+
+
+lats = st.one_of(
+    st.floats(-90, 90),
+    st.sampled_from([90.0, -90.0, 89.9999, -89.99, 89.9]),
+    st.floats(89.9, 90.0),
+    st.floats(-0.1, 0.1),
+)
+lons = st.one_of(st.floats(-180, 179.999), st.sampled_from([0.0, -180.0, 179.9999]))
+turned = st.one_of(st.floats(-180, 180), st.floats(-0.01, 0.01), st.sampled_from([0.0, 180.0, -180.0, 179.9999]))
+
+
+polar = st.floats(89.98, 90.0)
+around = st.tuples(lons, polar, st.floats(-180, 180), polar)  # as far as they are long they bend
+ways = st.one_of(around, st.tuples(lons, lats, turned, lats)).map(
+    lambda way: segments((way[0], way[1], way[0] + way[2], way[3]))
+)
+
+
+beside = st.tuples(st.floats(0, 1), st.floats(0, 2 * np.pi), st.floats(0, 0.999))
+
+
+@given(ways, beside, st.sampled_from([50.0, 900.0]), st.sampled_from([1.0, 2.0, 20.0]))
+def test_two_that_come_within_the_distance_share_a_cell(
+    way: Segments, place: tuple[float, float, float], distance_m: float, larger: float
+) -> None:
+    cell_m = larger * distance_m
+    part, towards, near = place
+    x, y = way.at(np.zeros(1, dtype=np.int64), np.array([part]))
+    # another that stands beside the way, about as far from that place as the distance, or nearer
+    v = y + near * distance_m * np.cos(towards) / 111_700.0
+    u = x + near * distance_m * np.sin(towards) / (111_700.0 * np.maximum(np.cos(np.radians(v)), 1e-9))
+    u = (u + 180.0) % 360.0 - 180.0
+    if length_m(way)[0] > 2_000 * cell_m or abs(v[0]) > 90.0:
+        return
+    if np.linalg.norm(earth_centred(x, y) - earth_centred(u, v)) <= distance_m:
+        stands = segments((u[0], v[0], u[0], v[0]))
+        both = map(np.concatenate, zip(columns(way), columns(stands), strict=True))
+        one, other = cells_of(Segments(*both), distance_m, cell_m)
+        assert set(one) & set(other)
+
+
+def columns(pieces: Segments) -> list[np.ndarray]:
+    return [pieces.px, pieces.py, pieces.qx, pieces.qy, pieces.start_ms, pieces.end_ms]
+
+
+DAY = 20_000
+FIRST = DAY * DAY_SLICES
+
+
+Row = dict[str, float]
+
+
+def part(number: int, start_s: float, end_s: float, *, meets: bool = True) -> Row:
+    """Seconds within a slice of the day, within the distance or only not apart."""
+    start, end = ((FIRST + number) * SLICE_MS + 1000 * at for at in (start_s, end_s))
+    row = {"slice": FIRST + number, "from_ms": start, "to_ms": end, "min_m": 5.0 if meets else 9.0, "t_min_ms": start}
+    return row | ({"start_ms": start, "end_ms": end} if meets else {"start_ms": math.inf, "end_ms": -math.inf})
+
+
+def ids(*parts: Row, pair: tuple[str, str] = ("a", "b")) -> list[str]:
+    return [*identified("acme", *pair, joined_parts(parts_in(parts))[0])]
+
+
+def encounters(*parts: Row) -> list[list[int]]:
+    return [[one.slice - FIRST for one in found] for found in joined_parts(parts_in(parts))[0]]
+
+
+def test_an_encounter_ends_where_two_are_apart_and_not_where_they_are_only_beyond_the_distance() -> None:
+    first, last = part(0, 100, 200), part(2, 300, 400)
+    between = [part(0, 200, 900, meets=False), part(1, 0, 900, meets=False), part(2, 0, 300, meets=False)]
+    assert encounters(first, *between, last) == [[0, 2]]
+    for at in range(3):
+        assert encounters(first, *(one for number, one in enumerate(between) if number != at), last) == [[0], [2]]
+    assert encounters(*between) == []
+    # parts that overlap, as several tasks find them, are one
+    (found,) = parts_in([part(0, 0, 5), part(0, 4, 9), part(0, 0, 5), part(0, 8, 12, meets=False)])
+    assert (found.start_ms, found.end_ms, found.open) == (part(0, 0, 9)["start_ms"], part(0, 0, 9)["end_ms"], BEGIN)
+
+
+def test_an_encounter_that_lasts_longer_or_begins_earlier_in_its_slice_keeps_its_id() -> None:
+    (short,) = ids(part(3, 100, 200))
+    assert ids(part(3, 100, 900), part(4, 0, 900), part(5, 0, 10)) == [short]
+    assert ids(part(3, 20, 900)) == [short]
+    assert ids(part(2, 800, 900), part(3, 0, 200)) != [short]
+
+
+def published(table: list[dict[str, object]], parts: list[Row], asked: set[int]) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = [
+        one | {"pair": "acme/a\nacme/b", "device_a": "acme/a", "device_b": "acme/b"}
+        for one in parts
+        if one["slice"] in asked
+    ]
+    rows += [known_row(row) | {"pair": "acme/a\nacme/b", "asked": [*asked]} for row in table]
+    return as_rows(revise(pa.Table.from_pylist(rows, schema=INPUT)))
+
+
+def is_note(row: dict[str, object]) -> bool:
+    return str(row["id"]).startswith(NOTE)
+
+
+Meeting = tuple[int, int, bool]
+BESIDE: list[list[Meeting]] = [[], [(0, 18, False)], [(0, 18, False)], [(0, 3, True)], [(15, 3, True)]]
+within = st.tuples(st.integers(0, 17), st.integers(1, 18), st.booleans())
+contents = st.sampled_from(BESIDE) | st.lists(within, max_size=3)
+runs = st.dictionaries(st.integers(0, 4), contents, min_size=1)
+
+
+NIGHT = 20_000 * 86_400_000
+YARD = [(50.0 + at / 1e5, 8.0) for at in range(6)]
+
+
+def parked(device: str, place: tuple[float, float], minutes: range, seq: int = 1) -> list[ProximityFix]:
+    return [ProximityFix(device, seq + at, NIGHT + at * MINUTE_MS, *place) for at in minutes]
+
+
+def crowded_encounters(centre: ProximityCentre) -> list[tuple[Any, ...]]:
+    """(device, device, first minute, last minute) of what is in force."""
+    return [
+        (a, b, (start // 1000 - NIGHT) / MINUTE_MS, (end // 1000 - NIGHT) / MINUTE_MS)
+        for a, b, start, end, *_ in centre.in_force()
+    ]
+
+
+def test_those_who_stand_in_a_crowd_have_one_encounter_each_and_not_in_pairs() -> None:
+    centre = ProximityCentre(distance_m=50.0, crowd_devices=5)
+    centre.take(fix for at, place in enumerate(YARD) for fix in parked(f"d{at}", place, range(11)))
+    assert crowded_encounters(centre) == [(CROWD, f"d{at}", 0.0, 10.0) for at in range(6)]
+    assert all(row["min_m"] == 50.0 for row in centre.table)
+
+
+def test_one_fewer_is_no_crowd_and_all_pairs_are_published() -> None:
+    centre = ProximityCentre(distance_m=50.0, crowd_devices=6)
+    centre.take(fix for at, place in enumerate(YARD) for fix in parked(f"d{at}", place, range(11)))
+    assert len(crowded_encounters(centre)) == 15
+    assert all(a != CROWD for a, *_ in crowded_encounters(centre))
+
+
+def test_a_crowd_that_a_late_device_makes_takes_the_place_of_the_pairs_and_gives_it_back() -> None:
+    centre = ProximityCentre(distance_m=50.0, crowd_devices=5)
+    centre.take(fix for at, place in enumerate(YARD[:5]) for fix in parked(f"d{at}", place, range(11)))
+    pairs = crowded_encounters(centre)
+    assert len(pairs) == 10
+    centre.take(parked("late", YARD[5], range(3, 7)))
+    now = crowded_encounters(centre)
+    before, crowd = [row for row in now if row[0] != CROWD], [row for row in now if row[0] == CROWD]
+    assert crowd == [(CROWD, name, 3.0, 6.0) for name in ("d0", "d1", "d2", "d3", "d4", "late")]
+    assert len(before) == 2 * 10
+    assert {row[2:] for row in before} == {(0.0, 3.0), (6.0, 10.0)}
+    # a second before and after each of its fixes in the yard it was a kilometre away: it jumped, and was never there
+    away = [(minute * MINUTE_MS + by) for minute in range(3, 7) for by in (-1_000, 1_000)]
+    centre.take(ProximityFix("late", 100 + at, NIGHT + ms, 50.01, 8.0) for at, ms in enumerate(away))
+    assert crowded_encounters(centre) == pairs
+
+
+def test_who_drives_through_a_crowd_is_in_it_for_that_minute_and_meets_nobody_else_of_it() -> None:
+    centre = ProximityCentre(distance_m=50.0, crowd_devices=5)
+    stands = [fix for at, place in enumerate(YARD) for fix in parked(f"d{at}", place, range(11))]
+    passes = [
+        ProximityFix("p", 1, NIGHT + 4 * MINUTE_MS + 1_000, 50.0, 7.99),
+        ProximityFix("p", 2, NIGHT + 5 * MINUTE_MS - 1_000, 50.0, 8.01),
+    ]
+    centre.take([*stands, *passes])
+    assert [row for row in crowded_encounters(centre) if "p" in row] == [(CROWD, "p", 4.0, 5.0)]
+
+
+def unwrapped(start: float, end: float) -> float:
+    return end + round((start - end) / 360) * 360
+
+
+Way = tuple[str, list[tuple[int, float, float]]]
+
+
+def pieces_along(ways: list[Way]) -> pa.Table:
+    """Pieces in slice 0 along places (ms, lat, lon), whatever the speed."""
+    rows = []
+    for device, places in ways:
+        for (start, ay, ax), (end, by, bx) in pairwise(places):
+            row = {"device": device, "slice": 0, "cell": 0, "asked": True, "home": True, "minutes": 0}
+            rows.append(
+                row | dict(zip(COLUMNS, (ax, ay, unwrapped(ax, bx), by, float(start), float(end)), strict=True))
+            )
+    return pa.Table.from_pylist(rows, schema=PIECES)
+
+
+CORNERS = st.sampled_from([(50.0, 8.0), (0.0, 179.999), (89.9999, 100.0), (-89.999, -20.0)])
+crowded_steps = st.tuples(st.sampled_from([1_000, 3_000, 10_000, 47_000]), st.integers(0, 4), st.integers(0, 4))
+walks = st.lists(crowded_steps, min_size=2, max_size=5)
+
+
+@settings(max_examples=examples(150))
+@given(CORNERS, st.lists(walks, min_size=1, max_size=8), st.integers(1, 3), st.sampled_from([0, 9_500, 55_000]))
+def test_whoever_is_in_no_crowd_has_at_no_moment_more_than_the_limit_within_the_distance(
+    corner: tuple[float, float], walked: list[list[tuple[int, int, int]]], most: int, begin: int
+) -> None:
+    ways: list[Way] = []
+    for number, walk in enumerate(walked):
+        t_ms, places = begin, list[tuple[int, float, float]]()
+        for wait, north, east in walk:
+            lat, lon = corner[0] + (1 if corner[0] < 50 else -1) * north * 5e-4, corner[1] + east * 5e-4
+            places.append((t_ms, lat, lon - 360 if lon >= 180 else lon))
+            t_ms += wait
+        ways.append((f"t/d{number}", places))
+    pieces = pieces_along(ways)
+    inside = in_crowds(pieces, 50.0, most)
+    for t_ms in range(begin, begin + 60_000, 777):
+        at = {name: place for name, places in ways if (place := place_at(places, t_ms)) is not None}
+        for name, (x, y) in at.items():
+            near = sum(distance_m(*np.array([[x], [y], [u], [v]]))[0] <= 50.0 for u, v in at.values())
+            crowd = inside.get((name, 0), 0) >> t_ms // MINUTE_MS & 1
+            assert near <= most or crowd, (t_ms, name)
+
+
+def place_at(places: list[tuple[int, float, float]], t_ms: int) -> tuple[float, float] | None:
+    for (start, ay, ax), (end, by, bx) in pairwise(places):
+        if start <= t_ms < end:
+            part = (t_ms - start) / (end - start)
+            return ax + (unwrapped(ax, bx) - ax) * part, ay + (by - ay) * part
+    return None

@@ -34,12 +34,10 @@ class Reply:
 
 
 def document(value: Any, status: int = 200) -> Reply:
-    """A JSON answer."""
     return Reply(status, json.dumps(value).encode())
 
 
 def page(status: int) -> Reply:
-    """What a load balancer says."""
     return Reply(status, b"<html><body>Please log in</body></html>", "text/html")
 
 
@@ -65,7 +63,6 @@ class FakeAdmin:
 
 @contextmanager
 def address() -> Iterator[FakeAdmin]:
-    """A server that answers as its address says, until the end."""
     one = FakeAdmin()
 
     class AdminHandler(BaseHTTPRequestHandler):

@@ -11,8 +11,6 @@ from tests.cloud_jobs.pulsar_source.world import LiveCluster
 
 
 class QueryByHand:
-    """Plans, reads and acknowledges batches of one topic."""
-
     def __init__(self, place: LiveCluster, **more: str) -> None:
         self.topic = place.new_topic()
         known = {**place.options, "topics": self.topic, "subscription": "s", "columns": "value,malformed"}
@@ -25,12 +23,10 @@ class QueryByHand:
         return end, self._driver.plan(self._start, end)
 
     def rows(self, tasks: list[PlannedRange]) -> list[dict[str, Any]]:
-        """What the tasks deliver, in order."""
         batches = (batch for planned in tasks for batch in read_range(self._options, planned))
         return [row for batch in batches for row in batch.to_pylist()]
 
     def read(self, tasks: list[PlannedRange]) -> list[int]:
-        """The numbers that were sent as values, in order."""
         return [int(row["value"]) for row in self.rows(tasks)]
 
     def done(self, end: Offset) -> None:

@@ -13,15 +13,12 @@ from tests.cloud_jobs.pulsar_source.guarded import GuardedCluster
 
 
 class Held(NamedTuple):
-    """What a process holds."""
-
     threads: int
     sockets: int
     memory_bytes: int
 
 
 def what_is_held() -> Held:
-    """Of this process, now."""
     gc.collect()
     own = Path("/proc/self")
     status = dict(line.split(":", 1) for line in (own / "status").read_text().splitlines())
@@ -64,7 +61,6 @@ def held_over(cluster: GuardedCluster, folder: Path, batches: int, rotations: in
 
 
 def halves(held: Sequence[Held]) -> tuple[Held, Held]:
-    """The most that was held in the first half, and in the second."""
     middle = len(held) // 2
     first, second = (Held(*map(max, zip(*part, strict=True))) for part in (held[:middle], held[middle:]))
     return first, second

@@ -27,8 +27,6 @@ from tests.cloud_jobs.pulsar_source.model_topic import ChunkPart, ModelTopic, is
 
 
 class Time:
-    """A clock that moves when somebody waits."""
-
     def __init__(self) -> None:
         self.now_s = 1000.0
 
@@ -151,8 +149,6 @@ class ModelAdmin:
 
 @dataclass(frozen=True)
 class ModelMessage:
-    """A message with the names of the native client's calls."""
-
     number: int
     at: LedgerPosition
     entry_size: int
@@ -323,7 +319,6 @@ class ModelWorld:
         yield _ModelFeed(self.clusters[planned.cluster.name], planned, self.time, self.meanwhile)
 
     def read(self, options: PulsarOptions, planned: PlannedRange) -> Iterator[pa.RecordBatch]:
-        """A task's work, here."""
         io = RangeIO(self.feed, self.store, self.look, self.record_chunks, self.time)
         return read_range(options, planned, io, self.bounds)
 

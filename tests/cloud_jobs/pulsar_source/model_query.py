@@ -25,8 +25,6 @@ class Crash(Exception):
 
 
 class NotedLosses(LossReporter):
-    """Notes each loss that is reported, by error or by log."""
-
     def __init__(self, options: PulsarOptions, reported: Callable[[str], None]) -> None:
         super().__init__(options)
         self._reported = reported

@@ -72,7 +72,6 @@ class ModelTopic:
         return {message for _, entry in self.entries() for message in entry}
 
     def unread(self) -> set[int]:
-        """What the cursor has not passed."""
         return {message for at, entry in self.entries() if self.cursor is None or at > self.cursor for message in entry}
 
     def subscribe(self) -> None:

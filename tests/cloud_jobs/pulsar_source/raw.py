@@ -22,7 +22,6 @@ def varint(number: int) -> bytes:
 
 
 def message(fields: Fields) -> bytes:
-    """The fields in protobuf's wire format."""
     return b"".join(
         varint(number << 3) + varint(value)
         if isinstance(value, int)
@@ -43,7 +42,6 @@ def metadata(**fields: int | bytes) -> Fields:
 
 
 def pair(key: bytes, value: bytes) -> bytes:
-    """A property."""
     return message([(1, key), (2, value)])
 
 
@@ -76,8 +74,6 @@ _METADATA = {
 
 
 class RawProducer:
-    """Sends entries of any shape to one topic."""
-
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._sequence = 0
@@ -91,7 +87,6 @@ class RawProducer:
         self._expect(_SEND_RECEIPT)
 
     def open(self, topic: str, token: str = "") -> None:
-        """Says hello, and becomes a producer of the topic."""
         shown: Fields = [(5, b"token"), (3, token.encode())] if token else []
         self._command(_CONNECT, [(1, b"raw"), (4, 19), *shown])
         self._expect(_CONNECTED)

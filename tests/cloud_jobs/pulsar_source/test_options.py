@@ -1,10 +1,19 @@
+"""Options, batches, positions and topics of the source."""
+
 import pickle
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cloud_jobs.pulsar_source import OptionError
-from cloud_jobs.pulsar_source.options import PulsarOptions
+from cloud_jobs.pulsar_source.lookahead import newest_positions, start_positions
+from cloud_jobs.pulsar_source.options import PulsarOptions, TopicListing, TopicName
+from cloud_jobs.pulsar_source.position import BEGINNING, LedgerInfo, LedgerPosition, Offset, PartitionState, ranges
+from cloud_jobs.pulsar_source.source import PulsarBatchReader
+from geo.replication.topic_naming import split_partition
+from tests.cloud_jobs.pulsar_source.addresses import STATS, Reply, address, cluster_says, document, page
 from waybill.pulsar.pulsar_client import PulsarToken
 
 ONE = {"clusters": "hq=pulsar://h:6650|http://h:8080", "topics": "t"}
@@ -57,3 +66,135 @@ def test_every_option_is_documented() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     missing = [field.alias for field in PulsarOptions.model_fields.values() if f"`{field.alias}`" not in text]
     assert not missing
+
+
+TOPIC = "persistent://t/n/x"
+COMPACTED = STATS | {
+    "lastConfirmedEntry": "17:7",
+    "ledgers": [{"ledgerId": 20, "entries": 0, "size": 0}],
+    "cursors": {},
+}
+
+
+def options_of(*urls: str, **more: str) -> PulsarOptions:
+    clusters = (f"{name}=pulsar://127.0.0.1:1|{url}" for name, url in zip(("hq", "dr"), urls, strict=False))
+    return PulsarOptions.parse({"clusters": ",".join(clusters), "topics": TOPIC, "subscription": "s"} | more)
+
+
+@pytest.mark.parametrize("status", [503, 401, 404])
+def test_the_first_cluster_that_answers_is_read_without_a_failover_file(status: int) -> None:
+    with address() as hq, address() as dr:
+        hq.says = lambda _: page(status)
+        (task,) = PulsarBatchReader(options_of(hq.url, dr.url)).partitions()
+        assert (task.cluster.name, task.start, task.end) == ("dr", BEGINNING, LedgerPosition(3, 9))
+        dr.says = hq.says
+        with pytest.raises(Exception, match=f"dr.*{status}"):
+            PulsarBatchReader(options_of(hq.url, dr.url)).partitions()
+
+
+def only_compacted(path: str) -> Reply:
+    return document(COMPACTED) if path.endswith("/internalStats") else cluster_says(path)
+
+
+@pytest.mark.parametrize(
+    ("more", "tasks"),
+    [({}, 0), ({"readCompacted": "true"}, 1), ({"readCompacted": "true", "startingPosition": "latest"}, 0)],
+)
+def test_what_was_compacted_is_read_when_its_ledgers_are_gone(more: dict[str, str], tasks: int) -> None:
+    with address() as hq:
+        hq.says = only_compacted
+        assert len(PulsarBatchReader(options_of(hq.url, **more)).partitions()) == tasks
+
+
+@pytest.mark.parametrize(
+    ("more", "cursor", "begin"),
+    [
+        ({"readCompacted": "true"}, LedgerPosition(20, -1), BEGINNING),
+        ({"readCompacted": "true"}, LedgerPosition(20, 3), LedgerPosition(20, 3)),
+        ({"readCompacted": "true", "startingPosition": "latest"}, LedgerPosition(20, -1), LedgerPosition(20, -1)),
+        ({}, LedgerPosition(20, -1), LedgerPosition(20, -1)),
+    ],
+)
+def test_a_stream_of_a_compacted_topic_begins_before_the_ledgers_that_are_left(
+    more: dict[str, str], cursor: LedgerPosition, begin: LedgerPosition
+) -> None:
+    states = {TOPIC: PartitionState((LedgerInfo(20, 0, 0),), LedgerPosition(17, 7), cursor)}
+    found = start_positions({}, states, options_of("http://127.0.0.1:1", **more))
+    assert found == {TOPIC: begin}
+    assert newest_positions(found, states) == {TOPIC: LedgerPosition(17, 7) if begin == BEGINNING else begin}
+
+
+positions = st.builds(LedgerPosition, st.integers(0, 9), st.integers(-1, 9)) | st.builds(
+    LedgerPosition, st.integers(0, 9), st.integers(0, 9), st.integers(0, 5)
+)
+topics = st.sampled_from([f"persistent://t/n/topic-partition-{number}" for number in range(4)])
+by_topic = st.dictionaries(topics, positions)
+
+
+@given(positions)
+def test_a_position_comes_back_from_its_text(position: LedgerPosition) -> None:
+    assert LedgerPosition.parse(str(position)) == position
+
+
+@given(by_topic, by_topic)
+def test_neighbouring_ranges_meet_without_a_gap(
+    start: dict[str, LedgerPosition], end: dict[str, LedgerPosition]
+) -> None:
+    pieces = {piece.topic: piece for piece in ranges(Offset("hq", start), Offset("hq", end))}
+    for topic, last in end.items():
+        first = start.get(topic, BEGINNING)
+        if last > first:
+            assert (pieces[topic].start, pieces[topic].end) == (first, last)
+        else:
+            assert topic not in pieces
+
+
+def test_after_a_change_of_cluster_a_range_begins_at_the_origin_and_never_at_the_other_clusters_position():
+    start = Offset("hq", {"t": LedgerPosition(900, 5)})
+    end = Offset("dr", {"t": LedgerPosition(3, 9)}, {"t": LedgerPosition(3, 1)})
+    assert [(piece.start, piece.end) for piece in ranges(start, end)] == [(LedgerPosition(3, 1), LedgerPosition(3, 9))]
+
+
+def test_an_offset_of_another_version_is_refused_with_a_way_to_go_on():
+    with pytest.raises(ValueError, match="new checkpoint"):
+        Offset.from_json({"cluster": "hq", "positions": {}})
+
+
+UNREADABLE = [".", "..", "a\0b", "x" * 5_000, "é" * 1_000]
+"""A broker accepts them from any producer, and its admin REST answers 400, 404 or 405 to all questions about them."""
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_name_that_no_address_can_hold_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="no address"):
+        TopicName.parse(f"persistent://t/n/{name}")
+
+
+def names_of(listing: TopicListing) -> list[str]:
+    return [topic.name for topic in listing.topics]
+
+
+def test_what_no_address_can_name_is_listed_by_name_and_stops_nothing():
+    plain = [f"persistent://t/n/{name}" for name in (*UNREADABLE, "b ", "e\n", "tab\t", "__change_events")]
+    listing = TopicListing.of([*plain, "non-persistent://t/n/c"], [])
+    assert names_of(listing) == ["b ", "e\n", "tab\t"]
+    assert sorted(listing.unreadable) == sorted(f"persistent://t/n/{name}" for name in UNREADABLE)
+
+
+local_names = st.text(st.characters(exclude_characters="/", exclude_categories=["Cs"]), min_size=1)
+local_names |= st.sampled_from([".", "..", "a\0b", "x", "x-partition-0", "x-partition-01", "__x"])
+
+
+@given(st.lists(local_names), st.lists(local_names))
+def test_every_topic_that_is_kept_is_read_or_listed_or_is_a_partition_or_the_brokers_own(
+    plain: list[str], partitioned: list[str]
+) -> None:
+    listing = TopicListing.of(
+        [f"persistent://t/n/{name}" for name in plain], [f"persistent://t/n/{n}" for n in partitioned]
+    )
+    unreadable = [name.rpartition("/")[2] for name in listing.unreadable]
+    assert len(set(names_of(listing))) == len(listing.topics)
+    for name in {*plain, *partitioned} - {*names_of(listing), *unreadable}:
+        assert name.startswith("__") or split_partition(f"persistent://t/n/{name}")[0] in [
+            f"persistent://t/n/{parent}" for parent in partitioned
+        ]

@@ -38,7 +38,6 @@ def session() -> SparkSession:
 
 
 def eventually(what: str, true: Callable[[], Any], timeout_s: float = 150.0) -> Any:
-    """Waits until the call gives something true, and returns that."""
     deadline = deadline_s(timeout_s)
     while time.monotonic() < deadline:
         if result := true():
@@ -72,7 +71,6 @@ class LiveCluster:
 
     @classmethod
     def of(cls, cluster: PulsarCluster, namespace: str = "public/default") -> Self:
-        """A cluster of ours, as its operator."""
         return cls(cluster.cluster, cluster.service_url, cluster.admin_url, namespace, cluster.access)
 
     def close(self) -> None:
@@ -135,7 +133,6 @@ class LiveCluster:
         assert not failed
 
     def cursors(self, topic: str, subscription: str) -> dict[str, str | None]:
-        """Each partition's mark-delete position."""
         parts = self.call("GET", f"{self.path(topic)}/partitions")["partitions"]
         kind = "partitioned-internalStats" if parts else "internalStats"
         stats = self.call("GET", f"{self.path(topic)}/{kind}")
@@ -183,9 +180,7 @@ class MessageSender:
         while not self._stopping.wait(1 / 20):
             for _ in range(tick):
                 producer.send_async(
-                    str(number).encode(),
-                    partial(self._note_sent, number),
-                    partition_key=f"k{number % 97}",
+                    str(number).encode(), partial(self._note_sent, number), partition_key=f"k{number % 97}"
                 )
                 number += 1
         producer.flush()
@@ -199,8 +194,6 @@ class Sink(Protocol):
 
 
 class DeliveredBatches:
-    """What a query delivered, batch by batch."""
-
     def __init__(self) -> None:
         self.batches: dict[int, list[int]] = {}
         self.bytes: dict[int, int] = {}
@@ -246,13 +239,11 @@ def running(
 
 
 def read_available(frame: DataFrame, collected: Sink, checkpoint: Path, timeout_s: float = 180) -> StreamingQuery:
-    """Runs a query with Trigger.AvailableNow to its end."""
     with running(frame, collected, checkpoint, available_now=True) as query:
         assert query.awaitTermination(timeout_s), "AvailableNow did not end"
     return query
 
 
 def offsets(checkpoint: Path) -> list[dict[str, Any]]:
-    """The offsets that Spark wrote ahead, oldest first."""
     files = sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda file: int(file.name))
     return [json.loads(file.read_text().splitlines()[2]) for file in files]

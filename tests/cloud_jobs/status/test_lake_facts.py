@@ -1,7 +1,5 @@
 """What the status says of a real lake, and that nothing makes it say *healthy* of one that is not."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,7 +21,6 @@ from tests.system.lake_of_fixes import derive, square
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """Three micro-batches, all of which usage covers."""
     made = new_lake(tmp_path / "lake")
     writer = new_ingest(made)
     for seq in (1, 2, 3):
@@ -52,7 +49,7 @@ def test_statements_that_are_not_believed_are_said_with_the_region_whose_clock_i
     assert found.newest_batch is not None
     ahead = {"disbelieved": 4, "clocks_ahead": "eu 412 s"}
     (problem,) = problems(replace(found, newest_batch={**found.newest_batch, **ahead}), LIMITS)
-    assert "4 statements" in problem
+    assert "4 device statements" in problem
     assert "eu 412 s" in problem
 
 
@@ -66,7 +63,7 @@ def test_rows_that_are_there_twice_are_said(lake: Lake) -> None:
     assert wrong(lake) == ()
     # Delta's own compaction does not know the maintenance's fence: it commits what was replaced once more
     stale.optimize.compact()
-    assert wrong(lake) == ("6 rows of records are more than were received: some are there twice",)
+    assert wrong(lake) == ("6 duplicate rows in records",)
 
 
 def test_a_data_file_that_is_gone_or_cut_short_is_said(lake: Lake) -> None:

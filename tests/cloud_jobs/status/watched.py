@@ -1,7 +1,5 @@
 """A centre as `cloud-jobs status` sees it: a real lake, and an admin address that says what a test wants."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 

@@ -1,7 +1,5 @@
 """Usage depends on the records, the fences and the settings alone: not on order, splits, lateness, groups or clocks."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta

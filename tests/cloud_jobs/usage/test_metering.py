@@ -1,9 +1,9 @@
 """Usage is a function of an hour's fixes and those around them, the same in whatever pieces it is computed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyproj import Geod
 
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.data_files import StoredFiles
+from cloud_jobs.lake.erasures import Erasures
 from cloud_jobs.lake.schemas import WHOLE_DEVICE
+from cloud_jobs.usage.devices import device_groups, wanted_files
 from cloud_jobs.usage.reading import HOUR_MS
 from geo.spatial import TrackSettings
+from tests.cloud_jobs.usage.test_any_order import START
 from tests.geo.spatial.noisy_drives import Receiver, parked
+from tests.system.lake_of_fixes import LakeFix, ingest, lake_of
 from tests.usage_rows import metered_rows
 
 RULES = TrackSettings()
@@ -45,7 +51,6 @@ def fixes(rows: list[tuple[int, float, float]], device: str = "d", *, touched: b
 
 
 def used(rows: list[dict[str, Any]], features: Sequence[str] = FEATURES) -> list[dict[str, Any]]:
-    """What was used in zones and outside of them."""
     return [row for row in metered_rows(rows, features, RULES) if row["zone"] != WHOLE_DEVICE]
 
 
@@ -107,3 +112,17 @@ def test_a_parked_van_is_charged_its_drive_alone(said: dict[str, float | None]) 
     assert totals[0]["entries"] > 100
     assert totals[1]["entries"] == 1
     assert totals[1]["distance_mm"] == pytest.approx(800_000, abs=30_000)
+
+
+def test_devices_of_one_name_at_several_tenants_do_not_share_files(tmp_path: Path) -> None:
+    lake = lake_of(tmp_path)
+    tenants = ["t1", "t2", "t3"]
+    for tenant in tenants:
+        ingest(lake, [LakeFix("van", at, START + timedelta(minutes=at), 0, 0, tenant=tenant) for at in range(1, 4)])
+    wanted = wanted_files(StoredFiles.of(lake.open("records"), "records"), (1, 3), [], 0)
+    counts = dict.fromkeys((TenantDevice(tenant, "van") for tenant in tenants), 1_000_000)
+    usage = StoredFiles.of(lake.open("usage"), "usage")
+    groups = [*device_groups(counts, wanted, usage, Erasures([]), tasks=3)]
+    assert [len(group.names) for group in groups] == [1, 1, 1]
+    assert sorted(path for group in groups for path in group.new) == sorted(wanted.new.paths)
+    assert sorted(file.path for group in groups for file in group.around) == sorted(wanted.around.paths)

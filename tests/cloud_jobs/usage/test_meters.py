@@ -1,7 +1,5 @@
 """Each meter counts what an independent account counts, quarter by quarter, whatever the way and the records."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """A centre without Spark that takes records in, computes events, collects alerts and gives verdicts, in any order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -47,16 +45,13 @@ class VerdictCentre:
 
     @property
     def open_file(self) -> Path:
-        """What a run leaves for the next one."""
         return open_alerts_file(self.folder.parent / "checkpoints")
 
     def lose(self, first: int, last: int, device: str = "d") -> None:
-        """The device declares that it lost records."""
         batch = Batch(device, 7, last + 1, (), (Tombstone(first, last, "evicted"),))
         take_in(self.lake, self._ingest, [("acme", encode(batch))])
 
     def ingest(self, fixes: Iterable[GeofenceFix]) -> None:
-        """Takes the records of fixes in."""
         fixes = list(fixes)
         self._ingested |= set(fixes)
         take_in(self.lake, self._ingest, [_batch(fix) for fix in fixes])
@@ -74,25 +69,21 @@ class VerdictCentre:
         commit_files(opened, _EVENTS, files, writer=_EVENTS, previous=previous, number=number, states=states)
 
     def collect(self, *alerts: Alert) -> CollectedAlerts:
-        """Takes alerts from their topic."""
         self._tick()
         messages = [TopicAlert(TOPIC, "acme", encode_alert(alert)) for alert in alerts]
         return collect_alerts(self.lake, messages, self.now, MAX_AGE)
 
     def decide(self) -> VerdictRun:
-        """One run of the verdicts."""
         self._tick()
         return give_verdicts(self.lake, self.settings, self.now, self.open_file)
 
     def in_force(self) -> dict[str, dict[str, Any]]:
-        """The verdict in force of each id."""
         rows = self.lake.rows("verdicts").to_pylist()
         keys = [(row["id"], row["revision"]) for row in rows]
         assert len(set(keys)) == len(keys), "a revision is there twice"
         return {row["id"]: row for row in latest(rows)}
 
     def final(self) -> set[str]:
-        """The ids of the events in force."""
         return {row["id"] for row in latest(self.geofence.table) if not row["retracted"]}
 
     def _tick(self) -> None:

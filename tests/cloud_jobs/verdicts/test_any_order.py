@@ -1,7 +1,5 @@
 """Whatever comes in which order, each announced id has one verdict, and announced = final + withdrawn."""
 
-from __future__ import annotations
-
 import tempfile
 from datetime import timedelta
 from pathlib import Path
@@ -111,6 +109,5 @@ def test_each_announced_id_has_one_verdict_and_announced_are_the_final_and_the_w
 
 
 def said(centre: VerdictCentre, names: set[str]) -> dict[str, tuple[Any, ...]]:
-    """What is in force of some ids, without when it was said."""
     of = ("verdict", "reason", "corrective_ids", "epoch", "seq", "kind", "place", "time", "value")
     return {name: tuple(row[one] for one in of) for name, row in centre.in_force().items() if name in names}

@@ -1,7 +1,5 @@
 """How far topics of alerts are read: to what is there, whatever the clocks of those that published it say."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -98,7 +96,6 @@ def reading(
     monkeypatch: pytest.MonkeyPatch,
     clock: Callable[[], float] = time.monotonic,
 ) -> AlertSubscription:
-    """Of a topic without partitions, or with these."""
     partitions = {TOPIC: topic} if isinstance(topic, ScriptedTopic) else topic
 
     class Client:
@@ -130,9 +127,7 @@ def test_all_that_is_there_is_taken_whatever_the_clock_of_its_region_says(
     assert count(reading(topic, monkeypatch).receive(1_000, time.time())) == 100
 
 
-def test_of_each_partition_all_is_taken_and_a_new_one_is_read_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_each_partition_all_is_taken_and_a_new_one_is_read_too(monkeypatch: pytest.MonkeyPatch) -> None:
     there, after_s = {f"{TOPIC}-partition-0": ScriptedTopic(3600.0, bodies=[*range(100)], grows=True)}, 0.0
     alerts = reading(there, monkeypatch, lambda: time.monotonic() + after_s)
     assert 100 <= count(alerts.receive(10_000, time.time())) <= 101

@@ -1,7 +1,5 @@
 """What a drill of canaries says of a fault: it holds when it was red in time, at its own hop and at no other."""
 
-from __future__ import annotations
-
 import json
 from io import StringIO
 from pathlib import Path
@@ -11,13 +9,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from deploy.canary.config import Hop
-from deploy.drill.canary_drill import (
-    CanaryFault,
-    FaultOutcome,
-    faults_as_json,
-    faults_table,
-    small_topology,
-)
+from deploy.drill.canary_drill import CanaryFault, FaultOutcome, faults_as_json, faults_table, small_topology
 from deploy.drill.cli import app
 from geo.replication import Topology
 from waybill.settings import load

@@ -1,7 +1,5 @@
 """The settings of a canary, of its agent, and what is published for it."""
 
-from __future__ import annotations
-
 import time
 import tomllib
 from datetime import UTC, datetime
@@ -10,15 +8,17 @@ from typing import Any
 
 import pulsar
 import pytest
+from typer.testing import CliRunner
 
 from cloud_jobs.billing.contracts import is_canary
 from cloud_jobs.reference.files import read_reference
 from deploy.canary import service as topic_observers
 from deploy.canary.checks import problems, warnings
+from deploy.canary.cli import app
 from deploy.canary.errors import NotLookedAt
 from deploy.canary.reference import contracts_text, fence_text, write_reference
 from deploy.canary.service import TopicReaders
-from tests.deploy.canary.canaries import canary_settings
+from tests.deploy.canary.canaries import CANARY_FILE, canary_settings
 from tests.tokens import token_file
 from waybill.settings import SettingsError
 
@@ -48,7 +48,7 @@ def test_the_fence_and_the_contracts_can_be_published(tmp_path: Path) -> None:
     assert len(read_reference([tmp_path / "fences.geojson", tmp_path / "contracts.toml"])) == 4
 
 
-@pytest.mark.parametrize(("ends_in_s", "said"), [(-1.0, "ended at"), (3600.0, "nobody has renewed it")])
+@pytest.mark.parametrize(("ends_in_s", "said"), [(-1.0, "ended at"), (3600.0, "was not renewed")])
 def test_a_token_that_ended_or_ends_soon_is_a_warning_and_no_time_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_in_s: float, said: str
 ) -> None:
@@ -74,9 +74,7 @@ def test_what_is_named_and_is_not_there_is_said(tmp_path: Path) -> None:
     enrolment = {"host": "broker.eu.example", "ca": str(tmp_path / "ca.pem"), "token_file": str(tmp_path / "token")}
     secured = {"region": "eu", "host": "127.0.0.1", "tls": {"ca": str(tmp_path / "ca.pem")}}
     absent = canary_settings(
-        tmp_path,
-        lake=str(tmp_path / "nowhere"),
-        agent={"uplinks": [secured], "enrolment": enrolment},
+        tmp_path, lake=str(tmp_path / "nowhere"), agent={"uplinks": [secured], "enrolment": enrolment}
     )
     found = "\n".join(problems(absent))
     assert f"agent.enrolment.ca: {tmp_path}/ca.pem cannot be read" in found
@@ -110,3 +108,30 @@ def test_the_way_out_that_is_named_for_plain_text_is_one_of_this_file(tmp_path: 
     assert [one.split(":")[0] for one in plain] == ["agent.uplinks.0.tls", "agent.uplinks.1.tls"]
     assert all("set ca, or say insecure = true in [agent]" in one for one in plain)
     assert problems(canary_settings(tmp_path, agent={"uplinks": uplinks, "insecure": True})) == []
+
+
+def run_setup(folder: Path, *options: str) -> tuple[int, str]:
+    config = folder / "canary.toml"
+    config.write_text(CANARY_FILE)
+    done = CliRunner().invoke(app, ["setup", "--config", str(config), "--out", str(folder / "out"), *options])
+    return done.exit_code, done.output
+
+
+def test_what_it_writes_can_be_published(tmp_path: Path) -> None:
+    code, said = run_setup(tmp_path)
+    assert (code, f"written: {tmp_path / 'out' / 'fences.geojson'}" in said) == (0, True), said
+    assert len(read_reference([tmp_path / "out"])) == 4
+
+
+def test_files_that_are_there_are_named_and_stay_as_they_are(tmp_path: Path) -> None:
+    assert run_setup(tmp_path)[0] == 0
+    (tmp_path / "out" / "fences.geojson").unlink()
+    kept = tmp_path / "out" / "contracts.toml"
+    kept.write_text("# by hand\n")
+    code, said = run_setup(tmp_path)
+    assert (code, str(kept) in said, "--replace" in said) == (1, True, True), said
+    # neither of both: what is published together was written together
+    assert [one.name for one in (tmp_path / "out").iterdir()] == ["contracts.toml"]
+    assert kept.read_text() == "# by hand\n"
+    assert run_setup(tmp_path, "--replace")[0] == 0
+    assert len(read_reference([tmp_path / "out"])) == 4

@@ -1,7 +1,5 @@
 """Which probes are sent when, whatever the clock does: none twice, as what it sent is there already."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 
@@ -49,7 +47,6 @@ class SteppedClock(threading.Event):
 
 
 def sent_by(folder: Path, clock: SteppedClock) -> tuple[list[int], CanaryWatch]:
-    """The probes that were sent, in order."""
     watch, sent = CanaryWatch(canary_settings(folder), clock.now_s), list[int]()
     probes = SentProbes(folder / "sent.json", has_sent_before=False)
 

@@ -1,10 +1,10 @@
 """A hop is red when its newest due probes did not come whole, once, in time and right; what is not known is unknown."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deploy.canary.config import PARENT, Hop, ProbeItem
 from deploy.canary.ledger import RECENT, CanaryLedger, HopColour, HopCounts
@@ -15,8 +15,6 @@ ITEMS = dict.fromkeys(Hop, (A, B))
 
 
 class Ledger(CanaryLedger):
-    """One whose probes take no time."""
-
     def __init__(self, hops: Iterable[Hop] = Hop, most: int = 100) -> None:
         super().__init__({hop: LIMITS_S[hop] for hop in hops}, lost_after_s=100.0, stale_after_s=500.0, most=most)
 
@@ -121,24 +119,6 @@ def test_a_probe_that_was_not_sent_as_a_whole_says_nothing() -> None:
     assert len(one) == 0
 
 
-def test_what_comes_late_twice_or_wrong_is_red() -> None:
-    one = Ledger()
-    one.begin(1, 0.0)
-    one.see(1, Hop.REGION, (A, B), 11.0)
-    assert reason(one, Hop.REGION, 12.0) == "probe 1 came 1 s too late"
-    one.begin(2, 20.0)
-    one.see(2, Hop.REGION, (A, B), 21.0)
-    one.note_doubles(2, Hop.REGION, 1)
-    assert reason(one, Hop.REGION, 22.0) == "probe 2: 1 are there twice"
-    one.begin(3, 30.0)
-    one.see(3, Hop.REGION, (A, B), 31.0)
-    one.judge(3, Hop.REGION, "0.20 EUR, not 0.10")
-    assert reason(one, Hop.REGION, 32.0) == "probe 3: 0.20 EUR, not 0.10"
-    assert one.waiting(Hop.REGION) == [3]
-    one.judge(3, Hop.REGION, "")
-    assert colours(one, 33.0)[Hop.REGION] is HopColour.GREEN
-
-
 def test_what_nobody_can_know_is_unknown_and_counts_for_nothing_and_what_is_behind_it_is_judged() -> None:
     one = Ledger()
     one.begin(1, 0.0)
@@ -191,7 +171,6 @@ def test_the_service_level_counts_what_is_delayed_and_lost() -> None:
 
 
 def behind(hop: Hop) -> set[Hop]:
-    """The hops that come after one."""
     found = {hop}
     while more := {one for one in Hop if PARENT[one] in found} - found:
         found |= more
@@ -253,3 +232,62 @@ def test_only_the_newest_probes_are_kept() -> None:
     assert 4 in one
     assert 0 not in one
     assert one.see(4, Hop.REGION, (X,), 1.0) == [], "it is no item of it"
+
+
+Step = tuple[int, Hop, str]
+STEPS = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from(list(Hop)), st.sampled_from([*"abx", "double", "wrong", "right"])),
+    max_size=60,
+)
+
+
+def take(one: Ledger, step: Step, now_s: float) -> None:
+    number, hop, what = step
+    match what:
+        case "double":
+            one.note_doubles(number, hop, 1)
+        case "wrong" | "right":
+            one.judge(number, hop, what.removeprefix("right"))
+        case _:
+            one.see(number, hop, [ProbeItem(what, 0)], now_s)
+
+
+@given(STEPS)
+def test_whatever_shows_in_which_order_counts_are_bounded_and_no_hop_is_green_without_a_whole_probe(
+    shown: list[Step],
+) -> None:
+    one = Ledger()
+    for number in range(3):
+        one.begin(number, float(number))
+    for at, step in enumerate(shown):
+        take(one, step, float(at))
+    for state in one.states(400.0):
+        counts = one.counts(state.hop, 0.0, 3.0, 400.0)
+        assert counts.consumed + counts.lost + counts.not_reached == 6
+        assert 0.0 <= (counts.level or 0.0) <= 1.0
+        if state.colour is HopColour.GREEN:
+            assert counts.consumed >= 2
+
+
+@given(STEPS, st.integers(1, 20))
+def test_totals_only_grow_and_in_the_end_have_all_that_was_ever_counted(shown: list[Step], every: int) -> None:
+    one, totals = Ledger(), dict.fromkeys(Hop, HopCounts())
+
+    def add(now_s: float) -> None:
+        for hop in Hop:
+            totals[hop] += one.take_news(hop, now_s)
+
+    for number in range(3):
+        one.begin(number, float(number))
+    for at, step in enumerate(shown):
+        take(one, step, float(at))
+        if at % every == 0:
+            add(float(at))
+    add(400.0)
+    for hop in Hop:
+        last = one.counts(hop, 0.0, 3.0, 400.0)
+        assert totals[hop].growth(last) == HopCounts(
+            *(getattr(totals[hop], name) - getattr(last, name) for name in HopCounts.__slots__)
+        )
+        assert totals[hop].consumed == last.consumed
+        assert one.take_news(hop, 400.0) == HopCounts()

@@ -1,7 +1,5 @@
 """What the page says of a canary in a secured region is true: its keys may sign, and its settings are right."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -29,14 +27,12 @@ SETUP = PAGE.partition("## Setting one up")[2].partition("\n## ")[0]
 
 
 def block(of: str, language: str = "toml") -> str:
-    """The block of the setup that contains a text."""
     blocks = re.findall(rf"^ *```{language}\n(.*?)^ *```", SETUP, re.MULTILINE | re.DOTALL)
     (found,) = [one for one in blocks if of in one]
     return textwrap.dedent(found)
 
 
 def words_of(lines: str) -> list[list[str]]:
-    """The commands of the setup that are waybill's."""
     found = re.findall(r"^ *(?:[$#] |/opt/waybill/bin/)waybill (.*)$", lines, re.MULTILINE)
     return [shlex.split(one) for one in found]
 

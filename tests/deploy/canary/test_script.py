@@ -1,7 +1,5 @@
 """What a probe is to leave behind is what the spatial engine finds in its fixes."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

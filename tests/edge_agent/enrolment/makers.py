@@ -1,7 +1,5 @@
 """An authority that answers requests as a region does, and settings of a device that is to be enrolled."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -52,7 +50,6 @@ class Issuer:
 
 
 def root_file(folder: Path) -> Path:
-    """What a device trusts."""
     file = folder / "root.pem"
     file.write_bytes(Issuer().authority.certificate.public_bytes(Encoding.PEM))
     return file

@@ -1,7 +1,5 @@
 """Files: settings, contracts, fences, fixes, tracks, and the small ones that a process keeps for the next one."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -160,7 +158,6 @@ def judge_recording(data: bytes) -> None:
 
 
 def judge_scenario(track: bytes, scenario: bytes = SCENARIO) -> None:
-    """Its error names the file and is short."""
     TRACK.write_bytes(track)
     (FOLDER / SCENARIO_FILE).write_bytes(scenario)
     with refused_as(TrackError, ScenarioError):
@@ -169,7 +166,6 @@ def judge_scenario(track: bytes, scenario: bytes = SCENARIO) -> None:
 
 def judge_settings(model: Any) -> Callable[[bytes], None]:
     def judge(data: bytes) -> None:
-        """Settings, or all that is wrong with them, in bounded words."""
         with refused_as(SettingsError, most=(MAX_PROBLEMS + 1) * (MAX_PROBLEM_CHARACTERS + 10)):
             parse(model, data.decode("utf-8", "replace"), "file")
 
@@ -203,7 +199,6 @@ READERS: tuple[tuple[Path, Callable[[], object], tuple[type[Exception], ...]], .
 
 
 def state_files() -> tuple[bytes, ...]:
-    """Each as it is written, without the lineage."""
     FailoverFile(FAILOVER).save(QueryIdentity("q", "s", "t"), FailoverState("eu").with_created("eu", ["t-0"]))
     write_lineage(STATE, Lineage("t/d", 1, 2, 3, 4, "m", 5))
     claim(FOLDER / "marked")

@@ -1,7 +1,5 @@
 """Certificates, tokens and keys, enrolment, the device registry, and what is signed or sealed."""
 
-from __future__ import annotations
-
 import base64
 from datetime import UTC, datetime, timedelta
 
@@ -13,10 +11,20 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from gateway.access.revocation import ListRefused, lists_in, next_list, read_list_message
 from tests.cloud_jobs.publications import AT, publication_id
 from tests.fuzz.bounds import Target, by_first_byte, refused_as, tagged
-from tests.identity.held_devices import OPERATOR, HeldDevices, on_lines
-from tests.identity.makers import MONTH, NOW, regional_authority, root_authority
-from tests.identity.operators import operator, trusting
-from tests.identity.registry_strategies import CHANGE, active, expected
+from tests.identity.makers import (
+    CHANGE,
+    MONTH,
+    NOW,
+    OPERATOR,
+    HeldDevices,
+    active,
+    expected,
+    on_lines,
+    operator,
+    regional_authority,
+    root_authority,
+    trusting,
+)
 from waybill.identity.authority import (
     KeyPair,
     Revoked,
@@ -28,13 +36,7 @@ from waybill.identity.authority import (
     read_request,
 )
 from waybill.identity.claims import is_broker_password, make_token, token_user
-from waybill.identity.device_files import (
-    MAX_FILE_FAULTS,
-    StatedDevice,
-    device_file_text,
-    devices_of_toml,
-    judged,
-)
+from waybill.identity.device_files import MAX_FILE_FAULTS, StatedDevice, device_file_text, devices_of_toml, judged
 from waybill.identity.enrolment import (
     EnrolmentGranted,
     EnrolmentRefused,
@@ -80,7 +82,6 @@ def in_pem(der: bytes, kind: bytes = b"CERTIFICATE REQUEST") -> bytes:
 
 
 def judge_request(pem: bytes) -> None:
-    """A request that is granted is for its own name."""
     with refused_as(RequestRefused):
         asked = read_request(pem).common_name
         issued = issue_device(ROOT, pem, "acme", "bus-1", now=JANUARY, serial=7, lifetime=LIFETIME)
@@ -94,7 +95,6 @@ def judge_certificates(data: bytes) -> None:
 
 
 def judge_name(data: bytes) -> None:
-    """A name that somebody has is written as it was read."""
     text = data.decode("utf-8", "replace")
     found = parse_name(text)
     assert found is None or str(found) == text
@@ -132,7 +132,6 @@ def judge_token_user(data: bytes) -> None:
 
 
 def judge_password(data: bytes) -> None:
-    """No hash takes long to compare."""
     is_broker_password("another text", data.decode("utf-8", "replace"))
 
 
@@ -243,11 +242,7 @@ TARGETS = {
                 b"-----BEGIN CERTIFICATE REQUEST-----\n" + b"A" * 60_000,
             ),
             *tagged(
-                1,
-                REQUEST_DER,
-                REQUEST_DER[:-9],
-                b"\x30\x80" * 2500,
-                REQUEST_DER.replace(b"acme/bus-1", b"acme/bus-2"),
+                1, REQUEST_DER, REQUEST_DER[:-9], b"\x30\x80" * 2500, REQUEST_DER.replace(b"acme/bus-1", b"acme/bus-2")
             ),
             *tagged(2, CERTIFICATE * 3, CERTIFICATE[:-40]),
             *tagged(3, b"acme/bus-1", b"gateway@eu-1", b"root@eu", b"a/b/c", b"@", b"x" * 5000, b"acme/bus\n"),

@@ -1,7 +1,5 @@
 """What a Pulsar cluster answers and sends, what is published to its topics, and the servers and links of a process."""
 
-from __future__ import annotations
-
 import io
 import json
 from http.server import BaseHTTPRequestHandler
@@ -42,10 +40,7 @@ SHAPES: tuple[tuple[Any, Any], ...] = (
     (rest_types.CONFIGURATION, {"clusterName": "eu"}),
     (rest_types.INTERNAL_STATS, LEDGERS),
     (rest_types.NAMESPACE, {"replication_clusters": ["eu"], "message_ttl_in_seconds": 5}),
-    (
-        rest_types.PARTITIONED_INTERNAL_STATS,
-        {"metadata": {"partitions": 1}, "partitions": {"t-partition-0": LEDGERS}},
-    ),
+    (rest_types.PARTITIONED_INTERNAL_STATS, {"metadata": {"partitions": 1}, "partitions": {"t-partition-0": LEDGERS}}),
     (rest_types.PARTITIONS, {"partitions": 3}),
     (rest_types.PROPERTIES, {"a": "b"}),
     (rest_types.STATS, {"replication": {"us": {"replicationBacklog": 3, "connected": True}}, "subscriptions": {}}),
@@ -91,8 +86,6 @@ FIRST, LAST = LedgerPosition(5, 0), LedgerPosition(5, 9)
 
 
 class BrokerConnection:
-    """A connection whose broker has sent those bytes."""
-
     def __init__(self, data: bytes) -> None:
         self._data = data
 

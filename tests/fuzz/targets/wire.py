@@ -1,7 +1,5 @@
 """What devices, gateways and brokers send: batches, acknowledgements, JSON, messages of a vehicle, MQTT packets."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import zlib
@@ -88,7 +86,6 @@ def parts(batch: Batch, compression: int) -> bytes:
 
 
 def frame_of(data: bytes) -> bytes:
-    """The frame that an input stands for, with a right checksum."""
     if data[:1] not in (b"\x00", b"\x01"):
         return data[1:]
     end = 3 + int.from_bytes(data[1:3], "big")
@@ -125,7 +122,6 @@ def judge_batch(data: bytes) -> None:
 
 
 def judge_packet(data: bytes) -> None:
-    """A PUBLISH is refused as a whole, or a message."""
     with contextlib.suppress(ValueError):
         message = read_publish(data[0] if data else 0, data[1:])
         assert len(message.payload) <= len(data)
@@ -212,7 +208,6 @@ def packet(first: int, body: bytes) -> bytes:
 
 
 def connack(*users: tuple[str, str], reason: int = 0) -> bytes:
-    """The answer to CONNECT, with those user properties."""
     properties = Properties(PacketTypes.CONNACK)
     properties.ReceiveMaximum = 20
     properties.MaximumPacketSize = 1 << 20

@@ -1,14 +1,10 @@
 """What the registry says of devices, in memory: for who asks a daemon's cache."""
 
-from __future__ import annotations
-
 from waybill.identity.registry import DeviceEntry
 from waybill.identity.registry_messages import DevicePublication
 
 
 class KnownDevices(dict[str, DevicePublication]):
-    """By name, with an operator's warrant where there is one."""
-
     def put(self, entry: DeviceEntry, warrant: str = "") -> None:
         self[entry.name] = DevicePublication(entry, "019e", warrant=warrant)
 

@@ -1,7 +1,5 @@
 """Whatever stands in a message of the registry: it is refused by its type, or all that comes after can handle it."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,20 +11,12 @@ from hypothesis import strategies as st
 from gateway.access.core import AccessCore
 from gateway.access.enrolment import OpenTokens
 from gateway.access.revocation import next_list
-from tests.identity.makers import regional_authority, root_authority
-from tests.identity.registry_strategies import CERTIFICATE, CHANGE, MOMENT, expected
+from tests.identity.makers import CERTIFICATE, CHANGE, MOMENT, expected, regional_authority, root_authority
 from waybill.identity.authority import Authority, Revoked
 from waybill.identity.command_session import device_line
 from waybill.identity.names import MAX_VERSION
 from waybill.identity.publication_id import PROPERTY, next_publication_id
-from waybill.identity.registry import (
-    ChangeRefused,
-    DeviceEntry,
-    enrol,
-    resume,
-    revoke,
-    suspend,
-)
+from waybill.identity.registry import ChangeRefused, DeviceEntry, enrol, resume, revoke, suspend
 from waybill.identity.registry_messages import DevicePublication, EntryRefused, entry_body, read_entry, signed_by
 from waybill.identity.signatures import OperatorKey
 
@@ -80,7 +70,6 @@ def read(facts: Any) -> DeviceEntry:
 
 
 def handle(entry: DeviceEntry, authority: Authority) -> None:
-    """What a daemon, a command and a screen make of an entry."""
     assert read(json.loads(entry_body(entry))) == entry
     signed_by(KEY)(entry, entry_body(entry), PUBLICATION_ID, "")
     assert device_line(entry).isprintable(), "an entry is one line of a screen"

@@ -1,17 +1,23 @@
 """The broker's process, which gets a signal only once it handles it, and its password, which is the guard's."""
 
-from __future__ import annotations
-
+import re
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from gateway.access.broker import BrokerFiles
-from gateway.access.config import GuardedBroker
-from gateway.errors import BrokerUnreachable
+from gateway.access.broker import BrokerFiles, SessionGuard
+from gateway.access.broker_log import BrokerLog, RefusedConnection, refused_connection
+from gateway.access.config import AccessSettings, GuardedBroker
+from gateway.access.daemon import write_broker_conf
+from gateway.access.enrolment_service import enrolment_rules, name_at_enrolment
+from gateway.errors import BrokerUnreachable, GuardRefused, SessionNotEnded
 from waybill.identity.claims import is_broker_password
+from waybill.settings import SettingsError, parse
 
 _IGNORES_NOTHING = "import sys; print(flush=True); sys.stdin.read()"
 _HANDLES = "import signal, sys; signal.signal(signal.SIGHUP, lambda *_: None); " + _IGNORES_NOTHING
@@ -55,3 +61,195 @@ def test_the_broker_has_the_password_of_the_guard_whichever_file_was_lost(tmp_pa
     (tmp_path / lost).unlink()
     broker.open_guard()
     assert is_password_of_secret(tmp_path)
+
+
+SETTINGS = """
+region = "eu"
+[broker]
+rules_file = "rules"
+revocation_file = "lists"
+password_file = "passwords"
+guard_secret_file = "secret"
+guard_socket = "/run/guard.sock"
+{process}
+[broker.server]
+conf_file = "{folder}/devices.conf"
+folder = "/var/lib/queues"
+bounds = {{ max_packet_mb = {packet_mb} }}
+tls = {tls}
+[registry]
+tenants = ["acme"]
+service_url = "pulsar+ssl://pulsar:6651"
+unsigned = true
+[authority]
+folder = "pki"
+"""
+TLS = '{ ca = "ca.pem", certificate = "certificate.pem", key = "key.pem" }'
+PID_FILE = 'pid_file = "/run/pid"'
+
+
+def settings(folder: Path, packet_mb: int = 8, process: str = PID_FILE, tls: str = TLS) -> AccessSettings:
+    text = SETTINGS.format(folder=folder, packet_mb=packet_mb, process=process, tls=tls)
+    return parse(AccessSettings, text, "access.toml")
+
+
+def test_a_configuration_follows_its_settings_and_is_written_only_when_it_changes(tmp_path: Path) -> None:
+    file = tmp_path / "devices.conf"
+    assert write_broker_conf(settings(tmp_path)) == [file]
+    assert {"listener 8883", "crlfile lists", "require_certificate true"} <= set(file.read_text().splitlines())
+    assert write_broker_conf(settings(tmp_path)) == []
+    assert write_broker_conf(settings(tmp_path, packet_mb=4)) == [file]
+    assert f"max_packet_size {4 << 20}\n" in file.read_text()
+    # The key's path is no secret; who may not read the rules need not read this either.
+    assert file.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize(
+    ("process", "tls", "said"),
+    [("pid = 7", TLS, "pid_file"), (PID_FILE, '{ ca = "ca.pem" }', "a server has a certificate")],
+)
+def test_a_broker_that_could_not_start_so_is_refused(tmp_path: Path, process: str, tls: str, said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        settings(tmp_path, process=process, tls=tls)
+
+
+BEGIN = "2026-11-23T15:05:25: "
+NO_CERTIFICATE = f"{BEGIN}OpenSSL Error[0]: error:0A0000C7:SSL routines::peer did not return a certificate"
+NOT_VERIFIED = f"{BEGIN}OpenSSL Error[0]: error:0A000086:SSL routines::certificate verify failed"
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (NO_CERTIFICATE, RefusedConnection.NO_CERTIFICATE),
+        (NOT_VERIFIED, RefusedConnection.NOT_VERIFIED),
+        (f"{BEGIN}Client claim@1 disconnected, not authorised.", RefusedConnection.NOT_AUTHORISED),
+        (f"{BEGIN}OpenSSL Error[0]: error:0A00010B:SSL routines::wrong version number", RefusedConnection.TLS),
+        (f"{BEGIN}OpenSSL Error[0]: error:0A000126:SSL routines::unexpected eof while reading", None),
+        (f"{BEGIN}New connection from 127.0.0.1:46496 on port 27939.", None),
+        (f"{BEGIN}New client connected from 127.0.0.1:1 as certificate verify failed (p2, c1, k10).", None),
+        ("", None),
+    ],
+)
+def test_a_line_says_why_a_connection_was_refused_or_nothing(line: str, reason: RefusedConnection | None) -> None:
+    assert refused_connection(line) is reason
+
+
+def test_each_line_is_counted_once_when_it_is_whole(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    log = BrokerLog(file)
+    log.read()
+    assert not log.refused
+    file.write_text(f"{NO_CERTIFICATE}\n{NOT_VERIFIED}")
+    log.read()
+    log.read()
+    assert log.refused == {RefusedConnection.NO_CERTIFICATE: 1}
+    with file.open("a") as more:
+        more.write("\n")
+    log.read()
+    assert log.refused == {RefusedConnection.NO_CERTIFICATE: 1, RefusedConnection.NOT_VERIFIED: 1}
+
+
+def test_whoever_left_or_has_too_many_subscriptions_is_a_suspect_until_it_is_back(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    connected = "New client connected from 127.0.0.1:1 as {0} (p5, c1, k60, u'{1}')."
+    lines = [
+        *(f"Client acme/{name} disconnected." for name in ("left", "back")),
+        "Client acme/lost closed its connection.",
+        connected.format("acme/back", "acme/back"),
+        # The guard's own connections make nobody a suspect.
+        connected.format("acme/ended", "access@eu"),
+        "Client acme/ended disconnected.",
+        "x7 Denied SUBSCRIBE from acme/greedy",
+        "Client gateway@eu-1 disconnected.",
+    ]
+    file.write_text("".join(f"{BEGIN}{line}\n" for line in lines))
+    log = BrokerLog(file)
+    log.read()
+    assert [log.take_suspect() for _ in range(4)] == ["acme/greedy", "acme/lost", "acme/left", None]
+    assert log.refused == {RefusedConnection.SUBSCRIPTIONS: 7}
+
+
+def denied(topic: str, *, sender: str = "zeta/bus-1", count: str = "") -> str:
+    return f"{BEGIN}{count}Denied PUBLISH from {sender} (d0, q1, r0, m7, '{topic}', ... (8 bytes))"
+
+
+@pytest.mark.parametrize("end", ["\u2028", "\x85", "\x0b", "\r"])
+def test_a_topic_forges_no_other_line(tmp_path: Path, end: str) -> None:
+    file = tmp_path / "log"
+    file.write_text(denied(f"x{end}{NOT_VERIFIED}{end}{denied('a/ack', sender='acme/bus-1')}") + "\n", newline="")
+    log = BrokerLog(file)
+    log.read()
+    assert not log.refused
+    assert [one.sender for one in log.last] == ["zeta/bus-1"]
+
+
+def test_refused_publications_are_counted_by_kind_and_the_last_ones_kept(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_text("\n".join([denied(f"waybill/1/acme/{n}/ack", count="x2 ") for n in range(60)]) + "\n")
+    log = BrokerLog(file)
+    log.read()
+    assert log.publications == {"ack": 120}
+    assert [one.topic for one in log.last] == [f"waybill/1/acme/{n}/ack" for n in range(10, 60)]
+
+
+Broker = Callable[[bytes], SessionGuard]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    """A guard of a broker that gives one answer, and ends the connection."""
+    path, threads = tmp_path / "sock", []
+
+    def answering(answer: bytes) -> SessionGuard:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            with listener, listener.accept()[0] as connection:
+                connection.recv(1024)
+                connection.sendall(answer)
+
+        threads.append(thread := threading.Thread(target=serve))
+        thread.start()
+        return SessionGuard(path, "access@eu", "secret")
+
+    yield answering
+    for thread in threads:
+        thread.join(10)
+
+
+@pytest.mark.parametrize("reason", [0x86, 0x87])
+def test_a_broker_that_has_another_password_is_named_with_user_and_settings(broker: Broker, reason: int) -> None:
+    guard = broker(bytes([0x20, 3, 0, reason, 0]))
+    with pytest.raises(GuardRefused, match=r"refuses access@eu at .*sock.*broker\.guard_secret_file") as raised:
+        guard.end("acme/bus-1")
+    assert not isinstance(raised.value, SessionNotEnded), "it is so of every device"
+
+
+@pytest.mark.parametrize("flag", [0, 1])
+def test_who_was_there_is_known_though_the_broker_hears_no_farewell(broker: Broker, flag: int) -> None:
+    assert broker(bytes([0x20, 3, flag, 0, 0])).was_there("acme/bus-1") is bool(flag)
+
+
+def test_a_broker_that_is_away_is_not_reached(tmp_path: Path) -> None:
+    with pytest.raises(BrokerUnreachable):
+        SessionGuard(tmp_path / "none", "access@eu", "secret").end("acme/bus-1")
+
+
+def test_nobody_who_signs_names_guesses_what_the_daemon_is_called_at_the_enrolment_broker() -> None:
+    names = {name_at_enrolment("eu", secret) for secret in ("one", "another")}
+    assert len(names) == 2
+    for name in names:
+        assert re.fullmatch(r"access@eu-[0-9a-f]{16}", name)
+    assert name_at_enrolment("eu", "one") in names, "after each start the same"
+
+
+def test_a_claim_may_write_its_own_requests_and_read_their_answers_and_nothing_else() -> None:
+    assert enrolment_rules("access@eu-0f") == (
+        "user access@eu-0f\ntopic read waybill/enrol/1/+/request\ntopic write waybill/enrol/1/+/answer\n"
+        "topic read factory/waybill/enrol/1/+/request\ntopic write factory/waybill/enrol/1/+/answer\n"
+        "pattern write waybill/enrol/1/%u/request\npattern read waybill/enrol/1/%u/answer\n"
+        "pattern write factory/waybill/enrol/1/%u/request\npattern read factory/waybill/enrol/1/%u/answer\n"
+    )

@@ -1,19 +1,32 @@
 """What an access daemon's file must fit: its region, its authority, keys, certificates and folders."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from gateway.access.access_key import AccessKey
 from gateway.access.cli import app
-from tests.identity.operators import operator
+from gateway.access.clock_watch import ClockWatch
+from gateway.access.config import AccessSettings
+from gateway.access.daemon import AccessDaemon
+from gateway.config import RegistrySettings
+from tests.identity.makers import CERTIFICATE, CHANGE, active, expected, operator, operators_file, trusting
 from tests.tokens import token_file
+from waybill.identity.confirmations import decode_confirmation, encode_confirmation, is_of_its_region
+from waybill.identity.errors import IdentityError, SignatureRefused
 from waybill.identity.pki_folder import PkiFolder
-from waybill.identity.signatures import trust_operator, write_operator
+from waybill.identity.publication_id import next_publication_id
+from waybill.identity.registry import enrol
+from waybill.identity.registry_messages import WARRANT as WARRANT_PROPERTY
+from waybill.identity.registry_messages import entry_body, signed_by
+from waybill.identity.signatures import NewOperator, trust_operator, write_operator
+from waybill.pulsar.cluster_clock import ClockDiffers, ClockUnknown
+from waybill.pulsar.pulsar_client import PulsarAccess
+from waybill.settings import load
 
 LASTS = timedelta(days=1)
 
@@ -161,3 +174,132 @@ def test_a_token_that_has_ended_is_named_before_it_keeps_the_daemon_waiting(
         assert (code, said in text) == (status, True), text
         assert f"registry.access.token_file: token of access-eu in {file}" in text
         assert check("[registry]\n", f'[registry]\naccess.token_file = "{file}"\n', "prepare")[0] == 0
+
+
+URL = "https://pulsar.eu:8443"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.found: Exception | None = None
+
+    def __call__(self, _: str, __: PulsarAccess) -> None:
+        if self.found is not None:
+            raise self.found
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def watch(clock: Clock) -> ClockWatch:
+    return ClockWatch(URL, PulsarAccess(), clock)
+
+
+@pytest.mark.parametrize(("ahead_s", "said"), [(-420.0, "420 s behind"), (90.0, "90 s ahead of")])
+def test_a_clock_that_is_off_is_a_problem_in_clear_words_until_it_is_right(
+    clock: Clock, watch: ClockWatch, ahead_s: float, said: str
+) -> None:
+    clock.found = ClockDiffers(URL, ahead_s)
+    watch.look()
+    assert not watch.is_good
+    assert f"this machine's clock is {said} that of {URL}" in watch.problem
+    clock.found = ClockUnknown("away")
+    watch.look()
+    assert (watch.is_good, said in watch.problem) == (False, True), "nobody said that it is right"
+    clock.found = None
+    watch.look()
+    assert (watch.is_good, watch.problem) == (True, "")
+
+
+def test_a_cluster_that_does_not_say_is_a_problem_and_keeps_nobody_locked_in(clock: Clock, watch: ClockWatch) -> None:
+    clock.found = ClockUnknown("the clock of x is not known: refused")
+    watch.look()
+    assert (watch.is_good, watch.problem) == (True, "the clock of x is not known: refused")
+
+
+def test_no_certificate_is_signed_by_a_clock_that_is_not_known_to_be_right(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "access.toml").write_text(settings(made, tmp_path))
+    enrolment = AccessDaemon(load(AccessSettings, tmp_path / "access.toml"))._enrolment
+    assert enrolment is not None
+    with pytest.raises(IdentityError, match="not compared"):
+        enrolment._check(active(), datetime.now(UTC))
+
+
+NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
+ENTRY = enrol(expected(), CERTIFICATE, CHANGE)
+
+
+ANNA = operator("anna")
+WARRANT = signed_by(ANNA.key)(
+    expected(), entry_body(expected()), next_publication_id(None, int(NOW.timestamp() * 1000), 5), ""
+)[WARRANT_PROPERTY]
+
+
+def enroller(name: str = "access@eu", **more: Any) -> NewOperator:
+    return operator(name, **({"kinds": ("enrolment",)} | more))
+
+
+def key_of(folder: Path, own: NewOperator, *trusted: NewOperator) -> AccessKey:
+    write_operator(folder / "own.key", own)
+    operators = operators_file(folder / "operators.toml", *trusted)
+    settings = RegistrySettings(
+        tenants=("acme",), service_url="pulsar://host:6650", operators=operators, key=folder / "own.key"
+    )
+    return AccessKey(settings, "eu", settings.followed())
+
+
+def test_a_key_that_is_trusted_signs_and_its_end_is_known(tmp_path: Path) -> None:
+    own = enroller(valid_until=NOW + timedelta(days=1))
+    key = key_of(tmp_path, own, own, ANNA)
+    assert (key.problem(NOW), key.ends) == ("", NOW + timedelta(days=1))
+    key.check(ENTRY, WARRANT, NOW)
+    assert "valid" in key.problem(NOW + timedelta(days=1))
+    with pytest.raises(SignatureRefused):
+        key.check(ENTRY, WARRANT, NOW + timedelta(days=1))
+
+
+def test_without_an_operators_word_that_readers_believe_nothing_is_to_be_signed(tmp_path: Path) -> None:
+    own = enroller()
+    with pytest.raises(SignatureRefused, match="warrant"):
+        key_of(tmp_path, own, own, ANNA).check(ENTRY, "", NOW)
+    # Her key was taken out: it was stolen.
+    (tmp_path / "without").mkdir()
+    with pytest.raises(SignatureRefused):
+        key_of(tmp_path / "without", own, own).check(ENTRY, WARRANT, NOW)
+
+
+@pytest.mark.parametrize("trusted", [enroller(), operator("anna")])
+def test_a_key_that_the_daemon_itself_does_not_trust_is_a_problem(tmp_path: Path, trusted: NewOperator) -> None:
+    key = key_of(tmp_path, enroller(), trusted)
+    assert "push key access@eu --tenant '*' --kind enrolment" in key.problem(NOW)
+    with pytest.raises(SignatureRefused):
+        key.check(ENTRY, WARRANT, NOW)
+
+
+def test_a_confirmation_counts_only_if_its_region_signed_it(tmp_path: Path) -> None:
+    eu, us, anna = enroller(), enroller("access@us"), operator("anna")
+    keys = trusting(eu, us, anna)
+    body = encode_confirmation("eu", [("acme/bus-1", "an id")], 1.0)
+    found = decode_confirmation(body)
+    assert found is not None
+    signed = {}
+    for name, own in {"eu": eu, "us": us, "anna": anna}.items():
+        (tmp_path / name).mkdir()
+        key = key_of(tmp_path / name, own, eu, us, anna)
+        signed[name] = key.sign_confirmation(body, int(NOW.timestamp() * 1000))
+    assert is_of_its_region(found, body, signed["eu"], keys)
+    for properties in (signed["us"], signed["anna"], {}):
+        assert not is_of_its_region(found, body, properties, keys)
+    other = encode_confirmation("eu", [("acme/bus-2", "an id")], 1.0)
+    changed = decode_confirmation(other)
+    assert changed is not None
+    assert not is_of_its_region(changed, other, signed["eu"], keys)
+
+
+@pytest.mark.parametrize("tenants", [[], ["acme", "acme"]])
+def test_a_registry_without_tenants_is_an_error_that_says_how_to_name_them(tenants: list[str]) -> None:
+    with pytest.raises(ValueError, match=r'as tenants = \["acme"\]: .*persistent://TENANT/registry/devices'):
+        RegistrySettings.model_validate({"service_url": "pulsar://host:1", "unsigned": True, "tenants": tenants})

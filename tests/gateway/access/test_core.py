@@ -1,18 +1,22 @@
 """The access daemon's core: what the broker is to have follows from the registry, never from the way there."""
 
-from __future__ import annotations
-
 import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.access.core import AccessCore, BrokerStep
-from gateway.access.revocation import RevocationList
-from tests.identity.registry_strategies import MOMENT, active, change, expected, published
+from gateway.access.broker import BrokerFiles, SessionGuard, StepRunner
+from gateway.access.core import AccessCore, BrokerStep, Confirmation
+from gateway.access.loop import SETTLE_AT_MOST, SessionLooks, Settling
+from gateway.access.publisher import AccessPublisher
+from gateway.access.revocation import OwnList, RevocationList
+from gateway.access.status import AccessMetrics
+from gateway.errors import BrokerUnreachable, SessionNotEnded
+from tests.identity.makers import MOMENT, active, change, expected, published
 from waybill.identity.broker_conf import MAX_DENIED
 from waybill.identity.registry import DeviceEntry, EnrolledCertificate, resume, revoke, suspend
 from waybill.identity.registry_messages import DevicePublication
@@ -205,3 +209,69 @@ def test_one_that_never_used_its_claim_has_no_certificate_to_keep_out() -> None:
     for number in range(MAX_DENIED + 1):
         made.on_device(published(revoke(expected("acme", f"bus-{number}"), change())))
     assert (len(step_of(made).denied), made.left_open) == (MAX_DENIED, 0)
+
+
+def test_a_session_that_the_broker_does_not_end_holds_up_no_other_and_is_left_to_be_done_again() -> None:
+    def end(name: str) -> None:
+        if name == "acme/odd":
+            raise SessionNotEnded("reason 0x85")
+
+    guard, publisher = create_autospec(SessionGuard), create_autospec(AccessPublisher)
+    guard.end.side_effect = end
+    own = create_autospec(OwnList, current=None)
+    runner = StepRunner(create_autospec(BrokerFiles), guard, publisher, AccessMetrics(), own_list=own)
+    names = ("acme/odd", "acme/bus-1")
+    confirm = tuple(Confirmation(name, name) for name in names)
+    left = runner.run(BrokerStep(frozenset(names), {}, (), names, confirm))
+    assert [call.args[0] for call in guard.end.call_args_list] == [*names, *names]
+    assert left is not None
+    assert (left.end, left.confirm) == (("acme/odd",), confirm[:1])
+    publisher.confirm.assert_called_once()
+    assert publisher.confirm.call_args.args[0] == [confirm[1]]
+
+
+def test_a_session_ends_before_the_list_is_signed_and_read_and_once_more_behind_it() -> None:
+    done: list[str] = []
+    guard, files, own = (
+        create_autospec(SessionGuard),
+        create_autospec(BrokerFiles),
+        create_autospec(OwnList, current=None),
+    )
+    guard.end.side_effect = lambda _: done.append("ended")
+    own.update.side_effect = lambda *_: done.append("signed")
+    files.reload.side_effect = lambda: done.append("reloaded")
+    runner = StepRunner(files, guard, create_autospec(AccessPublisher), AccessMetrics(), own_list=own)
+    assert runner.run(BrokerStep(frozenset({"acme/bus-1"}), {}, (), ("acme/bus-1",), ())) is None
+    assert done == ["ended", "signed", "reloaded", "ended"]
+
+
+def test_a_broker_that_is_away_finds_its_files_when_it_comes() -> None:
+    guard, files, own = (
+        create_autospec(SessionGuard),
+        create_autospec(BrokerFiles),
+        create_autospec(OwnList, current=None),
+    )
+    guard.end.side_effect = files.reload.side_effect = BrokerUnreachable("no socket")
+    runner = StepRunner(files, guard, create_autospec(AccessPublisher), AccessMetrics(), own_list=own)
+    with pytest.raises(BrokerUnreachable):
+        runner.run(BrokerStep(frozenset({"acme/bus-1"}), {}, (), ("acme/bus-1",), ()))
+    files.write_rules.assert_called_once()
+    files.write_lists.assert_called_once()
+
+
+def test_changes_that_keep_coming_do_not_put_off_the_first_for_ever() -> None:
+    settling, now_s = Settling(0.02), 5.0
+    for number in range(1, 100):
+        settling.count(number, now_s)
+        if settling.is_settled(now_s):
+            break
+        now_s += 0.01
+    assert now_s == pytest.approx(5.0 + SETTLE_AT_MOST * 0.02, abs=0.011)
+
+
+def test_a_session_that_was_ended_is_looked_for_longer_than_a_connection_without_a_connect_stands() -> None:
+    looks = SessionLooks(1.0)
+    looks.add(["acme/bus-1"], 100.0)
+    assert looks.due_s() == 101.0
+    assert [seconds for seconds in range(600) if looks.take(100.0 + seconds)] == [1, 3, 7, 15, 31, 63, 127, 255]
+    assert looks.due_s() is None

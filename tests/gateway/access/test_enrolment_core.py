@@ -1,9 +1,8 @@
 """The enrolment desk: a claim is good once, whatever is sent, in whichever order, and wherever the process ends."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -19,6 +18,7 @@ from gateway.access.enrolment import (
     EnrolmentRates,
     EnrolmentRateSettings,
     EnrolmentRules,
+    OpenTokens,
     PublishEntry,
 )
 from tests.examples import examples
@@ -44,7 +44,17 @@ from waybill.identity.enrolment import (
     encode_enrolment_request,
 )
 from waybill.identity.errors import SignatureFault, SignatureRefused
-from waybill.identity.registry import Claim, DeviceChange, DeviceEntry, DeviceState, expect, revoke, suspend
+from waybill.identity.registry import (
+    Beginning,
+    Claim,
+    DeviceChange,
+    DeviceEntry,
+    DeviceState,
+    expect,
+    move,
+    revoke,
+    suspend,
+)
 from waybill.identity.registry_messages import DevicePublication
 
 NOW = datetime(2027, 1, 5, 9, tzinfo=UTC)
@@ -82,8 +92,6 @@ class Signer:
 
 
 class Registry:
-    """What was published, and what a reader has of it so far."""
-
     def __init__(self, *entries: DeviceEntry) -> None:
         self.published = {entry.name: entry for entry in entries}
         self.seen = dict(self.published)
@@ -341,3 +349,88 @@ def test_killed_between_any_two_steps_a_claim_enrols_one_key(steps: list[tuple[s
     for chain in world.given:
         serial = read_certificates(chain)[0].serial_number
         assert [int(one.serial, 16) for one in world.entry.certificates] == [serial]
+
+
+def with_serial(tenant: str, device: str, *, at: datetime = NOW) -> DeviceEntry:
+    claim, by = Claim(id="SN-1"), DeviceChange(at, "ana", "new")
+    return expect(tenant, device, region="eu", claim=claim, change=by)
+
+
+def test_a_claim_that_another_tenant_names_too_enrols_the_device_that_asks() -> None:
+    for entries in ([with_serial("acme", "bus-1"), with_serial("zeta", "thief")], [with_serial("zeta", "thief")]):
+        world = World(*entries)
+        mine = world.ask(sender="claim@SN-1")
+        if len(entries) == 1:
+            assert refusal(mine) is RefusedBecause.UNKNOWN_CLAIM
+        else:
+            granted(mine)
+
+
+@pytest.mark.parametrize("ends", [move, revoke, None])
+def test_a_successor_has_its_predecessors_claim_once_that_one_has_ended_in_its_favour(ends: Callable[..., Any]) -> None:
+    old, change = with_serial("acme", "bus-1"), DeviceChange(NOW, "ana", "sold")
+    moved, begun = move(old, "zeta", Beginning(Claim(id="SN-1")), change)
+    before = {move: moved, revoke: revoke(old, change), None: old}[ends]
+    answer = World(before, begun).ask(name="zeta/bus-1", sender="claim@SN-1")
+    if ends is move:
+        granted(answer)
+    else:
+        assert refusal(answer) is RefusedBecause.NOT_ACTIVE, "killed between the two, or another change holds"
+
+
+def test_who_names_anothers_claim_takes_nothing_of_that_tenants_share() -> None:
+    mine, thief = with_serial("acme", "bus-1"), with_serial("zeta", "thief")
+    world = World(mine, thief)
+    for _ in range(200):  # zeta's own share is used up
+        world.desk.rates.try_tenant("zeta", 0.0)
+    granted(world.ask(sender="claim@SN-1"))
+
+
+@pytest.mark.parametrize("claim", [CLAIM, "claim@SN-1"])
+def test_a_claim_is_good_at_the_door_of_its_kind_alone(claim: str) -> None:
+    world = World(expected() if claim == CLAIM else with_serial("acme", "bus-1"))
+    at_the_other = world.send(world.request(), claim, is_factory=claim == CLAIM)
+    assert refusal(world.perform(at_the_other)) is RefusedBecause.UNKNOWN_CLAIM
+    granted(world.ask(sender=claim))
+
+
+def test_who_signs_a_tokens_name_takes_nothing_of_the_share_and_turns_of_who_has_its_text() -> None:
+    world = World(expected())
+    world.desk.rates = EnrolmentRates(EnrolmentRateSettings(tenant_burst=2))
+    for _ in range(20):
+        world.send(world.request(), CLAIM, is_factory=True)
+    granted(world.ask())
+
+
+CHANGE = DeviceChange(NOW, "ana", "stolen")
+OPEN = {CLAIM: HASH}
+
+
+def passwords(entry: DeviceEntry, at: datetime = NOW, region: str = "eu") -> dict[str, str]:
+    tokens = OpenTokens(region)
+    tokens.take(entry, NOW)
+    return tokens.passwords(at)
+
+
+def enrolled() -> DeviceEntry:
+    world = World(expected())
+    world.ask()
+    return world.entry
+
+
+def test_a_token_logs_in_while_it_is_open_and_for_a_while_after_it_was_used() -> None:
+    assert passwords(expected()) == OPEN
+    assert passwords(expected(), region="us") == {}
+    assert passwords(expected(), NOW + timedelta(days=7)) == {}
+    assert passwords(enrolled()) == OPEN
+    assert passwords(enrolled(), NOW + REPEAT_WITHIN) == {}
+    assert passwords(revoke(enrolled(), CHANGE)) == {}
+    assert passwords(expected(claim=Claim(id="SN-1"))) == {}
+
+
+def test_a_token_that_opens_is_used_or_ends_by_a_change_of_its_device_changes_something() -> None:
+    tokens = OpenTokens("eu")
+    assert tokens.take(expected(), NOW)
+    assert not tokens.take(expected(), NOW), "the same again"
+    assert tokens.take(enrolled(), NOW)
+    assert tokens.take(revoke(enrolled(), CHANGE), NOW)

@@ -1,7 +1,5 @@
 """What is enrolled is read back before it is given, and who waits for that keeps nobody else waiting."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +11,7 @@ from gateway.access.enrolment import EnrolmentCore, PublishEntry, SendAnswer
 from gateway.access.enrolment_service import EnrolmentPublisher, EnrolmentService
 from gateway.errors import EntryNotTaken
 from tests.gateway.access.known_devices import KnownDevices
-from tests.identity.registry_strategies import CERTIFICATE, CHANGE, expected
+from tests.identity.makers import CERTIFICATE, CHANGE, expected
 from tests.waiting import wait_until
 from waybill.identity.registry import DeviceEntry, enrol
 from waybill.identity.registry_topic import RegistryPublisher, RegistryRefused

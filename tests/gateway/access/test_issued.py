@@ -1,7 +1,5 @@
 """What an authority signed for devices: each file counts once, and none is missed because it could not be read."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -32,8 +30,6 @@ def names(reader: IssuedReader) -> list[str]:
 
 
 class Unreadable:
-    """Files that the system does not give at the moment."""
-
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.files: set[Path] = set()
         read = Path.read_bytes

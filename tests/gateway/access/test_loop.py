@@ -1,7 +1,5 @@
 """The access daemon's loop: what one change does wrong is done to no other, and no clock puts anything off."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import create_autospec
@@ -14,7 +12,7 @@ from gateway.access.issued import IssuedReader
 from gateway.access.loop import CLOCK_BACK_S, AccessLoop, ListIntake, SessionLooks, Settling
 from gateway.access.status import AccessMetrics
 from gateway.errors import BrokerUnreachable, ClockSetBack
-from tests.identity.registry_strategies import MOMENT, active, change, published
+from tests.identity.makers import MOMENT, active, change, published
 from waybill.identity.registry import revoke
 from waybill.identity.registry_messages import DevicePublication
 from waybill.pulsar.compacted_topic import TopicStanding

@@ -1,7 +1,5 @@
 """The region's own revocation list: by whatever clock, whatever an entry says, and from whatever copy of the disk."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,10 +8,10 @@ import pytest
 from gateway.access.config import AuthorityPlace
 from gateway.access.core import AccessCore
 from gateway.access.loop import FOLLOW_TICKS, ListIntake
-from gateway.access.revocation import OwnList, RevocationList
+from gateway.access.revocation import ListRefused, OwnList, RevocationList, lists_in, next_list, read_list_message
 from gateway.access.status import AccessMetrics
-from tests.identity.registry_strategies import MOMENT, active, change, expected, published
-from waybill.identity.authority import Revoked
+from tests.identity.makers import MOMENT, active, change, expected, published
+from waybill.identity.authority import MAX_PEM_BYTES, Revoked
 from waybill.identity.authority_folder import AuthorityFolder
 from waybill.identity.registry import EnrolledCertificate, enrol, resume, revoke, suspend
 from waybill.pulsar.compacted_topic import TopicMessage
@@ -152,7 +150,7 @@ def test_two_daemons_of_one_name_answer_each_other_at_a_pace_and_say_so(tmp_path
         answers += region.own.is_due(NOW)
         region.own.update(None, NOW)
     assert 15 < answers < 25
-    assert any("is not of this daemon" in problem for problem in problems)
+    assert any("was not signed by this daemon" in problem for problem in problems)
 
 
 def test_what_comes_back_of_our_own_is_no_other_daemon(tmp_path: Path) -> None:
@@ -163,3 +161,66 @@ def test_what_comes_back_of_our_own_is_no_other_daemon(tmp_path: Path) -> None:
         region.hear(one)
         assert (region.intake.problem, region.own.current) == ("", newer)
     assert region.intake.take_displaced(), "an older one came last on the topic"
+
+
+LIFE = timedelta(days=30)
+ENTRIES = 20_000
+
+
+def test_a_list_of_20_000_certificates_is_taken_from_another_region_and_comes_back_from_the_file(
+    tmp_path: Path,
+) -> None:
+    root = AuthorityFolder.create_root(tmp_path / "root", "root", now=NOW, lifetime=LIFE)
+    us = AuthorityFolder.create_regional(tmp_path / "us", root, "us", now=NOW, lifetime=LIFE)
+    # Serials as long as real ones.
+    revoked = [Revoked((1 << 158) + number, NOW) for number in range(ENTRIES)]
+    made = next_list(us.authority, revoked, None, now=NOW, life=LIFE)
+    assert len(made.message) > 10 * MAX_PEM_BYTES
+
+    core = AccessCore("Waybill regional authority eu")
+    core.on_ready()
+    found = read_list_message(made.issuer, made.message, root.authority.certificate)
+    assert core.on_list(found, NOW.timestamp())
+    step = core.take_step(NOW.timestamp() + 10)
+    assert step is not None
+    (merged,) = step.lists
+    assert len(merged.serials) == ENTRIES
+    assert lists_in(merged.pem)[made.issuer].serials == merged.serials
+
+
+@pytest.fixture(scope="module")
+def authorities(tmp_path_factory: pytest.TempPathFactory) -> tuple[AuthorityFolder, AuthorityFolder, AuthorityFolder]:
+    folder = tmp_path_factory.mktemp("authorities")
+    root, other = (AuthorityFolder.create_root(folder / name, name, now=NOW, lifetime=LIFE) for name in ("a", "b"))
+    return (
+        root,
+        AuthorityFolder.create_regional(folder / "eu", root, "eu", now=NOW, lifetime=LIFE),
+        AuthorityFolder.create_regional(folder / "eu-of-b", other, "eu", now=NOW, lifetime=LIFE),
+    )
+
+
+Three = tuple[AuthorityFolder, AuthorityFolder, AuthorityFolder]
+
+
+def test_each_list_is_later_than_the_former_one_also_within_a_second(authorities: Three) -> None:
+    _, eu, _ = authorities
+    first = next_list(eu.authority, [], None, now=NOW, life=LIFE)
+    second = next_list(eu.authority, [Revoked(5, NOW)], first, now=NOW, life=LIFE)
+    assert second.is_later(first)
+    assert not first.is_later(second)
+    assert second.this_update - first.this_update >= timedelta(seconds=1)
+    assert (second.number, second.serials) == (2, frozenset({5}))
+
+
+def test_a_list_of_an_authority_of_the_root_is_taken_and_one_of_another_root_is_not(authorities: Three) -> None:
+    root, eu, stranger = authorities
+    made = next_list(eu.authority, [Revoked(5, NOW)], None, now=NOW, life=LIFE)
+    assert read_list_message(made.issuer, made.message, root.authority.certificate) == made
+    forged = next_list(stranger.authority, [Revoked(5, NOW)], None, now=NOW, life=LIFE)
+    assert forged.issuer == made.issuer
+    with pytest.raises(ListRefused):
+        read_list_message(forged.issuer, forged.message, root.authority.certificate)
+    with pytest.raises(ListRefused):
+        read_list_message(made.issuer, made.certificate_pem + forged.pem, root.authority.certificate)
+    with pytest.raises(ListRefused, match="it is of"):
+        read_list_message("another", made.message, root.authority.certificate)

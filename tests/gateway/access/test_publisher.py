@@ -24,8 +24,6 @@ NOW = datetime(2026, 11, 1, tzinfo=UTC)
 
 
 class Displaced(RegistryCache):
-    """A cache with these devices to be published again."""
-
     def __init__(self, *names: str) -> None:
         self.names = [*names]
 

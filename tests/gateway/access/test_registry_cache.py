@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from gateway.access.registry_cache import CacheUnavailable, RegistryCache
 from tests.examples import examples
-from tests.identity.operators import trusting
-from tests.identity.registry_strategies import CERTIFICATE, MOMENT, active, change, expected
+from tests.identity.makers import CERTIFICATE, MOMENT, active, change, expected, trusting
 from tests.identity.test_registry_signing import ACCESS, ANNA, BOTH, KEYS, signed
 from waybill.identity.operator_keys import OperatorKeys
 from waybill.identity.registry import DeviceEntry, DeviceState, enrol, resume, revoke, suspend
@@ -64,7 +63,6 @@ class Region:
         check_by(self.keys)(*message)  # type: ignore[arg-type]
 
     def begin(self) -> None:
-        """Read the topic from its beginning."""
         self.read = 0
         self.cache.on_begin("acme")
 
@@ -110,7 +108,6 @@ class Topic:
         self.open_files, self.now_s = open_files, 1200.0
 
     def run(self, seconds: int, each: Callable[[], object] = lambda: None) -> int:
-        """How many messages came meanwhile."""
         before = len(self.messages)
         for _ in range(seconds):
             self.now_s += 1

@@ -1,7 +1,5 @@
 """What an operator reads of an access daemon, and what a program does."""
 
-from __future__ import annotations
-
 import json
 from io import StringIO
 from pathlib import Path
@@ -12,7 +10,9 @@ from typer.testing import CliRunner
 
 from gateway.access import status as status_module
 from gateway.access.cli import app
-from gateway.access.status import AccessStatus, RefusedEnrolment, RefusedPublications, status_table
+from gateway.access.config import AccessEndpoint
+from gateway.access.status import AccessStatus, RefusedEnrolment, RefusedPublications, read_access_status, status_table
+from waybill.daemon.status_server import StatusServer, json_answer
 
 ASKED = [
     RefusedEnrolment(at_s=60.0 * at, sender=f"claim@SN-{at}", reason="claim-used", detail="[x]") for at in range(7)
@@ -32,7 +32,6 @@ SAID = AccessStatus(
 
 
 def shown(status: AccessStatus) -> dict[str, str]:
-    """The text of each line of the table, by its name."""
     printed = StringIO()
     Console(width=200, file=printed).print(status_table(status))
     rows, name = dict[str, str](), ""
@@ -81,3 +80,9 @@ def test_programs_get_json_and_both_the_exit_status(tmp_path: Path, monkeypatch:
     assert (for_people.exit_code, for_programs.exit_code) == (1, 1)
     assert AccessStatus.model_validate(json.loads(for_programs.output)) == SAID
     assert "access daemon of eu" in for_people.output
+
+
+def test_what_a_daemon_serves_is_read() -> None:
+    said = AccessStatus(region="eu", pid=7, started_at="now", enrolments={"enrolled": 3})
+    with StatusServer("127.0.0.1", 0, {"/status": lambda: json_answer(said.model_dump_json())}) as server:
+        assert read_access_status(AccessEndpoint(port=server.port)) == said

@@ -1,7 +1,5 @@
 """Drives among a few fences, for tests of what a region finds in fixes as they come."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -33,7 +31,6 @@ MINUTE = 60_000
 
 
 def square(name: str, west: float, south: float, size: float, **properties: object) -> dict[str, object]:
-    """A fence of a few hundred metres."""
     east, north = west + size, south + size
     ring = [[west, south], [east, south], [east, north], [west, north], [west, south]]
     geometry = {"type": "Polygon", "coordinates": [ring]}
@@ -54,14 +51,12 @@ FEATURES: list[dict[str, object]] = [
 
 
 def places(features: Sequence[dict[str, object]] = FEATURES) -> list[Fence | Gate]:
-    """What the features are."""
     report = fences_from_geojson(json.dumps({"type": "FeatureCollection", "features": [*features]}))
     assert not report.refused, report.refused
     return [*report.fences, *report.gates]
 
 
 def live_rules(features: Sequence[dict[str, object]] = FEATURES, *, min_stay_s: float = 0.0) -> AlertRules:
-    """The rules by these features."""
     made = places(features)
     fences = FenceSet([one for one in made if isinstance(one, Fence)])
     gates = GateSet([one for one in made if isinstance(one, Gate)])
@@ -70,8 +65,6 @@ def live_rules(features: Sequence[dict[str, object]] = FEATURES, *, min_stay_s: 
 
 
 class LiveFix(NamedTuple):
-    """One fix of a device of one tenant and epoch."""
-
     device: str
     t_ms: int
     seq: int
@@ -82,7 +75,6 @@ class LiveFix(NamedTuple):
 
 
 def columns(fixes: Sequence[LiveFix]) -> FixColumns:
-    """The fixes as an evaluation takes them."""
     names = list(dict.fromkeys(one.device for one in fixes))
     table = {name: np.array([getattr(one, name) for one in fixes], dtype=np.float64) for name in LiveFix._fields[3:]}
     t_ms = np.array([one.t_ms for one in fixes], dtype=np.int64)
@@ -97,7 +89,6 @@ def columns(fixes: Sequence[LiveFix]) -> FixColumns:
 
 
 def engine_finds(fixes: Sequence[LiveFix], by: AlertRules) -> dict[str, DayEvent]:
-    """What the engine finds in all fixes of a device at once."""
     given = columns(fixes)
     tracks = build_tracks(
         Fixes(
@@ -141,7 +132,6 @@ def drives(draw: st.DrawFn, device: str = "bus-1", most: int = 60) -> list[LiveF
 
 
 def cut(fixes: Sequence[LiveFix], sizes: Sequence[int]) -> list[Sequence[LiveFix]]:
-    """The fixes in parts of these sizes, and the rest."""
     parts, at = [], 0
     for size in sizes:
         parts.append(fixes[at : at + size])

@@ -88,8 +88,6 @@ class ScriptedTopic:
 
 @dataclass
 class ScriptedReader:
-    """Reads on from a place."""
-
     topic: ScriptedTopic
     at: int = 0
 
@@ -152,8 +150,6 @@ class ScriptedConsumer:
 
 
 class ReceiptingProducer:
-    """Everything that is sent has its receipt at once."""
-
     def __init__(self) -> None:
         self.alerts: list[Alert] = []
 
@@ -196,13 +192,11 @@ class ServedPartition:
     metrics: AlertMetrics
 
     def run(self) -> None:
-        """Until nothing is left."""
         self.owned.run(5.0)
         assert not self.owned.lost_reason
 
     @property
     def said(self) -> list[tuple[str, object]]:
-        """What was said of which event, in its order."""
         return [(alert.id, alert.event) for alert in self.alerts]
 
 

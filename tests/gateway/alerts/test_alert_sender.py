@@ -1,7 +1,5 @@
 """Alerts are sent until there is a receipt of each, however often sending fails, and never too many at once."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

@@ -1,24 +1,32 @@
 """Processes that claim partitions: each has one owner, what is free is taken soon, and they end up with even shares."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
-from gateway.alerts.owner import MAX_PARTITIONS
+from deploy.local import free_port
+from gateway.alerts.config import AlertSettings
+from gateway.alerts.evaluation import LiveEvents
+from gateway.alerts.metrics import AlertMetrics
+from gateway.alerts.owner import PartitionOwner
 from gateway.alerts.sharing import (
-    MAX_TRIES,
+    GIVE_WAIT_S,
     REST_S,
     Claims,
     ClaimState,
     Presence,
     PresenceMessage,
+    decode_presence,
 )
 from tests.examples import examples
+from tests.gateway.alerts.scripted_partition import RULES
+from tests.waiting import wait_until
+from waybill.pulsar.pulsar_positions import EntryPosition
+from waybill.settings import validate
 
 TURN_S = 0.1
 TAKEN_OVER_S = 4.5
@@ -59,7 +67,6 @@ class Region:
         one.claims.add(self.partitions, self.now_s)
 
     def share(self, *names: str) -> None:
-        """The partitions are shared evenly, as after a long time."""
         for number, partition in enumerate(self.partitions):
             owner = self.processes[names[number % len(names)]]
             self.owners[partition] = owner.name
@@ -194,35 +201,6 @@ def test_the_partitions_of_one_that_is_killed_go_to_those_that_have_their_state(
     assert lost <= set(region.owners)
 
 
-@pytest.mark.parametrize(
-    ("partitions", "count", "stands_by"),
-    [
-        *((13, count, stands_by) for count in (2, 3, 4) for stands_by in (False, True)),
-        (64, 2, False),
-        (64, 4, True),
-        (200, 3, False),
-        (MAX_PARTITIONS, 2, False),
-        (MAX_PARTITIONS, 2, True),
-    ],
-)
-def test_one_that_is_killed_is_replaced_as_soon_however_many_partitions_there_are(
-    partitions: int, count: int, stands_by: bool
-) -> None:
-    region = Region(tuple(f"acme/p{number}" for number in range(partitions)), 1, stands_by)
-    names = [f"n{number}" for number in range(count)]
-    for name in names:
-        region.start(name)
-    region.share(*names)
-    region.run(READY_S + 5)
-    assert set(region.owners) == set(region.partitions)
-    before = region.tried
-    region.run(10)
-    # what a cluster is asked meanwhile: each costs it an answer
-    assert region.tried - before <= 10 * count * MAX_TRIES * 1.5
-    region.kill(names[0])
-    assert region.lost_after(TAKEN_OVER_S) == set()
-
-
 def test_what_is_given_of_many_partitions_is_found_before_who_gave_it_takes_it_back() -> None:
     region = Region(tuple(f"acme/p{number}" for number in range(100)), 1)
     for name in ("n0", "n1"):
@@ -240,3 +218,110 @@ def test_shares_that_are_even_stay_with_whoever_has_them() -> None:
     before = dict(region.owners)
     region.run(600)
     assert region.owners == before
+
+
+def alert_settings(port: int) -> AlertSettings:
+    table = {
+        "name": "eu-1",
+        "region": "eu",
+        "insecure": True,
+        "tenants": ["acme"],
+        "pulsar": {"service_url": f"pulsar://127.0.0.1:{port}", "operation_timeout_s": 1},
+        "fences": {"unsigned": True},
+    }
+    return validate(AlertSettings, table, "alerts.toml")
+
+
+@pytest.mark.timeout(60)
+def test_a_process_whose_cluster_does_not_answer_from_the_start_says_so_once() -> None:
+    owner = PartitionOwner(alert_settings(free_port()), lambda: RULES, LiveEvents, AlertMetrics())
+    with capture_logs() as logs:
+        owner.start()
+        wait_until(lambda: "batches are not known" in owner.problem)
+        first = owner.turned_s
+        # it looked again
+        wait_until(lambda: owner.turned_s > first + 2)
+        owner.close()
+    assert [one["event"] for one in logs].count("partitions not known") == 1
+
+
+PROCESS_NAMES = tuple(f"acme/p{number}" for number in range(8))
+AT = EntryPosition(3, 9)
+TEXTS = st.text(max_size=20)
+SAID = st.builds(
+    PresenceMessage,
+    instance=TEXTS,
+    held=st.integers(0, 512),
+    tenants=st.frozensets(TEXTS),
+    acknowledged=st.dictionaries(TEXTS, st.none() | st.builds(EntryPosition, st.integers(-1, 9), st.integers(-1, 9))),
+    ready=st.none() | st.frozensets(TEXTS),
+)
+
+
+def says(
+    name: str, *held: str, ready: frozenset[str] | None = frozenset(), tenants: frozenset[str] = ACME
+) -> PresenceMessage:
+    acknowledged = dict.fromkeys(held, AT)
+    return PresenceMessage(instance=name, held=len(held), tenants=tenants, acknowledged=acknowledged, ready=ready)
+
+
+def hears(name: str, *others: PresenceMessage) -> Presence:
+    one = Presence(name, ACME)
+    for said in others:
+        one.note(said, 0.0)
+    return one
+
+
+@given(SAID)
+def test_what_a_process_says_is_what_the_others_hear(said: PresenceMessage) -> None:
+    assert decode_presence(said.model_dump_json().encode()) == said
+    assert decode_presence(said.model_dump_json().encode()[:-1]) is None
+
+
+@given(
+    st.lists(st.sampled_from(PROCESS_NAMES), unique=True, max_size=8),
+    st.lists(st.integers(0, 4), min_size=8, max_size=8),
+)
+def test_each_partition_with_an_owner_has_one_standby_that_is_not_its_owner(held: list[str], owner: list[int]) -> None:
+    processes = {
+        f"n{number}": says(f"n{number}", *(name for name in held if owner[PROCESS_NAMES.index(name)] == number))
+        for number in range(5)
+    }
+    heard = {mine: hears(mine, *(said for other, said in processes.items() if other != mine)) for mine in processes}
+    for name in PROCESS_NAMES:
+        # what a process holds itself it does not ask for: nobody says of it that another holds it
+        standbys = [mine for mine, one in heard.items() if one.is_standby(name, processes[mine].held, 1.0)]
+        assert len(standbys) == (name in held)
+        assert all(name not in processes[mine].acknowledged for mine in standbys)
+
+
+def test_what_another_process_is_ready_for_is_given_to_it() -> None:
+    one = hears("mine", says("other", ready=frozenset({"acme/p1"})))
+    assert one.to_give(["acme/p0", "acme/p1", "acme/p2"], 3, 1.0) == "acme/p1"
+    assert one.to_give(["acme/p0", "acme/p1", "acme/p2"], 1, 1.0) is None
+
+
+def test_one_is_given_only_after_a_while_where_the_other_is_ready_for_none() -> None:
+    one = Presence("mine", ACME)
+    for second in range(int(GIVE_WAIT_S)):
+        one.note(says("other"), second)
+        assert one.to_give(["acme/p0", "acme/p1"], 2, second) is None
+    one.note(says("other"), GIVE_WAIT_S)
+    assert one.to_give(["acme/p0", "acme/p1"], 2, GIVE_WAIT_S) == "acme/p1"
+
+
+def test_who_reads_none_of_our_tenants_is_passed_over_and_none_is_given_to_whom_may_not_read_it() -> None:
+    ours, theirs = (f"persistent://{tenant}/telemetry-eu/batches-partition-0" for tenant in ("acme", "beta"))
+    one = Presence("mine", ["acme", "beta"])
+    one.note(says("stranger", ready=None, tenants=frozenset(["zeta"])), 0.5)
+    assert one.others(1.0) == []
+    one.note(says("poor", ready=None), 0.5)
+    assert one.others(1.0) == [0]
+    assert one.to_give([theirs], 5, 1.0) is None
+    assert one.to_give([ours, theirs], 5, 1.0) == ours
+    assert not one.comes_first(1, 1.0, ours)
+    assert one.comes_first(1, 1.0, theirs)
+    one.note(says("poor"), 0.5)
+    one.note(says("owner", ours, theirs), 0.5)
+    assert not one.is_standby(ours, 1, 1.0), "the other one holds less"
+    assert one.is_standby(theirs, 1, 1.0), "the other one may not read it"

@@ -1,7 +1,5 @@
 """The fences of a region are those of the centre, message by message, in any order in which publications come again."""
 
-from __future__ import annotations
-
 import json
 import random
 from datetime import UTC, datetime

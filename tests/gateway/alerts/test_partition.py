@@ -1,11 +1,21 @@
 """What a partition says of itself while its state is made, and after."""
 
-from __future__ import annotations
-
 import threading
+import time
+from collections.abc import Iterator
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.alerts.owner import WAIT_S, AskedPartitions
+from gateway.alerts.sharing import RETRY_S, Claims, ClaimState
+from gateway.alerts.standby import RewindEnd
 from tests.gateway.alerts.fixes_as_they_come import NOON, LiveFix
-from tests.gateway.alerts.scripted_partition import ScriptedTopic, messages_of, served
+from tests.gateway.alerts.scripted_partition import ScriptedMessage, ScriptedTopic, messages_of, served
+from tests.waiting import wait_until
+from waybill.pulsar import pulsar_positions as silence
+from waybill.pulsar.pulsar_positions import MessagePosition
 
 FIXES = [LiveFix("bus-1", NOON + 5000 * at, at + 1, 0.0015, 0.0004 * at) for at in range(6)]
 
@@ -51,3 +61,83 @@ def test_a_topic_of_alerts_that_does_not_answer_holds_up_no_other_partition() ->
         for thread in threads:
             thread.join(10)
     assert silent.said == other.said
+
+
+POSITIONS = st.builds(MessagePosition, st.integers(-1, 3), st.integers(-1, 3), st.integers(-1, 3))
+
+
+@given(st.lists(POSITIONS, unique=True), POSITIONS)
+def test_what_comes_after_the_first_unacknowledged_message_is_not_rewound(
+    topic: list[MessagePosition], first: MessagePosition
+) -> None:
+    end = RewindEnd(first, included=False)
+    assert [one for one in sorted(topic) if end.is_before(one)] == [one for one in sorted(topic) if one >= first]
+
+
+@given(st.lists(POSITIONS, unique=True), POSITIONS)
+def test_what_comes_after_the_last_message_is_not_rewound(topic: list[MessagePosition], last: MessagePosition) -> None:
+    end = RewindEnd(last, included=True)
+    assert [one for one in sorted(topic) if end.is_before(one)] == [one for one in sorted(topic) if one > last]
+
+
+@pytest.mark.parametrize(("last_entry", "lag_s", "reason"), [(5, 0.0, ""), (9, None, silence.WITHHELD)])
+def test_a_partition_whose_end_does_not_come_is_not_up_to_date_and_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, last_entry: int, lag_s: float | None, reason: str
+) -> None:
+    monkeypatch.setattr(silence, "ASK_S", 0.0)
+    made = served(ScriptedTopic(messages_of([[one] for one in FIXES])), 4, run=False)
+    monkeypatch.setattr(made.consumer, "get_last_message_id", lambda: ScriptedMessage(last_entry, -1, b"", 0))
+    silences = iter(range(5))
+    stop = made.owned.stop
+    made.consumer.on_end = lambda: stop() if next(silences) == 4 else None
+    made.owned.run(5.0)
+    assert (made.owned.lag_s(NOON / 1000 + 64), made.owned.lost_reason) == (lag_s, reason)
+
+
+NAMES = tuple(f"p{number}" for number in range(24))
+
+
+@pytest.fixture
+def answers() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_while_one_does_not_answer_all_others_are_taken_and_it_is_asked_for_once(answers: threading.Event) -> None:
+    asked: list[str] = []
+
+    def subscribe(name: str) -> str:
+        asked.append(name)
+        return name if name != "p0" or answers.wait(30) else "never"
+
+    claims, asking = Claims(lambda: 0.0), AskedPartitions(subscribe)
+    claims.add(NAMES, 0.0)
+    began_s, now_s = time.monotonic(), 0.0
+    waits_s = list[float]()
+    taken = list[str]()
+    while len(taken) < len(NAMES) - 1:
+        now_s += RETRY_S / 4
+        assert now_s < 60
+        names = claims.due(now_s)
+        claims.on_asked(names)
+        for name, answer in asking.answers(names):
+            waits_s.append(time.monotonic() - began_s)
+            assert name == answer
+            claims.on_held(name, now_s)
+            taken.append(name)
+    assert "p0" not in taken
+    assert waits_s[0] < WAIT_S, "an answer is known as soon as it is there"
+    assert time.monotonic() - began_s < 10 * WAIT_S, "one that does not answer is waited for once"
+    assert claims.of_state(ClaimState.UNKNOWN) == ["p0"]
+    answers.set()
+    late = list[tuple[str, str]]()
+
+    def has_answered() -> bool:
+        late.extend(asking.answers([]))
+        return bool(late)
+
+    wait_until(has_answered)
+    assert late == [("p0", "p0")]
+    assert sorted(asked) == sorted(NAMES)
+    asking.close()

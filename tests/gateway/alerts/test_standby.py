@@ -1,13 +1,14 @@
 """A standby that takes over says what one says that reads all again: nothing is missed, and nothing comes of before."""
 
-from __future__ import annotations
+from collections.abc import Iterator, Sequence
 
-from collections.abc import Sequence
-
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.alerts.owner import TURN_S, StandbyPartitions
 from gateway.alerts.partition_evaluation import MAX_MESSAGES
+from gateway.alerts.sharing import Presence, PresenceMessage
 from gateway.alerts.standby import MAX_BEHIND_S, PAUSE_S, PartitionStandby
 from tests.examples import examples
 from tests.gateway.alerts.fixes_as_they_come import NOON, LiveFix, cut, drives
@@ -20,6 +21,7 @@ from tests.gateway.alerts.scripted_partition import (
     served,
     standby_of,
 )
+from tests.waiting import wait_until
 from waybill.pulsar.pulsar_positions import EntryPosition
 
 
@@ -38,7 +40,6 @@ def topics(draw: st.DrawFn) -> ScriptedTopic:
 
 
 def straight(batches: int = 12, publish_ms: int = NOON) -> ScriptedTopic:
-    """One that drives through the fences, in batches of two fixes."""
     fixes = [LiveFix("bus-1", NOON + 5000 * at, at + 1, 0.0015, -0.002 + 0.0004 * at) for at in range(2 * batches)]
     return ScriptedTopic(messages_of(cut(fixes, [2] * (batches - 1)), publish_ms))
 
@@ -109,3 +110,63 @@ def test_one_that_falls_behind_its_owner_is_not_ready_until_it_has_all_again() -
     assert one.behind_s == MAX_BEHIND_S + 1.0
     one.turn(reader)
     assert (one.is_ready, one.behind_s) == (True, 0.0)
+
+
+FIXES = [LiveFix("bus-1", NOON + 5000 * at, at + 1, 0.0015, 0.0004 * at) for at in range(8)]
+
+
+class Process:
+    def __init__(self) -> None:
+        self.topic = ScriptedTopic(messages_of([[one] for one in FIXES]))
+        self.presence = Presence("mine", ["acme"])
+        self.standbys = StandbyPartitions(self.topic, self.presence, lambda _: partition_state())
+        self.now_s = 1000.0
+
+    def hears(self, name: str, *held: str, ready: tuple[str, ...] = ()) -> None:
+        at = EntryPosition(7, 6)
+        said = PresenceMessage(
+            instance=name,
+            held=len(held),
+            tenants=frozenset(["acme"]),
+            acknowledged=dict.fromkeys(held, at),
+            ready=frozenset(ready),
+        )
+        self.presence.note(said, self.now_s)
+
+    def turn(self, held: int = 0, seconds: float = TURN_S) -> list[str]:
+        self.standbys.turn([NAME], held, self.now_s)
+        self.now_s += seconds
+        return self.standbys.names
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
+    one = Process()
+    # the threads of standbys ask at the same time as we
+    monkeypatch.setattr("gateway.alerts.owner.time.monotonic", lambda: one.now_s)
+    yield one
+    monkeypatch.undo()
+    one.standbys.close()
+
+
+def test_one_that_another_holds_is_followed_until_it_is_ours_and_its_state_is_handed_over(process: Process) -> None:
+    process.hears("owner", NAME)
+    assert process.turn() == [NAME]
+    wait_until(lambda: process.standbys.ready == [NAME])
+    hand_over = process.standbys.take(NAME)
+    assert process.standbys.names == []
+    made = hand_over()
+    assert made is not None
+    assert made.position.entry == 5
+    assert process.standbys.take(NAME)() is None
+
+
+def test_one_for_which_another_is_chosen_now_is_followed_until_that_one_is_ready(process: Process) -> None:
+    process.hears("owner", NAME)
+    process.turn()
+    wait_until(lambda: process.standbys.ready == [NAME])
+    process.hears("owner", NAME)
+    process.hears("poorer")
+    assert process.turn(held=1) == [NAME]
+    process.hears("poorer", ready=(NAME,))
+    assert process.turn(held=1) == []

@@ -1,7 +1,5 @@
 """What tests of the notifier share: a webhook, and a notifier that posts to it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

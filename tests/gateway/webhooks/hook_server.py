@@ -1,7 +1,5 @@
 """A real HTTP server that does to its clients what servers do: it takes, refuses, hangs, drips, floods and dies."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac
@@ -25,15 +23,12 @@ SECRET_TEXT = f"whsec_{base64.b64encode(SECRET).decode()}\n"
 
 
 def write_secret(file: Path) -> None:
-    """A webhook's file, which others may not use."""
     file.touch(0o600)
     file.write_text(SECRET_TEXT)
 
 
 @dataclass
 class Request:
-    """One request as it came."""
-
     path: str
     headers: dict[str, str]
     body: bytes
@@ -57,7 +52,6 @@ Behaviour = Callable[[socket.socket, Request], None]
 
 
 def answers(status: str = "200 OK", *headers: str, body: bytes = b"") -> Behaviour:
-    """It answers in order."""
 
     def behave(connection: socket.socket, _: Request) -> None:
         lines = "".join(f"{line}\r\n" for line in (f"HTTP/1.1 {status}", *headers, f"Content-Length: {len(body)}"))
@@ -67,12 +61,10 @@ def answers(status: str = "200 OK", *headers: str, body: bytes = b"") -> Behavio
 
 
 def sends(data: bytes) -> Behaviour:
-    """It sends some bytes, and closes."""
     return lambda connection, _: connection.sendall(data)
 
 
 def drips(data: bytes, every_s: float = 0.05) -> Behaviour:
-    """A byte now and then, over and over."""
 
     def behave(connection: socket.socket, _: Request) -> None:
         while True:
@@ -84,7 +76,6 @@ def drips(data: bytes, every_s: float = 0.05) -> Behaviour:
 
 
 def hangs(until: threading.Event) -> Behaviour:
-    """It says nothing."""
 
     def behave(_: socket.socket, __: Request) -> None:
         until.wait(60)
@@ -126,7 +117,6 @@ class HookServer:
         self.listener.close()
 
     def settings(self, folder: Path, path: str = "/hook", **more: Any) -> WebhookSettings:
-        """A webhook of this server, with short times."""
         secret = folder / "secret"
         write_secret(secret)
         plain = {

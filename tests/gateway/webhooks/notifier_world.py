@@ -1,7 +1,5 @@
 """A notifier with real queues and a real file, on a clock that is ours; Pulsar's part is played by lists."""
 
-from __future__ import annotations
-
 import time
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -31,8 +29,6 @@ def at(clock: str) -> float:
 
 
 class Written(list[EndedDelivery]):
-    """In the place of the topic of undelivered messages."""
-
     def add(self, ended: EndedDelivery) -> None:
         self.append(ended)
 
@@ -78,7 +74,6 @@ class World:
         self.notifier.ended.append(ended)
 
     def passes(self, seconds: float) -> None:
-        """Time passes, and the clock goes right."""
         self.now_s, self.passed_s = self.now_s + seconds, self.passed_s + seconds
 
     def restart(self) -> None:

@@ -1,19 +1,17 @@
 """Settings of whoever delivers: what is refused, and what is a warning."""
 
-from __future__ import annotations
-
-import time
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from gateway.errors import SecretUnusable
 from gateway.webhooks.config import NotifierSettings, TailSettings, WebhookSettings
+from gateway.webhooks.posting import SecretFile
 from gateway.webhooks.service import alert_topics, problems, warnings
 from gateway.webhooks.status import NotifierStatus, WebhookStatus, notifier_table
 from tests.gateway.webhooks.hook_server import write_secret
-from tests.tokens import token_file
 from waybill.settings import SettingsError, parse
 
 OPS = WebhookStatus(name="ops")
@@ -90,7 +88,7 @@ def test_files_that_are_not_there_are_named_and_no_secret_is_shown(tmp_path: Pat
     "url", ["https://169.254.169.254/", "https://10.0.0.1/", "https://[::1]:8443/x", "http://0.0.0.0/"]
 )
 def test_an_address_that_is_not_public_is_refused_unless_its_network_is_named(url: str) -> None:
-    with pytest.raises(ValueError, match="no public address"):
+    with pytest.raises(ValueError, match="not a public address"):
         WebhookSettings(url=url, secret_file=Path("x"), accounts=("acme",))
     networks = ("169.254.169.254/32", "10.0.0.0/8", "::1/128", "0.0.0.0/32")
     assert WebhookSettings(url=url, secret_file=Path("x"), accounts=("acme",), networks=networks).url == url
@@ -106,19 +104,6 @@ def test_a_notifier_and_its_standby_wait_for_one_topic_however_their_settings_or
     assert {one.name for one in alert_topics(given[0])} == {one.name for one in alert_topics(given[1])}
 
 
-@pytest.mark.parametrize(("ends_in_s", "said"), [(-1.0, "ended at"), (3600.0, "nobody has renewed it")])
-def test_a_token_that_ended_or_ends_soon_is_a_warning(tmp_path: Path, ends_in_s: float, said: str) -> None:
-    write_secret(tmp_path / "secret")
-    file = token_file(tmp_path, "notifier", ends_in_s=ends_in_s)
-    text = TEXT.replace(
-        "[rules]", f'access = {{ token_file = "{file}" }}\n\n[rules]'.replace("{", "{{").replace("}", "}}")
-    )
-    made = parse(NotifierSettings, text.format(folder=tmp_path, more="insecure = true"), "notifier.toml")
-    found = [one for one in warnings(made, tmp_path / "notifier.toml", time.time()) if said in one]
-    assert len(found) == 1
-    assert found[0].startswith("pulsar.access.token_file: token of notifier")
-
-
 def test_to_look_at_alerts_needs_neither_rules_nor_a_state_file() -> None:
     text = 'tenants = ["acme"]\nregions = ["eu"]\n[pulsar]\nservice_url = "pulsar://127.0.0.1:6650"\n'
     assert len(alert_topics(parse(TailSettings, text, "tail.toml"))) == 2
@@ -130,10 +115,10 @@ def test_to_look_at_alerts_needs_neither_rules_nor_a_state_file() -> None:
 
 def test_a_notifier_that_delivers_to_nobody_says_so(tmp_path: Path) -> None:
     made = settings(tmp_path, "insecure = true").model_copy(update={"webhooks": {}})
-    assert "webhooks: there is none: alerts are delivered to nobody" in warnings(made, tmp_path / "n.toml", 0.0)
+    assert "webhooks: no webhook is configured, so no alert is delivered" in warnings(made, tmp_path / "n.toml", 0.0)
     for status, said in (
-        (NotifierStatus(pid=1, started_at="", rules=1), "nobody: the settings have no webhook"),
-        (NotifierStatus(pid=1, started_at="", rules_current=True, webhooks=(OPS,)), "nobody: no rule was published"),
+        (NotifierStatus(pid=1, started_at="", rules=1), "none: the settings have no webhook"),
+        (NotifierStatus(pid=1, started_at="", rules_current=True, webhooks=(OPS,)), "none: no rule was published"),
         (NotifierStatus(pid=1, started_at="", rules_current=True, rules=1, webhooks=(OPS,)), "ops"),
     ):
         out = StringIO()
@@ -146,3 +131,14 @@ def test_a_file_that_is_named_without_a_folder_is_said_to_be_taken_from_where_th
     text = TEXT.format(folder=tmp_path, more="insecure = true").replace(f"{tmp_path}/secret", "no-such.secret")
     (said,) = [one for one in problems(parse(NotifierSettings, text, "notifier.toml")) if "secret_file" in one]
     assert f"taken from the folder in which this runs, {Path.cwd()}" in said
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602])
+def test_a_file_that_others_may_use_holds_no_secret(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "secret"
+    write_secret(path)
+    path.chmod(mode)
+    with pytest.raises(SecretUnusable, match=f"mode {mode:03o}: chmod 600"):
+        SecretFile(path)
+    path.chmod(0o400)
+    assert len(SecretFile(path)()) == 1

@@ -91,8 +91,6 @@ class _Consumer:
 
 
 class _Message:
-    """One that is its own id."""
-
     def __init__(self, topic: str, number: int) -> None:
         self._topic, self._number = topic, number
 

@@ -1,7 +1,5 @@
 """A decision follows from quiet hours, limit and what was decided before; all of that is known after a restart."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Iterator
@@ -30,9 +28,7 @@ from tests.examples import examples
 
 NIGHT = {
     "timezone": "Europe/Berlin",
-    "windows": [
-        {"days": ["mon", "tue", "wed", "thu", "fri", "sat", "sun"], "from": "22:00", "until": "06:00"},
-    ],
+    "windows": [{"days": ["mon", "tue", "wed", "thu", "fri", "sat", "sun"], "from": "22:00", "until": "06:00"}],
 }
 NOON_MS = 12 * HOUR_MS
 NIGHT_MS = 23 * HOUR_MS
@@ -67,7 +63,6 @@ def book() -> Iterator[NotificationBook]:
 
 
 def held(*several: HeldBack, at_ms: int = NIGHT_MS) -> list[HeldBack]:
-    """As it stands in a summary of a quiet time."""
     return [one._replace(at_ms=at_ms, decision="quiet") for one in several]
 
 

@@ -1,14 +1,17 @@
 """What is done with each message, with real queues, a real server and a real file; Pulsar's part is played by lists."""
 
-from __future__ import annotations
-
+import functools
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.webhooks.intake import AlertTopic, TakenMessage
-from gateway.webhooks.notifier import GoingBy
+from gateway.webhooks.notifier import GoingBy, OpenMessages
 from gateway.webhooks.rule_book import AccountDevices
+from gateway.webhooks.status import WebhookMetrics
 from gateway.webhooks.undelivered import decode_undelivered, encode_undelivered
 from geo.alerts import AlertVerdict, VerdictKind, encode_verdict
 from tests.gateway.webhooks.hook_server import HookServer, answers, hook_server
@@ -233,3 +236,105 @@ def test_what_the_limit_held_back_is_summarised_an_hour_later_and_a_rule_that_is
     world.take(*(world.message(number) for number in range(10, 16)), book=book)
     world.notifier.tick(GoingBy(rules({"id": "acme/other"}), EVERYBODY))
     assert world.book.rules_with_held() == []
+
+
+BEFORE_ALL = datetime(1970, 1, 2, tzinfo=UTC).timestamp()
+LONG_AFTER = datetime(2036, 12, 1, 12, tzinfo=UTC).timestamp()
+QUIET = {"id": "acme/all", "quiet": NIGHT}
+
+
+@pytest.mark.parametrize("wrong_s", [BEFORE_ALL, LONG_AFTER, at("22:59:59")])
+def test_what_is_held_back_is_summarised_whatever_the_clock_says_meanwhile(
+    world: World, server: HookServer, wrong_s: float
+) -> None:
+    # one version that ends the rule long after, so that a clock of then says that nobody wants to hear
+    book = rules(QUIET, QUIET | {"effective_from": "2030-01-01T00:00:00Z", "enabled": False})
+    by = GoingBy(book, EVERYBODY)
+    world.now_s = at("23:00:00")
+    world.take(world.message(1), book=book)
+    world.now_s = wrong_s
+    world.notifier.tick(by)
+    world.take(world.message(2), book=book)
+    world.notifier.tick(by)
+    world.restart()
+    # what was not acknowledged, or whose acknowledgement was lost, comes again
+    world.take(world.message(2), book=book)
+    world.notifier.tick(by)
+    world.now_s = at("23:00:00") + 8 * 3600
+    for _ in range(2):
+        world.notifier.tick(by)
+    both = {f"{number:024x}/provisional" for number in (1, 2)}
+    world.settle_until(lambda: posted(server) == both and not world.book.digests())
+
+
+def posted(server: HookServer) -> set[str]:
+    """The keys of the messages that were posted, alone or in a summary; no one in two forms."""
+    alone = {one.key for one in server.requests if one.content["type"] != "digest"}
+    summaries = {one.key: one.content["digest"] for one in server.requests if one.content["type"] == "digest"}
+    in_summaries = [one["key"] for digest in summaries.values() for one in digest["messages"]]
+    assert len({*in_summaries}) == len(in_summaries)
+    assert not alone & {*in_summaries}
+    return alone | {*in_summaries}
+
+
+def test_a_rule_that_is_disabled_summarises_what_it_had_held_back_and_one_said_anew_without_does_not(
+    world: World, server: HookServer
+) -> None:
+    world.now_s = at("23:00:00")
+    world.take(world.message(1), book=rules(QUIET))
+    world.passes(8 * 3600)
+    off = QUIET | {"effective_from": "2026-12-02T00:00:00Z", "enabled": False}
+    world.notifier.tick(GoingBy(rules(QUIET, off), EVERYBODY))
+    world.settle_until(lambda: server.requests and not world.book.digests())
+    assert posted(server) == {f"{1:024x}/provisional"}
+    world.now_s = at("23:00:00")
+    world.take(world.message(2), book=rules(QUIET))
+    world.notifier.tick(GoingBy(rules(QUIET | {"digest": False}), EVERYBODY))
+    assert (world.book.rules_with_held(), len(server.requests)) == ([], 1)
+
+
+TOPIC_OF_OPEN_MESSAGES = AlertTopic("topic", "acme", is_verdicts=False)
+
+
+@given(st.lists(st.integers(0, 4), max_size=8), st.randoms(use_true_random=False))
+def test_each_is_acknowledged_once_when_all_of_it_has_ended(counts: list[int], random: object) -> None:
+    acknowledged: list[int] = []
+    messages, numbers, left = OpenMessages(), iter(range(1000)), dict[int, int]()
+    order: list[tuple[int, int]] = []
+    for nth, count in enumerate(counts):
+        deliveries = [next(numbers) for _ in range(count)]
+        acknowledge = functools.partial(acknowledged.append, nth)
+        messages.begin(TakenMessage(TOPIC_OF_OPEN_MESSAGES, str(nth), b"", acknowledge), deliveries)
+        left[nth] = count
+        order += [(nth, number) for number in deliveries]
+    assert acknowledged == [nth for nth, count in enumerate(counts) if not count]
+    random.shuffle(order)  # type: ignore[attr-defined]
+    for nth, number in order:
+        assert nth not in acknowledged
+        messages.end(number)
+        messages.end(number)
+        left[nth] -= 1
+        assert (nth in acknowledged) == (left[nth] == 0)
+    assert sorted(acknowledged) == sorted(range(len(counts)))
+    assert len(messages) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        ("messages", {"type": "alert"}),
+        ("messages", {"type": "verdict"}),
+        ("passed_over", {"reason": "stale"}),
+        ("passed_over", {"reason": "malformed"}),
+        ("held_back", {"reason": "quiet"}),
+        ("held_back", {"reason": "limit"}),
+        ("deliveries", {"webhook": "ops", "outcome": "refused"}),
+        ("dropped", {}),
+    ],
+)
+def test_what_never_happened_is_a_zero_for_prometheus_and_nothing_in_the_status(
+    name: str, labels: dict[str, str]
+) -> None:
+    metrics = WebhookMetrics(["ops"])
+    assert metrics.registry.get_sample_value(f"waybill_webhooks_{name}_total", labels) == 0
+    assert not any(metrics.counts.values())

@@ -1,7 +1,5 @@
 """What the page says of delivery is so: its settings, its rules, and the receiver's check of its request."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Who hears of what: by the rule, and by whose the device was when it happened."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from typing import Any

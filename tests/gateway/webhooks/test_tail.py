@@ -1,7 +1,5 @@
 """What people see of alerts as they come: from when, and what each column says."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,7 +33,6 @@ def verdict(**more: Any) -> AlertVerdict:
 
 
 def columns(said: Alert | AlertVerdict, read_ms: int) -> dict[str, str]:
-    """What stands below each name of the header."""
     line, at, found = table_line(SeenAlert(said, read_ms)).plain, 0, {}
     for width in tail_lines._WIDTHS:
         found[HEADER[at : at + width].strip()] = line[at : at + width].strip()

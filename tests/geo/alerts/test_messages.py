@@ -1,7 +1,5 @@
 """Alerts and verdicts travel as JSON that is judged where it enters."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

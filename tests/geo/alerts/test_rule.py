@@ -1,7 +1,5 @@
 """Alert rules: what they hear of, when they are quiet, and what is refused with its place."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any

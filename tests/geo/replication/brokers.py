@@ -1,7 +1,5 @@
 """Admin addresses on loopback that answer as a test prescribes."""
 
-from __future__ import annotations
-
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread

@@ -1,7 +1,5 @@
 """Admin addresses for the tests of this folder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

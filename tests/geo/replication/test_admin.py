@@ -1,7 +1,5 @@
 """The admin client asks who answers, follows a redirect with its token, and takes nothing for Pulsar's that is not."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket
@@ -27,15 +25,7 @@ from geo.replication.admin import RestAnswer
 from geo.replication.apply import _make, cluster_data
 from geo.replication.cluster_state import BrokerDefaults, read_defaults, read_registration
 from geo.replication.errors import NoConnection, UnusableAccess
-from geo.replication.rest_types import (
-    CLUSTER,
-    CLUSTERS,
-    CONFIGURATION,
-    NAMESPACE,
-    PARTITIONS,
-    STATS,
-    TENANT,
-)
+from geo.replication.rest_types import CLUSTER, CLUSTERS, CONFIGURATION, NAMESPACE, PARTITIONS, STATS, TENANT
 from tests.geo.replication.brokers import RUNTIME, Answer, FakeBroker
 from tests.tokens import token_file
 from waybill.pulsar.pulsar_client import PulsarAccess
@@ -125,7 +115,7 @@ def test_who_is_not_known_hears_why_and_reads_no_page(broker: Callable[[str], Fa
     one.answers[RUNTIME] = (401, HTML, PAGE)
     with (
         AdminClient("eu", one.url) as client,
-        pytest.raises(AdminRefused, match="401: it does not take who we say that we are: the token has ended") as said,
+        pytest.raises(AdminRefused, match="401: authentication failed: the token has expired") as said,
     ):
         client.get("clusters")
     assert "<" not in str(said.value)

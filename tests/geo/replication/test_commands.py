@@ -1,7 +1,5 @@
 """The topology commands say how they ended, find the stack's file, and make nothing up."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,9 +63,7 @@ def test_an_address_that_answers_nothing_with_200_is_neither_an_empty_cluster_no
     assert {method for one in balancer.values() for method, *_ in one.asked} == {"GET"}
 
 
-def test_what_is_held_back_is_a_difference_and_never_nothing_to_change(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_is_held_back_is_a_difference_and_never_nothing_to_change(capsys: pytest.CaptureFixture[str]) -> None:
     shorter = Change(
         cluster="hq", action="update", kind="policy", name="fleet/a", policy="retention", deletes_data=True
     )
@@ -115,7 +111,54 @@ def test_verify_names_a_cluster_whose_brokers_ask_nobody_for_the_rights_that_the
     status, said = verified(file)
     assert status == 1
     for name in ("eu", "hq"):
-        assert f"{name}: its brokers ask nobody for a right (authorizationEnabled): no grant counts there" in said
+        assert f"{name}: its brokers do not enforce rights (authorizationEnabled is not true)" in said
     status, said = verified(file, "--json")
     assert status == 1
-    assert '"unprotected": [ "eu: its brokers ask nobody' in said
+    assert '"unprotected": [ "eu: its brokers do not enforce rights' in said
+
+
+TOPOLOGY = """
+centre = "eu"
+replication_role = "replication-{cluster}"
+[clusters.eu.address]
+service_url = "%s"
+admin_url = "https://pulsar.eu.example:8443"
+[clusters.us]
+[tenants.acme]
+[regions.eu]
+cluster = "eu"
+[roles.operator]
+superuser = true
+"""
+SECURED = "pulsar+ssl://pulsar.eu.example:6651"
+OPTIONS = ["--issuer", "https://keys.example", "--tls", "/etc/tls", "--token-file", "/etc/token"]
+
+
+@pytest.mark.parametrize(
+    ("url", "words", "said"),
+    [
+        (SECURED, ["us", *OPTIONS], "cluster us has no address"),
+        (SECURED, ["xx", *OPTIONS], "cluster xx has no address"),
+        ("pulsar://pulsar.eu.example:6650", ["eu", *OPTIONS], "must be pulsar+ssl:// and https://"),
+        (SECURED, ["eu", *OPTIONS[:3], "tls", *OPTIONS[4:]], "whole paths"),
+        (SECURED, ["eu", "--issuer", "http://keys.example", *OPTIONS[2:]], "an https:// address"),
+    ],
+)
+def test_what_would_leave_a_broker_without_tls_or_files_is_refused(
+    tmp_path: Path, url: str, words: list[str], said: str
+) -> None:
+    file = tmp_path / "topology.toml"
+    file.write_text(TOPOLOGY % url)
+    ran = CliRunner().invoke(app, ["broker-conf", *words, "--topology", str(file)])
+    assert (ran.exit_code, ran.stdout) == (1, "")
+    assert said in ran.stderr
+
+
+def test_superusers_and_the_brokers_own_role_may_do_everything(tmp_path: Path) -> None:
+    file = tmp_path / "topology.toml"
+    file.write_text(TOPOLOGY % SECURED)
+    ran = CliRunner().invoke(app, ["broker-conf", "eu", *OPTIONS, "--topology", str(file)])
+    assert ran.exit_code == 0
+    assert {"superUserRoles=operator,replication-eu", "brokerServicePortTls=6651", "webServicePort="} <= set(
+        ran.stdout.splitlines()
+    )

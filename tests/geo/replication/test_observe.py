@@ -1,7 +1,5 @@
 """The state of links and cursors from the brokers' statistics, and the metrics made of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 
@@ -104,7 +102,6 @@ def test_the_metrics_are_those_that_are_documented_and_carry_their_labels() -> N
 
 
 def nowhere() -> Topology:
-    """Two clusters that nobody runs."""
     where = {"service_url": "pulsar://127.0.0.1:9", "admin_url": "http://127.0.0.1:9"}
     return Topology.model_validate(
         {

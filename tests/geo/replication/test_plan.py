@@ -1,7 +1,5 @@
 """Laws of the plan: it leads to what is wanted, needs no second time, and says what would delete data."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Strategies: topologies as a person may write them, and clusters in any state."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 from geo.replication import (
@@ -163,7 +161,6 @@ def _consistent(
     topics: dict[tuple[str, str], TopicState],
     defaults: BrokerDefaults,
 ) -> ClusterState:
-    """A namespace needs its tenant, a topic its namespace."""
     kept = {name: _with_grants(name, state) for name, state in namespaces.items() if name.partition("/")[0] in tenants}
     return ClusterState(
         defaults=defaults,

@@ -23,7 +23,6 @@ Homogeneous = tuple[int, int, int]
 
 
 def bits_of(values: Iterable[float]) -> int:
-    """How many binary places it takes to write all of these."""
     return max(value.as_integer_ratio()[1].bit_length() for value in values)
 
 
@@ -44,8 +43,6 @@ class Inside:
 
 
 class ExactFence:
-    """The edges of a shape."""
-
     def __init__(self, shape: shapely.Geometry, bits: int) -> None:
         self._bits = bits
         turn = self._whole(360.0)
@@ -101,11 +98,9 @@ class ExactFence:
         return start, end, max(abs(start[0]), abs(end[0])) >= half
 
     def degrees(self, start: Place, end: Place) -> float:
-        """How long a way is in degrees."""
         return math.hypot(*(float(Fraction(to - at, 2**self._bits)) for at, to in zip(start, end, strict=True)))
 
     def cuts(self, p: Place, q: Place) -> list[Fraction]:
-        """Where a way meets edges, and its two ends."""
         found = {Fraction(0), Fraction(1)}
         for a, b in self._near(p, q):
             at_a, at_b, at_p, at_q = _cross(p, q, a), _cross(p, q, b), _cross(a, b, p), _cross(a, b, q)
@@ -134,7 +129,6 @@ class ExactFence:
         )
 
     def holds(self, place: Homogeneous) -> bool:
-        """Is a place inside, or on the border?"""
         x, y, unit = place
         odd = False
         for (ax, ay), (bx, by) in self.edges:
@@ -148,7 +142,6 @@ class ExactFence:
         return odd
 
     def metres(self, p: Place, q: Place, run: tuple[Fraction, Fraction]) -> float:
-        """The geodesic between the ends of a part of a way."""
         (x, y), (u, v) = (
             (float(Fraction(a, unit * 2**self._bits)), float(Fraction(b, unit * 2**self._bits)))
             for a, b, unit in (place_at(p, q, at) for at in run)

@@ -5,8 +5,6 @@ printed with what differs. A pair is one segment and one fence. Of a pair that i
 distinguishes meetings, only the share and the length are compared, as far as they go.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -32,8 +30,6 @@ Table = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ExactWorld:
-    """Fences and one device's fixes."""
-
     seed: int
     shapes: list[Shape]
     track: list[Spot]
@@ -41,8 +37,6 @@ class ExactWorld:
 
 @dataclass
 class ExactCounts:
-    """What was compared, and what differed."""
-
     pairs: int = 0
     fine: int = 0
     crossings: int = 0
@@ -50,7 +44,6 @@ class ExactCounts:
     faults: list[str] = field(default_factory=list)
 
     def summary(self) -> str:
-        """In a line."""
         return (
             f"{self.pairs:,} pairs, {len(self.faults)} differ; {self.fine:,} finer than the engine distinguishes;"
             f" {self.crossings:,} crossings of gates along fences; {self.switches:,} worlds with a border at a switch"
@@ -72,7 +65,6 @@ BASES: tuple[Spot, ...] = (
 
 
 def world(seed: int) -> ExactWorld:
-    """The world of a seed."""
     random = Random(seed)
     base, step = random.choice(BASES), random.choice((1e-3, 1e-4, 1e-5, 1e-7, 0.123456789e-3))
     spots = _Spots(random, base, step)

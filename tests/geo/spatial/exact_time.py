@@ -24,7 +24,6 @@ class Windows:
     windows: tuple[tuple[tuple[str, ...], str, str], ...]
 
     def open_at(self, t_ms: int) -> bool:
-        """Does the local clock show a time in them?"""
         local = datetime.fromtimestamp(t_ms // 1000, UTC).astimezone(ZoneInfo(self.timezone))
         minute, today, yesterday = local.hour * 60 + local.minute, DAYS[local.weekday()], DAYS[local.weekday() - 1]
         for days, start, until in self.windows:
@@ -56,8 +55,6 @@ class ExactVersion:
 
 @dataclass(frozen=True)
 class Stay:
-    """What one segment has in one fence, or in one zone."""
-
     entries: int
     exits: int
     share: Fraction
@@ -75,7 +72,6 @@ class ExactHours:
         self._forces = [(one, _force(one, versions, low_ms, high_ms)) for one in ranked]
 
     def of(self, name: str) -> ExactHours:
-        """The versions of one name."""
         other = ExactHours([], 0, 0)
         other._forces = [(one, force) for one, force in self._forces if one.name == name]
         return other

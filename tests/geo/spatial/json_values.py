@@ -1,9 +1,6 @@
 """Every place of a JSON value, and values that nobody expects there."""
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Iterator
 from random import Random
 from typing import Any, Final
 
@@ -17,14 +14,6 @@ UNEXPECTED: Final[tuple[Any, ...]] = (
 )
 
 Place = tuple[str | int, ...]
-
-
-def places(value: Any, place: Place = ()) -> Iterator[Place]:
-    """The place of a value itself, and of all that is in it."""
-    yield place
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in inside:
-        yield from places(item, (*place, key))
 
 
 def drawn(value: Any, draw: Random) -> Place:

@@ -38,7 +38,6 @@ class Drive(NamedTuple):
 
     @property
     def true_m(self) -> float:
-        """The length of the way through the true places."""
         return float(build_tracks(self.truth, TrackSettings.every_fix(3_600)).metres.sum())
 
 
@@ -56,7 +55,6 @@ class Road:
         return self
 
     def turn(self, degrees: float, radius_m: float, mps: float) -> Road:
-        """Left for positive degrees."""
         steps = max(round(abs(np.radians(degrees)) * radius_m / _STEP_M), 1)
         for _ in range(steps):
             self._heading += np.radians(degrees) / steps
@@ -128,7 +126,6 @@ def reported(
     speed_mps: Floats | None = None,
     home: tuple[float, float] = HOME,
 ) -> Drive:
-    """What a receiver says of places at times."""
     off = noise(np.random.default_rng(seed), t_ms, receiver)
     (lon, lat), (x, y) = degrees_of(east_m, north_m, home), degrees_of(east_m + off[0], north_m + off[1], home)
     said = 2.0 * receiver.sigma_m if receiver.accuracy_m is None else receiver.accuracy_m
@@ -144,13 +141,11 @@ def reported(
 
 
 def parked(hours: float, receiver: Receiver, seed: int, *, home: tuple[float, float] = HOME) -> Drive:
-    """A vehicle that stands."""
     t_ms = START_MS + np.arange(0, round(hours * 3_600_000), round(receiver.every_s * 1000))
     return reported(np.zeros(len(t_ms)), np.zeros(len(t_ms)), t_ms, receiver, seed, home=home)
 
 
 def drive(road: Road, receiver: Receiver, seed: int, *, wait_s: float = 300.0) -> Drive:
-    """A vehicle that stands, drives along a road and stands again."""
     most = road.seconds
     t_s = np.arange(0.0, wait_s + most + wait_s, receiver.every_s)
     east, north = road.driven(t_s - wait_s)
@@ -163,7 +158,6 @@ def drive(road: Road, receiver: Receiver, seed: int, *, wait_s: float = 300.0) -
 
 
 def city(seed: int) -> Road:
-    """Blocks, right angles, lights."""
     random, road = np.random.default_rng(seed), Road(random_heading(seed))
     for _ in range(14):
         road.straight(float(random.uniform(80, 350)), 13.0)
@@ -183,7 +177,6 @@ def motorway(seed: int) -> Road:
 
 
 def delivery(seed: int) -> Road:
-    """Short ways between stops of one to four minutes."""
     random, road = np.random.default_rng(seed), Road(random_heading(seed))
     for _ in range(10):
         road.straight(float(random.uniform(150, 400)), 11.0).turn(float(random.choice([-90, 90])), 8.0, 6.0)
@@ -192,14 +185,12 @@ def delivery(seed: int) -> Road:
 
 
 def u_turn(seed: int) -> Road:
-    """There and back on one road."""
     random, road = np.random.default_rng(seed), Road(random_heading(seed))
     there = float(random.uniform(1_000, 2_000))
     return road.straight(there, 12.0).turn(180, 7.0, 5.0).straight(there, 12.0)
 
 
 def roundabout(seed: int) -> Road:
-    """Four roundabouts, each left by another exit."""
     random, road = np.random.default_rng(seed), Road(random_heading(seed))
     for _ in range(4):
         road.straight(float(random.uniform(500, 900)), 13.0).turn(-60, 15.0, 6.0)
@@ -208,7 +199,6 @@ def roundabout(seed: int) -> Road:
 
 
 def border(seed: int) -> Road:
-    """Five kilometres due east."""
     return Road(0.0).straight(5_000 + seed % 7, 15.0)
 
 
@@ -222,13 +212,11 @@ def stop_and_go(seed: int) -> Road:
 
 
 def ferry(seed: int) -> Road:
-    """On board, half an hour across, and off."""
     road = Road(random_heading(seed)).straight(700, 12.0).stop(600)
     return road.straight(9_000, 6.0).stop(300).straight(700, 12.0)
 
 
 def walking(seed: int) -> Road:
-    """A round on foot."""
     random, road = np.random.default_rng(seed), Road(random_heading(seed))
     for _ in range(8):
         road.straight(float(random.uniform(50, 150)), 1.4).turn(float(random.choice([-90, 90])), 2.0, 1.2)

@@ -1,7 +1,5 @@
 """Worlds from seeds, compared one after the other: in a test for a number of pairs, by a command for hours."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import sys
@@ -13,8 +11,6 @@ import pytest
 
 
 class Comparison(Protocol):
-    """What was compared so far."""
-
     pairs: int
     faults: list[str]
 

@@ -1,7 +1,5 @@
 """Encounters against a plain search through time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import combinations
 
@@ -114,14 +112,3 @@ def pairs(found: Iterable[Candidates]) -> set[tuple[int, int, float, float]]:
     listed = [row for part in columns for row in zip(*(column.tolist() for column in part), strict=True)]
     assert len(listed) == len(set(listed)), "a pair comes once"
     return set(listed)
-
-
-def mixed(devices: int, moving: float, spread_deg: float) -> Fixes:
-    """Some parked, the others on their way, a fix every five minutes; one jumps across the world."""
-    random, steps = np.random.default_rng(1), 4
-    place = np.array([[10.0], [50.0]]) + spread_deg * random.uniform(-1, 1, (2, devices))
-    speed = random.normal(0, 0.05, (2, devices)) * (np.arange(devices) < moving * devices)
-    device, step = np.repeat(np.arange(devices), steps), np.tile(np.arange(steps), devices)
-    lon, lat = place[:, device] + speed[:, device] * step
-    lon[-1] = -100.0
-    return Fixes(device=device, t_ms=START_MS + 300_000 * step, lat=lat, lon=lon)

@@ -1,7 +1,5 @@
 """Visits and encounters in worlds made to be hard: their definition, their symmetries, and what never changes."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,10 +38,7 @@ def fleets(draw: st.DrawFn) -> tuple[Fixes, float]:
     lats, lons = polar if abs(lat) > 88.0 else flat
     t_ms = np.concatenate([np.cumsum(random.integers(1_000, 30_000, steps)) for _ in range(devices)])
     fixes = Fixes(
-        device=np.repeat(np.arange(devices), steps),
-        t_ms=START_MS + t_ms,
-        lat=lats,
-        lon=(lons + 180.0) % 360.0 - 180.0,
+        device=np.repeat(np.arange(devices), steps), t_ms=START_MS + t_ms, lat=lats, lon=(lons + 180.0) % 360.0 - 180.0
     )
     return fixes, size_m * draw(st.floats(0.1, 0.8))
 

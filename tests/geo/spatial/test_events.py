@@ -1,28 +1,34 @@
 """Visits with hysteresis, and events."""
 
-from __future__ import annotations
+from collections.abc import Mapping
 
 import numpy as np
 import shapely
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
-from shapely import box
+from shapely import Polygon, box
 
 from geo.spatial import (
+    Activity,
     EventSettings,
     Fence,
     FenceSet,
     Fixes,
     GeofenceEvent,
+    Revision,
     VisitSettings,
+    fact_id,
     find_events,
     find_visits,
+    in_force,
+    new_revisions,
     use_by_fence,
 )
 from geo.spatial.depth import border_distance_m
+from geo.spatial.event_ids import latest_by_id
 from geo.spatial.fences import Outlines
 from geo.spatial.rings import world_polygon
-from tests.geo.spatial.worlds import START_MS, every_fix, fence_lists, fences, joined, line, walks
+from tests.geo.spatial.worlds import START_MS, every_fix, fence_lists, fences, identified, joined, line, taken, walks
 
 DEPOT = FenceSet(fences(("depot", box(10.0, 50.0, 10.02, 50.02))))
 
@@ -138,3 +144,138 @@ def test_a_limit_to_the_distance_from_a_border_leaves_what_is_nearer_as_it_is(
     near = border_distance_m(outlines, fence, lon, lat, np.full(len(fence), float(limit_m)))
     assert np.array_equal(near[whole <= limit_m], whole[whole <= limit_m])
     assert (near[whole > limit_m] > limit_m).all()
+
+
+METRE = 1 / 111_320  # in degrees, at the equator
+AROUND = box(12.0, -1.0, 14.0, 1.0)
+
+
+def square(lon: float, half_m: float) -> Polygon:
+    return box(lon - half_m * METRE, -half_m * METRE, lon + half_m * METRE, half_m * METRE)
+
+
+def version(
+    shape: Polygon, from_s: float | None = None, *, limit: float | None = None, until_s: float | None = None
+) -> Fence:
+    begin, end = (None if s is None else START_MS + round(s * 1000) for s in (from_s, until_s))
+    return Fence("a", shape, active=Activity([(begin, end)]), effective_from_ms=begin, speed_limit_mps=limit)
+
+
+def events_of(
+    versions: list[Fence], at_s: list[int], lon: list[float], **settings: float
+) -> list[tuple[str, float, float]]:
+    fixes = Fixes(device=[0] * len(at_s), t_ms=[START_MS + 1000 * s for s in at_s], lat=[0.0] * len(at_s), lon=lon)
+    events: list[GeofenceEvent] = find_events(every_fix(fixes), FenceSet(versions), settings=EventSettings(**settings))
+    return [(event.kind, (event.t_ms - START_MS) / 1000, event.value) for event in events]
+
+
+def parked(versions: list[Fence]) -> list[tuple[str, float, float]]:
+    """A minute's drive to a place, where it stands for twenty minutes; 10 m are doubted."""
+    return events_of(versions, list(range(0, 1201, 60)), [12.998, *[13.0] * 20], buffer_m=10.0)
+
+
+def fast(versions: list[Fence], at_s: list[int], **settings: float) -> list[tuple[str, float, float]]:
+    """20 m/s to the east, within all versions."""
+    return events_of(versions, at_s, [13.0 + 20 * s * METRE for s in at_s], **settings)
+
+
+def test_where_no_version_is_in_force_a_vehicle_is_outside_for_sure() -> None:
+    # it stands 5 m from the border when the fence goes out of force
+    fixes = Fixes(
+        device=[0] * 3, t_ms=[START_MS, START_MS + 60_000, START_MS + 300_000], lat=[0.0] * 3, lon=[12.99, 13.0, 13.0]
+    )
+    fence = version(box(12.995, -0.01, 13.0 + 5 * METRE, 0.01), until_s=200)
+    visits = find_visits(every_fix(fixes), FenceSet([fence]), EventSettings(buffer_m=10.0))
+    np.testing.assert_allclose(visits.end_ms - START_MS, [200_000])
+
+
+def test_speeding_is_judged_by_the_limit_in_force_wherever_the_fixes_are() -> None:
+    lower = [version(AROUND, limit=100.0), version(AROUND, 100, limit=5.0)]
+    for at_s in ([0, 200], [0, 200, 300], [0, 99, 100, 101, 200], [0, 100, 200]):
+        assert [(kind, at) for kind, at, _ in fast(lower, at_s)] == [("speeding", 100.0)]
+
+
+def test_speeding_lasts_as_long_as_it_is_over_the_limits_in_force() -> None:
+    raised = [version(AROUND, limit=5.0), version(AROUND, 100, limit=100.0)]
+    kept = [version(AROUND, limit=5.0), version(AROUND, 100, limit=10.0)]
+    for at_s in ([0, 200], [0, 100, 200], [0, 50, 150, 200]):
+        assert fast(raised, at_s, min_stay_s=150) == []
+        assert [(kind, at) for kind, at, _ in fast(raised, at_s, min_stay_s=99)] == [("speeding", 0.0)]
+        assert [(kind, at) for kind, at, _ in fast(kept, at_s, min_stay_s=150)] == [("speeding", 0.0)]
+
+
+seconds = st.integers(1, 60)
+metres = st.integers(-80, 80)
+
+
+BESIDE = version(box(13.0 + METRE, -0.01, 13.01, 0.01), 20)
+
+
+states = st.dictionaries(st.sampled_from("abcde"), st.integers(0, 3))
+facts = st.lists(st.text() | st.integers(), max_size=4)
+
+
+@given(st.lists(states, max_size=6), st.randoms(use_true_random=False))
+def test_whatever_was_published_before_the_state_now_is_in_force_and_again_publishes_nothing(
+    history: list[dict[str, int]], random: object
+) -> None:
+    known: list[Revision[int]] = []
+    for now in history:
+        random.shuffle(known)  # type: ignore[attr-defined]
+        known += new_revisions(known, now)
+        assert in_force(known) == now
+        assert new_revisions(known, now) == []
+    numbers = {name: sorted(one.revision for one in known if one.id == name) for name in {one.id for one in known}}
+    assert all(found == list(range(len(found))) for found in numbers.values()), "each revision follows on the last"
+
+
+@given(states, states)
+def test_what_is_the_same_is_not_published_and_what_is_gone_keeps_what_it_said(
+    before: Mapping[str, int], now: Mapping[str, int]
+) -> None:
+    known = new_revisions([], before)
+    news = latest_by_id(new_revisions(known, now))
+    assert news.keys() == {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
+    gone = {name: one.content for name, one in news.items() if one.retracted}
+    assert gone == {name: before[name] for name in before.keys() - now.keys()}
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 5)), unique=True), st.randoms())
+def test_the_highest_revision_holds_in_whatever_order_they_come(numbers: list[tuple[str, int]], random: object) -> None:
+    known = [Revision(name, number, name * number) for name, number in numbers]
+    shuffled = list(known)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert latest_by_id(shuffled) == latest_by_id(known)
+    highest = {name: max(number for other, number in numbers if other == name) for name, _ in numbers}
+    assert {name: one.revision for name, one in latest_by_id(known).items()} == highest
+
+
+@given(facts, facts)
+@example(["a", "b"], ["a|b"])
+@example(["a\nb"], ["a", "b"])
+@example(["1"], [1])
+@example(["\ud800"], [])
+def test_other_facts_have_another_id_and_the_same_have_the_same(one: list[str | int], other: list[str | int]) -> None:
+    assert (fact_id(*one) == fact_id(*other)) == (one == other)
+    assert len(fact_id(*one)) == 24
+
+
+def test_an_id_is_the_same_in_every_version_of_the_program() -> None:
+    assert fact_id("event", "eu-0001", 7) == "80edce090adad21779a5d114"
+
+
+@given(walks(devices=2), fence_lists(), st.randoms(use_true_random=False), st.integers(1, 5))
+def test_revised_as_fixes_arrive_in_any_order_ids_and_events_in_force_are_those_of_a_batch(
+    fixes: Fixes, made: list[Fence], random: object, batches: int
+) -> None:
+    _, keep = np.unique(np.stack([fixes.device, fixes.t_ms]), axis=1, return_index=True)
+    fixes = taken(fixes, np.sort(keep))
+    order = np.arange(len(fixes))
+    random.shuffle(order)  # type: ignore[attr-defined]
+    every, known = FenceSet(made), list[Revision[GeofenceEvent]]()
+    for part in range(1, batches + 1):
+        tracks = every_fix(taken(fixes, np.sort(order[: len(order) * part // batches])))
+        known += new_revisions(known, identified(tracks, find_events(tracks, every)))
+    tracks = every_fix(fixes)
+    batch = identified(tracks, find_events(tracks, every))
+    assert list(in_force(known).items()) == sorted(batch.items())

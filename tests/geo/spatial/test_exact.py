@@ -1,7 +1,5 @@
 """Decisions that rounding must not make: worlds of whole numbers, and each case that once went wrong."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np
@@ -20,7 +18,6 @@ from tests.geo.spatial.worlds import every_fix, line
 
 
 def entries(shape: Polygon | MultiPolygon, track: list[tuple[float, float]]) -> tuple[int, float]:
-    """(entries, metres) of a track of (lon, lat) in one fence."""
     use = use_by_fence(every_fix(line(track)), FenceSet([Fence("a", shape)]))
     return int(use.entries.sum()), float(use.metres.sum())
 

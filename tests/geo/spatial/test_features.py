@@ -1,7 +1,5 @@
 """Reading GeoJSON: every feature is used or named with its place, whatever surrounds it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -9,7 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geo.spatial import fences_from_geojson
+from geo.spatial.geojson import MAX_REFUSED
 from tests.examples import examples
+from tests.fuzz.targets.files import FEATURES
+from tests.geo.spatial.json_values import put
 
 RING = [[0, 0], [1, 0], [1, 1], [0, 1], [0, 0]]
 
@@ -134,3 +135,26 @@ def test_what_holds_features_and_is_of_another_type_than_a_collection_is_named(h
     ids, places = used(f'{{{head}"of": 1, "features": [{B}]}}')
     assert ids == ["B"]
     assert len(places) == named
+
+
+NEIGHBOUR = {
+    "type": "Feature",
+    "properties": {"id": "neighbour"},
+    "geometry": {"type": "Polygon", "coordinates": [[[0, 0], [1, 0], [1, 1], [0, 0]]]},
+}
+
+
+def test_what_nests_almost_too_deeply_is_named_wherever_it_stands() -> None:
+    whole = FEATURES[0]
+    for depth in range(850, 1000, 3):
+        deep = "[" * depth + "]" * depth
+        for place in (("geometry", "type"), ("properties", "id"), ("properties", "weekly"), ("properties", "priority")):
+            text = json.dumps(put(whole, place, "HERE")).replace('"HERE"', deep)
+            report = fences_from_geojson(json.dumps(NEIGHBOUR) + "\n" + text)
+            assert ([one.id for one in report.fences], len(report.refused)) == (["neighbour"], 1)
+
+
+def test_ten_thousand_refusals_are_listed_and_the_others_counted() -> None:
+    report = fences_from_geojson("[" + "1," * (MAX_REFUSED + 6) + json.dumps(NEIGHBOUR) + "]")
+    assert (len(report.fences), len(report.refused)) == (1, MAX_REFUSED + 1)
+    assert report.refused[-1] == "and 6 more features that cannot be used"

@@ -1,7 +1,5 @@
 """The same quantities by other people's code: MobilityDB's MEOS, GeographicLib, and a recorded bus."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -36,7 +34,6 @@ def geodesic_m(line: shapely.LineString) -> float:
 
 
 def inside_by_meos(fixes: Fixes, rows: tuple[int, int], shape: Polygon) -> tuple[float, float]:
-    """(metres, seconds) of one segment inside a polygon."""
     instants = [
         TGeomPointInst(
             string=f"Point({float(fixes.lon[row])!r} {float(fixes.lat[row])!r})@{stamp(int(fixes.t_ms[row]))}"

@@ -1,7 +1,5 @@
 """Weekly windows: the zones they may be in, whether they are ever open, and that laying them out is quick."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any

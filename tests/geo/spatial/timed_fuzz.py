@@ -5,8 +5,6 @@ The engine must find in them what whole numbers find; and there are laws that ho
 `python -m tests.geo.spatial.timed_fuzz --pairs N --seed S --seconds T`. A pair is one segment and one fence or zone.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -20,18 +18,7 @@ from numpy.typing import NDArray
 from shapely import Polygon, box
 from shapely.geometry.polygon import orient
 
-from geo.spatial import (
-    OUTSIDE,
-    Activity,
-    Fence,
-    FenceSet,
-    Gate,
-    GateSet,
-    Pieces,
-    Tracks,
-    ZoneSet,
-    pieces_by_fence,
-)
+from geo.spatial import OUTSIDE, Activity, Fence, FenceSet, Gate, GateSet, Pieces, Tracks, ZoneSet, pieces_by_fence
 from geo.spatial.clip import RESOLUTION_DEG, segments_of
 from tests.geo.spatial.exact import ExactFence, bits_of
 from tests.geo.spatial.exact_time import ExactHours, ExactVersion, Stay
@@ -44,8 +31,6 @@ Bools = NDArray[np.bool_]
 
 @dataclass
 class TimedCounts:
-    """What was compared, and what differed."""
-
     pairs: int = 0
     fine: int = 0
     switches: int = 0
@@ -55,7 +40,6 @@ class TimedCounts:
     faults: list[str] = field(default_factory=list)
 
     def summary(self) -> str:
-        """In a line."""
         return (
             f"{self.pairs:,} pairs with versions and windows, {len(self.faults)} differ; {self.fine:,} finer than the"
             f" engine distinguishes; {self.entries:,} entries, {self.switches:,} segments with a switch in them,"
@@ -146,7 +130,6 @@ def _agree(expected: Stay, got: Sequence[float], length: float, elapsed_ms: int,
 
 
 def _conserved(made: TimedWorld, split: Pieces, counts: TimedCounts) -> None:
-    """The pieces of a segment cover it once, and add up to its time."""
     same = split.end_fix[1:] == split.end_fix[:-1]
     joined = np.where(same, split.start[1:] == split.end[:-1], (split.start[1:] == 0.0) & (split.end[:-1] == 1.0))
     ms = np.bincount(split.end_fix, split.ms, len(made.track))[1:]

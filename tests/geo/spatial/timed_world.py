@@ -1,7 +1,5 @@
 """Worlds with versions, weekly windows and switches of clocks, from a seed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -10,12 +8,7 @@ from functools import lru_cache
 from random import Random
 from zoneinfo import ZoneInfo
 
-from geo.spatial import (
-    Activity,
-    Fence,
-    Fixes,
-    Tracks,
-)
+from geo.spatial import Activity, Fence, Fixes, Tracks
 from geo.spatial.activity import FOREVER_MS
 from geo.spatial.rings import Shape
 from geo.spatial.weekly import weekly_of
@@ -60,7 +53,6 @@ class ShapeVersion:
     windows: Windows | None
 
     def fence(self) -> Fence:
-        """As the engine takes it."""
         active = Activity([(self.begin_ms, self.until_ms)])
         if self.windows is not None:
             active &= activity_of(self.windows)
@@ -70,8 +62,6 @@ class ShapeVersion:
 
 @dataclass(frozen=True)
 class TimedWorld:
-    """Versions of fences, and one device's fixes with their times."""
-
     seed: int
     versions: list[ShapeVersion]
     track: list[Spot]
@@ -156,7 +146,6 @@ def _dated(random: Random, spots: list[Spot], start_ms: int) -> tuple[list[Spot]
 
 
 def _middle(p: Spot, q: Spot) -> Spot | None:
-    """The place half way, by the short way, if it is a double."""
     (px, py), (qx, qy) = ((Fraction(x), Fraction(y)) for x, y in (p, q))
     if abs(qx - px) > 180:
         qx += 360 if qx < px else -360
@@ -166,7 +155,6 @@ def _middle(p: Spot, q: Spot) -> Spot | None:
 
 
 def tracks_of(made: TimedWorld, rows: Sequence[int] | None = None) -> Tracks:
-    """The world's fixes, or some of them, as a track."""
     chosen = list(range(len(made.track))) if rows is None else list(rows)
     return every_fix(
         Fixes(

@@ -1,7 +1,5 @@
 """Small worlds for the proofs: fences, tracks and zone sets, as Hypothesis strategies and as plain makers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,17 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 from shapely import Polygon, box
 
-from geo.spatial import (
-    Fence,
-    Fixes,
-    GeofenceEvent,
-    Tracks,
-    TrackSettings,
-    build_tracks,
-    end_fixes,
-    fact_id,
-    ordinals,
-)
+from geo.spatial import Fence, Fixes, GeofenceEvent, Tracks, TrackSettings, build_tracks, end_fixes, fact_id, ordinals
 
 START_MS = 1_767_603_422_000
 BUS_TRACK = Path(__file__).parents[3].parent / "shared" / "data" / "liverpool_bus_route14.csv"
@@ -57,7 +45,6 @@ def fence_lists(draw: st.DrawFn, most: int = 5) -> list[Fence]:
 
 @st.composite
 def walks(draw: st.DrawFn, devices: int = 3, longest: int = 25) -> Fixes:
-    """Fixes of some devices, with pauses, gaps and equal times."""
     rows: list[tuple[int, int, float, float]] = []
     for device in range(draw(st.integers(1, devices))):
         t_ms = START_MS
@@ -73,7 +60,6 @@ def every_fix(fixes: Fixes, max_gap_s: float = 300.0) -> Tracks:
 
 
 def line(points: Sequence[tuple[float, float]], step_ms: int = 10_000, device: int = 0) -> Fixes:
-    """One device along (lon, lat) points."""
     lon, lat = zip(*points, strict=True)
     return Fixes(
         device=[device] * len(points), t_ms=[START_MS + at * step_ms for at in range(len(points))], lat=lat, lon=lon

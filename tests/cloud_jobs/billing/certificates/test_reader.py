@@ -1,7 +1,5 @@
 """The certificates of a lake at a snapshot: many devices at once, and the same for years."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -42,7 +40,6 @@ PERIOD = Span(datetime(2026, 1, 4, tzinfo=UTC), datetime(2026, 1, 5, tzinfo=UTC)
 
 
 def of_day(*seqs: int, device: str = "d", word: str = "x") -> bytes:
-    """Records of noon of the period's one day."""
     return batch(*seqs, device=device, word=word, day=-1)
 
 
@@ -61,7 +58,6 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def not_metered(lake: Lake, period: Span) -> int:
-    """Of the first device, as it is now."""
     return certificates_from(lake, take_snapshot(lake, NOW), [D], period)[D].counts.not_metered
 
 
@@ -85,9 +81,9 @@ def test_of_a_device_that_never_stated_anything_is_said_what_came_of_it(tmp_path
     first, last = (datetime.fromtimestamp((NOON_US - DAY_US + seq) / 1_000_000, UTC) for seq in (1, 3))
     assert found[D].heard == (3, first, last)
     assert silence == [
-        f"never stated what it has; 3 records of the period came, from {stamp(first)} to {stamp(last)}",
-        "never stated what it has",
-        "nothing was ever heard of it",
+        f"never sent a statement; 3 records of the period came, from {stamp(first)} to {stamp(last)}",
+        "never sent a statement",
+        "never sent anything",
     ]
     assert found[D].document()["heard"] == {"records": 3, "first": stamp(first), "last": stamp(last)}
 

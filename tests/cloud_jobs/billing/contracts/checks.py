@@ -1,7 +1,5 @@
 """What the check says of stated versions beside published ones, with bills as simple as they can be."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Sequence
 from datetime import UTC, date, datetime

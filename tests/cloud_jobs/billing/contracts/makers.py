@@ -1,7 +1,5 @@
 """Contracts as small as they can be, to be changed by what a test is about."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from cloud_jobs.billing.billing_period import BillingPeriod
@@ -50,7 +48,6 @@ def device(name: str = "van-1", begin: str = SINCE, end: str | None = None, **mo
 
 
 def account(id_: str = "acme", *devices: dict[str, Any], parent: str | None = None, **more: Any) -> dict[str, Any]:
-    """An account that pays itself, unless it has a parent."""
     pays = {"parent": parent} if parent else {"payer": payer()}
     made = {"id": id_, "effective_from": SINCE, "name": id_.title(), "tariff": "standard", "devices": list(devices)}
     return made | pays | more
@@ -86,12 +83,10 @@ def kind_of(body: dict[str, Any]) -> Kind:
 
 
 def rows(*bodies: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of the table, published one after the other."""
     return [row_of(kind_of(body), body["id"], body, number) for number, body in enumerate(bodies)]
 
 
 def contracts(*bodies: dict[str, Any]) -> Contracts:
-    """What they amount to, published one after the other."""
     return Contracts(rows(*bodies))
 
 

@@ -1,8 +1,7 @@
 """Contracts are checked before they are published: alone, beside what is published, and by whose bill would change."""
 
-from __future__ import annotations
-
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,22 +10,17 @@ import pytest
 from typer.testing import CliRunner
 
 from cloud_jobs.billing.billing_period import month_before
+from cloud_jobs.billing.register import commands
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference.commands import app
 from cloud_jobs.reference.tables import store
 from geo.reference.messages import ANYBODY
 from simulator.fleet import toml_text
-from tests.cloud_jobs.billing.contracts.checks import PUBLISHED, WHOLE, checked
-from tests.cloud_jobs.billing.contracts.makers import (
-    account,
-    device,
-    kind_of,
-    payer,
-    price,
-    rows,
-    tariff,
-)
+from tests.cloud_jobs.billing.contracts.checks import PUBLISHED, WHOLE, HundredUnits, checked
+from tests.cloud_jobs.billing.contracts.makers import account, device, kind_of, payer, price, rows, tariff
+from tests.cloud_jobs.billing.page_lake import DOCS, NOW, PageLake
 from tests.cloud_jobs.publications import message_of, row_of
+from tests.page_sessions import assert_shown, printed, steps_of
 from tests.system.lake_of_fixes import derive
 from tests.usage_rows import usage_row
 
@@ -233,3 +227,92 @@ def test_an_end_that_leaves_devices_or_children_to_nobody_is_said() -> None:
     assert checked(ended, account("gamma", device("van-1", begin=until))).notices[1:] == []
     (fault,) = checked(ended, account("child", parent="acme")).lacking
     assert "account 'child' has the parent 'acme', which is not there at 2026-04-30T22:00:00Z" in fault
+
+
+def test_a_new_price_changes_the_bills_of_last_month_of_those_who_pay_it_and_no_others() -> None:
+    found = checked(tariff(price("0.50")))
+    assert found.faults == found.lacking == []
+    (change,) = found.changes
+    assert (change.payer, str(change.period), change.period.time_zone) == ("acme", "2026-03", "Europe/Berlin")
+    assert (change.before.owed, change.after.owed) == ((4500, 855), (5000, 950))
+
+
+def test_a_price_from_a_later_date_or_the_same_one_changes_no_bill_of_last_month() -> None:
+    assert checked(tariff(price("0.50"), effective_from="2026-04-01T00:00:00+02:00")).changes == []
+    assert checked(tariff()).changes == []
+
+
+def shown(*bodies: dict[str, Any], **posted: str) -> list[tuple[str, str, bool]]:
+    found = checked(*bodies, bills=HundredUnits(**posted)).changes
+    return [(one.payer, str(one.period), one.is_posted) for one in found]
+
+
+def test_each_posted_period_that_a_version_reaches_is_compared_and_no_other() -> None:
+    """What a tariff of January changes is not only last month: what was issued since would be adjusted, too."""
+    posted = {"acme": "2025-12 2026-01 2026-02-05 2026-03", "beta": "2026-01"}
+    dearer = tariff(price("0.50"), effective_from="2026-02-05T00:00:00+01:00")
+    assert shown(dearer, **posted) == [("acme", "2026-02-05", True), ("acme", "2026-03", True)]
+    bills = HundredUnits(**posted)
+    checked(dearer, bills=bills)
+    # before and after, of these two: where the contract is the same nothing is rated
+    assert bills.rated_payers == ["acme"] * 4
+    assert bills.compared[-1] == (2, 2)
+
+
+def test_who_is_a_payer_no_more_is_listed_and_who_pays_instead() -> None:
+    found = checked(account("acme", device(), parent="beta"))
+    (acme, beta) = found.changes
+    assert (acme.payer, acme.before.owed, acme.after.pays) == ("acme", (4500, 855), False)
+    assert acme.after.reasons == ("account 'acme' is paid for by its parent, 'beta'",)
+    assert (beta.payer, beta.before.owed, beta.after.owed) == ("beta", (4500, 855), (9000, 1710))
+    assert (
+        "f:1: account 'acme' is no payer any more from 2026-01-01T00:00:00Z on: what it uses stands on the invoice of "
+        "its parent"
+    ) in found.notices
+
+
+def test_a_time_zone_may_be_corrected_until_it_stands_on_an_invoice() -> None:
+    tokyo = account("acme", device(), payer=payer(time_zone="Asia/Tokyo"))
+    assert (checked(tokyo).faults, checked(tokyo).changes) == ([], [])
+    (change,) = checked(tokyo, bills=HundredUnits(acme="2026-02")).changes
+    assert (str(change.period), change.before.owed) == ("2026-02", (4500, 855))
+    assert change.after.reasons == ("its invoice is in time zone Europe/Berlin, and a payer keeps its time zone",)
+
+
+PAGE = (DOCS / "contracts.md").read_text(encoding="utf-8")
+NEEDS_PULSAR = "$ waybill reference put"
+
+
+def changed(text: str, *changes: tuple[str, str]) -> str:
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+def write_examples(example: str) -> None:
+    seller, tariff, acme, south = re.split(r"^(?=\[\[)", example, flags=re.MULTILINE)[1:]
+    tiers = ("tiers = [", "tiers = [{ up_to = 1000, unit_amount = 0.2 }, { up_to = 500, unit_amount = 0.1 },")
+    wrong = [seller, changed(tariff, ('"entry"', '"entree"'), tiers), acme]
+    files = {
+        "wrong": "".join((*wrong, changed(south, ("effective_from", "efective_from")))),
+        "overlap": changed(example, ("eu-0002", "eu-0001")),
+        "tariff-corrected": changed(tariff, ("unit_amount = 0.45", "unit_amount = 0.50")),
+        "beta": changed(acme, ('"acme"', '"beta"'), ("Acme Logistics", "Beta Freight"), ("2026-01-01", "2026-02-01")),
+    }
+    for name, text in files.items():
+        Path(f"{name}.toml").write_text(text, encoding="utf-8")
+
+
+def test_the_commands_of_the_page_print_what_stands_below_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    PageLake(tmp_path).arrive()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(commands, "checked_time", lambda _: NOW)
+    write_examples(Path("contracts.toml").read_text(encoding="utf-8"))
+    for command in ("close", "issue"):
+        assert "80.58 EUR" in printed(f"$ waybill bill {command} --lake lake --period 2026-01-05")
+    steps = [step for step in steps_of(PAGE) if not step[0].startswith(NEEDS_PULSAR)]
+    names = {"contracts", "wrong", "overlap", "tariff-corrected", "beta"}
+    assert {line.split()[4].rstrip(";") for line, _ in steps} == {f"{name}.toml" for name in names}
+    for line, expected in steps:
+        assert_shown(line, expected)

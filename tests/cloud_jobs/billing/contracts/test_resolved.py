@@ -1,15 +1,15 @@
 """What holds for a payer in a period: by the versions in force at each quarter, whoever published what before."""
 
-from __future__ import annotations
-
+import json
 import random
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts import (
@@ -18,12 +18,16 @@ from cloud_jobs.billing.contracts import (
     DeviceInTwoAccounts,
     MissingParent,
     NoExchangeRate,
+    OtherZoneThanBefore,
     RefusedVersionUsed,
+    SharedNumberPrefix,
+    Tariff,
     TreeTooDeep,
     UnknownPayer,
 )
 from cloud_jobs.billing.contracts.published import micros
 from cloud_jobs.billing.contracts.resolved import MAX_LEVELS
+from geo.reference.moments import UNKNOWN_BEGINNING, beginning, ending
 from tests.cloud_jobs.billing.contracts.makers import (
     APRIL,
     BERLIN,
@@ -34,6 +38,7 @@ from tests.cloud_jobs.billing.contracts.makers import (
     exchange_rate,
     faults_of,
     legal_entity,
+    payer,
     price,
     rows,
     tariff,
@@ -219,3 +224,91 @@ def test_no_device_is_ever_billed_to_two_accounts_and_only_these_are_blocked(
             # whoever is named is blocked too
             assert partner in blocked
             assert faults_of(made, partner, FEBRUARY)
+
+
+MID_MARCH_OF_ACCOUNT_ENDS = "2026-03-20T00:00:00Z"
+SOLD = (legal_entity(), tariff())
+
+
+def test_an_account_that_ended_is_in_the_period_of_its_end_and_in_no_later_one() -> None:
+    made = contracts(
+        *SOLD, account("acme", device(), effective_until=MID_MARCH_OF_ACCOUNT_ENDS), account("beta", device("van-2"))
+    )
+    contract = made.contract_of("acme", MARCH)
+    assert [(one.begin_us, one.end_us) for one in contract.assigned] == [(START, MID)]
+    assert contract.accounts[0].times == ((START, MID),)
+    assert made.payers(MARCH.start, MARCH.end) == ["acme", "beta"]
+    assert made.payers(APRIL.start, APRIL.end) == ["beta"]
+    (fault,) = faults_of(made, period=APRIL)
+    assert "is not in force in the period" in str(fault)
+
+
+def test_a_parent_that_ends_before_its_child_is_missing_from_then_on() -> None:
+    made = contracts(*SOLD, account(effective_until=MID_MARCH_OF_ACCOUNT_ENDS), account("child", parent="acme"))
+    (fault,) = faults_of(made)
+    assert isinstance(fault, MissingParent)
+    assert MID_MARCH_OF_ACCOUNT_ENDS in str(fault)
+    assert made.without_payer(MARCH.start) == []
+    assert [type(one) for one in made.without_payer(APRIL.start)] == [MissingParent]
+    both = account("child", parent="acme", effective_until=MID_MARCH_OF_ACCOUNT_ENDS)
+    assert faults_of(contracts(*SOLD, account(effective_until=MID_MARCH_OF_ACCOUNT_ENDS), both)) == []
+
+
+OFFSETS = st.integers(-14 * 4, 14 * 4).map(lambda quarters: timezone(quarters * timedelta(minutes=15)))
+MOMENTS_OF_BEGINNING = st.one_of(
+    st.datetimes(timezones=st.none() | OFFSETS).map(datetime.isoformat),
+    st.integers(0, 10**6).map(lambda n: f"{(datetime(1960, 1, 1) + n * timedelta(hours=11.25)).isoformat()}+05:45"),
+    st.text(max_size=12),
+)
+
+
+@given(MOMENTS_OF_BEGINNING)
+@example("1971-01-01T00:00:00+14:00")
+@example("2999-12-31T23:45:00-14:00")
+@example("0001-01-01T00:00:00+14:00")
+def test_a_version_has_a_known_beginning_just_where_its_model_takes_the_moment(text: str) -> None:
+    body = tariff(effective_from=text)
+    try:
+        made = Tariff.model_validate(body)
+    except ValidationError:
+        assert beginning("tariff", json.dumps(body)) in {UNKNOWN_BEGINNING, ""}
+    else:
+        assert datetime.fromisoformat(beginning("tariff", json.dumps(body))) == made.effective_from
+
+
+ENDLESS = ["[]", "not json", "[" * 100_000, "{}", '{"effective_until": 5}', '{"effective_until": "2026-03-01T00:00"}']
+
+
+@pytest.mark.parametrize("body", ENDLESS, ids=lambda body: body[:12])
+def test_a_body_that_states_no_instant_states_no_end(body: str) -> None:
+    assert ending("account", body) is None
+
+
+@pytest.mark.parametrize("since", ["2026-03-31T22:00:00Z", MID_APRIL, "2026-04-01T07:00:00Z"])
+def test_a_payer_keeps_its_time_zone_and_a_version_with_another_one_blocks_what_it_is_of(since: str) -> None:
+    """Else hours would be in two periods, or in none: wherever the version begins."""
+    later = account("acme", device(), effective_from=since, payer=payer(time_zone="America/Los_Angeles"))
+    made = contracts(*WHOLE, later, account("beta"))
+    assert faults_of(made, period=MARCH) == []
+    assert made.period_of("acme", APRIL.first_day, APRIL.last_day) == APRIL
+    (fault,) = faults_of(made, period=APRIL)
+    assert isinstance(fault, OtherZoneThanBefore)
+    assert "end its devices then, and begin a new account that has them from there on" in str(fault)
+    assert faults_of(made, "beta", APRIL) == []
+    (again,) = made.contradictions()
+    assert str(again) == str(fault)
+
+
+def test_two_sellers_with_one_prefix_of_numbers_block_their_payers_and_no_others() -> None:
+    others = [
+        legal_entity(id="waybill-us"),
+        legal_entity(id="waybill-jp", number_prefix="JP-"),
+        account("beta", payer=payer(legal_entity="waybill-us")),
+        account("kaze", payer=payer(legal_entity="waybill-jp")),
+    ]
+    made = contracts(*WHOLE, *others)
+    for name in ("acme", "beta"):
+        (fault,) = faults_of(made, name)
+        assert isinstance(fault, SharedNumberPrefix)
+        assert "the legal entities 'waybill-eu' and 'waybill-us' have one number_prefix, 'WB-EU-'" in str(fault)
+    assert faults_of(made, "kaze") == []

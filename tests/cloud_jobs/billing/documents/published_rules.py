@@ -1,7 +1,5 @@
 """The published rules of EN 16931 (compiled Schematron) and the schema of UBL 2.1: jars that `make setup` gets."""
 
-from __future__ import annotations
-
 import os
 import re
 import zipfile

@@ -1,7 +1,5 @@
 """Sellers, buyers and rated accounts for the tests of documents, and strategies that draw them."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -74,7 +72,6 @@ def buyer(vat: Vat = STANDARD, currency: str = "EUR", **changes: Any) -> Account
 
 
 def taxed(charges: list[Charge], vat: Vat = STANDARD, currency: str = "EUR") -> RatedAccount:
-    """The charges with the tax on them, rounded once on their sum."""
     net = sum(charge.amount_minor for charge in charges)
     tax = TaxGroup(
         category=vat.category,
@@ -118,7 +115,6 @@ def fixed(amount_minor: int, kind: ChargeKind, **key: Any) -> Charge:
 
 
 def issued(rated: RatedAccount, kind: DocumentType = DocumentType.INVOICE, **changes: Any) -> Document:
-    """The document of the charges, with all that the kind needs."""
     note = kind is not DocumentType.INVOICE
     facts: dict[str, Any] = {
         "kind": kind,

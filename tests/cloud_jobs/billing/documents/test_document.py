@@ -1,7 +1,5 @@
 """Any rated account gives a document whose lines, sub-totals, annex and totals add up, and gives its charges back."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
@@ -134,11 +132,7 @@ def test_what_is_no_document_is_refused(content: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "rule"),
-    [
-        ({"kind": DocumentType.CREDIT_NOTE}, "BG-3"),
-        ({"preceding": ORIGINAL}, "BG-3"),
-        ({"due_date": None}, "BR-CO-25"),
-    ],
+    [({"kind": DocumentType.CREDIT_NOTE}, "BG-3"), ({"preceding": ORIGINAL}, "BG-3"), ({"due_date": None}, "BR-CO-25")],
 )
 def test_what_the_standard_asks_for_is_missed_by_the_name_of_its_rule(changes: dict[str, Any], rule: str) -> None:
     facts = {"kind": DocumentType.INVOICE, "preceding": None} | changes

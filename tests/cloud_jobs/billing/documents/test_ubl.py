@@ -1,7 +1,5 @@
 """Every kind of document is valid UBL and keeps the published rules of EN 16931; with a third decimal it says so."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -61,13 +59,7 @@ def test_a_third_decimal_breaks_the_rules_about_decimals_alone_and_the_document_
     assert [rule for rule in broken if not rule.startswith(OF_A_THIRD_DECIMAL)] == []
 
 
-HOSTILE = [
-    "<b>&amp;]]></b>",
-    '"><script>alert(1)</script>',
-    "Łódź Ελληνικά Србија Cộng hòa",
-    "W" * 1000,
-    "&lt;" * 250,
-]
+HOSTILE = ["<b>&amp;]]></b>", '"><script>alert(1)</script>', "Łódź Ελληνικά Србија Cộng hòa", "W" * 1000, "&lt;" * 250]
 FOREIGN = "東京運輸株式会社 🚚 שלום عليكم"
 
 

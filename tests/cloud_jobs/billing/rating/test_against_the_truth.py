@@ -1,7 +1,5 @@
 """Rating agrees with an independent reference, in plain loops and fractions, on any contracts and usage."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from decimal import Decimal
 

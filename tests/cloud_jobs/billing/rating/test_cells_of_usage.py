@@ -1,7 +1,5 @@
 """From rows of usage to cells: local days, windows, versions, accounts, and which rows count."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta

@@ -1,25 +1,57 @@
 """What holds of everything that is rated."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from cloud_jobs.billing.rating import Cell, cells_of_usage, rate
+from cloud_jobs.billing.contracts import Contracts, Tariff, VatCategory
+from cloud_jobs.billing.errors import AmountTooLarge, BillingError
+from cloud_jobs.billing.rating import (
+    Cell,
+    Charge,
+    ChargeKey,
+    ChargeKind,
+    RatedAccount,
+    TaxGroup,
+    cells_of_usage,
+    difference,
+    rate,
+    rating_contract,
+    taken_back,
+)
+from cloud_jobs.billing.rating.charges import MOST_MINOR
+from cloud_jobs.billing.register.closing import PeriodKey
+from cloud_jobs.billing.register.control_totals import assigned_usage
+from cloud_jobs.billing.register.tables import charge_columns, charge_rows, charges_from
+from cloud_jobs.billing.units import Meter, round_ratio
 from simulator.truth import quarters_of
+from tests.cloud_jobs.billing.contracts.makers import (
+    MARCH,
+    account,
+    contracts,
+    device,
+    exchange_rate,
+    legal_entity,
+    price,
+    tariff,
+)
 from tests.cloud_jobs.billing.rating.worlds import (
     QUANTITIES,
+    UNITS,
     Row,
     World,
     rated,
+    row,
     table,
     true_quarters,
     used_worlds,
@@ -211,3 +243,143 @@ def test_what_was_inferred_changes_no_bill_by_tariffs_without_a_price_for_it(
 
 def _order(cell: Cell) -> tuple[str, ...]:
     return tuple(map(str, cell))
+
+
+HOUR = datetime(2026, 3, 10, 6, tzinfo=UTC)
+KEY = PeriodKey("waybill-eu", "acme", date(2026, 3, 1), date(2026, 3, 31))
+EXTREMES = st.sampled_from(["0", "-0", "0.000000000001", "0.45", "999999999", "1000000000", "999999999999"])
+SMALLEST = UNITS | {"distance": "m", "duration": "min", "transmitted": "kB"}
+MOST = st.sampled_from([7, 10**6, 10**9, 10**12, 10**15, 2**53 + 1, 2**57, 2**63 - 1])
+"""Of a row's quantities the largest: with one that is beyond all bounds nothing else would be looked at."""
+
+
+@st.composite
+def prices(draw: st.DrawFn, meter: str) -> dict[str, Any]:
+    zone = {"distance": "", "duration": ""}.get(meter, "*" if meter in {"entry", "crossing"} else "")
+    made = price(draw(EXTREMES), meter=meter, unit=draw(st.sampled_from([UNITS, SMALLEST]))[meter], zone=zone)
+    if draw(st.booleans()):
+        made |= {"allowance": draw(EXTREMES), "pool": draw(st.sampled_from(["device", "account"]))}
+    if draw(st.booleans()):
+        del made["unit_amount"]
+        tiers = [{"up_to": "1000", "unit_amount": draw(EXTREMES)}, {"unit_amount": draw(EXTREMES)}]
+        made |= {"tiers": tiers, "tier_mode": draw(st.sampled_from(["graduated", "volume"]))}
+    return made
+
+
+@st.composite
+def tariffs(draw: st.DrawFn) -> dict[str, Any]:
+    meters = draw(st.sets(st.sampled_from(sorted(UNITS)), min_size=1, max_size=3))
+    made = tariff(*(draw(prices(meter)) for meter in sorted(meters)), currency=draw(st.sampled_from(["EUR", "USD"])))
+    whole = EXTREMES.filter(lambda text: "." not in text)
+    if draw(st.booleans()):
+        made["minimum_amount"] = draw(whole)
+    if draw(st.booleans()):
+        per, pool = draw(st.sampled_from(["day", "period"])), draw(st.sampled_from(["device", "account"]))
+        made["caps"] = [{"pool": pool, "per": per, "amount": draw(whole)}]
+    return made
+
+
+@st.composite
+def bounded_use(draw: st.DrawFn) -> list[Row]:
+    zone = draw(st.sampled_from(["", "*", "port"]))
+    hours = [HOUR.replace(hour=number) for number in range(draw(st.integers(1, 3)))]
+    four = st.lists(st.sampled_from([0, 1, draw(MOST)]), min_size=4, max_size=4)
+    return [row(hour, zone, "van-1", 1, **{name: draw(four) for name in QUANTITIES}) for hour in hours]
+
+
+def agreed(*bodies: dict[str, Any]) -> Contracts:
+    return contracts(legal_entity(), exchange_rate("999999999999"), account("acme", device()), *bodies)
+
+
+def rated_in_bounds(made: Contracts, rows: list[Row]) -> RatedAccount:
+    contract = rating_contract(made.contract_of("acme", MARCH))
+    usage = table(rows)
+    ((cells, metered),) = cells_of_usage([contract], usage)
+    assigned_usage([contract], usage)
+    return rate(contract, cells, metered)
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(tariffs(), bounded_use())
+def test_any_price_and_any_usage_makes_charges_that_can_be_stored_or_a_reason(
+    agreed_prices: dict[str, Any], rows: list[Row]
+) -> None:
+    try:
+        Tariff.model_validate(agreed_prices)
+    except ValidationError:
+        return
+    try:
+        found = rated_in_bounds(agreed(agreed_prices), rows)
+    except BillingError:
+        return
+    assert sum(abs(one.amount_minor) for one in found.charges) <= MOST_MINOR
+    assert 0 <= found.net_minor <= found.gross_minor
+    stored = charge_rows("run", [(KEY, charge_columns(found.charges))])
+    assert charges_from([stored], [(KEY.payer, "run")]) == {(KEY.payer, "run"): found.charges}
+
+
+def test_a_payer_that_owes_more_than_all_money_is_named_with_its_price() -> None:
+    slip = tariff(price("1000000000", unit="m"))
+    with pytest.raises(AmountTooLarge, match="a charge of account 'acme'"):
+        rated_in_bounds(agreed(slip), [row(HOUR, "", "van-1", distance_mm=(2 * 10**7, 0, 0, 0))])
+
+
+def together(documents: Iterable[RatedAccount]) -> RatedAccount:
+    """What documents post in all, with the charges and taxes that are left."""
+    made = RatedAccount(payer="acme", currency="EUR", charges=(), taxes=())
+    for one in documents:
+        made = difference(taken_back(one), made)
+    return made
+
+
+few_notes = settings(max_examples=examples(60), deadline=None)
+keys = st.builds(
+    ChargeKey,
+    account=st.sampled_from(["acme", "west"]),
+    device=st.sampled_from(["", "van"]),
+    kind=st.sampled_from(list(ChargeKind)),
+    meter=st.sampled_from([None, Meter.DISTANCE, Meter.ENTRY]),
+    zone=st.sampled_from(["", "a"]),
+)
+
+
+@st.composite
+def owed(draw: st.DrawFn) -> RatedAccount:
+    found = draw(st.dictionaries(keys, st.tuples(st.integers(0, 99), st.integers(0, 9), st.integers(-500, 500))))
+    charges = tuple(
+        Charge(key=key, quantity=quantity, free=min(free, quantity), amount_minor=amount, metered=None)
+        for key, (quantity, free, amount) in sorted(found.items(), key=lambda item: item[0].order)
+    )
+    net, rate = sum(charge.amount_minor for charge in charges), draw(st.sampled_from([19, 20]))
+    tax = TaxGroup(
+        category=VatCategory.STANDARD,
+        rate=Decimal(rate),
+        exemption_reason=None,
+        taxable_minor=net,
+        tax_minor=round_ratio(net * rate, 100),
+    )
+    return RatedAccount(payer="acme", currency="EUR", charges=charges, taxes=(tax,))
+
+
+@few_notes
+@given(st.lists(owed(), min_size=1, max_size=5))
+def test_whatever_was_posted_before_invoice_and_notes_together_are_what_is_owed_now(
+    versions: list[RatedAccount],
+) -> None:
+    documents: list[RatedAccount] = []
+    for now in versions:
+        note = difference(together(documents), now)
+        documents.append(note)
+        assert together(documents) == together([now])
+        assert sum(one.net_minor for one in documents) == now.net_minor
+        assert sum(one.tax_minor for one in documents) == now.tax_minor
+        assert sum(one.gross_minor for one in documents) == now.gross_minor
+        assert together(documents[::-1]) == together(documents)
+
+
+@few_notes
+@given(st.lists(owed(), max_size=3))
+def test_a_note_to_nothing_takes_everything_back(documents: list[RatedAccount]) -> None:
+    nothing = RatedAccount(payer="acme", currency="EUR", charges=(), taxes=())
+    documents = [*documents, difference(together(documents), nothing)]
+    assert (together(documents).charges, together(documents).taxes) == ((), ())

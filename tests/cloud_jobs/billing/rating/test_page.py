@@ -1,7 +1,5 @@
 """The page about rating: each contract and usage on it gives the charges that stand below it."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Contracts and usage for the laws of rating: as rating takes them, and as the truth of the simulator reads them."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,14 +11,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from cloud_jobs.billing.contracts import Account, Assignment, Tariff, Vat
-from cloud_jobs.billing.rating import (
-    AccountTerms,
-    RatedAccount,
-    RatingContract,
-    TariffInForce,
-    cells_of_usage,
-    rate,
-)
+from cloud_jobs.billing.rating import AccountTerms, RatedAccount, RatingContract, TariffInForce, cells_of_usage, rate
 from simulator.truth import TrueContracts, TrueDays, TrueQuarter, quarters_of
 
 QUANTITIES = ("distance_mm", "duration_ms", "entries", "crossings", "events", "content_bytes", "inferred_entries")
@@ -58,7 +49,6 @@ def row(hour: datetime, zone: str = "", device: str = "van", commit: int = 1, **
 
 
 def table(rows: Iterable[Row]) -> pa.Table:
-    """The columns of the table of usage that rating looks at."""
     lists = [pa.field(name, pa.list_(pa.int64()), nullable=False) for name in QUANTITIES]
     texts = [pa.field(name, pa.string(), nullable=False) for name in ("tenant", "device", "zone", "digest")]
     hour = pa.field("hour", pa.timestamp("us", tz="UTC"), nullable=False)
@@ -67,18 +57,15 @@ def table(rows: Iterable[Row]) -> pa.Table:
 
 
 def price(meter: str, amount: str | None = "1.00", **more: object) -> dict[str, Any]:
-    """A price as it is published."""
     made: dict[str, Any] = {"meter": meter, "unit": UNITS[meter], **more}
     return made if amount is None or "tiers" in more else made | {"unit_amount": amount}
 
 
 def tariff(*prices: dict[str, Any], begin: datetime = ALWAYS, currency: str = "EUR", **more: object) -> dict[str, Any]:
-    """A version of the tariff as it is published."""
     return {"id": "standard", "effective_from": begin, "currency": currency, "prices": list(prices), **more}
 
 
 def assigned(device: str = "van", begin: datetime = ALWAYS, end: datetime | None = None) -> dict[str, Any]:
-    """A device of an account, as it is published."""
     made: dict[str, Any] = {"tenant": "fleet", "device": device, "region": "eu", "begin": begin}
     return made if end is None else made | {"end": end}
 
@@ -100,7 +87,6 @@ class World:
 
     @property
     def published(self) -> dict[str, Any]:
-        """The world as the truth reads it."""
         vat = {"category": "S", "rate": "19"}
         address = {"line": "Kai 1", "city": "Hamburg", "country": "DE"}
         payer = {"legal_entity": "seller", "currency": self.currency, "time_zone": self.days.time_zone}
@@ -118,12 +104,10 @@ class World:
 
     @property
     def truth(self) -> TrueContracts:
-        """The contracts of the truth."""
         return TrueContracts([self.published])
 
     @property
     def contract(self) -> RatingContract:
-        """The same as rating takes it."""
         versions = sorted((Tariff.model_validate(one) for one in self.tariffs), key=lambda one: one.effective_from)
         in_force = [TariffInForce(one.effective_from, one) for one in versions]
         accounts = [Account.model_validate(one) for one in self.published["account"]]
@@ -150,14 +134,12 @@ class World:
 
 
 def rated(world: World, rows: Iterable[Row]) -> RatedAccount:
-    """What the payer owes."""
     contract = world.contract
     (usage,) = cells_of_usage([contract], table(rows))
     return rate(contract, *usage)
 
 
 def true_quarters(rows: Iterable[Row]) -> list[TrueQuarter]:
-    """Rows as the truth takes them, each key once."""
     found = {(one["tenant"], one["device"], one["hour"], one["zone"]): one for one in rows}
     return [
         TrueQuarter(*key[:2], key[2] + number * QUARTER, key[3], *(one[name][number] for name in QUANTITIES))

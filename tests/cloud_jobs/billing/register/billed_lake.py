@@ -51,8 +51,6 @@ def used(device: str, metres: int, hour: datetime = HOUR, zone: str = "", **more
 
 @dataclass
 class BilledLake:
-    """A lake, and what its jobs commit."""
-
     lake: Lake
 
     @classmethod
@@ -68,7 +66,6 @@ class BilledLake:
         return Register(self.lake)
 
     def publish(self, *bodies: dict[str, Any]) -> None:
-        """All publications up to now, in their order."""
         there = self.lake.rows("reference", ["publication_id"]).num_rows
         self.lake.append("reference", rows(*bodies)[there:])
 
@@ -92,7 +89,6 @@ class BilledLake:
         commit_ingest(self.lake, files, {DeviceStream("fleet", name, 1): known for name in devices})
 
     def use(self, *usage: dict[str, Any]) -> None:
-        """One commit of the usage job."""
         derive(self.lake, "usage", usage)
 
     def close(
@@ -114,5 +110,4 @@ def clerk(name: str) -> Clerk:
 
 
 def hours(count: int) -> list[datetime]:
-    """Some hours of the month, one of each day."""
     return [HOUR + timedelta(days=number) for number in range(count)]

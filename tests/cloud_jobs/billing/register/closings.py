@@ -1,7 +1,5 @@
 """Closings to issue, of payers whose charges are given as amounts by key."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 
@@ -22,7 +20,6 @@ def closing_of(
     reasons: tuple[str, ...] = (),
     currency: str = "EUR",
 ) -> Closing:
-    """A closing whose tax is a fifth, rounded down."""
     charges = {"a": 900} if charges is None else charges
     net = sum(charges.values())
     return Closing(

@@ -1,7 +1,5 @@
 """Lakes whose contracts are corrected after a closing or an issue, and what a clerk does with them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,7 +36,6 @@ def adjust(billed: BilledLake, name: str, payers: Sequence[str] | None = None, d
 
 
 def changes(done: PostingResult) -> list[tuple[str, int]]:
-    """By payer what was posted of each."""
     return sorted((one.key.payer, one.net_minor) for one in done.documents)
 
 

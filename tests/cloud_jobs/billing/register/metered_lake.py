@@ -1,7 +1,5 @@
 """A lake whose records came in as the ingest commits them, and whose usage the job computed, to be tampered with."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -59,7 +57,6 @@ def state(lake: Any, name: str, until: datetime = STATED, count: int = FIXES + 1
 
 
 def publish(billed: BilledLake, *bodies: dict[str, Any]) -> None:
-    """Publications upon those that are there."""
     there = billed.lake.rows("reference", ["publication_id"]).num_rows
     commit = 1 + max(billed.lake.rows("reference", ["commit_number"])["commit_number"].to_pylist(), default=0)
     rows = [row_of(*_named(body), body, there + at, commit_number=commit) for at, body in enumerate(bodies)]
@@ -67,7 +64,6 @@ def publish(billed: BilledLake, *bodies: dict[str, Any]) -> None:
 
 
 def meter(billed: BilledLake, tracks: TrackSettings | None = None) -> None:
-    """One run of the usage job."""
     compute_usage(_ONE_CORE, billed.lake, tracks or TrackSettings())
 
 

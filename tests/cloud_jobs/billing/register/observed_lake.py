@@ -1,7 +1,5 @@
 """A lake that holds what vehicles said to their agents: read as an agent reads it, sent, ingested and metered."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -48,7 +46,6 @@ def drive(minutes: Iterable[int]) -> list[Said]:
 
 
 def own_tracks(minutes: Iterable[int]) -> list[Said]:
-    """The same drive as a phone writes it, to the contract's topic."""
     found = []
     for minute in minutes:
         members = {"_type": "location", "lat": 0.005, "lon": minute * EAST, "tst": round(TEN.timestamp()) + 60 * minute}
@@ -95,7 +92,6 @@ def run(billed: BilledLake, command: str, *words: str) -> Result:
 
 
 def close(billed: BilledLake, period: str = "2026-01") -> dict[str, Any]:
-    """The closing of acme, by the command."""
     result = run(billed, "bill", "close", "--period", period, "--json")
     (found,) = json.loads(result.stdout)
     assert result.exit_code == (0 if found["outcome"] == "final" else 3), result.output

@@ -1,31 +1,38 @@
 """From usage and contracts in the lake to issued documents: what is closed, what blocks, what is shown again."""
 
-from __future__ import annotations
-
+import json
 import random
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
+from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.certificates import certificates_from
 from cloud_jobs.billing.documents import DocumentContent, Form, charges_of
 from cloud_jobs.billing.register.close import ClosedGroup, Work
-from cloud_jobs.billing.register.closing import ClosingState
+from cloud_jobs.billing.register.closing import Closing, ClosingNotes, ClosingState
 from cloud_jobs.billing.register.documents_of import issued_document
-from cloud_jobs.billing.register.errors import (
-    Blocked,
-    NotFinal,
-    NothingClosed,
-    NotOneNote,
-    RegisterDamaged,
-)
+from cloud_jobs.billing.register.errors import Blocked, NotFinal, NothingClosed, NotOneNote, RegisterDamaged
 from cloud_jobs.billing.register.operations import issue_period, void_invoice
+from cloud_jobs.explain.issued_line import explain_line
+from cloud_jobs.job_settings import MaintenanceSettings
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.erasures import Erasure, declare_erasure
+from cloud_jobs.lake.snapshots import take_snapshot
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.maintenance.job import Maintenance
+from cloud_jobs.reconcile import ComparisonOutcome, reconcile
+from geo.spatial import TrackSettings
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
 from tests.cloud_jobs.billing.documents.published_rules import broken_rules
-from tests.cloud_jobs.billing.register.billed_lake import DAYS, BilledLake, clerk, hours, used
+from tests.cloud_jobs.billing.register.billed_lake import DAYS, HOUR, NOW, BilledLake, clerk, hours, used
+from tests.cloud_jobs.billing.register.metered_lake import FIXES, JANUARY, TEN, meter, metered_lake, publish, state
+from tests.system.lake_of_fixes import LakeFix, ingest, lake_of, square
 
 MID_MONTH = "2026-03-20T00:00:00Z"
 FLEET = (
@@ -228,3 +235,225 @@ def test_a_note_from_taxed_to_not_subject_to_vat_is_refused_with_the_commands_to
         ' by itself (EN 16931, BR-O-11); run `waybill bill void WB-EU-00000001 --lake LAKE --reason "other VAT"`, then'
         " `waybill bill issue --lake LAKE --period 2026-03 --payer acme`"
     )
+
+
+MOVED, BACK = "2026-03-20T00:00:00Z", "2026-03-25T00:00:00Z"
+OFTEN = datetime(2026, 3, 22, tzinfo=UTC)
+NEW_YORK = payer(time_zone="America/New_York")
+
+
+def lake_of_a_device(folder: Path, *accounts: dict[str, Any], until: datetime) -> BilledLake:
+    """A device that stated what it has until a moment and then fell silent."""
+    made = BilledLake.create(folder)
+    made.hear("van-1", until=until)
+    made.publish(legal_entity(), tariff(price("0.45")), *accounts)
+    made.use(used("van-1", 1_000, HOUR))
+    return made
+
+
+def certified(made: BilledLake, closing: Closing) -> list[tuple[str, str, str]]:
+    """From when until when the closing's certificates are, and what they say."""
+    rows = made.lake.rows("certificates", where=[("run", "=", closing.run), ("payer", "=", closing.key.payer)])
+    found = map(json.loads, rows["certificate"].to_pylist())
+    return [(one["start"], one["end"], one["state"]) for one in found]
+
+
+def test_who_gave_a_device_away_has_a_final_bill_though_it_fell_silent_with_the_next_one(tmp_path: Path) -> None:
+    given = account("acme", device("van-1", end=MOVED))
+    made = lake_of_a_device(tmp_path, given, account("beta", device("van-1", begin=MOVED), payer=NEW_YORK), until=OFTEN)
+    acme, beta = made.close("one")
+    assert (acme.outcome, acme.net_minor, acme.reasons) == (ClosingState.FINAL, 45, ())
+    assert (beta.outcome, beta.reasons) == (
+        ClosingState.PROVISIONAL,
+        ("fleet/van-1: silent since 2026-03-22T00:00:00Z",),
+    )
+    assert certified(made, acme) == [("2026-02-28T23:00:00Z", MOVED, "complete")]
+    assert certified(made, beta) == [(MOVED, "2026-04-01T04:00:00Z", "silent")]
+
+
+def test_who_has_a_device_again_answers_for_it_from_the_first_day_to_the_last(tmp_path: Path) -> None:
+    twice = account("acme", device("van-1", end=MOVED), device("van-1", begin=BACK))
+    made = lake_of_a_device(tmp_path, twice, account("beta", device("van-1", begin=MOVED, end=BACK)), until=OFTEN)
+    acme, beta = made.close("one")
+    assert [acme.outcome, beta.outcome] == [ClosingState.PROVISIONAL, ClosingState.PROVISIONAL]
+    assert certified(made, acme) == [("2026-02-28T23:00:00Z", "2026-03-31T22:00:00Z", "silent")]
+    assert certified(made, beta) == [(MOVED, BACK, "silent")]
+
+
+_Made = TypeVar("_Made")
+_MOST_READS = 100
+
+
+def at_each_read(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, work: Callable[[BilledLake], _Made]
+) -> list[tuple[int, _Made]]:
+    """What a work gives in a lake of its own each time, if positions are erased just before it opens records or
+    erasures for the first, the second, … time; and how many were erased."""
+    found = list[tuple[int, _Made]]()
+    for before in range(_MOST_READS):
+        copy = folder.parent / f"{folder.name}-{before}"
+        shutil.copytree(folder, copy)
+        opens = Opens(Lake(copy), before)
+        with monkeypatch.context() as patched:
+            patched.setattr(Lake, "open", opens)
+            made = work(BilledLake(Lake(copy)))
+        shutil.rmtree(copy)
+        if opens.erased is None:
+            return found
+        found.append((opens.erased, made))
+    raise AssertionError("so often nothing reads")
+
+
+class Opens:
+    """Stands for `Lake.open`, and erases in between."""
+
+    def __init__(self, lake: Lake, before: int) -> None:
+        self._lake, self._left, self._open = lake, before, Lake.open
+        self.erased: int | None = None
+
+    def __get__(self, lake: Lake, _: type) -> Callable[..., Any]:
+        return lambda table, *more: self._opened(lake, table, *more)
+
+    def _opened(self, lake: Lake, table: str, *more: Any) -> Any:
+        if table in {"records", "erasures"}:
+            self._left -= 1
+            if self._left == -1:
+                # maintenance opens them, too; it sweeps by the store's clock, which has another year than the drive
+                now = datetime.now(UTC)
+                upkeep = Maintenance(self._lake, MaintenanceSettings(), now=lambda: now, store_now=lambda: now)
+                self.erased = upkeep.run([Erasure("acme", "eu-1", TEN + timedelta(days=10))]).positions_erased
+        return self._open(lake, table, *more)
+
+
+def test_a_closing_during_which_positions_are_erased_is_the_one_that_it_would_have_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "lake"
+    expected = [
+        (one.key.payer, ClosingState.FINAL, one.net_minor) for one in metered_lake(folder).close("0", days=JANUARY)
+    ]
+    found = at_each_read(monkeypatch, folder, lambda billed: billed.close("one", days=JANUARY))
+    assert (len(found) > 3, {erased for erased, _ in found}) == (True, {FIXES})
+    for _, closings in found:
+        assert [(one.key.payer, one.outcome, one.net_minor) for one in closings] == expected, closings
+
+
+def test_what_is_erased_while_it_is_explained_is_unknown_and_not_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "lake"
+    billed = metered_lake(folder)
+    billed.close("0", days=JANUARY)
+    number = next(one.number for one in billed.issue("clerk", JANUARY).documents if one.key.payer == "acme")
+
+    def explained(billed: BilledLake) -> bool | None:
+        return explain_line(billed.register, number, 1).explanation.agrees
+
+    assert explained(billed) is True
+    found = at_each_read(monkeypatch, folder, explained)
+    assert {erased for erased, _ in found} == {FIXES}
+    assert {agrees for _, agrees in found} <= {True, None}, found
+
+
+END = datetime(2026, 1, 31, 23, tzinfo=UTC)
+"""Midnight in Berlin."""
+SECOND = timedelta(seconds=1)
+EXACT = TrackSettings(rule="every_fix")
+"""By which later fixes have a say in five minutes; a cleaned place waits for 24."""
+NEAR, FAR, ON = (0.1, 0.1), (5.0, 5.0), (0.1 + 20 / 111.2, 0.1)
+
+
+def test_a_fence_that_is_published_again_with_its_keys_in_another_order_opens_nothing(tmp_path: Path) -> None:
+    made = metered_lake(tmp_path)
+    assert {one.outcome for one in made.close("one", days=JANUARY)} == {ClosingState.FINAL}
+    publish(made, dict(reversed(square("square").items())))
+    assert {one.outcome for one in made.close("two", days=JANUARY)} == {ClosingState.FINAL}
+    publish(made, square("square", lon=5.0))
+    assert {one.outcome for one in made.close("three", days=JANUARY)} == {ClosingState.PROVISIONAL}
+
+
+def test_what_comes_after_an_erasure_is_billed_but_for_ways_and_those_are_counted(tmp_path: Path) -> None:
+    made = metered_lake(tmp_path)
+    before = {one.key.payer: one.net_minor for one in made.close("one", days=JANUARY)}
+    declare_erasure(made.lake, Erasure("acme", "eu-1", TEN + timedelta(days=10)), NOW)
+    late = [
+        LakeFix("eu-1", FIXES + 1 + n, TEN + timedelta(minutes=40, seconds=n), 0.0, 0.0, kind="event")
+        for n in range(1, 101)
+    ]
+    position = LakeFix("eu-1", FIXES + 102, TEN + timedelta(minutes=45), 0.1, 0.1)
+    ingest(made.lake, [*late, position])
+    state(made.lake, "eu-1", count=FIXES + 102)
+    assert made.close("received", days=JANUARY)[0].outcome is ClosingState.PROVISIONAL
+    meter(made)
+    after = made.close("metered", days=JANUARY)
+    assert {one.outcome for one in after} == {ClosingState.FINAL}
+    # an event is 5 cents
+    assert {one.key.payer: one.net_minor - before[one.key.payer] for one in after} == {"acme": 500, "beta": 0}
+    assert ClosingNotes.of(next(one.parties for one in after if one.key.payer == "acme")).late_positions == 1
+    van, days = TenantDevice("acme", "eu-1"), BillingPeriod.parse("2026-01", "Europe/Berlin")
+    found = certificates_from(made.lake, take_snapshot(made.lake, NOW), [van], (days.start, days.end))[van]
+    assert (found.is_final, found.counts.late_positions) == (True, 1)
+    reconciled = reconcile(made.lake, take_snapshot(made.lake, NOW), JANUARY, None, now=NOW)
+    (events,) = [one for one in reconciled.comparisons if one.name == "events metered"]
+    assert (events.expected, events.found) == (104, 104)
+    (named,) = [one for one in reconciled.comparisons if one.name == "positions that came after an erasure"]
+    assert (named.found, named.outcome) == (1, ComparisonOutcome.COUNTED)
+
+
+def test_hours_that_keep_what_former_rules_made_of_them_are_counted(tmp_path: Path) -> None:
+    made = metered_lake(tmp_path)
+    declare_erasure(made.lake, Erasure(None, None, TEN + timedelta(days=10)), NOW)
+    assert {ClosingNotes.of(one.parties).former_rules for one in made.close("one", days=JANUARY)} == {0}
+    publish(made, square("square", lon=5.0))
+    meter(made)
+    # two hours of two devices, and of one
+    found = {one.key.payer: ClosingNotes.of(one.parties).former_rules for one in made.close("two", days=JANUARY)}
+    assert found == {"acme": 2, "beta": 1}
+
+
+def driven(folder: Path, stated_s: int) -> BilledLake:
+    """20 km before the end of January past an outlier, and a statement so many seconds after the end."""
+    lake = lake_of(folder, [square("square")])
+    ingest(lake, [fix(-300, 1, NEAR), fix(-299, 2, FAR), fix(-1, 3, ON)])
+    state(lake, "eu-1", until=END + stated_s * SECOND, count=3)
+    made = BilledLake(lake)
+    publish(made, legal_entity(), tariff(price("0.45")), account("acme", device("eu-1", tenant="acme")))
+    meter(made, EXACT)
+    return made
+
+
+def fix(at_s: int, seq: int, place: tuple[float, float]) -> LakeFix:
+    return LakeFix("eu-1", seq, END + at_s * SECOND, *place)
+
+
+def closed_as_final(made: BilledLake, name: str, at_s: int) -> tuple[ClosingState, int, str]:
+    (found,) = made.close(name, days=JANUARY, now=END + at_s * SECOND)
+    return found.outcome, found.net_minor, " ".join(found.reasons)
+
+
+def test_a_month_is_final_only_when_no_fix_of_the_next_one_can_change_it(tmp_path: Path) -> None:
+    made = driven(tmp_path, stated_s=1)
+    early = closed_as_final(made, "early", 60)
+    assert early == (
+        ClosingState.PROVISIONAL,
+        895,
+        "acme/eu-1: silent since 2026-01-31T23:00:01Z; fixes until 2026-01-31T23:05:00Z have a say in the period",
+    )
+    # on time, and of February: it shows that what stood in January was the outlier
+    ingest(made.lake, [fix(250, 4, FAR)])
+    state(made.lake, "eu-1", until=END + 900 * SECOND, count=4)
+    assert closed_as_final(made, "received", 900)[::2] == (
+        ClosingState.PROVISIONAL,
+        "acme/eu-1: 1 records are not metered yet",
+    )
+    meter(made, EXACT)
+    assert closed_as_final(made, "metered", 900) == (ClosingState.FINAL, 0, "")
+
+
+def test_what_comes_on_time_after_a_month_was_final_leaves_it_as_it_was(tmp_path: Path) -> None:
+    made = driven(tmp_path, stated_s=300)
+    assert closed_as_final(made, "one", 300) == (ClosingState.FINAL, 895, "")
+    ingest(made.lake, [fix(300, 4, FAR)])
+    state(made.lake, "eu-1", until=END + 900 * SECOND, count=4)
+    meter(made, EXACT)
+    assert closed_as_final(made, "two", 900) == (ClosingState.FINAL, 895, "")

@@ -1,7 +1,5 @@
 """What is tampered with between the records and the charges is named, and stops the issue of those whom it concerns."""
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 from pathlib import Path
@@ -122,11 +120,7 @@ def test_of_days_with_erased_positions_nothing_is_compared(metered: BilledLake) 
 
 @pytest.mark.parametrize(
     "sets",
-    [
-        {},
-        {1: IntervalSet([(1, 1)])},
-        {1: IntervalSet([(1, 4), (9, 9)]), 1_234_567_890_123: IntervalSet([(2, 3)])},
-    ],
+    [{}, {1: IntervalSet([(1, 1)])}, {1: IntervalSet([(1, 4), (9, 9)]), 1_234_567_890_123: IntervalSet([(2, 3)])}],
 )
 def test_seq_ranges_are_counted_without_being_parsed(sets: dict[int, IntervalSet]) -> None:
     ranges = SeqRanges.of(sets)

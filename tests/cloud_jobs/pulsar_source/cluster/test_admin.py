@@ -10,22 +10,10 @@ import pytest
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from cloud_jobs.pulsar_source import (
-    AccessRefused,
-    SourceClusterUnreachable,
-    TopicMissing,
-)
+from cloud_jobs.pulsar_source import AccessRefused, SourceClusterUnreachable, TopicMissing
 from cloud_jobs.pulsar_source.admin import ClusterSurvey, SourceAdmin
 from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster, TopicName
-from tests.cloud_jobs.pulsar_source.addresses import (
-    STATS,
-    FakeAdmin,
-    Reply,
-    address,
-    cluster_says,
-    document,
-    page,
-)
+from tests.cloud_jobs.pulsar_source.addresses import STATS, FakeAdmin, Reply, address, cluster_says, document, page
 from waybill.pulsar.pulsar_client import PulsarAccess
 
 TOPIC = TopicName("t", "n", "x")

@@ -18,8 +18,6 @@ TOPIC = "persistent://t/n/x"
 
 
 class PausingClock:
-    """Time that passes when somebody waits."""
-
     def __init__(self) -> None:
         self.now_s = 0.0
 
@@ -75,7 +73,6 @@ class Alone(Ownership):
 
 
 def driver_of(tmp_path: Path, *places: FakeAdmin) -> Driver:
-    """A driver whose failover file is that of its checkpoint."""
     options = options_of(tmp_path, *places)
     kept = {"version": 2, "query": "q", "subscription": "s", "topics": TOPIC, "active": "hq", "abandoned": []}
     (tmp_path / "failover.json").write_text(json.dumps(kept))

@@ -1,5 +1,6 @@
 """What the driver says to Spark's calls, on clusters in memory and with a clock that moves when somebody waits."""
 
+import socket
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -7,14 +8,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cloud_jobs.pulsar_source import DataLoss
-from cloud_jobs.pulsar_source.acknowledging import Acknowledger
-from cloud_jobs.pulsar_source.cluster_monitor import ClusterMonitor
+from cloud_jobs.pulsar_source import AccessRefused, DataLoss, SourceClusterUnreachable, TopicMissing
+from cloud_jobs.pulsar_source.acknowledging import Acknowledger, acknowledge
+from cloud_jobs.pulsar_source.cluster_monitor import ClusterMonitor, read_left_out
 from cloud_jobs.pulsar_source.driver import CrashGuard, Driver, Ownership
 from cloud_jobs.pulsar_source.entries import PlannedRange
 from cloud_jobs.pulsar_source.feeds import Feed
 from cloud_jobs.pulsar_source.lookahead import Lookahead
-from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
+from cloud_jobs.pulsar_source.options import PulsarOptions, PulsarSourceError, SourceCluster
 from cloud_jobs.pulsar_source.position import LedgerPosition, Offset
 from tests.cloud_jobs.pulsar_source.model import ModelMessage, ModelWorld
 from tests.cloud_jobs.pulsar_source.model_topic import ModelTopic
@@ -47,8 +48,6 @@ class SizedMessage:
 
 
 class Query:
-    """A driver on the world's clusters, and what it acknowledged."""
-
     def __init__(self, world: ModelWorld, folder: Path, **more: str) -> None:
         self.world = world
         clusters = "hq=pulsar://hq:1|http://hq:2,dr=pulsar://dr:1|http://dr:2"
@@ -136,32 +135,6 @@ def planned_batch(world: ModelWorld, folder: Path, *numbers: int, **more: str) -
     return PlannedBatch(query, start, end, task)
 
 
-def test_a_batch_takes_all_there_is_and_is_acknowledged_when_spark_says_that_it_is_done(
-    world: ModelWorld, tmp_path: Path
-) -> None:
-    query, _, end, task = planned_batch(world, tmp_path, 0, 1, 2)
-    assert (task.start, task.end, task.durable) == (LedgerPosition(1, -1), LedgerPosition(1, 2), True)
-    assert not query.sent
-    query.driver.commit(end)
-    query.driver.commit(end)
-    assert query.sent == [{TOPIC: LedgerPosition(1, 2)}]
-
-
-@pytest.mark.parametrize(("most", "ends"), [("2", [1, 3, 4]), ("10", [4])])
-def test_a_limited_batch_takes_so_many_messages_and_the_next_one_goes_on_there(
-    world: ModelWorld, tmp_path: Path, most: str, ends: list[int]
-) -> None:
-    query = Query(world, tmp_path, maxMessagesPerTrigger=most)
-    start = query.driver.begin()
-    send(world, *range(5))
-    for entry in ends:
-        end = query.driver.choose_end(start, limited=True)
-        assert end_of(end) == LedgerPosition(1, entry)
-        query.driver.plan(start, end)
-        start = end
-    assert query.driver.choose_end(start, limited=True) == start
-
-
 def test_what_comes_after_the_target_of_available_now_is_left_for_the_next_run(
     world: ModelWorld, tmp_path: Path
 ) -> None:
@@ -219,3 +192,127 @@ def test_a_topic_that_was_made_anew_is_a_loss_or_is_read_from_its_cursor(
     after = query.driver.choose_end(end, limited=False)
     (task,) = query.driver.plan(end, after)
     assert (task.start, task.end) == (LedgerPosition(2, -1), LedgerPosition(2, 0))
+
+
+ACME, ZETA = "persistent://acme/telemetry/batches", "persistent://zeta/telemetry/batches"
+GONE = TopicMissing("hq", ZETA)
+REFUSED = AccessRefused("hq", "GET", "403")
+SILENT = SourceClusterUnreachable("hq", "GET", "504")
+
+
+class Ingest:
+    """A query of both topics that reads in memory; `read` is what its tasks delivered, by topic."""
+
+    def __init__(self, world: ModelWorld, folder: Path, **more: str) -> None:
+        self.world, self.folder, self.more = world, folder, more
+        self.read: dict[str, list[int]] = {ACME: [], ZETA: []}
+        self.logged: list[Offset] = []
+        self.query = self._process()
+
+    def start_process(self) -> None:
+        self.query.driver.close()
+        self.query = self._process()
+
+    def _process(self) -> Query:
+        given = {"topics": f"{ACME},{ZETA}", "leftOutFile": str(self.folder / "left-out.json"), "columns": "value"}
+        given["clusters"] = "hq=pulsar://hq:1|http://hq:2"
+        return Query(self.world, self.folder, **given, **self.more)
+
+    def begin(self) -> None:
+        self.logged = [self.query.driver.begin()]
+
+    def plan(self, *, limited: bool = False) -> Offset | None:
+        """What Spark does between two batches: the end is in its log, if there is one."""
+        end = self.query.driver.choose_end(self.logged[-1], limited=limited)
+        if end == self.logged[-1]:
+            return None
+        self.logged.append(end)
+        return end
+
+    def run(self) -> None:
+        start, end = self.logged[-2:]
+        for task in self.query.driver.plan(start, end):
+            for rows in self.world.read(self.query.options, task):
+                self.read[task.topic] += [int(value) for value in rows["value"].to_pylist()]
+        self.query.driver.commit(end)
+
+    def work(self, *, limited: bool = False) -> None:
+        """Batch after batch until there is nothing to read, three times with a minute between."""
+        for _ in range(3):
+            while self.plan(limited=limited):
+                self.run()
+            self.world.time.pause(60)
+
+    def left_out(self) -> list[str]:
+        return [one.topic for one in read_left_out(self.folder / "left-out.json")]
+
+
+@pytest.fixture
+def world_without_topic() -> ModelWorld:
+    made = ModelWorld()
+    for topic in (ACME, ZETA):
+        made.clusters["hq"].create(topic)
+    return made
+
+
+def send_to_topic(world: ModelWorld, topic: str, *numbers: int) -> None:
+    stored = world.clusters["hq"].topics[topic]
+    stored.ledgers[max(stored.ledgers)] += [(number,) for number in numbers]
+
+
+def fails(world: ModelWorld, error: PulsarSourceError | None) -> None:
+    """Each question about one tenant's topic is answered so; None: as always."""
+    world.clusters["hq"].failing = {} if error is None else {ZETA: error}
+
+
+@pytest.mark.parametrize("error", [GONE, REFUSED, SILENT], ids=lambda error: type(error).__name__)
+def test_the_others_go_on_and_nothing_of_it_is_skipped(
+    world_without_topic: ModelWorld, tmp_path: Path, error: PulsarSourceError
+) -> None:
+    ingest = Ingest(world_without_topic, tmp_path)
+    ingest.begin()
+    send_to_topic(world_without_topic, ACME, 1)
+    send_to_topic(world_without_topic, ZETA, 10)
+    ingest.work()
+    send_to_topic(world_without_topic, ZETA, 11)
+    fails(world_without_topic, error)
+    send_to_topic(world_without_topic, ACME, 2)
+    world_without_topic.time.pause(10)
+    ingest.work()
+    assert ingest.read == {ACME: [1, 2], ZETA: [10]}
+    assert ingest.left_out() == [ZETA]
+    send_to_topic(world_without_topic, ZETA, 12)
+    fails(world_without_topic, None)
+    ingest.work()
+    assert ingest.read == {ACME: [1, 2], ZETA: [10, 11, 12]}
+    assert ingest.left_out() == []
+
+
+def test_a_topic_that_was_deleted_and_made_anew_waits_for_a_word_and_the_others_do_not(
+    world_without_topic: ModelWorld, tmp_path: Path
+) -> None:
+    ingest = Ingest(world_without_topic, tmp_path)
+    ingest.begin()
+    send_to_topic(world_without_topic, ZETA, 10)
+    ingest.work()
+    world_without_topic.clusters["hq"].create(ZETA)
+    send_to_topic(world_without_topic, ZETA, 11)
+    send_to_topic(world_without_topic, ACME, 1)
+    ingest.work()
+    assert ingest.read == {ACME: [1], ZETA: [10]}
+    (noted,) = read_left_out(tmp_path / "left-out.json")
+    assert noted.topic == ZETA
+    assert "failOnDataLoss=false" in noted.reason
+    ingest.more = {"failOnDataLoss": "false"}
+    ingest.start_process()
+    ingest.work()
+    assert ingest.read == {ACME: [1], ZETA: [10, 11]}
+
+
+def test_a_broker_that_never_answers_takes_no_acknowledgement_and_is_not_waited_for_ever():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        clusters = f"hq=pulsar://127.0.0.1:{silent.getsockname()[1]}|http://127.0.0.1:1"
+        known = {"clusters": clusters, "topics": "t", "subscription": "s", "operationTimeoutSeconds": "1"}
+        options = PulsarOptions.parse(known)
+        ends = {f"persistent://public/default/t-partition-{number}": LedgerPosition(1, 1) for number in range(600)}
+        assert acknowledge(options.cluster_named("hq"), options, ends) == {}

@@ -18,7 +18,6 @@ def varint(number: int) -> bytes:
 
 
 def native_id(ledger: int, entry: int, batch: int = -1, size: int = 1) -> Any:
-    """The client's own id, from its serialised form."""
     data = b"\x08" + varint(ledger) + b"\x10" + varint(entry)
     if batch >= 0:
         data += b"\x20" + varint(batch) + b"\x30" + varint(size)
@@ -134,7 +133,6 @@ any_bytes = st.binary(max_size=3)
 
 @st.composite
 def any_streams(draw: st.DrawFn) -> list[FakeMessage]:
-    """Messages of which a producer set every field as it liked."""
     return [
         FakeMessage(
             native_id(7, entry),
