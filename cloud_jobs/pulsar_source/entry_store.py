@@ -298,7 +298,7 @@ class AdminEntryStore:
         """Gives the connections back."""
         self._admin.close()
 
-    def entry(self, position: LedgerPosition) -> StoredEntry | None:  # noqa: D102
+    def entry(self, position: LedgerPosition) -> StoredEntry | None:
         known = self._known.get(position[:2])
         if known is not None:
             return known

@@ -96,34 +96,34 @@ class CopiedMessage:
             native.encryption_context() is not None,
         )
 
-    def message_id(self) -> Any:  # noqa: D102  # the native client's names, here and below
+    def message_id(self) -> Any:  # the native client's names, here and below
         return pulsar.MessageId.deserialize(self.serialized_id)
 
-    def length(self) -> int:  # noqa: D102
+    def length(self) -> int:
         return len(self.value)
 
-    def data(self) -> bytes:  # noqa: D102
+    def data(self) -> bytes:
         return self.value
 
-    def has_null_value(self) -> bool:  # noqa: D102
+    def has_null_value(self) -> bool:
         return self.null
 
-    def partition_key(self) -> str:  # noqa: D102
+    def partition_key(self) -> str:
         return _text_or_raise(self.key)
 
-    def properties(self) -> dict[str, str]:  # noqa: D102
+    def properties(self) -> dict[str, str]:
         return _text_or_raise(self.message_properties)
 
-    def publish_timestamp(self) -> int:  # noqa: D102
+    def publish_timestamp(self) -> int:
         return self.published_ms
 
-    def event_timestamp(self) -> int:  # noqa: D102
+    def event_timestamp(self) -> int:
         return self.event_ms
 
-    def producer_name(self) -> str:  # noqa: D102
+    def producer_name(self) -> str:
         return _text_or_raise(self.producer)
 
-    def encryption_context(self) -> object | None:  # noqa: D102
+    def encryption_context(self) -> object | None:
         return self.encrypted or None
 
 
@@ -134,10 +134,10 @@ class CopiedSize:
     serialized_id: bytes
     size: int
 
-    def message_id(self) -> Any:  # noqa: D102  # the native client's names, here and below
+    def message_id(self) -> Any:  # the native client's names, here and below
         return pulsar.MessageId.deserialize(self.serialized_id)
 
-    def length(self) -> int:  # noqa: D102
+    def length(self) -> int:
         return self.size
 
 
@@ -148,34 +148,34 @@ class UnreadableEntry:
     position: LedgerPosition
     reason: str
 
-    def message_id(self) -> Any:  # noqa: D102  # the native client's names, here and below
+    def message_id(self) -> Any:  # the native client's names, here and below
         return id_of(self.position)
 
-    def length(self) -> int:  # noqa: D102
+    def length(self) -> int:
         return 0
 
-    def data(self) -> bytes:  # noqa: D102
+    def data(self) -> bytes:
         return b""
 
-    def has_null_value(self) -> bool:  # noqa: D102
+    def has_null_value(self) -> bool:
         return True
 
-    def partition_key(self) -> str:  # noqa: D102
+    def partition_key(self) -> str:
         return ""
 
-    def properties(self) -> dict[str, str]:  # noqa: D102
+    def properties(self) -> dict[str, str]:
         return {}
 
-    def publish_timestamp(self) -> int:  # noqa: D102
+    def publish_timestamp(self) -> int:
         return 0
 
-    def event_timestamp(self) -> int:  # noqa: D102
+    def event_timestamp(self) -> int:
         return 0
 
-    def producer_name(self) -> str:  # noqa: D102
+    def producer_name(self) -> str:
         return ""
 
-    def encryption_context(self) -> object | None:  # noqa: D102
+    def encryption_context(self) -> object | None:
         return None
 
 

@@ -45,36 +45,36 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
             self._built = Driver(self._options)
         return self._built
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802, D102  # Spark's name and contract, like those below
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name and contract, like those below
         return self._driver.begin().to_json()
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802, D102
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self._options.max_messages_per_trigger:
             return ReadMaxRows(self._options.max_messages_per_trigger)
         if self._options.max_bytes_per_trigger:
             return ReadMaxBytes(self._options.max_bytes_per_trigger)
         return ReadAllAvailable()
 
-    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802, D102
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         limited = not isinstance(limit, ReadAllAvailable)
         return self._driver.choose_end(Offset.from_json(start), limited=limited).to_json()
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802, D102
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return self._driver.newest_offset()
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802, D102
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._driver.fix_target()
 
-    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[PlannedRange]:  # noqa: D102
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[PlannedRange]:
         return self._driver.plan(Offset.from_json(start), Offset.from_json(end))
 
-    def commit(self, end: Mapping[str, Any]) -> None:  # noqa: D102
+    def commit(self, end: Mapping[str, Any]) -> None:
         self._driver.commit(Offset.from_json(end))
 
-    def read(self, partition: PlannedRange) -> Iterator[pa.RecordBatch]:  # noqa: D102
+    def read(self, partition: PlannedRange) -> Iterator[pa.RecordBatch]:
         return read_range(self._options, isolate_retry(partition))
 
-    def stop(self) -> None:  # noqa: D102
+    def stop(self) -> None:
         if self._built is not None:
             self._built.close()
             self._built = None
@@ -92,7 +92,7 @@ class PulsarBatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is u
     def __init__(self, options: PulsarOptions) -> None:
         self._options = options
 
-    def partitions(self) -> Sequence[PlannedRange]:  # noqa: D102  # Spark's name and contract
+    def partitions(self) -> Sequence[PlannedRange]:  # Spark's name and contract
         *preferred, last = self._options.all_clusters()
         for cluster in preferred:
             try:
@@ -112,7 +112,7 @@ class PulsarBatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is u
                 if self._has_messages(state)
             ]
 
-    def read(self, partition: PlannedRange | None) -> Iterator[pa.RecordBatch]:  # noqa: D102
+    def read(self, partition: PlannedRange | None) -> Iterator[pa.RecordBatch]:
         # Spark makes one task of its own when there are no partitions.
         return read_range(self._options, isolate_retry(partition)) if isinstance(partition, PlannedRange) else iter(())
 
