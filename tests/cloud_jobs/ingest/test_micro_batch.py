@@ -172,7 +172,7 @@ def test_a_commit_whose_outcome_cannot_be_seen_is_found_by_the_next_ingest(
 
     with monkeypatch.context() as broken:
         broken.setattr("cloud_jobs.lake.appending.create_durably", commit)
-        with pytest.raises(CommitFailed, match="not known"):
+        with pytest.raises(CommitFailed, match="it is unknown whether it was made"):
             take_in(lake, writer, [batch(1, 2)])
     assert seqs_in_table(lake) == ([1, 2] if made else [])
     take_in(lake, new_ingest(lake), [batch(1, 2)])
