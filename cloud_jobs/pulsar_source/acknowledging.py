@@ -1,10 +1,9 @@
-"""What is lost when reading goes on, and how the cursor of the subscription is moved.
+"""Decides what is lost when reading continues, and moves the subscription's cursor.
 
-Only an acknowledgement of a consumer of the subscription takes a replicated position along, and the consumers belong to
-the tasks while a batch is read. So each commit opens a consumer for each partition that has moved, acknowledges and
-leaves; all at once, because each step is a wait for the broker. One thread takes the answers and makes the calls: with
-the client's coroutines a commit costs twice the processor time, and in the client's own thread an acknowledgement can
-come before its consumer is ready for it.
+A replicated position travels only with an acknowledgement by a consumer of the subscription, and while a batch is read
+those consumers belong to the tasks. So each commit opens one consumer per partition that moved, acknowledges, and
+closes it; all partitions at once, because each step waits for the broker. One thread makes all calls: coroutines double
+the processor time of a commit, and in the client's own thread an acknowledgement can run before its consumer is ready.
 """
 
 from collections.abc import Callable, Collection, Generator, Mapping
@@ -48,21 +47,23 @@ _MAX_WARNINGS = 1000
 
 
 class Loss(NamedTuple):
-    """`from_cursor`: the position is of another life of the topic; reading goes on at the subscription's cursor."""
+    """A loss of records. `from_cursor`: the position belongs to a former topic of that name; reading continues at the
+    subscription's cursor.
+    """
 
     detail: str
     from_cursor: bool
 
 
 class LossReporter:
-    """Reports what is lost: DataLoss, or with failOnDataLoss=false a warning, once for each loss."""
+    """Raises DataLoss for a loss; with failOnDataLoss=false it logs a warning instead, once per loss."""
 
     def __init__(self, options: PulsarOptions) -> None:
         self._options = options
         self._warned: set[tuple[str, str, str]] = set()
 
     def find_losses(self, start: Offset, view: ClusterView) -> dict[str, Loss]:
-        """What is lost after `start`, by topic partition; warns of topics that the options do not name any more."""
+        """The loss after `start` per topic partition; warns about topics that the options no longer name."""
         losses: dict[str, Loss] = {}
         for topic, position in start.positions.items():
             if view.leaves_out(topic):
@@ -78,7 +79,7 @@ class LossReporter:
         return losses
 
     def check_readable(self, part: PartitionRange, end: Offset, view: ClusterView) -> bool:
-        """Whether a range that was planned can still be read where it was planned; reports what it lost."""
+        """Whether a planned range can still be read; reports what it lost."""
         if not self._options.asks_for(part.topic):
             return False
         loss = loss_after(part.topic, part.start, end.generations.get(part.topic), view)
@@ -93,7 +94,6 @@ class LossReporter:
         return not (loss and loss.from_cursor)
 
     def report(self, cluster: str, losses: Mapping[str, Loss]) -> None:
-        """Reports the losses of topic partitions; there is one at least."""
         if self._options.fail_on_data_loss:
             raise DataLoss(cluster, ", ".join(losses), next(iter(losses.values())).detail)
         for topic, loss in losses.items():
@@ -110,10 +110,10 @@ class LossReporter:
 def known_positions(
     start: Offset, view: ClusterView, reset_topics: Collection[str], *, from_cursor: bool
 ) -> dict[str, LedgerPosition]:
-    """Where the query stands, as far as its positions mean something. See `positions_left_out` too.
+    """The query's position per partition, where it is still valid. See `positions_left_out` too.
 
     `from_cursor`: the batch up to `start` may be unread, so what the cursor keeps before it is read too. A cursor that
-    somebody moved ahead of the query takes nothing away from it.
+    was moved ahead of the query removes nothing.
     """
     if start.cluster != view.cluster.name:
         return {}
@@ -124,10 +124,10 @@ def known_positions(
 
 
 def positions_left_out(start: Offset, view: ClusterView, *, from_cursor: bool) -> dict[str, LedgerPosition]:
-    """Where the query stands in topics that cannot be read now: their reading goes on there.
+    """The query's positions in topics that cannot be read now; reading continues there later.
 
-    `from_cursor`: as for `known_positions`; where the cursor stands nobody says, so they are at the beginning, which
-    means that cursor when they are read again.
+    `from_cursor`: as for `known_positions`. The cursor of such a topic is unknown, so its position is the beginning,
+    which means the cursor once the topic is read again.
     """
     if start.cluster != view.cluster.name:
         return {}
@@ -135,7 +135,7 @@ def positions_left_out(start: Offset, view: ClusterView, *, from_cursor: bool) -
 
 
 def loss_after(topic: str, position: LedgerPosition, read_through: str | None, view: ClusterView) -> Loss | None:
-    """What is gone after a position of the generation `read_through`; None when nothing is."""
+    """The loss after a position of the generation `read_through`; None: nothing is lost."""
     state = view.states.get(topic)
     if state is None:
         return Loss("the topic does not exist any more", from_cursor=True)
@@ -158,14 +158,14 @@ def loss_after(topic: str, position: LedgerPosition, read_through: str | None, v
 
 
 def is_same_generation(properties: SubscriptionProperties | None, generation: str | None) -> bool:
-    """Whether a position of that generation was read through the subscription that is there, on these disks."""
+    """Whether a position of that generation was read through the present subscription, on these disks."""
     return properties is None if generation is None else properties is not None and properties.has_read(generation)
 
 
 def generations_of(
     advanced: Mapping[str, str], view: ClusterView, old: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Topic partition -> the generation of its position; `advanced`: the opening of each one that has a batch."""
+    """Topic partition -> the generation of its position. `advanced`: the opening of each partition with a batch."""
     generations = {
         topic: properties.generation(advanced.get(topic, "")) for topic, properties in view.properties.items()
     }
@@ -175,7 +175,9 @@ def generations_of(
 
 
 def loss_after_switch(topic: str, view: ClusterView) -> Loss | None:
-    """After a change of cluster: the position speaks of another one, the cursor here decides, if there was one."""
+    """The loss after a change of cluster: the old position means nothing here, so the cursor decides, if there was
+    one.
+    """
     if topic not in view.states:
         return Loss("the topic does not exist there", from_cursor=False)
     if topic in view.created:
@@ -214,9 +216,8 @@ class Acknowledger:
         self._moved_to: dict[tuple[str, str], LedgerPosition] = {}
 
     def move_cursors(self, end: Offset, view: ClusterView | None) -> bool:
-        """Acknowledges all up to `end` whose cursor is not there; False when its cluster took nothing of it.
-
-        `view`: the cluster as it stands, if that is known.
+        """Acknowledges everything up to `end`; False when its cluster accepted nothing. `view`: the cluster's state, if
+        known.
         """
         properties = view.properties if view else {}
         moved = {
@@ -253,7 +254,7 @@ class Acknowledger:
     def _before_chunks(
         self, cluster: SourceCluster, moved: Mapping[str, LedgerPosition], view: ClusterView | None
     ) -> dict[str, LedgerPosition]:
-        """How far to acknowledge the partitions that are known for messages in chunks."""
+        """The positions to acknowledge in partitions that are known to have chunked messages."""
         kept: dict[str, LedgerPosition] = {}
         # One bound for all partitions together: the next batch waits for this.
         left_s = IdleTimeout(self._options.call_timeout_s())
@@ -268,10 +269,10 @@ class Acknowledger:
 def acknowledge(
     cluster: SourceCluster, options: PulsarOptions, ends: Mapping[str, LedgerPosition]
 ) -> dict[str, LedgerPosition]:
-    """Acknowledges each topic partition cumulatively up to its position; returns those that the broker took.
+    """Acknowledges each topic partition cumulatively up to its position; returns those that the broker accepted.
 
-    Waits for a task that is being cancelled and holds the subscription still. Those that fail are logged and left: the
-    next acknowledgement is cumulative and takes them along.
+    Waits for a cancelled task that still holds the subscription. Failures are logged only: the next acknowledgement is
+    cumulative and includes them.
     """
     # Entry -1 is before a ledger's first entry: there is nothing to acknowledge.
     positions = {topic: position for topic, end in ends.items() if (position := to_whole_entry(end)).entry >= 0}
@@ -292,7 +293,7 @@ def _acknowledge_busy(
     positions: Mapping[str, LedgerPosition],
     failed: dict[str, PulsarException],
 ) -> dict[str, PulsarException]:
-    """Tries those again that somebody else holds, while `operationTimeoutSeconds` last."""
+    """Retries the partitions whose subscription is held by another consumer, within `operationTimeoutSeconds`."""
 
     def again() -> bool:
         nonlocal failed
@@ -317,7 +318,7 @@ def _busy(failed: Mapping[str, PulsarException]) -> list[str]:
 def _acknowledge_once(
     cluster: SourceCluster, options: PulsarOptions, positions: Mapping[str, LedgerPosition]
 ) -> dict[str, PulsarException]:
-    """Topic partition -> why it was not acknowledged."""
+    """Topic partition -> why its acknowledgement failed."""
     # The client's public calls wait for one answer at a time.
     subscribe = shared_client(cluster, options)._client.subscribe_async_v2  # noqa: SLF001
     name, settings = options.subscription_name(), _configuration(options)
@@ -346,7 +347,7 @@ def _put(answers: Queue[tuple[str, Any]], topic: str, answer: Any) -> None:
 
 
 def _steps(subscribe: Callable[[_Answer], Any], position: LedgerPosition, answer: _Answer) -> _Steps:
-    """Is sent the answer to each call; returns why the broker did not take the acknowledgement, None when it did."""
+    """A generator that is sent the answer to each call; returns the broker's error, or None for success."""
     consumer = yield subscribe(answer)
     if isinstance(consumer, _pulsar.Error):
         return PulsarException(consumer.error, consumer.message)
@@ -358,7 +359,7 @@ def _steps(subscribe: Callable[[_Answer], Any], position: LedgerPosition, answer
 
 
 def _configuration(options: PulsarOptions) -> Any:
-    """The consumers' settings as the client's own object; without a queue the broker sends them nothing."""
+    """The consumers' settings as the client's object; without a queue the broker sends them nothing."""
     configuration = _pulsar.ConsumerConfiguration()
     for name, value in (subscription_settings(options) | {"receiver_queue_size": 0}).items():
         getattr(configuration, _CLIENT_NAMES.get(name, name))(value)
@@ -366,5 +367,5 @@ def _configuration(options: PulsarOptions) -> Any:
 
 
 def to_whole_entry(position: LedgerPosition) -> LedgerPosition:
-    """The position one entry back when it ends inside an entry: the broker's cursor moves by whole entries."""
+    """The position, one entry earlier if it ends inside an entry: the broker's cursor moves by whole entries."""
     return position if position.batch == WHOLE_ENTRY else LedgerPosition(position.ledger, position.entry - 1)

@@ -1,4 +1,4 @@
-"""One cluster as its admin REST shows it: topics, partitions, subscriptions, and topics that are left out."""
+"""One cluster through its admin REST: topics, partitions, subscriptions, and topics that are left out."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -53,11 +53,10 @@ _Value = TypeVar("_Value")
 
 
 class SourceAdmin:
-    """One cluster, asked over kept-alive connections, also by several threads; each call ends within `timeout_s`.
+    """The admin REST of one cluster over kept-alive connections; thread-safe; each call ends within `timeout_s`.
 
-    Raises TopicMissing for a topic that the cluster does not have, AccessRefused where it says no, and
-    SourceClusterUnreachable where it does not answer, or not as Pulsar does, or with an error of its own (5xx), or that
-    somebody else changes the same at this moment.
+    Raises TopicMissing for an unknown topic, AccessRefused for a refusal, and SourceClusterUnreachable for no answer,
+    an answer that is not Pulsar's, a server error (5xx) or a concurrent modification.
     """
 
     def __init__(self, cluster: SourceCluster, access: PulsarAccess, timeout_s: float) -> None:
@@ -74,13 +73,12 @@ class SourceAdmin:
             raise OptionError(str(error)) from error
 
     def close(self) -> None:
-        """Closes the connections."""
         self._client.close()
 
     def partition_states(self, topic: TopicName, subscription: str) -> dict[str, PartitionState]:
-        """Each partition's full name -> its state; a topic that is not partitioned is its only partition.
+        """Each partition's full name -> its state; a topic without partitions is its own only partition.
 
-        Left out is only a partition of which Pulsar says that it does not exist.
+        A partition is omitted only when Pulsar says that it does not exist.
         """
         if topic not in self._partitioned:
             self._partitioned[topic] = self._count(topic) > 0
@@ -93,7 +91,7 @@ class SourceAdmin:
             raise
 
     def partitions(self, topic: TopicName) -> list[str]:
-        """The full names of a topic's partitions; none where it is not partitioned."""
+        """The full names of a topic's partitions; empty for a topic without partitions."""
         count = self._count(topic)
         self._partitioned[topic] = count > 0
         return [partition_name(str(topic), number) for number in range(count)]
@@ -116,29 +114,25 @@ class SourceAdmin:
         return self._get(f"{topic.path}/internalStats", topic, INTERNAL_STATS)
 
     def partition_state(self, partition: str, subscription: str) -> PartitionState:
-        """One topic partition as it stands now."""
         return PartitionState.from_stats(self._stats(TopicName.parse(partition)), subscription)
 
     def read_positions(self, partition: str) -> dict[str, LedgerPosition]:
-        """Each cursor of a topic partition, those of readers too -> the next entry that the broker reads for it.
+        """Each cursor of a topic partition, including readers -> the next entry that the broker reads for it.
 
-        One that has no such entry, as while it is opened, is left out.
+        A cursor without such an entry (for example while it is opened) is omitted.
         """
         cursors = self._stats(TopicName.parse(partition))["cursors"]
         read = {name: row.get("readPosition") for name, row in cursors.items()}
         return {name: LedgerPosition.parse(position) for name, position in read.items() if position is not None}
 
     def entry_headers(self, partition: str, position: LedgerPosition) -> Mapping[str, str] | None:
-        """The headers of a stored entry, long content left where it is; none at all where the broker cannot unpack it.
-
-        None when it is not stored any more.
-        """
+        """The headers of a stored entry; empty where the broker cannot unpack it, None when it is no longer stored."""
         name = TopicName.parse(partition)
         with self._errors(f"looking at entry {position} of {name}", name):
             return self._client.entry_headers(name.path, position.ledger, position.entry)
 
     def broker_of(self, partition: str) -> str:
-        """The address of the broker that serves a topic partition, with TLS where the cluster's address has it."""
+        """The address of the broker that serves a topic partition, with TLS if the cluster's address uses it."""
         secure = self.cluster.service_url.startswith("pulsar+ssl:")
         with self._errors(f"looking for the broker of {partition}"):
             return self._client.broker_of(TopicName.parse(partition).path, secure=secure)
@@ -149,7 +143,7 @@ class SourceAdmin:
         subscription: str,
         change: Callable[[SubscriptionProperties], SubscriptionProperties] = lambda properties: properties,
     ) -> SubscriptionProperties:
-        """What is kept with the subscription, changed; begun now where there is nothing."""
+        """Changes the properties of a subscription, creating them if missing; returns the new ones."""
         name = TopicName.parse(partition)
         path = f"{_subscription_path(name, subscription)}/properties"
         stored = self._get(path, name, PROPERTIES)
@@ -161,7 +155,7 @@ class SourceAdmin:
         return changed
 
     def subscribe(self, partition: str, subscription: str, properties: Mapping[str, str], *, replicated: bool) -> None:
-        """Creates a durable subscription at the latest entry, with its properties; leaves one that is there alone."""
+        """Creates a durable subscription at the latest entry, with its properties; an existing one stays as it is."""
         name = TopicName.parse(partition)
         path, body = _subscription_path(name, subscription), {**_LATEST, "properties": dict(properties)}
         # No `_command`: that it exists already is no conflict here.
@@ -169,7 +163,7 @@ class SourceAdmin:
             self._client.put(path, body, replicated=replicated)
 
     def set_cursor(self, partition: str, subscription: str, since_ms: int | None) -> None:
-        """Moves the cursor before the first message published at that time or later; None: before the earliest."""
+        """Moves the cursor before the first message published at `since_ms` or later; None: before the earliest."""
         name = TopicName.parse(partition)
         path = f"{_subscription_path(name, subscription)}/resetcursor"
         if since_ms is None:
@@ -189,7 +183,7 @@ class SourceAdmin:
         return TopicListing.of(plain, frozenset(partitioned))
 
     def cluster_names(self) -> frozenset[str]:
-        """The names of the clusters that this one knows, itself included; empty when we may not ask."""
+        """The names of the clusters that this one knows, itself included; empty when the role may not ask."""
         try:
             names = self._get("clusters", None, CLUSTERS)
         except AccessRefused:
@@ -215,7 +209,6 @@ class SourceAdmin:
 
     @contextmanager
     def _errors(self, action: str, topic: TopicName | None = None) -> Iterator[None]:
-        """The admin client's errors -> ours."""
         name = self.cluster.name
         try:
             yield
@@ -261,7 +254,9 @@ class _Held:
 
 
 class LeftOutTopics:
-    """Topics by their full names; calls that take a partition mean its topic. The clock counts seconds."""
+    """Topics that are left out because they cannot be read; calls that take a partition mean its topic. Times in
+    seconds.
+    """
 
     def __init__(self, cluster: str, options: PulsarOptions, clock: Callable[[], float]) -> None:
         self._cluster, self._clock = cluster, clock
@@ -272,16 +267,16 @@ class LeftOutTopics:
         self._silent_since: dict[str, float] = {}
 
     def reasons(self) -> Mapping[str, str]:
-        """Why each of them is left out; one that is being tried is still among them."""
+        """Topic -> why it is left out, including topics that are being retried."""
         return {topic: held.reason for topic, held in sorted(self._held.items())}
 
     def __contains__(self, partition: str) -> bool:
-        """Whether it is left out of what is read now; one that is tried is not."""
+        """Whether a topic is left out now; False while it is retried."""
         held = self._held.get(self._topic_of(partition))
         return held is not None and not held.is_tried
 
     def hold(self, partition: str, reason: str, cost_s: float = 0.0) -> None:
-        """Leaves it out until it is tried again; `cost_s`: how long the others waited for it."""
+        """Leaves a topic out until its next retry. `cost_s`: how long the other topics waited for it."""
         topic = self._topic_of(partition)
         before = self._held.get(topic)
         wait_s = min(_MAX_WAIT_S, before.wait_s * 2) if before else _FIRST_WAIT_S
@@ -290,7 +285,9 @@ class LeftOutTopics:
             _log.error("the topic is left out", cluster=self._cluster, topic=topic, reason=reason)
 
     def on_failure(self, partition: str, error: PulsarSourceError, cost_s: float = 0.0) -> None:
-        """The cluster answers, and that topic cannot be read. Raises the error while it may be only late."""
+        """Handles a topic that cannot be read although its cluster answers. Raises the error while it may only be
+        late.
+        """
         if isinstance(error, SourceClusterUnreachable):
             topic, now_s = self._topic_of(partition), self._clock()
             since_s = self._silent_since.setdefault(topic, now_s - cost_s)
@@ -299,7 +296,7 @@ class LeftOutTopics:
         self.hold(partition, str(error), cost_s)
 
     def on_served(self, partitions: Iterable[str]) -> None:
-        """A batch was planned with them, as far as they are not left out since."""
+        """Records that a batch was planned with these partitions."""
         if not self._held and not self._silent_since:
             return
         for topic in {self._topic_of(partition) for partition in partitions}:
@@ -309,9 +306,9 @@ class LeftOutTopics:
                     _log.info("the topic is served again", cluster=self._cluster, topic=topic)
 
     def ask_each(self, pool: Executor, topics: Sequence[TopicName], ask: Ask) -> dict[str, PartitionState]:
-        """The states of the partitions of those topics that answer. Raises what they all meet, as a cluster's failure.
+        """The states of the partitions of those topics that answer; asks all topics where all are left out.
 
-        Where all are left out, all are asked.
+        Raises an error that every topic meets, as the cluster's failure.
         """
         now_s = self._clock()
         for held in self._held.values():
@@ -362,9 +359,9 @@ Start = str | datetime
 class ClusterView:
     """One cluster's topic partitions at one moment.
 
-    `created` are those where the durable subscription was missing after the query had begun, see `FailoverState`.
-    `properties`: what is kept with each subscription. `left_out`: topics that cannot be read, see `LeftOutTopics`; none
-    of their partitions is in `states`.
+    `created`: partitions whose durable subscription was missing after the query had begun, see `FailoverState`.
+    `properties`: those of each subscription. `left_out`: topics that cannot be read; `states` has none of their
+    partitions.
     """
 
     cluster: SourceCluster
@@ -374,17 +371,16 @@ class ClusterView:
     left_out: frozenset[str] = frozenset()
 
     def leaves_out(self, partition: str) -> bool:
-        """Whether the topic of a partition cannot be read."""
         return not self.left_out.isdisjoint({partition, split_partition(partition)[0]})
 
     def without(self, left_out: LeftOutTopics) -> "ClusterView":
-        """Without the topics that were left out since the cluster was looked at."""
+        """The view without the topics that were left out since it was made."""
         states = {name: state for name, state in self.states.items() if name not in left_out}
         return replace(self, states=states, left_out=frozenset(filter(left_out.__contains__, left_out.reasons())))
 
 
 class ClusterSurvey:
-    """Asks one cluster about the topics of the options; keeps its connections and the list of topics."""
+    """Asks one cluster about the topics of the options; caches its connections and the list of topics."""
 
     def __init__(
         self,
@@ -406,12 +402,11 @@ class ClusterSurvey:
         self._properties: dict[str, tuple[tuple[str, str], SubscriptionProperties]] = {}
 
     def close(self) -> None:
-        """Gives the connections back."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._admin.close()
 
     def states(self) -> dict[str, PartitionState]:
-        """Every topic partition as it stands now, as the options' subscription sees it; missing topics are left out."""
+        """The present state of every topic partition for the options' subscription; missing topics are omitted."""
         topics = self._list_topics()
         try:
             if self._options.leaves_out:
@@ -424,7 +419,9 @@ class ClusterSurvey:
             raise
 
     def _load(self, topics: Sequence[TopicName]) -> None:
-        """Has the broker load partitions before it is asked for all: it would answer when the last is loaded."""
+        """Makes the broker load each partition first: a question about all would be answered only after the last is
+        loaded.
+        """
         partitions = self._pool.map(self._partitions_of, topics)
         list(
             self._pool.map(
@@ -434,7 +431,6 @@ class ClusterSurvey:
         self._loaded.update(topics)
 
     def _load_and_ask(self, topic: TopicName) -> dict[str, PartitionState]:
-        """One topic's states, in this thread."""
         if topic not in self._loaded:
             partitions = self._partitions_of(topic)
             for name in partitions if len(partitions) > _LOADED_TOGETHER else ():
@@ -459,9 +455,9 @@ class ClusterSurvey:
             return {}
 
     def ensure_properties(self, states: States) -> dict[str, SubscriptionProperties]:
-        """What is kept with each subscription that exists; written where there is nothing yet.
+        """The properties of each existing subscription; writes new ones where there are none.
 
-        Whoever may consume may write it. Asked again only when the broker has opened the topic or the cursor again.
+        Any consumer may write them. They are read again only when the broker has reopened the topic or the cursor.
         """
         opened = {
             topic: (state.ledger_created_at, state.cursor_created_at) for topic, state in states.items() if state.cursor
@@ -476,11 +472,13 @@ class ClusterSurvey:
         return {topic: self._properties[topic][1] for topic in opened if topic in self._properties}
 
     def record_planned(self, created_times: Mapping[str, str]) -> dict[str, SubscriptionProperties]:
-        """Keeps for good that batches are planned in those openings, by topic partition; returns what is kept then."""
+        """Stores with the subscriptions that batches are planned in those openings, per partition; returns their
+        properties.
+        """
         return self._change(created_times, SubscriptionProperties.with_planned)
 
     def record_acknowledged(self, created_times: Mapping[str, str]) -> None:
-        """Keeps for good that batches of those openings are acknowledged, by topic partition."""
+        """Stores with the subscriptions that batches of those openings are acknowledged, per partition."""
         self._change(created_times, SubscriptionProperties.with_acknowledged)
 
     def _change(
@@ -517,9 +515,10 @@ class ClusterSurvey:
         return self._known_clusters
 
     def subscribe_missing(self, states: States, start: Start) -> bool:
-        """Creates the durable subscription where there is none, at `start` (earliest, latest or a time).
+        """Creates missing durable subscriptions at `start` (earliest, latest or a time); returns whether a cursor was
+        moved.
 
-        One whose creator ended before the cursor was at its start is brought there. Whether a cursor was moved.
+        Also finishes a subscription whose creator stopped before its cursor was at its start.
         """
         missing = [topic for topic, state in states.items() if state.cursor is None]
         self._each(lambda topic: self._subscribe(topic, start), missing)
@@ -528,7 +527,7 @@ class ClusterSurvey:
         return bool(missing or begun)
 
     def _each(self, work: Callable[[str], _T | None], partitions: Sequence[str]) -> list[_T | None]:
-        """What is done for each partition; raises what one of them raised, unless its topic is left out for it."""
+        """The results of `work` for each partition; raises the first error, unless it leaves the topic out."""
         return list(self._pool.map(lambda partition: self._alone(work, partition), partitions))
 
     def _alone(self, work: Callable[[str], _T | None], partition: str) -> _T | None:
@@ -584,7 +583,7 @@ class ClusterSurvey:
 
 
 def check_topics(options: PulsarOptions, cluster: SourceCluster, states: States) -> None:
-    """Raises TopicMissing when a topic that the options name does not exist."""
+    """Raises TopicMissing when a topic of the options does not exist."""
     there = {split_partition(name)[0] for name in states}
     for topic in options.topics:
         if str(topic) not in there and str(topic) not in states:

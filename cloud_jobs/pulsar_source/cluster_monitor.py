@@ -1,4 +1,4 @@
-"""Watches the clusters: how each one stands, since when one is silent, and that another is read then."""
+"""Monitors the clusters: their state, since when one is silent, and when to read another one."""
 
 import json
 import os
@@ -44,7 +44,7 @@ class LeftOutTopic:
 
 
 def read_left_out(path: Path) -> tuple[LeftOutTopic, ...]:
-    """What was noted last; none where nothing ever was. ValueError for a file that says something else."""
+    """The topics in the file; empty without a file. Raises ValueError for a file with other content."""
     try:
         document = json.loads(read_bounded(path, _MAX_BYTES))
         if document["version"] != _VERSION:
@@ -57,14 +57,14 @@ def read_left_out(path: Path) -> tuple[LeftOutTopic, ...]:
 
 
 class LeftOutNote:
-    """Keeps the file as things are; a topic that stays left out keeps its time over restarts. One thread."""
+    """Keeps the file of left-out topics current; a topic keeps its time across restarts. One thread."""
 
     def __init__(self, path: Path, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._path, self._now = path, now
         self._noted: tuple[LeftOutTopic, ...] | None = None
 
     def keep(self, cluster: str, reasons: Mapping[str, str]) -> None:
-        """Writes which topics are left out and why, where that is not what the file says."""
+        """Writes the topics and reasons if they differ from the file."""
         before = {one.topic: one for one in (self._read() if self._noted is None else self._noted)}
         now = self._now().isoformat(timespec="seconds")
         topics = tuple(
@@ -102,10 +102,10 @@ _NOT_A_FAILOVER_FILE = "it is not a failover file of the Pulsar source"
 
 @dataclass(frozen=True, slots=True)
 class FailoverState:
-    """The active cluster, and the ends of batches that were planned on a cluster that then was lost. Pure.
+    """The active cluster, and the ends of batches that were planned on a cluster that was lost afterwards. Pure.
 
-    `created`: cluster -> the topic partitions where the subscription was missing after the query had begun, until the
-    query stands there itself, or has read all that its own cluster has, or the loss was accepted.
+    `created`: cluster -> topic partitions whose subscription was missing after the query had begun. They stay until the
+    query reads there, has read all of its own cluster, or the loss was accepted.
     """
 
     active: str
@@ -113,34 +113,32 @@ class FailoverState:
     created: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def with_active(self, cluster: str) -> Self:
-        """Reading goes on there."""
         return replace(self, active=cluster)
 
     def with_abandoned(self, end: Offset) -> Self:
-        """The batch up to `end` is closed without being read: what it held comes again from the other cluster."""
+        """Closes the batch up to `end` unread: its records come again from the other cluster."""
         return replace(self, abandoned=(*self.abandoned, _text(end))[-_MAX_ABANDONED:])
 
     def with_created(self, cluster: str, topics: Collection[str]) -> Self:
-        """The subscription is missing on those topic partitions, and is about to be created there."""
+        """Records that the subscription is missing on those topic partitions and is about to be created."""
         everywhere = {*self.created.get(cluster, ()), *topics}
         return replace(self, created={**self.created, cluster: tuple(sorted(everywhere))}) if topics else self
 
     def without_created(self, cluster: str) -> Self:
-        """What was created on that cluster is reported, or matters no more."""
         return replace(self, created={name: topics for name, topics in self.created.items() if name != cluster})
 
     def is_abandoned(self, end: Offset) -> bool:
-        """Whether the batch that ended here was closed without being read."""
+        """Whether the batch up to `end` was closed unread."""
         return _text(end) in self.abandoned
 
     def restarts_at_cursor(self, start: Offset) -> bool:
-        """Whether the batch after `start` begins at the active cluster's cursor and not at `start`."""
+        """Whether the batch after `start` begins at the active cluster's cursor instead of at `start`."""
         return start.cluster != self.active or self.is_abandoned(start)
 
 
 @dataclass(frozen=True, slots=True)
 class QueryIdentity:
-    """Whose failover file it is: the query of a checkpoint, its subscription and what it reads."""
+    """The owner of a failover file: the query of a checkpoint, its subscription and its topics."""
 
     query: str
     subscription: str
@@ -148,9 +146,9 @@ class QueryIdentity:
 
 
 class FailoverFile:
-    """The file that keeps a `FailoverState`, and `<file>.switchover`, where an operator writes the name of a cluster.
+    """The file of a `FailoverState`, and `<file>.switchover`, in which an operator names a cluster.
 
-    Every method raises FailoverFileError when the disk refuses, or holds something else.
+    Every method raises FailoverFileError when the disk fails or the file has other content.
     """
 
     def __init__(self, path: Path) -> None:
@@ -158,7 +156,7 @@ class FailoverFile:
         self._request_path = path.with_name(path.name + _REQUEST_SUFFIX)
 
     def load(self) -> tuple[QueryIdentity, FailoverState] | None:
-        """What was kept; None when there is no file."""
+        """The stored state; None when there is no file."""
         try:
             content = read_bounded(self._path, _MAX_FILE_BYTES)
         except FileNotFoundError:
@@ -173,7 +171,7 @@ class FailoverFile:
         return _parse(self._path, document)
 
     def save(self, owner: QueryIdentity, state: FailoverState) -> None:
-        """Keeps it for good: whole and on disk before this returns. What another query keeps there is not replaced."""
+        """Stores the state durably; never replaces the file of another query."""
         document = {"version": _FILE_VERSION, **asdict(owner), **asdict(state)}
         content = json.dumps(document, sort_keys=True).encode()
         try:
@@ -189,9 +187,9 @@ class FailoverFile:
             raise FailoverFileError(self._path, f"it cannot be written: {error}") from error
 
     def record_answer(self, now_s: float) -> bool:
-        """Notes, as the file's time of change, that the active cluster answered at `now_s` (seconds since 1970).
+        """Sets the file's modification time to the active cluster's last answer, `now_s` (seconds since 1970).
 
-        False when there is no file: it has to be saved anew.
+        False when there is no file and it must be saved again.
         """
         try:
             os.utime(self._path, (now_s, now_s))
@@ -202,14 +200,14 @@ class FailoverFile:
         return True
 
     def last_answer_s(self) -> float | None:
-        """When a cluster answered last, to whichever process reads it; None when that was never noted."""
+        """When a cluster last answered any process of this query; None: never recorded."""
         try:
             return self._path.stat().st_mtime
         except OSError:
             return None
 
     def switchover_request(self) -> str | None:
-        """The cluster that an operator wants read; None without a request."""
+        """The cluster that an operator requested; None without a request."""
         try:
             return self._request_path.read_bytes()[:1000].decode("utf-8", "replace").strip() or None
         except FileNotFoundError:
@@ -218,7 +216,6 @@ class FailoverFile:
             raise FailoverFileError(self._request_path, f"it cannot be read: {error}") from error
 
     def clear_switchover_request(self) -> None:
-        """Removes the request."""
         try:
             self._request_path.unlink(missing_ok=True)
         except OSError as error:
@@ -226,9 +223,9 @@ class FailoverFile:
 
 
 class Failover:
-    """Which cluster one query reads, held against its checkpoint; each change is on disk before it counts.
+    """Which cluster one query reads, checked against its checkpoint; each change is on disk before it takes effect.
 
-    Without a `failoverFile` it is kept in memory alone. Its calls raise FailoverFileError.
+    Without a `failoverFile` the state is in memory only. Its calls raise FailoverFileError.
     """
 
     def __init__(self, options: PulsarOptions, wall_s: Callable[[], float] = time.time) -> None:
@@ -249,11 +246,10 @@ class Failover:
 
     @property
     def state(self) -> FailoverState:
-        """Which cluster is read, and what was abandoned."""
         return self._state
 
     def start_query(self) -> str:
-        """The id of a query that has no checkpoint yet. FailoverFileError when the file belongs to another one."""
+        """The id of a query without a checkpoint. Raises FailoverFileError when the file belongs to another query."""
         self._begun = True
         if self._identity is None:
             self._drawn = uuid4().hex
@@ -263,10 +259,10 @@ class Failover:
         return self._identity.query
 
     def bind_checkpoint(self, offset: Offset, *, planned: bool = False) -> None:
-        """Holds the failover file against the checkpoint; FailoverFileError when they belong to different queries.
+        """Checks the failover file against the checkpoint; FailoverFileError when they belong to different queries.
 
-        When the file is lost, nobody knows whether the batch up to `offset` was closed unread, so unless that batch is
-        only `planned` reading begins at the cursor, which stands before it.
+        When the file is lost, the batch up to `offset` may have been closed unread. So unless that batch is only
+        `planned`, reading begins at the cursor, which is before it.
         """
         if self._file is None or self._bound:
             return
@@ -289,9 +285,9 @@ class Failover:
             self._save(self._state)
 
     def accept_switchover_request(self) -> str | None:
-        """The cluster that an operator wants read instead of the active one.
+        """The cluster that an operator requested instead of the active one.
 
-        A request that moves nothing is removed, so that it cannot move the query on another day.
+        A request that changes nothing is removed, so that it cannot take effect later.
         """
         if self._file is None or (request := self._file.switchover_request()) is None:
             return None
@@ -303,46 +299,44 @@ class Failover:
         return None
 
     def clear_switchover_request(self) -> None:
-        """The request is done, or cannot be."""
         if self._file:
             self._file.clear_switchover_request()
 
     def switch_to(self, cluster: str, reason: str, **known: int) -> None:
-        """Reading goes on there; `known` is logged with it."""
+        """Makes a cluster the active one; `known` goes into the log line."""
         _log.warning("the cluster changed", old=self._state.active, new=cluster, reason=reason, **known)
         self._keep(self._state.with_active(cluster))
 
     def abandon(self, end: Offset) -> None:
-        """Closes a planned batch that cannot be read any more."""
+        """Closes a planned batch that can no longer be read."""
         self._keep(self._state.with_abandoned(end))
         _log.warning("the batch is abandoned", cluster=end.cluster)
 
     def clear_abandoned(self, start: Offset) -> None:
-        """Forgets abandoned batches and created subscriptions once the query stands behind them."""
+        """Forgets abandoned batches and created subscriptions once the query has passed them."""
         state = self._state.without_created(start.cluster)
         self._keep(state if state.restarts_at_cursor(start) else replace(state, abandoned=()))
 
     def record_created(self, cluster: str, topics: Collection[str]) -> None:
-        """The subscription is missing on those topic partitions, and is about to be created there."""
         self._keep(self._state.with_created(cluster, topics))
 
     def accept_created(self, cluster: str) -> None:
-        """What was lost because the subscription was missing there is reported."""
+        """Forgets missing subscriptions after their loss was reported."""
         self._keep(self._state.without_created(cluster))
 
     def on_caught_up(self) -> None:
-        """All that the active cluster has is read: what others were sent without a subscription is not missing."""
+        """The active cluster is read to its end: nothing sent to the others without a subscription is missing."""
         self._keep(replace(self._state, created={}))
 
     def on_answer(self, cluster: str) -> None:
-        """Notes in the file, once a second, that the active cluster answered: the next process finds it there."""
+        """Records in the file, at most once a second, that the active cluster answered, for the next process."""
         if self._file and cluster == self._state.active and self._wall_s() - self._answered_s >= _TOUCH_PERIOD_S:
             self._answered_s = self._wall_s()
             if not self._file.record_answer(self._answered_s) and self._bound:
                 self._save(self._state)
 
     def last_answer_age_s(self) -> float | None:
-        """For how long nothing was heard from a cluster, by any process; None when that was never noted."""
+        """Seconds since a cluster last answered any process of this query; None: never recorded."""
         heard_s = self._file.last_answer_s() if self._file else None
         return None if heard_s is None else self._wall_s() - heard_s
 
@@ -355,7 +349,6 @@ class Failover:
         return FailoverFileError(self._options.failover_file, detail)
 
     def _keep(self, state: FailoverState) -> None:
-        """Kept on disk before this returns."""
         if state != self._state:
             # The disk first: what only memory knew, the next process would not know.
             self._save(state)
@@ -402,9 +395,9 @@ _MIN_PROBE_S = 1.0
 
 
 class SilentClusters:
-    """Since when each cluster leaves us without an answer, and which of them refuse us. Pure; times in seconds.
+    """Since when each cluster is silent, and which clusters refuse access. Pure; times in seconds.
 
-    A cluster that refuses us serves us as little as a silent one.
+    A cluster that refuses access counts as silent.
     """
 
     def __init__(self, clusters: Sequence[str]) -> None:
@@ -418,15 +411,16 @@ class SilentClusters:
         return cluster in self._since
 
     def duration_s(self, cluster: str, now_s: float) -> float:
-        """For how long a silent cluster has been so."""
         return now_s - self._since[cluster]
 
     def suspect(self, cluster: str, since_s: float) -> None:
-        """It left a call that began then unanswered: silent since then, unless it answers the next look."""
+        """A call that began at `since_s` was not answered: the cluster is silent since then, unless it answers the next
+        poll.
+        """
         self._suspected.setdefault(cluster, since_s)
 
     def on_failure(self, cluster: str, asked_s: float, error: SourceClusterUnreachable | AccessRefused) -> None:
-        """A look that began at `asked_s` failed. Raises the refusal of the only cluster that there is."""
+        """A poll that began at `asked_s` failed. Raises the refusal of the only cluster."""
         self._last_error = str(error)
         self._refusals.pop(cluster, None)
         if isinstance(error, AccessRefused):
@@ -439,22 +433,21 @@ class SilentClusters:
         self._since.setdefault(cluster, self._suspected.pop(cluster, asked_s))
 
     def on_answer(self, cluster: str) -> None:
-        """It answered."""
         for known in (self._since, self._suspected, self._refusals):
             known.pop(cluster, None)
 
     def check_refused(self, active: str) -> None:
-        """Raises the active cluster's refusal when every cluster refuses us: waiting helps nothing."""
+        """Raises the active cluster's refusal when every cluster refuses access, because waiting does not help."""
         if len(self._refusals) == len(self._clusters):
             raise self._refusals[active]
 
     def error(self) -> NoClusterAnswers:
-        """None of them answered for as long as is waited at most."""
+        """The error after the longest wait for any cluster."""
         return NoClusterAnswers(", ".join(sorted(self._since)), "looking for a cluster to read", self._last_error)
 
 
 class ClusterMonitor:
-    """The clusters of the options, in order, and the one of them that is read: see `failover`."""
+    """The clusters of the options, in order, and which one is active: see `failover`."""
 
     def __init__(
         self,
@@ -474,7 +467,7 @@ class ClusterMonitor:
         self._restore_silence()
 
     def _restore_silence(self) -> None:
-        """A query that failed because its cluster is silent need not wait for the whole of that silence again."""
+        """A restarted query counts the silence of its cluster from before the restart."""
         heard_s = self.failover.last_answer_age_s()
         # Negative where the wall clock was set back: then the file's time says nothing.
         if heard_s is not None and 0 <= heard_s < _FRESH_S:
@@ -482,28 +475,26 @@ class ClusterMonitor:
             self.suspect(self.failover.state.active, self._clock() - min(heard_s, most_s))
 
     def close(self) -> None:
-        """Gives every connection back."""
         for survey in self._surveys.values():
             survey.close()
 
     def is_reachable(self, cluster: str) -> bool:
-        """Whether the cluster answered when it was last asked."""
+        """Whether the cluster answered the last call."""
         return cluster not in self._silent
 
     def suspect(self, cluster: str, since_s: float) -> None:
-        """It left a call that began at `since_s` unanswered: silent since then, unless it answers the next look."""
+        """See `SilentClusters.suspect`."""
         self._silent.suspect(cluster, since_s)
 
     def record_planned(self, cluster: str, created_times: Mapping[str, str]) -> Mapping[str, SubscriptionProperties]:
-        """Keeps with the subscription that batches are planned in those openings, before Spark's log has them."""
+        """Stores with the subscription that batches are planned in those openings, before Spark's log has them."""
         return self._surveys[cluster].record_planned(created_times)
 
     def record_acknowledged(self, cluster: str, created_times: Mapping[str, str]) -> None:
-        """Keeps with the subscription that batches of those openings are in Spark's log and are acknowledged."""
+        """Stores with the subscription that batches of those openings are in Spark's log and acknowledged."""
         self._surveys[cluster].record_acknowledged(created_times)
 
     def left_out(self, cluster: str) -> LeftOutTopics:
-        """The topics that are left out on a cluster."""
         return self._surveys[cluster].left_out
 
     def known_clusters(self, cluster: str) -> frozenset[str]:
@@ -511,9 +502,9 @@ class ClusterMonitor:
         return self._surveys[cluster].known_clusters()
 
     def create_subscriptions(self) -> ClusterView:
-        """Creates the subscription at startingPosition on the active cluster, which is returned, and on every standby.
+        """Creates the subscription at startingPosition on the active cluster (returned) and on every standby.
 
-        A standby without the subscription would throw away what it is sent before the first cursor arrives there.
+        A standby without the subscription would delete what it receives before the first cursor arrives there.
         """
         view = self.look_at_active(self._options.starting_position)
         for name, survey in self._surveys.items():
@@ -526,7 +517,7 @@ class ClusterMonitor:
         return view
 
     def look_at_others(self, cluster: str) -> list[ClusterView]:
-        """Looks at the clusters other than one; returns those that answer, as they stand."""
+        """The views of the other clusters that answer."""
         views = []
         for name, survey in self._surveys.items():
             if name != cluster and self.is_reachable(name):
@@ -537,11 +528,10 @@ class ClusterMonitor:
         return views
 
     def look_at_active(self, create_at: Start | None = "earliest") -> ClusterView:
-        """Looks at the active cluster; another one becomes active when it is silent for too long.
+        """The view of the active cluster; another one becomes active when it is silent for too long.
 
-        Where the subscription is missing it is created at `create_at`, or left missing for None.
-        Raises NoClusterAnswers when no cluster answers for `readTimeoutSeconds`, and AccessRefused as soon as each of
-        them refuses us.
+        A missing subscription is created at `create_at`; None: it stays missing. Raises NoClusterAnswers when no
+        cluster answers for `readTimeoutSeconds`, and AccessRefused as soon as every cluster refuses access.
         """
         began = self._clock()
         while self._clock() - began < self._options.read_timeout_seconds:
@@ -560,7 +550,7 @@ class ClusterMonitor:
         raise self._silent.error()
 
     def look_at(self, name: str, create_at: Start | None = "earliest") -> ClusterView | None:
-        """Looks at one cluster; None when it stays silent for `clusterLostAfterSeconds`."""
+        """The view of one cluster; None when it stays silent for `clusterLostAfterSeconds`."""
         while True:
             view = self._try(name, create_at)
             if view is not None:
@@ -570,9 +560,9 @@ class ClusterMonitor:
             self._pause(_PROBE_PERIOD_S)
 
     def switch_over(self) -> None:
-        """Moves to the cluster that the operator named, if it answers, and removes the request.
+        """Switches to the cluster that the operator requested, if it answers, and removes the request.
 
-        Logs how many entries lie before the cursor there: what was read here already is read once more.
+        Logs how many entries are before the cursor there: those already read here are read once more.
         """
         if request := self.failover.accept_switchover_request():
             view = self.look_at(request, create_at=None)
@@ -604,7 +594,7 @@ class ClusterMonitor:
         return ClusterView(survey.cluster, states, created, properties).without(survey.left_out)
 
     def _subscribe_missing(self, name: str, states: States, create_at: Start) -> bool:
-        """Whether a cursor was moved."""
+        """Returns whether a cursor was moved."""
         # First the failover file: afterwards nothing shows that the subscription was not there.
         self.failover.record_created(name, [topic for topic, state in states.items() if state.cursor is None])
         return self._surveys[name].subscribe_missing(states, create_at)

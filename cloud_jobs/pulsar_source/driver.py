@@ -1,4 +1,4 @@
-"""What the streaming reader does in Spark's driver: offsets, plans, acknowledgements."""
+"""The streaming reader in Spark's driver: offsets, plans, acknowledgements."""
 
 import hashlib
 import os
@@ -68,7 +68,7 @@ ISOLATED_BATCHES = 20
 
 
 class CrashGuard:
-    """Whether the next batch is to be read in isolation. One query in one process."""
+    """Decides whether the next batch is read in isolation. One query in one process."""
 
     def __init__(self, options: PulsarOptions) -> None:
         self._marker = _marker_path(options)
@@ -76,7 +76,7 @@ class CrashGuard:
         self._batches_left = 0
 
     def on_batch_planned(self, *, replayed: bool) -> bool:
-        """A batch is planned; True when it is to be read in isolation."""
+        """Records a planned batch; True when it is to be read in isolation."""
         if replayed:
             self._start_isolation("a batch was planned and did not complete")
         isolated = self._batches_left > 0
@@ -85,7 +85,7 @@ class CrashGuard:
 
     @contextmanager
     def mark_lookahead(self) -> Iterator[bool]:
-        """The driver looks ahead within; True when it is to do so in isolation."""
+        """Marks that the driver looks ahead; yields True when it is to do so in isolation."""
         # Only the first time: later the file is this process's own.
         if not self._marker_checked:
             self._marker_checked = True
@@ -120,7 +120,6 @@ def _marker_path(options: PulsarOptions) -> Path:
 
 
 def newest_offset(view: ClusterView) -> Offset:
-    """The newest entry of each topic partition."""
     return Offset(view.cluster.name, {topic: state.last for topic, state in view.states.items()})
 
 
@@ -129,7 +128,7 @@ OnUnreadable = Callable[[str, str, float], None]
 
 
 class BatchEnds:
-    """Chooses the ends of one query's batches; keeps its readers for the look ahead, and whose turn it is."""
+    """Chooses the ends of one query's batches; keeps its readers for the look ahead, and the turn of each partition."""
 
     def __init__(
         self,
@@ -145,11 +144,11 @@ class BatchEnds:
         self._round = 0
 
     def close(self) -> None:
-        """Gives the readers back; the next look ahead opens new ones."""
+        """Closes the readers; the next look ahead opens new ones."""
         self._lookaheads.close()
 
     def fix_target(self, target: Offset) -> None:
-        """No batch ends behind it, for as long as its cluster is read."""
+        """Ends no batch behind `target` as long as its cluster is read."""
         self._target = target
 
     def choose(
@@ -160,10 +159,10 @@ class BatchEnds:
         limited: bool,
         on_unreadable: OnUnreadable | None = None,
     ) -> dict[str, LedgerPosition]:
-        """The ends of the batch after `begin`, by topic partition; `limited`: no more than the options allow.
+        """The end of the batch after `begin` per topic partition; `limited`: within the limits of the options.
 
-        A partition that cannot be read ahead is handed to `on_unreadable`, and taken as far as it was; without that
-        it raises.
+        A partition that cannot be read ahead is passed to `on_unreadable` and ends where reading stopped; without
+        `on_unreadable` the error is raised.
         """
         ends = newest_positions(begin, view.states)
         if self._target is not None:
@@ -182,7 +181,7 @@ class BatchEnds:
         view: ClusterView,
         on_unreadable: OnUnreadable | None,
     ) -> dict[str, LedgerPosition]:
-        """The ends within the limits, of the partitions that the batch takes something of."""
+        """The ends within the limits, for partitions with messages in the batch."""
         self._round += 1
         parts = [PartitionRange(topic, begin[topic], end) for topic, end in ends.items() if end > begin[topic]]
         weights = {part.topic: float(view.states[part.topic].entries_between(part.start, part.end)) for part in parts}
@@ -197,7 +196,7 @@ class BatchEnds:
     def _apart(
         self, topic: str, messages: Iterable[PendingMessage], on_unreadable: OnUnreadable
     ) -> Iterator[PendingMessage]:
-        """The messages of a partition, as far as they can be read."""
+        """The messages of a partition up to the first that cannot be read."""
         began = time.monotonic()
         try:
             yield from messages
@@ -219,7 +218,7 @@ _Key = tuple[str, str]
 
 
 def open_presence(cluster: SourceCluster, options: PulsarOptions, topic: str, role: Role, token: str) -> Close:
-    """Opens the reader that stands for a query on a topic partition; returns how it is closed, without waiting."""
+    """Opens the reader that marks a query on a topic partition; returns a function that closes it without waiting."""
     prefix = reader_prefix(options.subscription_name(), role) + token
     try:
         # Without a queue the broker sends it nothing: what comes first could end the process.
@@ -236,7 +235,7 @@ def _no_views(_: str) -> Iterable[ClusterView]:
 
 
 class Ownership:
-    """What one query owns of its subscription; one thread."""
+    """One query's ownership of its subscription; one thread."""
 
     def __init__(
         self,
@@ -257,16 +256,15 @@ class Ownership:
         self._waiting_since: float | None = None
 
     def close(self) -> None:
-        """Gives everything up."""
         _release(self._candidate, list(self._candidate))
         _release(self._owned, list(self._owned))
 
     def claim(self, view: ClusterView, elsewhere: OtherViews = _no_views) -> bool:
-        """Whether this query owns the subscription of every partition in the view; otherwise look again and ask again.
+        """Whether this query owns the subscription on every partition of the view; otherwise get a new view and call
+        again.
 
-        `elsewhere`: how the clusters other than a named one stand, those that answer.
-
-        Raises SubscriptionBusy when another query holds it for `readTimeoutSeconds`, or has come to own it meanwhile.
+        `elsewhere`: the views of the other clusters that answer. Raises SubscriptionBusy when another query holds the
+        subscription for `readTimeoutSeconds`, or has become its owner.
         """
         keys = {(view.cluster.name, partition) for partition in view.states}
         _release(self._candidate, self._candidate.keys() - keys)
@@ -305,14 +303,14 @@ class Ownership:
     def _others(
         self, view: ClusterView, partitions: AbstractSet[str], elsewhere: OtherViews
     ) -> Iterator[tuple[_Key, PartitionState]]:
-        """Where another query is seen, on any cluster."""
+        """Partitions on which another query is present, on any cluster."""
         for seen in (view, *elsewhere(view.cluster.name)):
             for partition in sorted(partitions & seen.states.keys()):
                 if _present(seen.states[partition]) - {self._token}:
                     yield (seen.cluster.name, partition), seen.states[partition]
 
     def _comes_after(self, state: PartitionState) -> bool:
-        """Whether this candidate makes room for a query there: an owner, or a candidate that is older."""
+        """Whether this candidate yields to a query there: an owner, or an older candidate."""
         return bool(state.owners - {self._token}) or any(name < self._token for name in state.candidates)
 
     def _wait(self, place: _Key, leaving: Iterable[_Key]) -> None:
@@ -325,7 +323,7 @@ class Ownership:
         self._pause(_PAUSE_S * (0.5 + random.random()))
 
     def _check_owners(self, view: ClusterView) -> None:
-        """The younger of two owners ends; there are two only where a broker forgot the older one for a moment."""
+        """Stops the younger of two owners; two exist only after a broker lost the older one for a moment."""
         for _, partition in sorted(key for key in self._owned if key[0] == view.cluster.name):
             if min(view.states[partition].owners, default=self._token) < self._token:
                 raise SubscriptionBusy(view.cluster.name, partition, self._options.subscription_name(), 0.0)
@@ -380,14 +378,13 @@ class Driver:
         """The newest end whose tasks this process handed out: only that one it acknowledges."""
 
     def close(self) -> None:
-        """Gives every connection back."""
         self._ends.close()
         self._ownership.close()
         self._monitor.close()
         close_clients()
 
     def begin(self) -> Offset:
-        """Begins a query without a checkpoint: at the cursor, created at startingPosition where there is none."""
+        """Begins a query without a checkpoint at the cursor; creates a missing one at startingPosition."""
         query = self._monitor.failover.start_query()
         view = self._claim_view(self._monitor.create_subscriptions)
         if self._note is None:
@@ -398,13 +395,13 @@ class Driver:
         return self._initial
 
     def _claim_view(self, look: Callable[[], ViewT]) -> ViewT:
-        """What the look shows once this query alone reads the subscription there."""
+        """The view after this query owns the subscription."""
         while (view := look()) is not None and not self._ownership.claim(view, self._monitor.look_at_others):
             pass
         return view
 
     def choose_end(self, start: Offset, *, limited: bool) -> Offset:
-        """Chooses the end of the next batch; `start` itself when there is nothing to read."""
+        """The end of the next batch; `start` itself when there is nothing to read."""
         self._monitor.failover.bind_checkpoint(start)
         if self._monitor.failover.accept_switchover_request():
             if start == self._planned:
@@ -460,12 +457,12 @@ class Driver:
         return self._chosen
 
     def fix_target(self) -> None:
-        """Trigger.AvailableNow: nothing that arrives after this moment is read."""
+        """Trigger.AvailableNow: later messages are not read."""
         # Spark asks for this first of all: only `begin` knows where a new subscription begins.
         self._ends.fix_target(newest_offset(self._monitor.look_at_active(create_at=None)))
 
     def newest_offset(self) -> dict[str, Any] | None:
-        """The newest offset there is and the entries that wait before it, for Spark's progress report."""
+        """The newest offset and the number of entries before it, for Spark's progress report."""
         view, chosen = self._view, self._chosen
         if view is None or chosen is None:
             return None
@@ -478,8 +475,8 @@ class Driver:
     def plan(self, start: Offset, end: Offset) -> list[PlannedRange]:
         """The tasks of the batch between two offsets.
 
-        No tasks when its cluster is gone: the batch is closed without being read, and kept as abandoned. What it held
-        was never acknowledged, so the other cluster's cursor stands before it, and the next batch begins there.
+        No tasks when its cluster is gone: the batch is closed unread and recorded as abandoned. Its records were never
+        acknowledged, so the other cluster's cursor is before them, and the next batch begins there.
         """
         self._monitor.failover.bind_checkpoint(end, planned=True)
         parts = list(ranges(start, end))
@@ -504,10 +501,10 @@ class Driver:
         return [task.isolated_copy() for task in tasks] if isolated else tasks
 
     def commit(self, end: Offset) -> None:
-        """Everything up to `end` is processed: moves the cursor there.
+        """Moves the cursor to `end`, because Spark has processed everything before it.
 
-        Only an end that this process planned itself: after a restart the next one takes it along. A cluster that is
-        gone is left as it is: its cursor stays behind, never ahead.
+        Only for an end that this process planned; after a restart the next acknowledgement includes it. A cluster that
+        is gone keeps its cursor: behind, never ahead.
         """
         if (
             end != self._planned
@@ -523,9 +520,9 @@ class Driver:
             self._view = None
 
     def _throttle(self, looked_at: float) -> None:
-        """Spark asks an idle source a hundred times a second; the brokers are asked twenty times.
+        """Spark polls an idle source a hundred times a second; the brokers are asked at most twenty times.
 
-        After a look that showed nothing, not before one: a batch must not wait for it.
+        It waits after a poll without news, not before one, so that no batch is delayed.
         """
         self._pause(max(0.0, looked_at + _POLL_PERIOD_S - time.monotonic()))
 
@@ -541,7 +538,7 @@ class Driver:
         return view
 
     def _readable(self, parts: Sequence[PartitionRange], end: Offset, view: ClusterView) -> bool:
-        """Whether each range can still be read; a topic of which one cannot is left out."""
+        """Whether each range can still be read; leaves out a topic with a range that cannot."""
         left_out = self._monitor.left_out(view.cluster.name)
         for part in parts:
             try:
@@ -561,9 +558,9 @@ class Driver:
             self._note.keep(view.cluster.name, self._monitor.left_out(view.cluster.name).reasons())
 
     def _report_losses(self, start: Offset, view: ClusterView) -> tuple[ClusterView, set[str]]:
-        """Reports what is lost; returns the partitions whose position means nothing any more.
+        """Reports losses; returns the partitions whose position is no longer valid.
 
-        Where one topic does not stop the others, those with a loss are left out of the view that is returned.
+        With `leftOutFile`, topics with a loss are omitted from the returned view.
         """
         losses = self._losses.find_losses(start, view)
         if losses and self._note is not None and self._options.fail_on_data_loss and start.cluster == view.cluster.name:

@@ -1,9 +1,9 @@
-"""What became of each entry of a planned range, and where chunked messages begin.
+"""The fate of each entry of a planned range, and where chunked messages begin.
 
-A message in chunks belongs to the range in which its last chunk lies: that is where its id points. But the client puts
-together only what it is sent from the first chunk on, in order, and drops the rest. So where a range begins between two
-chunks its message is read once more, from before its first chunk, by a reader that knows no cursor. What no client puts
-together is a row that says so: a last chunk alone proves no loss, its producer can have sent it once more.
+A chunked message belongs to the range with its last chunk: its id points there. The client only assembles chunks that
+it receives in order from the first one, and drops the rest. So where a range begins between two chunks, a reader
+without a cursor reads the message once more from before its first chunk. A message that no client can assemble becomes
+a row that says so; a last chunk alone proves no loss, because its producer may have sent it again.
 """
 
 import time
@@ -47,18 +47,16 @@ LeftS = Callable[[], float]
 
 
 class IdleTimeout:
-    """What is left of so many seconds from now on, or from when something was heard last."""
+    """Seconds left of a time-out that restarts with each answer."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds, self._clock = seconds, clock
         self.reset()
 
     def reset(self) -> None:
-        """The time begins anew."""
         self._until_s = self._clock() + self._seconds
 
     def __call__(self) -> float:
-        """The seconds that are left."""
         return self._until_s - self._clock()
 
 
@@ -66,19 +64,19 @@ class EntryStore(Protocol):
     """The entries of one topic partition; `entry` may be called from several threads."""
 
     def entry(self, position: LedgerPosition) -> "StoredEntry | None":
-        """An entry as its cluster has it; None when it is not stored any more."""
+        """A stored entry; None when it is no longer stored."""
 
     def sent(
         self, first: LedgerPosition, last: LedgerPosition, left_s: LeftS
     ) -> "Iterator[tuple[LedgerPosition, StoredEntry]]":
-        """The entries from `first` on that the broker gives a consumer, in order, as far as one at or behind `last`.
+        """The entries that the broker sends a consumer, in order, from `first` up to one at or behind `last`.
 
-        It may begin a little before, and ends early where nothing more comes. Raises SourceClusterUnreachable.
+        May begin slightly earlier, and ends early when nothing more comes. Raises SourceClusterUnreachable.
         """
 
 
 class Chunk(NamedTuple):
-    """Part `number` (from 0) of the `of` parts of a message, which is named by its producer."""
+    """Chunk `number` (from 0) of `of` chunks of a message, which is identified by its producer."""
 
     message: str
     number: int
@@ -86,19 +84,18 @@ class Chunk(NamedTuple):
 
     @classmethod
     def from_metadata(cls, message: str, number: int, of: int) -> "Chunk | None":
-        """None for a message that is whole. A producer can set any numbers, also those of no chunk of the message."""
+        """None for a whole message, and for numbers that are no chunk of the message: a producer can set any."""
         return cls(message, number, of) if of > 1 else None
 
     @property
     def is_last(self) -> bool:
-        """Whether the message ends with it."""
         return self.number == self.of - 1
 
 
 @dataclass(frozen=True, slots=True)
 class StoredEntry:
-    """`readable`: False when the broker cannot unpack it. `marker`: the broker's own, given to no consumer.
-    `in_open_transaction`: behind the start of a transaction that is open still. `chunk`: where it is a part of a
+    """A stored entry. `readable`: False when the broker cannot unpack it. `marker`: the broker's own, sent to no
+    consumer. `in_open_transaction`: behind the start of an open transaction. `chunk`: set for a part of a
     message.
     """
 
@@ -110,7 +107,7 @@ class StoredEntry:
 
     @classmethod
     def from_headers(cls, headers: Mapping[str, str]) -> "StoredEntry":
-        """The admin REST's headers of an entry (none where it cannot be unpacked) -> what it is."""
+        """An entry from the admin REST's headers; without headers the broker cannot unpack it."""
 
         def says(name: str) -> bool:
             return headers.get(f"x-pulsar-{name}") == "true"
@@ -135,13 +132,11 @@ Answer = StoredEntry | None | SourceClusterUnreachable
 def ask(
     stored: EntryStore, positions: Iterable[LedgerPosition], left_s: LeftS = lambda: inf
 ) -> Iterator[tuple[LedgerPosition, Answer]]:
-    """What a broker says of many entries, in their order. Those behind one that it does not answer for are left out.
+    """The broker's answers about many entries, in order; stops where no answer comes or no time is left.
 
-    So are those for which no time is left. SourceConnectionRefused is raised: it is said of the cluster, not of an
-    entry.
-
-    A topic with replicated subscriptions has some ten markers for each second and partition, each left out of a batch.
-    So they are asked for together: a question for itself waits for its turn on every machine between here and there.
+    Raises SourceConnectionRefused, which concerns the cluster and not an entry. A topic with replicated subscriptions
+    has about ten markers per second and partition, which no batch contains. They are asked for together, because single
+    questions each wait for a round trip.
     """
     positions, size = iter(positions), _FIRST_WINDOW
     silent = False
@@ -172,8 +167,8 @@ def ask(
 
 
 class InquiryBounds(NamedTuple):
-    """`single`: how many entries are asked for one by one before the broker is made to send what it has. `entries`: how
-    many of one range are accounted for; what lies beyond is unknown.
+    """Limits of an inquiry. `single`: entries asked for one by one before the broker is made to send all. `entries`:
+    entries of one range that are accounted for; the rest is unknown.
     """
 
     single: int = 16
@@ -184,7 +179,7 @@ BOUNDS = InquiryBounds()
 
 
 class Fate(Enum):
-    """What became of an entry that was not delivered."""
+    """Why an entry was not delivered."""
 
     MARKER = "a marker of the broker"
     ABORTED = "of a transaction that was aborted"
@@ -198,7 +193,7 @@ class Fate(Enum):
 
 
 class MissingAnswer(Enum):
-    """In the place of an answer. `WITHHELD`: the broker sent what comes before an entry and what comes after it."""
+    """Stands for an answer. `WITHHELD`: the broker sent the entries before and after it."""
 
     WITHHELD = 0
     UNKNOWN = 1
@@ -208,7 +203,7 @@ EntryAnswer = StoredEntry | None | MissingAnswer
 
 
 def fate_of(answer: EntryAnswer) -> Fate:
-    """What became of an entry that was not delivered, by what is known of it."""
+    """Why an entry was not delivered, from the answer about it."""
     if not isinstance(answer, StoredEntry):
         return {None: Fate.REMOVED, MissingAnswer.WITHHELD: Fate.WITHHELD, MissingAnswer.UNKNOWN: Fate.UNKNOWN}[answer]
     # In this order: a broker can say of a marker, too, that it is of an open transaction.
@@ -225,24 +220,23 @@ def fate_of(answer: EntryAnswer) -> Fate:
 
 @dataclass(slots=True)
 class EntryFates:
-    """The fates of entries, and what is known of those that are chunks."""
+    """The fates of entries, and the chunks among them."""
 
     fates: dict[LedgerPosition, Fate] = field(default_factory=dict)
     chunks: dict[LedgerPosition, Chunk] = field(default_factory=dict)
 
     def with_fate(self, *fates: Fate) -> list[LedgerPosition]:
-        """The entries that have one of these, in order."""
         return sorted(position for position, fate in self.fates.items() if fate in fates)
 
     def endings(self) -> dict[LedgerPosition, Chunk]:
-        """The last chunks, each with what it ends."""
+        """The last chunks, by position."""
         return {position: self.chunks[position] for position in self.with_fate(Fate.ENDING)}
 
 
 class Inquiry:
-    """Questions about stored entries, all together bounded in time: `left_s` says how much there is.
+    """Questions about stored entries with one time limit: `left_s` returns the seconds left.
 
-    `on_answer` is called with each answer: whoever has many entries may wait for as long as answers come.
+    `on_answer` is called for each answer, so that a long inquiry may restart the time-out.
     """
 
     def __init__(
@@ -259,7 +253,7 @@ class Inquiry:
         self._max_single = bounds.single
 
     def entry_fates(self, positions: Iterable[LedgerPosition]) -> EntryFates:
-        """What became of the entries at those places, none of which was delivered."""
+        """The fates of undelivered entries."""
         result = EntryFates()
         for position, answer in self.answers(positions).items():
             result.fates[position] = fate_of(answer)
@@ -270,7 +264,7 @@ class Inquiry:
     def answers(
         self, positions: Iterable[LedgerPosition], max_single: int | None = None
     ) -> dict[LedgerPosition, EntryAnswer]:
-        """What is known of each entry; `max_single`: so many are asked for one by one, where that is not many."""
+        """What is known of each entry; `max_single`: at most so many are asked for one by one."""
         positions = list(positions)
         answers = self._ask(positions[: self._max_single if max_single is None else max_single])
         if unknown := [
@@ -315,10 +309,9 @@ class Inquiry:
 def waits_for_transaction(
     stored: EntryStore, ledgers: Sequence[tuple[int, int]], end: LedgerPosition, reached: LedgerPosition, left_s: LeftS
 ) -> bool:
-    """Whether entries after `reached` wait for the end of a transaction; True also where that is not known.
+    """Whether entries after `reached` wait for the end of a transaction; True also where that is unknown.
 
-    Behind the start of an open transaction everything is held, also what is of an aborted one. Of a marker a broker
-    can say so without any transaction.
+    Behind the start of an open transaction the broker holds everything, also entries of an aborted one.
     """
     unknown = False
     newest: LedgerPosition | None = end
@@ -342,14 +335,13 @@ def waits_for_transaction(
 
 @dataclass(frozen=True)
 class PlannedRange(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
-    """One task's work: the messages after `start` up to and with `end`.
+    """One task's work: the messages after `start`, up to and including `end`.
 
-    `durable`: through the durable subscription, whose cursor stands at or before `start`; otherwise through a reader
-    that begins at `start` and leaves no trace on the broker. `queue` bounds the messages held ahead of Spark.
-    `since_ms` and `until_ms` keep only messages published in [since, until). `ledgers`: (number,
-    entries) of the ledgers that it touched when it was planned. `isolated`: through a client in a process of its own,
-    see `isolation`. `verified`: what is not delivered is accounted for, because the range is acknowledged once it is
-    read.
+    `durable`: read through the durable subscription, whose cursor is at or before `start`; otherwise through a reader
+    that begins at `start` and leaves no trace on the broker. `queue`: the most messages held ahead of Spark.
+    `since_ms`, `until_ms`: only messages published in [since, until). `ledgers`: (number, entries) of the ledgers
+    touched when planned. `isolated`: read by a client in its own process, see `isolation`. `verified`: undelivered
+    entries are accounted for, because the range is acknowledged once it is read.
     """
 
     cluster: SourceCluster
@@ -366,11 +358,11 @@ class PlannedRange(InputPartition):  # type: ignore[misc]  # pyspark is untyped 
     verified: bool = True
 
     def isolated_copy(self) -> Self:
-        """The same work in isolation: an entry that ends a client is a row."""
+        """The same work in isolation: an entry that crashes a client becomes a row."""
         return replace(self, durable=False, isolated=True)
 
     def includes(self, published_ms: int) -> bool:
-        """Whether a message of that publish time is asked for."""
+        """Whether a publish time lies within `since_ms` and `until_ms`."""
         return (self.since_ms or 0) <= published_ms and (self.until_ms is None or published_ms < self.until_ms)
 
 
@@ -379,10 +371,10 @@ OpenEntryStore = Callable[[SourceCluster, PulsarOptions, str], AbstractContextMa
 
 @dataclass(frozen=True, slots=True)
 class RangeIO:
-    """What reading a range does with its cluster, and the clock (seconds) that bounds it.
+    """The I/O of reading a range, and the clock (seconds) that bounds it.
 
-    `open_feed`: its messages. `open_store`: what the cluster says of single entries. `read_state`: the topic partition
-    as it stands now. `record_chunks`: keeps with the subscription that there are messages in chunks.
+    `open_feed`: its messages. `open_store`: what the cluster knows of single entries. `read_state`: the present state
+    of the topic partition. `record_chunks`: stores with the subscription that it has chunked messages.
     """
 
     open_feed: Callable[[PulsarOptions, PlannedRange], AbstractContextManager[Feed]]
@@ -404,7 +396,8 @@ def stream_range(
 ) -> PlannedRange:
     """One range of a batch -> one task's work.
 
-    What was compacted is read by a reader: through the subscription it looks like what somebody else has acknowledged.
+    A compacted range is read by a reader: through the subscription it looks like messages that were acknowledged
+    elsewhere.
     """
     compacted = options.read_compacted and part.start < state.compacted
     return PlannedRange(
@@ -447,7 +440,7 @@ def _milliseconds(moment: str | datetime) -> int | None:
 
 
 def queue_size(state: PartitionState, prefetch_bytes: int) -> int:
-    """How many messages a consumer may hold ahead, by the mean size of the stored entries."""
+    """How many messages a consumer may hold ahead, by the mean size of stored entries."""
     mean = state.mean_entry_size()
     return max(1, min(_MAX_QUEUE, int(prefetch_bytes / mean))) if mean else _MAX_QUEUE
 
@@ -465,7 +458,7 @@ Reread = Callable[[PlannedRange], Iterator[list[Any]]]
 
 
 class _Begin(NamedTuple):
-    """Where the first chunk of a message lies; without a place why it was not found. `twice`: it has ended before."""
+    """The place of a message's first chunk, or why it was not found. `twice`: the message has ended before."""
 
     position: LedgerPosition | None = None
     twice: bool = False
@@ -475,7 +468,7 @@ class _Begin(NamedTuple):
 def late_messages(
     fates: EntryFates, planned: PlannedRange, state: PartitionState, inquiry: Inquiry, reread: Reread
 ) -> Iterator[list[Any]]:
-    """The messages that end in entries that were left out; an UnreadableEntry for each that cannot be put together."""
+    """The messages that end in entries that were left out; an UnreadableEntry for each that cannot be assembled."""
     ledgers = state.entry_counts_between(BEGINNING, planned.end)
     endings = fates.endings()
     search = _Search(fates.chunks, endings)
@@ -502,7 +495,7 @@ def late_messages(
 def _why_not(
     position: LedgerPosition, begin: _Begin, chunk: Chunk, ledgers: Sequence[tuple[int, int]], inquiry: Inquiry
 ) -> str | None:
-    """Why no client puts a message together; None where it was put together before, and only sent once more."""
+    """Why no client can assemble a message; None where it was assembled before and only sent again."""
     if begin.position is None:
         return begin.why
     between = inquiry.answers(positions_backwards(ledgers, _before(position), begin.position))
@@ -516,10 +509,10 @@ def _why_not(
 
 
 def kept_before(end: LedgerPosition, ledgers: Sequence[tuple[int, int]], inquiry: Inquiry) -> LedgerPosition:
-    """How far may be acknowledged where a batch ends there: the chunks of a message that is not whole yet stay stored.
+    """How far to acknowledge a batch that ends at `end`: chunks of a message that is not complete yet stay stored.
 
-    Looks at the last entry alone. What is not known costs what the topic had before, should a ledger be removed just
-    now.
+    Only looks at the last entry. Where it is unknown, `end` is acknowledged; a ledger removed at that moment may lose
+    the message.
     """
     try:
         entry = inquiry.answers([end])[end]
@@ -536,7 +529,7 @@ def kept_before(end: LedgerPosition, ledgers: Sequence[tuple[int, int]], inquiry
 
 
 class _Search:
-    """Goes back from the newest entry, and finds where the messages begin that end in some entries; all together."""
+    """Searches backwards from the newest entry for the first chunks of several messages at once."""
 
     def __init__(self, chunks: Mapping[LedgerPosition, Chunk], endings: Mapping[LedgerPosition, Chunk]) -> None:
         self._endings = endings
@@ -548,7 +541,9 @@ class _Search:
             self._meet(position, chunks[position])
 
     def go_back(self, positions: Iterator[LedgerPosition], most: int, inquiry: Inquiry) -> None:
-        """Asks for entries before the range, newest first, until each message has its beginning, or for so many."""
+        """Asks for entries before the range, newest first, until each message has its first chunk, at most `most`
+        entries.
+        """
         asked, hidden, size = 0, 0, _FIRST_CHUNK_WINDOW
         while self._open and asked < most:
             window = list(islice(positions, min(size, most - asked)))
@@ -566,7 +561,6 @@ class _Search:
             self._why += f", and of {hidden} entries the broker does not say what they are"
 
     def begin_of(self, ending: LedgerPosition) -> _Begin:
-        """Where the message of a last chunk begins."""
         return self._found.get(ending) or _Begin(why=self._why)
 
     def _meet_answer(self, position: LedgerPosition, answer: EntryAnswer) -> None:

@@ -1,11 +1,11 @@
-"""Asks a cluster for the stored entries of a topic partition: its admin REST one by one, or its broker for all.
+"""Asks a cluster for the stored entries of a topic partition: through the admin REST one by one, or the broker for all.
 
-The client library drops chunks whose beginning it does not know and what does not decompress, and does not say so. The
-admin REST shows an entry's metadata, but not where the entry is compressed in chunks or has long properties. So here is
-a reader of Pulsar's own protocol that looks at the metadata alone: it keeps no payload and acknowledges nothing.
+The client library silently drops chunks without a beginning and entries that do not decompress. The admin REST shows an
+entry's metadata, except for compressed chunks and long properties. So this module reads Pulsar's own protocol for the
+metadata alone: it keeps no payload and acknowledges nothing.
 
-A protobuf message is read as number of the field -> its value, the last one where it comes twice: enough for what is
-looked at here. Bad bytes are a ValueError.
+A protobuf message is a mapping of field number -> value, the last one of a repeated field; that is enough here. Bad
+bytes raise ValueError.
 """
 
 import socket
@@ -32,7 +32,7 @@ _BATCH, _UUID, _CHUNKS, _CHUNK = 11, 26, 27, 29
 
 
 class EntryMetadata(NamedTuple):
-    """The part of an entry's metadata that is looked at; 0 and an empty text where the producer set nothing."""
+    """The metadata of an entry that is needed; 0 or "" where the producer set nothing."""
 
     messages: int
     uuid: str
@@ -41,7 +41,7 @@ class EntryMetadata(NamedTuple):
 
 
 def encode(fields: Mapping[int, Value]) -> bytes:
-    """Number of the field -> value, as protobuf."""
+    """Field number -> value, as protobuf."""
     parts = []
     for number, value in fields.items():
         if isinstance(value, int):
@@ -75,7 +75,7 @@ def decode(data: bytes) -> dict[int, Value]:
 
 
 def numbers(fields: Mapping[int, Value], *wanted: int) -> list[int]:
-    """The values of integer fields; ValueError when one is missing or of another type."""
+    """The values of integer fields; ValueError when one is missing or has another type."""
     values = [fields.get(number) for number in wanted]
     if not all(isinstance(value, int) for value in values):
         raise ValueError(f"fields {wanted} are not all numbers: {values}")
@@ -83,13 +83,12 @@ def numbers(fields: Mapping[int, Value], *wanted: int) -> list[int]:
 
 
 def frame(kind: int, fields: Mapping[int, Value]) -> bytes:
-    """A command of Pulsar's, with its lengths before it."""
+    """A Pulsar command with its length prefixes."""
     command = encode({1: kind, kind: encode(fields)})
     return (len(command) + 4).to_bytes(4) + len(command).to_bytes(4) + command
 
 
 def entry_metadata(metadata: bytes) -> EntryMetadata:
-    """An entry's metadata -> the part of it that is looked at."""
     fields = decode(metadata)
 
     def integer(number: int) -> int | None:
@@ -133,7 +132,7 @@ _IDLE_TIMEOUT_S = 2.0
 
 
 class EntryStream:
-    """One connection, as a reader that begins at an entry. Raises SourceClusterUnreachable; bad bytes are one, too."""
+    """One connection, as a reader that begins at an entry. Raises SourceClusterUnreachable, also for bad bytes."""
 
     def __init__(self, connection: socket.socket, cluster: SourceCluster, partition: str) -> None:
         self._socket = connection
@@ -142,11 +141,10 @@ class EntryStream:
         self._partition = partition
 
     def close(self) -> None:
-        """Lets the connection go; until then what reads it holds it open."""
         self._stream.close()
 
     def open(self, access: tuple[bytes, bytes], first: LedgerPosition) -> None:
-        """Says who we are (name of the method, its data), and subscribes without a cursor that is kept."""
+        """Authenticates (name of the method, its data) and subscribes without a durable cursor."""
         method, data = access
         known = {5: method, 3: data} if method else {}
         self._send(_CONNECT, {1: b"waybill", 4: _PROTOCOL_VERSION, **known})
@@ -159,7 +157,7 @@ class EntryStream:
         self._send(_FLOW, {1: 1, 2: _PERMITS})
 
     def receive_entries(self, last: LedgerPosition) -> Iterator[tuple[LedgerPosition, EntryMetadata]]:
-        """What comes, up to that entry or the first one behind it; ends when nothing comes for some seconds."""
+        """The entries up to `last` or the first one behind it; ends when nothing comes for some seconds."""
         taken = 0
         while True:
             try:
@@ -192,7 +190,7 @@ class EntryStream:
                 raise SourceClusterUnreachable(self._cluster.name, f"looking at {self._partition}", detail)
 
     def _receive(self) -> tuple[int, dict[int, Value], bytes]:
-        """The next command: its kind, its fields, and the metadata that follows it, if any."""
+        """The next command: its kind, its fields, and the metadata after it, if any."""
         size, command = (int.from_bytes(self._read_exactly(4)) for _ in range(2))
         left = size - 4 - command
         if command > _MAX_HEAD_BYTES or not 0 <= left <= _MAX_FRAME_BYTES:
@@ -236,9 +234,9 @@ def sent_entries(
     span: tuple[LedgerPosition, LedgerPosition],
     left_s: Callable[[], float],
 ) -> Iterator[tuple[LedgerPosition, EntryMetadata]]:
-    """The entries of a span, first to last, that a broker gives a consumer, in order; it may begin a little before.
+    """The entries of a span (first, last) that a broker sends a consumer, in order; may begin slightly earlier.
 
-    Ends early where nothing more comes, or no time is left. Raises SourceClusterUnreachable.
+    Ends early when nothing more comes or no time is left. Raises SourceClusterUnreachable.
     """
     cluster, (first, last) = admin.cluster, span
     try:
@@ -285,8 +283,7 @@ _MAX_KNOWN = 100_000
 
 
 class AdminEntryStore:
-    """Asks the admin REST and the broker; connected at the first question. As `EntryStore`; raises what `SourceAdmin`
-    raises."""
+    """An `EntryStore` over the admin REST and the broker; connects at the first question. Raises as `SourceAdmin`."""
 
     def __init__(self, cluster: SourceCluster, options: PulsarOptions, partition: str) -> None:
         self._admin = SourceAdmin(cluster, options, options.call_timeout_s())
@@ -295,7 +292,6 @@ class AdminEntryStore:
         self._known: dict[tuple[int, int], StoredEntry] = {}
 
     def close(self) -> None:
-        """Gives the connections back."""
         self._admin.close()
 
     def entry(self, position: LedgerPosition) -> StoredEntry | None:
@@ -313,7 +309,6 @@ class AdminEntryStore:
     def sent(
         self, first: LedgerPosition, last: LedgerPosition, left_s: LeftS
     ) -> Iterator[tuple[LedgerPosition, StoredEntry]]:
-        """As `EntryStore.sent`."""
         for position, head in sent_entries(self._admin, self._options, self._partition, (first, last), left_s):
             yield position, StoredEntry(chunk=Chunk.from_metadata(head.uuid, head.chunk, head.chunks))
 
@@ -321,5 +316,4 @@ class AdminEntryStore:
 def open_entry_store(
     cluster: SourceCluster, options: PulsarOptions, partition: str
 ) -> AbstractContextManager[EntryStore]:
-    """The entries of a topic partition."""
     return closing(AdminEntryStore(cluster, options, partition))

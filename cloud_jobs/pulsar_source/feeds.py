@@ -1,8 +1,8 @@
-"""Where the messages of one topic partition come from: the durable subscription, or a reader that leaves no trace.
+"""The source of one topic partition's messages: the durable subscription, or a reader that leaves no trace.
 
-A consumer holds about `prefetchBytes` of what its messages unpack to. The client counts its queue in messages, and a
-broker knows only what they have packed: 47 kB can be 1 GiB. So each process remembers what the messages of a topic came
-to, and a consumer of a topic that is new to it begins with a few.
+A consumer holds about `prefetchBytes` of unpacked messages. The client counts its queue in messages, and a broker only
+knows packed sizes: 47 kB can become 1 GiB. So each process remembers the unpacked size of a topic's messages, and a
+consumer of a new topic begins with a short queue.
 """
 
 import atexit
@@ -42,7 +42,7 @@ _CONNECT_TIMEOUT_S = 3.0
 
 
 def shared_client(cluster: SourceCluster, options: PulsarOptions) -> Any:
-    """This process's client of a cluster (`pulsar.Client`), built at the first call."""
+    """This process's client of a cluster (`pulsar.Client`), created at the first call."""
     access, timeout_s = options.access(), options.call_timeout_s()
     # The process number is part of the key: Spark forks its Python workers, and a forked client is dead.
     key = (os.getpid(), cluster, access, timeout_s)
@@ -60,7 +60,6 @@ def shared_client(cluster: SourceCluster, options: PulsarOptions) -> Any:
 
 
 def close_clients() -> None:
-    """Closes every client of this process; the next call builds new ones."""
     with _lock:
         clients = [client for (process, *_), client in _clients.items() if process == os.getpid()]
         # Clients that a fork left here are forgotten and not closed: their threads are in the other process.
@@ -74,21 +73,20 @@ atexit.register(close_clients)
 
 
 def to_source_error(cluster: SourceCluster, action: str, error: Exception) -> PulsarSourceError:
-    """A client's exception -> ours."""
     refused = (pulsar.AuthenticationError, pulsar.AuthorizationError)
     kind = AccessRefused if isinstance(error, refused) else SourceClusterUnreachable
     return kind(cluster.name, f"{action} at {cluster.service_url}", f"{type(error).__name__}: {error}")
 
 
 def broker_timeout_s(options: PulsarOptions) -> float:
-    """How long to wait for a broker that is not there: one that restarts is waited for, unless there is another."""
+    """How long to wait for an absent broker: for its restart, unless another cluster can be read."""
     if len(options.all_clusters()) == 1:
         return options.read_timeout_seconds
     return options.cluster_lost_after_seconds
 
 
 def subscription_settings(options: PulsarOptions) -> dict[str, Any]:
-    """What each consumer of the durable subscription has in common, as the client's `subscribe` calls it."""
+    """The settings of every consumer of the durable subscription, as arguments of the client's `subscribe`."""
     return {
         "consumer_type": pulsar.ConsumerType.Exclusive,
         # Where somebody deleted it since: what is stored is kept, and the next plan reports it.
@@ -121,8 +119,8 @@ def durable_consumer(
 ) -> Iterator[Any]:
     """The exclusive consumer of the durable subscription on one topic partition; closed on leaving.
 
-    Waits up to `wait_s` for whoever holds the subscription (a task that is being cancelled), then SubscriptionBusy; and
-    for a broker that does not answer as long as `broker_timeout_s` says.
+    Waits up to `wait_s` for another holder of the subscription (a cancelled task), then raises SubscriptionBusy; waits
+    `broker_timeout_s` for a broker that does not answer.
     """
     client = shared_client(cluster, options)
     name = options.subscription_name()
@@ -167,7 +165,7 @@ Flush = Callable[[], object]
 
 
 class ExhaustionProbe:
-    """Whether a cursor (a subscription, or a reader by the name it was given) has got all there is up to a position."""
+    """Whether a cursor (a subscription, or a reader by its name) has received everything up to a position."""
 
     def __init__(
         self,
@@ -191,20 +189,18 @@ class ExhaustionProbe:
         self._upto = BEGINNING
 
     def close(self) -> None:
-        """Gives the connection back."""
         if self._admin is not None:
             self._admin.close()
             self._admin = None
 
     def on_message(self) -> None:
-        """Something came."""
         self._probed_s = None
         self._probes = 0
 
     def probe(self, upto: LedgerPosition) -> bool:
-        """True when nothing up to the position will come; to be called after each receive that brought nothing.
+        """True when nothing up to the position will come; call it after each receive without messages.
 
-        The receive between the last pair and the answer True is part of the proof.
+        The receive between the last question and the answer True is part of the proof.
         """
         if upto > self._upto:
             # What was proven of an earlier position says nothing of a later one.
@@ -264,13 +260,13 @@ _MAX_TOPICS = 10_000
 
 
 class Sizes:
-    """What the messages of each topic come to when they are unpacked, as this process saw them."""
+    """The unpacked sizes of each topic's messages, as this process saw them."""
 
     def __init__(self) -> None:
         self._mean: dict[str, float] = {}
 
     def note(self, topic: str, messages: Sequence[Any]) -> None:
-        """Native messages of a topic partition; growth counts at once, shrinkage by and by."""
+        """Adds native messages of a topic partition; growth counts at once, shrinkage gradually."""
         name = split_partition(topic)[0]
         sampled = messages[:: max(1, len(messages) // _SAMPLES)]
         mean = sum(message.length() for message in sampled) / len(sampled)
@@ -279,14 +275,14 @@ class Sizes:
         self._mean[name] = max(mean, (3 * self._mean.get(name, mean) + mean) / 4)
 
     def queue(self, topic: str, most: int, prefetch_bytes: int) -> int:
-        """How many messages of a topic partition may be held ahead; `most`: by what they are packed."""
+        """How many messages of a topic partition may be held ahead; `most`: by their packed size."""
         mean = self._mean.get(split_partition(topic)[0])
         allowed = FIRST_QUEUE if mean is None else int(prefetch_bytes / max(1.0, mean))
         return min(most, max(1, allowed))
 
     @staticmethod
     def differ(queue: int, other: int) -> bool:
-        """Whether two lengths of a queue are so far apart that a consumer is worth being opened again."""
+        """Whether two queue lengths differ enough to reopen a consumer."""
         return queue >= _FAR * other or other >= _FAR * queue
 
 
@@ -307,9 +303,9 @@ class Feed(Protocol):
         """False while the connection to the broker is down."""
 
     def probe_exhausted(self, upto: LedgerPosition) -> bool:
-        """True when nothing up to a position will come any more; to be called after each receive that brought nothing.
+        """True when nothing up to a position will come; call it after each receive without messages.
 
-        Asks the cluster from time to time, and counts its answers: the first call is never the last one.
+        Asks the cluster from time to time and counts its answers: the first call never returns True.
         """
 
 
@@ -335,10 +331,11 @@ class _DurableFeed:
 
 
 class SingleMessageHandover:
-    """Between a reader's listener, which returns only when its message is in safe hands, and the calls for messages.
+    """Passes single messages from a reader's listener to the caller; the listener returns once its message is
+    confirmed.
 
-    Only when the listener returns does the client ask the broker for more: an entry that ends the client is the first
-    one that was not handed over.
+    The client asks the broker for more only when the listener returns, so an entry that crashes the client is the
+    first one that was not passed on.
     """
 
     def __init__(self) -> None:
@@ -346,13 +343,12 @@ class SingleMessageHandover:
         self._done = threading.Event()
 
     def listen(self, _: Any, message: Any) -> None:
-        """The client's thread brings a message, and waits until `confirm`."""
+        """Called by the client's thread; blocks until `confirm`."""
         done = threading.Event()
         self._waiting.put((message, done))
         done.wait()
 
     def receive(self) -> list[Any]:
-        """The message that waits, as the native one."""
         try:
             message, self._done = self._waiting.get(timeout=POLL_MS / 1000)
         except queue.Empty:
@@ -360,7 +356,6 @@ class SingleMessageHandover:
         return [message._message]  # noqa: SLF001  # as the feeds give it
 
     def confirm(self) -> None:
-        """What was received is in safe hands."""
         self._done.set()
 
 
@@ -400,9 +395,9 @@ class _ReaderFeed:
 
 
 class WideningFeed:
-    """A feed that holds little ahead of a topic that is new to this process, and more when it is known.
+    """A feed that holds few messages ahead for a topic that is new to this process, and more later.
 
-    For that it is opened again, at most twice and within its first messages: what was handed over comes once more.
+    For that it is reopened at most twice, within its first messages; those come once more.
     """
 
     def __init__(
@@ -421,11 +416,9 @@ class WideningFeed:
         self._feed = self._opened.enter_context(opening(self._queue))
 
     def close(self) -> None:
-        """Gives the consumer back."""
         self._opened.close()
 
     def receive(self) -> list[Any]:
-        """As the feed; what came before it was opened again comes once more."""
         messages = self._feed.receive()
         if messages:
             self._received += len(messages)
@@ -435,15 +428,12 @@ class WideningFeed:
         return messages
 
     def last(self) -> LedgerPosition:
-        """As the feed."""
         return self._feed.last()
 
     def connected(self) -> bool:
-        """As the feed."""
         return self._feed.connected()
 
     def probe_exhausted(self, upto: LedgerPosition) -> bool:
-        """As the feed."""
         return self._feed.probe_exhausted(upto)
 
     def _widen(self) -> None:
@@ -457,7 +447,9 @@ class WideningFeed:
 
 @contextmanager
 def durable_feed(cluster: SourceCluster, options: PulsarOptions, topic: str, queue_size: int) -> Iterator[Feed]:
-    """From the durable subscription's cursor on; what comes first can come again. `queue_size`: the most held ahead."""
+    """A feed from the durable subscription's cursor; the first messages may repeat. `queue_size`: the most held
+    ahead.
+    """
 
     def opening(queue: int) -> AbstractContextManager[Feed]:
         return _durable_feed(cluster, options, topic, queue)
@@ -487,10 +479,10 @@ def reader_feed(
     first: LedgerPosition | None = None,
     one_by_one: SingleMessageHandover | None = None,
 ) -> Iterator[Feed]:
-    """From the first message after a position, without a cursor on the broker; what comes first can come again.
+    """A feed from the first message after a position, without a durable cursor; the first messages may repeat.
 
-    The broker sends the entry at that position once more, and the client passes over it; `first`, the entry after it,
-    is what the broker sends first where it is given. `queue_size`: the most held ahead; 0: nothing is sent.
+    The broker sends the entry at that position once more, and the client skips it; with `first`, the entry after it,
+    the broker starts there. `queue_size`: the most held ahead; 0: nothing is sent.
     """
 
     def opening(queue: int) -> AbstractContextManager[Feed]:
