@@ -1,13 +1,13 @@
-"""Reads what may end the client: in a process of its own, and one by one where that process ended.
+"""Reads in a separate process what may crash the client, and one entry at a time where that process crashed.
 
-What ends or fills the client there ends neither a Spark worker nor the driver.
+A crash or a full memory there stops neither a Spark worker nor the driver.
 
-An entry is called unreadable when clients that were sent it, and nothing else, ended by a fault `MAX_CRASHES` times in
-a row, and the same client that is sent nothing went on each time: a place without threads or memory ends that one too.
-Everything before the entry has been handed over by then, and reading goes on behind it.
+An entry is called unreadable when clients that received only that entry crashed `MAX_CRASHES` times in a row, and the
+same client without entries survived each time: a machine without threads or memory crashes that one too. Everything
+before the entry has been passed on by then, and reading continues behind it.
 
-A chunk before the last one of its message is no row: it is not handed over as such, so the client can as well have
-ended of one behind it. Its message has its row where its last chunk lies.
+A chunk before the last one of its message becomes no row, because the client may have crashed on a later chunk. The row
+of its message is where its last chunk lies.
 """
 
 import multiprocessing
@@ -46,12 +46,11 @@ _Serve = Callable[[Connection, "ReaderTask"], None]
 
 @dataclass(frozen=True, slots=True)
 class ReaderTask:
-    """What one process reads: the messages of a topic partition after a position.
+    """The work of one process: the messages of a topic partition after a position.
 
-    `first`: the entry after it, where it is known: the one at that position must not be sent again. `one_by_one`: the
-    broker is asked for an entry only when all before it have been handed over, so an entry that ends the process is the
-    first one that did not come. `with_content`: False copies only places and sizes. `queue`: 0 for a client that is
-    sent nothing.
+    `first`: the entry after it, where known: the one at that position must not be sent again. `one_by_one`: the broker
+    is asked for an entry only when all earlier ones have been passed on, so the first missing entry is the one that
+    crashed the process. `with_content`: False copies only positions and sizes. `queue`: 0 for a client without entries.
     """
 
     cluster: SourceCluster
@@ -65,7 +64,7 @@ class ReaderTask:
 
 
 class ReaderCrashed(Exception):  # an event that is dealt with, not an error of this package
-    """The process ended, or left a call unanswered and was ended. `signal`: what ended it by itself, or None."""
+    """The process crashed, or was killed because it did not answer. `signal`: what ended a crashed one, or None."""
 
     def __init__(self, signal: int | None, *, started: bool) -> None:
         self.signal = signal
@@ -74,11 +73,11 @@ class ReaderCrashed(Exception):  # an event that is dealt with, not an error of 
 
 
 class ReaderFailed(Exception):  # as above
-    """The client in the process raised: its words."""
+    """The client in the process raised an error; its message."""
 
 
 class ReaderProcess:
-    """The parent's end: each call is answered within `answer_s`, or the process is ended and ReaderCrashed raised."""
+    """The parent's end: a call that is not answered within `answer_s` kills the process and raises ReaderCrashed."""
 
     def __init__(self, task: ReaderTask, answer_s: float, serve: _Serve | None = None) -> None:
         # Not `fork`: a client that was made before has no threads in the child.
@@ -95,7 +94,6 @@ class ReaderProcess:
         self._started = self._receive_answer() is None
 
     def call(self, what: str, *arguments: Any) -> Any:
-        """The answer of the feed in the process."""
         try:
             self._pipe.send((what, arguments))
         except OSError:
@@ -121,7 +119,6 @@ class ReaderProcess:
         return ReaderCrashed(-code if code is not None and code < 0 else None, started=self._started)
 
     def close(self) -> None:
-        """Ends the process; it holds nothing that has to be given back."""
         self._pipe.close()
         self._process.kill()
         self._process.join(_END_S)
@@ -134,7 +131,7 @@ class ReaderProcess:
 
 
 def serve_reader(pipe: Connection, task: ReaderTask) -> None:
-    """The process's part: opens the reader and answers until the parent goes."""
+    """Runs in the process: opens the reader and answers until the parent is gone."""
     hold_to(resource.RLIMIT_AS, MEMORY_BYTES + 2 * task.options.prefetch_bytes)
     hold_to(resource.RLIMIT_CORE, 0)
     # Sent before there is a client: what ends the process earlier is not an entry.
@@ -163,7 +160,7 @@ def _open_reader(task: ReaderTask, one_by_one: SingleMessageHandover | None) -> 
 
 
 def hold_to(kind: int, most: int) -> None:
-    """Holds this process to a limit, or to the one that it has already where that is lower, as in a Spark worker."""
+    """Sets a resource limit of this process, unless a lower one exists, as in a Spark worker."""
     _, hard = resource.getrlimit(kind)
     most = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(kind, (most, most))
@@ -199,7 +196,7 @@ Start = Callable[[ReaderTask, float], ReaderProcess]
 
 
 class IsolatedFeed:
-    """A feed whose client lives in another process. Raises ReadStalled when clients end and no entry is to blame."""
+    """A feed whose client lives in another process. Raises ReadStalled when clients crash and no entry is the cause."""
 
     def __init__(
         self,
@@ -220,13 +217,12 @@ class IsolatedFeed:
         self._crashes = self._other_crashes = 0
 
     def close(self) -> None:
-        """Ends the process."""
         if self._process is not None:
             self._process.close()
             self._process = None
 
     def receive(self) -> list[Any]:
-        """The next messages, as copies; an UnreadableEntry in the place of one that no client reads."""
+        """The next messages as copies; an UnreadableEntry in place of one that crashes clients."""
         try:
             messages: list[Any] = self._call("receive")
         except ReaderCrashed as crash:
@@ -239,16 +235,16 @@ class IsolatedFeed:
         return messages
 
     def last(self) -> LedgerPosition:
-        """As the process's reader says; far ahead while there is none."""
+        """From the process's reader; far ahead while there is none."""
         last: LedgerPosition = self._call_or("last", UNKNOWN_NEWEST)
         return last
 
     def connected(self) -> bool:
-        """As the process's reader says; a process that ended is replaced."""
+        """From the process's reader; replaces a process that ended."""
         return bool(self._call_or("connected", True))
 
     def probe_exhausted(self, upto: LedgerPosition) -> bool:
-        """As the process's reader says; False while there is none."""
+        """From the process's reader; False while there is none."""
         return bool(self._call_or("probe_exhausted", False, upto))
 
     def _call_or(self, what: str, otherwise: Any, *arguments: Any) -> Any:
@@ -276,7 +272,7 @@ class IsolatedFeed:
         return self._start(replace(task, after=self._reached, first=first), answer_s)
 
     def _survives_without_entries(self) -> bool:
-        """Whether the same client goes on here when it is sent nothing."""
+        """Whether the same client survives when it receives no entries."""
         try:
             with self._begin(replace(self._task, queue=0, one_by_one=False)) as process:
                 process.call("connected")
@@ -308,13 +304,15 @@ class IsolatedFeed:
         return [] if is_part else [UnreadableEntry(position, reason)]
 
     def _first(self) -> LedgerPosition:
-        """What to ask for next. Compacted messages outlive their ledgers: there the broker finds the one behind."""
+        """The next entry to ask for. Compacted messages outlive their ledgers: the broker then starts at the next
+        one.
+        """
         if self._task.options.read_compacted and self._reached > BEGINNING:
             return LedgerPosition(self._reached.ledger, self._reached.entry + 1)
         return next_entry(self._ledgers, self._reached)
 
     def _count_crash(self, crash: ReaderCrashed) -> None:
-        """Counts a fault of a client that was sent one entry alone; anything else that goes on is an error."""
+        """Counts a crash of a client that received one entry alone; any other repeated crash is an error."""
         self.close()
         blamed = crash.started and crash.signal in _CRASH_SIGNALS and self._task.one_by_one
         if blamed and self._survives_without_entries():
@@ -341,6 +339,6 @@ def isolated_feed(
     ledgers: Sequence[tuple[int, int]],
     is_part: Callable[[LedgerPosition], bool] = lambda _: False,
 ) -> Iterator[IsolatedFeed]:
-    """From the first message after a position, without a cursor on the broker, by a client in another process."""
+    """A feed from the first message after a position, without a durable cursor, from a client in another process."""
     with closing(IsolatedFeed(task, ledgers, is_part=is_part)) as feed:
         yield feed

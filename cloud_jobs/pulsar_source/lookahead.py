@@ -1,8 +1,8 @@
-"""How far a batch reaches: messages are counted ahead, within the limits of the options.
+"""Chooses the end of a batch: counts messages ahead, within the limits of the options.
 
-The broker counts entries, and an entry can hold a thousand messages; only who receives it knows. A lookahead is a
-reader that stays open from batch to batch and runs at most one batch ahead, so a limit holds exactly, at the price of
-one more delivery of what is limited.
+The broker counts entries, and an entry can hold a thousand messages; only its receiver knows. A lookahead is a reader
+that stays open from batch to batch and runs at most one batch ahead, so a limit is exact, at the price of one more
+delivery of limited messages.
 """
 
 import time
@@ -31,10 +31,10 @@ from waybill.daemon.process import resident_bytes
 def start_positions(
     positions: Mapping[str, LedgerPosition], states: States, options: PulsarOptions
 ) -> dict[str, LedgerPosition]:
-    """Where reading begins: the query's positions, and the cursor for partitions that it meets for the first time.
+    """Where reading begins: the query's positions, and the cursor for partitions that are new to it.
 
-    A cursor before the first entry of a ledger is delivered the compacted form from the beginning, which a removed
-    ledger can have left behind.
+    A cursor before the first entry of a ledger also gets the compacted form from the beginning, which may outlive a
+    removed ledger.
     """
     whole = options.read_compacted and options.starting_position == "earliest"
     return {
@@ -45,9 +45,9 @@ def start_positions(
 
 
 def newest_positions(begin: Mapping[str, LedgerPosition], states: States) -> dict[str, LedgerPosition]:
-    """The ends that take in all there is: a partition without new entries stays exactly where it is.
+    """The ends that include everything; a partition without new entries stays exactly where it is.
 
-    From the beginning there can be more than the ledgers hold: the compacted form of those that were removed.
+    From the beginning there may be more than the ledgers hold: the compacted form of removed ones.
     """
     return {
         topic: states[topic].last if start == BEGINNING or states[topic].has_entries_after(start) else start
@@ -58,12 +58,12 @@ def newest_positions(begin: Mapping[str, LedgerPosition], states: States) -> dic
 def limit_to_target(
     begin: Mapping[str, LedgerPosition], ends: Mapping[str, LedgerPosition], target: Mapping[str, LedgerPosition]
 ) -> dict[str, LedgerPosition]:
-    """The ends, none beyond the target; a partition that the target does not know stays where it is."""
+    """The ends, none beyond the target; a partition that is not in the target stays where it is."""
     return {topic: max(begin[topic], min(end, target.get(topic, begin[topic]))) for topic, end in ends.items()}
 
 
 class PendingMessage(NamedTuple):
-    """One message ahead: the position that takes it in, and the bytes of its value."""
+    """One message ahead: the position that includes it, and the bytes of its value."""
 
     position: LedgerPosition
     size: int
@@ -71,7 +71,7 @@ class PendingMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """Most messages and most bytes of one micro-batch; None is no limit."""
+    """The most messages and bytes of one micro-batch; None: no limit."""
 
     messages: int | None
     bytes: int | None
@@ -94,8 +94,6 @@ class _Budget:
 
 
 class _PendingMessages:
-    """One partition's messages ahead, with a look at the next."""
-
     def __init__(self, messages: Iterable[PendingMessage]) -> None:
         self._messages: Iterator[PendingMessage] = iter(messages)
         self.end: LedgerPosition | None = None
@@ -116,10 +114,10 @@ class _PendingMessages:
 def limit_batch(
     ahead: Mapping[str, Iterable[PendingMessage]], weights: Mapping[str, float], limits: BatchLimits, turn: int
 ) -> dict[str, LedgerPosition]:
-    """Partition -> the last position that the batch takes of it; partitions of which it takes nothing are left out.
+    """Partition -> its last position in the batch; partitions without messages in it are omitted.
 
-    Each partition gets its share by weight (what waits there), then what is left over goes round. The partition whose
-    turn it is gets one message in any case: one that is bigger than the limit goes through alone, and none starves.
+    Each partition gets its share by weight (its waiting entries), then the rest is distributed. The partition whose
+    turn it is always gets one message: one that exceeds the limit passes alone, and no partition starves.
     """
     waiting = {name: _PendingMessages(messages) for name, messages in ahead.items()}
     total = _Budget(_or_infinite(limits.messages), _or_infinite(limits.bytes))
@@ -162,8 +160,6 @@ FeedOpener = Callable[[SourceCluster, PulsarOptions, str, LedgerPosition, int], 
 
 
 class Lookahead:
-    """One topic partition's look ahead."""
-
     def __init__(
         self, cluster: SourceCluster, options: PulsarOptions, topic: str, queue: int, opener: FeedOpener = reader_feed
     ) -> None:
@@ -180,7 +176,6 @@ class Lookahead:
         self._reached = BEGINNING
 
     def close(self) -> None:
-        """Gives the reader back."""
         self._opened.close()
         self._feed = None
         self._pending.clear()
@@ -188,7 +183,7 @@ class Lookahead:
     def read_between(
         self, after: LedgerPosition, upto: LedgerPosition, clock: Callable[[], float] = time.monotonic
     ) -> Iterator[PendingMessage]:
-        """The messages after a position, as far as `upto` and as far as the caller asks for them."""
+        """The messages after a position up to `upto`, lazily."""
         self._move_to(after)
         index = 0
         while True:
@@ -264,13 +259,11 @@ class Lookaheads:
         self._idle_bytes = 0
 
     def close(self) -> None:
-        """Gives the readers back."""
         for lookahead in self._lookaheads.values():
             lookahead.close()
         self._lookaheads.clear()
 
     def close_topic(self, topic: str) -> None:
-        """Gives the reader of one topic partition back."""
         for key in [key for key in self._lookaheads if key[1] == topic]:
             self._lookaheads.pop(key).close()
 
@@ -282,7 +275,7 @@ class Lookaheads:
         *,
         isolated: bool,
     ) -> dict[str, Iterable[PendingMessage]]:
-        """Topic partition -> the messages of its range, as far as the caller asks for them."""
+        """Topic partition -> the messages of its range, lazily."""
         if not isolated:
             return {
                 part.topic: self._lookahead(cluster, states, part).read_between(part.start, part.end) for part in ranges
@@ -303,9 +296,9 @@ class Lookaheads:
         }
 
     def close_if_large(self) -> None:
-        """A batch is planned: gives the readers back where this process holds much more than they may prefetch.
+        """Closes the readers after planning if this process holds much more than they may prefetch.
 
-        The client takes what the header of a chunk claims, up to 4 GiB, and holds it while its reader is open.
+        The client allocates what a chunk's header claims, up to 4 GiB, and keeps it while its reader is open.
         """
         held = self._resident() - self._idle_bytes
         if self._lookaheads and held > _MAX_HELD_BYTES + 2 * len(self._lookaheads) * self._options.prefetch_bytes:
@@ -334,9 +327,9 @@ def _when_asked(read: Callable[[], Iterable[PendingMessage]]) -> Iterator[Pendin
 def look_ahead_isolated(
     state: PartitionState, cluster: SourceCluster, options: PulsarOptions, part: PartitionRange, queue: int
 ) -> list[PendingMessage]:
-    """The messages of a range as far as one batch can take them, by a client in another process.
+    """The messages of a range as far as one batch can include them, from a client in another process.
 
-    An entry that ends that client is a message without size.
+    An entry that crashes that client is a message without size.
     """
 
     def opener(cluster: SourceCluster, options: PulsarOptions, topic: str, after: LedgerPosition, queue: int) -> Any:

@@ -1,7 +1,7 @@
-"""Messages of a partition, in order, and the Arrow columns that they become.
+"""Messages of a partition, in order, and the Arrow columns made from them.
 
-A producer sets every field of a message as it likes, and a broker looks at none of them. What a column cannot hold is
-a reason and the bytes, instead of an exception.
+A producer may set every field of a message to anything, and a broker checks none. What a column cannot hold becomes a
+reason and the bytes instead of an exception.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,18 +25,18 @@ _BATCH_SIZE_FIELD = 6
 
 
 def position_of(message_id: Any) -> LedgerPosition:
-    """The client's message id -> position of that message (batch -1 when it was sent alone)."""
+    """The position of a message from the client's id (batch -1 when it was sent alone)."""
     return LedgerPosition(message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
 
 
 def id_of(position: LedgerPosition) -> Any:
-    """Position -> the client's id of the last message that it takes in."""
+    """The client's id of the last message that a position includes."""
     batch = -1 if position.batch == WHOLE_ENTRY else position.batch
     return pulsar.MessageId(-1, position.ledger, position.entry, batch)
 
 
 def batch_size_of(message_id: Any) -> int:
-    """How many messages the entry of this one holds; 1 when it was sent alone.
+    """How many messages the entry of this id has; 1 when it was sent alone.
 
     The client keeps that number in the id but shows it only in its serialised form (protobuf, field 6, a varint).
     """
@@ -67,7 +67,9 @@ _Text = TypeVar("_Text")
 
 @dataclass(frozen=True, slots=True)
 class CopiedMessage:
-    """What the columns and the look ahead ask of a native message; a text that is not UTF-8 raises as there."""
+    """The parts of a native message that columns and look ahead need; a text that is not UTF-8 raises as in the
+    original.
+    """
 
     serialized_id: bytes
     value: bytes
@@ -81,7 +83,7 @@ class CopiedMessage:
 
     @classmethod
     def of(cls, native: Any, *, with_content: bool) -> "CopiedMessage | CopiedSize":
-        """A copy of a native message; without content only its place and its size."""
+        """A copy of a native message; without content only its position and size."""
         if not with_content:
             return CopiedSize(native.message_id().serialize(), native.length())
         return cls(
@@ -129,7 +131,7 @@ class CopiedMessage:
 
 @dataclass(frozen=True, slots=True)
 class CopiedSize:
-    """What the look ahead asks of a native message."""
+    """The parts of a native message that the look ahead needs."""
 
     serialized_id: bytes
     size: int
@@ -143,7 +145,7 @@ class CopiedSize:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableEntry:
-    """An entry that ends each client which is sent it, in the place of its messages: nothing of it is known."""
+    """Stands for an entry that crashes every client: nothing of it is known."""
 
     position: LedgerPosition
     reason: str
@@ -202,20 +204,19 @@ _MAX_BYTES = 256
 
 
 class MalformedFields:
-    """The reasons by row, for the rows that have one."""
+    """The reasons by row, for rows with malformed fields."""
 
     def __init__(self) -> None:
         self.reasons: dict[int, str] = {}
 
     def note(self, row: int, reason: str) -> None:
-        """One more reason for a row."""
         known = self.reasons.get(row)
         self.reasons[row] = f"{known}; {reason}" if known else reason
 
     def read_texts(
         self, field: str, read: Callable[[Sequence[Any]], list[Any]], messages: Sequence[Any], row: int
     ) -> list[Any]:
-        """What `read` gives of the messages, the first being that row; None and a reason where it is not UTF-8."""
+        """The results of `read` for the messages from `row` on; None and a reason for text that is not UTF-8."""
         try:
             return read(messages)
         except UnicodeDecodeError:
@@ -229,7 +230,7 @@ class MalformedFields:
             return None
 
     def check_times(self, field: str, times_ms: list[int], row: int) -> list[int]:
-        """Times that a timestamp holds; 0 (none), and a reason, in the place of others."""
+        """The times that fit a timestamp; 0 (none) and a reason for others."""
         if not times_ms or (min(times_ms) >= 0 and max(times_ms) <= LAST_MS):
             return times_ms
         for index, time_ms in enumerate(times_ms):
@@ -238,7 +239,6 @@ class MalformedFields:
         return [time_ms if 0 <= time_ms <= LAST_MS else 0 for time_ms in times_ms]
 
     def note_time(self, row: int, field: str, time_ms: int) -> None:
-        """The row's time is none that a timestamp holds."""
         self.note(row, f"{field} not a time of the years 1970 to 9999: {time_ms} ms")
 
 
@@ -271,13 +271,13 @@ def spark_schema(names: Sequence[str] = ALL_COLUMNS) -> str:
 
 
 def arrow_schema(names: Sequence[str] = ALL_COLUMNS) -> pa.Schema:
-    """Columns as Arrow's schema; Spark takes it only when it equals the declared one."""
+    """Columns as an Arrow schema; Spark requires that it equals the declared one."""
     return pa.schema([(name, _TYPES[name][1]) for name in names])
 
 
 @dataclass(slots=True)
 class EntryRuns:
-    """Messages that came in one entry, one after the other: they share all that the broker and the batch gave them."""
+    """Runs of messages from one entry: they share everything that the broker and the batch gave them."""
 
     lengths: list[int] = field(default_factory=list)
     ledgers: list[int] = field(default_factory=list)
@@ -289,10 +289,10 @@ class EntryRuns:
 
 
 class MessageColumns:
-    """Collects messages of one topic partition; `take` hands them over as one Arrow batch.
+    """Collects messages of one topic partition; `take` returns them as one Arrow batch.
 
-    Written for speed: a call into the native client costs as much as receiving a message, so what an entry's messages
-    share is asked once an entry, and what nobody wants is not asked at all.
+    Written for speed: a call into the native client costs as much as receiving a message. What the messages of an entry
+    share is read once per entry, and columns that are not wanted are not read.
     """
 
     def __init__(
@@ -323,11 +323,11 @@ class MessageColumns:
 
     @property
     def runs(self) -> EntryRuns:
-        """What was added since the last `take`, in order."""
+        """The runs added since the last `take`, in order."""
         return self._runs
 
     def extend(self, messages: Sequence[Any]) -> None:
-        """Messages of the native client (`_pulsar.Message`), in the order of the topic."""
+        """Adds messages of the native client (`_pulsar.Message`), in the order of the topic."""
         wanted, row, malformed = self._wanted, self._rows, self._malformed
         self._rows += len(messages)
         if "value" in wanted:
@@ -358,7 +358,7 @@ class MessageColumns:
             ]
 
     def _append_run(self, messages: Sequence[Any], start: int, row: int) -> int:
-        """Notes the messages of one entry from `start` on, the first being that row; returns how many they are."""
+        """Adds the run of one entry that begins at `start` with that row; returns its length."""
         first = messages[start]
         message_id = first.message_id()
         ledger, entry, batch = message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()
@@ -393,7 +393,7 @@ class MessageColumns:
                 self._malformed.note_time(row, "publish_time", time_ms)
 
     def take(self) -> pa.RecordBatch:
-        """Everything added since the last call, in order, as a batch of the columns that are wanted."""
+        """All messages since the last call, in order, as a batch of the wanted columns."""
         lengths = np.array(self._runs.lengths, np.int64)
         assert lengths.sum() == self._rows
         arrays = [self._build(name, lengths) for name in self._schema.names]
@@ -455,7 +455,9 @@ class MessageColumns:
 
 
 class _Properties:
-    """Collects the properties of messages, without a dict for each: 10,000 of them would be in nobody's cache."""
+    """Collects the properties of messages without keeping a dict per message: 10,000 of them leave the processor's
+    cache.
+    """
 
     def __init__(self) -> None:
         self._counts: list[int] = []
@@ -463,7 +465,7 @@ class _Properties:
         self._texts: list[str] = []
 
     def extend(self, properties: Sequence[dict[str, str] | None]) -> int:
-        """Those of some messages, None where they cannot be shown; returns how many characters they are."""
+        """Adds properties, None where they cannot be shown; returns their number of characters."""
         self._counts += [-1 if one is None else len(one) for one in properties]
         held = list(filter(None, properties))
         names, texts = list(chain.from_iterable(held)), list(chain.from_iterable(map(dict.values, held)))
@@ -473,7 +475,6 @@ class _Properties:
         return len("".join(names)) + len("".join(texts))
 
     def build(self) -> pa.Array:
-        """A map for each message."""
         counts = np.array(self._counts, np.int32)
         ends = np.zeros(len(counts) + 1, np.int32)
         np.cumsum(np.maximum(counts, 0), out=ends[1:])
@@ -491,7 +492,7 @@ class _Properties:
 
 
 def _each(call: str, messages: Sequence[Any]) -> list[Any]:
-    """The answer of each message, which are of one class: to look the call up once is a fifth faster."""
+    """Calls one method of each message; all have one class, and one look-up of the method is a fifth faster."""
     return list(map(getattr(type(messages[0]), call), messages)) if messages else []
 
 
@@ -508,10 +509,10 @@ def _null_where_empty(texts: pa.Array) -> pa.Array:
 
 
 def _times(times_ms: np.ndarray) -> pa.Array:
-    """Milliseconds -> timestamps; 0 is the client's word for none."""
+    """Milliseconds -> timestamps; 0 means none in the client."""
     return pa.array(times_ms, mask=times_ms == 0).cast(pa.timestamp("ms", tz="UTC")).cast(_TIME)
 
 
 def _repeat_runs(of_runs: pa.Array, lengths: np.ndarray) -> pa.Array:
-    """One value of each run -> one of each message."""
+    """One value per run -> one per message."""
     return of_runs.take(pa.array(np.repeat(np.arange(len(lengths)), lengths)))

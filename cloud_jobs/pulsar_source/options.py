@@ -1,4 +1,4 @@
-"""The options of the format `pulsar`, typed. An unknown one is an error that names the nearest right one."""
+"""The typed options of the format `pulsar`. An unknown option is an error that names the nearest known one."""
 
 import difflib
 import math
@@ -21,15 +21,15 @@ from waybill.pulsar.pulsar_client import PulsarAccess
 
 
 class PulsarSourceError(Exception):
-    """Base of everything that this package raises on purpose."""
+    """Base of this package's own errors."""
 
 
 class OptionError(PulsarSourceError):
-    """An option is unknown, missing or does not fit another."""
+    """An option is unknown, missing or contradicts another."""
 
 
 class SourceClusterUnreachable(PulsarSourceError):
-    """A cluster did not answer within its time, or what answered in its place is no cluster."""
+    """A cluster did not answer in time, or the answer does not come from Pulsar."""
 
     def __init__(self, cluster: str, action: str, detail: str) -> None:
         self.cluster = cluster
@@ -37,15 +37,15 @@ class SourceClusterUnreachable(PulsarSourceError):
 
 
 class SourceConnectionRefused(SourceClusterUnreachable):
-    """Nothing takes a connection at a cluster's address: known at once, and of all its answers."""
+    """Nothing listens at a cluster's address."""
 
 
 class NoClusterAnswers(SourceClusterUnreachable):
-    """None of the clusters answered for `readTimeoutSeconds`: nobody need wait once more."""
+    """No cluster answered for `readTimeoutSeconds`."""
 
 
 class AccessRefused(PulsarSourceError):
-    """A cluster answered, and said no: look at the token, the certificate and the role's permissions."""
+    """A cluster refused a call: check the token, the certificate and the role's permissions."""
 
     def __init__(self, cluster: str, action: str, detail: str) -> None:
         self.cluster = cluster
@@ -53,7 +53,7 @@ class AccessRefused(PulsarSourceError):
 
 
 class TopicMissing(PulsarSourceError):
-    """A topic does not exist (or does not any more)."""
+    """A topic does not exist, or no longer."""
 
     def __init__(self, cluster: str, topic: str) -> None:
         self.cluster = cluster
@@ -71,7 +71,7 @@ class NamespaceMissing(PulsarSourceError):
 
 
 class SubscriptionBusy(PulsarSourceError):
-    """Somebody else holds the durable subscription: one streaming query owns it at a time."""
+    """Another consumer holds the durable subscription: one streaming query owns it at a time."""
 
     def __init__(self, cluster: str, topic: str, subscription: str, waited_s: float) -> None:
         super().__init__(
@@ -81,7 +81,7 @@ class SubscriptionBusy(PulsarSourceError):
 
 
 class FailoverFileError(PulsarSourceError):
-    """The failover file is damaged, another query's, or cannot be written."""
+    """The failover file is damaged, belongs to another query, or cannot be written."""
 
     def __init__(self, path: Path, detail: str) -> None:
         self.path = path
@@ -93,7 +93,7 @@ class FailoverFileError(PulsarSourceError):
 
 
 class ReadStalled(PulsarSourceError):
-    """A range that was planned did not arrive in time."""
+    """A planned range did not arrive in time."""
 
     def __init__(self, cluster: str, topic: str, reached: str, end: str, waited_s: float) -> None:
         self.cluster = cluster
@@ -103,7 +103,7 @@ class ReadStalled(PulsarSourceError):
 
 
 class ReadIncomplete(PulsarSourceError):
-    """A range that was planned did not arrive whole; the batch must not be written."""
+    """A planned range did not arrive complete; the batch must not be written."""
 
     def __init__(self, cluster: str, topic: str, missing: str, detail: str) -> None:
         self.cluster = cluster
@@ -115,7 +115,7 @@ class ReadIncomplete(PulsarSourceError):
 
 
 class EntriesUnknown(PulsarSourceError):
-    """Entries that were planned did not arrive, and nobody says whether they had to; the batch must not be written."""
+    """Planned entries did not arrive, and it is unknown whether they hold messages; the batch must not be written."""
 
     def __init__(self, cluster: str, topic: str, first: tuple[int, ...], count: int, detail: str) -> None:
         self.cluster = cluster
@@ -128,7 +128,7 @@ class EntriesUnknown(PulsarSourceError):
 
 
 class DataLoss(PulsarSourceError):
-    """Records between the checkpoint and what the topic still holds are gone."""
+    """Records after the checkpoint are no longer in the topic."""
 
     def __init__(self, cluster: str, topic: str, detail: str) -> None:
         self.topic = topic
@@ -158,7 +158,8 @@ class TopicName:
     def parse(cls, text: str) -> Self:
         """`persistent://tenant/namespace/name`, `tenant/namespace/name` or `name` (in public/default).
 
-        Blanks belong to the name. Raises ValueError for what is no topic, or one that no address can name.
+        Blanks belong to the name. Raises ValueError for a text that is no topic, or a name that no REST address can
+        hold.
         """
         scheme, _, path = text.rpartition("://")
         parts = path.split("/")
@@ -170,27 +171,28 @@ class TopicName:
 
     @property
     def path(self) -> str:
-        """The part of the admin REST address that names this topic, quoted."""
+        """The quoted part of an admin REST address for this topic."""
         return topic_path(f"{self.tenant}/{self.namespace}/{self.name}")
 
     @property
     def namespace_path(self) -> str:
-        """The part of the admin REST address that names this topic's namespace, quoted."""
+        """The quoted part of an admin REST address for this topic's namespace."""
         return f"persistent/{quote(self.tenant, safe='')}/{quote(self.namespace, safe='')}"
 
 
 @dataclass(frozen=True, slots=True)
 class TopicListing:
-    """The topics of a namespace, a partitioned one once, and the full names of those that cannot be read."""
+    """The topics of a namespace, each partitioned one once, and the full names of those that cannot be read."""
 
     topics: tuple[TopicName, ...]
     unreadable: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, plain: Collection[str], partitioned: Collection[str]) -> Self:
-        """What a broker lists: each partition and each topic without any; and the partitioned ones.
+        """From a broker's two lists: `plain` has each partition and each topic without partitions; `partitioned` the
+        rest.
 
-        Passed over are topics that are kept nowhere, and the broker's own: their names begin with `__`.
+        Omits non-persistent topics, and the broker's own, whose names begin with `__`.
         """
         # A name that looks like a partition's, of a topic that is not partitioned, is a topic like any other.
         names = {name for name in plain if split_partition(name)[0] not in partitioned}.union(partitioned)
@@ -204,10 +206,10 @@ class TopicListing:
 
 
 def origin_cluster(producer: str, known: frozenset[str], read_from: str) -> str:
-    """The cluster where a message entered, as far as its producer's name shows it.
+    """The cluster where a message entered, derived from its producer's name.
 
-    The Python client does not show the `replicated_from` field. A name that a broker drew itself is
-    `cluster-instance-counter`, and it survives replication; any other name says nothing, and then it is `read_from`.
+    The Python client does not show the `replicated_from` field. A name that a broker generated is
+    `cluster-instance-counter` and survives replication; for any other name the answer is `read_from`.
     """
     cluster, _, rest = producer.rpartition("-")
     cluster, _, instance = cluster.rpartition("-")
@@ -240,7 +242,7 @@ _MAX_MESSAGES = 10_000_000
 
 
 class SourceCluster(BaseModel):
-    """One Pulsar cluster: where its brokers and its admin REST are."""
+    """The addresses of one Pulsar cluster's brokers and admin REST."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -262,7 +264,7 @@ class SourceCluster(BaseModel):
 
 
 class PulsarOptions(PulsarAccess):
-    """Every option of the format `pulsar`; the name in Spark is the camelCase form (`maxMessagesPerTrigger`)."""
+    """Every option of the format `pulsar`; Spark uses the camelCase form of the name (`maxMessagesPerTrigger`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
 
@@ -383,7 +385,7 @@ class PulsarOptions(PulsarAccess):
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
-        """The options as Spark hands them over (keys in any case) -> options, or OptionError."""
+        """From Spark's options (keys in any case). Raises OptionError."""
         names = {(field.alias or name).lower(): (field.alias or name) for name, field in cls.model_fields.items()}
         known = {}
         for key, value in options.items():
@@ -396,7 +398,7 @@ class PulsarOptions(PulsarAccess):
             raise OptionError("; ".join(_sentence(problem) for problem in error.errors())) from None
 
     def all_clusters(self) -> tuple[SourceCluster, ...]:
-        """The clusters in the order of preference; at least one."""
+        """The clusters in order of preference; at least one."""
         if self.clusters:
             return self.clusters
         assert self.service_url is not None  # checked by _fits_together
@@ -409,17 +411,17 @@ class PulsarOptions(PulsarAccess):
         return self.left_out_file is not None
 
     def access(self) -> PulsarAccess:
-        """Who we are, and how we know who they are, without the rest."""
+        """The credentials and trust settings only."""
         return PulsarAccess.model_validate(self.model_dump(include=set(PulsarAccess.model_fields)))
 
     def call_timeout_s(self) -> int:
-        """Bound of one call. With another cluster to go to, no more than the silence after which one counts as gone."""
+        """Time-out of one call; with several clusters at most the silence after which a cluster counts as gone."""
         if len(self.all_clusters()) == 1:
             return self.operation_timeout_seconds
         return min(self.operation_timeout_seconds, math.ceil(self.cluster_lost_after_seconds))
 
     def cluster_named(self, name: str) -> SourceCluster:
-        """The cluster of that name; OptionError when the options do not know it (a checkpoint can)."""
+        """The cluster of that name; OptionError when the options lack it (a checkpoint may name it)."""
         for cluster in self.all_clusters():
             if cluster.name == name:
                 return cluster
@@ -436,7 +438,7 @@ class PulsarOptions(PulsarAccess):
             raise ValueError(f"topicsPattern {name.name!r} is not a regular expression: {error}") from error
 
     def asks_for(self, partition: str) -> bool:
-        """Whether the options name the topic of a partition (or the partition itself); a checkpoint can know others."""
+        """Whether the options name the topic of a partition (or the partition itself); a checkpoint may have others."""
         names = {split_partition(partition)[0], partition}
         if self.topics:
             return not names.isdisjoint(map(str, self.topics))
@@ -447,7 +449,7 @@ class PulsarOptions(PulsarAccess):
         )
 
     def check_stream(self) -> None:
-        """Raises OptionError for what a stream needs and does not have, or has and would not use."""
+        """Raises OptionError for options that a stream lacks or would not use."""
         self.subscription_name()
         if len(self.clusters) > 1 and self.failover_file is None:
             raise OptionError("a stream with several clusters needs failoverFile, a path beside the checkpoint")
@@ -457,7 +459,6 @@ class PulsarOptions(PulsarAccess):
             raise OptionError("option leftOutFile: it is for topics by name, and needs failoverFile beside it")
 
     def subscription_name(self) -> str:
-        """The subscription; OptionError where there is none."""
         if not self.subscription:
             raise OptionError(
                 "a stream needs the option subscription: the durable subscription that holds its position"

@@ -12,10 +12,10 @@ WHOLE_ENTRY = 2**31 - 1
 
 
 class LedgerPosition(NamedTuple):
-    """The last message taken in: everything up to it is behind, everything after it lies ahead.
+    """The last message included: everything up to it is behind, everything after it ahead.
 
-    Positions order as the messages of one topic partition of **one** cluster do; in another cluster they mean nothing.
-    Entry -1 is the place before the first entry of a ledger.
+    Positions order the messages of one topic partition of **one** cluster; in another cluster they mean nothing. Entry
+    -1 is the place before the first entry of a ledger.
     """
 
     ledger: int
@@ -28,7 +28,7 @@ class LedgerPosition(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """`ledger:entry` or `ledger:entry:batch` -> position; anything else is a ValueError."""
+        """`ledger:entry` or `ledger:entry:batch` -> position. Raises ValueError."""
         with suppress(ValueError):
             numbers = [int(part) for part in text.split(":")]
             if len(numbers) in {2, 3}:
@@ -44,18 +44,17 @@ BEGINNING = LedgerPosition(-1, -1)
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """Where a query stands: one position for each topic partition, in one named cluster.
+    """The progress of a query: one position per topic partition, in one named cluster.
 
-    `origin` is where the batch that ends here begins, for the partitions of which the offset before it says nothing:
-    all of them after a change of cluster, and those that are met for the first time. A replay therefore reads the same
-    range again.
+    `origin`: where the batch that ends here begins, for partitions that the previous offset lacks: all of them after a
+    change of cluster, and new ones. A replay therefore reads the same range again.
 
-    `generations`: topic partition -> which life of the subscription the position was read in, see
-    `SubscriptionProperties`: a position of another life of the topic or of the disks is never taken for one of this.
+    `generations`: topic partition -> the life of the subscription in which the position was read, see
+    `SubscriptionProperties`. A position from another life of the topic or the disks is never used.
 
-    `query`: the id of the query, which its failover file knows too. `restarts`: how often reading went on at a cursor;
-    without it a batch that is planned once more, because it was closed unread, would be the same text, and Spark would
-    see no change.
+    `query`: the id of the query, which its failover file has too. `restarts`: how often reading continued at a cursor.
+    Without it, a batch that is planned again because it was closed unread would have the same text, and Spark would see
+    no change.
     """
 
     cluster: str
@@ -66,7 +65,7 @@ class Offset:
     restarts: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """The same offset as a dict with sorted keys: Spark compares offsets as text."""
+        """The offset as a dict with sorted keys: Spark compares offsets as text."""
         document: dict[str, Any] = {"cluster": self.cluster}
         if self.origin:
             document["from"] = _texts(self.origin)
@@ -79,7 +78,7 @@ class Offset:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The reverse of `to_json`; a document of another shape or version is a ValueError."""
+        """The reverse of `to_json`. Raises ValueError for another shape or version."""
         try:
             version = document.get("version", 1)
             if version != _VERSION:
@@ -101,7 +100,7 @@ class Offset:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRange:
-    """The messages after `start` up to and with `end` of one topic partition."""
+    """The messages of one topic partition after `start`, up to and including `end`."""
 
     topic: str
     start: LedgerPosition
@@ -109,11 +108,10 @@ class PartitionRange:
 
 
 def ranges(start: Offset, end: Offset) -> Iterator[PartitionRange]:
-    """What lies between two offsets, by topic partition, in the cluster of `end`.
+    """The ranges between two offsets, per topic partition, in the cluster of `end`.
 
-    Neighbours in one cluster: from `start` to `end`. Where `end` has an origin, from there (see `Offset`).
-    A partition of which neither says where it begins, begins at the beginning; one that `end` does not know any more is
-    left out.
+    Between neighbours in one cluster: from `start` to `end`. Where `end` has an origin: from there (see `Offset`). A
+    partition without either starts at the beginning; one that `end` lacks is omitted.
     """
     if end.cluster != start.cluster and not end.origin:
         raise ValueError(f"offset of cluster {end.cluster!r} follows one of {start.cluster!r} without an origin")
@@ -135,7 +133,7 @@ def _positions(texts: Mapping[str, str]) -> dict[str, LedgerPosition]:
 def positions_backwards(
     ledgers: Sequence[tuple[int, int]], end: LedgerPosition, after: LedgerPosition
 ) -> Iterator[LedgerPosition]:
-    """The places from `end` back to the one behind `after`, by (number, entries) of the ledgers in order."""
+    """The positions from `end` back to the one behind `after`; `ledgers`: (number, entries) in order."""
     for number, entries in reversed(ledgers):
         newest = min(entries - 1, end.entry) if number == end.ledger else entries - 1
         if number <= end.ledger:
@@ -146,7 +144,7 @@ def positions_backwards(
 
 
 def next_entry(ledgers: Sequence[tuple[int, int]], position: LedgerPosition) -> LedgerPosition:
-    """The entry that is stored after a place, by (number, entries) of the ledgers in order."""
+    """The entry stored after a position; `ledgers`: (number, entries) in order."""
     if position.entry + 1 < dict(ledgers).get(position.ledger, 0):
         return LedgerPosition(position.ledger, position.entry + 1)
     later = (LedgerPosition(number, 0) for number, entries in ledgers if number > position.ledger and entries)
@@ -166,13 +164,13 @@ Role = Literal["owner", "candidate"]
 
 
 def reader_prefix(subscription: str, role: Role) -> str:
-    """How the names of the readers begin that stand for a query in its role."""
+    """The prefix of the names of readers that mark a query in its role."""
     return f"{subscription}.{role}."
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerInfo:
-    """A run of entries 0..entries-1; `size` in bytes."""
+    """A ledger with entries 0 to `entries` - 1; `size` in bytes."""
 
     ledger_id: int
     entries: int
@@ -183,12 +181,11 @@ class LedgerInfo:
 class PartitionState:
     """One topic partition at one moment.
 
-    `last`: the newest entry (entry -1 of a ledger when there is none). `cursor`: what the subscription has
-    acknowledged, None when it does not exist. `ledger_created_at`: when the broker opened the newest ledger, as it says
-    it: while that does not change, the topic is the same one. `owners`: the queries that are reading the subscription
-    now. `cursor_created_at`: when the broker opened the cursor's own ledger: while that does not change, the
-    subscription is the same one. `candidates`: the queries that are about to read it, if nobody else does. `compacted`:
-    up to there the topic has a compacted form; BEGINNING when it has none.
+    `last`: the newest entry (entry -1 of a ledger when there is none). `cursor`: the position that the subscription has
+    acknowledged, None without a subscription. `ledger_created_at`: when the broker opened the newest ledger, in its
+    words; while it is unchanged, the topic is the same one. `cursor_created_at`: the same for the cursor's own ledger
+    and the subscription. `owners`: queries that read the subscription now. `candidates`: queries that wait to read it.
+    `compacted`: the end of the compacted form; BEGINNING without one.
     """
 
     ledgers: tuple[LedgerInfo, ...]
@@ -202,7 +199,7 @@ class PartitionState:
 
     @classmethod
     def from_stats(cls, stats: Mapping[str, Any], subscription: str) -> Self:
-        """The admin REST's internal statistics of a topic -> state, seen from one subscription."""
+        """The state from the admin REST's internal statistics of a topic, seen from one subscription."""
         last = LedgerPosition.parse(stats["lastConfirmedEntry"])
         size = stats["currentLedgerSize"]
         ledgers = tuple(_ledger(row, last, size) for row in stats["ledgers"])
@@ -217,11 +214,11 @@ class PartitionState:
 
     @property
     def first_ledger(self) -> int:
-        """The oldest ledger that is still there; the newest entry's own when the list is empty."""
+        """The oldest ledger that still exists; that of the newest entry when the list is empty."""
         return self.ledgers[0].ledger_id if self.ledgers else self.last.ledger
 
     def entries_between(self, start: LedgerPosition, end: LedgerPosition) -> int:
-        """How many entries after `start`, up to and with the whole entry `end`, are still stored."""
+        """The number of stored entries after `start`, up to and including the whole entry `end`."""
         return sum(_overlap(ledger, start, end) for ledger in self.ledgers)
 
     def entry_counts_between(self, start: LedgerPosition, end: LedgerPosition) -> tuple[tuple[int, int], ...]:
@@ -230,16 +227,16 @@ class PartitionState:
         return tuple((ledger.ledger_id, ledger.entries) for ledger in touched)
 
     def has_entries_after(self, start: LedgerPosition) -> bool:
-        """True when there is an entry, or the rest of one, after `start`."""
+        """Whether there is an entry, or the rest of one, after `start`."""
         return self.entries_between(start, self.last) > 0
 
     def mean_entry_size(self) -> float:
-        """Bytes of a stored entry on average; 0 when nothing is stored."""
+        """The mean size of a stored entry in bytes; 0 when nothing is stored."""
         entries = sum(ledger.entries for ledger in self.ledgers)
         return sum(ledger.size for ledger in self.ledgers) / entries if entries else 0.0
 
     def ends_before(self, start: LedgerPosition) -> bool:
-        """Whether the topic has never had an entry at that position: the cluster was set back to older disks."""
+        """Whether the topic never had an entry at that position: the cluster was restored from older disks."""
         if start.entry < 0 or start.ledger < self.first_ledger:
             return start.ledger > max([self.last.ledger, *(ledger.ledger_id for ledger in self.ledgers)])
         entries = {ledger.ledger_id: ledger.entries for ledger in self.ledgers} or {
@@ -248,7 +245,7 @@ class PartitionState:
         return start.entry >= entries.get(start.ledger, 0)
 
     def cursor_delivers(self, start: LedgerPosition) -> bool:
-        """Whether the subscription's cursor still keeps, and would deliver, everything after `start`."""
+        """Whether the subscription's cursor still covers everything after `start`."""
         return (
             self.cursor is not None
             and self.entries_between(start, self.cursor) == 0
@@ -256,12 +253,12 @@ class PartitionState:
         )
 
     def loss_after(self, start: LedgerPosition) -> str | None:
-        """What is known to be gone of the messages after `start`, in words; None when nothing is.
+        """A description of the known loss of messages after `start`; None: no loss.
 
-        The broker removes a ledger when every cursor has left it. Unread messages are gone with it when the
-        subscription was removed, or when its cursor stands behind an entry after `start`: somebody else moved it (TTL,
-        quota, an operator), or the query was set back. Only the first place of a ledger says nothing: the broker moves
-        a cursor there by itself when it removes the ledger before it. See `SubscriptionProperties.acknowledged_after`.
+        The broker removes a ledger when every cursor has left it. Unread messages are lost with it when the
+        subscription was removed, or when its cursor is behind an entry after `start`: TTL, a quota or an operator moved
+        it, or the query was reset. Only the first position of a ledger proves nothing: the broker moves a cursor there
+        by itself when it removes the previous ledger. See `SubscriptionProperties.acknowledged_after`.
         """
         if self.ends_before(start):
             return f"the topic has never had {start}, and ends at {self.last}"
@@ -274,7 +271,7 @@ class PartitionState:
         return None
 
     def is_removed(self, start: LedgerPosition) -> bool:
-        """Whether the ledger of a position is not there any more."""
+        """Whether the ledger of a position no longer exists."""
         return 0 <= start.ledger < self.first_ledger
 
 
@@ -316,12 +313,12 @@ MAX_PLANNED = 16
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionProperties:
-    """The properties of a durable subscription that are ours; they end with it, with its topic and with the disks.
+    """Our properties of a durable subscription; they end with it, with its topic and with the disks.
 
-    `subscription_id`: drawn once. `planned`: the newest openings in which batches were planned, oldest first.
-    `acknowledged`: the newest one in which a batch was acknowledged. `chunked`: a task has met messages in chunks.
-    `starting`: where the cursor is still to be set (earliest or a time); empty once it is. What an offset keeps of them
-    for one position is its *generation*: the id, and the opening in which the position was planned.
+    `subscription_id`: random, set once. `planned`: the newest openings in which batches were planned, oldest first.
+    `acknowledged`: the newest opening in which a batch was acknowledged. `chunked`: a task has met chunked messages.
+    `starting`: where the cursor is still to be set (earliest or a time); empty once it is. The *generation* of a
+    position in an offset is the id and the opening in which it was planned.
     """
 
     subscription_id: str
@@ -332,7 +329,7 @@ class SubscriptionProperties:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Self | None:
-        """What the broker keeps; None when it is nothing of ours."""
+        """From the broker's properties; None when none of them is ours."""
         if _ID not in properties:
             return None
         planned = tuple(filter(None, properties.get(_PLANNED, "").split(",")))
@@ -351,35 +348,31 @@ class SubscriptionProperties:
 
     @classmethod
     def of_new(cls, subscription_id: str, start: str | datetime) -> Self:
-        """Of a new subscription that begins at `start`. A broker creates each at the latest entry."""
+        """Of a new subscription that begins at `start`; a broker creates each at the latest entry."""
         text = start.isoformat() if isinstance(start, datetime) else start
         return cls(subscription_id, starting="" if text == "latest" else text)
 
     def starting_ms(self) -> int | None:
-        """The publish time from which the cursor is to deliver; None for the earliest message."""
+        """The publish time from which the cursor is to deliver; None: the earliest message."""
         try:
             return max(0, int(datetime.fromisoformat(self.starting).timestamp() * 1000))
         except (ValueError, OverflowError):
             return None  # who may consume may write anything here: nothing is left out
 
     def with_cursor_placed(self) -> Self:
-        """With its cursor where it is to begin."""
         return replace(self, starting="")
 
     def with_planned(self, created: str) -> Self:
-        """With a batch that is planned in an opening."""
         return replace(self, planned=(*self.planned, created)[-MAX_PLANNED:]) if self._index(created) < 0 else self
 
     def with_acknowledged(self, created: str) -> Self:
-        """With a batch that is acknowledged in an opening."""
         return replace(self, acknowledged=created)
 
     def with_chunks(self) -> Self:
-        """With a message in chunks that a task has met."""
         return replace(self, chunked=True)
 
     def generation(self, created: str = "") -> str:
-        """The generation of a position that was planned in an opening; without one that of a cursor."""
+        """The generation of a position planned in the opening `created`; without one, that of a cursor."""
         return f"{self.subscription_id}@{created}" if created else self.subscription_id
 
     def has_read(self, generation: str) -> bool:
@@ -401,5 +394,5 @@ class SubscriptionProperties:
 
 
 def ledger_created_in(generation: str) -> str:
-    """The opening of a generation; empty where it has none."""
+    """The opening of a generation; "" without one."""
     return generation.partition("@")[2]

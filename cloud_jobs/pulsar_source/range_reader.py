@@ -1,4 +1,4 @@
-"""What runs in Spark's Python workers: reads one planned range of one topic partition and acknowledges nothing."""
+"""Runs in Spark's Python workers: reads one planned range of one topic partition; acknowledges nothing."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -56,7 +56,7 @@ _NEAR_ENTRIES = 1000
 
 
 class Gap(NamedTuple):
-    """Entries that were not delivered: after `after`, before the entry `before`."""
+    """Entries that were not delivered, between `after` and the entry `before`."""
 
     after: LedgerPosition
     before: LedgerPosition
@@ -65,9 +65,9 @@ class Gap(NamedTuple):
 def find_delivered(
     options: PulsarOptions, planned: PlannedRange, gaps: Sequence[Gap], io: RangeIO
 ) -> LedgerPosition | None:
-    """The first message that a reader is given in one of the gaps, which are in order; None when there is none.
+    """The first message that a reader receives in one of the ordered gaps; None when there is none.
 
-    Raises ReadStalled when nothing comes for `readTimeoutSeconds` and the broker does not say that nothing will.
+    Raises ReadStalled when nothing comes for `readTimeoutSeconds` and the broker does not confirm that nothing will.
     """
     left = deque(gaps)
     while left:
@@ -80,7 +80,7 @@ def find_delivered(
 def _receive_in_gaps(
     feed: Feed, left: deque[Gap], options: PulsarOptions, planned: PlannedRange, clock: Callable[[], float]
 ) -> Iterator[LedgerPosition]:
-    """What comes in the gaps, each of which is dropped when it is passed; ends where the next one is far away."""
+    """The messages in the gaps; drops each gap that is passed, and ends where the next one is far ahead."""
     heard = clock()
     while left:
         messages = feed.receive()
@@ -118,9 +118,9 @@ _TRANSACTION_CHECK_PERIOD_S = 0.5
 
 
 class RangeVerifier:
-    """Follows one range; its checks raise where messages are stored and were not delivered, or nobody knows.
+    """Verifies one range; its checks raise when stored messages were not delivered, or when that is unknown.
 
-    What lies beyond `bounds`, or is not answered, is unknown, never complete.
+    Entries beyond `bounds`, or without an answer, are unknown, never complete.
     """
 
     def __init__(
@@ -140,20 +140,19 @@ class RangeVerifier:
         """Whether messages in chunks left entries out."""
 
     def for_range(self, planned: PlannedRange) -> "RangeVerifier":
-        """The same of another range."""
         return RangeVerifier(self._options, planned, self._io, self._bounds)
 
     def add_delivered(self, runs: EntryRuns, first: int) -> None:
-        """The runs from that one on were delivered."""
+        """Adds the delivered runs from `first` on."""
         self._delivered.add(runs, first)
 
     def check_while_idle(self) -> None:
-        """Nothing comes: somebody may have moved the cursor over what was to come."""
+        """Checks, while nothing comes, whether the cursor was moved over expected messages."""
         state = self._state()
         self._check(gaps_behind_cursor(self._planned, state, self._delivered.gaps()), state)
 
     def check_at_end(self, store: EntryStore, reread: Reread) -> Iterator[list[Any]]:
-        """Nothing more will come: checks what was left out; gives the messages in chunks that a reader finds there."""
+        """Checks the undelivered entries at the end of the range; yields chunked messages that a reader finds there."""
         gaps, planned = self._delivered.gaps(), self._planned
         late: Iterator[list[Any]] = iter(())
         if gaps:
@@ -170,7 +169,7 @@ class RangeVerifier:
     def _check_fates(
         self, gaps: Sequence[Gap], state: PartitionState, inquiry: Inquiry, reread: Reread
     ) -> Iterator[list[Any]]:
-        """Decides by the fates of the missing entries whether the range may be written."""
+        """Decides from the fates of the missing entries whether the range may be written."""
         planned = self._planned
         compacted, rest = split_at(gaps, self._compacted(state))
         # One more than is asked for, to know that there are more.
@@ -201,9 +200,9 @@ class RangeVerifier:
         _log.warning("data loss is possible", detail=str(error))
 
     def poll_transaction(self, store: EntryStore, reached: LedgerPosition) -> bool:
-        """Whether what comes after the newest message that is delivered waits for the end of a transaction.
+        """Whether the messages after the newest delivered one wait for the end of a transaction.
 
-        Called in a loop, it asks twice a second and says "yes" between two questions.
+        Called in a loop, it asks the cluster twice a second and repeats the last answer in between.
         """
         if not self._planned.verified:
             return False
@@ -236,7 +235,7 @@ class RangeVerifier:
 
 
 class DeliveredEntries:
-    """The entries that were delivered of one range, and the places where some were left out."""
+    """The delivered entries of one range, and its gaps."""
 
     def __init__(self, planned: PlannedRange) -> None:
         self._planned = planned
@@ -247,7 +246,7 @@ class DeliveredEntries:
         self._partly: LedgerPosition | None = None
 
     def add(self, runs: EntryRuns, first: int = 0) -> None:
-        """The runs from that one on, in order; ReadIncomplete when they go backwards."""
+        """Adds the runs from `first` on, in order; ReadIncomplete when they go backwards."""
         if first == len(runs.ledgers):
             return
         ledger = np.concatenate(([self._reached[0]], np.array(runs.ledgers[first:], np.int64)))
@@ -279,24 +278,24 @@ class DeliveredEntries:
         self._index, self._size = int(ends[-1]), int(sizes[-1])
 
     def partial_entry(self) -> LedgerPosition | None:
-        """The first entry of which messages of the range were left out."""
+        """The first entry that was delivered only in part."""
         end = self._planned.end
         upto = end.batch + 1 if self._reached == end[:2] and end.batch != WHOLE_ENTRY else self._size
         return self._partly or (LedgerPosition(*self._reached) if self._index != upto else None)
 
     def next_entry(self, position: LedgerPosition) -> LedgerPosition:
-        """The entry that was stored after a place when the range was planned."""
+        """The entry after a position, as stored when the range was planned."""
         return next_entry(self._planned.ledgers, position)
 
     def gaps(self) -> list[Gap]:
-        """The gaps of the range, in order; none when every entry was delivered."""
+        """The gaps of the range, in order; empty when every entry was delivered."""
         end, reached = self._planned.end, LedgerPosition(*self._reached)
         if self.next_entry(reached)[:2] > end[:2]:
             return self.inner
         return [*self.inner, Gap(reached, LedgerPosition(end.ledger, end.entry + 1))]
 
     def removal_reason(self, state: PartitionState, compacted: LedgerPosition) -> str | None:
-        """Why entries that were left out are not stored any more; None when they are, or what was compacted of them."""
+        """Why undelivered entries are no longer stored; None when they, or their compacted form, are."""
         planned = self._planned
         if planned.durable and state.cursor is None:
             return "the subscription was removed"
@@ -311,11 +310,11 @@ class DeliveredEntries:
 
 
 def gaps_behind_cursor(planned: PlannedRange, state: PartitionState, gaps: Sequence[Gap]) -> list[Gap]:
-    """The gaps that the durable cursor has passed, so that messages in them may be stored and not delivered.
+    """The gaps that the durable cursor has passed, so that messages in them may be stored and undelivered.
 
-    Entries that no consumer is given (a replication or transaction marker, an aborted transaction, what compaction
-    removed) leave gaps too, and the broker moves the cursor over those that follow it at once: one gap. With a cursor
-    that stands at or before the range nothing was passed over.
+    Entries that no consumer gets (replication and transaction markers, aborted transactions, compacted messages) leave
+    gaps too, and the broker moves the cursor over those that follow at once: one gap. A cursor at or before the range
+    has passed nothing.
     """
     if not planned.durable or state.cursor is None or state.cursor_delivers(planned.start):
         return []
@@ -324,14 +323,14 @@ def gaps_behind_cursor(planned: PlannedRange, state: PartitionState, gaps: Seque
 
 
 def split_at(gaps: Sequence[Gap], position: LedgerPosition) -> tuple[list[Gap], list[Gap]]:
-    """The parts of gaps up to and with an entry, and the parts behind it."""
+    """The parts of gaps up to and including an entry, and the parts behind it."""
     behind = position._replace(entry=position.entry + 1, batch=WHOLE_ENTRY)
     before = [Gap(gap.after, min(gap.before, behind)) for gap in gaps if gap.after < position]
     return before, [Gap(max(gap.after, position), gap.before) for gap in gaps if gap.before > behind]
 
 
 def positions_in(gaps: Sequence[Gap], ledgers: Sequence[tuple[int, int]]) -> Iterator[LedgerPosition]:
-    """The entries in gaps, newest first, by (number, entries) of the ledgers in order."""
+    """The entries in gaps, newest first; `ledgers`: (number, entries) in order."""
     for gap in reversed(gaps):
         yield from positions_backwards(ledgers, LedgerPosition(gap.before.ledger, gap.before.entry - 1), gap.after)
 
@@ -349,13 +348,13 @@ _VERIFY_PERIOD_S = 2.0
 
 
 def partition_state(options: PulsarOptions, planned: PlannedRange) -> PartitionState:
-    """The topic partition of a range as its cluster sees it now."""
+    """The present state of a range's topic partition."""
     with closing(SourceAdmin(planned.cluster, options, options.call_timeout_s())) as admin:
         return admin.partition_state(planned.topic, options.subscription or "")
 
 
 def record_chunks(options: PulsarOptions, planned: PlannedRange) -> None:
-    """Keeps with the subscription, for the driver, that the topic partition has messages in chunks."""
+    """Stores with the subscription, for the driver, that the topic partition has chunked messages."""
     with closing(SourceAdmin(planned.cluster, options, options.call_timeout_s())) as admin:
         try:
             admin.update_subscription_properties(
@@ -366,7 +365,6 @@ def record_chunks(options: PulsarOptions, planned: PlannedRange) -> None:
 
 
 def open_feed(options: PulsarOptions, planned: PlannedRange) -> AbstractContextManager[Feed]:
-    """Where the messages of a range come from."""
     if planned.isolated:
         task = ReaderTask(planned.cluster, options, planned.topic, planned.start, planned.queue)
         return isolated_feed(task, planned.ledgers, lambda position: _is_part(options, planned, position))
@@ -381,7 +379,7 @@ def _is_part(options: PulsarOptions, planned: PlannedRange, position: LedgerPosi
 
 
 def isolate_retry(planned: PlannedRange) -> PlannedRange:
-    """The work of a Spark task: in isolation when an earlier attempt of the same task failed."""
+    """The work of a Spark task: isolated when an earlier attempt of the same task failed."""
     context = TaskContext.get()
     return planned.isolated_copy() if context is not None and context.attemptNumber() else planned
 
@@ -392,13 +390,13 @@ PULSAR_IO = RangeIO(open_feed, open_entry_store, partition_state, record_chunks)
 def read_range(
     options: PulsarOptions, planned: PlannedRange, io: RangeIO = PULSAR_IO, bounds: InquiryBounds = BOUNDS
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of a planned range as Arrow batches of `columns.arrow_schema`, each in order, none twice.
+    """The messages of a planned range as Arrow batches of `arrow_schema`, each in order, none twice.
 
-    What was planned is what is read: where entries are left out, the cluster must vouch that nobody moved the cursor
-    beneath the read, acknowledged them one by one or removed a ledger; otherwise ReadIncomplete. Where it does not say
-    what some are, or they are beyond `bounds`: EntriesUnknown (a warning with failOnDataLoss=false). A range that ends
-    in or behind an open transaction is read once that has ended. Raises ReadStalled when nothing arrives for
-    `readTimeoutSeconds`, or sooner when the broker is gone.
+    Exactly the planned messages are read. For undelivered entries the cluster must confirm that nobody moved the cursor
+    during the read, acknowledged them singly or removed a ledger; otherwise ReadIncomplete is raised. Entries whose
+    kind is unknown, or that are beyond `bounds`, raise EntriesUnknown (a warning with failOnDataLoss=false). A range
+    that ends in or behind an open transaction is read once that has ended. Raises ReadStalled when nothing arrives for
+    `readTimeoutSeconds`, or earlier when the broker is gone.
     """
     columns = MessageColumns(planned.topic, planned.cluster.name, planned.known_clusters, options.columns)
     timed = planned.since_ms is not None or planned.until_ms is not None
@@ -434,15 +432,13 @@ def read_range(
 
 
 def _reread(options: PulsarOptions, planned: PlannedRange, verifier: RangeVerifier, io: RangeIO) -> Iterator[list[Any]]:
-    """The messages of a range, once more, by a reader; nothing is proven by it."""
+    """Reads a range once more by a reader; this proves nothing."""
     with io.open_feed(options, planned) as feed, io.open_store(planned.cluster, options, planned.topic) as entries:
         other = verifier.for_range(planned)
         yield from _RangeReader(feed, options, planned, io.clock, other, record_delivered=lambda: None).read(entries)
 
 
 class _RangeReader:
-    """One range's messages as they come."""
-
     def __init__(
         self,
         feed: Feed,
@@ -453,7 +449,7 @@ class _RangeReader:
         *,
         record_delivered: Callable[[], None],
     ) -> None:
-        """`record_delivered`: called before a check, so that the verifier knows all that was handed over."""
+        """`record_delivered`: called before a check, so that the verifier knows everything that was passed on."""
         self._feed = feed
         self._options = options
         self._planned = planned
@@ -462,10 +458,10 @@ class _RangeReader:
         self._record_delivered = record_delivered
 
     def read(self, entries: EntryStore) -> Iterator[list[Any]]:
-        """The messages from after `start` to `end`, or to the newest that is delivered at all.
+        """The messages after `start` up to `end`, or to the newest that the broker delivers.
 
-        The planned end can be an entry that no consumer is given (a replication marker): what counts is `feed.last()`,
-        unless the rest is held back by a transaction. Whether it is, is asked first: one that ends shows the rest.
+        The planned end can be an entry that no consumer gets (a replication marker), so `feed.last()` counts, unless a
+        transaction holds the rest back. The transaction is checked first: one that ends releases the rest.
         """
         feed, clock, end = self._feed, self._clock, self._planned.end
         reached = self._planned.start

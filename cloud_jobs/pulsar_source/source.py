@@ -1,4 +1,4 @@
-"""The format `pulsar` for Spark 4.2: what Spark calls, in its driver and in its Python workers."""
+"""The format `pulsar` for Spark 4.2: the classes that Spark calls in its driver and Python workers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -28,7 +28,7 @@ from cloud_jobs.pulsar_source.range_reader import isolate_retry, read_range
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """One streaming query's source.
 
-    It is pickled to the workers, so it holds nothing but options; the driver's part is built at its first use.
+    Spark pickles it to the workers, so it holds only options; the driver's part is created at its first use.
     """
 
     def __init__(self, options: PulsarOptions) -> None:
@@ -84,9 +84,9 @@ _log = structlog.get_logger(__name__)
 
 
 class PulsarBatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is untyped here
-    """One task for each topic partition, through readers, from startingPosition to endingPosition.
+    """One task per topic partition, through readers, from startingPosition to endingPosition.
 
-    Of several clusters the first that answers is read.
+    Reads the first cluster that answers.
     """
 
     def __init__(self, options: PulsarOptions) -> None:
@@ -155,17 +155,16 @@ class PulsarDataSource(DataSource):  # type: ignore[misc]  # pyspark is untyped 
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format`."""
         return "pulsar"
 
     def schema(self) -> str:
-        """The columns that the options want, as Spark's DDL; OptionError for options that do not fit."""
+        """The wanted columns as Spark's DDL. Raises OptionError."""
         return spark_schema(PulsarOptions.parse(self.options).columns)
 
     def reader(self, schema: StructType) -> PulsarBatchReader:  # noqa: ARG002  # the columns are ours
-        """The batch reader; OptionError for options that do not fit."""
+        """Raises OptionError."""
         return PulsarBatchReader(PulsarOptions.parse(self.options))
 
     def streamReader(self, schema: StructType) -> PulsarStreamReader:  # noqa: N802, ARG002  # Spark's name
-        """The streaming reader; OptionError for options that do not fit."""
+        """Raises OptionError."""
         return PulsarStreamReader(PulsarOptions.parse(self.options))
