@@ -67,11 +67,10 @@ def problems(settings: CanarySettings) -> list[str]:
     for number, uplink in enumerate(settings.agent.uplinks):
         found += unusable_files(f"agent.uplinks.{number}", uplink)
     found += _agent_problems(settings)
-    if settings.broker.port is None:
-        try:
-            mosquitto_program()
-        except ProgramMissing as error:
-            found.append(f"broker.port: {error}")
+    try:
+        mosquitto_program()
+    except ProgramMissing as error:
+        found.append(str(error))
     return [*found, *_lake_problems(settings)]
 
 
@@ -92,7 +91,7 @@ def _agent_problems(settings: CanarySettings) -> list[str]:
         # its ports are of no matter here
         agent = agent_settings(
             settings.model_copy(update={"agent": allowed}),
-            broker_port=settings.broker.port or _ANY_PORT,
+            broker_port=_ANY_PORT,
             status_port=_ANY_PORT,
         )
     # what an agent refuses ends it at each start

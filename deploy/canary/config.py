@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -192,25 +191,10 @@ def _meridian_m(longitude: float, south: float, north: float) -> float:
 
 
 LAKE_HOPS: Final = frozenset({Hop.TABLE, Hop.USAGE, Hop.RATED})
-_MAX_NAME: Final = 63
-"""Of the id of an account, a tariff, a seller."""
 _Name = Annotated[str, StringConstraints(pattern=f"^{DEVICE_PATTERN.pattern}$")]
+# with the tenant before it, it is an id of contracts
+_Device = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,55}$")]
 _Limit = Annotated[float, Field(gt=0, le=86_400)]
-
-
-def _digest(name: str) -> str:
-    return hashlib.sha256(name.encode()).hexdigest()[:8]
-
-
-def _short_name(name: str) -> str:
-    """A name of a device as an id: in small letters, and short; two names give two ids."""
-    return f"{name.lower()[: _MAX_NAME - 9]}-{_digest(name)}"
-
-
-class BrokerOfCanary(Settings):
-    """The vehicle's own broker."""
-
-    port: Port | None = Field(None, description="of a broker on this machine that runs already; none: one is started")
 
 
 class AgentOfCanary(Settings):
@@ -228,26 +212,22 @@ class WatchedCluster(Settings):
     access: PulsarAccess = PulsarAccess()
 
 
-class HopLimits(Settings):
-    """How long each hop may take, in seconds, from when a probe was whole at the hop before it."""
-
-    region: _Limit = 10.0
-    alert: _Limit = 10.0
-    centre: _Limit = 10.0
-    table: _Limit = 20.0
-    usage: _Limit = 120.0
-    rated: _Limit = 30.0
-
-    def of(self, hop: Hop) -> float:
-        """The limit of a hop."""
-        return float(getattr(self, hop.value))
+LIMITS_S: Final = {
+    Hop.REGION: 10.0,
+    Hop.CENTRE: 10.0,
+    Hop.ALERT: 10.0,
+    Hop.TABLE: 20.0,
+    Hop.USAGE: 120.0,
+    Hop.RATED: 30.0,
+}
+"""The default limits (s), each from when a probe was whole at the hop before."""
 
 
 class CanaryStatusSettings(Settings):
     """Where metrics, health and status are served, loopback unless said otherwise."""
 
     host: str = Field("127.0.0.1", min_length=1, description="0.0.0.0: a Prometheus of another machine reads them, too")
-    port: int = Field(9479, ge=0, le=65_535, description="0: none")
+    port: Port = 9479
 
 
 class CanarySettings(Settings):
@@ -255,11 +235,10 @@ class CanarySettings(Settings):
     nor unknown."""
 
     region: _Name
-    device: _Name
+    device: _Device
     folder: Path = Field(Path("/var/lib/waybill-canary"), description="the vehicle's disk, and what was sent")
     script: ScriptSettings
     watched: tuple[Hop, ...] = Field(tuple(Hop), min_length=1)
-    broker: BrokerOfCanary = BrokerOfCanary()
     agent: AgentOfCanary
     regional: WatchedCluster | None = None
     centre: WatchedCluster | None = None
@@ -267,7 +246,7 @@ class CanarySettings(Settings):
         None, description="where the tables are: a folder, or s3://bucket/prefix"
     )
     object_store: S3Access = S3Access()
-    limits: HopLimits = HopLimits()
+    limits: dict[Hop, _Limit] = Field({}, description="seconds per hop, where the default is wrong")
     lost_after_s: float = Field(300.0, gt=0, le=86_400, description="what did not come by then is counted as lost")
     status: CanaryStatusSettings = CanaryStatusSettings()
     log: LogSettings = LogSettings()
@@ -290,6 +269,10 @@ class CanarySettings(Settings):
             raise ValueError("object_store is for a lake at s3://bucket/prefix")
         return self
 
+    def limit_s(self, hop: Hop) -> float:
+        """How long a hop may take, from when a probe was whole at the hop before."""
+        return self.limits.get(hop, LIMITS_S[hop])
+
     @property
     def tenant(self) -> str:
         """Of its device: the one that is reserved, since by it a canary is known from a customer's vehicle."""
@@ -301,14 +284,12 @@ class CanarySettings(Settings):
 
         So a second canary of a region takes nothing from the first.
         """
-        name = self.device if is_canary(self.device) else f"{CANARY}-{self.device}"
-        return name if name == name.lower() and len(name) <= _MAX_NAME else _short_name(name)
+        return self.device if is_canary(self.device) else f"{CANARY}-{self.device}"
 
     @property
     def number_prefix(self) -> str:
-        """Of the documents of its seller: 16 signs at most."""
-        prefix = f"{self.name.upper()}-"
-        return prefix if re.fullmatch(r"[A-Z0-9-]{1,16}", prefix) else f"{CANARY.upper()}-{_digest(self.name).upper()}-"
+        """Of the documents of its seller: at most 16 characters."""
+        return f"{CANARY.upper()}-{hashlib.sha256(self.name.encode()).hexdigest()[:8].upper()}-"
 
     @property
     def tables(self) -> Lake:

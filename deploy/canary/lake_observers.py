@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
@@ -192,8 +192,11 @@ class MoneyObserver(Observer):
 
     def look(self) -> None:
         """See Observer. Raises LakeError, StoreUnavailable."""
-        self._mark_unknown(self._watch.numbers())
-        waiting = sorted({*self._watch.waiting(Hop.USAGE), *self._watch.waiting(Hop.RATED)})
+        with self._watch.ledger() as ledger:
+            for number in ledger.numbers:
+                if self._sent.is_unknown(self._script.quarter_of(number)):
+                    ledger.cannot_know(number, Hop.USAGE, "a probe of this quarter of an hour was cut")
+            waiting = sorted({*ledger.waiting(Hop.USAGE), *ledger.waiting(Hop.RATED)})
         if not waiting:
             return
         state = newest_state(self._lake)
@@ -219,28 +222,6 @@ class MoneyObserver(Observer):
     def _covered(self, number: int, covers: int) -> ProbeCover:
         return covered(self._watch.record_items(number), self._numbers_of.get(number, {}), covers)
 
-    def _mark_unknown(self, numbers: Collection[int]) -> None:
-        """Of a quarter in which a probe was cut, or others drove with this device, nobody knows what was used."""
-        quarters = {self._script.quarter_of(number) for number in numbers}
-        faults = {quarter: self._why_unknown(quarter) for quarter in quarters}
-        for number in numbers:
-            if why := faults[self._script.quarter_of(number)]:
-                self._watch.cannot_know(number, Hop.USAGE, why)
-
-    def _why_unknown(self, quarter: int) -> str:
-        if self._sent.is_unknown(quarter):
-            return "a probe of this quarter of an hour was cut: what was driven is not known"
-        if self._has_strangers(quarter):
-            return "the table has records of this quarter of an hour that this canary did not send"
-        return ""
-
-    def _has_strangers(self, quarter: int) -> bool:
-        mine = {*self._sent.whole(quarter), self._sent.begun(quarter)}
-        # what was sent a moment ago may have been begun after this was read
-        newest = max((one for one in mine if one is not None), default=-1)
-        others = (one for one in self._numbers_of if self._script.quarter_of(one) == quarter and one <= newest)
-        return any(one not in mine for one in others)
-
     def _look_at_usage(self, state: LakeState, waiting: Iterable[int]) -> None:
         quarters = sorted({self._script.quarter_of(number) for number in waiting})[-_QUARTERS_AT_ONCE:]
         if not quarters:
@@ -250,7 +231,7 @@ class MoneyObserver(Observer):
             self._judge_quarter(quarter, found.get(quarter, QuarterUsage()), state.covers)
 
     def _judge_quarter(self, quarter: int, usage: QuarterUsage, covers: int) -> None:
-        if self._why_unknown(quarter):
+        if self._sent.is_unknown(quarter):
             return
         begun = self._sent.begun(quarter)
         numbers = [*self._sent.whole(quarter), *([] if begun is None else [begun])]
@@ -260,7 +241,8 @@ class MoneyObserver(Observer):
             # of a probe that usage does not cover yet it says nothing
             if state is ProbeCover.NOTHING:
                 continue
-            self._watch.judge(number, Hop.USAGE, fault)
+            with self._watch.ledger() as ledger:
+                ledger.judge(number, Hop.USAGE, fault)
             if not fault and state is ProbeCover.WHOLE:
                 self._watch.show(number, Hop.USAGE, self._script.items(number)[Hop.USAGE])
 
@@ -295,9 +277,11 @@ class MoneyObserver(Observer):
         for month, numbers in of_month.items():
             fault = self._bill_fault(state, BillingPeriod.parse(month, _TIME_ZONE))
             for number in numbers:
-                self._watch.judge(number, Hop.RATED, fault)
-                # a bill that follows from entries that are not there is of no probe
-                if not fault and not self._watch.is_short(number, Hop.USAGE):
+                with self._watch.ledger() as ledger:
+                    ledger.judge(number, Hop.RATED, fault)
+                    is_short = ledger.is_short(number, Hop.USAGE)
+                # a bill without the entry of a probe says nothing about that probe
+                if not fault and not is_short:
                     self._watch.show(number, Hop.RATED, self._script.items(number)[Hop.RATED])
 
     def _bill_fault(self, state: LakeState, period: BillingPeriod) -> str:

@@ -8,37 +8,28 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Final
 
+from cloud_jobs.billing.units import amount_text
 from deploy.canary.config import CanaryScript, CanarySettings
-from deploy.canary.errors import ReferenceFilesExist
+from deploy.canary.errors import CanaryError
 
 # Expected charges of the canary's account. Pure.
 
 CURRENCY: Final = "EUR"
 EACH: Final = Decimal("1.00")
-"""What one entry costs."""
-_MINOR: Final = 100
-
-
-def expected_minor(entries: int) -> int:
-    """Cents for so many entries."""
-    return int(entries * EACH * _MINOR)
+"""The price of one entry."""
+_EACH_MINOR: Final = 100
 
 
 def bill_fault(entries: int, net_minor: int, tax_minor: int, currency: str) -> str:
-    """How what is owed differs from what it must be; "": it does not."""
+    """How an amount due differs from the expected one, or ""."""
     # the number alone may be right by chance
     if currency != CURRENCY:
         return f"it is owed in {currency}, not in {CURRENCY}"
-    wanted = expected_minor(entries)
-    if net_minor != wanted:
-        return f"{entries} entries cost {amount_text(net_minor)}, not {amount_text(wanted)}"
-    return f"a tax of {amount_text(tax_minor)} is owed on it" if tax_minor else ""
-
-
-def amount_text(minor: int) -> str:
-    """An amount for people."""
-    sign, cents = ("-" if minor < 0 else ""), abs(minor)
-    return f"{sign}{cents // _MINOR}.{cents % _MINOR:02} {CURRENCY}"
+    wanted_minor = entries * _EACH_MINOR
+    if net_minor != wanted_minor:
+        net, wanted = amount_text(net_minor, CURRENCY), amount_text(wanted_minor, CURRENCY)
+        return f"{entries} entries cost {net} {CURRENCY}, not {wanted} {CURRENCY}"
+    return f"a tax of {amount_text(tax_minor, CURRENCY)} {CURRENCY} is owed on it" if tax_minor else ""
 
 
 # Publishing commands for the canary's files.
@@ -99,14 +90,15 @@ vat = {{ category = "O", exemption_reason = "No supply: a measurement" }}
 
 
 def write_reference(folder: Path, fence: str, contracts: str, *, replace: bool) -> tuple[Path, Path]:
-    """Writes both into a folder, which is made; the files. Raises OSError, ReferenceFilesExist.
+    """Writes both into a folder, which is made; the files. Raises OSError, CanaryError.
 
     `replace`: also over files that are there: what somebody changed by hand, or another canary's.
     """
     files = folder / "fences.geojson", folder / "contracts.toml"
     # before the first one is written: half of the new and half of the old would be published together
     if not replace and (there := [file for file in files if file.exists()]):
-        raise ReferenceFilesExist(there)
+        names = ", ".join(map(str, there))
+        raise CanaryError(f"{names}: is there already; choose another folder with --out, or replace it with --replace")
     folder.mkdir(parents=True, exist_ok=True)
     for file, text in zip(files, (fence, contracts), strict=True):
         file.write_text(text, encoding="utf-8")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import pulsar
@@ -16,9 +14,8 @@ import structlog
 
 from deploy.canary.checks import agent_settings, settings_toml
 from deploy.canary.config import LAKE_HOPS, CanarySettings, Hop, WatchedCluster
-from deploy.canary.errors import CanaryError, NotLookedAt, ProbeCut
+from deploy.canary.errors import CanaryError, ProbeCut
 from deploy.canary.lake_observers import MoneyObserver, RecordsObserver
-from deploy.canary.ledger import HopColour
 from deploy.canary.probes import SentProbes, publish_probe
 from deploy.canary.watch import (
     CanaryWatch,
@@ -32,12 +29,12 @@ from deploy.canary.watch import (
 from deploy.local import DaemonProcess, MosquittoBroker, MosquittoSettings, PortBook, Server
 from geo.alerts import MalformedAlert, decode_alert
 from waybill.daemon.durable_file import replace_durably
+from waybill.daemon.service import Component, run_components, serve_status
 from waybill.daemon.status_reader import StatusUnavailable, fetch_status
-from waybill.daemon.status_server import HttpAnswer, Routes, StatusServer, json_answer, metrics_answer
 from waybill.pulsar.pulsar_client import open_pulsar_client
 from waybill.record import WireError
 
-# The driver: sends and stores one probe per period.
+# The driver: sends one probe per period.
 
 _LATE_MS: Final = 500
 """A period that began so long ago is passed over: its fixes would be published late."""
@@ -67,22 +64,20 @@ class ProbeDriver:
                 self.send(number)
 
     def send(self, number: int) -> None:
-        """Sends one probe: on disk before it begins, and when it has ended."""
+        """Send one probe."""
+        self._sent.begin(number, self._watch.script.quarter_of(number))
+        self._watch.send(number)
         try:
-            # in this order: what is killed in between was cut, and is known to be
-            self._sent.begin(number, self._watch.script.quarter_of(number))
-            self._watch.send(number)
             self._publish(number)
-            self._sent.end()
-        except (ProbeCut, OSError) as error:
+        except ProbeCut as error:
+            self._sent.cut()
             self._watch.drop(number, str(error))
-            self._watch.metrics.on_probe(self._watch.clock(), is_whole=False)
+            self._watch.metrics.cut.inc()
             _LOG.warning("a probe was cut", number=number, error=str(error))
-            # of a full disk: in memory it was cut, and what is on disk says nothing else
-            with suppress(OSError):
-                self._sent.cut()
         else:
-            self._watch.metrics.on_probe(self._watch.clock(), is_whole=True)
+            self._sent.end()
+            self._watch.metrics.probes.inc()
+            self._watch.metrics.last_s.set(self._watch.clock())
 
     def _next(self) -> int:
         """The next probe that is still to begin, where the last one ended, and that was not begun before."""
@@ -116,19 +111,19 @@ class TopicReaders:
         self._last: dict[str, Any] = {}
 
     def read(self) -> Iterator[bytes]:
-        """The messages that are there now. Raises NotLookedAt."""
+        """The messages that are there now. Raises CanaryError."""
         try:
             self._open()
             for partition, reader in self._readers.items():
                 # one that is not reads nothing, for ever, and raises nothing
                 if not reader.is_connected():
-                    raise NotLookedAt(f"{self._cluster.service_url} is not connected")
+                    raise CanaryError(f"{self._cluster.service_url} is not connected")
                 yield from self._read(partition, reader)
         except (pulsar.PulsarException, ValueError, RuntimeError) as error:
             self.close()
             # a token that ended shows as a time-out
             why = self._cluster.access.token_problem(time.time()) or f"{error}"
-            raise NotLookedAt(f"{self._topic} at {self._cluster.service_url}: {why}") from error
+            raise CanaryError(f"{self._topic} at {self._cluster.service_url}: {why}") from error
 
     def close(self) -> None:
         """Closes the connection."""
@@ -213,14 +208,12 @@ class AlertObserver(Observer):
 
     def _show(self, shown: EventOfProbe) -> None:
         number = self._watch.script.number_at(shown.event.t_ms)
-        is_known = self._book.knows(number, shown)
         item, fault = self._book.note(number, shown)
-        if is_known:
-            self._watch.note_repeat(number, Hop.ALERT)
-        elif item is not None:
+        if item is not None:
             self._watch.show(number, Hop.ALERT, [item])
         if fault:
-            self._watch.judge(number, Hop.ALERT, fault)
+            with self._watch.ledger() as ledger:
+                ledger.judge(number, Hop.ALERT, fault)
 
 
 # The canary's vehicle: Mosquitto and an agent, restarted when they end.
@@ -235,32 +228,27 @@ class CanaryVehicle:
         folder = settings.folder.absolute()
         folder.mkdir(parents=True, exist_ok=True)
         ports = PortBook(folder / "ports.json")
-        self._broker: MosquittoBroker | None = None
-        if settings.broker.port is None:
-            self._broker = MosquittoBroker(
-                settings.device, folder / "broker", settings=MosquittoSettings(), ports=ports
-            )
-        self.broker_port = settings.broker.port or (self._broker.port if self._broker else 0)
+        self._broker = MosquittoBroker(settings.device, folder / "broker", settings=MosquittoSettings(), ports=ports)
+        self.broker_port = self._broker.port
         self._status_port = ports.port("edge-agent")
         self.settings = agent_settings(settings, broker_port=self.broker_port, status_port=self._status_port)
         self._agent = DaemonProcess.python(
             "edge-agent", "edge_agent", ["run", "--config", str(folder / "agent.toml")], folder / "agent"
         )
         self._file = folder / "agent.toml"
-        self._servers: list[Server] = [one for one in (self._broker, self._agent) if one is not None]
+        self._servers: list[Server] = [self._broker, self._agent]
 
     @property
     def has_sent_before(self) -> bool:
         """Whether there is a buffer of an earlier run."""
-        return any(self._buffer.glob("buffer.db*"))
+        return any(self.settings.buffer.path.glob("buffer.db*"))
 
     def start(self) -> None:
         """Starts the broker, waits for it, and starts the agent. Raises LocalStackError, OSError."""
         replace_durably(self._file, settings_toml(self.settings).encode(), mode=0o600)
-        if self._broker is not None:
-            self._broker.start()
-            # an agent without its broker would wait by its own back-off
-            self._broker.wait()
+        self._broker.start()
+        # an agent without its broker would wait by its own back-off
+        self._broker.wait()
         self._agent.start()
 
     def is_listening(self) -> bool:
@@ -285,72 +273,76 @@ class CanaryVehicle:
         for server in reversed(self._servers):
             server.stop()
 
-    @property
-    def _buffer(self) -> Path:
-        return self.settings.buffer.path
 
-
-_TICK_S: Final = 1.0
-_READY_S: Final = 60.0
-"""So long the first probe waits for the vehicle and the readers of topics; then it is sent all the same."""
+_TURN_S: Final = 0.2
+_READY_S: Final = 60
+"""The longest wait of the first probe for the vehicle and the readers of topics."""
 _STOP_S: Final = 10.0
 
 
+class _DriverThread:
+    """Sends probes as soon as the agent listens and each watched topic is read."""
+
+    def __init__(self, watch: CanaryWatch, vehicle: CanaryVehicle, driver: ProbeDriver, stop: threading.Event) -> None:
+        self._watch, self._vehicle, self._driver, self._stop = watch, vehicle, driver, stop
+        self._topics = [hop for hop in (Hop.REGION, Hop.CENTRE, Hop.ALERT) if hop in watch.settings.watched]
+        self._thread = threading.Thread(target=self._run, name="driver", daemon=True)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Begin to drive."""
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait a while for the end of the probe."""
+        self._thread.join(_STOP_S)
+
+    def _run(self) -> None:
+        for _ in range(_READY_S):
+            unread = [hop.value for hop in self._topics if not self._watch.has_looked(hop)]
+            if not unread and self._vehicle.is_listening():
+                break
+            waits_for = f"the topics of {', '.join(unread)}" if unread else "the vehicle's agent"
+            self._watch.not_sent = f"waiting for {waits_for}, {_READY_S} s at most"
+            if self._stop.wait(1.0):
+                return
+        self._driver.run()
+
+
 def run_canary(settings: CanarySettings, stop: threading.Event) -> None:
-    """Runs until `stop` is set. Raises CanaryError, LocalStackError, OSError."""
+    """Run until `stop` is set or a signal comes. Raises CanaryError, DaemonError, LocalStackError, OSError."""
     watch = CanaryWatch(settings)
     vehicle = CanaryVehicle(settings)
-    sent = SentProbes(settings.folder / "sent-probes.json", has_sent_before=vehicle.has_sent_before)
+    sent = SentProbes(after_cut=vehicle.has_sent_before)
+    publish = partial(publish_probe, watch.script, settings.device, port=vehicle.broker_port, stop=stop)
+    threads = [
+        *(ObserverThread(one, watch, stop) for one in _observers(watch, sent)),
+        _DriverThread(watch, vehicle, ProbeDriver(watch, sent, publish, stop), stop),
+    ]
+
+    def update(_: float) -> None:
+        vehicle.supervise()
+        watch.update_metrics()
+
     with ExitStack() as held:
-        held.enter_context(_status(settings, watch))
+        server = held.enter_context(serve_status(settings.status, watch.metrics.registry, watch.status))
         held.callback(vehicle.stop)
         vehicle.start()
-        observers = [ObserverThread(one, watch, stop) for one in _observers(watch, sent)]
-        publish = partial(publish_probe, watch.script, settings.device, port=vehicle.broker_port, stop=stop)
-        driving = threading.Thread(
-            target=_drive,
-            args=(watch, vehicle, ProbeDriver(watch, sent, publish, stop), stop),
-            name="driver",
-            daemon=True,
-        )
-        for observer in observers:
-            observer.start()
-        driving.start()
         _LOG.info("started", region=settings.region, device=f"{settings.tenant}/{settings.device}")
+        parts: list[Component] = [*threads]
         try:
-            while not stop.wait(_TICK_S):
-                # without it nothing would be red: nothing is sent
-                if not driving.is_alive():
-                    raise CanaryError("the driver ended: see the log")
-                vehicle.supervise()
-                watch.count()
+            if not stop.is_set():
+                run_components(parts, server, turn=lambda ended: ended.wait(_TURN_S), update=update)
         finally:
-            # also when a server of the vehicle raised: the threads end with it
             stop.set()
-            driving.join(_STOP_S)
-            for observer in observers:
-                observer.join()
+            for one in reversed(threads):
+                if one.is_running:
+                    one.join()
     _LOG.info("stopped")
-
-
-def _drive(watch: CanaryWatch, vehicle: CanaryVehicle, driver: ProbeDriver, stop: threading.Event) -> None:
-    """Sends probes as soon as the agent listens and each topic is read."""
-    topics = {Hop.REGION, Hop.CENTRE, Hop.ALERT} & {*watch.settings.watched}
-    for _ in range(int(_READY_S)):
-        if not (awaited := _awaited(watch, vehicle, topics)):
-            break
-        watch.hold(f"it waits until {awaited}, for {_READY_S:.0f} s at most")
-        if stop.wait(1.0):
-            return
-    driver.run()
-
-
-def _awaited(watch: CanaryWatch, vehicle: CanaryVehicle, topics: Collection[Hop]) -> str:
-    """What the first probe waits for; "": nothing."""
-    if not vehicle.is_listening():
-        return "the vehicle's agent is connected to its broker"
-    unread = [hop.value for hop in Hop if hop in topics and not watch.has_looked([hop])]
-    return f"the topic of {', '.join(unread)} is read" if unread else ""
 
 
 def _observers(watch: CanaryWatch, sent: SentProbes) -> Iterator[Observer]:
@@ -367,35 +359,3 @@ def _observers(watch: CanaryWatch, sent: SentProbes) -> Iterator[Observer]:
         yield RecordsObserver(watch)
     if watched & {Hop.USAGE, Hop.RATED}:
         yield MoneyObserver(watch, sent)
-
-
-@contextmanager
-def _status(settings: CanarySettings, watch: CanaryWatch) -> Iterator[None]:
-    """Serves `/metrics`, `/status` and `/health` (200 while each watched hop is green; the others are named)."""
-    if not settings.status.port:
-        yield
-        return
-    routes: Routes = {
-        "/metrics": lambda: metrics_answer(watch.metrics.registry),
-        "/status": lambda: json_answer(watch.status().model_dump_json()),
-        "/health": partial(health, watch),
-    }
-    try:
-        server = StatusServer(settings.status.host, settings.status.port, routes)
-    except OSError as error:
-        where = f"{settings.status.host}:{settings.status.port}"
-        raise CanaryError(f"status cannot be served at {where}: {error.strerror}; change [status]") from error
-    with server:
-        yield
-
-
-def health(watch: CanaryWatch) -> HttpAnswer:
-    """200 when each hop that is watched is green. What is not known is no health: 503, as for what is red."""
-    status = watch.status(buckets=False)
-    said = {
-        "healthy": status.is_healthy,
-        "region": status.region,
-        "red": {one.hop: one.reason for one in status.hops if one.colour is HopColour.RED},
-        "unknown": {one.hop: one.reason for one in status.hops if one.colour is HopColour.UNKNOWN},
-    }
-    return json_answer(json.dumps(said), is_good=status.is_healthy is True)

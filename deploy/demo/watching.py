@@ -16,11 +16,11 @@ import pulsar
 
 from cloud_jobs.billing.contracts import CANARY
 from cloud_jobs.lake.tables import Lake
-from deploy.canary.config import CanarySettings, Hop, HopLimits
+from deploy.canary.config import LIMITS_S, CanarySettings
 from deploy.canary.errors import CanaryNotRunning
 from deploy.canary.ledger import HopColour
 from deploy.canary.reference import contracts_text, fence_text, write_reference
-from deploy.canary.status import CanaryStatus, HopStatus, money_text, read_canary_status
+from deploy.canary.status import CanaryStatus, HopStatus, read_canary_status
 from deploy.demo.plan import DemoError
 from deploy.demo.processes import ExpectedDevice, expect_devices, show_settings
 from deploy.local import DaemonProcess, LocalStack, PortBook
@@ -217,7 +217,7 @@ class CanaryFindings:
     @property
     def holds(self) -> bool:
         """Whether it answered, and each hop that it watches is green."""
-        return self.status is not None and self.status.is_healthy is True
+        return self.status is not None and self.status.healthy is True
 
     @property
     def found(self) -> str:
@@ -227,10 +227,9 @@ class CanaryFindings:
         watched = [one for one in self.status.hops if one.colour is not HopColour.NOT_WATCHED]
         green = self.status.of(HopColour.GREEN)
         others = [f"{one.hop} {one.colour}: {one.reason}" for one in watched if one.colour is not HopColour.GREEN]
-        # of the money something is said in any case
-        unwatched = [f"{hop} is not watched" for hop in self.status.of(HopColour.NOT_WATCHED) if hop != Hop.RATED]
+        unwatched = [f"{hop} is not watched" for hop in self.status.of(HopColour.NOT_WATCHED)]
         counted = f"{len(green)} of {len(watched)} hops green{_longer_limits(watched)}"
-        return "; ".join([counted, *others, *unwatched, money_text(self.status)])
+        return "; ".join([counted, *others, *unwatched])
 
     def values(self) -> dict[str, Any]:
         """For programs."""
@@ -240,8 +239,7 @@ class CanaryFindings:
 
 def _longer_limits(hops: Iterable[HopStatus]) -> str:
     """Which hops have more time than they have by default: green says less of them."""
-    usual = HopLimits()
-    longer = [f"{one.hop} {one.limit_s:g} s" for one in hops if one.limit_s and one.limit_s > usual.of(one.hop)]
+    longer = [f"{one.hop} {one.limit_s:g} s" for one in hops if one.limit_s and one.limit_s > LIMITS_S[one.hop]]
     return f" (with limits longer than by default: {', '.join(longer)})" if longer else ""
 
 

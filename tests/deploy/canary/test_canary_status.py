@@ -1,6 +1,5 @@
 """What a canary says: red wins, green is said of what is known alone, and its metrics say the same."""
 
-import json
 from io import StringIO
 from math import isnan
 from pathlib import Path
@@ -15,8 +14,7 @@ from typer.testing import CliRunner
 from deploy.canary.cli import app
 from deploy.canary.config import Hop
 from deploy.canary.ledger import HopColour
-from deploy.canary.service import health
-from deploy.canary.status import CanaryStatus, HopStatus, exit_status, status_table
+from deploy.canary.status import CanaryStatus, HopStatus, status_table
 from deploy.canary.watch import CanaryWatch
 from deploy.local import free_port
 from tests.deploy.canary.canaries import CANARY_FILE, canary_settings
@@ -26,16 +24,8 @@ from waybill.daemon.status_server import StatusServer, json_answer
 def status(*colours: HopColour, reason: str = "") -> CanaryStatus:
     """One in which each hop has its colour; the last colour is that of all that follow."""
     of = [*colours, *[colours[-1]] * (len(Hop) - len(colours))]
-    hops = (
-        HopStatus(
-            hop=hop, colour=colour, reason=reason, p50_s=None, p99_s=None, limit_s=None, level=None,
-            consumed=0, delayed=0, lost=0, not_reached=0, doubled=0, wrong=0, repeated=0,
-        )
-        for hop, colour in zip(Hop, of, strict=True)
-    )  # fmt: skip
-    return CanaryStatus(
-        region="eu", device="canary/canary-eu", asked_s=0.0, started_s=-7_200.0, sent=0, not_sent="", hops=tuple(hops)
-    )
+    hops = tuple(HopStatus(hop=hop, colour=colour, reason=reason) for hop, colour in zip(Hop, of, strict=True))
+    return CanaryStatus(region="eu", device="canary/canary-eu", asked_s=0.0, sent=0, not_sent="", hops=hops)
 
 
 def shown(table: Table) -> str:
@@ -44,24 +34,19 @@ def shown(table: Table) -> str:
     return out.getvalue()
 
 
-COLOURS = st.lists(st.sampled_from(HopColour), min_size=len(Hop), max_size=len(Hop))
-
-
-@given(st.lists(st.none() | COLOURS, min_size=1, max_size=4))
-def test_the_exit_status_is_0_only_if_each_hop_of_each_region_is_green(of: list[list[HopColour] | None]) -> None:
-    found = exit_status([None if one is None else status(*one) for one in of])
+@given(st.lists(st.sampled_from(HopColour), min_size=len(Hop), max_size=len(Hop)))
+def test_a_canary_is_healthy_only_if_each_watched_hop_is_green(colours: list[HopColour]) -> None:
     # one that watches nothing says nothing
-    seen = {
-        colour for one in of for colour in (one if one and {*one} != {HopColour.NOT_WATCHED} else [HopColour.UNKNOWN])
-    }
-    assert found == (1 if HopColour.RED in seen else 3 if HopColour.UNKNOWN in seen else 0)
+    seen = {*colours} - {HopColour.NOT_WATCHED} or {HopColour.UNKNOWN}
+    wanted = False if HopColour.RED in seen else None if HopColour.UNKNOWN in seen else True
+    assert status(*colours).healthy is wanted
 
 
 def test_what_the_settings_leave_out_makes_nothing_unknown_and_nothing_green() -> None:
     unwatched = status(HopColour.NOT_WATCHED)
     green = status(HopColour.GREEN)
-    assert unwatched.is_healthy is None
-    assert green.model_copy(update={"hops": (*green.hops[:5], *unwatched.hops[5:])}).is_healthy is True
+    assert unwatched.healthy is None
+    assert green.model_copy(update={"hops": (*green.hops[:5], *unwatched.hops[5:])}).healthy is True
 
 
 def test_where_no_canary_answers_nothing_is_known(tmp_path: Path) -> None:
@@ -71,7 +56,6 @@ def test_where_no_canary_answers_nothing_is_known(tmp_path: Path) -> None:
     assert (done.exit_code, "no canary answers at http://127.0.0.1:" in done.output) == (3, True)
     assert "Connection refused; is it running with this file?" in " ".join(done.output.split())
     assert "Errno" not in done.output
-    assert CliRunner().invoke(app, ["status", "--config", str(file), "--json"]).stdout.strip() == "null"
 
 
 def canary_file(folder: Path, name: str, port: int, device: str = "canary-eu", region: str = "eu") -> str:
@@ -85,24 +69,13 @@ def says(one: CanaryStatus) -> StatusServer:
     return StatusServer("127.0.0.1", 0, {"/status": lambda: json_answer(one.model_dump_json())})
 
 
-def test_two_canaries_of_one_region_are_both_shown_and_the_red_one_makes_the_exit_status(tmp_path: Path) -> None:
-    green, second = status(HopColour.GREEN), {"device": "canary/canary-eu-2"}
-    with says(status(HopColour.RED)) as first, says(green.model_copy(update=second)) as other:
-        files = [
-            canary_file(tmp_path, "first", first.port),
-            canary_file(tmp_path, "second", other.port, device="canary-eu-2"),
-        ]
-        for order in (files, files[::-1]):
-            done = CliRunner().invoke(app, ["status", "-c", order[0], "-c", order[1]])
-            assert (done.exit_code, "eu canary-eu-2" in done.output) == (1, True)
-            said = CliRunner().invoke(app, ["status", "-c", order[0], "-c", order[1], "--json"]).stdout
-            assert {*json.loads(said)} == {"eu canary-eu", "eu canary-eu-2"}
-
-
-def test_a_canary_that_is_named_twice_is_refused(tmp_path: Path) -> None:
-    files = [canary_file(tmp_path, name, free_port()) for name in ("one", "two")]
-    done = CliRunner().invoke(app, ["status", "-c", files[0], "-c", files[1]])
-    assert (done.exit_code, "is named twice" in done.output) == (2, True)
+@pytest.mark.parametrize(("colour", "code"), [(HopColour.GREEN, 0), (HopColour.RED, 1), (HopColour.UNKNOWN, 3)])
+def test_the_exit_status_is_that_of_the_hops(tmp_path: Path, colour: HopColour, code: int) -> None:
+    with says(status(colour)) as answering:
+        file = canary_file(tmp_path, "eu", answering.port)
+        assert CliRunner().invoke(app, ["status", "-c", file]).exit_code == code
+        done = CliRunner().invoke(app, ["status", "-c", file, "--json"])
+    assert (done.exit_code, CanaryStatus.model_validate_json(done.stdout, strict=False)) == (code, status(colour))
 
 
 def test_the_green_of_another_canary_at_the_same_port_is_not_shown_as_ones_own(tmp_path: Path) -> None:
@@ -115,9 +88,7 @@ def test_the_green_of_another_canary_at_the_same_port_is_not_shown_as_ones_own(t
 
 
 @pytest.mark.parametrize("arrives_s", [2.0, 1_000.0])
-def test_a_probe_that_comes_through_is_green_with_its_money_and_one_that_does_not_is_red(
-    tmp_path: Path, arrives_s: float
-) -> None:
+def test_a_probe_that_comes_through_is_green_and_one_that_does_not_is_red(tmp_path: Path, arrives_s: float) -> None:
     now = [1_000_000_000.0]
     watch = CanaryWatch(canary_settings(tmp_path), lambda: now[0])
     number = watch.script.number_at(round(now[0] * 1000))
@@ -125,15 +96,15 @@ def test_a_probe_that_comes_through_is_green_with_its_money_and_one_that_does_no
     now[0] = watch.script.begins_ms(number) / 1000 + watch.script.driven_ms / 1000 + arrives_s
     for hop, items in watch.script.items(number).items():
         watch.show(number, hop, items)
-    watch.count()
+    watch.update_metrics()
     said, text = watch.status(), shown(status_table(watch.status()))
     healthy = watch.metrics.registry.get_sample_value("waybill_canary_healthy", {"hop": "region"})
     level = watch.metrics.registry.get_sample_value("waybill_canary_service_level_ratio", {"hop": "region"})
     if arrives_s < 10:
-        assert (said.is_healthy, healthy, level) == (True, 1.0, 1.0)
-        assert "1.00 EUR of 1.00 EUR" in text
+        assert (said.healthy, healthy, level) == (True, 1.0, 1.0)
+        assert "100 %" in text
     else:
-        assert (said.is_healthy, healthy, level) == (False, 0.0, 0.0)
+        assert (said.healthy, healthy, level) == (False, 0.0, 0.0)
         assert said.of(HopColour.RED)[0] is Hop.REGION
     assert CanaryStatus.model_validate_json(said.model_dump_json(), strict=False) == said
 
@@ -141,23 +112,21 @@ def test_a_probe_that_comes_through_is_green_with_its_money_and_one_that_does_no
 def test_a_canary_that_has_seen_nothing_yet_does_not_say_that_it_is_healthy(tmp_path: Path) -> None:
     now = [1_000_000_000.0]
     watch = CanaryWatch(canary_settings(tmp_path, watched=["region"]), lambda: now[0])
-    answer = health(watch)
-    assert (answer.code, json.loads(answer.body)["healthy"]) == (503, None)
-    assert json.loads(answer.body)["unknown"]["region"] == "no probe was sent yet"
+    assert (watch.status().healthy, watch.status().hops[0].reason) == (None, "no probe was sent yet")
     number = watch.script.number_at(round(now[0] * 1000))
     watch.send(number)
     now[0] += watch.script.driven_ms / 1000
     watch.show(number, Hop.REGION, watch.script.items(number)[Hop.REGION])
-    assert (health(watch).code, json.loads(health(watch).body)["healthy"]) == (200, True)
+    assert watch.status().healthy is True
     now[0] += 1_000
-    assert health(watch).code == 503, "it drives no more"
+    assert watch.status().healthy is None, "it drives no more"
 
 
 def test_metrics_of_a_canary_that_sent_nothing_are_unknown_and_those_of_unwatched_hops_are_not_there(
     tmp_path: Path,
 ) -> None:
     watch = CanaryWatch(canary_settings(tmp_path, watched=["region", "table"]))
-    watch.count()
+    watch.update_metrics()
     values = {hop: watch.metrics.registry.get_sample_value("waybill_canary_healthy", {"hop": hop.value}) for hop in Hop}
     assert {hop for hop, value in values.items() if value is not None and isnan(value)} == {Hop.REGION, Hop.TABLE}
     assert {hop for hop, value in values.items() if value is None} == set(Hop) - {Hop.REGION, Hop.TABLE}

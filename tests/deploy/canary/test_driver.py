@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from deploy.canary import probes as sent_probes
 from deploy.canary.config import Hop
 from deploy.canary.ledger import HopColour
 from deploy.canary.probes import SentProbes
@@ -15,12 +14,6 @@ from tests.deploy.canary.canaries import canary_settings
 
 NOON_S = 1_767_614_400.0
 PERIOD_S = 20
-
-
-@pytest.fixture(autouse=True)
-def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of days is sent within seconds; what the disk keeps is not looked at here."""
-    monkeypatch.setattr(sent_probes, "replace_durably", lambda file, data: file.write_bytes(data))
 
 
 class SteppedClock(threading.Event):
@@ -48,7 +41,7 @@ class SteppedClock(threading.Event):
 
 def sent_by(folder: Path, clock: SteppedClock) -> tuple[list[int], CanaryWatch]:
     watch, sent = CanaryWatch(canary_settings(folder), clock.now_s), list[int]()
-    probes = SentProbes(folder / "sent.json", has_sent_before=False)
+    probes = SentProbes(after_cut=False)
 
     def publish(number: int) -> None:
         sent.append(number)
@@ -72,15 +65,6 @@ def test_a_clock_that_is_set_back_sends_no_probe_twice_and_goes_on_when_it_is_pa
     sent, _ = sent_by(tmp_path, SteppedClock(900 + back_s, {450.0: -back_s}))
     assert sent == sorted({*sent})
     assert sent[-1] >= sent[0] + 900 // PERIOD_S - 3
-
-
-def test_a_disk_that_is_full_cuts_a_probe_and_ends_no_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(sent_probes, "replace_durably", full)
-    sent, _ = sent_by(tmp_path, SteppedClock(10 * PERIOD_S, {}))
-    assert sent == []
 
 
 def test_no_hop_is_green_while_the_clock_is_far_behind_the_newest_probe(tmp_path: Path) -> None:

@@ -1,15 +1,12 @@
-"""What was sent is on disk before it is sent: whoever starts again knows which quarters of an hour are known."""
+"""What was sent and what arrives of it: records, events, and the usage of a quarter of an hour."""
 
 import random
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.canary.config import CANARY_RECORD, POSITION, CanaryScript, ProbeItem, ScriptSettings
-from deploy.canary.errors import StateFileDamaged
 from deploy.canary.lake_observers import ProbeCover, QuarterUsage, covered, usage_fault
 from deploy.canary.probes import SentProbes, canary_name
 from deploy.canary.watch import EventBook, EventOfProbe, RecordBook, RecordOfProbe, content_fault, records_of_batch
@@ -19,53 +16,31 @@ from waybill.record import Batch, Body, Canary, Position, Record, encode
 PER_QUARTER = 4
 
 
-@given(st.lists(st.sampled_from(["whole", "cut", "killed", "stopped"]), max_size=20))
+@given(st.booleans(), st.lists(st.booleans(), max_size=20))
 def test_after_any_history_a_quarter_is_known_exactly_if_nothing_in_it_was_cut_or_followed_a_cut(
-    what: list[str],
+    has_driven: bool, is_whole: list[bool]
 ) -> None:
-    with TemporaryDirectory() as folder:
-        file = Path(folder, "sent.json")
-        sent, unknown, whole = SentProbes(file, has_sent_before=False), set[int](), dict[int, list[int]]()
-        after_cut = False
-        for number, end in enumerate(what):
-            quarter = number // PER_QUARTER
-            if end == "stopped":  # between two probes: nothing is lost by it
-                sent = SentProbes(file, has_sent_before=True) if file.exists() else sent
-                continue
-            if after_cut:
-                unknown.add(quarter)
-            sent.begin(number, quarter)
-            after_cut = end != "whole"
-            if end == "whole":
-                sent.end()
-                whole.setdefault(quarter, []).append(number)
-                continue
+    sent, unknown, whole = SentProbes(after_cut=has_driven), set[int](), dict[int, list[int]]()
+    after_cut = has_driven
+    for number, ends_whole in enumerate(is_whole):
+        quarter = number // PER_QUARTER
+        if after_cut:
             unknown.add(quarter)
-            if end == "cut":
-                sent.cut()
-            else:
-                sent = SentProbes(file, has_sent_before=True)
-        quarters = range(len(what) // PER_QUARTER + 1)
-        assert {quarter for quarter in quarters if sent.is_unknown(quarter)} == unknown
-        assert {quarter: sent.whole(quarter) for quarter in quarters if sent.whole(quarter)} == whole
+        sent.begin(number, quarter)
+        after_cut = not ends_whole
+        if ends_whole:
+            sent.end()
+            whole.setdefault(quarter, []).append(number)
+        else:
+            sent.cut()
+            unknown.add(quarter)
+    quarters = range(len(is_whole) // PER_QUARTER + 1)
+    assert {quarter for quarter in quarters if sent.is_unknown(quarter)} == unknown
+    assert {quarter: sent.whole(quarter) for quarter in quarters if sent.whole(quarter)} == whole
 
 
-def test_a_file_that_was_lost_is_a_gap_and_a_new_vehicle_is_none(tmp_path: Path) -> None:
-    for has_sent_before in (True, False):
-        sent = SentProbes(tmp_path / f"{has_sent_before}.json", has_sent_before=has_sent_before)
-        sent.begin(1, 0)
-        assert sent.is_unknown(0) == has_sent_before
-
-
-def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path) -> None:
-    file = tmp_path / "sent.json"
-    file.write_text('{"whole": 3}')
-    with pytest.raises(StateFileDamaged, match=r"sent\.json cannot be read .* remove it"):
-        SentProbes(file, has_sent_before=True)
-
-
-def test_probes_drive_to_and_fro(tmp_path: Path) -> None:
-    sent = SentProbes(tmp_path / "sent.json", has_sent_before=False)
+def test_probes_drive_to_and_fro() -> None:
+    sent = SentProbes(after_cut=False)
     assert sent.may_follow(6)
     sent.begin(6, 0)
     sent.end()
@@ -91,8 +66,7 @@ def book() -> EventBook:
 @given(st.lists(st.sampled_from(["enter", "exit"]), max_size=8))
 def test_each_event_is_the_item_of_the_probe_however_often_it_comes(kinds: list[str]) -> None:
     one = book()
-    for at, kind in enumerate(kinds):
-        assert one.knows(NUMBER, event(kind)) == (kind in kinds[:at])
+    for kind in kinds:
         item, fault = one.note(NUMBER, event(kind))
         assert (item and item.name, fault) == (kind, "")
 
@@ -129,23 +103,25 @@ def records() -> list[RecordOfProbe]:
     ]
 
 
-@given(st.lists(st.sampled_from(records()), max_size=40))
-def test_in_any_order_and_repetition_each_item_is_new_once_and_again_otherwise(shown: list[RecordOfProbe]) -> None:
-    book, new, again = RecordBook(), list[ProbeItem](), 0
+@pytest.mark.parametrize("is_once", [True, False])
+@given(shown=st.lists(st.sampled_from(records()), max_size=40))
+def test_in_any_order_and_repetition_each_item_is_new_once_and_a_repetition_is_a_double_in_a_table(
+    is_once: bool, shown: list[RecordOfProbe]
+) -> None:
+    book, new, doubles = RecordBook(is_once=is_once), list[ProbeItem](), 0
     for record in shown:
-        showing = book.note(SHOWN_NUMBER, [record])
-        new += showing.new
-        again += showing.again
-        assert showing.under_other_ids == 0
+        found, count = book.note(SHOWN_NUMBER, [record])
+        new += found
+        doubles += count
     assert sorted(new) == sorted({record.item for record in shown})
-    assert again == len(shown) - len(new)
+    assert doubles == (len(shown) - len(new) if is_once else 0)
 
 
 def test_the_same_item_under_another_record_id_is_a_double() -> None:
-    book, (first, *_) = RecordBook(), records()
+    book, (first, *_) = RecordBook(is_once=False), records()
     book.note(SHOWN_NUMBER, [first])
-    assert book.note(SHOWN_NUMBER, [first._replace(seq=99)]).under_other_ids == 1
-    assert book.note(SHOWN_NUMBER, [first._replace(epoch=99)]).under_other_ids == 1
+    assert book.note(SHOWN_NUMBER, [first._replace(seq=99)]) == ([], 1)
+    assert book.note(SHOWN_NUMBER, [first._replace(epoch=99)]) == ([], 1)
 
 
 @given(st.randoms())
