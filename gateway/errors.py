@@ -13,7 +13,6 @@ GatewayError
 ├── AccountUnusable      a published account does not say which devices it has
 ├── AddressForbidden     a webhook's name resolves to addresses that are not public
 ├── SecretUnusable       the secret of a webhook cannot be used
-├── UndeliveredUnfit     a message that no webhook took cannot be kept
 └── UndeliveredUnread    the messages that no webhook took cannot be read
 """
 
@@ -82,10 +81,6 @@ class AddressForbidden(GatewayError):
 
 class SecretUnusable(GatewayError):
     """A file that holds no secret; the message names it, and never what is in it."""
-
-
-class UndeliveredUnfit(GatewayError):
-    """Whoever reads the topic would not take it; the message names its key, and what is wrong."""
 
 
 class UndeliveredUnread(GatewayError):

@@ -234,7 +234,8 @@ class CanaryLedger:
             return HopState(hop, HopColour.RED, f"probe {probe.number}: {at.fault}")
         if due_s is None:
             before = self._overdue_before(probe, hop, now_s)
-            return before and HopState(hop, HopColour.UNKNOWN, f"probe {probe.number} is overdue at {before}")
+            overdue = HopState(hop, HopColour.UNKNOWN, f"probe {probe.number} is overdue at {before}")
+            return None if before is None else overdue
         if at.whole_s is None and now_s <= due_s:
             return None
         return self._state_of_due(probe, hop, due_s, now_s, blind)

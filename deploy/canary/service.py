@@ -29,7 +29,7 @@ from deploy.canary.watch import (
 from deploy.local import DaemonProcess, MosquittoBroker, MosquittoSettings, PortBook, Server
 from geo.alerts import MalformedAlert, decode_alert
 from waybill.daemon.durable_file import replace_durably
-from waybill.daemon.service import Component, run_components, serve_status
+from waybill.daemon.service import run_components, serve_status
 from waybill.daemon.status_reader import StatusUnavailable, fetch_status
 from waybill.pulsar.pulsar_client import open_pulsar_client
 from waybill.record import WireError
@@ -319,7 +319,7 @@ def run_canary(settings: CanarySettings, stop: threading.Event) -> None:
     vehicle = CanaryVehicle(settings)
     sent = SentProbes(after_cut=vehicle.has_sent_before)
     publish = partial(publish_probe, watch.script, settings.device, port=vehicle.broker_port, stop=stop)
-    threads = [
+    threads: list[ObserverThread | _DriverThread] = [
         *(ObserverThread(one, watch, stop) for one in _observers(watch, sent)),
         _DriverThread(watch, vehicle, ProbeDriver(watch, sent, publish, stop), stop),
     ]
@@ -333,10 +333,9 @@ def run_canary(settings: CanarySettings, stop: threading.Event) -> None:
         held.callback(vehicle.stop)
         vehicle.start()
         _LOG.info("started", region=settings.region, device=f"{settings.tenant}/{settings.device}")
-        parts: list[Component] = [*threads]
         try:
             if not stop.is_set():
-                run_components(parts, server, turn=lambda ended: ended.wait(_TURN_S), update=update)
+                run_components(threads, server, turn=lambda ended: ended.wait(_TURN_S), update=update)
         finally:
             stop.set()
             for one in reversed(threads):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,7 +20,7 @@ from waybill.pulsar.pulsar_client import open_pulsar_client
 from waybill.settings import load, one_line, printable_json
 
 if TYPE_CHECKING:
-    from gateway.webhooks.config import AlertReaderSettings, NotifierSettings, WebhookSettings
+    from gateway.webhooks.config import NotifierSettings, WebhookSettings
     from gateway.webhooks.posting import SignedPost
     from gateway.webhooks.undelivered import UndeliveredEntry, UndeliveredMessage
 
@@ -100,7 +99,7 @@ def tail(
     """Show new alerts and verdicts until Ctrl-C, with device time (UTC) and delay.
 
     This does not affect delivery and creates no durable subscription. The command shows messages published after it
-    printed the header. It needs only the settings `tenants`, `regions` and `pulsar`. Only terminals show colours.
+    printed the header. Only terminals show colours.
 
     Times: `seen` from the device time until the region had the record, `raised` from there until the alert, `decided`
     from the device time until the verdict, `here` from the alert or the verdict until it could be read here.
@@ -112,7 +111,7 @@ def tail(
     """
     from rich.console import Console
 
-    from gateway.webhooks.config import TailSettings
+    from gateway.webhooks.config import NotifierSettings
     from gateway.webhooks.service import alert_topics
     from gateway.webhooks.tail import HEADER, TailFilter, cluster_fault, json_line, table_line
     from gateway.webhooks.tail import tail as come
@@ -123,7 +122,7 @@ def tail(
         if name not in KINDS:
             raise typer.BadParameter(f"{name!r} is no kind: {', '.join(KINDS)}")
     with errors_as_messages("waybill alerts"):
-        settings = load(TailSettings, config)
+        settings = load(NotifierSettings, config)
         for name in tenant or ():
             if name not in settings.tenants:
                 near = did_you_mean(name, settings.tenants)
@@ -144,7 +143,7 @@ def tail(
 
 
 @contextmanager
-def _client(settings: AlertReaderSettings) -> Iterator[object]:
+def _client(settings: NotifierSettings) -> Iterator[object]:
     import pulsar
 
     from gateway.webhooks.tail import cluster_fault
@@ -161,13 +160,10 @@ def _client(settings: AlertReaderSettings) -> Iterator[object]:
 
 # Undelivered messages.
 
-MAX_LISTED: Final = 100_000
-"""How many messages `list` shows; it reads all of a topic."""
 undelivered = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Messages that could not be delivered.")
 WebhookOption = Annotated[str | None, typer.Option("--webhook", help="Only of this webhook.")]
-MalformedOption = Annotated[bool, typer.Option("--malformed", help="Only malformed messages of the topic.")]
 KeyOption = Annotated[str | None, typer.Option("--key", help="Only this one, by its idempotency key.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")]
 
 
 @undelivered.command("list")
@@ -176,35 +172,16 @@ def list_(
 ) -> None:
     """List undelivered messages with time, webhook and reason.
 
-    The command shows the first 100,000 and says if there are more (`is_all` with `--json`).
-
     Exit status: 0; 1 when the cluster refuses access, or another command reads the list; 2 for a webhook that neither
     the settings nor a message names; 78 for wrong settings.
 
     Example: waybill alerts undelivered list --config notifier.toml --webhook acme-ops
     """
-    from gateway.webhooks.config import NotifierSettings
-
-    with errors_as_messages("waybill alerts"):
-        settings = load(NotifierSettings, config)
-        # one more: whether there is any
-        entries = _entries(settings, webhook, key)
-        with closing(entries):
-            found = [entry for _, entry in islice(entries, MAX_LISTED + 1)]
-        is_all = len(found) <= MAX_LISTED
-        if not found:
-            _check_webhook(settings, webhook)
-    if as_json:
-        shown = [_facts(one) for one in found[:MAX_LISTED]]
-        content = {"undelivered": shown, "is_all": is_all}
-        sys.stdout.write(printable_json(content, indent=2) + "\n")
-        return
-    for entry in found[:MAX_LISTED]:
-        typer.echo(one_line(_line(entry)))
-    if not found:
-        typer.echo("none")
-    if not is_all:
-        typer.echo(f"there are more than these {MAX_LISTED:,}: add --webhook or --key", err=True)
+    with _chosen(config, webhook, key, "" if as_json else "none") as entries:
+        for one, _ in entries:
+            at = f"{datetime.fromtimestamp(one.at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
+            line = f"{at} {one.webhook} {one.key} {one.reason}, attempts {one.attempts}: {one.detail}"
+            _say(line, one.model_dump() if as_json else None)
 
 
 @undelivered.command()
@@ -215,135 +192,110 @@ def retry(
 
     Run the command where the secrets of the webhooks are stored.
 
-    Exit status: 0 all were delivered, or the list was empty; 1 one was not delivered; 2 for a webhook that the settings
-    do not have; 78 for wrong settings.
+    Exit status: 0 all were delivered, or the list was empty; 1 one was not delivered; 2 for a webhook that neither the
+    settings nor a message names; 78 for wrong settings.
 
     Example: waybill alerts undelivered retry --config notifier.toml --webhook acme-ops
     """
     from gateway.webhooks.config import NotifierSettings
     from gateway.webhooks.posting import SignedPost
 
-    results: list[dict[str, Any]] = []
+    results: list[bool] = []
     with errors_as_messages("waybill alerts"):
-        settings = load(NotifierSettings, config)
-        # to a webhook that is not there nothing can be sent
-        _check_webhook(settings, webhook)
-        posts = {name: SignedPost(one) for name, one in settings.webhooks.items()}
-        for message, entry in _entries(settings, webhook, key):
-            if message is None:
-                continue
-            is_taken, detail = posted(settings.webhooks, posts, message)
-            # taken off only after its server took it: a command that is killed between posts it again
+        webhooks = load(NotifierSettings, config).webhooks
+        posts = {name: SignedPost(one) for name, one in webhooks.items()}
+    with _chosen(config, webhook, key, "" if as_json else "nothing to send again") as entries:
+        for message, remove in entries:
+            is_taken, detail = posted(webhooks, posts, message)
+            # only after its server took it: a command that is killed between posts it again
             if is_taken:
-                entry.remove()
-            results.append({"key": message.key, "webhook": message.webhook, "taken": is_taken, "detail": detail})
-            if not as_json:
-                said = "taken" if is_taken else "not taken"
-                typer.echo(one_line(f"{message.webhook} {message.key}: {said}: {detail}"))
-    if as_json:
-        sys.stdout.write(printable_json({"retried": results}, indent=2) + "\n")
-    elif not results:
-        typer.echo("nothing to send again")
-    if not all(one["taken"] for one in results):
+                remove()
+            results.append(is_taken)
+            facts = {"key": message.key, "webhook": message.webhook, "taken": is_taken, "detail": detail}
+            said = "taken" if is_taken else "not taken"
+            _say(f"{message.webhook} {message.key}: {said}: {detail}", facts if as_json else None)
+    if not all(results):
         raise typer.Exit(1)
 
 
 @undelivered.command()
 def discard(
-    *,
-    config: ConfigOption,
-    webhook: WebhookOption = None,
-    key: KeyOption = None,
-    malformed: MalformedOption = False,
-    as_json: AsJson = False,
+    *, config: ConfigOption, webhook: WebhookOption = None, key: KeyOption = None, as_json: AsJson = False
 ) -> None:
-    """Discard undelivered messages permanently: all of a webhook, one by key, or malformed ones.
+    """Discard undelivered messages permanently: all of a webhook, or one by key.
 
-    Exit status: 0; 1 when the cluster refuses access, or another command reads the list; 2 without `--webhook`, `--key`
-    and `--malformed`, and for a webhook that neither the settings nor a message names; 78 for wrong settings.
+    Exit status: 0; 1 when the cluster refuses access, or another command reads the list; 2 without `--webhook` and
+    `--key`, and for a webhook that neither the settings nor a message names; 78 for wrong settings.
 
     Example: waybill alerts undelivered discard --config notifier.toml --webhook acme-former
     """
-    from gateway.webhooks.config import NotifierSettings
-
-    if malformed == (webhook is not None or key is not None):
-        raise typer.BadParameter("say which: --webhook or --key, or --malformed alone")
-    gone: list[dict[str, str]] = []
-    with errors_as_messages("waybill alerts"):
-        settings = load(NotifierSettings, config)
-        for message, entry in _entries(settings, webhook, key):
-            if malformed == (message is not None):
-                continue
-            entry.remove()
-            gone.append({"fault": entry.fault} if message is None else {"key": message.key, "webhook": message.webhook})
-            if not as_json:
-                what = _line(entry) if message is None else f"{message.webhook} {message.key}"
-                typer.echo(one_line(f"{what}: discarded"))
-        if not gone:
-            _check_webhook(settings, webhook)
-    if as_json:
-        sys.stdout.write(printable_json({"discarded": gone}, indent=2) + "\n")
-    elif not gone:
-        typer.echo("nothing to discard")
+    if webhook is None and key is None:
+        raise typer.BadParameter("say which: --webhook or --key")
+    with _chosen(config, webhook, key, "" if as_json else "nothing to discard") as entries:
+        for message, remove in entries:
+            remove()
+            facts = {"key": message.key, "webhook": message.webhook}
+            _say(f"{message.webhook} {message.key}: discarded", facts if as_json else None)
 
 
 def posted(
     webhooks: Mapping[str, WebhookSettings], posts: Mapping[str, SignedPost], message: UndeliveredMessage
 ) -> tuple[bool, str]:
-    """Whether its webhook took a message, and what its server said, or why it was not asked."""
+    """Whether its webhook accepted a message, and what its server said, or why it was not asked."""
     post = posts.get(message.webhook)
     if post is None:
         return False, "the settings have no webhook of this name"
-    # whoever may write to the topic names any rules, and any webhook: the settings say who may hear of whom
+    # whoever may write to the topic can name any rule and any webhook: the settings say who may receive what
     if foreign := webhooks[message.webhook].foreign_accounts(message.rules):
         return False, f"the webhook is not for account {foreign[0]}"
     outcome = post(message.delivery)
     return outcome.is_delivered, outcome.detail
 
 
-def _check_webhook(settings: NotifierSettings, webhook: str | None) -> None:
-    """Raises BadParameter for a webhook that the settings do not have: messages of a former one may still be there."""
-    if webhook is not None and webhook not in settings.webhooks:
-        known, near = ", ".join(sorted(settings.webhooks)) or "none", did_you_mean(webhook, settings.webhooks)
-        raise typer.BadParameter(f"the settings have no webhook {webhook!r}; {near}they name: {known}")
+def _say(line: str, facts: Mapping[str, Any] | None) -> None:
+    """A line for people, or the facts as JSON."""
+    sys.stdout.write((one_line(line) if facts is None else printable_json(facts)) + "\n")
 
 
-def _entries(
-    settings: NotifierSettings, webhook: str | None, key: str | None
-) -> Generator[tuple[UndeliveredMessage | None, UndeliveredEntry], None, None]:
-    """Of each tenant what there is, as long as its subscription is open."""
+@contextmanager
+def _chosen(config: Path, webhook: str | None, key: str | None, none: str) -> Iterator[Iterator[UndeliveredEntry]]:
+    """The entries that a command is for; prints `none` if there are none.
+
+    Raises BadParameter if neither the settings nor an entry have the webhook.
+    """
+    from gateway.webhooks.config import NotifierSettings
+
+    found = False
+
+    def chosen() -> Generator[UndeliveredEntry, None, None]:
+        nonlocal found
+        for entry in _entries(settings):
+            if webhook in {None, entry.message.webhook} and key in {None, entry.message.key}:
+                found = True
+                yield entry
+
+    with errors_as_messages("waybill alerts"):
+        settings = load(NotifierSettings, config)
+        with closing(chosen()) as entries:
+            yield entries
+        if not found and webhook is not None and webhook not in settings.webhooks:
+            known, near = ", ".join(sorted(settings.webhooks)) or "none", did_you_mean(webhook, settings.webhooks)
+            raise typer.BadParameter(f"the settings have no webhook {webhook!r}; {near}they name: {known}")
+    if none and not found:
+        typer.echo(none)
+
+
+def _entries(settings: NotifierSettings) -> Generator[UndeliveredEntry, None, None]:
+    """The entries of each tenant, while its subscription is open."""
     from gateway.webhooks.tail import cluster_fault
     from gateway.webhooks.undelivered import open_undelivered, undelivered_entries
-    from waybill.pulsar.pulsar_client import open_pulsar_client
 
     source = settings.pulsar
     opening = partial(open_pulsar_client, source.service_url, source.access, timeout_s=source.operation_timeout_s)
     for tenant in settings.tenants:
-        with ExitStack() as stack:
-            topic = settings.undelivered_topic(tenant)
-            consumer = stack.enter_context(open_undelivered(opening, topic, partial(cluster_fault, source)))
-            for found in undelivered_entries(consumer):
-                entry = found.in_topic_of(tenant)
-                message = entry.message
-                # what cannot be read is nobody's: it is listed only where all are
-                if message is None and (webhook or key):
-                    continue
-                if message is not None and (webhook not in {None, message.webhook} or key not in {None, message.key}):
-                    continue
-                yield message, entry
-
-
-def _facts(entry: UndeliveredEntry) -> dict[str, Any]:
-    return {"fault": entry.fault} if entry.message is None else entry.message.model_dump()
-
-
-def _line(entry: UndeliveredEntry) -> str:
-    """A key is asked for as it stands here, so it is never cut."""
-    one = entry.message
-    if one is None:
-        return f"malformed: {entry.fault}"
-    at = f"{datetime.fromtimestamp(one.at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
-    return f"{at} {one.webhook} {one.key} {one.reason}, attempts {one.attempts}: {one.detail}"
+        topic = settings.undelivered_topic(tenant)
+        with open_undelivered(opening, topic, partial(cluster_fault, source)) as consumer:
+            yield from undelivered_entries(consumer, tenant)
 
 
 app.add_typer(undelivered, name="undelivered")

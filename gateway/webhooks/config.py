@@ -79,6 +79,8 @@ MAX_TOPICS = 520
 # each has its own threads
 MAX_WEBHOOKS = 200
 MAX_NETWORKS = 100
+BACKOFF_MAX_S = 300.0
+"""The longest wait between two attempts, unless the server asks for more."""
 
 
 def _url(text: str) -> str:
@@ -96,36 +98,12 @@ def _url(text: str) -> str:
     return text
 
 
-class PostTimes(Settings):
-    """How long one attempt may take: to connect, with TLS; between two pieces of the answer; and in all."""
-
-    connect_s: float = Field(default=5, ge=0.1, le=60)
-    read_s: float = Field(default=10, ge=0.1, le=120)
-    total_s: float = Field(default=15, ge=0.1, le=300)
-
-
-class RetrySettings(Settings):
-    """How often a delivery is tried. `max_age_s`: since it was read."""
-
-    backoff_first_s: float = Field(default=1, ge=0.01, le=3600)
-    backoff_max_s: float = Field(default=300, ge=0.01, le=3600)
-    max_attempts: int = Field(default=20, ge=1, le=1000)
-    max_age_s: float = Field(default=3600, ge=1, le=604_800)
-
-    @model_validator(mode="after")
-    def _grows(self) -> Self:
-        if self.backoff_first_s > self.backoff_max_s:
-            raise ValueError(f"backoff_first_s: the first wait is no longer than backoff_max_s, {self.backoff_max_s:g}")
-        return self
-
-
 class WebhookSettings(Settings):
     """One endpoint. `secret_file`: `whsec_` and base64, one secret a line; it is read again when it changes.
 
     `accounts`: whose rules may name it: ids, or beginnings of ids and a `*`. `ca`: PEM of the authorities that signed
     its certificate, where those of the machine did not. `networks`: whose addresses are reached although they are not
-    public (`10.1.0.0/16`). `parallel`: requests at once. `queue_messages`: what waits for
-    it; what finds no room goes to the undelivered messages.
+    public (`10.1.0.0/16`). `parallel`: requests at once.
     """
 
     url: Annotated[str, StringConstraints(max_length=2000), AfterValidator(_url)]
@@ -134,9 +112,9 @@ class WebhookSettings(Settings):
     ca: Path | None = None
     networks: Annotated[tuple[IPvAnyNetwork, ...], Field(max_length=MAX_NETWORKS)] = ()
     parallel: int = Field(default=4, ge=1, le=64)
-    queue_messages: int = Field(default=1000, ge=1, le=100_000)
-    times: PostTimes = PostTimes()
-    retry: RetrySettings = RetrySettings()
+    timeout_s: float = Field(default=15, ge=0.1, le=300, description="for one attempt")
+    backoff_first_s: float = Field(default=1, ge=0.01, le=BACKOFF_MAX_S, description="the first wait; it doubles")
+    max_age_s: float = Field(default=3600, ge=1, le=604_800, description="for all attempts")
 
     @model_validator(mode="after")
     def _is_reachable(self) -> Self:
@@ -169,22 +147,23 @@ class NotifierEndpoint(Settings):
     port: Port = 9468
 
 
-class AlertReaderSettings(Settings):
-    """Whoever reads alerts, to deliver or to show them.
+class NotifierSettings(Settings):
+    """Settings of the notifier, and of `waybill alerts tail`.
 
-    `alert_max_age_s`: an alert older than this when it is read is not delivered.
-    `late_max_age_s`: a verdict `late` on an event older than this is not delivered.
-    `insecure`: it may run without TLS, authentication and signed rules; without this word it does not start so.
+    `state_file`: what rules held back and how much they passed, in SQLite. `alert_max_age_s`: an alert older than this
+    when it is read is not delivered. `late_max_age_s`: a verdict `late` on an older event is not delivered. `insecure`:
+    allows no TLS, no authentication and unsigned rules.
     """
 
     tenants: Words
     regions: Words
     insecure: bool = False
     pulsar: NotifierSource
+    rules: ReferenceSource
+    state_file: Path
     webhooks: dict[WebhookName, WebhookSettings] = Field(default_factory=dict, max_length=MAX_WEBHOOKS)
     alert_max_age_s: float = Field(default=3600, gt=0, le=315_360_000)
     late_max_age_s: float = Field(default=86_400, gt=0, le=315_360_000)
-    stop_timeout_s: float = Field(default=10, gt=0, le=120)
     status: NotifierEndpoint = NotifierEndpoint()
     log: LogSettings = LogSettings()
 
@@ -209,17 +188,3 @@ class AlertReaderSettings(Settings):
     def undelivered_topic(self, tenant: str) -> str:
         """Where messages are that no webhook took."""
         return f"persistent://{tenant}/events/undelivered"
-
-
-class NotifierSettings(AlertReaderSettings):
-    """Whoever delivers alerts. `state_file`: what was held back and how much was sent, in SQLite."""
-
-    rules: ReferenceSource
-    state_file: Path
-
-
-class TailSettings(AlertReaderSettings):
-    """Whoever only looks at alerts as they come: it needs no rules and keeps nothing, and takes a notifier's file."""
-
-    rules: ReferenceSource | None = None
-    state_file: Path | None = None

@@ -31,7 +31,7 @@ from gateway.webhooks.notification import (
     body_of,
     verdict_notification,
 )
-from gateway.webhooks.posting import EndedDelivery, WebhookDelivery, WebhookQueue
+from gateway.webhooks.posting import MAX_WAITING, EndedDelivery, WebhookDelivery, WebhookQueue
 from gateway.webhooks.rule_book import AccountDevices, RuleBook, routes
 from gateway.webhooks.status import UNKNOWN_WEBHOOK, WebhookMetrics
 from gateway.webhooks.undelivered import UndeliveredWriter
@@ -240,7 +240,7 @@ class Notifier:
             return self._refuse(delivery, "other-account", f"the webhook is not for account {others[0]}")
         # more than its queue takes is kept in Pulsar, not in memory: another webhook has its own queue
         if not waiting.add(delivery):
-            self._refuse(delivery, "queue-full", f"{settings.queue_messages} messages wait for it already")
+            self._refuse(delivery, "queue-full", f"{MAX_WAITING} messages wait for it already")
         return None
 
     def _refuse(self, delivery: WebhookDelivery, reason: str, detail: str) -> None:

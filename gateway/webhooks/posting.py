@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import email.utils
 import hashlib
 import heapq
 import hmac
@@ -18,9 +17,8 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from concurrent.futures import Future
 from dataclasses import dataclass
-from datetime import UTC
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
@@ -30,7 +28,7 @@ import httpx
 import structlog
 
 from gateway.errors import AddressForbidden, SecretUnusable
-from gateway.webhooks.config import Network, PostTimes, RetrySettings, WebhookSettings, is_reachable
+from gateway.webhooks.config import BACKOFF_MAX_S, Network, WebhookSettings, is_reachable
 from waybill.daemon.backoff import Backoff
 from waybill.daemon.bounded_file import read_secret
 from waybill.settings import file_fault, one_line
@@ -70,46 +68,20 @@ def signature_header(secrets: Sequence[bytes], key: str, timestamp_s: int, body:
     return " ".join(f"v1,{one}" for one in made)
 
 
-# Secrets of webhooks, reloaded on change; never shown or logged.
+# Secrets of webhooks; never shown or logged.
 
 # four secrets and their remarks fit; a wrong file is not read whole
 _MAX_BYTES: Final = 4096
 _LOG = structlog.get_logger("webhooks")
 
 
-class SecretFile:
-    """Called, it gives the secrets as they are now. A file that cannot be used any more leaves those of before."""
-
-    def __init__(self, path: Path) -> None:
-        """Raises SecretUnusable when there is none to begin with."""
-        self._path = path
-        self._secrets = _read(path)
-        self.problem = ""
-
-    def __call__(self) -> tuple[bytes, ...]:
-        """The secrets, the newest first."""
-        self.look()
-        return self._secrets
-
-    def look(self) -> None:
-        """Reads the file again: `problem` says what is wrong with it now."""
-        try:
-            self._secrets = _read(self._path)
-            self.problem = ""
-        except SecretUnusable as error:
-            # once, not for each message
-            if not self.problem:
-                _LOG.warning("the former secret is used", problem=str(error))
-            self.problem = f"{error}; the former secret is used"
-
-
-def _read(path: Path) -> tuple[bytes, ...]:
+def read_secrets(path: Path) -> tuple[bytes, ...]:
+    """The secrets of a file, newest first. Raises SecretUnusable, which never shows them."""
     try:
         return secrets_of(read_secret(path, _MAX_BYTES))
     except OSError as error:
         raise SecretUnusable(f"{path}: cannot be read: {file_fault(error)}") from error
     except ValueError as error:
-        # what is in the file is not repeated, not even where it is wrong
         raise SecretUnusable(f"{path}: {error}") from None
 
 
@@ -119,7 +91,6 @@ OUTCOMES: Final = (
     "delivered",
     "refused",
     "redirected",
-    "exhausted",
     "expired",
     "queue-full",
     "unknown-webhook",
@@ -186,8 +157,8 @@ class HttpOutcome(NamedTuple):
         return self.reason == "delivered"
 
 
-def outcome_of_status(status: int, phrase: str, retry_after: str | None, now_s: float) -> HttpOutcome:
-    """What a status means; `now_s`: seconds since 1970, for a `Retry-After` that is a date."""
+def outcome_of_status(status: int, phrase: str, retry_after: str | None) -> HttpOutcome:
+    """What a status means."""
     said = f"{status} {phrase}".strip()
     if 200 <= status < 300:
         return HttpOutcome(True, "delivered", said)
@@ -197,21 +168,14 @@ def outcome_of_status(status: int, phrase: str, retry_after: str | None, now_s: 
     # the same message would get the same answer
     if 400 <= status < 500 and status not in _AGAIN:
         return HttpOutcome(True, "refused", said)
-    return HttpOutcome(False, "failed", said, None if retry_after is None else retry_after_s(retry_after, now_s))
+    return HttpOutcome(False, "failed", said, None if retry_after is None else retry_after_s(retry_after))
 
 
-def retry_after_s(text: str, now_s: float) -> float | None:
-    """The seconds of a `Retry-After` (RFC 9110: a number, or a date), within bounds; None for what is neither."""
+def retry_after_s(text: str) -> float | None:
+    """The seconds of a `Retry-After` header, within bounds; None for a date, which few servers send."""
     text = text.strip()
-    if text.isascii() and text.isdigit():
-        # more digits than that are not read: Python would refuse, and they are beyond the bound
-        return min(float(text[:10]), MAX_RETRY_AFTER_S)
-    try:
-        moment = email.utils.parsedate_to_datetime(text)
-        at_s = moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
-    except (ValueError, TypeError, OverflowError, IndexError):
-        return None
-    return min(max(at_s - now_s, 0.0), MAX_RETRY_AFTER_S)
+    # Python refuses to read thousands of digits
+    return min(float(text[:10]), MAX_RETRY_AFTER_S) if text.isascii() and text.isdigit() else None
 
 
 # One POST, bounded in time and size, without redirects and proxy.
@@ -225,27 +189,24 @@ def post(
     url: str,
     headers: Mapping[str, str],
     body: bytes,
-    times: PostTimes,
+    timeout_s: float,
     context: ssl.SSLContext,
     *,
     networks: Iterable[Network] = (),
 ) -> HttpOutcome:
-    """What became of it. Raises nothing: whatever a server or the way to it does is an outcome.
+    """Make one attempt within `timeout_s`. Raises nothing: a failure of the server or the network is an outcome.
 
-    `context`: how the server's certificate is checked, for https. `networks`: whose addresses are reached although
-    they are not public.
+    `context` verifies the server's certificate. `networks`: non-public networks that are allowed.
     """
     found: list[HttpOutcome] = []
+    target, ends_s = httpx.URL(url), time.monotonic() + timeout_s
 
-    async def bounded() -> None:
+    async def bounded(addresses: Sequence[str]) -> None:
         # httpx bounds each read, and a server that drips would never end
-        async with asyncio.timeout(times.total_s):
-            async with httpx.AsyncClient(
-                verify=context, trust_env=False, timeout=httpx.Timeout(times.read_s, connect=times.connect_s)
-            ) as client:
-                target = httpx.URL(url)
+        async with asyncio.timeout(ends_s - time.monotonic()):
+            async with httpx.AsyncClient(verify=context, trust_env=False, timeout=timeout_s) as client:
                 requests = [
-                    # to the address that was judged: asked again, the name may stand for another one
+                    # to the address that was checked: a second lookup may give another one
                     client.build_request(
                         "POST",
                         target.copy_with(host=address),
@@ -253,16 +214,14 @@ def post(
                         content=body,
                         extensions={"sni_hostname": target.raw_host.decode("ascii")},
                     )
-                    for address in await _reachable(target, times.connect_s, networks)
+                    for address in addresses
                 ]
                 await _send_to_first(client, requests, found.append)
 
     try:
-        asyncio.run(bounded())
+        asyncio.run(bounded(_reachable(target, timeout_s, networks)))
     except (httpx.TimeoutException, TimeoutError):
-        failure = HttpOutcome(
-            False, "timeout", f"no answer within {times.total_s:g} s, or {times.read_s:g} s of silence"
-        )
+        failure = HttpOutcome(False, "timeout", f"no answer within {timeout_s:g} s")
     except AddressForbidden as error:
         failure = HttpOutcome(False, "forbidden", one_line(str(error), 300))
     except (httpx.NetworkError, OSError, UnicodeError) as error:
@@ -285,7 +244,7 @@ async def _send_to_first(
             if number == len(requests):
                 raise
     phrase, retry_after = one_line(response.reason_phrase, 100), response.headers.get("Retry-After")
-    on_answer(outcome_of_status(response.status_code, phrase, retry_after, time.time()))
+    on_answer(outcome_of_status(response.status_code, phrase, retry_after))
     size = 0
     # to read on lets a server end its answer in order
     async for piece in response.aiter_raw():
@@ -293,55 +252,43 @@ async def _send_to_first(
             break
 
 
-async def _reachable(target: httpx.URL, timeout_s: float, networks: Iterable[Network]) -> list[str]:
-    """The addresses of a host that may be reached. Raises OSError, TimeoutError too; AddressForbidden if there is none.
-
-    Not final: what a name stands for changes, and may be wrong for a moment.
-    """
+def _reachable(target: httpx.URL, timeout_s: float, networks: Iterable[Network]) -> list[str]:
+    """The allowed addresses of a host. Raises OSError, TimeoutError too; AddressForbidden if there is none."""
     host, port = target.raw_host.decode("ascii"), target.port or _PORTS[target.scheme]
-    async with asyncio.timeout(timeout_s):
-        found = await _addresses_of(host, port)
-    if not (reachable := [one for one in found if is_reachable(one, networks)]):
-        raise AddressForbidden(host, found[0])
+    answer: Future[list[str]] = Future()
+
+    def look_up() -> None:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            answer.set_result([str(one[4][0]) for one in found])
+        except (OSError, UnicodeError) as error:
+            answer.set_exception(error)
+
+    # the resolver has no time-out, and a pool would wait for it at the end of the process
+    threading.Thread(target=look_up, name=f"looks up {host}", daemon=True).start()
+    addresses = answer.result(timeout_s)
+    if not (reachable := [one for one in addresses if is_reachable(one, networks)]):
+        raise AddressForbidden(host, addresses[0])
     return reachable
 
 
-async def _addresses_of(host: str, port: int) -> list[str]:
-    """By the resolver of this machine, which takes as long as it likes: no pool, whose end a process would wait for."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[list[str]] = loop.create_future()
-
-    def settle(error: Exception | None, found: list[str]) -> None:
-        if not answer.done():
-            answer.set_exception(error) if error is not None else answer.set_result(found)
-
-    def ask() -> None:
-        error, found = None, list[str]()
-        try:
-            found = [str(one[4][0]) for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-        except (OSError, UnicodeError) as failed:
-            error = failed
-        # whoever asked may have given up
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle, error, found)
-
-    threading.Thread(target=ask, name=f"looks up {host}", daemon=True).start()
-    return await answer
-
-
 class SignedPost:
-    """Called with a delivery, it makes one attempt. `secret` is the file that signs."""
+    """Called with a delivery, it makes one attempt. The secret file is read each time, so that it can be replaced."""
 
     def __init__(self, settings: WebhookSettings, clock: Callable[[], float] = time.time) -> None:
-        """Raises SecretUnusable; OSError for authorities that cannot be read."""
+        """Raises OSError for authorities that cannot be read."""
         self._settings, self._clock = settings, clock
-        self.secret = SecretFile(settings.secret_file)
         self._context = context_of(settings)
         self._agent = f"Waybill/{version('fleet-waybill')}"
 
     def __call__(self, delivery: WebhookDelivery) -> HttpOutcome:
         """What became of it. The time is that of this attempt, so whoever checks may refuse what is old."""
         timestamp_s = int(self._clock())
+        one = self._settings
+        try:
+            secrets = read_secrets(one.secret_file)
+        except SecretUnusable as error:
+            return HttpOutcome(False, "failed", one_line(str(error), 300))
         headers = {
             "Content-Type": "application/json",
             "User-Agent": self._agent,
@@ -349,10 +296,9 @@ class SignedPost:
             "Idempotency-Key": delivery.key,
             "webhook-id": delivery.key,
             "webhook-timestamp": str(timestamp_s),
-            "webhook-signature": signature_header(self.secret(), delivery.key, timestamp_s, delivery.body),
+            "webhook-signature": signature_header(secrets, delivery.key, timestamp_s, delivery.body),
         }
-        one = self._settings
-        return post(one.url, headers, delivery.body, one.times, self._context, networks=one.networks)
+        return post(one.url, headers, delivery.body, one.timeout_s, self._context, networks=one.networks)
 
 
 def context_of(settings: WebhookSettings) -> ssl.SSLContext:
@@ -363,50 +309,36 @@ def context_of(settings: WebhookSettings) -> ssl.SSLContext:
     return context
 
 
-# When to retry a delivery, and when to give up. Pure: handed the time and the jitter.
+# When to retry a delivery, and when to give up. Pure.
 
 
-class RetryStep(NamedTuple):
-    """What becomes of a delivery after an attempt: `wait_s` until the next one; None: it has ended, with `reason`."""
+def next_wait_s(
+    outcome: HttpOutcome, attempts: int, age_s: float, settings: WebhookSettings, random: Callable[[], float]
+) -> float | None:
+    """Seconds until the next attempt of a delivery that is `age_s` old; None: it has ended.
 
-    wait_s: float | None
-    reason: str
-
-
-def next_step(
-    outcome: HttpOutcome, attempts: int, age_s: float, retry: RetrySettings, random: Callable[[], float]
-) -> RetryStep:
-    """What follows on the attempt of that number (from 1) of a delivery that is `age_s` old.
-
-    It waits for exponentially longer, with jitter, or as long as the server asks for; it is given up when the number
-    of attempts is reached, or the next one would come after `max_age_s`.
+    The wait doubles with jitter, or is as long as the server asks for. A delivery ends when its next attempt would come
+    after `max_age_s`.
     """
     if outcome.is_final:
-        return RetryStep(None, outcome.reason)
-    # what is final comes first: a server that refuses is not asked again to use up attempts
-    if attempts >= retry.max_attempts:
-        return RetryStep(None, "exhausted")
-    wait_s = Backoff(retry.backoff_first_s, retry.backoff_max_s, random).delay_s(attempts)
-    # a server that asks for a longer pause gets it, one that asks for a shorter one does not
+        return None
+    wait_s = Backoff(settings.backoff_first_s, BACKOFF_MAX_S, random).delay_s(attempts)
     wait_s = max(wait_s, outcome.pause_s or 0.0)
-    # an attempt that comes too late by then is not waited for: somebody can look at it now
-    if age_s + wait_s > retry.max_age_s:
-        return RetryStep(None, "expired")
-    return RetryStep(wait_s, outcome.reason)
+    return wait_s if age_s + wait_s <= settings.max_age_s else None
 
 
+MAX_WAITING: Final = 1000
+"""Deliveries of one webhook that wait or are in flight; more go to the undelivered messages."""
 # a pause may be set while a thread waits for what comes after it
 _IDLE_S: Final = 1.0
 
 
 class WebhookQueueFacts(NamedTuple):
-    """What is known of a webhook now. `last_problem`: of the last attempt; empty when the server took it."""
+    """State of a webhook. `last_problem`: of the last attempt, or ""."""
 
-    waiting: int
-    in_flight: int
+    unfinished: int
     oldest_s: float
     last_problem: str
-    paused_s: float
 
 
 class WebhookQueue:
@@ -443,8 +375,7 @@ class WebhookQueue:
         with self._changed:
             held = [*(one for _, _, one in self._waiting), *self._flying.values()]
             oldest_s = max((now_s - one.taken_s for one in held), default=0.0)
-            paused_s = max(self._resumes_s - now_s, 0.0)
-            return WebhookQueueFacts(len(self._waiting), len(self._flying), oldest_s, self._last_problem, paused_s)
+            return WebhookQueueFacts(len(held), oldest_s, self._last_problem)
 
     @property
     def is_running(self) -> bool:
@@ -460,7 +391,7 @@ class WebhookQueue:
         """Whether there is room for one more; it is tried as soon as a thread is free."""
         with self._changed:
             # those in flight count: each may come back to wait
-            if len(self._waiting) + len(self._flying) >= self._settings.queue_messages:
+            if len(self._waiting) + len(self._flying) >= MAX_WAITING:
                 return False
             self._push(delivery, self._clock())
             return True
@@ -521,8 +452,8 @@ class WebhookQueue:
                 # who asks to be left alone is, for everything
                 self._resumes_s = max(self._resumes_s, now_s + outcome.pause_s)
             age_s = now_s - delivery.taken_s
-            step = next_step(outcome, delivery.attempts, age_s, self._settings.retry, random.random)
-            if step.wait_s is None:
-                return EndedDelivery(delivery, step.reason)
-            self._push(delivery, now_s + step.wait_s)
+            wait_s = next_wait_s(outcome, delivery.attempts, age_s, self._settings, random.random)
+            if wait_s is None:
+                return EndedDelivery(delivery, outcome.reason if outcome.is_final else "expired")
+            self._push(delivery, now_s + wait_s)
             return None

@@ -26,11 +26,11 @@ from gateway.config import (
 )
 from gateway.errors import AccountUnusable, SecretUnusable
 from gateway.reference_follower import ReferencePublications, follow_reference
-from gateway.webhooks.config import AlertReaderSettings, NotifierSettings
+from gateway.webhooks.config import NotifierSettings
 from gateway.webhooks.intake import AlertIntake, AlertTopic, TakenMessage
 from gateway.webhooks.notebook import NotificationBook
 from gateway.webhooks.notifier import GoingBy, Notifier
-from gateway.webhooks.posting import SecretFile, SignedPost, WebhookQueue, context_of
+from gateway.webhooks.posting import SignedPost, WebhookQueue, context_of, read_secrets
 from gateway.webhooks.rule_book import AccountDevices, RuleBook, usable_devices
 from gateway.webhooks.status import NotifierStatus, WebhookMetrics, WebhookStatus
 from gateway.webhooks.undelivered import UndeliveredWriter
@@ -62,7 +62,7 @@ def _file_problems(settings: NotifierSettings) -> Iterator[str]:
         yield f"state_file: {settings.state_file.parent} is no folder"
     for name, webhook in settings.webhooks.items():
         try:
-            SecretFile(webhook.secret_file)
+            read_secrets(webhook.secret_file)
         except SecretUnusable as error:
             yield f"webhooks.{name}.secret_file: {error}{_taken_from(webhook.secret_file)}"
         try:
@@ -97,12 +97,14 @@ def _plain_text(settings: NotifierSettings) -> Iterator[str]:
 
 # in one transaction: a sync of the disk for each message would be the limit
 _AT_ONCE: Final = 500
+_STOP_S: Final = 10.0
+"""Requests in flight at SIGTERM are awaited for so long."""
 # what queues say that ended waits no longer than this
 _WAIT_S: Final = 0.05
 _LOG = structlog.get_logger("webhooks")
 
 
-def alert_topics(settings: AlertReaderSettings) -> list[AlertTopic]:
+def alert_topics(settings: NotifierSettings) -> list[AlertTopic]:
     """The topics of all tenants: who has the first one has them all. Whose is first does not depend on how the settings
     of a notifier and those of its standby order them."""
     return [
@@ -122,7 +124,7 @@ class NotifierService:
     """One process. `log_suppressed` says in the log which lines it left out."""
 
     def __init__(self, settings: NotifierSettings, log_suppressed: Callable[[], object] = lambda: None) -> None:
-        """Raises SettingsError, SecretUnusable, OSError."""
+        """Raises SettingsError, OSError."""
         self._settings, self._log_suppressed = settings, log_suppressed
         source = settings.pulsar
         self._metrics = WebhookMetrics(settings.webhooks)
@@ -145,15 +147,13 @@ class NotifierService:
             open_client,
             settings.undelivered_topic,
             self._on_written,
-            self._on_dropped,
             tenants=len(settings.tenants),
         )
-        self._posts = {name: SignedPost(one) for name, one in settings.webhooks.items()}
         self._queues = {
             name: WebhookQueue(
                 name,
                 one,
-                self._posts[name],
+                SignedPost(one),
                 self._on_ended,
                 on_attempt=self._metrics.on_attempt,
             )
@@ -183,11 +183,6 @@ class NotifierService:
         self._notifier.ended.append(ended)
 
     def _on_written(self, ended: Any) -> None:
-        self._notifier.written.append(ended)
-
-    def _on_dropped(self, ended: Any) -> None:
-        self._metrics.dropped.inc()
-        # it would come again after each start, and be dropped again
         self._notifier.written.append(ended)
 
     def run(self) -> None:
@@ -232,7 +227,7 @@ class NotifierService:
         return self._going_by() is not None and not self._writer.is_full(tenant)
 
     def _close(self) -> None:
-        ends_s = time.monotonic() + self._settings.stop_timeout_s
+        ends_s = time.monotonic() + _STOP_S
         self._intake.stop()
         for one in self._queues.values():
             one.stop()
@@ -260,7 +255,6 @@ class NotifierService:
             "state": "waiting for rules" if by is None else ("standby" if is_standby else "running"),
             "healthy": False if problem else (None if is_standby else True),
             "last_error": problem,
-            "topics": len(self._intake.topics) - len(unread),
             "topics_unread": unread,
             "open_messages": len(self._notifier.open),
             "unwritten": len(self._writer),
@@ -269,7 +263,6 @@ class NotifierService:
             "devices": 0 if by is None else len(by.accounts),
             "rules_current": not (rules.problem or accounts.problem),
             "rules_refused": len(rules.refused) + len(accounts.refused),
-            "rule_messages_refused": _sum(rules.messages_refused, accounts.messages_refused),
             "rule_last_refused": rules.last_refused or accounts.last_refused,
             "webhooks": webhooks,
         }
@@ -279,15 +272,12 @@ class NotifierService:
         self._log_suppressed()
 
     def _webhook_status(self, name: str) -> WebhookStatus:
-        # also of one to which nothing is posted now
-        self._posts[name].secret.look()
         facts = self._queues[name].facts
         return WebhookStatus(
             name=name,
-            waiting=facts.waiting + facts.in_flight,
+            waiting=facts.unfinished,
             oldest_s=round(facts.oldest_s, 1),
-            paused_s=round(facts.paused_s, 1),
-            problem=self._posts[name].secret.problem or facts.last_problem,
+            problem=facts.last_problem,
         )
 
     def _problem(self, now_s: float, reference: str) -> str:
@@ -302,15 +292,9 @@ class NotifierService:
         if not self._intake.is_standby and (unread := self._intake.problems):
             name, problem = next(iter(unread.items()))
             return f"{len(unread)} topics are not read, {name} for instance: {problem}"
-        if reference:
-            return f"rules and accounts: {reference}"
-        # a server that takes nothing is a fault of its own, and shown beside its name
-        return next((one.secret.problem for one in self._posts.values() if one.secret.problem), "")
+        # a failing webhook is shown beside its name
+        return f"rules and accounts: {reference}" if reference else ""
 
     def _is_alive(self) -> bool:
         """Whether every thread turned lately. One that waits for the cluster does so for a bounded time."""
         return time.monotonic() - min(self._turned_s, self._intake.turned_s) < STUCK_AFTER_S
-
-
-def _sum(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
-    return {name: first.get(name, 0) + second.get(name, 0) for name in sorted({*first, *second})}

@@ -67,9 +67,6 @@ class WebhookMetrics:
         self._oldest_s = Gauge(
             "waybill_webhooks_oldest_seconds", "Age of the oldest such delivery", ["webhook"], registry=registry
         )
-        self.dropped = Counter(
-            "waybill_webhooks_dropped_total", "Given up, and unfit to be kept in Pulsar", registry=registry
-        )
         self._gauges = StatusGauges("waybill_webhooks", _GAUGES, registry)
         # From nothing to 1 is no increase for Prometheus: an alert on the first one needs the zero before it.
         for name in (*webhooks, UNKNOWN_WEBHOOK):
@@ -102,7 +99,6 @@ class WebhookMetrics:
             "passed_over": counted(self.passed_over),
             "held_back": counted(self.held_back),
             "digests": sum(counted(self.digests).values()),
-            "dropped": sum(counted(self.dropped).values()),
             "deliveries": counted(self._ended, "outcome"),
         }
 
@@ -122,7 +118,6 @@ class WebhookStatus(BaseModel):
     name: str
     waiting: int = 0
     oldest_s: float = 0.0
-    paused_s: float = 0.0
     problem: str = ""
 
 
@@ -133,7 +128,7 @@ class NotifierStatus(BaseModel):
     webhook that takes nothing is shown beside its name. None: it is a standby, and whether the other process is well,
     it does not know.
     `last_error`: why it is not. `tenants`: whose alerts it delivers. `unwritten`: messages that were given up and are
-    not in Pulsar yet. `dropped`: those that cannot be kept there.
+    not in Pulsar yet.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -143,7 +138,6 @@ class NotifierStatus(BaseModel):
     state: str = "starting"
     healthy: bool | None = False
     last_error: str = "starting"
-    topics: int = 0
     topics_unread: dict[str, str] = {}
     read: dict[str, int] = {}
     passed_over: dict[str, int] = {}
@@ -153,11 +147,9 @@ class NotifierStatus(BaseModel):
     open_messages: int = 0
     unwritten: int = 0
     topics_unwritten: dict[str, str] = {}
-    dropped: int = 0
     rules: int = 0
     rules_current: bool = False
     rules_refused: int = 0
-    rule_messages_refused: dict[str, int] = {}
     rule_last_refused: str = ""
     devices: int = 0
     tenants: tuple[str, ...] = ()
@@ -187,6 +179,5 @@ def _delivers_to(status: NotifierStatus) -> str:
 
 
 def _said(webhook: WebhookStatus) -> str:
-    paused = f", left alone for {webhook.paused_s:.0f} s" if webhook.paused_s else ""
-    said = f"waiting {webhook.waiting}, oldest {webhook.oldest_s:.0f} s{paused}"
+    said = f"waiting {webhook.waiting}, oldest {webhook.oldest_s:.0f} s"
     return f"{said}; {webhook.problem}" if webhook.problem else said

@@ -9,13 +9,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, Final, NamedTuple
 
 import pulsar
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gateway.errors import UndeliveredUnfit, UndeliveredUnread
+from gateway.errors import UndeliveredUnread
 from gateway.webhooks.posting import EndedDelivery, WebhookDelivery
 from geo.alerts import MalformedAlert
 from waybill.daemon.backoff import Backoff
@@ -53,25 +54,20 @@ class UndeliveredMessage(BaseModel):
 
 
 def encode_undelivered(ended: EndedDelivery, at_ms: int) -> bytes:
-    """What is kept of a delivery that was given up, as whoever reads it takes it. Raises UndeliveredUnfit."""
-    try:
-        one = ended.delivery
-        made = UndeliveredMessage(
-            key=one.key,
-            webhook=one.webhook,
-            tenant=one.tenant,
-            rules=one.rules,
-            reason=ended.reason,
-            detail=one_line(one.detail, 300),
-            attempts=one.attempts,
-            at_ms=at_ms,
-            body=one.body.decode(),
-        )
-        data = made.model_dump_json().encode()
-        decode_undelivered(data)
-    except (MalformedAlert, ValueError) as error:
-        raise UndeliveredUnfit(f"{ended.delivery.key}: {one_line(str(error), 300)}") from error
-    return data
+    """The stored form of a delivery that was given up."""
+    one = ended.delivery
+    message = UndeliveredMessage(
+        key=one.key,
+        webhook=one.webhook,
+        tenant=one.tenant,
+        rules=one.rules,
+        reason=ended.reason,
+        detail=one_line(one.detail, 300),
+        attempts=one.attempts,
+        at_ms=at_ms,
+        body=one.body.decode(),
+    )
+    return message.model_dump_json().encode()
 
 
 def decode_undelivered(data: bytes) -> UndeliveredMessage:
@@ -86,6 +82,7 @@ def decode_undelivered(data: bytes) -> UndeliveredMessage:
 
 # The durable subscription of undelivered messages.
 
+_LOG = structlog.get_logger("webhooks")
 SUBSCRIPTION: Final = "undelivered"
 # the broker waits a second before it gives a new consumer any
 _FIRST_S: Final = 5.0
@@ -95,17 +92,10 @@ _RECEIVER_QUEUE: Final = 500
 
 
 class UndeliveredEntry(NamedTuple):
-    """One that still is to be delivered; None: a message that is none, with what is wrong. `remove` takes it away."""
+    """A message that waits in the topic; `remove` takes it off."""
 
-    message: UndeliveredMessage | None
-    fault: str
+    message: UndeliveredMessage
     remove: Callable[[], None]
-
-    def in_topic_of(self, tenant: str) -> UndeliveredEntry:
-        """The same; none where it says that it is another tenant's: nobody may put that here."""
-        if self.message is None or self.message.tenant == tenant:
-            return self
-        return UndeliveredEntry(None, f"of tenant {self.message.tenant} in the topic of {tenant}", self.remove)
 
 
 @contextmanager
@@ -139,29 +129,26 @@ def ensure_subscription(client: Any, topic: str) -> None:
         return  # a command has it now, so it is there
 
 
-def undelivered_entries(consumer: Any) -> Iterator[UndeliveredEntry]:
-    """What the subscription has now, in the order in which it was given up. What comes meanwhile is not awaited."""
+def undelivered_entries(consumer: Any, tenant: str) -> Iterator[UndeliveredEntry]:
+    """What the tenant's topic has now, oldest first. Messages that are not the tenant's are logged and removed."""
     last, ends_s = consumer.get_last_message_id(), time.monotonic() + _FIRST_S
     while True:
         try:
-            # What was there when we began comes within a moment, or was taken away before.
+            # what was there at the start comes within a moment, or was removed before
             message = consumer.receive(max(1, round((ends_s - time.monotonic()) * 1000)))
         except pulsar.Timeout:
             return
-        yield _entry(consumer, message)
+        try:
+            found = decode_undelivered(message.data())
+            if found.tenant != tenant:
+                raise MalformedAlert(f"a message of tenant {found.tenant} in the topic of {tenant}")
+            yield UndeliveredEntry(found, partial(consumer.acknowledge, message))
+        except MalformedAlert as error:
+            _LOG.warning("an unreadable undelivered message is removed", tenant=tenant, problem=str(error))
+            consumer.acknowledge(message)
         if message.message_id() >= last:
             return
         ends_s = time.monotonic() + _NEXT_S
-
-
-def _entry(consumer: Any, message: Any) -> UndeliveredEntry:
-    def remove() -> None:
-        consumer.acknowledge(message)
-
-    try:
-        return UndeliveredEntry(decode_undelivered(message.data()), "", remove)
-    except MalformedAlert as error:
-        return UndeliveredEntry(None, str(error), remove)
 
 
 # Publication of undelivered messages, retried until Pulsar has them.
@@ -172,7 +159,6 @@ MAX_WAITING: Final = 5000
 _CLOSE_S: Final = 5.0
 # a topic that failed is tried again by itself, so late at most
 _TURN_S: Final = 0.2
-_LOG = structlog.get_logger("webhooks")
 
 
 @dataclass(eq=False)
@@ -194,21 +180,22 @@ class _TenantTopic:
 
 
 class UndeliveredWriter:
-    """One thread and one client. `topic_of` names a tenant's topic; `tenants`: how many there are. In the thread
-    `on_written` hears of each message that Pulsar has, and `on_dropped` of each that cannot be kept."""
+    """One thread and one client. `topic_of` names a tenant's topic; `tenants`: how many there are.
+
+    The thread calls `on_written` for each message that Pulsar has.
+    """
 
     def __init__(
         self,
         open_client: Callable[[], Any],
         topic_of: Callable[[str], str],
         on_written: Callable[[EndedDelivery], object],
-        on_dropped: Callable[[EndedDelivery], object] = lambda _: None,
         *,
         tenants: int = 1,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._open_client, self._topic_of, self._clock = open_client, topic_of, clock
-        self._on_written, self._on_dropped = on_written, on_dropped
+        self._on_written = on_written
         self._most = max(MAX_WAITING // tenants, 1)
         self._topics: dict[str, _TenantTopic] = {}
         self._changed, self._stop = threading.Event(), threading.Event()
@@ -275,22 +262,11 @@ class UndeliveredWriter:
             ensure_subscription(client, topic.name)
             topic.producer = client.create_producer(topic.name, send_timeout_millis=10_000)
         while topic.waiting:
-            ended, on_ended = topic.waiting[0], self._on_written
+            ended = topic.waiting[0]
+            data = encode_undelivered(ended, round(self._clock() * 1000))
             about = {"webhook": ended.delivery.webhook, "reason": ended.reason}
-            try:
-                data = encode_undelivered(ended, round(self._clock() * 1000))
-                topic.producer.send(data, partition_key=ended.delivery.key, properties=about)
-            except (UndeliveredUnfit, pulsar.MessageTooBig) as error:
-                # tried again it would be the same, and all others would wait behind it
-                on_ended = self._on_dropped
-                _LOG.error(
-                    "an undelivered message cannot be stored and is dropped",
-                    topic=topic.name,
-                    key=ended.delivery.key,
-                    problem=str(error),
-                    **about,
-                )
+            topic.producer.send(data, partition_key=ended.delivery.key, properties=about)
             topic.waiting.popleft()
             topic.problem = ""
             topic.backoff.reset()
-            on_ended(ended)
+            self._on_written(ended)

@@ -114,8 +114,7 @@ class NotifierProcess:
         parts = "".join(
             f'[webhooks.{hook}]\nurl = "{url}"\nsecret_file = "{secret}"\n'
             'networks = ["127.0.0.0/8"]\naccounts = ["acme"]\n'
-            "times = { connect_s = 1, read_s = 1, total_s = 2 }\n"
-            "retry = { backoff_first_s = 0.1, backoff_max_s = 0.5, max_attempts = 3 }\n"
+            "timeout_s = 2\nbackoff_first_s = 0.1\nmax_age_s = 3\n"
             for hook, url in webhooks.items()
         )
         self.config.write_text(

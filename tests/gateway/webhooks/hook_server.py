@@ -15,7 +15,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
-from gateway.webhooks.config import PostTimes, RetrySettings, WebhookSettings
+from gateway.webhooks.config import WebhookSettings
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 LOOPBACK = IPv4Network("127.0.0.0/8")
@@ -120,8 +120,9 @@ class HookServer:
         secret = folder / "secret"
         write_secret(secret)
         plain = {
-            "times": PostTimes(connect_s=1, read_s=0.5, total_s=1),
-            "retry": RetrySettings(backoff_first_s=0.02, backoff_max_s=0.1, max_attempts=5),
+            "timeout_s": 1,
+            "backoff_first_s": 0.02,
+            "max_age_s": 3,
             "networks": (LOOPBACK,),
             "accounts": ("*",),
         }

@@ -7,12 +7,12 @@ import pytest
 from rich.console import Console
 
 from gateway.errors import SecretUnusable
-from gateway.webhooks.config import NotifierSettings, TailSettings, WebhookSettings
-from gateway.webhooks.posting import SecretFile
+from gateway.webhooks.config import NotifierSettings, WebhookSettings
+from gateway.webhooks.posting import read_secrets
 from gateway.webhooks.service import alert_topics, problems, warnings
 from gateway.webhooks.status import NotifierStatus, WebhookStatus, notifier_table
 from tests.gateway.webhooks.hook_server import write_secret
-from waybill.settings import SettingsError, parse
+from waybill.settings import parse
 
 OPS = WebhookStatus(name="ops")
 TEXT = """
@@ -104,15 +104,6 @@ def test_a_notifier_and_its_standby_wait_for_one_topic_however_their_settings_or
     assert {one.name for one in alert_topics(given[0])} == {one.name for one in alert_topics(given[1])}
 
 
-def test_to_look_at_alerts_needs_neither_rules_nor_a_state_file() -> None:
-    text = 'tenants = ["acme"]\nregions = ["eu"]\n[pulsar]\nservice_url = "pulsar://127.0.0.1:6650"\n'
-    assert len(alert_topics(parse(TailSettings, text, "tail.toml"))) == 2
-    # the same file as a notifier's
-    assert parse(TailSettings, TEXT.format(folder="/tmp", more=""), "notifier.toml").webhooks  # noqa: S108
-    with pytest.raises(SettingsError, match="rules: Field required"):
-        parse(NotifierSettings, text, "tail.toml")
-
-
 def test_a_notifier_that_delivers_to_nobody_says_so(tmp_path: Path) -> None:
     made = settings(tmp_path, "insecure = true").model_copy(update={"webhooks": {}})
     assert "webhooks: no webhook is configured, so no alert is delivered" in warnings(made, tmp_path / "n.toml", 0.0)
@@ -139,6 +130,6 @@ def test_a_file_that_others_may_use_holds_no_secret(tmp_path: Path, mode: int) -
     write_secret(path)
     path.chmod(mode)
     with pytest.raises(SecretUnusable, match=f"mode {mode:03o}: chmod 600"):
-        SecretFile(path)
+        read_secrets(path)
     path.chmod(0o400)
-    assert len(SecretFile(path)()) == 1
+    assert len(read_secrets(path)) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from cloud_jobs.billing.contracts import contracts_of_toml
 from deploy.local.stack import DEFAULT_TOPOLOGY
-from gateway.webhooks.config import NotifierSettings, RetrySettings
+from gateway.webhooks.config import BACKOFF_MAX_S, NotifierSettings, WebhookSettings
 from gateway.webhooks.notebook import HeldBack, digests_of
 from geo.alerts import AlertRule
 from geo.replication import Topology
@@ -72,8 +72,6 @@ def test_the_summary_of_the_page_is_the_one_that_follows_from_the_messages_in_it
 
 
 def test_the_schedule_of_the_page_is_that_of_the_settings() -> None:
-    retry = RetrySettings()
-    assert (retry.backoff_first_s, retry.backoff_max_s, retry.max_attempts, retry.max_age_s) == (1, 300, 20, 3600)
-    # the waits before attempts 2 to 20, each three quarters of what it may be on average
-    minutes = sum(0.75 * min(2.0**number, 300) for number in range(19)) / 60
-    assert f"some {5 * round(minutes / 5)} minutes" in DELIVERY
+    settings = {name: field.default for name, field in WebhookSettings.model_fields.items()}
+    assert (settings["backoff_first_s"], BACKOFF_MAX_S, settings["max_age_s"]) == (1, 300, 3600)
+    assert "doubles from 1 s to 5 min" in DELIVERY

@@ -91,4 +91,4 @@ def test_the_header_is_shown_when_each_topic_is_read_and_not_before(
     done = CliRunner().invoke(cli.app, ["tail", "--config", str(tmp_path / "notifier.toml")])
     said = " ".join(done.output.split())
     assert (done.exit_code, "device time" in said) == (1, False)
-    assert "persistent://acme/alerts-eu/alerts: pulsar://127.0.0.1:6650: it has no such topic" in said
+    assert "persistent://acme/alerts-eu/alerts: pulsar://127.0.0.1:6650: TopicNotFound" in said
