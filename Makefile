@@ -2,7 +2,6 @@
 .DEFAULT_GOAL := help
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
-REPLAY ?=
 CLUSTER ?=
 LAKE ?= folder
 
@@ -22,8 +21,8 @@ packages: python  ## What another machine installs, in dist: the wheel, and for 
 	@.venv/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w dist .
 	@$(PYTHON) -m deploy.wheel
 
-demo: setup  ## Vehicles to a checked bill on real servers; REPLAY=FILE.csv: a recorded track; CLUSTER=1: on Spark workers; LAKE=s3: on an S3 server
-	@$(PYTHON) -m waybill demo --lake '$(LAKE)' $(if $(REPLAY),--replay '$(REPLAY)') $(if $(CLUSTER),--spark-cluster)
+demo: setup  ## Vehicles to a checked bill on real servers; CLUSTER=1: on Spark workers; LAKE=s3: on an S3 server
+	@$(PYTHON) -m waybill demo --lake '$(LAKE)' $(if $(CLUSTER),--spark-cluster)
 
 # The system tests mostly wait for servers, so those on shared servers, those with servers of their own, and the unit
 # tests (those of the jobs apart) run beside each other; demo and drills take the whole machine, and run last. `exec`: with a shell between them,

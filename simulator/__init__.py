@@ -1,19 +1,17 @@
 """A simulated fleet: scenarios, vehicle messages and a publisher. `simulator.truth` computes the correct results."""
 
 from simulator.drive import drive
-from simulator.errors import NoSubscriber, PublishError, ScenarioError, SimulatorError, TrackError
-from simulator.fleet import generated_scenario, recorded_scenario, with_two_tenants
+from simulator.errors import PublishError, ScenarioError, SimulatorError
+from simulator.fleet import generated_scenario, with_two_tenants
 from simulator.folder import read_folder, write_folder
 from simulator.messages import VehicleMessage
 from simulator.publisher import BrokerAddress, Progress, PublishSettings, Summary, publish
-from simulator.replay import read_recording
 from simulator.scenario import Faults, Scenario
 from simulator.volume_discount import with_discount
 
 __all__ = [
     "BrokerAddress",
     "Faults",
-    "NoSubscriber",
     "Progress",
     "PublishError",
     "PublishSettings",
@@ -21,14 +19,11 @@ __all__ = [
     "ScenarioError",
     "SimulatorError",
     "Summary",
-    "TrackError",
     "VehicleMessage",
     "drive",
     "generated_scenario",
     "publish",
     "read_folder",
-    "read_recording",
-    "recorded_scenario",
     "with_discount",
     "with_two_tenants",
     "write_folder",

@@ -2,12 +2,11 @@
 
 import heapq
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, NamedTuple
 
 from simulator.messages import VehicleMessage
-from simulator.replay import RecordedFix, replay_vehicle
 from simulator.roads import Plane, Roads, build_roads
 from simulator.scenario import Scenario, ScenarioRegion, ScenarioVehicle
 from simulator.vehicle import Clock, DriveSettings, drive_vehicle
@@ -97,25 +96,16 @@ def _twice(stream: Iterator[VehicleMessage], rng: Random, share: float) -> Itera
             yield message
 
 
-Track = Mapping[str, Sequence[RecordedFix]]
-
-
-def drive(scenario: Scenario, track: Track | None = None) -> Iterator[VehicleMessage]:
-    """Every message of every vehicle, sorted by `offset_s`; `track`: the recorded fixes by device, if any.
+def drive(scenario: Scenario) -> Iterator[VehicleMessage]:
+    """Every message of every vehicle, sorted by `offset_s`.
 
     The messages of one vehicle come in the order in which its sensors made them, also where their times do not.
     """
-    roads = {region.id: _roads(scenario, region) for region in scenario.regions} if track is None else {}
+    roads = {region.id: _roads(scenario, region) for region in scenario.regions}
     faulty = faulty_devices(scenario)
     streams = []
     for vehicle in scenario.vehicles:
-        plain = (
-            drive_vehicle(_setting(scenario, vehicle, roads[vehicle.region]))
-            if track is None
-            else replay_vehicle(
-                vehicle.device, track.get(vehicle.device, ()), scenario.start_ms, clock_of(scenario, vehicle.device)
-            )
-        )
+        plain = drive_vehicle(_setting(scenario, vehicle, roads[vehicle.region]))
         streams.append(with_faults(scenario, vehicle.device, plain, faulty))
     # Merged, not sorted: two weeks of a large fleet do not fit the memory. The device decides between equal moments.
     return heapq.merge(*streams, key=lambda message: (message.offset_s, message.device))

@@ -1,18 +1,14 @@
 """Makes scenarios: a generated fleet, or one that repeats a recorded track."""
 
 import json
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
-from math import ceil
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from simulator.drive import Track
 from simulator.errors import ScenarioError
-from simulator.replay import Recording
 from simulator.roads import Plane, PlanePoint
 from simulator.scenario import (
     UNITS,
@@ -215,8 +211,6 @@ def _devices(vehicles: Sequence[ScenarioAccountVehicle], begin: datetime) -> lis
 
 # Zones of a city: drawn on the unit square, then scaled.
 
-# A recorded track may stand on one spot, and its zones need an area.
-LEAST_HALF_DEG = 0.002
 Outline = tuple[tuple[float, float], ...]
 
 
@@ -251,32 +245,16 @@ SHAPES = (
 
 def city_fences(prefix: str, plane: Plane, half_side_m: float) -> tuple[ScenarioFence, ...]:
     """The zones of the city whose square reaches `half_side_m` metres in each direction from the plane's centre."""
-
-    def place(x: float, y: float) -> LonLat:
-        latitude, longitude = plane.degrees(PlanePoint(x * half_side_m, y * half_side_m))
-        return longitude, latitude
-
-    return tuple(_fence(prefix, shape, place) for shape in SHAPES)
-
-
-def extent_fences(prefix: str, west: float, south: float, east: float, north: float) -> tuple[ScenarioFence, ...]:
-    """The zones laid over an extent given in degrees."""
-
-    half_width, half_height = max((east - west) / 2, LEAST_HALF_DEG), max((north - south) / 2, LEAST_HALF_DEG)
-
-    def place(x: float, y: float) -> LonLat:
-        return (west + east) / 2 + x * half_width, (south + north) / 2 + y * half_height
-
-    return tuple(_fence(prefix, shape, place) for shape in SHAPES)
-
-
-def _fence(prefix: str, shape: Shape, place: Callable[[float, float], LonLat]) -> ScenarioFence:
-    rings: list[Ring] = []
-    for outline in shape.rings:
-        corners = tuple(_off_grid(place(x, y)) for x, y in outline)
-        # A ring of GeoJSON ends where it begins (RFC 7946).
-        rings.append((*corners, corners[0]))
-    return ScenarioFence(id=f"{prefix}-{shape.name}", priority=shape.priority, rings=tuple(rings))
+    fences = []
+    for shape in SHAPES:
+        rings: list[Ring] = []
+        for outline in shape.rings:
+            places = [plane.degrees(PlanePoint(x * half_side_m, y * half_side_m)) for x, y in outline]
+            corners = tuple(_off_grid((longitude, latitude)) for latitude, longitude in places)
+            # A ring of GeoJSON ends where it begins (RFC 7946).
+            rings.append((*corners, corners[0]))
+        fences.append(ScenarioFence(id=f"{prefix}-{shape.name}", priority=shape.priority, rings=tuple(rings)))
+    return tuple(fences)
 
 
 def _off_grid(corner: LonLat) -> LonLat:
@@ -290,7 +268,6 @@ CITIES = {
     "us": ScenarioRegion(id="us", city="Denver", latitude=39.7392, longitude=-104.9903),
     "ap": ScenarioRegion(id="ap", city="Nagoya", latitude=35.1709, longitude=136.8815),
 }
-TRACK_FILE = "track.csv"
 START = datetime(2026, 1, 5, 7, 20, tzinfo=UTC)
 
 
@@ -329,54 +306,37 @@ def generated_scenario(
     gps_noise: GpsNoise | None = None,
 ) -> Scenario:
     """A fleet of `vehicles` spread over `regions` (eu, us, ap), shared by two accounts that both have some in each."""
-    _check_regions(regions)
+    if not regions or not set(regions) <= set(CITIES) or len(set(regions)) != len(regions):
+        got = ", ".join(regions) or "none"
+        raise ScenarioError(f"regions must be some of {', '.join(CITIES)}, each once; got {got}")
     places = tuple(CITIES[name] for name in regions)
     names = [(places[i % len(places)].id, i // len(places) + 1) for i in range(vehicles)]
+    fleet = _deal(sorted((region, f"{region}-{number:04d}") for region, number in names))
+    month = start.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    # In force from the start of the period on, as tariffs are: no hour that is billed lacks its zones.
     fences = tuple(
-        fence
+        fence.model_copy(update={"effective_from": month})
         for place in places
         for fence in city_fences(place.id, Plane(place.latitude, place.longitude), place.half_side_m)
     )
-    return _scenario(
-        seed=seed,
-        start=start,
-        duration_s=duration_s,
-        interval_s=interval_s,
-        regions=places,
-        names=sorted((region, f"{region}-{number:04d}") for region, number in names),
-        fences=fences,
-        faults=faults or Faults(),
-        gps_noise=gps_noise,
-    )
-
-
-def recorded_scenario(
-    recording: Recording, *, seed: int, regions: tuple[str, ...], faults: Faults | None = None
-) -> tuple[Scenario, Track]:
-    """A fleet that repeats a recording: vehicles dealt out to the regions, zones laid over the extent."""
-    _check_regions(regions)
-    fixes = [fix for track in recording.fixes.values() for fix in track]
-    west, east = min(fix.longitude for fix in fixes), max(fix.longitude for fix in fixes)
-    south, north = min(fix.latitude for fix in fixes), max(fix.latitude for fix in fixes)
-    first_ms, last_ms = min(fix.time_ms for fix in fixes), max(fix.time_ms for fix in fixes)
-    renamed = _device_names(recording, regions)
-    scenario = _scenario(
-        seed=seed,
-        # Rounded down, so that no fix lies before the start.
-        start=datetime.fromtimestamp(first_ms // 1000, UTC),
-        # A scenario lasts a minute or more, also where a recording has one fix.
-        duration_s=max(60, ceil((last_ms - first_ms) / 1000)),
-        interval_s=10,
-        regions=tuple(
-            ScenarioRegion(id=name, city="recorded track", latitude=(south + north) / 2, longitude=(west + east) / 2)
-            for name in regions
-        ),
-        names=sorted((device.split("-")[0], device) for device in renamed),
-        fences=extent_fences("track", west, south, east, north),
-        faults=faults or Faults(),
-        track=TRACK_FILE,
-    )
-    return scenario, {device: recording.fixes[name] for device, name in renamed.items()}
+    try:
+        return Scenario(
+            seed=seed,
+            start=start,
+            duration_s=duration_s,
+            interval_s=interval_s,
+            regions=places,
+            vehicles=fleet,
+            accounts=tuple(_account(owner, fleet) for owner in OWNERS),
+            tariffs=tuple(_tariff_fleet(owner, fences, month) for owner in OWNERS),
+            fences=fences,
+            # From the first of any month, 32 days on lies in the next one.
+            period=ScenarioPeriod(start=month, end=(month + timedelta(days=32)).replace(day=1)),
+            faults=faults or Faults(),
+            gps_noise=gps_noise,
+        )
+    except ValidationError as error:
+        raise ScenarioError(f"no such scenario: {error}") from error
 
 
 def with_two_tenants(scenario: Scenario) -> Scenario:
@@ -400,61 +360,6 @@ def with_two_tenants(scenario: Scenario) -> Scenario:
     owners = [owner for owner in OWNERS if owner.id in {account.id for account in scenario.accounts}]
     accounts = tuple(_account(owner, vehicles) for owner in owners)
     return Scenario.model_validate(scenario.model_dump() | {"vehicles": vehicles, "accounts": accounts})
-
-
-def _check_regions(regions: tuple[str, ...]) -> None:
-    if not regions or not set(regions) <= set(CITIES) or len(set(regions)) != len(regions):
-        got = ", ".join(regions) or "none"
-        raise ScenarioError(f"regions must be some of {', '.join(CITIES)}, each once; got {got}")
-
-
-def _device_names(recording: Recording, regions: tuple[str, ...]) -> dict[str, str]:
-    """The recorded vehicle of each device; a name that MQTT topics cannot carry is made one that they can."""
-    renamed: dict[str, str] = {}
-    for index, name in enumerate(recording.fixes):
-        plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "vehicle"
-        device = f"{regions[index % len(regions)]}-{plain}"
-        # Two recorded names may become the same plain one.
-        renamed[device if device not in renamed else f"{device}-{index}"] = name
-    return renamed
-
-
-def _scenario(
-    *,
-    seed: int,
-    start: datetime,
-    duration_s: int,
-    interval_s: int,
-    regions: tuple[ScenarioRegion, ...],
-    names: list[tuple[str, str]],
-    fences: tuple[ScenarioFence, ...],
-    faults: Faults,
-    gps_noise: GpsNoise | None = None,
-    track: str = "",
-) -> Scenario:
-    vehicles = _deal(names)
-    month = start.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    # In force from the start of the period on, as tariffs are: no hour that is billed lacks its zones.
-    fences = tuple(fence.model_copy(update={"effective_from": month}) for fence in fences)
-    try:
-        return Scenario(
-            seed=seed,
-            start=start,
-            duration_s=duration_s,
-            interval_s=interval_s,
-            regions=regions,
-            vehicles=vehicles,
-            accounts=tuple(_account(owner, vehicles) for owner in OWNERS),
-            tariffs=tuple(_tariff_fleet(owner, fences, month) for owner in OWNERS),
-            fences=fences,
-            # From the first of any month, 32 days on lies in the next one.
-            period=ScenarioPeriod(start=month, end=(month + timedelta(days=32)).replace(day=1)),
-            faults=faults,
-            gps_noise=gps_noise,
-            track=track,
-        )
-    except ValidationError as error:
-        raise ScenarioError(f"no such scenario: {error}") from error
 
 
 def _deal(names: list[tuple[str, str]]) -> tuple[ScenarioVehicle, ...]:

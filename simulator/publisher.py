@@ -22,9 +22,9 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from pydantic import Field
 
-from simulator.errors import NoSubscriber, PublishError, SimulatorError
+from simulator.errors import PublishError
 from simulator.messages import VehicleMessage, driven_line, journal_line
-from simulator.scenario import Strict
+from waybill.settings import Settings
 
 # The send queue of one vehicle: in order, with a bound on messages in flight. Pure.
 
@@ -104,6 +104,15 @@ class SendQueue:
 
 NO_MATCHING_SUBSCRIBERS = 16
 TICK_S = 0.1
+WINDOW = 16
+"""Messages of a vehicle in flight."""
+ROOM = 2_000
+"""Messages of a vehicle that may wait before all vehicles are held back."""
+RETRY_S = 0.25
+"""Pause after a broker had no subscriber for a message."""
+KEEPALIVE_S = 14_400
+SESSION_S = 3_600
+"""How long a broker keeps a lost session."""
 
 
 class BrokerAddress(NamedTuple):
@@ -116,18 +125,13 @@ class BrokerAddress(NamedTuple):
         return f"{self.host}:{self.port}"
 
 
-class PublishSettings(Strict):
+class PublishSettings(Settings):
     """The bounds of publishing."""
 
     speedup: float = Field(default=60.0, gt=0, description="seconds of driving in one second of the wall clock")
-    window: int = Field(default=16, ge=1, le=20, description="messages of a vehicle under way at once")
-    room: int = Field(default=2_000, ge=1, description="messages of a vehicle that may wait before all are held back")
     timeout_s: float = Field(
         default=60.0, gt=0, description="longest time without progress of a vehicle that has to send"
     )
-    retry_s: float = Field(default=0.25, gt=0, description="pause after a broker had no subscriber for a message")
-    keepalive_s: int = Field(default=14_400, ge=10, le=65_535)
-    session_s: int = Field(default=3_600, ge=1, le=0xFFFF_FFFF, description="how long a broker keeps a lost session")
 
 
 class Summary(NamedTuple):
@@ -190,7 +194,7 @@ def publish(
     `driven` gets the same lines with the places where the vehicles truly were.
 
     `on_progress` is called several times a second, also of a run that is behind and never waits.
-    Raises PublishError for a vehicle whose broker makes no progress for `timeout_s`, NoSubscriber when nobody listens.
+    Raises PublishError for a vehicle whose broker makes no progress for `timeout_s`.
     """
     fleet = _Fleet(brokers, settings, on_progress)
     try:
@@ -245,13 +249,12 @@ class _Fleet:
             client.loop_stop()
 
     def _new_queue(self) -> SendQueue:
-        settings = self._settings
-        return SendQueue(window=settings.window, room=settings.room, retry_s=settings.retry_s, now_s=self._began_s)
+        return SendQueue(window=WINDOW, room=ROOM, retry_s=RETRY_S, now_s=self._began_s)
 
     def _connect(self, device: str, address: BrokerAddress) -> mqtt.Client:
         client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=f"sensors-{device}", protocol=mqtt.MQTTv5)
-        client.max_inflight_messages_set(self._settings.window)
-        client.max_queued_messages_set(2 * self._settings.window)  # paho forgets a message only after its callback
+        client.max_inflight_messages_set(WINDOW)
+        client.max_queued_messages_set(2 * WINDOW)  # paho forgets a message only after its callback
         client.reconnect_delay_set(min_delay=1, max_delay=5)
         news = self._news
 
@@ -267,12 +270,12 @@ class _Fleet:
         client.on_connect = on_connect
         client.on_disconnect = lambda *_: news.put(_Down(device))
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-        properties.SessionExpiryInterval = self._settings.session_s
+        properties.SessionExpiryInterval = SESSION_S
         # It only notes the address: the thread connects, so that a fleet does not wait for one broker after the other.
         client.connect_async(
             address.host,
             address.port,
-            keepalive=self._settings.keepalive_s,
+            keepalive=KEEPALIVE_S,
             # Clean at first: nothing of an earlier run is left. Resumed after a loss: what is under way is not
             # forgotten.
             clean_start=mqtt.MQTT_CLEAN_START_FIRST_ONLY,
@@ -283,10 +286,6 @@ class _Fleet:
 
     def _work_until(self, message: VehicleMessage) -> None:
         """Handle answers until the message is due and its vehicle has room for it."""
-        if message.device not in self._outboxes:
-            raise SimulatorError(
-                f"no local broker is given for {message.device}: add --broker {message.device}=HOST:PORT"
-            )
         self._next_offset_s = message.offset_s
         due_s = self._began_s + message.offset_s / self._settings.speedup
         while (left_s := due_s - time.monotonic()) > 0 or self._outboxes[message.device].full:
@@ -344,15 +343,12 @@ class _Fleet:
         if outbox.empty or time.monotonic() - outbox.last_progress_s < self._settings.timeout_s:
             return
         if not self._connected.get(device, False):
-            raise PublishError(
-                device, address, f"no connection for {self._settings.timeout_s:.0f} s; is Mosquitto there?"
-            )
-        if outbox.never_answered:
-            reason = (
-                f"nobody subscribed to its messages for {self._settings.timeout_s:.0f} s; is the edge-agent running?"
-            )
-            raise NoSubscriber(device, address, reason)
-        raise PublishError(device, address, f"no acknowledgement for {self._settings.timeout_s:.0f} s")
+            reason = "no connection; is Mosquitto there?"
+        elif outbox.never_answered:
+            reason = "nobody subscribed to its messages; is the edge-agent running?"
+        else:
+            reason = "no acknowledgement"
+        raise PublishError(device, address, f"{reason} ({self._settings.timeout_s:.0f} s without progress)")
 
     def _progress(self) -> Progress:
         due_s = (time.monotonic() - self._began_s) * self._settings.speedup

@@ -3,31 +3,13 @@
 The same scenario always gives the same records: it holds the seed, and nothing here looks at a clock.
 """
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
-from difflib import get_close_matches
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import AwareDatetime, Field, model_validator
 
 from waybill.settings import Settings
-
-
-class Strict(Settings):
-    """Settings that suggest the nearest known key also where they are read from JSON or made by hand."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unknown_keys(cls, given: Any) -> Any:
-        if isinstance(given, dict):
-            for key in given:
-                if key not in cls.model_fields:
-                    near = get_close_matches(str(key), cls.model_fields, n=1)
-                    hint = f"; did you mean {near[0]!r}?" if near else ""
-                    raise ValueError(f"unknown key {key!r} in {cls.__name__}{hint}")
-        return given
-
 
 LonLat = tuple[float, float]
 Ring = tuple[LonLat, ...]
@@ -39,7 +21,7 @@ TENANT = "fleet"
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 
 
-class ScenarioRegion(Strict):
+class ScenarioRegion(Settings):
     """A region: a city on whose streets its vehicles drive (degrees; half the side of the street grid in metres)."""
 
     id: str = Field(pattern=r"^[a-z][a-z0-9]*$")
@@ -49,7 +31,7 @@ class ScenarioRegion(Strict):
     half_side_m: float = Field(default=3500.0, gt=500, le=20_000)
 
 
-class ScenarioVehicle(Strict):
+class ScenarioVehicle(Settings):
     """A vehicle: its name in the scenario, the region it reports to and the account that pays for it.
 
     `tenant`: whose device it is. `device_id`: what that tenant calls it; empty: by its name in the scenario.
@@ -67,7 +49,7 @@ class ScenarioVehicle(Strict):
         return self.tenant, self.device_id or self.device
 
 
-class ScenarioFence(Strict):
+class ScenarioFence(Settings):
     """A zone: closed rings of (longitude, latitude), the first the outline, the others its holes."""
 
     id: str
@@ -83,7 +65,7 @@ class ScenarioFence(Strict):
         return self
 
 
-class ScenarioPrice(Strict):
+class ScenarioPrice(Settings):
     """What one unit of a meter costs in a zone; zone "" is everywhere outside all zones."""
 
     meter: Meter
@@ -98,14 +80,14 @@ class ScenarioPrice(Strict):
         return self
 
 
-class ScenarioDiscount(Strict):
+class ScenarioDiscount(Settings):
     """Outside all zones each kilometre costs `unit_amount` if an account drives more than `above_km` in the period."""
 
     above_km: Decimal = Field(gt=0)
     unit_amount: Decimal = Field(ge=0)
 
 
-class ScenarioTariff(Strict):
+class ScenarioTariff(Settings):
     """The prices of one currency."""
 
     id: str
@@ -115,7 +97,7 @@ class ScenarioTariff(Strict):
     discount: ScenarioDiscount | None = None
 
 
-class ScenarioAccountVehicle(Strict):
+class ScenarioAccountVehicle(Settings):
     """A vehicle as an account names it: by the tenant whose device it is, the device and its region."""
 
     tenant: str = Field(default=TENANT, pattern=_NAME)
@@ -123,7 +105,7 @@ class ScenarioAccountVehicle(Strict):
     region: str
 
 
-class ScenarioAccount(Strict):
+class ScenarioAccount(Settings):
     """Who pays, for which vehicles and by which tariff."""
 
     id: str
@@ -133,14 +115,14 @@ class ScenarioAccount(Strict):
     vehicles: tuple[ScenarioAccountVehicle, ...]
 
 
-class ScenarioPeriod(Strict):
+class ScenarioPeriod(Settings):
     """The service period of the bills: from `start` up to, not including, `end`."""
 
     start: AwareDatetime
     end: AwareDatetime
 
 
-class Faults(Strict):
+class Faults(Settings):
     """What goes wrong in the vehicles; all off unless asked for. See docs/simulator.md."""
 
     duplicates: float = Field(default=0.0, ge=0, le=0.5, description="share of messages that a vehicle sends twice")
@@ -151,15 +133,15 @@ class Faults(Strict):
     late: int = Field(default=0, ge=0, description="vehicles that send all they have only at the end")
 
 
-class GpsNoise(Strict):
-    """Noise of the receivers: metres in each direction, and the time in which it forgets itself (0: each fix anew)."""
+class GpsNoise(Settings):
+    """Noise of the receivers: metres in each direction, and its correlation time (0: fixes are independent)."""
 
     sigma_m: float = Field(gt=0, le=50)
     tau_s: float = Field(default=60.0, ge=0, le=86_400)
 
 
-class Scenario(Strict):
-    """A whole run. `track` names a file beside scenario.json with the recorded fixes; empty: the fleet is generated."""
+class Scenario(Settings):
+    """A whole run."""
 
     seed: int = Field(ge=0)
     start: AwareDatetime
@@ -173,32 +155,15 @@ class Scenario(Strict):
     period: ScenarioPeriod
     faults: Faults = Faults()
     gps_noise: GpsNoise | None = None
-    track: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,62})?$")
 
     @model_validator(mode="after")
-    def _names_hold_together(self) -> Self:
-        for problem in self._problems():
-            raise ValueError(problem)
-        return self
-
-    def _problems(self) -> Iterator[str]:
+    def _vehicles_are_different_and_somewhere(self) -> Self:
         senders = {vehicle.sender for vehicle in self.vehicles}
         if not len({vehicle.device for vehicle in self.vehicles}) == len(senders) == len(self.vehicles):
-            yield "two vehicles have the same device name"
-        regions = {region.id for region in self.regions}
-        yield from (f"{v.device} is in unknown region {v.region!r}" for v in self.vehicles if v.region not in regions)
-        tariffs = {tariff.id: tariff for tariff in self.tariffs}
-        for account in self.accounts:
-            tariff = tariffs.get(account.tariff)
-            if tariff is None:
-                yield f"account {account.id} has unknown tariff {account.tariff!r}"
-            elif tariff.currency != account.currency:
-                yield f"account {account.id} pays in {account.currency}, its tariff is in {tariff.currency}"
-            yield from (
-                f"account {account.id} names unknown vehicle {vehicle.device!r}"
-                for vehicle in account.vehicles
-                if (vehicle.tenant, vehicle.device) not in senders
-            )
+            raise ValueError("two vehicles have the same device name")
+        if unknown := {vehicle.region for vehicle in self.vehicles} - {region.id for region in self.regions}:
+            raise ValueError(f"vehicles are in unknown regions: {', '.join(sorted(unknown))}")
+        return self
 
     @property
     def start_ms(self) -> int:

@@ -6,7 +6,7 @@ from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from simulator.drive import Track, drive
+from simulator.drive import drive
 from simulator.fleet import pooled_with
 from simulator.folder import write_folder
 from simulator.messages import driven_line, journal_line
@@ -18,7 +18,7 @@ DISCOUNTED = Decimal("0.25")
 _MM_IN_KM = 1_000_000
 
 
-def with_discount(scenario: Scenario, track: Track | None, vehicle: ScenarioVehicle, after: float) -> Scenario:
+def with_discount(scenario: Scenario, vehicle: ScenarioVehicle, after: float) -> Scenario:
     """The scenario with a discount in the tariff of a vehicle's payer, earned by the vehicle after a share of the run.
 
     The threshold lies in the middle between what the account of the vehicle drives outside all zones with and without
@@ -30,7 +30,7 @@ def with_discount(scenario: Scenario, track: Track | None, vehicle: ScenarioVehi
     least_mm: list[int] = []
     most_mm: list[int] = []
     # with the receivers' noise and without it the discount is earned by the same
-    for truth in _truths(scenario.model_copy(update={"vehicles": pooled}), track):
+    for truth in _truths(scenario.model_copy(update={"vehicles": pooled})):
         outside = [row for row in truth.usage() if not row.zone]
         late_mm = sum(row.distance_mm for row in outside if row.device == vehicle.device and row.quarter >= begin)
         most_mm.append(sum(row.distance_mm for row in outside))
@@ -47,15 +47,15 @@ def with_discount(scenario: Scenario, track: Track | None, vehicle: ScenarioVehi
     return scenario.model_copy(update={"tariffs": tariffs})
 
 
-def _truths(scenario: Scenario, track: Track | None) -> Iterator[Truth]:
+def _truths(scenario: Scenario) -> Iterator[Truth]:
     """The truth, and that of the drive without noise where the receivers have some."""
     with TemporaryDirectory() as name:
         folder = Path(name)
-        write_folder(folder, scenario, track)
+        write_folder(folder, scenario)
         with (folder / "made.jsonl").open("w", encoding="utf-8") as journal:
-            journal.writelines(journal_line(one) for one in drive(scenario, track))
+            journal.writelines(journal_line(one) for one in drive(scenario))
         yield Truth.from_folder(folder)
         if scenario.gps_noise is not None:
             with (folder / "driven.jsonl").open("w", encoding="utf-8") as journal:
-                journal.writelines(driven_line(one) for one in drive(scenario, track))
+                journal.writelines(driven_line(one) for one in drive(scenario))
             yield Truth.from_folder(folder, "driven.jsonl", "every_fix")

@@ -279,7 +279,6 @@ errors = Console(stderr=True, highlight=False)
 
 def demo(
     *,
-    replay: Annotated[Path | None, typer.Option(help="A recorded track (CSV) instead of the seeded fleet.")] = None,
     vehicles: Annotated[int, typer.Option(help="Number of vehicles.")] = 20,
     seed: Annotated[int, typer.Option(help="The seed of the fleet.")] = 7,
     drive_s: Annotated[float, typer.Option(help="Duration of the drive in seconds.")] = 45.0,
@@ -307,7 +306,7 @@ def demo(
     # What is printed are the findings; what goes wrong on the way is said beside them.
     start_logging(LogSettings(level="warning"))
     try:
-        settings = DemoSettings(replay=replay, vehicles=vehicles, seed=seed, drive_s=drive_s, timeout_s=timeout_s)
+        settings = DemoSettings(vehicles=vehicles, seed=seed, drive_s=drive_s, timeout_s=timeout_s)
         with raise_on_signals((signal.SIGTERM, signal.SIGHUP), KeyboardInterrupt()):
             size = StackSettings(lake=lake, spark=SparkClusterSettings() if spark_cluster else None, insecure=insecure)
             audit, memory = _run(folder, settings, size, quiet=as_json_text)
@@ -339,7 +338,6 @@ def demo(
 
 
 def _run(folder: Path, settings: DemoSettings, size: StackSettings, *, quiet: bool) -> tuple[Audit, int]:
-    # Before anything is deleted or started: a recording that cannot be read costs nothing.
     planned = plan_demo(settings)
     empty(folder)
     began = time.monotonic()

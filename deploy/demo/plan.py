@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import Field
@@ -14,12 +14,9 @@ from simulator import (
     Faults,
     Scenario,
     generated_scenario,
-    read_recording,
-    recorded_scenario,
     with_discount,
     with_two_tenants,
 )
-from simulator.drive import Track
 from simulator.scenario import GpsNoise, ScenarioVehicle
 from waybill.settings import Settings, load
 
@@ -44,7 +41,6 @@ class DemoSettings(Settings):
     vehicles: int = Field(default=20, ge=4, le=200)
     # A vehicle that says nothing for 5 s is caught up to its agent: a slower drive would have such pauses.
     drive_s: float = Field(default=45.0, gt=5, le=100, description="how long the drive takes on the wall clock")
-    replay: Path | None = None
     cut_region: str = "eu"
     cut_from: float = Field(default=0.2, ge=0, le=1)
     cut_until: float = Field(default=0.75, ge=0, le=1)
@@ -64,11 +60,10 @@ class DemoSettings(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoPlan:
-    """The fleet that drives and, where a recording is replayed, its track; `silent`, `killed`: names of vehicles."""
+    """The fleet that drives; `silent`, `killed`: names of vehicles."""
 
     settings: DemoSettings
     scenario: Scenario
-    track: Track | None
     silent: str
     killed: str
 
@@ -97,36 +92,25 @@ def write_topology(folder: Path, scenario: Scenario) -> Path:
 
 def plan_demo(settings: DemoSettings) -> DemoPlan:
     """Chooses fleet, vehicles and contracts. Raises SimulatorError, and DemoError for a month that is not over."""
-    track: Track | None = None
-    if settings.replay is None:
-        scenario = generated_scenario(
-            seed=settings.seed, vehicles=settings.vehicles, regions=REGIONS, faults=FAULTS, gps_noise=NOISE
-        )
-    else:
-        recording = read_recording(settings.replay)
-        scenario, track = recorded_scenario(recording, seed=settings.seed, regions=REGIONS, faults=FAULTS)
+    scenario = generated_scenario(
+        seed=settings.seed, vehicles=settings.vehicles, regions=REGIONS, faults=FAULTS, gps_noise=NOISE
+    )
     scenario = with_two_tenants(scenario)
     if scenario.period.end > datetime.now(UTC):
         raise DemoError(f"{scenario.period.start:%Y-%m} is not over: no bill of it can be final")
-    silent = _silent(scenario, track, settings)
+    silent = _silent(scenario, settings)
     others = [one.device for one in scenario.vehicles if one.device != silent.device]
     elsewhere = [name for name in others if not name.startswith(f"{settings.cut_region}-")]
     return DemoPlan(
         settings=settings,
-        scenario=with_discount(scenario, track, silent, settings.silent_from),
-        track=track,
+        scenario=with_discount(scenario, silent, settings.silent_from),
         silent=silent.device,
         killed=[*elsewhere, *others, silent.device][0],
     )
 
 
-def _silent(scenario: Scenario, track: Track | None, settings: DemoSettings) -> ScenarioVehicle:
-    """A vehicle of the payer in EUR that has something to say before and after it falls silent, of another region than
-    the one that is cut off, if there is one."""
+def _silent(scenario: Scenario, settings: DemoSettings) -> ScenarioVehicle:
+    """A vehicle of the payer in EUR, if possible in a region that is not cut off."""
     account = next(one for one in scenario.accounts if one.currency == "EUR")
     own = [one for one in scenario.vehicles if one.account == account.id]
-    if track is not None:
-        at = scenario.start + timedelta(seconds=scenario.duration_s) * settings.silent_from
-        said = {one.device: [fix.time_ms / 1000 >= at.timestamp() for fix in track[one.device]] for one in own}
-        own = [one for one in own if {*said[one.device]} == {False, True}] or own
     return max(own, key=lambda one: (one.region != settings.cut_region, one.device))

@@ -179,7 +179,7 @@ class DemoDrive:
     def _publish(self, scenario: Scenario, faults: FaultSchedule, report: Callable[[Progress], None]) -> Summary:
         brokers = {vehicle.device: BrokerAddress("127.0.0.1", vehicle.broker.port) for vehicle in self.vehicles}
         speed = PublishSettings(speedup=scenario.duration_s / self.settings.drive_s, timeout_s=60)
-        messages = faults.through(drive(scenario, read_folder(self.folder)[1]), scenario.duration_s)
+        messages = faults.through(drive(scenario), scenario.duration_s)
         made, driven = (self.folder / name for name in ("made.jsonl", "driven.jsonl"))
         with made.open("w", encoding="utf-8") as journal, driven.open("w", encoding="utf-8") as places:
             return publish(messages, brokers, speed, journal=journal, driven=places, on_progress=report)
@@ -284,7 +284,7 @@ class DemoScenario:
                 self.watch.close()
 
     def _run(self) -> Audit:
-        write_folder(self._folder, self.plan.scenario, self.plan.track)
+        write_folder(self._folder, self.plan.scenario)
         scenario = read_folder(self._folder)[0]
         config = cloud_config(self.stack)
         settings = cloud_settings(config)

@@ -12,8 +12,7 @@ from pydantic import ValidationError
 
 from cloud_jobs.reference.files import read_reference
 from edge_agent.push.push_cli import _read as read_settings_to_push
-from simulator.__main__ import parse_brokers
-from simulator.replay import read_recording
+from simulator.__main__ import read_brokers
 from tests.examples import examples
 from waybill.daemon.bounded_file import read_bounded
 from waybill.daemon.tls import certificate_faults
@@ -74,8 +73,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "a certificate": lambda path: [why for _, why in certificate_faults(path, None, None)],
     "a password": read_password,
     "settings to push": read_settings_to_push,
-    "brokers": lambda path: parse_brokers([], path),
-    "a recorded track": read_recording,
+    "brokers": read_brokers,
 }
 
 

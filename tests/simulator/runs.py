@@ -5,11 +5,8 @@ from pathlib import Path
 from typing import TextIO
 
 from simulator import Scenario, VehicleMessage, drive, write_folder
-from simulator.drive import Track
 from simulator.messages import journal_line
 from simulator.truth import Truth
-
-RECORDING = Path(__file__).parents[2].parent / "shared" / "data" / "liverpool_bus_route14.csv"
 
 
 def write_journal(messages: Iterable[VehicleMessage], out: TextIO) -> int:
@@ -19,8 +16,8 @@ def write_journal(messages: Iterable[VehicleMessage], out: TextIO) -> int:
     return len(lines)
 
 
-def run_in(folder: Path, scenario: Scenario, track: Track | None = None) -> Truth:
-    write_folder(folder, scenario, track)
+def run_in(folder: Path, scenario: Scenario) -> Truth:
+    write_folder(folder, scenario)
     with (folder / "made.jsonl").open("w") as lines:
-        write_journal(drive(scenario, track), lines)
+        write_journal(drive(scenario), lines)
     return Truth.from_folder(folder)

@@ -3,12 +3,10 @@
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from edge_agent.intake.messages import parse_message
-from simulator import Faults, VehicleMessage, drive, generated_scenario, read_recording, recorded_scenario
+from simulator import Faults, VehicleMessage, drive, generated_scenario
 from simulator.truth import Made, made_canary, made_event, made_position, made_raw, made_signal
-from tests.simulator.runs import RECORDING, run_in
+from tests.simulator.runs import run_in
 from waybill.record import Batch, Canary, Event, Position, Raw, Record, Signal, decode, encode
 
 
@@ -43,11 +41,3 @@ def test_a_generated_vehicle_arrives_as_it_was_made(tmp_path: Path) -> None:
     truth = run_in(tmp_path, scenario)
     for device in truth.devices:
         check([message for message in drive(scenario) if message.device == device], truth.records(device))
-
-
-@pytest.mark.skipif(not RECORDING.exists(), reason=f"{RECORDING.name} is not here")
-def test_a_recorded_vehicle_arrives_as_it_was_made(tmp_path: Path) -> None:
-    scenario, track = recorded_scenario(read_recording(RECORDING), seed=7, regions=("eu", "us"))
-    truth = run_in(tmp_path, scenario, track)
-    device = truth.devices[0]
-    check([message for message in drive(scenario, track) if message.device == device], truth.records(device))

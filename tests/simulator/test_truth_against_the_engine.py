@@ -11,13 +11,12 @@ import pytest
 
 from cloud_jobs.lake.schemas import QUANTITIES, WHOLE_DEVICE
 from geo.spatial import Fixes, TrackSettings
-from simulator import Faults, Scenario, generated_scenario, read_recording, recorded_scenario
-from simulator.drive import Track
+from simulator import Faults, Scenario, generated_scenario
 from simulator.truth import TruePosition, TrueUnknown, TrueUsage, Truth
 from simulator.truth.metering import gate_usage_of, usage_of
 from simulator.truth.shapes import read_gates, read_zones
 from tests.geo.spatial.noisy_drives import HOME, ROADS, Drive, Receiver, drive, parked
-from tests.simulator.runs import RECORDING, run_in
+from tests.simulator.runs import run_in
 from tests.usage_rows import metered_rows
 
 QUARTER = timedelta(minutes=15)
@@ -65,22 +64,16 @@ def assert_same(one: Sequence[TrueUsage], other: Sequence[TrueUsage]) -> None:
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (7, 23))])
 def test_a_generated_fleet_is_metered_the_same(seed: int, tmp_path: Path) -> None:
     scenario = generated_scenario(seed=seed, vehicles=6, regions=("eu", "us"))
-    check(scenario, None, tmp_path)
+    check(scenario, tmp_path)
 
 
 def test_a_fleet_with_faults_is_metered_the_same(tmp_path: Path) -> None:
     faults = Faults(duplicates=0.05, wrong_clocks=3, late=1)
-    check(generated_scenario(seed=7, vehicles=6, regions=("eu", "us"), faults=faults), None, tmp_path)
+    check(generated_scenario(seed=7, vehicles=6, regions=("eu", "us"), faults=faults), tmp_path)
 
 
-@pytest.mark.skipif(not RECORDING.exists(), reason=f"{RECORDING.name} is not here")
-def test_a_recorded_track_is_metered_the_same(tmp_path: Path) -> None:
-    scenario, track = recorded_scenario(read_recording(RECORDING), seed=7, regions=("eu", "us"))
-    check(scenario, track, tmp_path)
-
-
-def check(scenario: Scenario, track: Track | None, folder: Path) -> None:
-    truth = run_in(folder, scenario, track)
+def check(scenario: Scenario, folder: Path) -> None:
+    truth = run_in(folder, scenario)
     found = [row for row in truth.usage() if row.zone != WHOLE_DEVICE]
     rows = rows_by_the_engine(truth, (folder / "fences.geojson").read_text())
     assert_same(found, sorted(quarters_of(rows)))

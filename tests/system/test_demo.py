@@ -13,10 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.simulator.runs import RECORDING
 from tests.waiting import PATIENCE, wait_until
-
-NEEDS_RECORDING = pytest.mark.skipif(not RECORDING.exists(), reason=f"{RECORDING.name} is not here")
 
 pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.timeout(600)]
 
@@ -98,7 +95,6 @@ def test_a_small_fleet_ends_in_invoices_that_equal_the_truth_and_leaves_no_proce
     [
         pytest.param(["--vehicles", "4", "--lake", "s3"], id="s3"),
         pytest.param(["--vehicles", "4", "--spark-cluster"], id="spark-cluster"),
-        pytest.param(["--replay", str(RECORDING)], id="replay", marks=NEEDS_RECORDING),
     ],
 )
 def test_each_other_form_of_the_demo_ends_as_well(tmp_path: Path, form: list[str]) -> None:

@@ -3,7 +3,7 @@
 HOMES = {
     name: module
     for module, names in {
-        "files": "contracts_toml fences_geojson fixes_csv pushed_settings recorded_track settings_toml state_files",
+        "files": "contracts_toml fences_geojson fixes_csv pushed_settings settings_toml state_files",
         "identity": "certificate_request devices_toml enrolment operators_toml registry_entry revocation_list"
         " sealed_batch signed_push token_files",
         "pulsar": "admin_answer broker_frames link_control reference_message status_answer status_request",

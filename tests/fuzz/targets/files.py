@@ -1,4 +1,4 @@
-"""Files: settings, contracts, fences, fixes, tracks, and the small ones that a process keeps for the next one."""
+"""Files: settings, contracts, fences, fixes, and the small ones that a process keeps for the next one."""
 
 import contextlib
 import io
@@ -29,13 +29,9 @@ from geo.replication import Topology
 from geo.spatial import FenceReport, FixError, FixFile, bounded_lines, fences_from_geojson, read_fixes
 from geo.spatial.features import read_features
 from geo.spatial.geojson import MAX_REFUSED
-from simulator.errors import ScenarioError, TrackError
-from simulator.folder import SCENARIO_FILE, TRACK_COLUMNS, read_folder
-from simulator.replay import COLUMNS, read_recording
 from tests.cloud_jobs.billing.contracts.test_toml_text import EXAMPLE
-from tests.fuzz.bounds import Target, by_first_byte, refused_as, tagged
+from tests.fuzz.bounds import Target, by_first_byte, refused_as
 from tests.geo.spatial.json_values import UNEXPECTED, drawn, put
-from tests.simulator.test_scenario import fleet
 from waybill.settings import SettingsError, parse
 from waybill.settings.loading import MAX_PROBLEM_CHARACTERS, MAX_PROBLEMS
 
@@ -143,25 +139,6 @@ def judge_pushed(data: bytes) -> None:
     plain = {"device": {"id": "d"}, "uplinks": [{"region": "eu", "host": "127.0.0.1"}]}
     kept = with_present_retention(AgentSettings.model_validate(plain), settings)
     assert kept.buffer.max_bytes >= 1 << 30
-
-
-TRACK = FOLDER / "track.csv"
-RECORDED, WRITTEN = (",".join(names).encode() + b"\n" for names in (COLUMNS, TRACK_COLUMNS))
-SCENARIO = json.dumps(fleet().model_dump(mode="json") | {"track": TRACK.name}).encode()
-
-
-def judge_recording(data: bytes) -> None:
-    TRACK.write_bytes(data)
-    with refused_as(TrackError):
-        recording = read_recording(TRACK)
-        assert sum(map(len, recording.fixes.values())) + sum(recording.left_out.values()) == recording.rows
-
-
-def judge_scenario(track: bytes, scenario: bytes = SCENARIO) -> None:
-    TRACK.write_bytes(track)
-    (FOLDER / SCENARIO_FILE).write_bytes(scenario)
-    with refused_as(TrackError, ScenarioError):
-        read_folder(FOLDER)
 
 
 def judge_settings(model: Any) -> Callable[[bytes], None]:
@@ -293,27 +270,6 @@ TARGETS = {
             b'a=["""""""",' * 500,
         ),
         judge_pushed,
-    ),
-    "recorded_track": Target(
-        (
-            *tagged(
-                0,
-                RECORDED + b"v,t,2026-01-05T12:00:00Z,50.1,9.9,12\nv,t,2026-01-05 12:00:10+01:00,50.1,9.9,\n",
-                b"\xef\xbb\xbf"
-                + RECORDED
-                + b"v,t,0001-01-01T00:00:00+23:59,50,9,\nv,t,9999-12-31T23:59:59-23:59,50,9,1\n",
-                RECORDED + b'"v\n,,\n' + b"v,t,2026-01-05,nan,1e400,inf\n" + b"x" * 5000,
-                RECORDED + b"v," + b"t" * 140_000,
-            ),
-            *tagged(
-                1,
-                WRITTEN + b"d,1767614400000,50.1,9.9,12.5,t\nd,1767614401000,50.1,9.9,,t\n",
-                WRITTEN + b"d,1\nd," + b"9" * 5000 + b",1,1,1,t\n",
-                WRITTEN + b'd,1,"' + b"1" * 140_000,
-            ),
-            *tagged(2, SCENARIO, b"[" * 9000),
-        ),
-        by_first_byte(judge_recording, judge_scenario, lambda described: judge_scenario(described, described)),
     ),
     "settings_toml": Target(
         tuple(bytes([model]) + text for text in SETTINGS for model in range(3)),
