@@ -84,7 +84,7 @@ bench-edge: python  ## What the agent takes in, keeps and delivers in a second, 
 bench-wire: python  ## What a batch costs to write, judge and read, and the worst 64 kB for each parser
 	@$(PYTHON) -m benchmarks.wire
 
-bench-gateway: setup  ## What a gateway holds for 100,000 devices, what goes through it, beside pulsar-perf, and beside a noisy tenant
+bench-gateway: setup  ## What goes through a gateway, also with 100,000 devices, beside pulsar-perf, and beside a noisy tenant
 	@$(PYTHON) -m benchmarks.gateway
 
 bench-billing: setup  ## What billing costs: a month rated, closed and issued, one large payer, one invoice shown

@@ -17,19 +17,28 @@ import typer
 from gateway.access.cli import app as access
 from gateway.alerts.cli import app as alerts
 from gateway.commands import checked_settings, errors_as_messages, run_daemon, say_warnings, show
-from gateway.config import Drain, GatewaySettings, RegistrySettings, open_registry, open_secrets, share_group
+from gateway.config import (
+    OPEN_WORD,
+    Drain,
+    GatewaySettings,
+    access_secrets,
+    open_cluster,
+    open_registry,
+    open_secrets,
+    open_status,
+    share_group,
+    travels_in_plain_text,
+)
 from gateway.service import Service
-from gateway.status import read_silent, read_status, silent_table, status_table
+from gateway.status import read_status, status_table
 from gateway.status_answer import check_answering
 from waybill.daemon.process import add_version_option
-from waybill.daemon.tls import unusable_tls_files
 from waybill.identity.authority import common_name, read_certificates
 from waybill.identity.errors import IdentityError, SealingKeyError
 from waybill.identity.names import PrincipalKind, principal
 from waybill.identity.sealing import read_public_key
 from waybill.mqtt.broker_settings import is_this_machine, unusable_files
-from waybill.pulsar.pulsar_address import host_names
-from waybill.pulsar.pulsar_client import PulsarAccessError, PulsarToken, token_faults, tokens_ending
+from waybill.pulsar.pulsar_client import token_faults, tokens_ending
 from waybill.settings import SettingsError, load, read_file
 
 # Checks before the start.
@@ -42,8 +51,13 @@ def problems(settings: GatewaySettings) -> list[str]:
 
 def warnings(settings: GatewaySettings, config: Path, now_s: float) -> list[str]:
     """What runs, and is probably not meant."""
+    mqtt, found = settings.mqtt, [*travels_in_plain_text(settings.pulsar, "batches")]
+    if mqtt.tls is None and not is_this_machine(mqtt.host):
+        secret = " and the password" if mqtt.password_file else ""
+        found.append(f"mqtt.host: batches{secret} travel to {mqtt.host} in plain text; set [mqtt.tls]")
+    secrets = [(mqtt.password_file, "password"), (mqtt.share_file, "group"), *access_secrets(settings.pulsar, config)]
     ending = tokens_ending(settings.pulsar_accesses, now_s)
-    return [*_plain_text(settings), *_open_secrets(settings, config), *ending]
+    return [*found, *open_status(settings.status.host), *open_secrets(secrets), *ending]
 
 
 def ended_tokens(settings: GatewaySettings, now_s: float) -> list[str]:
@@ -57,12 +71,9 @@ def _file_problems(settings: GatewaySettings) -> Iterator[str]:
         share_group(settings.mqtt)
     except (OSError, ValueError) as error:
         yield f"mqtt.share_file: cannot be used: {error}"
-    yield from unusable_tls_files("pulsar.tls", settings.pulsar.tls)
-    if settings.pulsar.token_file:
-        try:
-            PulsarToken(settings.pulsar.access)
-        except PulsarAccessError as error:
-            yield f"pulsar.token_file: {error}"
+    for table, shown in settings.pulsar_accesses.items():
+        for field, fault in shown.file_faults():
+            yield f"{table}{field and f'.{field}'}: {fault}"
     for tenant, one in settings.tenants.items():
         if one.sealing_key is not None:
             try:
@@ -70,19 +81,13 @@ def _file_problems(settings: GatewaySettings) -> Iterator[str]:
             except SealingKeyError as error:
                 yield f"tenants.{tenant}.sealing_key: {error}"
     if settings.registry is not None:
-        yield from _registry_problems(settings.registry)
+        try:
+            settings.registry.check_signed()
+        except SettingsError as error:
+            yield f"registry.operators: {'; '.join(error.lines)}"
     folder = settings.push.folder
     if folder is not None and not (folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)):
         yield f"push.folder: {folder} is not a folder that can be read"
-
-
-def _registry_problems(registry: RegistrySettings) -> Iterator[str]:
-    try:
-        registry.check_signed()
-    except SettingsError as error:
-        yield f"registry.operators: {'; '.join(error.lines)}"
-    for name, fault in registry.access.file_faults():
-        yield f"registry.access{name and f'.{name}'}: {fault}"
 
 
 def _name_problems(settings: GatewaySettings) -> Iterator[str]:
@@ -101,44 +106,17 @@ def _name_problems(settings: GatewaySettings) -> Iterator[str]:
 
 def _open(settings: GatewaySettings) -> Iterator[str]:
     """What lets others in, or read along: allowed by the word `insecure` alone."""
-    word = "or say insecure = true at the top"
-    mqtt, pulsar, registry = settings.mqtt, settings.pulsar, settings.registry
+    mqtt = settings.mqtt
     if mqtt.tls is None:
-        yield f"mqtt.tls: batches travel to {mqtt.host} in plain text: set ca, certificate and key, {word}"
+        yield f"mqtt.tls: batches travel to {mqtt.host} in plain text: set ca, certificate and key, {OPEN_WORD}"
     elif mqtt.tls.certificate is None:
-        yield f"mqtt.tls.certificate: no credentials for the broker: set certificate and key, {word}"
-    if not pulsar.is_encrypted:
-        yield f"pulsar.service_url: batches travel in plain text: use pulsar+ssl:// with pulsar.tls, {word}"
-    if not (pulsar.token or pulsar.token_file or (pulsar.tls and pulsar.tls.certificate)):
-        yield f"pulsar.token_file: no credentials for Pulsar: set it, or pulsar.tls.certificate and key, {word}"
-    if registry is None:
-        yield f"registry: batches of suspended and revoked devices are accepted: set [registry], {word}"
+        yield f"mqtt.tls.certificate: no credentials for the broker: set certificate and key, {OPEN_WORD}"
+    yield from open_cluster(settings.pulsar, "batches")
+    if settings.registry is None:
+        yield f"registry: batches of suspended and revoked devices are accepted: set [registry], {OPEN_WORD}"
     else:
-        for key, fault in open_registry(registry):
-            yield f"registry.{key}: {fault}, {word}"
-
-
-def _plain_text(settings: GatewaySettings) -> Iterator[str]:
-    if settings.mqtt.tls is None and not is_this_machine(settings.mqtt.host):
-        secret = " and the password" if settings.mqtt.password_file else ""
-        yield f"mqtt.host: batches{secret} travel to {settings.mqtt.host} in plain text; set [mqtt.tls]"
-    hosts = host_names(settings.pulsar.service_url)
-    if not settings.pulsar.is_encrypted and not all(map(is_this_machine, hosts)):
-        secret = " and the token" if settings.pulsar.token or settings.pulsar.token_file else ""
-        yield f"pulsar.service_url: batches{secret} travel to {', '.join(hosts)} in plain text; use pulsar+ssl://"
-    if not is_this_machine(settings.status.host):
-        yield f"status.host: anyone who reaches {settings.status.host} can read status and device names"
-
-
-def _open_secrets(settings: GatewaySettings, config: Path) -> Iterator[str]:
-    return open_secrets(
-        (
-            (settings.mqtt.password_file, "password"),
-            (settings.mqtt.share_file, "group"),
-            (config if settings.pulsar.token else None, "token"),
-            (settings.pulsar.token_file, "token"),
-        )
-    )
+        for key, fault in open_registry(settings.registry):
+            yield f"registry.{key}: {fault}, {OPEN_WORD}"
 
 
 _GC_OBJECTS = 50_000
@@ -201,23 +179,6 @@ def status(
         answering = f"gateway {answer.gateway} of region {answer.region}"
         check_answering(settings.status, answering, f"gateway {settings.name} of region {settings.region}")
     show(answer, lambda: status_table(answer), as_json=as_json, is_good=answer.healthy)
-
-
-@app.command()
-def silent(
-    *,
-    config: ConfigOption,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """List devices that connected since the gateway started but have sent nothing for `status.silent_after_s`.
-
-    Exit status: 0 known, 1 unknown (the gateway does not run, is not connected, or has not run for that long).
-
-    Example: fleet-gateway silent --config gateway.toml
-    """
-    with errors_as_messages("fleet-gateway"):
-        answer = read_silent(load(GatewaySettings, config).status)
-    show(answer, lambda: silent_table(answer), as_json=as_json, is_good=answer.is_known)
 
 
 def _reloading(config: Path, started_with: GatewaySettings) -> Callable[[], Drain]:

@@ -7,10 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, SecretStr, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from waybill.daemon.logs import LogSettings
-from waybill.daemon.tls import TlsSettings
 from waybill.identity.broker_conf import read_share
 from waybill.identity.registry_messages import RegistryTrust
 from waybill.identity.signatures import read_operators
@@ -177,6 +176,10 @@ def open_secrets(files: Iterable[tuple[Path | None, str]]) -> Iterator[str]:
             yield f"{file}: others can read the {secret} in it; chmod 600"
 
 
+BACKOFF_FIRST_S = 0.2
+"""First wait between two attempts to connect."""
+BATCHES, REFUSED = "batches", "refused"
+"""Names of the topics in a tenant's namespace."""
 MAX_TENANTS = 64
 """Each has a connection to Pulsar of its own."""
 PUBLISH_BYTES = 128 << 10
@@ -190,9 +193,6 @@ class Mqtt(BrokerSettings):
     """
 
     host: Host
-    # The loop stands still while it connects, and receipts wait.
-    connect_timeout_s: float = Field(default=5, gt=0, le=60)
-    backoff_first_s: Seconds = 0.2
     backoff_max_s: Seconds = 15
     share_file: Path | None = None
     receive_maximum: int = Field(default=256, ge=1, le=10_000)
@@ -209,47 +209,17 @@ class Mqtt(BrokerSettings):
         return self
 
 
-class Pulsar(Settings):
-    """The regional cluster. Topics are `persistent://{tenant}/{namespace}/{batches|refused}`.
+class Pulsar(ClusterSource):
+    """The regional cluster. Topics are `persistent://{tenant}/{namespace}/batches` and `.../refused`.
 
     `tenant`: one Pulsar tenant for all; none: each tenant's own, by its name.
     """
 
-    service_url: ServiceUrl
     tenant: Word | None = None
     namespace: Word | None = None
-    batches: Word = "batches"
-    refused: Word = "refused"
-    token: SecretStr | None = None
-    token_file: Path | None = None
-    tls: TlsSettings | None = None
-    operation_timeout_s: int = Field(default=10, ge=1, le=120)
     send_timeout_s: float = Field(default=30, gt=0, le=600)
-    backoff_first_s: Seconds = 0.2
     backoff_max_s: Seconds = 15
-    batching_delay_ms: int = Field(default=5, ge=1, le=1000)
     batching_max_messages: int = Field(default=256, ge=1, le=10_000)
-    batching_max_bytes: int = Field(default=512 << 10, ge=1024)
-
-    @property
-    def is_encrypted(self) -> bool:
-        """Whether the connection is encrypted."""
-        return self.service_url.startswith("pulsar+ssl://")
-
-    @property
-    def access(self) -> PulsarAccess:
-        """Who the gateway is, and how it knows who they are."""
-        return PulsarAccess.of_tls(self.tls, self.token, self.token_file)
-
-    @model_validator(mode="after")
-    def _tls_has_an_effect(self) -> Self:
-        if self.tls is not None and not self.is_encrypted:
-            raise ValueError("tls needs a service_url that begins with pulsar+ssl://")
-        if self.token and self.token_file:
-            raise ValueError("set either token or token_file")
-        if self.tls is not None and self.tls.certificate is not None and (self.token or self.token_file):
-            raise ValueError("a token and tls.certificate: Pulsar takes one of them")
-        return self
 
 
 class SendRates(Settings):
@@ -271,14 +241,12 @@ class SendRates(Settings):
 class TenantSettings(SendRates):
     """A fleet operator whose devices are served: its rates, those of each of its devices, and its part of the rest.
 
-    `weight`: its part of `drain.max_records_per_s` while others want theirs. `window_share`: the part of the window
-    that it may keep while Pulsar does not take its batches; none: half of it, or all of it when it is the only tenant.
+    `weight`: its part of `drain.max_records_per_s` while others want theirs.
     `sealing_key`: the tenant's public key (PEM, X25519), for the holder of which its batches are sealed; none: plain.
     """
 
     device: SendRates = SendRates()
     weight: float = Field(default=1, gt=0, le=1000)
-    window_share: float | None = Field(default=None, gt=0, le=1)
     sealing_key: Path | None = None
 
     @cached_property
@@ -301,9 +269,6 @@ class Drain(Settings):
     burst_records: int = Field(default=10_000, ge=1)
     pause_s: float = Field(default=0, ge=0, le=3600)
     max_pause_s: float = Field(default=60, gt=0, le=3600)
-    overload_share: float = Field(default=0.9, gt=0, le=1)
-    overload_after_s: float = Field(default=1, ge=0, le=600)
-    overload_pause_s: float = Field(default=5, ge=0, le=3600)
 
 
 class PushFolder(Settings):
@@ -324,12 +289,10 @@ class PushFolder(Settings):
 
 
 class StatusEndpoint(Settings):
-    """Where metrics, health and status are served, loopback unless said otherwise; and which devices are silent."""
+    """Where metrics, health and status are served, loopback unless said otherwise."""
 
     host: str = "127.0.0.1"
     port: Port = 9464
-    silent_after_s: float = Field(default=3600, gt=0)
-    max_devices: int = Field(default=200_000, ge=1, le=1_000_000)
 
 
 class GatewaySettings(Settings):
@@ -381,7 +344,7 @@ class GatewaySettings(Settings):
     @property
     def pulsar_accesses(self) -> dict[str, PulsarAccess]:
         """Who the gateway is towards Pulsar, by the tables that say so."""
-        found = {"pulsar": self.pulsar.access}
+        found = {"pulsar.access": self.pulsar.access}
         return found if self.registry is None else found | {"registry.access": self.registry.access}
 
     @property

@@ -14,7 +14,6 @@ from gateway.metrics import GatewayMetrics
 from gateway.mqtt_connection import MqttConnection, PublishResult
 from gateway.pulsar_producer import TOO_BIG, Receipt, TenantProducers
 from gateway.push import PushQueue, parse_config_result
-from gateway.status import PublicationResults
 from waybill.mqtt.mqtt_client import MqttMessage
 from waybill.record import DeviceChannel, RefusalReason, device_topic, encode_ack, parse_device_topic
 
@@ -100,8 +99,6 @@ class Forwarder:
     def _send(self, effect: Produce | NotSent, tenant: str | None = None) -> None:
         if isinstance(effect, Produce):
             self._producer.send(effect)
-        elif effect is NotSent.JOINED:
-            self._metrics.count("batches_joined")
         elif effect is NotSent.SLOW_DOWN:
             self._metrics.count("batches_slowed_down", self._engine.listed(tenant))
         elif effect is NotSent.NO_ROOM:
@@ -130,7 +127,7 @@ class Forwarder:
 
 
 class DevicePublisher:
-    """Publishes what is due, as far as the broker takes it. `results` learns what the broker answers."""
+    """Publishes what is due, as far as the broker takes it."""
 
     def __init__(
         self,
@@ -138,10 +135,8 @@ class DevicePublisher:
         broker: MqttConnection,
         pushes: PushQueue,
         metrics: GatewayMetrics,
-        results: PublicationResults,
     ) -> None:
-        self._engine, self._broker, self._pushes = engine, broker, pushes
-        self._metrics, self._results = metrics, results
+        self._engine, self._broker, self._pushes, self._metrics = engine, broker, pushes, metrics
 
     def next_due_s(self, now_s: float) -> float | None:
         """When something is to be published; None while there is nothing, or the broker takes nothing."""
@@ -154,7 +149,7 @@ class DevicePublisher:
         for message in self._engine.take_due_acks(now_s, self._broker.free_slots):
             try:
                 self._broker.publish(device_topic(*message.sender, DeviceChannel.ACK), encode_ack(message.ack))
-                self._metrics.on_acked(message.ack)
+                self._metrics.count("acks_published")
             except Exception as error:  # noqa: BLE001 - the device sends again; the others get theirs
                 log_internal_error(self._metrics, error)
         # One file in a turn: a folder of thousands must not hold up acknowledgements.
@@ -167,18 +162,12 @@ class DevicePublisher:
             for mid in self._engine.release():
                 self._broker.puback(mid)
 
-    def on_publish_result(self, answer: PublishResult, now_s: float) -> None:
-        """The broker's answer to a message for a device."""
-        if not answer.refusal and not answer.has_no_subscriber:  # nearly always
-            self._results.add("", now_s)
-            return
-        topic = parse_device_topic(answer.topic)
-        is_ack = topic is not None and topic.channel is DeviceChannel.ACK
-        self._metrics.on_publish_result(
-            is_ack=is_ack, refused=bool(answer.refusal), has_no_subscriber=answer.has_no_subscriber
-        )
-        self._results.add(answer.refusal, now_s)
+    def on_publish_result(self, answer: PublishResult) -> None:
+        """The broker answered to a message for a device."""
         if answer.refusal:
+            topic = parse_device_topic(answer.topic)
+            is_ack = topic is not None and topic.channel is DeviceChannel.ACK
+            self._metrics.count("acks_refused" if is_ack else "pushes_refused_by_broker")
             _LOG.warning("the broker refuses a message to a device", topic=answer.topic, reason=answer.refusal)
 
 

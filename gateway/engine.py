@@ -157,6 +157,10 @@ class DeadLetterRates:
 
 # Pauses of devices: who waits, and for how long.
 
+OVERLOAD_SHARE, OVERLOAD_AFTER_S, OVERLOAD_PAUSE_S = 0.9, 1.0, 5.0
+"""Overload: the window is so full and batches wait so long for Pulsar; then devices pause so long, give or take half.
+"""
+
 
 class DrainControl:
     """The pause that a device is asked for, from the operator's wish, the rates and the load.
@@ -180,7 +184,7 @@ class DrainControl:
 
     def overload_s(self) -> float:
         """The pause that an overload asks for. Spread: devices that pause equally long come back together."""
-        return self._spread(self._settings.overload_pause_s)
+        return self._spread(OVERLOAD_PAUSE_S)
 
     def charge(self, sender: Sender, size: int, records: int, now_s: float) -> None:
         """A batch is taken: it counts for the rates of its device, its tenant and the region."""
@@ -194,7 +198,7 @@ class DrainControl:
         """
         settings = self._settings
         wanted = max(settings.pause_s, self._pacing.pause_s(sender, now_s))
-        if load >= settings.overload_share and waited_s >= settings.overload_after_s:
+        if load >= OVERLOAD_SHARE and waited_s >= OVERLOAD_AFTER_S:
             wanted = max(wanted, self.overload_s())
         return round(min(wanted, settings.max_pause_s), 3) if wanted else 0.0
 
@@ -206,7 +210,6 @@ class DrainControl:
 
 STUCK_S = 0.5
 """A tenant whose oldest batch waits so long for Pulsar, while another tenant is served, is stuck."""
-_HALF = 0.5
 RESERVED = 0.5
 """Of one window, so much is kept for reserves, the same for each tenant ..."""
 COMMON = 1.5
@@ -221,8 +224,8 @@ class WindowShares:
     """
 
     def __init__(self, settings: GatewaySettings) -> None:
-        default = _HALF if len(settings.tenants) > 1 else 1.0
-        self._shares = {name: one.window_share or default for name, one in settings.tenants.items()}
+        # A stuck tenant keeps half of the window, and all of it where it is the only one.
+        self._shares = dict.fromkeys(settings.tenants, 0.5 if len(settings.tenants) > 1 else 1.0)
         self._pulsar_tenant_of = settings.pulsar_tenant_of
         # After a new connection there may be twice as many batches as the broker sends unacknowledged.
         self._max_batches, self._max_bytes = 2 * settings.mqtt.receive_maximum, settings.mqtt.max_in_flight_bytes

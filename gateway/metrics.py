@@ -14,9 +14,8 @@ from gateway.inflight import Delivery
 from gateway.push import OUTCOMES, UNKNOWN
 from gateway.status import GatewayStatus
 from waybill.daemon.status_server import MirroredCounter, StatusGauges, counted
-from waybill.record import Ack, RefusalReason
+from waybill.record import RefusalReason
 
-_OUTCOMES = (*OUTCOMES, UNKNOWN)
 _LATENCY_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 # The status's key of each count: the name of its metric, what it counts, and its label.
 _COUNTERS = {
@@ -29,11 +28,8 @@ _COUNTERS = {
     "dead_letters_not_kept": ("dead_letters_not_kept_total", "Refused messages of which no copy was kept"),
     "internal_errors": ("internal_errors_total", "Messages whose handling raised an error"),
     "qos_0_dropped": ("qos_0_dropped_total", "Messages of QoS 0 dropped in a full window"),
-    "batches_joined": ("joined_batches_total", "Batches received again while in flight"),
     "acks_published": ("acks_total", "Acknowledgements published to devices"),
     "acks_refused": ("acks_refused_total", "Acknowledgements that the broker refused"),
-    "acks_without_subscriber": ("acks_without_subscriber_total", "Acknowledgements without a subscriber"),
-    "pauses_asked": ("pauses_total", "Acknowledgements that asked for a pause"),
     "pushes_published": ("pushes_total", "Settings published to devices"),
     "pushes_not_published": (
         "pushes_not_published_total",
@@ -50,8 +46,6 @@ _GAUGES = {
     "oldest_in_flight_s": ("oldest_in_flight_seconds", "Age of the batch that waits longest"),
     "mqtt_connected": ("mqtt_up", "1 while subscribed at the MQTT broker"),
     "pulsar_connected": ("pulsar_up", "1 while the producer is connected to Pulsar"),
-    "devices_known": ("devices", "Devices seen since the start"),
-    "devices_silent": ("silent_devices", "Silent devices among them; NaN while unknown"),
     "tenants_stuck": ("stuck_tenants", "Tenants from which Pulsar accepts nothing while it accepts messages of others"),
     "registry_current": ("registry_up", "1 while the device registry is read to its end; NaN without"),
     "registry_devices": ("registry_devices", "Devices that the registry has"),
@@ -107,11 +101,7 @@ class GatewayMetrics:
         )
         count = self._counters.__getitem__
         self._batches, self._heartbeats = count("batches_persisted"), count("heartbeats_persisted")
-        self._records, self._bytes, self._acks = (
-            count("records_persisted"),
-            count("bytes_persisted"),
-            count("acks_published"),
-        )
+        self._records, self._bytes = count("records_persisted"), count("bytes_persisted")
         self._persist_s = Latencies(
             "waybill_gateway_persist_seconds", "From the arrival of a batch to Pulsar's receipt", _LATENCY_S
         )
@@ -120,9 +110,8 @@ class GatewayMetrics:
     @property
     def counts(self) -> dict[str, int]:
         """What was counted since the start, by the status's keys."""
-        counts = {key: sum(counted(self._counters[key]).values()) for key in _COUNTERS}
-        results = counted(self._config_results)
-        return counts | {f"pushes_{outcome.replace(' ', '_')}": results.get(outcome, 0) for outcome in _OUTCOMES}
+        shown = _COUNTERS.keys() & GatewayStatus.model_fields.keys()
+        return {key: sum(counted(self._counters[key]).values()) for key in shown}
 
     def on_persisted(self, deliveries: Collection[Delivery], now_s: float) -> None:
         """Pulsar has these batches. Together: each count by itself costs more than what is counted."""
@@ -142,20 +131,6 @@ class GatewayMetrics:
         self.count("batches_refused", reason)
         if not kept:
             self.count("dead_letters_not_kept")
-
-    def on_publish_result(self, *, is_ack: bool, refused: bool, has_no_subscriber: bool) -> None:
-        """The broker answered to a message for a device: an acknowledgement, or settings."""
-        if refused:
-            self.count("acks_refused" if is_ack else "pushes_refused_by_broker")
-        # Settings that nobody hears now are kept by the broker until their device comes.
-        if has_no_subscriber and is_ack:
-            self.count("acks_without_subscriber")
-
-    def on_acked(self, ack: Ack) -> None:
-        """An acknowledgement was published."""
-        self._acks.inc()
-        if ack.pause_s:
-            self.count("pauses_asked")
 
     def on_config_result(self, outcome: str) -> None:
         """A device said what became of its settings: one of `OUTCOMES`, or something else."""

@@ -14,7 +14,6 @@ from gateway.config import GatewaySettings, share_group
 from gateway.errors import BrokerUnreachable
 from waybill.mqtt.mqtt_client import (
     LARGEST_PACKET,
-    NO_MATCHING_SUBSCRIBERS,
     RECEIVE_MAXIMUM,
     MqttClient,
     MqttMessage,
@@ -34,14 +33,10 @@ _ENDED = "the connection to the MQTT broker ended"
 
 
 class PublishResult(NamedTuple):
-    """What the broker answered to one publication. `refusal`: its reason, empty when it took the message.
-
-    `has_no_subscriber`: nobody is subscribed to the topic.
-    """
+    """What the broker answered to one publication. `refusal`: its reason, empty when it took the message."""
 
     topic: str
     refusal: str
-    has_no_subscriber: bool = False
 
 
 class MqttConnection:
@@ -84,11 +79,6 @@ class MqttConnection:
     def wants_write(self) -> bool:
         """Whether packets wait to be sent."""
         return self._client.has_outgoing
-
-    @property
-    def is_closed_by_broker(self) -> bool:
-        """Whether the broker closed the last connection, without a word. Where this side did, `last_error` says why."""
-        return self._client.is_closed_by_broker
 
     @property
     def free_slots(self) -> int:
@@ -186,5 +176,4 @@ class MqttConnection:
     def _on_answer(self, mid: int, reason: ReasonCode) -> None:
         self._free += 1
         topic = self._topic_of.pop(mid, "")
-        refusal = str(reason) if reason.is_failure else ""
-        self._on_published(PublishResult(topic, refusal, has_no_subscriber=reason.value == NO_MATCHING_SUBSCRIBERS))
+        self._on_published(PublishResult(topic, str(reason) if reason.is_failure else ""))

@@ -16,7 +16,7 @@ import _pulsar
 import pulsar
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from gateway.config import GatewaySettings
+from gateway.config import BACKOFF_FIRST_S, BATCHES, REFUSED, GatewaySettings
 from gateway.engine import Produce
 from gateway.errors import PulsarUnreachable
 from waybill.daemon.backoff import Backoff
@@ -32,6 +32,8 @@ UNSENDABLE = "Unsendable"
 UNPROVEN = "Unproven"
 """Nothing is known of a message, as that of the last one of its group says nothing of it. It is sent again."""
 
+GROUP_DELAY_S = 0.005
+MAX_GROUP_BYTES = 512 << 10
 BACKSTOP_MS = 1_000
 """What a group's end could not send, the client sends by itself after so long."""
 
@@ -200,7 +202,7 @@ class TenantProducers:
         self._of = {
             tenant: _Serving(
                 PulsarProducer(settings, wake, client, in_background, pulsar_tenant=tenant),
-                Backoff(pulsar.backoff_first_s, pulsar.backoff_max_s, random),
+                Backoff(BACKOFF_FIRST_S, pulsar.backoff_max_s, random),
                 now_s,
             )
             for tenant in settings.pulsar_tenants
@@ -461,10 +463,10 @@ class PulsarProducer:
             _close_client(former, _CLOSE_S)
             opening.client = client = self._open_client()
             if not opening.is_cancelled:
-                batches = self._settings.topic(self._pulsar_tenant, self._settings.pulsar.batches)
+                batches = self._settings.topic(self._pulsar_tenant, BATCHES)
                 # Not by a partitioned producer: it does not say which messages go together.
                 partitions = [self._sender(client, topic) for topic in client.get_topic_partitions(batches)]
-                letters = self._settings.topic(self._pulsar_tenant, self._settings.pulsar.refused)
+                letters = self._settings.topic(self._pulsar_tenant, REFUSED)
                 refused = self._sender(client, letters, refused=True)
                 opening.senders = partitions, refused
         except (pulsar.PulsarException, ValueError, RuntimeError) as error:
@@ -502,15 +504,15 @@ class PulsarProducer:
             # Beyond what a group has: a batch is sent by the end of its group, and by nothing else.
             batching_max_publish_delay_ms=BACKSTOP_MS,
             batching_max_messages=2 * settings.batching_max_messages + 1,
-            batching_max_allowed_size_in_bytes=2 * max(settings.batching_max_bytes, self._settings.max_batch_bytes),
+            batching_max_allowed_size_in_bytes=2 * max(MAX_GROUP_BYTES, self._settings.max_batch_bytes),
             properties={"gateway": self._settings.name},
         )
         return GroupSender(
             producer,
             lambda result: self._add_result(result, refused),
             max_messages=settings.batching_max_messages,
-            max_bytes=settings.batching_max_bytes,
-            delay_s=settings.batching_delay_ms / 1000,
+            max_bytes=MAX_GROUP_BYTES,
+            delay_s=GROUP_DELAY_S,
         )
 
     def _open_client(self) -> Any:

@@ -48,8 +48,6 @@ from waybill.pulsar.pulsar_client import PulsarAccess
 
 KEPT_OF_A_VERSION: Final = 4
 """And the last one that can be used."""
-KEPT_OF_BOTH: Final = 256
-"""Of an id that was published as a fence and as a gate: which of them stands follows from their order."""
 _FAR_AHEAD: Final = "ahead: it was published by a clock more than five minutes ahead"
 _WORDS: Final = frozenset({"ahead", *SignatureFault})
 
@@ -73,7 +71,6 @@ class ReferencePublications(Generic[Made]):
         self._lock = threading.Lock()
         self._kept: dict[tuple[str, str], list[JudgedPublication[Made]]] = {}
         self._digests: dict[str, str] = {}
-        self._types: dict[str, set[type[Made]]] = {}
         self.messages_refused: Counter[str] = Counter()
         self.last_refused = ""
 
@@ -121,28 +118,21 @@ class ReferencePublications(Generic[Made]):
             several = self._kept.setdefault((row["id"], judged.written), [])
             several.append(one)
             several.sort(key=lambda one: publication_order(one.row))
-            gone = {one.row["publication_id"] for one in _superseded(several, self._kept_of(row["id"], one))}
+            gone = {one.row["publication_id"] for one in _superseded(several)}
             several[:] = [one for one in several if one.row["publication_id"] not in gone]
             # a compacted topic brings what is gone never again, and the digest would stay for good
             for old in gone:
                 del self._digests[old]
-
-    def _kept_of(self, name: str, one: JudgedPublication[Made]) -> int:
-        """How many publications of each version of an id matter: of one that is two things the order of all."""
-        types = self._types.setdefault(name, set())
-        if one.usable is not None:
-            types.add(type(one.usable.made))
-        return KEPT_OF_A_VERSION if len(types) < 2 else KEPT_OF_BOTH
 
     def _note_refused(self, refused: QuarantinedMessage) -> None:
         self.messages_refused[_reason_word(refused.reason)] += 1
         self.last_refused = str(refused)
 
 
-def _superseded(several: list[JudgedPublication[Made]], most: int) -> list[JudgedPublication[Made]]:
+def _superseded(several: list[JudgedPublication[Made]]) -> list[JudgedPublication[Made]]:
     """Of publications of one version, in their order, those that cannot matter any more."""
     usable = next((one for one in reversed(several) if one.usable is not None), None)
-    return [one for one in several[:-most] if one is not usable]
+    return [one for one in several[:-KEPT_OF_A_VERSION] if one is not usable]
 
 
 def _reason_word(reason: str) -> str:

@@ -31,20 +31,11 @@ class RegistryCheck:
             check_signed=None if operators is None else operators.check_signed,
             starts_anew=(lambda: False) if operators is None else operators.look,
         )
-        self._judge: Callable[[Sender], Refusal | None] = judge(
+        self.refusal_of: Callable[[Sender], Refusal | None] = judge(
             registry.get,
             self.reader.was_read,
             refuses_unknown=settings.unknown_devices == "refuse",
         )
-        self._refused_all = False
-
-    def refusal_of(self, sender: Sender) -> Refusal | None:
-        """Why a sender is refused; None: it is not."""
-        refusal = self._judge(sender)
-        # Whoever sends is a device that somebody has let in: a registry without any has lost them, or is another one.
-        if refusal is not None and not len(self.reader.registry):
-            self._refused_all = True
-        return refusal
 
     @property
     def facts(self) -> dict[str, object]:
@@ -65,11 +56,6 @@ class RegistryCheck:
         problem = standing.last_unhandled if standing.is_current else standing.problem
         problem = problem or self.reader.registry.problem
         problem = problem or (self._operators.problem if self._operators is not None else "")
-        if not problem and self._refused_all and not len(self.reader.registry):
-            problem = (
-                "the registry is empty, so every batch is refused: register devices (`waybill device expect`) or "
-                "restore the topic (a running access daemon does so)"
-            )
         return f"device registry: {problem}" if problem else ""
 
 

@@ -15,54 +15,40 @@ from typing import Any
 
 import structlog
 
-from gateway.config import Drain, GatewaySettings, Mqtt
+from gateway.config import BACKOFF_FIRST_S, BATCHES, Drain, GatewaySettings, Mqtt
 from gateway.effects import DevicePublisher, Forwarder, log_refusal
 from gateway.engine import Engine
 from gateway.errors import BrokerUnreachable, GatewayError
-from gateway.inflight import UNKNOWN_SENDER, sender_of
 from gateway.metrics import GatewayMetrics
 from gateway.mqtt_connection import MqttConnection, PublishResult
 from gateway.pulsar_producer import InBackground, NewClient, TenantProducers, in_thread, new_client
 from gateway.push import PushQueue
 from gateway.registry_check import RegistryCheck
-from gateway.status import (
-    DevicesHeard,
-    GatewayStatus,
-    ListeningClock,
-    PublicationResults,
-    SilentDevices,
-    StatusHolder,
-    stall_problem,
-)
+from gateway.status import STALLED_AFTER_S, GatewayStatus, StatusHolder
 from waybill.daemon.backoff import Backoff
 from waybill.daemon.service import ThreadWatch, serve_status
 from waybill.daemon.signals import WakeUp
-from waybill.daemon.status_server import json_answer
-from waybill.mqtt.mqtt_client import MqttMessage, Takeovers
+from waybill.mqtt.mqtt_client import MqttMessage
 from waybill.pulsar.pulsar_client import TokenWatch
-
-# When to connect to the broker, and the reasons of short connections.
 
 _TAKEN_OVER = "Session taken over"
 
 
 class BrokerLink:
-    """The attempts and the connections of one session, without its socket. `jitter` gives numbers between 0 and 1.
+    """When to connect to the broker, and why connections do not last. `jitter` gives numbers between 0 and 1.
 
     A connection counts as good when it has lasted twice `backoff_max_s`. One that ends sooner counts as a failed
-    attempt, so that two gateways of one name, which take the session from each other, slow down, and are recognised.
+    attempt, so that two gateways of one name, which take the session from each other, slow down.
     """
 
     def __init__(self, name: str, settings: Mqtt, jitter: Callable[[], float], now_s: float) -> None:
-        self.is_up = False
-        self._advice = f"each gateway needs a name of its own, and this one is {name!r}"
-        cause = f"another client with this name takes over the session: {self._advice}"
-        self._takeovers = Takeovers(cause, 2 * settings.backoff_max_s)
-        self._timeout_s = settings.connect_timeout_s
+        self._name, self._timeout_s, self._lasting_s = name, settings.connect_timeout_s, 2 * settings.backoff_max_s
         self._backoff = Backoff(settings.backoff_first_s, settings.backoff_max_s, jitter)
-        self._connect_at_s = now_s
+        self._connect_at_s = self._connected_s = now_s
         self._answer_by_s: float | None = None
-        self._was_taken_over = False
+        self.is_up = False
+        self.problem = ""
+        """Why connections do not last; empty while they do, as far as is known."""
 
     @property
     def is_in_use(self) -> bool:
@@ -82,32 +68,25 @@ class BrokerLink:
         return self._answer_by_s is not None and now_s > self._answer_by_s
 
     def on_connected(self, now_s: float) -> None:
-        """The subscriptions stand."""
-        self.is_up, self._answer_by_s = True, None
-        self._takeovers.on_connected(now_s)
+        self.is_up, self._answer_by_s, self._connected_s = True, None, now_s
 
     def on_alive(self, now_s: float) -> None:
         """To be called now and then while it is up: it may have become a good one."""
-        self._takeovers.on_alive(now_s)
-        if self._takeovers.has_lasted(now_s):
+        if self.is_up and now_s - self._connected_s >= self._lasting_s:
             self._backoff.reset()
-            self._was_taken_over = False
+            self.problem = ""
 
-    def on_ended(self, reason: str, now_s: float, *, is_unexplained: bool = True) -> None:
-        """An attempt failed, or the connection ended; `is_unexplained`: the broker closed it without a word."""
+    def on_ended(self, reason: str, now_s: float) -> None:
+        """An attempt failed, or the connection ended."""
         # It may have become a good one since the last look: then this is no failed attempt.
         self.on_alive(now_s)
-        self._was_taken_over |= self.is_up and _TAKEN_OVER in reason
-        self._takeovers.on_ended(now_s, is_unexplained=is_unexplained)
+        if _TAKEN_OVER in reason:
+            self.problem = (
+                "another client with this name took over the session: each gateway needs a name of its own, and this"
+                f" one is {self._name!r}"
+            )
         self.is_up, self._answer_by_s = False, None
         self._connect_at_s = now_s + self._backoff.take_delay_s()
-
-    @property
-    def problem(self) -> str:
-        """Why connections do not last; empty while they do, as far as is known."""
-        if self._was_taken_over:
-            return f"another client with this name took over the session: {self._advice}"
-        return self._takeovers.problem
 
 
 # Both connections of a gateway: opened, watched and explained.
@@ -135,7 +114,7 @@ class Connections:
         self._settings, self._mqtt, self._pulsar, self._metrics = settings, mqtt, pulsar, metrics
         self._clock, self._before_connect = clock, before_connect
         self._link = BrokerLink(settings.name, settings.mqtt, random, clock())
-        self._pulsar_backoff = Backoff(settings.pulsar.backoff_first_s, settings.pulsar.backoff_max_s, random)
+        self._pulsar_backoff = Backoff(BACKOFF_FIRST_S, settings.pulsar.backoff_max_s, random)
         self.last_error = f"opening Pulsar at {settings.pulsar.service_url}"
         """Why not both are up, or what is waited for; empty once they were."""
 
@@ -178,7 +157,7 @@ class Connections:
                 continue
             mqtt = self._settings.mqtt
             self.last_error = "" if self.is_mqtt_up else f"connecting to the MQTT broker at {mqtt.host}:{mqtt.port}"
-            _LOG.info("pulsar is open", topic=self._settings.topic(tenant, self._settings.pulsar.batches))
+            _LOG.info("pulsar is open", topic=self._settings.topic(tenant, BATCHES))
 
     def watch(self, now_s: float) -> None:
         """Notice that the subscription stands, or that the connection ended or does not come up."""
@@ -193,9 +172,8 @@ class Connections:
         if self._link.is_in_use and (lost or self._link.is_overdue(now_s)):
             why = self._mqtt.last_error or "the MQTT broker does not answer in time"
             self._metrics.count("mqtt_failures")
-            is_unexplained = self._mqtt.is_closed_by_broker
-            self._link.on_ended(why, now_s, is_unexplained=is_unexplained)
-            self._log_error(BrokerUnreachable((is_unexplained and self._link.problem) or why))
+            self._link.on_ended(why, now_s)
+            self._log_error(BrokerUnreachable(why))
 
     def keep_alive(self, now_s: float) -> None:
         """Once a second or so: pings, and whether the connection has become a good one."""
@@ -223,10 +201,8 @@ class Connections:
         _LOG.warning("not connected", error=self.last_error)
 
 
-# The state of a gateway: status, gauges and silent devices.
-
-_SILENT_S = 10.0
-"""How often the list of silent devices is made, and the log says which lines it left out."""
+_LOG_SUPPRESSED_S = 10.0
+"""How often the log says which lines it left out."""
 
 
 class StatusReporter:
@@ -239,17 +215,13 @@ class StatusReporter:
         connections: Connections,
         metrics: GatewayMetrics,
         *,
-        results: PublicationResults,
         log_suppressed: Callable[[], object],
         registry: RegistryCheck | None = None,
     ) -> None:
-        self._engine, self._connections, self._metrics, self._results = engine, connections, metrics, results
+        self._engine, self._connections, self._metrics = engine, connections, metrics
         self._log_suppressed, self._registry = log_suppressed, registry
         self._tokens = TokenWatch(settings.pulsar_accesses.values())
-        self._silent_after_s = settings.status.silent_after_s
-        self._devices = DevicesHeard(settings.status.max_devices)
-        self._listening = ListeningClock()
-        self._silent_at_s: float | None = None
+        self._log_at_s = -math.inf
         self._first = GatewayStatus(
             gateway=settings.name,
             region=settings.region,
@@ -259,18 +231,10 @@ class StatusReporter:
         )
         self.holder = StatusHolder(self._first)
 
-    def on_message(self, topic: str) -> None:
-        """Something came on this topic. Whatever becomes of it, its device is not silent."""
-        if (sender := sender_of(topic)) != UNKNOWN_SENDER:
-            self._devices.on_heard(sender, self._listening.total_s)
-
     def update(self, now_s: float, *, is_stopping: bool) -> None:
-        """Make the status anew; to be called once a second or so."""
-        self._listening.update(now_s, listens=self._connections.are_up and self._engine.has_room)
-        # Less often than the status: it goes through all silent devices.
-        if self._silent_at_s is None or now_s >= self._silent_at_s:
-            self._silent_at_s = now_s + _SILENT_S
-            self.holder.silent = self._silent_devices()
+        """Compute the status; to be called once a second or so."""
+        if now_s >= self._log_at_s:
+            self._log_at_s = now_s + _LOG_SUPPRESSED_S
             self._log_suppressed()
         status = self._status(now_s, is_stopping=is_stopping)
         self._metrics.set_gauges(status)
@@ -279,14 +243,7 @@ class StatusReporter:
     def _status(self, now_s: float, *, is_stopping: bool) -> GatewayStatus:
         in_flight = self._engine.in_flight
         oldest_s = round(now_s - in_flight.oldest_s, 3) if in_flight.oldest_s is not None else 0.0
-        problem = self._connections.problem or self._results.problem(now_s) or stall_problem(oldest_s)
-        if self._registry is not None:
-            # Last: what was read before holds, so it matters less than what keeps batches from moving.
-            problem = problem or self._registry.problem
-        if not self._connections.are_up:
-            problem = self._connections.last_error or problem or "not connected yet"
-        # First: whoever shows such a token hears of nothing but time-outs, and what else is wrong follows from it.
-        problem = self._tokens.ended or problem or self._tokens.ending
+        problem = self._problem(oldest_s)
         now: dict[str, object] = {
             "state": "stopping" if is_stopping else "running",
             "healthy": not problem and not is_stopping,
@@ -298,29 +255,24 @@ class StatusReporter:
             "oldest_in_flight_s": oldest_s,
             "tenants_stuck": tuple(sorted(self._engine.stuck)),
             "pending_acks": len(self._engine.acks),
-            "acks_forgotten": self._engine.acks.forgotten,
-            "devices_known": len(self._devices),
-            "devices_silent": self.holder.silent.count,
-            "devices_forgotten": self._devices.forgotten,
         }
         return self._first.model_copy(
             update={**self._metrics.counts, **now, **(self._registry.facts if self._registry else {})}
         )
 
-    def _silent_devices(self) -> SilentDevices:
-        after_s, listened_s = self._silent_after_s, self._listening.total_s
-        is_connected = self._connections.are_up
-        is_known = is_connected and listened_s >= after_s
-        count, listed = self._devices.list_silent(listened_s, after_s) if is_known else (None, ())
-        return SilentDevices(
-            after_s=after_s,
-            since=self._first.started_at,
-            listening_s=round(listened_s, 1) if is_connected else None,
-            known=len(self._devices),
-            count=count,
-            forgotten=self._devices.forgotten,
-            listed=listed,
-        )
+    def _problem(self, oldest_in_flight_s: float) -> str:
+        """Why the gateway is not healthy; the cause comes before what follows from it."""
+        if self._tokens.ended:
+            return self._tokens.ended
+        if not self._connections.are_up:
+            return self._connections.last_error or self._connections.problem or "not connected yet"
+        if self._connections.problem:
+            return self._connections.problem
+        if oldest_in_flight_s >= STALLED_AFTER_S:
+            return f"a batch waits for Pulsar's receipt since {oldest_in_flight_s:.0f} s"
+        if self._registry is not None and self._registry.problem:
+            return self._registry.problem
+        return self._tokens.ending
 
 
 # The gateway's loop: one thread for broker, receipts and clock.
@@ -387,7 +339,6 @@ class GatewayLoop:
     ) -> None:
         self._wake, self._clock, self._select = wake, clock, select
         self.metrics = GatewayMetrics()
-        results = PublicationResults()
         self._registry_check = RegistryCheck(settings.registry) if settings.registry is not None else None
         self._engine = Engine(
             settings,
@@ -416,13 +367,12 @@ class GatewayLoop:
             delay_s=self._connections.retry_delay_s,
             on_send_failed=self._connections.on_send_failed,
         )
-        self._publisher = DevicePublisher(self._engine, self._mqtt, self._pushes, self.metrics, results)
+        self._publisher = DevicePublisher(self._engine, self._mqtt, self._pushes, self.metrics)
         self._reporter = StatusReporter(
             settings,
             self._engine,
             self._connections,
             self.metrics,
-            results=results,
             log_suppressed=log_suppressed,
             registry=self._registry_check,
         )
@@ -522,12 +472,11 @@ class GatewayLoop:
 
     def _on_message(self, message: MqttMessage) -> None:
         now_s = self._clock()
-        self._reporter.on_message(message.topic)
         if self._shutdown.try_take_message(now_s):
             self._forwarder.on_message(message, now_s)
 
     def _on_publish_result(self, answer: PublishResult) -> None:
-        self._publisher.on_publish_result(answer, self._clock())
+        self._publisher.on_publish_result(answer)
 
 
 class Service:
@@ -550,11 +499,8 @@ class Service:
         """Serve until SIGTERM or SIGINT, then finish what is in flight within the stop time-out."""
         loop, watch = self._loop, ThreadWatch(self._wake.wake)
         holder, registry = loop.status_holder, loop.metrics.registry
-        silent = {"/silent": lambda: json_answer(holder.silent.model_dump_json(indent=2))}
         with (
-            serve_status(
-                self._settings.status, registry, lambda: holder.status, lambda: holder.is_alive, silent
-            ) as server,
+            serve_status(self._settings.status, registry, lambda: holder.status, lambda: holder.is_alive) as server,
             self._wake.on_signals((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)) as signals,
         ):
             _LOG.info("started", gateway=self._settings.name, region=self._settings.region)

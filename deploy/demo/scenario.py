@@ -285,7 +285,7 @@ class DemoScenario:
 
     def _run(self) -> Audit:
         write_folder(self._folder, self.plan.scenario)
-        scenario = read_folder(self._folder)[0]
+        scenario = read_folder(self._folder)
         config = cloud_config(self.stack)
         settings = cloud_settings(config)
         lake, names = settings.tables, {one.sender: one.device for one in scenario.vehicles}

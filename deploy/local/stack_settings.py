@@ -205,7 +205,9 @@ port = {stack.brokers[region].port}
 {_tls_table("mqtt", stack.client_files(f"gateway@{name}", region))}
 [pulsar]
 service_url = "{stack.pulsar[stack.topology.regions[region].cluster].service_url}"
-{_pulsar_access(stack, role)}
+
+[pulsar.access]
+{stack.access(role).as_toml()}
 {_registry_table(stack, region, role)}
 
 {"".join(f"[tenants.{tenant}]{chr(10)}" for tenant in stack.topology.operators)}
@@ -351,12 +353,6 @@ key = "{files.key}"
 def _share_line(stack: LocalStack, region: str) -> str:
     """How the gateways of a region share batches; as anybody can where the stack is insecure."""
     return "" if stack.authority is None else f'share_file = "{stack.authority.share(region)}"'
-
-
-def _pulsar_access(stack: LocalStack, role: str) -> str:
-    """What `[pulsar]` says of tokens and TLS; nothing where the stack is insecure."""
-    access = stack.access(role)
-    return "" if access.tls_ca is None else f'token_file = "{access.token_file}"\ntls = {{ ca = "{access.tls_ca}" }}\n'
 
 
 def _registry_table(stack: LocalStack, region: str, role: str) -> str:

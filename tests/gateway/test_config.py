@@ -58,7 +58,7 @@ def test_the_example_in_the_page_is_a_configuration(tmp_path: Path) -> None:
     assert checked.output.removeprefix(f"{tmp_path}/") in PAGE.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("command", ["run", "check-config", "status", "silent"])
+@pytest.mark.parametrize("command", ["run", "check-config", "status"])
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -140,7 +140,7 @@ def test_what_could_not_work_on_this_machine_is_found_before_the_start(tmp_path:
 
 def test_a_token_that_has_ended_is_a_fault_and_one_that_ends_soon_a_warning(tmp_path: Path) -> None:
     for table, lines in (
-        ("pulsar.token_file", '[pulsar]\ntoken_file = "{}"'),
+        ("pulsar.access.token_file", '[pulsar]\naccess.token_file = "{}"'),
         (
             "registry.access.token_file",
             (
@@ -159,7 +159,7 @@ def test_a_token_that_has_ended_is_a_fault_and_one_that_ends_soon_a_warning(tmp_
 def test_without_the_word_tls_authentication_and_the_registry_are_demanded(tmp_path: Path) -> None:
     answer = checked(tmp_path, OPEN)
     assert answer.exit_code == os.EX_CONFIG
-    for key in ("mqtt.tls", "pulsar.service_url", "pulsar.token_file", "registry"):
+    for key in ("mqtt.tls", "pulsar.service_url", "pulsar.access.token_file", "registry"):
         assert f"{tmp_path}/gateway.toml: {key}: " in answer.output, key
     assert answer.output.count("or say insecure = true at the top") == 4
     registry = '[registry]\ntenants = ["fleet"]\nservice_url = "pulsar://127.0.0.1:6650"\nunsigned = true\n'
@@ -182,7 +182,7 @@ def test_a_certificate_of_another_gateway_is_named_with_both_names(tmp_path: Pat
 
 
 def test_a_file_with_a_secret_that_others_can_read_is_warned_of(tmp_path: Path) -> None:
-    answer = checked(tmp_path, MINIMAL.replace("[tenants", 'token = "t"\n[tenants'))
+    answer = checked(tmp_path, MINIMAL.replace("[tenants", 'access.token = "t"\n[tenants'))
     assert "others can read the token" in answer.output
     (tmp_path / "password").write_text("p\n")
     login = f'host = "127.0.0.1"\nusername = "u"\npassword_file = "{tmp_path}/password"'

@@ -66,12 +66,12 @@ def test_a_batch_that_comes_again_while_it_is_in_flight_is_produced_once_and_rel
 
 
 def test_an_overloaded_gateway_asks_for_a_pause_with_the_acknowledgement() -> None:
-    made = engine(mqtt={"host": "h", "receive_maximum": 2}, drain={"overload_share": 0.6, "overload_pause_s": 4})
+    made = engine(mqtt={"host": "h", "receive_maximum": 2})
     orders = [produced(made.on_batch(topic(f"d{n}"), batch(f"d{n}", 1, 1), n, 0.0)) for n in (1, 2)]
     made.on_persisted(orders[0].token, 2.0)
     made.on_persisted(orders[1].token, 2.0)
     pauses = {message.sender.device: message.ack.pause_s for message in made.take_due_acks(2.0, 10)}
-    assert pauses == {"d1": 4.0, "d2": 0.0}
+    assert pauses == {"d1": 5.0, "d2": 0.0}
 
 
 def test_qos_0_fills_neither_the_window_nor_any_list() -> None:

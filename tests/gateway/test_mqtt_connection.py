@@ -16,7 +16,6 @@ from gateway.effects import DevicePublisher
 from gateway.metrics import GatewayMetrics
 from gateway.mqtt_connection import MqttConnection, PublishResult
 from gateway.push import PushQueue
-from gateway.status import PublicationResults
 from tests.gateway.sides import NO_SUBSCRIBER, FakeBroker
 from tests.gateway.strategies import engine, settings, topic
 from tests.waiting import deadline_s
@@ -87,7 +86,7 @@ def test_publications_are_bounded_by_the_window_and_by_the_broker_and_freed_by_i
     session.broker.answer(session.broker.acks[0])
     session.broker.answer(session.broker.acks[1], NO_SUBSCRIBER)
     session.until(lambda: len(session.published) == 2)
-    assert session.published == [PublishResult(ACK, ""), PublishResult(ACK, "", has_no_subscriber=True)]
+    assert session.published == [PublishResult(ACK, ""), PublishResult(ACK, "")]
     assert session.side.free_slots == 2
     session.broker.close()
 
@@ -111,7 +110,7 @@ class Taking:
 def publisher(made: Engine, broker: Any, folder: Path | None = None) -> tuple[DevicePublisher, GatewayMetrics]:
     metrics = GatewayMetrics()
     return DevicePublisher(
-        made, broker, PushQueue(PushFolder(folder=folder, unsigned=folder is not None)), metrics, PublicationResults()
+        made, broker, PushQueue(PushFolder(folder=folder, unsigned=folder is not None)), metrics
     ), metrics
 
 
@@ -127,11 +126,12 @@ def test_files_of_settings_are_looked_at_one_by_one_without_waiting(tmp_path: Pa
         assert len(broker.out) == (turn + 1) // 2
     assert it.next_due_s(7.0) is None
     assert broker.out == [device_topic("fleet", f"d{number}", DeviceChannel.CONFIG) for number in (1, 3, 5)]
-    assert metrics.counts["pushes_published"] == 3
+    assert metrics.registry.get_sample_value("waybill_gateway_pushes_total") == 3
 
 
 @pytest.mark.parametrize(("channel", "counts"), [(DeviceChannel.ACK, (1, 0)), (DeviceChannel.CONFIG, (0, 1))])
 def test_what_the_broker_refuses_is_counted_as_what_it_was(channel: DeviceChannel, counts: tuple[int, int]) -> None:
     it, metrics = publisher(engine(), Taking())
-    it.on_publish_result(PublishResult(device_topic("fleet", "d1", channel), "not authorized"), 0.0)
-    assert (metrics.counts["acks_refused"], metrics.counts["pushes_refused_by_broker"]) == counts
+    it.on_publish_result(PublishResult(device_topic("fleet", "d1", channel), "not authorized"))
+    names = ("acks_refused_total", "pushes_refused_by_broker_total")
+    assert tuple(metrics.registry.get_sample_value(f"waybill_gateway_{name}") for name in names) == counts

@@ -16,7 +16,6 @@ from gateway.config import Drain, SendRates, TenantSettings
 from gateway.engine import DrainControl
 from gateway.inflight import Sender
 from gateway.pacing import MAX_PACED, Pacing, cost_s
-from gateway.status import DevicesHeard, SilentDevice
 
 SIZE, RECORDS = 2000, 20
 NO_DRAIN = Drain()
@@ -122,30 +121,6 @@ def test_devices_whose_debts_are_paid_take_no_memory_and_of_others_there_is_a_bo
     assert len(pacing._devices) <= MAX_PACED + 1
 
 
-def test_a_device_is_silent_until_it_is_heard_again() -> None:
-    known = DevicesHeard(10)
-    known.on_heard(Sender("fleet", "d1"), 0.0)
-    known.on_heard(Sender("fleet", "d2"), 5.0)
-    assert known.list_silent(9.9, 10) == (0, ())
-    assert known.list_silent(12.0, 10) == (1, (SilentDevice("fleet", "d1", 12.0),))
-    known.on_heard(Sender("fleet", "d1"), 13.0)
-    assert known.list_silent(20.0, 10) == (1, (SilentDevice("fleet", "d2", 15.0),))
-
-
-@given(st.lists(st.tuples(st.integers(0, 30), st.floats(0, 10)), max_size=60), st.integers(1, 8))
-def test_what_is_known_is_bounded_and_what_is_forgotten_is_counted(steps: list[tuple[int, float]], limit: int) -> None:
-    known, now_s, heard = DevicesHeard(limit), 0.0, dict[int, float]()
-    for device, gap_s in steps:
-        now_s += gap_s
-        was_known = f"fleet/d{device}" in known._heard_s
-        known.on_heard(Sender("fleet", f"d{device}"), now_s)
-        heard[device] = now_s
-        assert len(known) <= limit
-        assert was_known or known.forgotten >= len(heard) - limit
-    newest = sorted(heard.values())[-limit:]
-    assert sorted(known._heard_s.values()) == newest
-
-
 D1 = Sender("fleet", "d1")
 
 
@@ -166,7 +141,7 @@ def test_the_operator_s_pause_holds_for_everybody_until_it_is_taken_back() -> No
 
 
 def test_a_full_window_is_an_overload_only_when_it_moves_slowly() -> None:
-    made = control(Drain(overload_share=0.9, overload_after_s=1, overload_pause_s=4))
+    made = control(Drain())
     assert made.pause_s(D1, load=1.0, waited_s=0.5, now_s=0.0) == 0.0
     assert made.pause_s(D1, load=0.5, waited_s=5.0, now_s=0.0) == 0.0
-    assert made.pause_s(D1, load=1.0, waited_s=1.0, now_s=0.0) == 4.0
+    assert made.pause_s(D1, load=1.0, waited_s=1.0, now_s=0.0) == 5.0

@@ -122,8 +122,7 @@ def test_an_encrypted_connection_checks_the_name_of_its_host() -> None:
     address = {
         "tenant": "fleet",
         "service_url": "pulsar+ssl://pulsar:6651",
-        "token": "secret",
-        "tls": {"ca": "/ca.pem"},
+        "access": {"token": "secret", "tls_ca": "/ca.pem"},
     }
     open_now(PulsarProducer(settings(pulsar=address), lambda: None, client, at_once, pulsar_tenant="fleet"))
     (access,) = opened

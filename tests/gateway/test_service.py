@@ -16,7 +16,7 @@ from deploy.local import free_port
 from gateway import Service
 from gateway.metrics import Latencies
 from gateway.service import BrokerLink
-from gateway.status import PublicationResults, read_status
+from gateway.status import read_status
 from tests.gateway.sides import FakeBroker, Region
 from tests.gateway.strategies import settings
 from waybill.daemon.errors import ThreadEnded
@@ -78,33 +78,18 @@ def test_a_gateway_that_never_had_a_connection_ends_at_a_signal_and_answers_unti
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_a_broker_that_refuses_every_acknowledgement_is_a_problem_until_it_takes_them() -> None:
-    results = PublicationResults()
-    assert results.problem(0.0) == ""
-    for second in range(5):
-        results.add("Not authorized", float(second))
-    assert "refused 5 of the last 5" in results.problem(5.0)
-    assert "Not authorized" in results.problem(5.0)
-    for _ in range(50):
-        results.add("", 6.0)
-    assert results.problem(6.0) == "", "one device that the broker bars does not make the region ill"
-    assert PublicationResults().problem(6.0) == ""
-
-
 def link() -> BrokerLink:
     mqtt = settings(mqtt={"host": "h", "backoff_max_s": 15, "connect_timeout_s": 5}).mqtt
     return BrokerLink("gateway-eu-1", mqtt, lambda: 1.0, 0.0)
 
 
-def connect_for(
-    made: BrokerLink, now_s: float, lasted_s: float, reason: str = "no reason", *, is_unexplained: bool = True
-) -> float:
+def connect_for(made: BrokerLink, now_s: float, lasted_s: float, reason: str = "Session taken over") -> float:
     """Connect as soon as it is due; when it ended."""
     while not made.is_due(now_s):
         now_s += 0.1
     made.on_attempt(now_s)
     made.on_connected(now_s)
-    made.on_ended(reason, now_s + lasted_s, is_unexplained=is_unexplained)
+    made.on_ended(reason, now_s + lasted_s)
     return now_s + lasted_s
 
 
@@ -118,6 +103,8 @@ def test_connections_that_end_soon_slow_down_and_name_the_likely_reason() -> Non
     assert gaps == sorted(gaps)
     assert gaps[-1] > 3
     assert "'gateway-eu-1'" in made.problem
+    connect_for(made, now_s, 31.0, "gone")
+    assert made.problem == "", "a connection that lasted"
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
-"""What the status says: who was heard, who is silent and since when that is known, and why it is not healthy."""
+"""What the status says, and why it is not healthy."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import isnan
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,7 +22,7 @@ from gateway.alerts.status import AlertsStatus, alerts_table
 from gateway.cli import app as gateway
 from gateway.metrics import GatewayMetrics
 from gateway.service import StatusReporter
-from gateway.status import STALLED_AFTER_S, GatewayStatus, PublicationResults
+from gateway.status import STALLED_AFTER_S, GatewayStatus
 from gateway.webhooks.cli import app as notifier
 from gateway.webhooks.status import NotifierStatus
 from tests.gateway.alerts.test_alert_checks import TEXT as ALERTS
@@ -32,8 +31,6 @@ from tests.gateway.test_config import MINIMAL as GATEWAY
 from tests.gateway.webhooks.test_config import TEXT as NOTIFIER
 from waybill.daemon.status_server import StatusServer, json_answer
 
-AFTER_S = settings().status.silent_after_s
-
 
 class Reporting:
     """A reporter of a gateway whose connections are what the test says."""
@@ -41,7 +38,7 @@ class Reporting:
     def __init__(self, registry: Any = None, pulsar: dict[str, Any] | None = None) -> None:
         given = settings()
         self.engine: Engine = engine()
-        self.metrics, self.results = GatewayMetrics(), PublicationResults()
+        self.metrics = GatewayMetrics()
         self.suppressed_said = 0
         self.connections = SimpleNamespace(problem="", last_error="", is_mqtt_up=True, is_pulsar_up=True, are_up=True)
         self.reporter = StatusReporter(
@@ -49,7 +46,6 @@ class Reporting:
             self.engine,
             cast("Any", self.connections),
             self.metrics,
-            results=self.results,
             log_suppressed=self.say_suppressed,
             registry=registry,
         )
@@ -62,38 +58,10 @@ class Reporting:
         self.reporter.update(now_s, is_stopping=is_stopping)
         return self.reporter.holder.status
 
-    def silent(self) -> tuple[int | None, int | None, float]:
-        """How many devices are silent, as the list, the status and the metric say."""
-        shown = self.metrics.registry.get_sample_value("waybill_gateway_silent_devices")
-        assert shown is not None
-        return self.reporter.holder.silent.count, self.reporter.holder.status.devices_silent, shown
-
 
 @pytest.fixture
 def reporting() -> Reporting:
     return Reporting()
-
-
-def test_who_is_silent_is_unknown_while_nobody_listens_and_known_again_with_the_next_connection(
-    reporting: Reporting,
-) -> None:
-    reporting.reporter.on_message(topic("d1"))
-    reporting.update(0.0, is_up=False)
-    assert reporting.silent()[:2] == (None, None)
-    assert isnan(reporting.silent()[2])
-    reporting.update(100.0)
-    reporting.update(100.0 + AFTER_S - 1)
-    assert reporting.silent()[:2] == (None, None), "it has not listened for long enough"
-    reporting.update(100.0 + AFTER_S + 20)
-    assert reporting.silent() == (1, 1, 1.0)
-    reporting.update(100.0 + AFTER_S + 40, is_up=False)
-    assert reporting.reporter.holder.silent.listening_s is None
-    assert reporting.silent()[:2] == (None, None)
-    reporting.update(9_000.0 + AFTER_S)
-    assert reporting.silent() == (1, 1, 1.0), "a new connection ends no silence"
-    reporting.reporter.on_message(topic("d1"))
-    reporting.update(9_020.0 + AFTER_S)
-    assert reporting.silent() == (0, 0, 0.0)
 
 
 def test_healthy_is_claimed_only_when_nothing_is_known_against_it(reporting: Reporting) -> None:
@@ -111,8 +79,6 @@ def test_healthy_is_claimed_only_when_nothing_is_known_against_it(reporting: Rep
     assert reporting.update(STALLED_AFTER_S - 1).healthy
     assert "waits for Pulsar's receipt" in reporting.update(STALLED_AFTER_S).last_error
     reporting.engine.on_persisted(effect.token, STALLED_AFTER_S)
-    reporting.results.add("Not authorized", STALLED_AFTER_S)
-    assert "Not authorized" in reporting.update(STALLED_AFTER_S).last_error
 
 
 COMMON: dict[str, Any] = {"pid": 1, "started_at": "2026-11-28T06:00:00+00:00", "healthy": True}

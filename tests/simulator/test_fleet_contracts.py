@@ -90,7 +90,7 @@ def test_what_the_payers_of_a_drive_owe_can_be_read(tmp_path: Path) -> None:
 def test_a_discount_is_earned_only_with_what_a_vehicle_does_late(tmp_path: Path) -> None:
     made = with_two_tenants(generated_scenario(seed=7, vehicles=8, regions=("eu", "us"), duration_s=3600))
     (vehicle,) = [one for one in made.vehicles if one.device == "us-0003"]
-    scenario = with_discount(made, None, vehicle, 0.5)
+    scenario = with_discount(made, vehicle, 0.5)
     assert [tariff.discount is None for tariff in scenario.tariffs] == [False, True]
     truth = run_in(tmp_path, scenario)
     half = made.start + timedelta(seconds=1800)

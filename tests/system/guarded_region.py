@@ -94,11 +94,10 @@ class GuardedRegion:
             backoff_max_s = 1
             [pulsar]
             service_url = "{service_url}"
-            token_file = "{access.token_file}"
-            tls = {{ ca = "{access.tls_ca}" }}
             send_timeout_s = 3
             backoff_max_s = 1
-            operation_timeout_s = 5
+            [pulsar.access]
+            {access.as_toml()}
             [registry]
             tenants = ["{TENANT}"]
             service_url = "{service_url}"

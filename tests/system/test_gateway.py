@@ -137,9 +137,8 @@ def test_a_hostile_neighbour_stops_silences_and_fills_nothing(
         wait_until(lambda: gateway.status().healthy, 10)
         status = gateway.status()
         log_bytes = gateway.process.log.stat().st_size
-    assert (status.pushes_unknown, status.internal_errors) == (1, 0)
+    assert status.internal_errors == 0
     assert status.dead_letters_not_kept > 1000
-    assert 4 <= status.devices_known <= 1500  # a forged topic counts as heard; the list is bounded, and says so
     assert log_bytes < 200_000, "a flood of refusals is a few lines"
     persisted = region.persisted("beside")
     assert all(persisted[device].covers(IntervalSet([(1, 5 * RECORDS)])) for device in persisted)
