@@ -2,7 +2,6 @@
 
 GatewayError
 ├── BrokerUnreachable    the regional MQTT broker refuses the connection or the subscription, or does not answer
-│   ├── GuardRefused     it has another password of the access daemon than the daemon
 │   └── SessionNotEnded  it answers, and does not let one session be taken over
 ├── PulsarUnreachable    the regional Pulsar cluster does not give a producer
 ├── EntryNotTaken        what an access daemon published is not taken by its own reader of the registry
@@ -35,10 +34,6 @@ class BrokerUnreachable(GatewayError):
 
 class SessionNotEnded(BrokerUnreachable):
     """Of one device: the sessions of others may end."""
-
-
-class GuardRefused(BrokerUnreachable):
-    """No session is ended until the broker reads its password file again."""
 
 
 class PulsarUnreachable(GatewayError):

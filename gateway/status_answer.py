@@ -74,5 +74,5 @@ def _words(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {count}" for name, count in value.items()) or "none"
+        return ", ".join(f"{name} {_words(count)}" for name, count in value.items()) or "none"
     return (", ".join(map(str, value)) or "none") if isinstance(value, tuple) else str(value)

@@ -21,7 +21,7 @@ from gateway.access.core import BrokerStep
 from gateway.access.publisher import AccessPublisher
 from gateway.access.revocation import OwnList, RevocationList, lists_in
 from gateway.access.status import AccessMetrics
-from gateway.errors import BrokerUnreachable, GuardRefused, SessionNotEnded
+from gateway.errors import BrokerUnreachable, SessionNotEnded
 from waybill.daemon.durable_file import alone_in, replace_durably
 from waybill.identity.broker_conf import broker_rules, rules_version
 from waybill.identity.names import PrincipalKind, principal
@@ -39,10 +39,10 @@ class BrokerProcess(NamedTuple):
 def running_broker(place: BrokerProcessPlace) -> BrokerProcess:
     """The broker's process. Raises BrokerUnreachable if there is none, or it is another program."""
     try:
-        pid = place.pid or int(place.pid_file.read_bytes().strip() if place.pid_file else 0)
+        pid = int(place.pid_file.read_bytes().strip())
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (OSError, ValueError) as error:
-        raise BrokerUnreachable(f"no broker runs ({place.pid_file or place.pid})") from error
+        raise BrokerUnreachable(f"no broker runs ({place.pid_file})") from error
     # The name stands in parentheses and may have any character, also those.
     name, after = stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 2 :].split()
     if name != place.program or after[0] == "Z":
@@ -137,9 +137,9 @@ class SessionGuard:
         if len(answer) < 4 or answer[0] != _CONNACK:
             raise SessionNotEnded(f"the broker's socket {self._path} answers {answer[:8]!r}")
         if answer[3] in _NOT_US:
-            raise GuardRefused(
+            raise BrokerUnreachable(
                 f"the broker refuses {self._user} at {self._path} (reason {answer[3]:#x}):"
-                " broker.password_file and broker.guard_secret_file contain different passwords"
+                " broker.password_file and broker.guard_secret_file contain different passwords; restart the daemon"
             )
         if answer[3]:
             raise SessionNotEnded(f"the broker refuses {self._user} at {self._path}: reason {answer[3]:#x}")
@@ -245,10 +245,9 @@ class StepRunner:
 
     def look(self, names: list[str]) -> list[str]:
         """Those of these devices that are there again; their sessions are ended once more."""
-        with self._password_is_read():
-            again = [name for name in names if self._guard.was_there(name)]
+        again = [name for name in names if self._guard.was_there(name)]
         for name in again:
-            self._end(name)
+            self._guard.end(name)
             self._metrics.counts["sessions_came_back"] += 1
             _LOG.warning("a device that may not connect had a session again, and it was ended", device=name)
         return again
@@ -258,30 +257,17 @@ class StepRunner:
         with contextlib.suppress(BrokerUnreachable):
             for name in names:
                 with contextlib.suppress(SessionNotEnded):
-                    self._end(name)
+                    self._guard.end(name)
 
     def _is_ended(self, name: str) -> bool:
         try:
-            self._end(name)
+            self._guard.end(name)
         except SessionNotEnded as error:
             # Of this one alone: those of the others end.
             _LOG.error("a session is not ended", device=name, problem=str(error))
             return False
         self._metrics.counts["sessions_ended"] += 1
         return True
-
-    def _end(self, name: str) -> None:
-        with self._password_is_read():
-            self._guard.end(name)
-
-    @contextlib.contextmanager
-    def _password_is_read(self) -> Iterator[None]:
-        """A broker that has another password reads its files again with the next step, ours among them."""
-        try:
-            yield
-        except GuardRefused:
-            self._reloaded = None
-            raise
 
     def _reload(self) -> None:
         # Forgotten first: a signal that fails is sent again, though the files are written by then.

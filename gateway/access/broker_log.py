@@ -1,26 +1,19 @@
-"""Whom a region's broker refused, counted from its log: Mosquitto has no other place for it.
-
-A connection that fails in its handshake, and a publication that the rules refuse, reach no topic; the broker writes a
-line and forgets them. `waybill.mqtt.broker_log` writes the log.
-"""
+"""Connections that a region's broker refused, counted from its log, which `waybill.mqtt.broker_log` writes."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple
 
 import structlog
 
 from gateway.access.broker import SessionGuard
 from gateway.access.config import AccessSettings, BrokerProcessPlace
-from gateway.access.status import SHOWN_CHARACTERS, RefusedPublications
 from gateway.errors import BrokerUnreachable, SessionNotEnded
-from waybill.record import DeviceChannel
 
 # The logs of both brokers, and sessions that are ended because of them.
 
@@ -36,15 +29,9 @@ class BrokerLogs:
         self._logs, self._guard = dict(_logs(settings)), guard
 
     def read(self) -> None:
-        """Count what was written since the last time. A log has at most one line of ours for each call."""
-        for broker, log in self._logs.items():
-            before = log.publications.total()
+        """Count what was written since the last time."""
+        for log in self._logs.values():
             log.read()
-            if count := log.publications.total() - before:
-                last = log.last[-1]
-                _LOG.warning(
-                    "publications refused", broker=broker, count=count, last_sender=last.sender, last_topic=last.topic
-                )
 
     def end_sessions(self) -> None:
         """End what devices left behind, and sessions with too many subscriptions.
@@ -69,17 +56,9 @@ class BrokerLogs:
             _LOG.warning("sessions that devices left behind were ended", count=len(kept), last_device=kept[-1])
 
     @property
-    def status(self) -> dict[str, object]:
-        """What was counted, by the keys of AccessStatus."""
-        return {
-            "connections_refused": {broker: dict(log.refused) for broker, log in self._logs.items()},
-            "publications_refused": {broker: dict(log.publications) for broker, log in self._logs.items()},
-            "last_publications_refused": [
-                RefusedPublications(broker=broker, **(one._asdict() | {"topic": one.topic[:SHOWN_CHARACTERS]}))
-                for broker, log in self._logs.items()
-                for one in log.last
-            ],
-        }
+    def connections_refused(self) -> dict[str, dict[str, int]]:
+        """How many connections were refused, by broker and reason."""
+        return {broker: {str(why): count for why, count in log.refused.items()} for broker, log in self._logs.items()}
 
 
 def _logs(settings: AccessSettings) -> Iterator[tuple[str, BrokerLog]]:
@@ -93,11 +72,6 @@ def _logs(settings: AccessSettings) -> Iterator[tuple[str, BrokerLog]]:
 
 MAX_READ_BYTES = 1 << 20
 """Of the log at one time: the rest is read at the next."""
-MAX_LAST = 50
-"""Publications that are kept, the last ones."""
-OWN_TOPIC = "own-topic"
-"""Kind of a publication where it would be right: its sender is denied by name."""
-_OTHER_TOPIC = "other"
 
 
 class RefusedConnection(StrEnum):
@@ -115,6 +89,8 @@ class RefusedConnection(StrEnum):
     """A device left a session behind, and the daemon ended it."""
     SUBSCRIPTIONS = "subscriptions"
     """Topics that a device asked for beyond `broker_log.MAX_SUBSCRIPTIONS`; the daemon ended its session."""
+    FORGED = "forged-publication"
+    """Batches or acknowledgements that a device published on the topic of another one."""
 
 
 _LINES = (
@@ -136,45 +112,14 @@ def refused_connection(line: str) -> RefusedConnection | None:
     return None
 
 
-_DENIED = re.compile(r"^(\S+): (?:x(\d{1,9}) )?Denied PUBLISH from (\S+) \(d\d, q\d, r\d, m\d+, '(.*)$")
-"""How many is ahead of all that a device chose: its topic may end the line, which the broker cuts."""
 _CONNECTED = re.compile(r"^\S+: New client connected from .* as ([^\s/]+/[^\s/]+) \(p\d, c\d, k\d+, u'(.*)'\)\.$")
 _LEFT = re.compile(r"^\S+: Client ([^\s/]+/[^\s/]+) (?:disconnected|closed its connection|has exceeded timeout)")
 _SUBSCRIBED = re.compile(r"^\S+: (?:x(\d{1,9}) )?Denied SUBSCRIBE from ([^\s/]+/[^\s/]+)$")
+_FORGED = re.compile(
+    r"^\S+: (?:x(\d{1,9}) )?Denied PUBLISH from (\S+) "
+    r"\(d\d, q\d, r\d, m\d+, 'waybill/\d+/(?!\2/)[^/']+/[^/']+/(?:batch|ack)', "
+)
 _MAX_SUSPECTS = 20_000
-_BEHIND_TOPIC = "', ... ("
-_FROM_DEVICES = (DeviceChannel.BATCH, DeviceChannel.CONFIG_RESULT)
-
-
-class RefusedPublication(NamedTuple):
-    """A publication that a broker's rules refused, and how many of them; `sender`: the name in its certificate.
-
-    `kind`: what it would have been (`batch`, `ack`, `config`, `config-result`), OWN_TOPIC or `other`.
-    """
-
-    at: str
-    sender: str
-    kind: str
-    topic: str
-    times: int
-
-
-def refused_publication(line: str) -> RefusedPublication | None:
-    """The publications that were refused, if this line of the log says so."""
-    found = _DENIED.match(line)
-    if found is None:
-        return None
-    at, times, sender, rest = found.groups()
-    topic = rest.rsplit(_BEHIND_TOPIC, 1)[0]
-    return RefusedPublication(at, sender, _kind(sender, topic), topic, int(times or 1))
-
-
-def _kind(sender: str, topic: str) -> str:
-    rest, _, last = topic.rpartition("/")
-    # A line ends after a thousand characters, and a topic may be longer.
-    if last not in list(DeviceChannel):
-        return _OTHER_TOPIC
-    return OWN_TOPIC if rest.endswith(f"/{sender}") and last in _FROM_DEVICES else last
 
 
 class BrokerLog:
@@ -185,9 +130,6 @@ class BrokerLog:
         self._offset = 0
         self._inode = 0
         self.refused: Counter[RefusedConnection] = Counter()
-        self.publications: Counter[str] = Counter()
-        """Publications that were refused, by kind."""
-        self.last: deque[RefusedPublication] = deque(maxlen=MAX_LAST)
         self._guarded: set[str] = set()
         self._suspects: dict[str, None] = {}
 
@@ -212,10 +154,7 @@ class BrokerLog:
         self._offset += whole
         # Not splitlines: a topic may have other characters that end a line.
         for line in content[:whole].decode("utf-8", "replace").split("\n"):
-            if (publication := refused_publication(line)) is not None:
-                self.publications[publication.kind] += publication.times
-                self.last.append(publication)
-            elif (reason := refused_connection(line)) is not None:
+            if (reason := refused_connection(line)) is not None:
                 self.refused[reason] += 1
             else:
                 self._follow(line)
@@ -234,3 +173,5 @@ class BrokerLog:
         elif (subscribed := _SUBSCRIBED.match(line)) is not None:
             self.refused[RefusedConnection.SUBSCRIPTIONS] += int(subscribed[1] or 1)
             self._suspects[subscribed[2]] = None
+        elif (forged := _FORGED.match(line)) is not None:
+            self.refused[RefusedConnection.FORGED] += int(forged[1] or 1)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-import shutil
-import subprocess
-import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,23 +15,21 @@ import structlog
 import typer
 
 from gateway.access.access_key import AccessKey
-from gateway.access.config import AccessSettings, BrokerProcessPlace
-from gateway.config import open_registry
-from waybill.daemon.errors import DaemonError
-from waybill.daemon.tls import TlsSettings, certificate_faults, unusable_tls_files
+from gateway.access.config import AccessSettings
+from gateway.commands import checked_settings, errors_as_messages, say_warnings, show
+from gateway.config import OPEN_WORD, open_registry
+from gateway.errors import GatewayError
+from gateway.status_answer import check_answering
+from waybill.daemon.tls import TlsSettings, unusable_tls_files
 from waybill.identity.authority import is_chain_to, read_certificates, regional_name
 from waybill.identity.authority_folder import AuthorityFolder, IssuedCertificate
-from waybill.identity.errors import IdentityError, OperatorKeyRefused
+from waybill.identity.errors import IdentityError
 from waybill.identity.names import PrincipalKind, principal
 from waybill.mqtt.broker_settings import unusable_files
-from waybill.pulsar.pulsar_client import PulsarAccessError, PulsarToken, token_faults, tokens_ending
-from waybill.settings import SettingsError, load, printable, printable_json, read_file
+from waybill.pulsar.pulsar_client import token_faults, tokens_ending
+from waybill.settings import SettingsError, load, printable, read_file
 
 # Checks of files, names and certificates before the start.
-
-_CRASHES_UNTIL = (2, 0, 22)
-_PROGRAM_S = 5.0
-_WORD = "or say insecure = true at the top"
 
 
 def problems(settings: AccessSettings) -> list[str]:
@@ -48,7 +43,7 @@ def problems(settings: AccessSettings) -> list[str]:
     ]
 
 
-def warnings(settings: AccessSettings, now: datetime) -> list[str]:
+def warnings(settings: AccessSettings, now_s: float) -> list[str]:
     """What runs, and is probably not meant: keys are followed, so one that is not trusted now may be soon."""
     found = []
     if settings.registry.admin_url is None:
@@ -56,41 +51,24 @@ def warnings(settings: AccessSettings, now: datetime) -> list[str]:
     # What cannot be read is a problem.
     with contextlib.suppress(IdentityError, SettingsError):
         key = AccessKey(settings.registry, settings.region, settings.registry.followed())
-        if problem := key.problem(now):
+        if problem := key.problem(datetime.fromtimestamp(now_s, UTC)):
             found.append(f"registry.key: {problem}")
-    if (version := broker_version(settings.broker.program)) is not None and version <= _CRASHES_UNTIL:
-        found.append(
-            f"broker.program: Mosquitto {'.'.join(map(str, version))} crashes when it reads its files while a device's"
-            " session waits for its return; the daemon ends such sessions, and a release after 2.0.22 has the repair"
-        )
-    return [*found, *tokens_ending({"registry.access": settings.registry.access}, now.timestamp())]
+    return [*found, *tokens_ending({"registry.access": settings.registry.access}, now_s)]
 
 
-def broker_version(program: str) -> tuple[int, ...] | None:
-    """The version of the broker's program on this machine; None where that is not known."""
-    found = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-    if found is None:
-        return None
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        said = subprocess.run([found, "-h"], capture_output=True, check=False, timeout=_PROGRAM_S).stdout
-        if (number := re.match(rb"mosquitto version (\d+)\.(\d+)\.(\d+)", said)) is not None:
-            return tuple(map(int, number.groups()))
-    return None
-
-
-def ended_tokens(settings: AccessSettings, now: datetime) -> list[str]:
+def ended_tokens(settings: AccessSettings, now_s: float) -> list[str]:
     """Tokens that no cluster takes now. The daemon runs all the same: it reads their file again."""
-    return token_faults({"registry.access": settings.registry.access}, now.timestamp())
+    return token_faults({"registry.access": settings.registry.access}, now_s)
 
 
 def _open(settings: AccessSettings) -> Iterator[str]:
     for key, fault in open_registry(settings.registry):
-        yield f"registry.{key}: {fault}, {_WORD}"
+        yield f"registry.{key}: {fault}, {OPEN_WORD}"
     if (enrolment := settings.enrolment) is not None:
         if enrolment.claims.tls is None:
-            yield f"enrolment.claims.tls: our password travels in plain text: set ca, {_WORD}"
+            yield f"enrolment.claims.tls: our password travels in plain text: set ca, {OPEN_WORD}"
         if enrolment.devices.tls is None:
-            yield f"enrolment.devices.tls: certificates are sent in plain text: set ca, certificate and key, {_WORD}"
+            yield f"enrolment.devices.tls: certificates travel in plain text: set ca, certificate and key, {OPEN_WORD}"
 
 
 def _authority_problems(settings: AccessSettings) -> Iterator[str]:
@@ -123,30 +101,27 @@ def _registry_problems(settings: AccessSettings) -> Iterator[str]:
         AccessKey(registry, settings.region, None)
     except IdentityError as error:
         yield f"registry.key: {error}"
-    access = registry.access
-    for name, fault in certificate_faults(access.tls_ca, access.tls_certificate, access.tls_key):
-        yield f"registry.access{name and f'.tls_{name}'}: {fault}"
-    try:
-        PulsarToken(access)
-    except PulsarAccessError as error:
-        yield f"registry.access: {error}"
+    for name, fault in registry.access.file_faults():
+        yield f"registry.access{name and f'.{name}'}: {fault}"
 
 
 def _folder_problems(settings: AccessSettings) -> Iterator[str]:
     broker, enrolment = settings.broker, settings.enrolment
-    places: list[tuple[str, BrokerProcessPlace]] = [("broker", broker)]
-    written = [
-        ("broker.revocation_file", broker.revocation_file),
-        ("broker.guard_secret_file", broker.guard_secret_file),
-    ]
+    written = {
+        "broker.rules_file": broker.rules_file,
+        "broker.password_file": broker.password_file,
+        "broker.revocation_file": broker.revocation_file,
+        "broker.guard_secret_file": broker.guard_secret_file,
+    }
+    if broker.server is not None:
+        written["broker.server.conf_file"] = broker.server.conf_file
     if enrolment is not None:
-        places.append(("enrolment.broker", enrolment.broker))
-        written.append(("enrolment.secret_file", enrolment.secret_file))
-    for table, place in places:
-        written += [(f"{table}.rules_file", place.rules_file), (f"{table}.password_file", place.password_file)]
-        if place.server is not None:
-            written.append((f"{table}.server.conf_file", place.server.conf_file))
-    for name, file in written:
+        written["enrolment.secret_file"] = enrolment.secret_file
+        written["enrolment.broker.rules_file"] = enrolment.broker.rules_file
+        written["enrolment.broker.password_file"] = enrolment.broker.password_file
+        if enrolment.broker.server is not None:
+            written["enrolment.broker.server.conf_file"] = enrolment.broker.server.conf_file
+    for name, file in written.items():
         if not (file.parent.is_dir() and os.access(file.parent, os.W_OK | os.X_OK)):
             yield f"{name}: {file.parent} is no folder that can be written"
     # The broker makes the socket, and nobody makes its folder.
@@ -214,10 +189,9 @@ def run(*, config: ConfigOption) -> None:
     from waybill.daemon.signals import stop_on_signals
 
     with _errors_as_messages(), stop_on_signals() as stop:
-        settings = _checked_settings(config)
+        settings, now_s = checked_settings(AccessSettings, config, problems), time.time()
         start_logging(settings.log)
-        now = datetime.now(UTC)
-        for problem in (*warnings(settings, now), *ended_tokens(settings, now)):
+        for problem in (*warnings(settings, now_s), *ended_tokens(settings, now_s)):
             structlog.get_logger("access").warning("configuration", problem=problem)
         AccessDaemon(settings).run(stop)
 
@@ -229,12 +203,11 @@ def check_config(*, config: ConfigOption) -> None:
     Example: fleet-gateway access check-config --config access.toml
     """
     with _errors_as_messages():
-        settings, now = _checked_settings(config), datetime.now(UTC)
+        settings = checked_settings(AccessSettings, config, problems)
         # Nothing is heard with such a token; a daemon that runs waits for another one.
-        if ended := ended_tokens(settings, now):
+        if ended := ended_tokens(settings, time.time()):
             raise SettingsError(str(config), ended)
-    for problem in warnings(settings, now):
-        typer.echo(f"{config}: warning: {problem}", err=True)
+    say_warnings(config, partial(warnings, settings))
     typer.echo(f"{config}: right. Access daemon of the region {settings.region}")
 
 
@@ -247,7 +220,7 @@ def prepare(*, config: ConfigOption) -> None:
     from gateway.access.daemon import AccessDaemon
 
     with _errors_as_messages():
-        AccessDaemon(_checked_settings(config)).prepare()
+        AccessDaemon(checked_settings(AccessSettings, config, problems)).prepare()
 
 
 @app.command()
@@ -258,41 +231,20 @@ def status(
 
     Example: fleet-gateway access status --config access.toml
     """
-    from rich.console import Console
-
     from gateway.access.status import read_access_status, status_table
-    from gateway.status_answer import check_answering
 
     with _errors_as_messages():
         settings = load(AccessSettings, config)
         answer = read_access_status(settings.status)
         answering, asked = (f"access daemon of region {one}" for one in (answer.region, settings.region))
         check_answering(settings.status, answering, asked)
-    if as_json:
-        sys.stdout.write(printable_json(answer, indent=2) + "\n")
-    else:
-        Console().print(status_table(answer))
-    if not answer.healthy:
-        raise typer.Exit(1)
+    show(answer, partial(status_table, answer), as_json=as_json, is_good=answer.healthy)
 
 
-def _checked_settings(config: Path) -> AccessSettings:
-    settings = load(AccessSettings, config)
-    if found := problems(settings):
-        raise SettingsError(str(config), found)
-    return settings
-
-
-@contextmanager
+@contextlib.contextmanager
 def _errors_as_messages() -> Iterator[None]:
-    try:
-        yield
-    except SettingsError as error:
-        typer.echo("\n".join(error.lines), err=True)
-        raise typer.Exit(os.EX_CONFIG) from error
-    except OperatorKeyRefused as error:
-        typer.echo(f"fleet-gateway access: {error}: `registry.key` of the settings names it", err=True)
-        raise typer.Exit(os.EX_CONFIG) from error
-    except (DaemonError, IdentityError, OSError) as error:
-        typer.echo(printable(f"fleet-gateway access: {error}", "\n"), err=True)
-        raise typer.Exit(1) from error
+    with errors_as_messages("fleet-gateway access"):
+        try:
+            yield
+        except OSError as error:
+            raise GatewayError(printable(str(error), "\n")) from error

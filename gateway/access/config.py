@@ -7,7 +7,6 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from gateway.access.enrolment import EnrolmentRateSettings
 from gateway.config import RegistrySettings, Word
 from waybill.daemon.logs import LogSettings
 from waybill.daemon.tls import TlsSettings
@@ -60,29 +59,16 @@ class ClaimServer(BrokerServer):
 class BrokerProcessPlace(Settings):
     """A broker beside the daemon: the files that it reads, how it is made to, and where it says whom it refused.
 
-    One of `pid` and `pid_file`. `program`: what the process must be called, or no signal is sent to it. `log_file`: its
-    log, in which refused connections are counted.
+    `program`: what the process must be called, or no signal is sent to it. `log_file`: its log, in which refused
+    connections are counted.
     """
 
     rules_file: Path
     password_file: Path
-    pid: int | None = Field(default=None, ge=2)
-    pid_file: Path | None = None
+    pid_file: Path
     program: str = Field(default="mosquitto", min_length=1, max_length=15)
     log_file: Path | None = None
     server: BrokerServer | None = None
-
-    @model_validator(mode="after")
-    def _names_a_process(self) -> Self:
-        if (self.pid is None) == (self.pid_file is None):
-            raise ValueError("say one of pid and pid_file: which process reads these files")
-        return self
-
-    @model_validator(mode="after")
-    def _has_a_pid_file(self) -> Self:
-        if self.server is not None and self.pid_file is None:
-            raise ValueError("server: its configuration names pid_file, so say that instead of pid")
-        return self
 
 
 class GuardedBroker(BrokerProcessPlace):
@@ -112,7 +98,6 @@ class EnrolmentPlace(Settings):
     claims: BrokerSettings
     devices: BrokerSettings
     certificate_days: float = Field(default=90, gt=0, le=3650)
-    rates: EnrolmentRateSettings = EnrolmentRateSettings()
 
     @model_validator(mode="after")
     def _has_one_secret(self) -> Self:
@@ -126,14 +111,6 @@ class AuthorityPlace(Settings):
 
     folder: Path
     key: Path | None = None
-    list_lifetime_days: float = Field(default=30, ge=1, le=365)
-    renew_after_days: float = Field(default=1, gt=0, le=30)
-
-    @model_validator(mode="after")
-    def _renews_in_time(self) -> Self:
-        if self.renew_after_days > self.list_lifetime_days / 2:
-            raise ValueError("renew_after_days must be at most half of list_lifetime_days: an outage may last")
-        return self
 
 
 class AccessEndpoint(Settings):
@@ -144,17 +121,11 @@ class AccessEndpoint(Settings):
 
 
 class AccessSettings(Settings):
-    """One access daemon. `gateways`: the names of the gateways that may take batches from this broker.
-
-    `settle_ms`: changes that come within it are one reload. `look_after_s`: when it looks whether a device
-    whose session was ended is there again. `insecure`: as of a gateway.
-    """
+    """One access daemon. `gateways`: the names of the gateways that may take batches from this broker."""
 
     region: Word
     insecure: bool = False
     gateways: tuple[Word, ...] = ()
-    settle_ms: int = Field(default=20, ge=0, le=1000)
-    look_after_s: float = Field(default=1, gt=0, le=60)
     broker: GuardedBroker
     registry: RegistrySettings
     authority: AuthorityPlace

@@ -94,8 +94,6 @@ class AccessCore:
         self._pruned_s = 0.0
         self.is_ready = False
         self.changes = 0
-        self.lists_not_taken = 0
-        self.confirmations_dropped = 0
         self.left_open = 0
 
     @property
@@ -139,7 +137,6 @@ class AccessCore:
         self._to_confirm.move_to_end(name)
         if len(self._to_confirm) > (MAX_UNCONFIRMED if self.is_ready else MAX_CONFIRMED):
             self._to_confirm.popitem(last=False)
-            self.confirmations_dropped += self.is_ready
         self._change()
 
     def on_issued(self, name: str, serial: int, not_after_s: float, now_s: float) -> None:
@@ -176,7 +173,6 @@ class AccessCore:
         if found.issuer == self._own_issuer or not found.is_later(former):
             return False
         if former is None and len(self._lists) >= MAX_LISTS:
-            self.lists_not_taken += 1
             return False
         self._lists[found.issuer] = found
         if found.serials - (former.serials if former is not None else frozenset()):

@@ -22,11 +22,11 @@ from gateway.access.config import AccessSettings, ClaimBroker, GuardedBroker
 from gateway.access.core import AccessCore
 from gateway.access.enrolment_service import RegionEnrolment
 from gateway.access.issued import IssuedReader
-from gateway.access.loop import AccessLoop, ListIntake, SessionLooks, Settling
+from gateway.access.loop import AccessLoop, ListIntake
 from gateway.access.publisher import AccessPublisher
 from gateway.access.registry_cache import CACHE_FILE, RegistryCache
 from gateway.access.revocation import LISTS_TOPIC, OwnList
-from gateway.access.status import AccessMetrics, AccessStatus, RefusedEnrolment
+from gateway.access.status import AccessMetrics, AccessStatus
 from waybill.daemon.durable_file import replace_durably
 from waybill.daemon.errors import ThreadEnded
 from waybill.daemon.service import serve_status
@@ -76,7 +76,6 @@ def _files(settings: AccessSettings) -> Iterator[tuple[Path, list[str]]]:
 def _device_lines(broker: GuardedBroker) -> list[str]:
     server = broker.server
     assert server is not None
-    assert broker.pid_file is not None
     return [
         *broker_lines(server.port, server.bind, server.folder, server.bounds),
         *device_listener_lines(server.files, server.tls.ca, broker.rules_file),
@@ -93,7 +92,6 @@ def _device_lines(broker: GuardedBroker) -> list[str]:
 def _claim_lines(broker: ClaimBroker) -> list[str]:
     server = broker.server
     assert server is not None
-    assert broker.pid_file is not None
     lines = enrolment_broker_lines(
         server.files,
         port=server.port,
@@ -141,7 +139,7 @@ class AccessDaemon:
         self._core = core = AccessCore(own.issuer, lambda name: self._registry.get(name) is True)
         self._enrolment = self._made_enrolment()
         root = x509.load_pem_x509_certificate(own.folder.root_pem)
-        self._intake = ListIntake(core, own, root, metrics)
+        self._intake = ListIntake(core, own, root)
         before_reload = self._logs.end_sessions
         self._loop = AccessLoop(
             core,
@@ -149,8 +147,6 @@ class AccessDaemon:
             self._intake,
             self._issued,
             metrics,
-            settling=Settling(settings.settle_ms / 1000),
-            looks=SessionLooks(settings.look_after_s),
             enrolment=self._enrolment,
             may_begin=lambda: self._watch.is_good,
             on_tick=self._report,
@@ -245,8 +241,6 @@ class AccessDaemon:
 
     def _look(self) -> bool:
         """Whether the registry is to be read again; asked by its reader."""
-        for publication in self._cache.recover():
-            self._hear(publication)
         # Both are asked: each may have something to do.
         is_other = self._operators is not None and self._operators.look()
         return self._cache.take_read_again() or is_other
@@ -259,8 +253,6 @@ class AccessDaemon:
         if isinstance(became, Taken):
             self._hear(became.publication)
         elif isinstance(became, EntryRefused):
-            if self._enrolment is not None:
-                self._enrolment.refuse(message.properties.get(PROPERTY, ""), str(became))
             self._publisher.refuse(message.properties.get(PROPERTY, ""), became.reason, message.published_ms / 1000)
         # Last: no session waits for a disk.
         self._cache.take(message, became)
@@ -293,22 +285,18 @@ class AccessDaemon:
                 "rules_version": self._files.rules_version,
                 "lists": lists,
                 "key_ends_s": ends.timestamp() if ends is not None else None,
-                "entries_refused": registry.refused_by.total(),
                 "entries_refused_by": dict(registry.refused_by),
-                "entries_outranked": registry.outranked,
                 "list_bytes": self._publisher.list_bytes,
                 "devices_left_open": self._core.left_open,
-                "answers_dropped": self._publisher.dropped + self._core.confirmations_dropped,
                 "topics_held": dict(self._publisher.topics_held + (enrolment.topics_held if enrolment else Counter())),
                 "entries_published_again": self._cache.published_again,
                 "last_entry_refused": registry.last_refused,
                 "enrolments": dict(enrolment.outcomes) if enrolment else {},
-                "enrolments_refused": [RefusedEnrolment.of(one) for one in (enrolment.refusals if enrolment else ())],
-                **self._logs.status,
+                "connections_refused": self._logs.connections_refused,
                 **self.metrics.counts,
             }
         )
-        self.metrics.take(self.status, registry.taken)
+        self.metrics.show(self.status)
 
     def _problems(self) -> Iterator[str]:
         """What is wrong now, what matters most first."""
@@ -326,7 +314,6 @@ class AccessDaemon:
             self._registry.problem,
             self._core.problem,
             lists.last_unhandled,
-            self._intake.problem,
             self._key.problem(datetime.fromtimestamp(self._clock(), UTC)),
             self._publisher.problem,
             self._cache.problem,

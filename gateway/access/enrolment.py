@@ -11,14 +11,13 @@ One region enrols a device, and one access daemon at a time works for a region: 
 from __future__ import annotations
 
 import threading
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple, Protocol
 
 import structlog
-from pydantic import Field
 
 from waybill.daemon.backoff import TokenBucket
 from waybill.identity.authority import CLOCK_SKEW, CertificateRequest, Issued, read_request
@@ -37,59 +36,40 @@ from waybill.identity.names import DeviceName, PrincipalKind, PrincipalName, par
 from waybill.identity.registry import DeviceChange, DeviceEntry, DeviceState, EnrolledCertificate, enrol, renew
 from waybill.identity.registry_messages import DevicePublication
 from waybill.record import FACTORY_MOUNT
-from waybill.settings import Settings
 
-# Rate limits of certificate requests, by sender and in total. Pure: handed the time.
+# Rate limits of certificate requests, by sender and in total.
 
-
-class EnrolmentRateSettings(Settings):
-    """Bounds of what is asked for."""
-
-    requests_per_s: float = Field(default=50.0, gt=0, le=10_000)
-    """Requests of all senders that are handled a second: each costs a signature, and a message to Pulsar."""
-    burst: int = Field(default=200, ge=1, le=100_000)
-    """How many of them may come at once."""
-    tenant_requests_per_s: float = Field(default=10.0, gt=0, le=10_000)
-    """Of these of the devices of one tenant; who asks for a device that has not this claim is a tenant of its own."""
-    tenant_burst: int = Field(default=50, ge=1, le=100_000)
-    """How many of them may come at once."""
-    sender_interval_s: float = Field(default=5.0, gt=0, le=86_400)
-    """One sender is read once in so long."""
-    sender_burst: int = Field(default=5, ge=1, le=1000)
-    """... and may come so often at once: an answer may be lost."""
-    max_senders: int = Field(default=10_000, ge=1, le=1_000_000)
-    """Senders that are remembered; the one that was silent for longest is forgotten first."""
+REQUESTS_PER_S, BURST = 50.0, 200
+"""Requests of all senders: each costs a signature, and a message to Pulsar."""
+TENANT_REQUESTS_PER_S, TENANT_BURST = 10.0, 50
+"""Requests for the devices of one tenant. A request with a claim of no device counts for a tenant of its own."""
+SENDER_INTERVAL_S, SENDER_BURST = 5.0, 5
+"""Requests of one sender; some may come at once, because an answer may be lost."""
+MAX_SENDERS = 10_000
 
 
 class EnrolmentRates:
-    """Each sender has a rate of its own, and each tenant: who asks again and again takes nothing from the others."""
+    """Each sender and each tenant has a rate of its own: who asks too often takes nothing from the others."""
 
-    def __init__(self, settings: EnrolmentRateSettings) -> None:
-        self._settings = settings
-        self._all = TokenBucket(settings.requests_per_s, settings.burst)
+    def __init__(self) -> None:
+        self._all = TokenBucket(REQUESTS_PER_S, BURST)
         self._senders: OrderedDict[str, TokenBucket] = OrderedDict()
+        # Bounded: only operators put tenants into the registry.
         self._tenants: dict[str, TokenBucket] = {}
 
     def try_sender(self, sender: str, now_s: float) -> bool:
-        """Whether a request of this sender is read now. What it asks for too often is charged to nobody else."""
-        settings = self._settings
-        bucket = self._senders.pop(sender, None) or TokenBucket(1 / settings.sender_interval_s, settings.sender_burst)
+        """Whether a request of this sender is read now."""
+        bucket = self._senders.pop(sender, None) or TokenBucket(1 / SENDER_INTERVAL_S, SENDER_BURST)
         # Put in last: who was silent for longest stands first, and is forgotten first.
         self._senders[sender] = bucket
-        if len(self._senders) > settings.max_senders:
+        if len(self._senders) > MAX_SENDERS:
             self._senders.popitem(last=False)
         return bucket.try_take(now_s)
 
     def try_tenant(self, tenant: str, now_s: float) -> bool:
-        """Whether one that was read is handled now. `tenant`: of the device that it is for, "" if unknown."""
-        return self._of_tenant(tenant).try_take(now_s) and self._all.try_take(now_s)
-
-    def _of_tenant(self, tenant: str) -> TokenBucket:
-        # As many as an operator has put into the registry: nobody else names one here.
-        if (bucket := self._tenants.get(tenant)) is None:
-            bucket = TokenBucket(self._settings.tenant_requests_per_s, self._settings.tenant_burst)
-            self._tenants[tenant] = bucket
-        return bucket
+        """Whether a request that was read is handled now. `tenant`: of the device that it is for, "" if unknown."""
+        bucket = self._tenants.setdefault(tenant, TokenBucket(TENANT_REQUESTS_PER_S, TENANT_BURST))
+        return bucket.try_take(now_s) and self._all.try_take(now_s)
 
 
 # Open one-time tokens.
@@ -157,7 +137,6 @@ MAX_VALID_CERTIFICATES = 8
 """Of one device at a time: each is on the revocation list when the device is revoked."""
 MAX_PENDING = 1000
 """Entries on their way to Pulsar; then requests wait with their senders, who ask again."""
-_KEPT_REFUSALS = 50
 _LOG = structlog.get_logger("access")
 
 
@@ -205,15 +184,6 @@ class SendAnswer(NamedTuple):
 
 
 EnrolmentEffect = PublishEntry | SendAnswer
-
-
-class RefusedRequest(NamedTuple):
-    """A request that was refused, for an operator to see."""
-
-    at: datetime
-    sender: str
-    reason: RefusedBecause
-    detail: str
 
 
 class _Asked(NamedTuple):
@@ -272,7 +242,6 @@ class EnrolmentCore:
     check_right: Callable[[DeviceEntry, datetime], None]
     """Raises SignatureRefused for an entry that no reader of the registry would take from us."""
     outcomes: Counter[str] = field(default_factory=Counter)
-    refusals: deque[RefusedRequest] = field(default_factory=lambda: deque(maxlen=_KEPT_REFUSALS))
     _pending: dict[str, _Pending] = field(default_factory=dict)
 
     def on_request(
@@ -301,18 +270,17 @@ class EnrolmentCore:
                 return self._enrolled(name.name, asked)
             raise _Refuse(RefusedBecause.UNKNOWN_CLAIM, f"{sender!r:.80} is neither a device nor a claim")
         except EnrolmentUnreadable as error:
-            return self._refused(sender, error.nonce, RefusedBecause.UNREADABLE, str(error), now)
+            return self._refused(sender, error.nonce, RefusedBecause.UNREADABLE, str(error))
         except RequestRefused as error:
             is_name = error.reason is RequestFault.WRONG_NAME
             reason = RefusedBecause.OTHER_NAME if is_name else RefusedBecause.BAD_REQUEST
-            return self._refused(sender, nonce, reason, str(error), now)
+            return self._refused(sender, nonce, reason, str(error))
         except _Refuse as refuse:
-            return self._refused(sender, nonce, refuse.reason, refuse.detail, now)
+            return self._refused(sender, nonce, refuse.reason, refuse.detail)
         except (IdentityError, OSError) as error:
-            _LOG.error("a certificate cannot be issued", sender=sender, error=str(error))
-            return self._unavailable(sender, nonce, str(error), now)
+            return self._unavailable(sender, nonce, str(error))
 
-    def on_persisted(self, name: str, *, now: datetime) -> list[EnrolmentEffect]:
+    def on_persisted(self, name: str) -> list[EnrolmentEffect]:
         """The registry was read back with the entry of `tenant/device` that was published, or a later one of it."""
         pending = self._pending.pop(name, None)
         if pending is None:
@@ -321,17 +289,17 @@ class EnrolmentCore:
         # An operator may have changed it in the meantime, and what is stricter holds.
         if entry is None or entry.state is not DeviceState.ACTIVE:
             detail = f"{name} is {'unknown' if entry is None else entry.state}"
-            return self._refused(pending.sender, pending.nonce, RefusedBecause.NOT_ACTIVE, detail, now)
+            return self._refused(pending.sender, pending.nonce, RefusedBecause.NOT_ACTIVE, detail)
         if not pending.is_in(entry):
             detail = f"{name} was changed at the same moment: ask again"
-            return self._refused(pending.sender, pending.nonce, RefusedBecause.UNAVAILABLE, detail, now)
+            return self._refused(pending.sender, pending.nonce, RefusedBecause.UNAVAILABLE, detail)
         self.outcomes["enrolled" if "@" in pending.sender else "renewed"] += 1
         return [_grant(pending.sender, pending.nonce, pending.issued)]
 
-    def on_not_taken(self, name: str, why: str, *, now: datetime) -> list[EnrolmentEffect]:
+    def on_not_taken(self, name: str, why: str) -> list[EnrolmentEffect]:
         """The registry does not have the entry that was published: its certificate stays here."""
         pending = self._pending.pop(name, None)
-        return [] if pending is None else self._unavailable(pending.sender, pending.nonce, why, now)
+        return [] if pending is None else self._unavailable(pending.sender, pending.nonce, why)
 
     @property
     def pending(self) -> int:
@@ -457,17 +425,14 @@ class EnrolmentCore:
         self._pending[entry.name] = _Pending(changed, issued, sender, message.nonce)
         return [PublishEntry(changed)]
 
-    def _unavailable(self, sender: str, nonce: str, why: str, now: datetime) -> list[EnrolmentEffect]:
-        answers = self._refused(sender, nonce, RefusedBecause.UNAVAILABLE, "no certificate can be issued now", now)
+    def _unavailable(self, sender: str, nonce: str, why: str) -> list[EnrolmentEffect]:
         # Why is ours to know, not the sender's.
-        self.refusals[-1] = self.refusals[-1]._replace(detail=why)
-        return answers
+        _LOG.error("a certificate cannot be issued", sender=sender, error=why)
+        return self._refused(sender, nonce, RefusedBecause.UNAVAILABLE, "no certificate can be issued now")
 
-    def _refused(
-        self, sender: str, nonce: str, reason: RefusedBecause, detail: str, now: datetime
-    ) -> list[EnrolmentEffect]:
+    def _refused(self, sender: str, nonce: str, reason: RefusedBecause, detail: str) -> list[EnrolmentEffect]:
         self.outcomes[reason] += 1
-        self.refusals.append(RefusedRequest(now, sender, reason, detail))
+        _LOG.warning("a request for a certificate is refused", sender=sender, reason=reason, detail=detail)
         return [_answer(sender, EnrolmentRefused(nonce, reason, detail))]
 
 

@@ -30,7 +30,6 @@ from gateway.access.enrolment import (
     KnownDevices,
     OpenTokens,
     PublishEntry,
-    RefusedRequest,
 )
 from gateway.errors import EntryNotTaken, last_line
 from waybill.daemon.backoff import Backoff
@@ -88,7 +87,7 @@ READ_BACK_S: Final = 10.0
 
 
 class EnrolmentPublisher:
-    """`saw` and `refuse` are called by the registry's reader, the rest by the thread that enrols.
+    """`saw` is called by the registry's reader, the rest by the thread that enrols.
 
     `devices`: what the reader has taken. `monotonic`: by which an entry that is not read back is given up.
     """
@@ -98,25 +97,14 @@ class EnrolmentPublisher:
     ) -> None:
         self._publisher, self._devices, self._monotonic = publisher, devices, monotonic
         self._newest = ""
-        self._lock = threading.Lock()
-        self._sent: dict[str, tuple[str, float]] = {}
-        self._refused: dict[str, str] = {}
+        self._given_up_s: dict[str, float] = {}
 
     def saw(self, publication_id: str) -> None:
         """The reader took a publication."""
         self._newest = max(self._newest, publication_id)
 
-    def refuse(self, publication_id: str, why: str) -> None:
-        """The reader does not take a publication: whom it is for need not wait for it."""
-        with self._lock:
-            # `newest` is drawn before it is sent: the reader may be faster than the receipt.
-            if publication_id == self._publisher.newest or any(
-                sent == publication_id for sent, _ in self._sent.values()
-            ):
-                self._refused[publication_id] = why
-
     def publish(self, entry: DeviceEntry) -> None:
-        """Publish an entry beside the operator's word for its device.
+        """Publish an entry with the operator's warrant for its device.
 
         Raises RegistryUnreachable where the cluster is away, EntryNotTaken where waiting for its topic does not help.
         """
@@ -124,34 +112,30 @@ class EnrolmentPublisher:
         self._publisher.newest = max(self._publisher.newest or "", self._newest) or None
         try:
             held = self._devices.publication(entry.name)
-            publication_id = self._publisher.publish(entry, "" if held is None else held.warrant)
+            self._publisher.publish(entry, "" if held is None else held.warrant)
         except RegistryRefused as error:
             # The device asks again. Devices of other tenants do not wait for it.
             raise EntryNotTaken(str(error)) from error
-        with self._lock:
-            self._sent[entry.name] = publication_id, self._monotonic() + READ_BACK_S
+        self._given_up_s[entry.name] = self._monotonic() + READ_BACK_S
 
     def is_taken(self, entry: DeviceEntry) -> bool:
-        """Whether what was published was read back, or what holds instead. Raises EntryNotTaken if it never will be."""
+        """Whether what was published was read back, or what holds instead. Raises EntryNotTaken after `READ_BACK_S`."""
         try:
             held = self._devices.publication(entry.name)
         except IdentityError:
             held = None
         is_taken = held is not None and held.entry.version >= entry.version
-        with self._lock:
-            sent, until_s = self._sent[entry.name]
-            why = self._refused.get(sent, "")
-            if not (is_taken or why) and self._monotonic() < until_s:
-                return False
-            del self._sent[entry.name]
-            self._refused.pop(sent, None)
+        if not is_taken and self._monotonic() < self._given_up_s[entry.name]:
+            return False
+        del self._given_up_s[entry.name]
         if not is_taken:
-            why = why or f"it was not read back within {READ_BACK_S:g} s"
-            raise EntryNotTaken(f"{entry.name} was published, and this daemon does not take its registry entry: {why}")
+            raise EntryNotTaken(
+                f"{entry.name} was published and not read back within {READ_BACK_S:g} s: this daemon does not accept"
+                " its own registry entry; see last_entry_refused in its status"
+            )
         return True
 
     def close(self) -> None:
-        """Close the connection."""
         self._publisher.close()
 
 
@@ -386,12 +370,12 @@ class EnrolmentService:
             return self._not_taken(entry, error)
         self.problem = ""
         _LOG.info("certificate given", device=entry.name, by=entry.reason, version=entry.version)
-        return self._core.on_persisted(entry.name, now=datetime.now(UTC))
+        return self._core.on_persisted(entry.name)
 
     def _not_taken(self, entry: DeviceEntry, error: EntryNotTaken) -> list[EnrolmentEffect]:
         self.problem = str(error)
         _LOG.error("no certificate is issued", device=entry.name, problem=self.problem)
-        return self._core.on_not_taken(entry.name, self.problem, now=datetime.now(UTC))
+        return self._core.on_not_taken(entry.name, self.problem)
 
     def _is_published(self, entry: DeviceEntry) -> bool:
         backoff = Backoff(0.2, 10.0, random.random)
@@ -447,7 +431,7 @@ class RegionEnrolment:
         rules = EnrolmentRules(
             region=region, issuer=authority.authority.name, lifetime=timedelta(days=settings.certificate_days)
         )
-        self._core = EnrolmentCore(rules, devices, authority, EnrolmentRates(settings.rates), self._check)
+        self._core = EnrolmentCore(rules, devices, authority, EnrolmentRates(), self._check)
         publisher = RegistryPublisher(registry.service_url, registry.access, sign=key.sign_entry, clock=clock)
         self._publisher = EnrolmentPublisher(publisher, devices, monotonic)
         self.topics_held = publisher.topics_held
@@ -469,11 +453,6 @@ class RegionEnrolment:
     def outcomes(self) -> Counter[str]:
         """What became of the requests, see EnrolmentCore."""
         return self._core.outcomes.copy()
-
-    @property
-    def refusals(self) -> list[RefusedRequest]:
-        """The last requests that were refused, the newest one last."""
-        return list(self._core.refusals)
 
     @property
     def problems(self) -> list[str]:
@@ -503,10 +482,6 @@ class RegionEnrolment:
         if self._tokens.take(publication.entry, self._now()):
             self._is_changed = True
         self._publisher.saw(publication.publication_id)
-
-    def refuse(self, publication_id: str, why: str) -> None:
-        """The registry's reader does not take this publication."""
-        self._publisher.refuse(publication_id, why)
 
     def start(self) -> None:
         """Begin to answer, once; the registry was read to its end."""

@@ -5,7 +5,7 @@ A few files at a time: a start does not wait for those of years. What ended long
 
 from __future__ import annotations
 
-import heapq
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -25,8 +25,6 @@ PUT_AWAY_AFTER_S: Final = 30 * 86_400.0
 PUT_AWAY_EVERY_S: Final = 600.0
 """The folder is listed anew behind it."""
 MAX_PUT_AWAY: Final = 5000
-MAX_AGAIN: Final = 100
-"""Files that could not be read and are tried again in one call."""
 _TIME_STEP_NS: Final = 1_000_000_000
 _LOG = structlog.get_logger("access")
 
@@ -40,7 +38,7 @@ class IssuedToDevice(NamedTuple):
 
 
 class IssuedReader:
-    """Reads each file of an authority's list once: again while it cannot be read, or when it was no certificate yet.
+    """Reads each certificate of an authority once, those that were found last first.
 
     `may_put_away`: whether the clock is known to be right, by which a certificate has ended.
     """
@@ -53,23 +51,23 @@ class IssuedReader:
     ) -> None:
         self._authority, self._clock, self._may_put_away = authority, clock, may_put_away
         self._folder = authority.folder / "issued"
-        self._known: set[str] = set()
-        # What was found last is read first.
+        self._ends_s: dict[str, float] = {}
         self._waiting: dict[str, None] = {}
-        # Why it could not be read, or was no certificate: a copy may not be whole yet.
+        # Why a file could not be read, or was no certificate: a copy may not be whole yet.
         self._unread: dict[str, str] = {}
         self._changed_ns = -1
-        self._ends: list[tuple[float, str]] = []
         self._put_away_s = 0.0
 
     @property
     def problem(self) -> str:
-        """Files that could not be read the last time: how many, the first one and why; "" if there is none."""
+        """Files that could not be read the last time; "" if there is none."""
         if not self._unread:
             return ""
         file, why = next(iter(self._unread.items()))
-        more = f", and {len(self._unread) - 1} more" if len(self._unread) > 1 else ""
-        return f"{self._folder / file} is not read: {why}{more}; if its device is revoked, its certificate is not"
+        return (
+            f"{len(self._unread)} certificates are not read, as {self._folder / file}: {why}; if their devices are"
+            " revoked, these certificates are not"
+        )
 
     @property
     def is_behind(self) -> bool:
@@ -85,16 +83,16 @@ class IssuedReader:
 
     def read_new(self) -> list[IssuedToDevice]:
         """What was signed since the last call, and what could not be read by then. Raises OSError for the folder."""
-        again = [*self._unread][:MAX_AGAIN]
+        again, self._unread = self._unread, {}
         self._put_away()
         self._find_new()
-        return [*self.read_waiting(), *self._read_all(again)]
+        # Behind the others, which are read first.
+        self._waiting = {**dict.fromkeys(again), **self._waiting} if again else self._waiting
+        return self.read_waiting()
 
     def read_waiting(self) -> list[IssuedToDevice]:
         """A few of those that wait, without a look for new ones."""
-        return self._read_all([self._waiting.popitem()[0] for _ in range(min(MAX_READ, len(self._waiting)))])
-
-    def _read_all(self, files: Iterable[str]) -> list[IssuedToDevice]:
+        files = [self._waiting.popitem()[0] for _ in range(min(MAX_READ, len(self._waiting)))]
         return [issued for file in files if (issued := self._read(file)) is not None]
 
     def _find_new(self) -> None:
@@ -105,8 +103,8 @@ class IssuedReader:
         if changed_ns == self._changed_ns:
             return
         with os.scandir(self._folder) as entries:
-            found = [entry.name for entry in entries if entry.name not in self._known and entry.name.endswith(".pem")]
-        self._waiting |= dict.fromkeys(name for name in found if name not in self._unread)
+            found = [one.name for one in entries if one.name not in self._ends_s and one.name.endswith(".pem")]
+        self._waiting |= dict.fromkeys(found)
         # What was changed this moment may change again and have the same time: it is looked at once more.
         self._changed_ns = changed_ns if time.time_ns() - changed_ns > _TIME_STEP_NS else -1
 
@@ -117,36 +115,27 @@ class IssuedReader:
         if abs(now_s - self._put_away_s) < PUT_AWAY_EVERY_S or not self._may_put_away():
             return
         self._put_away_s = now_s
-        for _ in range(MAX_PUT_AWAY):
-            if not self._ends or self._ends[0][0] + PUT_AWAY_AFTER_S > now_s:
-                return
-            file = self._ends[0][1]
+        ended = [file for file, end_s in self._ends_s.items() if end_s + PUT_AWAY_AFTER_S <= now_s]
+        for file in ended[:MAX_PUT_AWAY]:
             try:
-                self._authority.put_away(file)
-            except FileNotFoundError:
-                pass  # somebody has removed it
+                with contextlib.suppress(FileNotFoundError):
+                    self._authority.put_away(file)
             except OSError as error:
                 _LOG.error("a certificate that ended cannot be put away", file=file, problem=str(error))
                 return
-            heapq.heappop(self._ends)
-            self._known.discard(file)
+            del self._ends_s[file]
 
     def _read(self, file: str) -> IssuedToDevice | None:
         path = self._folder / file
-        # Put back behind the others: each has its turn.
-        former = self._unread.pop(file, "")
         try:
             certificate = x509.load_pem_x509_certificate(path.read_bytes())
             name, ends_s = common_name(certificate.subject), certificate.not_valid_after_utc.timestamp()
         except FileNotFoundError:
             return None
         except Exception as error:  # noqa: BLE001 - of half a dozen kinds: the others are to be read
-            self._unread[file] = why = getattr(error, "strerror", None) or str(error)
-            if why != former:
-                _LOG.error("a certificate that was issued cannot be read", file=str(path), problem=why)
+            self._unread[file] = getattr(error, "strerror", None) or str(error)
             return None
-        self._known.add(file)
-        heapq.heappush(self._ends, (ends_s, file))
+        self._ends_s[file] = ends_s
         # Gateways and servers are in no registry of devices.
         if not isinstance(parse_name(name), DeviceName):
             return None

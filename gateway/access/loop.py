@@ -27,47 +27,15 @@ from gateway.errors import ClockSetBack, GatewayError, last_line
 from waybill.identity.registry_messages import DevicePublication
 from waybill.pulsar.compacted_topic import TopicMessage, TopicStanding
 
-# When to apply changes: settle time, and repeated checks of ended sessions.
-
-SETTLE_AT_MOST: Final = 5
-"""Changes that keep coming are put together for so many times the settling time, and no longer."""
+SETTLE_S: Final = 0.02
+"""Changes that come so soon after the first one are one step."""
+LOOK_AFTER_S: Final = 1.0
+"""When it is looked for the first time whether a device whose session was ended is there again, ..."""
 LOOK_FOR_S: Final = 240.0
-"""At first soon, then each time after twice as long. Mosquitto closes a connection without a CONNECT after 90 s."""
+"""... then each time after twice as long. Mosquitto closes a connection without a CONNECT after 90 s."""
 MAX_LOOKS: Final = 10_000
 _LOOKS_AT_ONCE: Final = 500
 """A tenth of a second: a revocation waits for no more of them."""
-
-
-class Settling:
-    """Changes that come soon after each other are one step. `settle_s`: how soon."""
-
-    def __init__(self, settle_s: float) -> None:
-        self._settle_s = settle_s
-        self._first_s: float | None = None
-        self._last_s = 0.0
-        self._changes = 0
-
-    def count(self, changes: int, now_s: float) -> None:
-        """So many changes there were in all."""
-        if changes != self._changes:
-            self._changes, self._last_s = changes, now_s
-            self._first_s = now_s if self._first_s is None else self._first_s
-
-    def due_s(self) -> float | None:
-        """When what changed has settled; None: nothing changed."""
-        if self._first_s is None:
-            return None
-        # Bounded: a stream of changes must not put off the first of them for ever.
-        return min(self._last_s + self._settle_s, self._first_s + SETTLE_AT_MOST * self._settle_s)
-
-    def is_settled(self, now_s: float) -> bool:
-        """Whether no change waits for others."""
-        due_s = self.due_s()
-        return due_s is None or now_s >= due_s
-
-    def reset(self) -> None:
-        """A step has all changes up to now."""
-        self._first_s = None
 
 
 class _Look(NamedTuple):
@@ -81,8 +49,7 @@ class SessionLooks:
     Several times: a TLS connection that stood before the revocation may send its CONNECT long after it.
     """
 
-    def __init__(self, after_s: float) -> None:
-        self._after_s = after_s
+    def __init__(self) -> None:
         self._looks: OrderedDict[str, _Look] = OrderedDict()
 
     def add(self, names: Iterable[str], now_s: float) -> None:
@@ -90,11 +57,11 @@ class SessionLooks:
         for name in names:
             if len(self._looks) >= MAX_LOOKS and name not in self._looks:
                 return
-            self._looks[name] = _Look(now_s + self._after_s, self._after_s)
+            self._looks[name] = _Look(now_s + LOOK_AFTER_S, LOOK_AFTER_S)
 
-    def due_s(self) -> float | None:
-        """When the next look is due; None: none is."""
-        return min((look.at_s for look in self._looks.values()), default=None)
+    def due_s(self) -> float:
+        """When the next look is due; infinite while none is."""
+        return min((look.at_s for look in self._looks.values()), default=math.inf)
 
     def take(self, now_s: float) -> list[str]:
         """Devices for which it is time."""
@@ -108,61 +75,34 @@ class SessionLooks:
 
 # Revocation lists from the topic.
 
-FOLLOW_TICKS: Final = 60
+FOLLOW_S: Final = 60.0
 """Between two lists of our name that are followed: a second daemon of that name may answer ours."""
 _LOG = structlog.get_logger("access")
 
 
 class ListIntake:
-    """What becomes of each list. `root`: who signs the authorities that may have one."""
+    """Handles each list from the topic. `root`: who signs the authorities that may have one."""
 
-    def __init__(
-        self,
-        core: AccessCore,
-        own: OwnList,
-        root: x509.Certificate,
-        metrics: AccessMetrics,
-    ) -> None:
-        self._core, self._own, self._root, self._metrics = core, own, root, metrics
+    def __init__(self, core: AccessCore, own: OwnList, root: x509.Certificate) -> None:
+        self._core, self._own, self._root = core, own, root
         self._is_displaced = False
-        self._to_follow: RevocationList | None = None
-        self._wait_ticks = 0
-
-    @property
-    def problem(self) -> str:
-        """That somebody else signs lists of our authority's name, again and again."""
-        if (found := self._to_follow) is None:
-            return ""
-        return (
-            f"revocation list {found.number} of {found.issuer!r} was not signed by this daemon, but by another one of"
-            " this region or a former authority of this name; stop it"
-        )
+        self._followed_s = -math.inf
 
     def take(self, message: TopicMessage, now_s: float) -> None:
         """A message of the topic."""
         try:
             found = read_list_message(message.key, message.body, self._root)
         except ListRefused as refused:
-            self._metrics.lists["refused"] += 1
             _LOG.warning("revocation list refused", problem=str(refused))
             self._is_displaced |= message.key == self._own.issuer
             return
         if found.issuer == self._own.issuer:
             self._take_own(found, now_s)
-            return
-        # A broker refuses everybody of an issuer whose list begins later. It comes again daily, by a clock set right.
-        if found.this_update.timestamp() > now_s:
+        elif found.this_update.timestamp() > now_s:
+            # A broker refuses everybody of an issuer whose list begins later. Its region signs another one daily.
             _LOG.error("a revocation list begins in the future", issuer=found.issuer, at=found.this_update)
-            self._metrics.lists["ahead"] += 1
-            return
-        self._metrics.lists["taken" if self._core.on_list(found, now_s) else "held already"] += 1
-
-    def take_due(self, now_s: float) -> None:
-        """A list of our name that waited for its turn. Called each second."""
-        self._wait_ticks = max(self._wait_ticks - 1, 0)
-        if self._to_follow is not None and not self._wait_ticks:
-            waiting, self._to_follow = self._to_follow, None
-            self._take_own(waiting, now_s)
+        else:
+            self._core.on_list(found, now_s)
 
     def take_displaced(self) -> bool:
         """Whether something stands on the topic behind our own list since the last call: compaction would keep that."""
@@ -173,13 +113,14 @@ class ListIntake:
         current = self._own.current
         if current is not None and current.is_later(found):
             self._is_displaced = True
-        elif self._wait_ticks:
-            self._to_follow = None if current is not None and current.pem == found.pem else found
-        elif self._own.follow(found):
+        elif abs(now_s - self._followed_s) >= FOLLOW_S and self._own.follow(found):
             # The core takes its serials, and the next step signs them.
-            self._wait_ticks = FOLLOW_TICKS
+            self._followed_s = now_s
             self._core.on_own_list(found, now_s)
-            _LOG.warning("a later list of our authority is followed", number=found.number)
+            _LOG.warning(
+                "a list of our authority that this daemon did not sign is followed; stop other daemons of this region",
+                number=found.number,
+            )
 
 
 MAX_QUEUED: Final = 10_000
@@ -207,8 +148,6 @@ class AccessLoop:
         issued: IssuedReader,
         metrics: AccessMetrics,
         *,
-        settling: Settling,
-        looks: SessionLooks,
         enrolment: RegionEnrolment | None = None,
         may_begin: Callable[[], bool] = lambda: True,
         on_tick: Callable[[], None] = lambda: None,
@@ -220,21 +159,14 @@ class AccessLoop:
         self._may_begin, self._was_read = may_begin, False
         self._clock, self._monotonic = clock, monotonic
         self._events: queue.Queue[AccessEvent] = queue.Queue(MAX_QUEUED)
-        self._settling, self._looks = settling, looks
+        self._looks = SessionLooks()
+        self._changes, self._settled_s = 0, math.inf
         self._is_issued_due = False
         self._retry_at_s = self._tick_at_s = monotonic()
         self._clock_ahead_s = clock() - monotonic()
-        # By what they are of: as many as there are devices and lists.
-        self._failed: dict[str, str] = {}
+        self.not_applied = ""
+        """The last change that could not be applied, and why."""
         self.problem = "starting"
-
-    @property
-    def not_applied(self) -> str:
-        """Changes that failed: how many, the first one and why; "" if there is none."""
-        failed = dict(self._failed)
-        name, why = next(iter(failed.items()), ("", ""))
-        more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
-        return f"{name} is not applied: {why}{more}; they are applied after a start" if failed else ""
 
     def put(self, event: AccessEvent) -> None:
         """Something happened; waits where there is no room."""
@@ -257,16 +189,13 @@ class AccessLoop:
             self._take_issued(self._issued.read_waiting(), self._clock())
 
     def take(self, event: AccessEvent) -> None:
-        """What happened, at once. What fails is `not_applied`, until what comes after it for the same name is."""
-        name = _name_of(event)
+        """Apply what happened."""
         try:
             self._apply(event, self._clock())
         except Exception as error:  # noqa: BLE001 - what one entry does must not keep the others from being applied
             self._metrics.counts["changes_failed"] += 1
-            self._failed[name] = last_line(error)
-            _LOG.error("a change cannot be applied", change=name, problem=self._failed[name])
-        else:
-            self._failed.pop(name, None)
+            self.not_applied = f"{_name_of(event)} is not applied before a restart: {last_line(error)}"
+            _LOG.error("a change cannot be applied", problem=self.not_applied)
 
     def read_issued(self, now_s: float) -> None:
         """What the region's authority has signed since the last time."""
@@ -301,16 +230,19 @@ class AccessLoop:
         self._count_changes()
 
     def _count_changes(self) -> None:
-        self._settling.count(self._core.changes, self._monotonic())
+        if self._core.changes != self._changes:
+            self._changes = self._core.changes
+            self._settled_s = min(self._settled_s, self._monotonic() + SETTLE_S)
 
     def _take_step(self) -> BrokerStep | None:
         self._count_changes()
-        if not self._settling.is_settled(self._monotonic()):
+        # A certificate that ended is forgotten without a change.
+        if self._monotonic() < self._settled_s < math.inf:
             return None
         self._read_issued_before_step()
         step = self._core.take_step(self._clock())
         if step is not None:
-            self._settling.reset()
+            self._settled_s = math.inf
         return step
 
     def _read_issued_before_step(self) -> None:
@@ -330,8 +262,8 @@ class AccessLoop:
         if self._issued.is_behind:
             wait_s = 0.0
         elif wait_s <= 0:
-            dues = (self._settling.due_s(), self._looks.due_s()) if self._core.is_ready else ()
-            wait_s = min((due_s for due_s in dues if due_s is not None), default=math.inf) - self._monotonic()
+            due_s = min(self._settled_s, self._looks.due_s()) if self._core.is_ready else math.inf
+            wait_s = due_s - self._monotonic()
         try:
             self.take(self._events.get(timeout=min(max(wait_s, 0.001), TICK_S)))
             # All that is there: a thousand changes at once are one step.
@@ -370,7 +302,6 @@ class AccessLoop:
                 self._begin(now_s)
             self.read_issued(now_s)
             self._runner.renew()
-            self._lists.take_due(now_s)
             if self._lists.take_displaced():
                 self._runner.publish_list_again()
             if self._core.is_ready and self._runner.is_other_broker:

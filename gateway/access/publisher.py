@@ -1,7 +1,7 @@
 """What an access daemon publishes: its revocation list, what it has confirmed, and entries that were displaced.
 
 A thread of its own: a cluster that is away keeps nobody waiting whose session is to end. Of lists only the newest
-waits, of confirmations a bounded number; those that find no room are counted. What cannot be published of one kind
+waits, of confirmations a bounded number. What cannot be published of one kind
 waits longer and longer, and keeps the others not waiting. Each tenant's displaced entries are a kind of their own.
 """
 
@@ -40,8 +40,6 @@ AGAIN_AT_ONCE: Final = 100
 """Displaced entries between two looks at lists and confirmations."""
 LOOK_S: Final = 1.0
 """How often it is looked whether something is to be published again."""
-LARGE_SHARE: Final = 0.8
-"""Of what is sent of a list: above it is said, while there is time to do something."""
 REFUSED_AGE_S: Final = 60.0
 """Of what was published longer ago nobody waits to hear that it is refused."""
 _OPERATION_S: Final = 5
@@ -117,8 +115,6 @@ class AccessPublisher:
         self._refused_lock = threading.Lock()
         self._wake, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="publishes access", daemon=True)
-        self.dropped = 0
-        """Confirmations and refusals of publications for which there was no room."""
         self.list_bytes = 0
         self._no_client = self._large = ""
         self._kinds = (
@@ -151,16 +147,15 @@ class AccessPublisher:
         return Counter({kind.topic: kind.held for kind in self._kinds if kind.held})
 
     def publish_list(self, newest: RevocationList) -> None:
-        """The region's own list, instead of an older one that still waits. One that is too large stays here."""
+        """Publish the region's own list instead of an older one that still waits. One that is too large stays here."""
         self.list_bytes = size = len(newest.message)
-        is_too_large, self._large = size > MAX_LIST_BYTES, ""
-        if size > LARGE_SHARE * MAX_LIST_BYTES:
-            now = "so they have an older one or none" if is_too_large else "a larger one is not sent"
+        self._list, self._large = newest, ""
+        if size > MAX_LIST_BYTES:
+            self._list = None
             self._large = (
-                f"the revocation list of {len(newest.serials)} certificates has {size} bytes, and {MAX_LIST_BYTES} are"
-                f" the most that other regions accept: {now}; after its end they refuse all devices of this region"
+                f"the revocation list of {len(newest.serials)} certificates has {size} bytes, and other regions accept"
+                f" at most {MAX_LIST_BYTES}: they keep an older one, and after its end refuse this region's devices"
             )
-        self._list = None if is_too_large else newest
         self._wake.set()
 
     @property
@@ -170,10 +165,8 @@ class AccessPublisher:
 
     def confirm(self, confirmed: Sequence[Confirmation], at_s: float) -> None:
         """These publications are in force at this region's broker."""
-        if len(self._confirmations) >= MAX_WAITING:
-            self.dropped += 1
-            return
-        self._say(encode_confirmation(self._region, confirmed, at_s), at_s)
+        if len(self._confirmations) < MAX_WAITING:
+            self._say(encode_confirmation(self._region, confirmed, at_s), at_s)
 
     def _say(self, body: bytes, at_s: float) -> None:
         self._confirmations.append((body, self._key.sign_confirmation(body, int(at_s * 1000))))
@@ -188,8 +181,6 @@ class AccessPublisher:
             # Whoever may write to the topic could name any number.
             if len(self._refused) < MAX_WAITING or publication_id in self._refused:
                 self._refused[publication_id] = reason
-            else:
-                self.dropped += 1
         self._wake.set()
 
     def _run(self) -> None:

@@ -46,7 +46,6 @@ displace each other's, and mostly not for long: so the first one waits too, wher
 FORGET_S: Final = 7200.0
 MAX_REMEMBERED: Final = 100_000
 """Devices of which is known when they were published again."""
-_RETRY_S: Final = 1.0
 _BUSY_S: Final = 0.2
 """While the registry's reader waits for the disk no revocation is heard of."""
 _BY_KEYS: Final = frozenset(
@@ -92,7 +91,7 @@ class RegistryCache:
         self._is_read, self._monotonic = is_read, monotonic
         self._database: sqlite3.Connection | None = None
         self._lock = threading.RLock()
-        self._fault, self._retry_at_s, self._is_incomplete = "", 0.0, False
+        self._fault = ""
         self._untrusted: set[str] = set()
         self._to_come: defaultdict[str, set[str]] = defaultdict(set)
         self._missing: set[str] = set()
@@ -110,9 +109,6 @@ class RegistryCache:
     def problem(self) -> str:
         """What is not on disk, not on the topic, displaced there, or trusted no more; "" if all is well."""
         found = [f"{self._path}: {self._fault}"] if self._fault else []
-        if (damaged := self._damaged).exists():
-            what = "was damaged: changes that the topic has lost too are to be made again"
-            found.append(f"{damaged} {what}; see `waybill device list`, then remove the file")
         if missing := len(self._missing):
             found.append(f"registry: {missing} devices are missing on the topic; this daemon publishes them again")
         if untrusted := sorted(self._untrusted.copy()):
@@ -135,23 +131,24 @@ class RegistryCache:
         return "; ".join(found)
 
     def restore(self) -> Iterator[DevicePublication]:
-        """What was accepted before the last end, and holds: the topic may have an older entry by now, or none."""
-        last = ""
-        with contextlib.suppress(CacheUnavailable):
-            while rows := self._execute(_AFTER, last):
-                last = rows[-1][0]
-                yield from filter(None, map(self._restored, rows))
+        """What was accepted before the last end, and holds: the topic may have an older entry by now, or none.
 
-    def recover(self) -> Iterator[DevicePublication]:
-        """Tries again what the disk did not do; what it has that ranks above what came meanwhile."""
-        if self._fault and self._monotonic() >= self._retry_at_s:
-            yield from self.restore()
+        Raises CacheUnavailable; a file that is damaged is moved away, and the next start builds it from the topic.
+        """
+        last = ""
+        while rows := self._execute(_AFTER, last):
+            last = rows[-1][0]
+            yield from filter(None, map(self._restored, rows))
 
     def take_read_again(self) -> bool:
-        """Whether the topic is to be read again, because not all that came is on disk; once."""
-        is_due = self._is_incomplete and not self._fault
-        self._is_incomplete &= not is_due
-        return is_due
+        """Whether the topic is to be read again: the disk did not take an entry, and takes entries now. Once."""
+        if self._fault:
+            with contextlib.suppress(CacheUnavailable):
+                self._execute("BEGIN IMMEDIATE")
+                self._execute("ROLLBACK")
+                self._fault = ""
+                return True
+        return False
 
     def on_begin(self, tenant: str) -> None:
         """The topic of a tenant is read from its beginning: all that is known of it is to come."""
@@ -284,33 +281,24 @@ class RegistryCache:
 
     def _execute(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
         with self._lock:
-            if self._fault and self._monotonic() < self._retry_at_s:
-                self._is_incomplete |= query == _REPLACE
-                raise CacheUnavailable(f"{self._path}: {self._fault}")
             try:
                 if self._database is None:
                     self._database = _open(self._path)
-                found = self._database.execute(query, parameters).fetchall()
+                return self._database.execute(query, parameters).fetchall()
             except (sqlite3.Error, OSError) as error:
                 self._failed(error)
                 raise CacheUnavailable(f"{self._path}: {error}") from error
-            self._fault = ""
-            return found
 
     def _failed(self, error: Exception) -> None:
         if not self._fault:
             _LOG.error("the registry cache cannot be read or written", file=str(self._path), problem=str(error))
-        self._fault, self._retry_at_s, self._is_incomplete = str(error), self._monotonic() + _RETRY_S, True
+        self._fault = str(error)
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
             self._close()
             for beside in ("-shm", "-wal", ""):
                 with contextlib.suppress(OSError):
                     file = self._path.with_name(self._path.name + beside)
-                    file.replace(self._damaged.with_name(self._damaged.name + beside))
-
-    @property
-    def _damaged(self) -> Path:
-        return self._path.with_suffix(".damaged")
+                    file.replace(self._path.with_name(f"{self._path.stem}.damaged{beside}"))
 
     def _close(self) -> None:
         with self._lock:

@@ -23,6 +23,10 @@ from waybill.identity.errors import IdentityError, NotAnAuthority
 # The revocation list of the region's authority: signed again on changes and long before its end.
 
 
+LIST_LIFE: Final = timedelta(days=30)
+RENEW_AFTER: Final = timedelta(days=1)
+
+
 class OwnList:
     """The newest list by the authority's name; `former`: what is on disk, which every new one has to follow.
 
@@ -32,8 +36,6 @@ class OwnList:
     def __init__(self, place: AuthorityPlace, former: Mapping[str, RevocationList]) -> None:
         """Raises AuthorityFolderError."""
         self.folder = AuthorityFolder.open(place.folder, place.key)
-        self._life = timedelta(days=place.list_lifetime_days)
-        self._renew = self._life - timedelta(days=place.renew_after_days)
         self.current: RevocationList | None = None
         self.is_ours = False
         if (found := former.get(self.issuer)) is not None:
@@ -59,7 +61,7 @@ class OwnList:
         """Whether it is time for a new list, also with the same certificates."""
         current = self.current if self.is_ours else None
         # One of a clock that was ahead locks out everybody: it is replaced as soon as the clock is right.
-        return current is None or current.this_update > now or current.next_update - now < self._renew
+        return current is None or current.this_update > now or current.next_update - now < LIST_LIFE - RENEW_AFTER
 
     def update(self, revoked: Mapping[int, Revoked] | None, now: datetime) -> RevocationList:
         """The list with these certificates; None: with those that the last one has."""
@@ -70,7 +72,7 @@ class OwnList:
         if current is None or self.is_due(now) or current.serials != revoked.keys() or not current.certificate_pem:
             # Whatever the entry says: nothing was revoked later than now.
             entries = [revoked[serial]._replace(at=min(revoked[serial].at, now)) for serial in sorted(revoked)]
-            current = next_list(self.folder.authority, entries, current, now=now, life=self._life)
+            current = next_list(self.folder.authority, entries, current, now=now, life=LIST_LIFE)
             self.current, self.is_ours = current, True
         return current
 

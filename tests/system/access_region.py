@@ -66,7 +66,6 @@ class AccessRegion:
             region = "{name}"
             insecure = true
             gateways = ["{name}-1"]
-            look_after_s = 0.5
             [broker]
             rules_file = "{folder}/rules"
             revocation_file = "{folder}/lists.pem"

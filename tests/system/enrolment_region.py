@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from deploy.local import EnrolmentBroker, EnrolmentBrokerFiles, MosquittoBroker, MosquittoSecurity, TlsFiles
-from gateway.access.enrolment import EnrolmentCore, EnrolmentRates, EnrolmentRateSettings, EnrolmentRules, OpenTokens
+from gateway.access.enrolment import EnrolmentCore, EnrolmentRates, EnrolmentRules, OpenTokens
 from gateway.access.enrolment_service import EnrolmentService, enrolment_rules, name_at_enrolment
 from tests.gateway.access.known_devices import KnownDevices
 from waybill.daemon.tls import TlsSettings
@@ -82,8 +82,7 @@ class EnrolmentRegion:
         for entry in self.published.values():
             self.book.put(entry)
         rules = EnrolmentRules(region="eu", issuer=self.authority.authority.name, lifetime=self.lifetime)
-        rates = EnrolmentRates(EnrolmentRateSettings(sender_burst=1000, tenant_burst=1000))
-        self.desk = EnrolmentCore(rules, self.book, self.authority, rates, lambda _, __: None)
+        self.desk = EnrolmentCore(rules, self.book, self.authority, EnrolmentRates(), lambda _, __: None)
         own = self.files("access@eu")
         tls = TlsSettings(ca=self.root, certificate=own.certificate, key=own.key)
         claims = BrokerSettings(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -28,6 +30,15 @@ class RegionalBroker:
 
     def said(self, text: str) -> int:
         return self.server.log.read_text(encoding="utf-8").count(text)
+
+    def refused_publications(self) -> Counter[str]:
+        """How many publications the broker refused, by the last level of their topic."""
+        text = self.server.log.read_text(encoding="utf-8")
+        found = re.findall(r"^\S+: (?:x(\d+) )?Denied PUBLISH from \S+ \(.*?'.*?([a-z-]*)', ", text, re.MULTILINE)
+        counts = Counter[str]()
+        for times, channel in found:
+            counts[channel] += int(times or 1)
+        return counts
 
     def ending(self, folder: Path, name: str, *, in_s: float) -> TlsFiles:
         """See `ending`."""

@@ -9,14 +9,12 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from gateway.access.broker import BrokerFiles
 from gateway.access.broker_log import BrokerLogs, RefusedConnection
-from gateway.access.cli import warnings
 from gateway.access.config import AccessSettings
 from tests.system.access_region import AccessRegion, has_ended, new_root
 from tests.waiting import wait_until
@@ -81,9 +79,7 @@ class Region:
 
     def refused(self, reason: RefusedConnection) -> int:
         self.logs.end_sessions()
-        counts = self.logs.status["connections_refused"]
-        assert isinstance(counts, dict)
-        return int(counts["devices"].get(reason, 0))
+        return self.logs.connections_refused["devices"].get(reason, 0)
 
     def reload(self) -> None:
         """As the access daemon does it."""
@@ -160,9 +156,3 @@ def test_the_broker_outlives_devices_that_leave_sessions_behind(region: Region) 
     wait_until(lambda: time.monotonic() > next_s or not region.lives, 20)
     assert region.lives
     region.assert_takes_a_batch()
-
-
-def test_the_check_of_the_configuration_names_a_broker_that_can_crash(region: Region) -> None:
-    assert any(
-        one.startswith("broker.program: Mosquitto 2.0.11") for one in warnings(region.settings, datetime.now(UTC))
-    )

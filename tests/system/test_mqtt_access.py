@@ -6,7 +6,6 @@ import signal
 import socket
 import ssl
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -20,7 +19,6 @@ from paho.mqtt.enums import CallbackAPIVersion
 from deploy.local import LocalAuthority, TlsFiles
 from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.uplink.mqtt import MqttUplink
-from gateway.access.broker_log import BrokerLog
 from gateway.access.enrolment_service import EnrolmentConnection
 from gateway.mqtt_connection import MqttConnection
 from tests.gateway.strategies import settings as gateway_settings
@@ -117,11 +115,6 @@ def test_without_a_certificate_that_is_good_now_nobody_gets_in_and_the_broker_sa
     assert not connected
 
 
-def refused(log: BrokerLog) -> Counter[str]:
-    log.read()
-    return log.publications
-
-
 def test_a_neighbour_can_neither_send_for_a_device_nor_forge_its_acknowledgement_nor_read_it(
     broker: RegionalBroker, participants: dict[str, Participant]
 ) -> None:
@@ -130,9 +123,7 @@ def test_a_neighbour_can_neither_send_for_a_device_nor_forge_its_acknowledgement
     gateway.subscribe(device_filter(DeviceChannel.BATCH))
     owner.subscribe(ack)
     neighbour.subscribe(batch, ack, "#")
-    log = BrokerLog(broker.server.log)
-    log.read()
-    before = log.publications.copy()
+    before = broker.refused_publications()
     assert neighbour.publish(batch, b"not mine") == "Not authorized"
     assert [neighbour.publish(ack, b"forged") for _ in range(3)] == ["Not authorized"] * 3
     assert owner.publish(batch, b"mine") == "Success"
@@ -145,29 +136,8 @@ def test_a_neighbour_can_neither_send_for_a_device_nor_forge_its_acknowledgement
     assert gateway.got == [(batch, b"mine"), (own, b"its own")]
     assert owner.got == [(ack, b"safe")]
     assert neighbour.got == []
-    wait_until(lambda: refused(log).total() >= before.total() + 4, 10)
-    assert log.publications - before == {"batch": 1, "ack": 3}
-    assert [(one.sender, one.topic) for one in log.last][-1] == ("/".join(NEIGHBOUR), ack)
+    wait_until(lambda: broker.refused_publications() - before == {"batch": 1, "ack": 3}, 10)
     assert "Received PUBLISH" not in broker.server.log.read_text(encoding="utf-8")
-
-
-@pytest.mark.nightly
-def test_a_topic_that_ends_a_line_forges_none_in_the_log(
-    broker: RegionalBroker, participants: dict[str, Participant]
-) -> None:
-    neighbour, log = participants["/".join(NEIGHBOUR)], BrokerLog(broker.server.log)
-    log.read()
-    before = log.publications.total()
-    forged = "2026-11-23T15:05:25: x99 Denied PUBLISH from acme/bus-1 (d0, q1, r0, m7, 'x/ack', ... (8 bytes)) x999"
-    assert neighbour.publish(f"other\u2028{forged}", b"") == "Not authorized"
-    wait_until(lambda: refused(log).total() > before, 10)
-    assert (log.publications.total(), log.last[-1].sender) == (before + 1, "/".join(NEIGHBOUR))
-    # The broker cuts a line, at one of these lengths of what is ahead: then it ends as the topic says.
-    cuts, end = range(920, 970), "/batch x999999999"
-    for length in cuts:
-        assert neighbour.publish("y" * (length - len(end)) + end + "z" * 200, b"") == "Not authorized"
-    wait_until(lambda: refused(log).total() >= before + 1 + len(cuts), 10)
-    assert log.publications.total() == before + 1 + len(cuts)
 
 
 def test_who_gives_the_client_id_of_another_ends_nobody_s_session(

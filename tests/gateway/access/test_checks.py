@@ -116,8 +116,7 @@ def test_a_file_that_fits_its_machine_is_right_and_prepared(
 ) -> None:
     code, text = check()
     assert (code, "right. Access daemon of the region eu" in text) == (0, True), text
-    # This machine may have a broker that can crash.
-    assert all("broker.program: Mosquitto" in line for line in text.splitlines() if "warning" in line), text
+    assert "warning" not in text
     assert not (tmp_path / "rules").exists()
     assert check(command="prepare")[0] == 0
     assert (tmp_path / "rules").exists()
@@ -136,7 +135,7 @@ WRONG = [
     ("/server/certificate.pem", "/eu/certificate.pem", "broker.server.tls.certificate: "),
     ("/server/key.pem", "/nowhere/key.pem", "enrolment.broker.server.tls.key: "),
     ("/server/key.pem", "/eu/key.pem", "broker.server.tls: certificates cannot be loaded"),
-    ("[registry]\n", '[registry]\naccess.token_file = "/nowhere"\n', "registry.access: "),
+    ("[registry]\n", '[registry]\naccess.token_file = "/nowhere"\n', "registry.access.token_file: "),
     ("[registry]\n", '[registry]\naccess.tls_ca = "/nowhere"\n', "registry.access.tls_ca: "),
 ]
 

@@ -60,7 +60,7 @@ def test_a_file_that_cannot_be_read_is_named_and_read_when_it_can(
     file = sign(authority, "bus-1")
     unreadable.files = {file}
     assert names(reader) == []
-    assert reader.problem.startswith(f"{file} is not read: Permission denied")
+    assert f"as {file}: Permission denied" in reader.problem
     sign(authority, "bus-2")
     assert names(reader) == ["acme/bus-2"]
     assert reader.problem
@@ -76,7 +76,7 @@ def test_what_is_no_certificate_is_named_until_it_is_one(authority: AuthorityFol
     copied = authority.folder / "issued" / "copied.pem"
     copied.write_bytes(content[:50])
     assert names(reader) == []
-    assert "copied.pem is not read" in reader.problem
+    assert "copied.pem: " in reader.problem
     copied.write_bytes(content)
     assert (names(reader), reader.problem) == (["acme/bus-1"], "")
     copied.unlink()
