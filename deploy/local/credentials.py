@@ -18,7 +18,7 @@ from geo.replication import Topology
 from geo.replication.model import BROKERS
 from waybill.daemon.durable_file import replace_durably
 from waybill.identity.authority import KeyPair
-from waybill.identity.authority_folder import AuthorityFolder, IssuedCertificate, certify
+from waybill.identity.authority_folder import AuthorityFolder, IssuedCertificate
 from waybill.identity.errors import AuthorityMissing
 from waybill.identity.names import PrincipalKind, principal
 from waybill.identity.pki_folder import PkiFolder, credentials_in, write_credentials
@@ -98,7 +98,7 @@ class LocalAuthority:
         # Where it has half of its life left a stack that is started again keeps it: its clients may still run.
         if not files.certificate.exists() or IssuedCertificate.read(files.certificate).not_after < now + _LIFE / 2:
             key = KeyPair.generate()
-            issued = certify(authority, key, name, servers=servers, now=now, lifetime=_LIFE)
+            issued = authority.certify(key, name, servers=servers, now=now, lifetime=_LIFE)
             write_credentials(place, root_pem=authority.root_pem, chain_pem=issued.chain_pem, key=key)
         return TlsFiles(ca=files.ca, certificate=files.certificate, key=files.key)
 

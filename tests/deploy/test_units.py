@@ -13,8 +13,6 @@ from typer.testing import CliRunner
 
 from deploy.canary.config import CanarySettings
 from tests.structure.test_documented import APPS
-from waybill.identity.pki_folder import RenewalList
-from waybill.settings import parse
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy/systemd"
@@ -128,16 +126,13 @@ def test_only_who_must_has_a_capability_and_the_broker_cannot_read_the_authority
 def test_a_renewal_reaches_every_certificate_of_the_page_and_the_brokers_read_it() -> None:
     # Not ExecStartPost: one folder that could not be renewed would keep the brokers from reading the others.
     (command,), (after,) = (lines(UNITS["fleet-renew"], name) for name in ("ExecStart", "ExecStopPost"))
-    assert command.endswith("waybill pki renew --folder /var/lib/fleet-access/pki --list /etc/waybill/renew.toml")
+    assert command.endswith("waybill pki renew --folder /var/lib/fleet-access/pki /etc/waybill/tls")
     assert {"fleet-broker@devices.service", "fleet-broker@enrolment.service"} <= set(after.split())
     files = re.findall(r'^(?:certificate|key) = "(.+)"$', REGION, re.MULTILINE)
     assert [file for file in files if not file.startswith("/etc/waybill/") or "/tls/" not in file] == [
         "/etc/waybill/access@eu.key"
     ]
-    # Every folder of the page's settings is in the list of its timer.
-    (listing,) = re.findall(r"`/etc/waybill/renew\.toml`[^\n]*:\n\n```toml\n(.*?)```", REGION, re.DOTALL)
-    listed = {str(folder) for folder in parse(RenewalList, listing, "secured-region.md").folders}
-    assert {str(Path(file).parent) for file in files if "/tls/" in file} <= listed
+    assert {str(Path(file).parent.parent) for file in files if "/tls/" in file} == {"/etc/waybill/tls"}
 
 
 @pytest.mark.parametrize("name", JOBS)

@@ -21,7 +21,7 @@ from waybill.identity.device_files import read_device_files
 from waybill.identity.operator_settings import read_operator_settings
 from waybill.identity.sealing import read_public_key
 from waybill.identity.signatures import read_operator_key
-from waybill.identity.tokens import TokenFolder
+from waybill.identity.tokens import read_key
 from waybill.mqtt.broker_settings import read_password
 from waybill.pulsar.pulsar_client import PulsarAccess
 from waybill.settings import NotAFile, PathElsewhere, Settings, local_path, open_file, read_file
@@ -68,7 +68,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "a key of an operator": read_operator_key,
     "a key for sealed batches": read_public_key,
     "a key of an authority": lambda path: AuthorityFolder.open(path.parent, path),
-    "a key of tokens": lambda path: TokenFolder(path.parent).key_in(path),
+    "a key of tokens": read_key,
     "a token": lambda path: [why for _, why in PulsarAccess(token_file=path).file_faults()],
     "a certificate": lambda path: [why for _, why in certificate_faults(path, None, None)],
     "a password": read_password,

@@ -20,6 +20,7 @@ from tests.page_sessions import run_line
 from tests.pulsar_clients import http_access, open_client
 from tests.system.topology_parts import known
 from tests.waiting import wait_until
+from waybill.identity.tokens import read_key
 from waybill.pulsar.pulsar_client import PulsarAccess
 
 pytestmark = pytest.mark.system
@@ -308,6 +309,7 @@ def test_the_runbook_of_a_stolen_token_ends_it(stack: LocalStack, clients: dict[
     assert takes(stolen)
     # Without those of systemd: every client of this stack reads the files themselves.
     commands = re.findall(r"^ +# (?!for )(.+)$", RUNBOOK.read_text(encoding="utf-8"), re.MULTILINE)
+    commands = [one.removeprefix("sudo -u fleet-tokens ") for one in commands]
     assert [" ".join(one.split()[:4]) for one in commands if "token-key" in one] == [
         f"waybill pki token-key {step}" for step in ("publish", "sign", "retire")
     ]
@@ -316,7 +318,7 @@ def test_the_runbook_of_a_stolen_token_ends_it(stack: LocalStack, clients: dict[
         # A shared stack has topics that other tests left: `plan` names them.
         assert ran.returncode in ((0, 2) if "topology" in command else (0,)), (command, ran.stdout, ran.stderr)
         if "publish" in command:
-            newest = issuer.newest_token("operator", now_s=0, life_s=4e9)
+            newest = read_key(issuer.key_files()[-1]).token("operator", issuer=issuer.issuer, now_s=0, life_s=4e9)
             wait_until(lambda: takes(PulsarAccess(token=SecretStr(newest), tls_ca=stack.access().tls_ca)), 30)  # noqa: B023  # called at once
     wait_until(lambda: not takes(stolen), 30)
     assert takes(stack.access("gateway-eu"))

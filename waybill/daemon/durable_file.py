@@ -25,39 +25,35 @@ def alone_in(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def replace_durably(path: Path, content: bytes, *, mode: int = 0o644, folder: int | None = None) -> None:
+def replace_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     """Write `content` beside `path`, rename it over `path`, and return when both are on disk. Raises OSError.
 
-    `mode` is the new file's, less the process's umask. After an error `path` has the old content or the new one, whole,
-    and nothing is left beside it. `folder`: the descriptor of the folder that `path`, a name alone, is in; for a folder
-    of another user, who may exchange what leads to it. A link at `path` is replaced and never followed.
+    `mode` is the new file's, less the process's umask. After an error `path` has the old content or the new one, and
+    no other file is left. A link at `path` is replaced and never followed.
     """
-    with writing_durably(path, mode=mode, folder=folder) as file:
+    with writing_durably(path, mode=mode) as file:
         file.write(content)
 
 
 @contextmanager
-def writing_durably(path: Path, *, mode: int = 0o644, folder: int | None = None) -> Iterator[BinaryIO]:
+def writing_durably(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
     """Like `replace_durably`, for content that is written piece by piece; what the block raises leaves `path` as is."""
     beside = _temporary_beside(path, ".part")
     try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=folder)
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
             yield file
             file.flush()
             # Before the rename: a power cut must not find the new name with nothing in it.
             os.fsync(file.fileno())
-        os.replace(beside, path, src_dir_fd=folder, dst_dir_fd=folder)
+        beside.replace(path)
     except BaseException as error:
         with contextlib.suppress(OSError):
-            os.unlink(beside, dir_fd=folder)
+            beside.unlink()
         if isinstance(error, OSError) and error.filename is None:  # a full disk names no file
             error.filename = str(path)
         raise
-    if folder is None:
-        sync_folder(path.parent)
-    else:
-        os.fsync(folder)
+    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

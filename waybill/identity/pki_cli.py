@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -16,182 +15,55 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from waybill.daemon.durable_file import create_durably
+from waybill.daemon.durable_file import create_durably, replace_durably
 from waybill.daemon.tls import TlsSettings
 from waybill.identity.authority import common_name, regional_name
-from waybill.identity.authority_folder import IssuedCertificate, OtherKeys, latest, other_keys
+from waybill.identity.authority_folder import IssuedCertificate, latest
 from waybill.identity.claims import check_factory_serial
 from waybill.identity.command_options import AsJson, error_text, errors_as_messages, print_error
 from waybill.identity.errors import IdentityError, NameRefused, SealingKeyError
 from waybill.identity.names import PrincipalKind, device_name, principal
-from waybill.identity.pki_folder import NOT_REVOKED, UNKNOWN, ListedRevocations, PkiFolder, RenewalList, credentials_in
-from waybill.identity.sealing import read_private_key
-from waybill.identity.token_cli import DAY_S, NewIssuer, TokenFolderOption, TopologyOption, check_role, moment_text
+from waybill.identity.pki_folder import PkiFolder, credentials_in
 from waybill.identity.token_cli import app as token_key
-from waybill.identity.tokens import TokenIssuer, as_owner_of, check_issuer, check_role_name
+from waybill.identity.token_cli import token
 from waybill.record.record import DEVICE_PATTERN
-from waybill.settings import load, printable
-
-# Certificates as a table and as JSON.
+from waybill.settings import printable
 
 console = Console(highlight=False)
-_BORDERS = 19
-"""Of six columns: a line and two blanks for each, and the last line."""
-_HEADINGS = "name", "what", "ends", "state", "revoked", "signed by"
 
 
-def fact_text(value: object) -> str:
-    """A fact for people and programs: a moment in UTC, all else as it is."""
-    return f"{value:%Y-%m-%dT%H:%M:%SZ}" if isinstance(value, datetime) else str(value)
-
-
-def show_certificates(
-    found: Sequence[IssuedCertificate],
-    within: float,
-    as_json: bool,
-    revoked: ListedRevocations,
-    others: OtherKeys | None = None,
+def _show_certificates(
+    found: Sequence[IssuedCertificate], within: float, as_json: bool, revoked: Collection[tuple[str, int]] = ()
 ) -> None:
-    """Print them; exit status 1 where one ends within so many days, or ended so few days ago."""
-    now, soon = datetime.now(UTC), timedelta(days=within)
-    # One moment for all, so that two lines never contradict each other.
-    listed = [revoked.state(one.issuer, one.serial, now) for one in found]
-    rows = [(one, is_listed, _state(one, is_listed, now, soon)) for one, is_listed in zip(found, listed, strict=True)]
-    more = {
-        name: [one for one in keys if revoked.state(one.issuer, one.serial, now) in {NOT_REVOKED, UNKNOWN}]
-        for name, keys in (others or {}).items()
-    }
+    """Print certificates; exit status 1 where one that is not revoked ends within so many days, or ended."""
+    now, soon = _now(), timedelta(days=within)
+    rows = []
+    for one in found:
+        is_revoked = (one.issuer, one.serial) in revoked
+        state = "revoked" if is_revoked else _state(one, now, soon)
+        rows.append(one._asdict() | {"serial": f"{one.serial:040x}", "state": state})
     if as_json:
-        facts = [_fields(*row, more.get((row[0].name, row[0].what))) for row in rows]
-        print(json.dumps(facts, indent=2))  # noqa: T201
+        print(json.dumps([{name: _fact_text(value) for name, value in row.items()} for row in rows], indent=2))  # noqa: T201
     else:
-        _print_table([_cells(*row, more.get((row[0].name, row[0].what), ())) for row in rows])
-    raise typer.Exit(1 if any(state in {"ends soon", "ended"} for *_, state in rows) else 0)
+        table = Table(box=None)
+        columns = ("name", "what", "not_after", "state", "issuer")
+        for column in columns:
+            table.add_column(column, no_wrap=True)
+        for row in rows:
+            table.add_row(*(Text(printable(_fact_text(row[column]))) for column in columns))
+        Console(highlight=False, width=_WIDTH).print(table)
+    raise typer.Exit(1 if any(row["state"] in {"ends soon", "ended"} for row in rows) else 0)
 
 
-def _cells(one: IssuedCertificate, is_listed: str, state: str, others: Sequence[IssuedCertificate]) -> tuple[str, ...]:
-    keys = f", {len(others)} more key{'s' * (len(others) > 1)}" if others else ""
-    return one.name, one.what, fact_text(one.not_after), state + keys, is_listed, one.issuer
-
-
-def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    table = Table()
-    for heading in _HEADINGS:
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        # as Text: Rich would read brackets in a name as markup
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    # A name or a date that is broken says nothing: it is wider than the screen where that is needed.
-    least = sum(max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True))
-    Console(highlight=False, width=max(console.width, least + _BORDERS)).print(table)
-
-
-def _fields(
-    one: IssuedCertificate, is_listed: str, state: str, others: Sequence[IssuedCertificate] | None
-) -> dict[str, object]:
-    # Of a file that is shown nobody knows of other keys.
-    known = {} if others is None else {"other_keys": [_serial(other) for other in others]}
-    return known | {
-        "name": one.name,
-        "what": one.what,
-        "not_before": fact_text(one.not_before),
-        "not_after": fact_text(one.not_after),
-        "issuer": one.issuer,
-        "serial": _serial(one),
-        "file": str(one.file),
-        "state": state,
-        "revoked": is_listed,
-    }
-
-
-def _serial(one: IssuedCertificate) -> str:
-    return f"{one.serial:040x}"
-
-
-def _state(one: IssuedCertificate, is_listed: str, now: datetime, soon: timedelta) -> str:
-    if one.is_refused:
-        return "refused"
-    if is_listed not in {NOT_REVOKED, UNKNOWN}:
-        return is_listed
-    if one.not_after <= now - soon:
-        return "former"  # nobody renewed it for so long: whoever it named is gone
+def _state(one: IssuedCertificate, now: datetime, soon: timedelta) -> str:
     if one.not_after <= now:
-        return "ended"
+        # Nobody renewed it for so long: it is no longer used.
+        return "former" if one.not_after <= now - soon else "ended"
     return "ends soon" if one.not_after <= now + soon else "good"
 
 
-# `waybill pki token` and `waybill pki sealing`.
-
-Issuer = Annotated[str, typer.Option(envvar="WAYBILL_TOKEN_ISSUER", help="The URL that serves FOLDER/published.")]
-TokenDays = Annotated[float, typer.Option(min=0.01, max=365, help="Validity of a token in days.")]
-
-
-def token(
-    role: Annotated[str, typer.Argument(help="Such as gateway-eu, jobs or operator.")],
-    *,
-    issuer: Issuer,
-    folder: TokenFolderOption = Path("tokens"),
-    days: TokenDays = 7,
-    new_issuer: NewIssuer = False,
-    topology: TopologyOption = None,
-    as_json: AsJson = False,
-) -> None:
-    """Write the token of a role of Pulsar into a file, which its holder reads again at each connection.
-
-    With --topology a role that it does not have is refused: a token of nobody opens nothing.
-
-    Example: waybill pki token gateway-eu --issuer https://keys.example:8443 --days 7
-    """
-    with errors_as_messages():
-        if topology is not None:
-            check_role(topology, role)
-        # First: a folder that is made for no role has a key that nobody needs.
-        check_role_name(role)
-        now_s = time.time()
-        with as_owner_of(folder):
-            check_issuer(folder, issuer, may_change=new_issuer)
-            file = TokenIssuer(folder, issuer).issue(role, now_s=now_s, life_s=days * DAY_S)
-    until = moment_text(now_s + days * DAY_S)
-    text = f"{file}: a token of {role}, good for {days:g} days, until {until}"
-    _say(as_json, {"role": role, "file": str(file), "days": days, "until": until}, text)
-
-
-def sealing(
-    tenant: Annotated[str, typer.Argument(help="The tenant whose batches are sealed.")],
-    *,
-    out: Annotated[Path, typer.Option(help="The folder for TENANT.key and TENANT.pub.")] = Path(),
-    as_json: AsJson = False,
-) -> None:
-    """Make a tenant's pair of keys for sealed batches: TENANT.key for the centre alone, TENANT.pub for its gateways.
-
-    Give the centre its key first: a batch that is sealed for a key that it does not have goes to the quarantine.
-
-    Example: waybill pki sealing acme --out keys
-    """
-    with errors_as_messages():
-        if not DEVICE_PATTERN.fullmatch(tenant):
-            raise NameRefused(f"{tenant!r:.80} is not the name of a tenant")
-        private, public = _sealing_pair(out, tenant)
-    made = {"tenant": tenant, "key": str(private), "public": str(public)}
-    _say(as_json, made, f"{private} for the centre, {public} for the gateways of {tenant}")
-
-
-def _sealing_pair(out: Path, tenant: str) -> tuple[Path, Path]:
-    """Makes both files, or the public one that a command that was killed did not make. Raises SealingKeyError."""
-    private, public = out / f"{tenant}.key", out / f"{tenant}.pub"
-    # Never replaced: with the former key whatever was sealed for it would be lost. The public one may have gone out.
-    if public.exists():
-        raise SealingKeyError(f"{public} is there already, and a key is never replaced: choose another folder")
-    secret = X25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    create_durably(private, secret, mode=0o600)
-    key = read_private_key(private).public_key()
-    if not create_durably(public, key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)):
-        raise SealingKeyError(f"{public} was made by another command at the same time")
-    return private, public
-
-
-def _say(as_json: bool, facts: Mapping[str, object], text: str) -> None:
-    typer.echo(json.dumps(facts) if as_json else text)
+def _fact_text(value: object) -> str:
+    return f"{value:%Y-%m-%dT%H:%M:%SZ}" if isinstance(value, datetime) else str(value)
 
 
 app = typer.Typer(
@@ -216,6 +88,8 @@ Within = Annotated[
 
 DEFAULT_FOLDER = Path("pki")
 _LEAF_DAYS, _REGION_DAYS, _ROOT_DAYS, _SOON_DAYS = 90.0, 730.0, 3650.0, 30.0
+_WIDTH = 200
+"""Of the table: a cut name or date says nothing."""
 
 
 @app.command()
@@ -230,7 +104,7 @@ def init(
     Example: waybill pki init --name "Acme root"
     """
     with errors_as_messages():
-        root = PkiFolder(folder).create_root(name=name, now=_now(), lifetime=_lasting(days))
+        root = PkiFolder(folder).create_root(name=name, now=_now(), lifetime=timedelta(days=days))
         ends = root.authority.certificate.not_valid_after_utc
         _say_certificate(as_json, {"name": name, "not_after": ends, "folder": root.folder})
 
@@ -242,7 +116,7 @@ def pulsar(folder: Folder = DEFAULT_FOLDER, days: Days = _ROOT_DAYS, as_json: As
     Example: waybill pki pulsar
     """
     with errors_as_messages():
-        made = PkiFolder(folder).create_pulsar(now=_now(), lifetime=_lasting(days)).authority
+        made = PkiFolder(folder).create_pulsar(now=_now(), lifetime=timedelta(days=days)).authority
         facts = {"name": made.name, "not_after": made.certificate.not_valid_after_utc}
         _say_certificate(as_json, facts | {"folder": folder / "pulsar-authority"})
 
@@ -268,7 +142,7 @@ def region(
     """
     with errors_as_messages():
         pki = PkiFolder(folder)
-        root, now, lifetime = pki.root(root_key), _now(), _lasting(days)
+        root, now, lifetime = pki.root(root_key), _now(), timedelta(days=days)
         if renew:
             made = root.renew_regional(pki.region(region), region, servers=servers or (), now=now, lifetime=lifetime)
         else:
@@ -314,7 +188,7 @@ def gateway(
     Example: waybill pki gateway eu-1 --region eu --out gateway-eu-1
     """
     with errors_as_messages():
-        now, lifetime = _now(), _lasting(days)
+        now, lifetime = _now(), timedelta(days=days)
         pki = PkiFolder(folder)
         made = pki.write_gateway(region, out, name, now=now, lifetime=lifetime)
         _say_written(made, as_json, now + lifetime)
@@ -332,7 +206,9 @@ def access(
 
     Example: waybill pki access eu --out access-eu
     """
-    _write_principal(folder, region, out, kind=PrincipalKind.ACCESS, name=region, days=days, as_json=as_json)
+    with errors_as_messages():
+        name = principal(PrincipalKind.ACCESS, region)
+    _write(folder, region, out, name=name, days=days, as_json=as_json)
 
 
 @app.command()
@@ -351,7 +227,8 @@ def factory(
     """
     with errors_as_messages():
         check_factory_serial(serial)
-    _write_principal(folder, region, out, kind=PrincipalKind.CLAIM, name=serial, days=days, as_json=as_json)
+        name = principal(PrincipalKind.CLAIM, serial)
+    _write(folder, region, out, name=name, days=days, as_json=as_json)
 
 
 @app.command()
@@ -377,7 +254,7 @@ def device(
         _write(folder, region, out, name=name, days=days, as_json=as_json)
         return
     with errors_as_messages():
-        now, lifetime = _now(), _lasting(days)
+        now, lifetime = _now(), timedelta(days=days)
         pki = PkiFolder(folder)
         pki.sign_request(region, out, name, request, now=now, lifetime=lifetime)
         made = credentials_in(out)
@@ -386,11 +263,10 @@ def device(
 
 @app.command()
 def renew(
-    folders: Annotated[list[Path] | None, typer.Argument(help="Folders with certificate.pem and key.pem.")] = None,
+    folders: Annotated[
+        list[Path], typer.Argument(help="Folders with certificate.pem and key.pem, or folders of such folders.")
+    ],
     *,
-    listing: Annotated[
-        Path | None, typer.Option("--list", help="A TOML file with [folders]: the name of each folder.")
-    ] = None,
     folder: Folder = DEFAULT_FOLDER,
     days: Days = _LEAF_DAYS,
     as_json: AsJson = False,
@@ -404,15 +280,14 @@ def renew(
 
     Example: waybill pki renew gateway-eu-1 broker --days 90
     """
-    if not folders and listing is None:
-        raise typer.BadParameter("name folders, or a list by --list FILE")
-    with errors_as_messages():
-        listed = load(RenewalList, listing).folders if listing else {}
-    pki, failed, lifetime = PkiFolder(folder), False, _lasting(days)
-    for place, expected in [*((one, None) for one in folders or []), *listed.items()]:
+    pki, failed, lifetime = PkiFolder(folder), False, timedelta(days=days)
+    places = [
+        one for place in folders for one in sorted(place.glob("*/certificate.pem")) or [place / "certificate.pem"]
+    ]
+    for place in [file.parent for file in places]:
         now = _now()
         try:
-            issued = pki.renew(place, now=now, lifetime=lifetime, name=expected)
+            issued = pki.renew(place, now=now, lifetime=lifetime)
         except (IdentityError, OSError) as error:
             failed = True
             if as_json:
@@ -423,6 +298,11 @@ def renew(
         name = common_name(issued.certificate.subject)
         _say_certificate(as_json, {"name": name, "not_after": issued.not_after, "folder": place}, now + lifetime)
     raise typer.Exit(1 if failed else 0)
+
+
+def _credential_folders(folder: Path) -> list[Path]:
+    below = sorted(file.parent for file in folder.glob("*/certificate.pem"))
+    return below or [folder]
 
 
 @app.command("list")
@@ -436,9 +316,7 @@ def list_issued(
 ) -> None:
     """Show the newest certificate of each name, its expiry, and whether it is revoked.
 
-    `2 more keys`: two other valid certificates of this name exist, with other keys; --json shows their serials.
-
-    Default of --revocations: the files *.crl next to the authorities. `unknown`: no revocation list is current.
+    Default of --revocations: the files *.crl next to the authorities.
 
     Exit status: 0; 1 when a certificate that is not revoked expires within the given days, or expired that recently.
 
@@ -446,9 +324,8 @@ def list_issued(
     """
     with errors_as_messages():
         pki = PkiFolder(folder)
-        issued, revoked = pki.issued(), pki.revocations(lists)
-        found = latest(issued)
-    show_certificates(found, within, as_json, revoked, other_keys(issued, found, _now()))
+        found, revoked = latest(pki.issued()), pki.revoked(lists)
+    _show_certificates(found, within, as_json, revoked)
 
 
 @app.command()
@@ -459,31 +336,52 @@ def show(
 ) -> None:
     """Show subject, issuer and expiry of certificates. `waybill pki list` shows revocations.
 
-    `refused`: a ca.pem marks this authority as rejected (`openssl x509 -addreject`).
-
     Exit status: 0; 1 when one expires within the given days, or expired that recently.
 
     Example: waybill pki show bus-17/certificate.pem --within 7
     """
     with errors_as_messages():
-        places = [file / "certificate.pem" if file.is_dir() else file for file in files]
-        found = [one for file in places for one in (IssuedCertificate.read(file), *IssuedCertificate.refused_in(file))]
-    show_certificates(found, within, as_json, ListedRevocations())
+        found = [IssuedCertificate.read(file / "certificate.pem" if file.is_dir() else file) for file in files]
+    _show_certificates(found, within, as_json)
 
 
-def _write_principal(
-    folder: Path, region: str, out: Path, *, kind: PrincipalKind, name: str, days: float, as_json: bool
+@app.command()
+def sealing(
+    tenant: Annotated[str, typer.Argument(help="The tenant whose batches are sealed.")],
+    *,
+    out: Annotated[Path, typer.Option(help="The folder for TENANT.key and TENANT.pub.")] = Path(),
+    as_json: AsJson = False,
 ) -> None:
+    """Make a tenant's key pair for sealed batches: TENANT.key for the centre, TENANT.pub for its gateways.
+
+    Give the centre its key first: it quarantines batches that are sealed for a key it does not have.
+
+    Example: waybill pki sealing acme --out keys
+    """
     with errors_as_messages():
-        whole = principal(kind, name)
-    _write(folder, region, out, name=whole, days=days, as_json=as_json)
+        if not DEVICE_PATTERN.fullmatch(tenant):
+            raise NameRefused(f"{tenant!r:.80} is not the name of a tenant")
+        private, public = _sealing_pair(out, tenant)
+    made = {"tenant": tenant, "key": str(private), "public": str(public)}
+    typer.echo(json.dumps(made) if as_json else f"{private} for the centre, {public} for the gateways of {tenant}")
+
+
+def _sealing_pair(out: Path, tenant: str) -> tuple[Path, Path]:
+    private, public = out / f"{tenant}.key", out / f"{tenant}.pub"
+    # Never replaced: without its key whatever was sealed for it is lost.
+    key = X25519PrivateKey.generate()
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    if public.exists() or not create_durably(private, secret, mode=0o600):
+        raise SealingKeyError(f"{out} has a key of {tenant}, which is never replaced: choose another folder")
+    replace_durably(public, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    return private, public
 
 
 def _write(
     folder: Path, region: str | None, out: Path, *, name: str, days: float, as_json: bool, servers: Sequence[str] = ()
 ) -> None:
     with errors_as_messages():
-        pki, now, lifetime = PkiFolder(folder), _now(), _lasting(days)
+        pki, now, lifetime = PkiFolder(folder), _now(), timedelta(days=days)
         files = pki.write(region, out, name, servers=servers, now=now, lifetime=lifetime)
         _say_written(files, as_json, now + lifetime)
 
@@ -495,16 +393,16 @@ def _say_written(files: TlsSettings, as_json: bool, asked: datetime) -> None:
 
 
 def _say_certificate(as_json: bool, made: Mapping[str, object], asked: datetime | None = None) -> None:
-    """`asked`: until when it was to be good; its authority may end before."""
+    """`asked`: the expiry that was asked for; the authority may expire earlier."""
     ends = made.get("not_after")
-    # A certificate has whole seconds.
+    # Certificates have whole seconds.
     is_cut = asked is not None and isinstance(ends, datetime) and asked - ends >= timedelta(seconds=1)
     if as_json:
-        facts = {name: fact_text(value) for name, value in made.items()}
-        print(json.dumps(facts | ({"cut_from": fact_text(asked)} if is_cut else {})))  # noqa: T201
+        facts = {name: _fact_text(value) for name, value in made.items()}
+        print(json.dumps(facts | ({"cut_from": _fact_text(asked)} if is_cut else {})))  # noqa: T201
         return
-    why = f", when its authority ends, and not until {fact_text(asked)}" if is_cut else ""
-    text = f"{made['folder']}: {made['name']}, good until {fact_text(ends)}{why}"
+    why = f", when its authority ends, and not until {_fact_text(asked)}" if is_cut else ""
+    text = f"{made['folder']}: {made['name']}, good until {_fact_text(ends)}{why}"
     console.print(text, markup=False, soft_wrap=True)
 
 
@@ -512,10 +410,5 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _lasting(days: float) -> timedelta:
-    return timedelta(days=days)
-
-
 app.command()(token)
 app.add_typer(token_key, name="token-key")
-app.command()(sealing)
