@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.text import Text
-from typer.core import TyperGroup
 
 from cloud_jobs.commands import load_settings
 from cloud_jobs.lake.location import Location
 from cloud_jobs.terminal import Column, FittedTable, cloud_errors_as_messages, screen
 from geo.reference.moments import beginning
 from waybill.identity.command_session import shows_progress
-from waybill.identity.device_files_cli import app as devices
 from waybill.settings import printable, printable_json
 
 if TYPE_CHECKING:
@@ -194,30 +192,10 @@ def _amount(minor: int, bill: KnownBill) -> str:
 
 MAX_FIELDS: Final = 40
 """So many fields of a version are shown to a reader."""
-_DEVICES: Final = "devices"
-_FLAGS: Final = {"--json", "--toml", "--help"}
-"""Options without a value."""
-
-
-class _DevicesAnywhere(TyperGroup):
-    """`check devices FILE` is `devices check FILE`: what is done with a kind may stand before it."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] in self.commands and args[0] != _DEVICES:
-            # Behind options too: else their values would be read as those of another kind.
-            at = 1
-            while at < len(args) and args[at].startswith("-"):
-                at += 1 if "=" in args[at] or args[at] in _FLAGS else 2
-            if args[at : at + 1] == [_DEVICES]:
-                args = [_DEVICES, args[0], *args[1:at], *args[at + 1 :]]
-        return super().resolve_command(ctx, args)
-
-
 app = typer.Typer(
-    cls=_DevicesAnywhere,
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="Check, publish and show fences, contracts, alert rules and devices.",
+    help="Check, publish and show fences, contracts and alert rules.",
 )
 _TAKEN_OVER: Final = (
     "the next run of `cloud-jobs usage` copies them into the lake; closings before that use the earlier versions"
@@ -252,7 +230,6 @@ Files = Annotated[
 ]
 
 app.command()(check)
-app.add_typer(devices, name=_DEVICES)
 
 
 @app.command()

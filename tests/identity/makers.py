@@ -1,5 +1,6 @@
 """Authorities and credentials for tests, at a fixed time."""
 
+import json
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -70,39 +71,24 @@ OPERATOR = OperatorSettings(
 
 
 class HeldDevices(RegistrySession):
-    """What is known of devices; `asked` counts the questions for the nearest name."""
+    """A session that knows these devices."""
 
     def __init__(self, held: Iterable[DeviceEntry] = ()) -> None:
         self.held = {one.name: one for one in held}
-        self.asked = 0
 
     def get(self, name: str) -> DeviceEntry | None:
         return self.held.get(name)
-
-    def nearest(self, _: str) -> str:
-        self.asked += 1
-        return ""
-
-    def not_taken(self, _: str) -> str:
-        return ""
 
     def refusal(self, _: DeviceEntry) -> SignatureRefused | None:
         return None
 
 
-def inline(stated: StatedDevice) -> str:
-    facts = stated.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    written = (
-        f"{key} = {str(value).lower() if isinstance(value, bool | int) else repr(value)}"
-        for key, value in facts.items()
-    )
-    return "{" + ", ".join(written) + "}"
-
-
-def on_lines(stated: Iterable[StatedDevice], on_a_line: int) -> str:
-    tables = [inline(one) for one in stated]
-    lines = (", ".join(tables[start : start + on_a_line]) for start in range(0, len(tables), on_a_line))
-    return "device = [\n" + "".join(f"{line},\n" for line in lines) + "]\n"
+def devices_toml(stated: Iterable[StatedDevice]) -> str:
+    lines = list[str]()
+    for one in stated:
+        facts = one.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+        lines += ["[[device]]", *(f"{key} = {json.dumps(value)}" for key, value in facts.items())]
+    return "\n".join(lines)
 
 
 MOMENT = datetime(2026, 11, 23, 12, tzinfo=UTC)

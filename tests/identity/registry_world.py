@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from cloud_jobs.reference.commands import app as reference_app
 from waybill.identity import registry_session
 from waybill.identity.confirmations import encode_confirmation
 from waybill.identity.device_cli import app as device_app
@@ -156,16 +155,12 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def command(config: Path) -> Command:
-    """A command of devices or of files of devices; what changes something has a reason."""
+    """A command of devices; what changes something has a reason."""
 
     def run(what: str, *arguments: object) -> Result:
-        is_file = what in {"put", "history", "diff", "check", "toml"}
-        app, words = (reference_app, [what, "devices"]) if is_file else (device_app, [what])
-        if what == "toml":
-            words = ["list", "devices", "--toml"]
-        reads = {"list", "show", "history", "diff", "check", "toml", "sign"}
-        more = [*map(str, arguments), *([] if what in reads else ["-m", "because"]), "-c", str(config)]
-        return CliRunner().invoke(app, [*words, *more], env={"COLUMNS": "300"})
+        reason = [] if what in {"list", "show", "sign"} else ["-m", "because"]
+        words = [what, *map(str, arguments), *reason, "-c", str(config)]
+        return CliRunner().invoke(device_app, words, env={"COLUMNS": "300"})
 
     return run
 

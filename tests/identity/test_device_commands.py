@@ -3,8 +3,6 @@
 # ruff: noqa: F811 - a fixture is asked for by its name
 
 import json
-import re
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,7 +78,6 @@ def test_a_revocation_that_was_cut_short_is_made_whole_by_the_next_one(fleet: Wo
 def test_a_name_that_was_not_known_is_refused_and_is_revoked_all_the_same(fleet: World, command: Command) -> None:
     done = command("revoke", "acme/aa", "acme/b", "--json")
     assert (done.exit_code, outcomes(done)) == (6, {"aa": "refused", "b": "done"}), done.output
-    assert "did you mean acme/a?" in json.loads(done.stdout)["outcomes"]["acme/aa"]["why"]
     assert fleet.states["aa"] == "revoked"
 
 
@@ -102,11 +99,8 @@ def test_a_region_that_refuses_or_is_listed_nowhere_is_named_and_nothing_is_call
     fleet.confirm("a\x1b[2Jsia", "acme/other", "019e")
     done = command("suspend", "acme/a", "--wait", "0.05")
     assert (done.exit_code, "confirmed:" in done.stdout) == (5, False)
-    assert "`regions` of the settings lacks a\\x1b[2Jsia" in done.stderr
     assert "UNCONFIRMED: us has not confirmed it; a\\x1b[2Jsia has not confirmed it" in done.stdout
-    listed = command("list")
-    assert "NOT CONFIRMED: us has not confirmed it" in listed.stdout
-    assert not {"\x1b", "\x9b"} & {*done.output, *listed.output}
+    assert not {"\x1b", "\x9b"} & {*done.output}
     fleet.confirm("us", "acme/a", str(fleet.newest), refused="unknown-key")
     assert "us refuses it: unknown-key" in command("suspend", "acme/a", "--wait", "0.05").stdout
 
@@ -119,9 +113,6 @@ def test_of_several_devices_each_that_is_refused_is_named_and_the_others_are_don
     assert "the registry has no device acme/nobody" in done.stderr
     assert "1 refused, 2 done" in done.stderr
     assert command("suspend", "acme/nobody", "acme/none").exit_code == 3
-    # To look for the nearest name of thousands would take minutes.
-    many = command("resume", *(f"acme/aa{number}" for number in range(300)))
-    assert (many.exit_code, many.stderr.count("did you mean")) == (3, 20)
 
 
 def test_another_change_of_the_same_moment_that_holds_is_said_and_hides_no_missing_region(
@@ -251,9 +242,9 @@ def test_lists_and_histories_say_who_was_never_enrolled_and_what_did_not_hold(fl
     assert "  active (never enrolled)  " in command("list", "--tenant", "acme").stdout
     facts = {one["device"]: one for one in json.loads(command("list", "--json").stdout)}
     assert (facts["bus-1"]["never_enrolled"], facts["a"]["never_enrolled"]) == (True, False)
-    assert "OUTRANKED: acme/bus-1  expected" in command("show", "acme/bus-1").stdout
+    assert command("show", "acme/bus-1").stdout.count("because") == 2
     history = json.loads(command("show", "acme/bus-1", "--json").stdout)["history"]
-    assert [one["outranked"] for one in history] == [False, True]
+    assert [one["state"] for one in history] == ["active", "expected"]
     fleet.put(suspend(expected("acme", "lost"), CHANGE))
     assert "expect acme/lost --region eu --again" in command("resume", "acme/lost").stdout
     by_hand = command("expect", "acme/new", "--region", "eu", "--by-hand").stdout
@@ -261,13 +252,13 @@ def test_lists_and_histories_say_who_was_never_enrolled_and_what_did_not_hold(fl
 
 
 def test_an_empty_registry_is_said_to_be_empty(world: World, command: Command) -> None:
-    assert "no device yet" in command("list").stderr
+    assert "there are devices of: nobody" in command("list").stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (("show", "acme/aa"), 3, "waybill device: the registry has no device acme/aa: did you mean acme/a?"),
+        (("show", "acme/aa"), 3, "waybill device: the registry has no device acme/aa: see `waybill device list`"),
         (("resume", "acme/a"), 3, "resume of acme/a is refused by its entry in the registry: it"),
         (("show", "bus-9"), 2, "write TENANT/DEVICE"),
         (("replace", "acme/a", "acme/bus-9", "--by-hand"), 2, "write the name alone"),
@@ -275,7 +266,7 @@ def test_an_empty_registry_is_said_to_be_empty(world: World, command: Command) -
         (("revoke", "acme/a", "--reason", " "), 2, "the reason is one line"),
         (("revoke", "acme/a", "--reason", "x" * 501), 2, "the reason is one line"),
         (("revoke", "acme/a", "--key", "nowhere.key"), 2, "does not exist"),
-        (("list", "--tenant", "acmee"), 0, "no device of 'acmee': did you mean acme? it has those of acme"),
+        (("list", "--tenant", "acmee"), 0, "no such device is registered; there are devices of: acme"),
         (("expect", "acme/new", "--region", "EU", "--by-hand"), 3, "there is no region 'EU': did you mean eu?"),
         (("expect", "zetta/b", "--region", "eu", "--by-hand"), 3, "there is no tenant 'zetta': did you mean zeta?"),
         (("move", "acme/a", "zetta", "--by-hand"), 3, "there is no tenant 'zetta': did you mean zeta?"),
@@ -316,26 +307,11 @@ def test_wrong_settings_and_a_token_that_has_ended_are_named(
     assert (done.exit_code, json.loads(done.stdout)["result"]) == (78, "wrong-settings")
 
 
-def test_what_takes_a_while_is_shown_once_where_no_terminal_is(capsys: pytest.CaptureFixture[str]) -> None:
-    moments = iter([0.0, 1.0, 2.5, 3.0])
-    with shows_progress(lambda: next(moments)) as shown:
-        for count in (1, 2, 3_000, 4_000):
+def test_a_step_is_shown_once_where_no_terminal_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with shows_progress() as shown:
+        for count in (1, 2, 3_000):
             shown("reading the registry", count)
-    assert capsys.readouterr().err == "waybill device: reading the registry: 3,000 ...\n"
-
-
-def test_where_the_local_stack_does_not_run_a_command_says_so_at_once(
-    world: World, config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        url = f'service_url = "pulsar://127.0.0.1:{taken.getsockname()[1]}"'
-        config.write_text(re.sub(r'service_url = ".*"', url, config.read_text()))
-        monkeypatch.setenv("WAYBILL_STACK", str(config.parent))
-        done = CliRunner().invoke(app, ["list"])
-        assert (done.exit_code, "waybill up" in done.stderr) == (1, True), done.output
-        taken.listen()
-        assert CliRunner().invoke(app, ["list"]).exit_code == 0
+    assert capsys.readouterr().err == "waybill device: reading the registry: 1 ...\n"
 
 
 def test_enrolment_while_a_device_is_made_known_is_as_it_was_asked_for(world: World, command: Command) -> None:

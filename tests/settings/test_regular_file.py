@@ -17,7 +17,7 @@ from tests.examples import examples
 from waybill.daemon.bounded_file import read_bounded
 from waybill.daemon.tls import certificate_faults
 from waybill.identity.authority_folder import AuthorityFolder
-from waybill.identity.device_files import read_device_files
+from waybill.identity.device_files import read_device_file
 from waybill.identity.operator_settings import read_operator_settings
 from waybill.identity.sealing import read_public_key
 from waybill.identity.signatures import read_operator_key
@@ -63,7 +63,7 @@ def test_a_file_is_read_through_a_link_and_a_folder_is_one(tmp_path: Path) -> No
 
 READERS: dict[str, Callable[[Path], object]] = {
     "settings": read_operator_settings,
-    "a file of devices": lambda path: [str(one) for one in read_device_files([path])[1]],
+    "a file of devices": read_device_file,
     "a file of contracts": lambda path: read_reference([path]),
     "a key of an operator": read_operator_key,
     "a key for sealed batches": read_public_key,

@@ -1,15 +1,16 @@
 """`waybill device`: register, suspend, revoke, move and replace devices; each change stores author, time and reason.
 
 Exit status: 0 done; 1 the registry is not reachable, or the connection was lost; 2 wrong arguments; 3 refused: nothing
-was changed; 4 superseded: published, but another change with the same time is in force; 5 unconfirmed: published, but a
-region refuses it or has not confirmed it in time; 6 some devices were refused, and the others are done; 78 wrong
-settings, or one of their files cannot be used; 130 interrupted, with a list of what was published.
+was changed; 4 superseded: published, but a concurrent change is in force; 5 unconfirmed: published, but a region
+refuses it or has not confirmed it in time; 6 some devices were refused, and the others are done; 78 wrong settings, or
+one of their files cannot be used; 130 interrupted, with a list of what was published.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import UTC, datetime
+import os
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,17 +31,26 @@ from waybill.identity.command_options import (
     TokenDays,
     Wait,
 )
-from waybill.identity.command_session import command_session, say_outcome, show_device, show_devices
-from waybill.settings import printable
+from waybill.identity.command_session import (
+    EXIT_REFUSED,
+    command_session,
+    end,
+    say_outcome,
+    show_device,
+    show_devices,
+)
+from waybill.settings import SettingsError, printable
 
 if TYPE_CHECKING:
+    from waybill.identity.device_files import FileChange
     from waybill.identity.operator_settings import OperatorSettings
-    from waybill.identity.registry import DeviceChange, DeviceEntry
+    from waybill.identity.registry import Claim, DeviceChange, DeviceEntry
     from waybill.identity.registry_session import RegistrySession
+    from waybill.identity.token_files import TokenFiles
 
 
 _LOCK_WAIT_S = 10.0
-"""Who locks somebody out hears by default whether the regions do so."""
+"""Commands that lock devices out wait for the regions by default."""
 
 app = typer.Typer(
     rich_markup_mode=None, no_args_is_help=True, help="Expect, suspend, revoke, move and replace devices; show them."
@@ -54,7 +64,7 @@ def list_devices(
     tenant: Annotated[str, typer.Option("--tenant", help="Of this tenant only.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """List all devices: state, version, region, last change, and changes that regions have not confirmed.
+    """List all devices: state, version, region and last change.
 
     Example: waybill device list --config operator.toml --tenant acme
     """
@@ -282,6 +292,95 @@ def sign(
     say_outcome(outcome, wait, as_json=as_json)
 
 
+@app.command()
+def put(
+    file: Annotated[Path, typer.Argument(help="TOML with [[device]].")],
+    *,
+    config: Config = None,
+    reason: Reason,
+    key: Key = None,
+    tokens: Annotated[
+        Path | None, typer.Option("--tokens", help="The folder for one-time tokens: FOLDER/TENANT/DEVICE.token.")
+    ] = None,
+    days: TokenDays = 7,
+    wait: LockWait = _LOCK_WAIT_S,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes and publish nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare a device file with the registry and publish all changes, or none if one has a fault.
+
+    Devices that are not in the file stay unchanged. The command can be repeated after an interruption; unchanged
+    devices are skipped, but regions must confirm them too.
+
+    Example: waybill device put devices.toml --tokens tokens --reason "fleet of 2027" --config operator.toml
+    """
+    from waybill.identity.device_files import MAX_FILE_FAULTS, change_lines, judged, read_device_file
+    from waybill.identity.registry import DeviceChange
+    from waybill.identity.registry_session import Outcome
+    from waybill.identity.token_files import NOT_PUBLISHED, TokenFiles
+
+    try:
+        stated = read_device_file(file)
+    except SettingsError as error:
+        end("\n".join(error.lines), os.EX_CONFIG, as_json=as_json)
+    token_files = None if tokens is None else TokenFiles(tokens)
+    try:
+        names = {one.name for one in stated}
+        with command_session(config, key, names=names, signs=not dry_run, as_json=as_json) as (session, settings):
+            changes, faults = judged(stated, session, settings)
+            change = DeviceChange(datetime.now(UTC), session.operator, reason)
+            claims: dict[str, Claim] = {}
+            if not faults and not dry_run:
+                claims, faults = _claims(changes, session, change, token_files, timedelta(days=days))
+            if faults:
+                lines = [*faults[:MAX_FILE_FAULTS], f"{len(faults)} faults; nothing was published"]
+                end("\n".join(lines), EXIT_REFUSED, as_json=as_json)
+            if not as_json or dry_run:
+                typer.echo("\n".join(map(printable, change_lines(changes))))
+            if dry_run:
+                return
+            makes = {one.stated.name: one.make(change, claims.get(one.stated.name)) for one in changes}
+            outcome = session.change(makes, wait)
+            if token_files is not None:
+                # Another command that registered the device a moment before gave it another token.
+                token_files.remove_made(outcome.names(Outcome.REFUSED) + outcome.names(Outcome.SUPERSEDED))
+                token_files = None
+        say_outcome(outcome, wait, as_json=as_json)
+    except typer.Exit as ended:
+        if token_files is not None and ended.exit_code in NOT_PUBLISHED:
+            token_files.remove_made()
+        raise
+
+
+def _claims(
+    changes: Iterable[FileChange],
+    session: RegistrySession,
+    change: DeviceChange,
+    token_files: TokenFiles | None,
+    life: timedelta,
+) -> tuple[dict[str, Claim], list[str]]:
+    """The claims of new devices, whose tokens are written to files; and why some devices cannot be changed."""
+    from waybill.identity.errors import IdentityError, NameRefused
+    from waybill.identity.registry import Claim
+
+    claims, faults = dict[str, Claim](), list[str]()
+    for one in changes:
+        name = one.stated.name
+        try:
+            if one.needs_token:
+                if token_files is None:
+                    raise NameRefused("it gets a one-time token: name a folder for it by --tokens")
+                claims[name] = token_files.claim(name, change.at + life)
+            elif one.is_change and one.stated.factory is not None:
+                claims[name] = Claim(id=one.stated.factory)
+            entry = one.make(change, claims.get(name))(one.held)
+            if entry is not None and (refused := session.refusal(entry)) is not None:
+                raise refused
+        except IdentityError as refused:
+            faults.append(f"{name}: {refused}")
+    return claims, faults
+
+
 def _change_each(
     who: tuple[Path | None, Path | None],
     reason: str,
@@ -292,10 +391,9 @@ def _change_each(
     as_json: bool,
     revokes: str = "",
 ) -> None:
-    """Changes devices by one reading of the registry; of each that is refused it says why, the others are done.
+    """Change devices independently of each other. `who`: the settings, and the key that signs.
 
-    `who`: the settings, and the key that signs. `made`: the entry of a device; None: it is as it is to be, and the
-    regions are asked all the same: whoever gives the command again hears whether it is in force by now.
+    `made`: the entry of a device; None: it needs no change, but the regions are asked whether it is in force.
     """
     from waybill.identity.registry import DeviceChange
 

@@ -1,4 +1,4 @@
-"""One command's use of the device registry: read it, change devices, and learn what became of each change.
+"""One command's use of the device registry: read it, change devices, and learn the result of each change.
 
 Each change ends in one of four outcomes: done, refused, superseded or unconfirmed. A revocation is published before the
 registry is read, so that it takes effect equally soon in a registry of ten devices and of a million.
@@ -25,7 +25,6 @@ from waybill.identity.confirmations import (
     is_of_its_region,
 )
 from waybill.identity.errors import IdentityError, SignatureFault, SignatureRefused
-from waybill.identity.names import nearest
 from waybill.identity.operator_settings import OperatorSettings
 from waybill.identity.publication_id import drawn_ms
 from waybill.identity.registry import ChangeRefused, DeviceChange, DeviceEntry, revoke, revoke_unread
@@ -41,7 +40,6 @@ from waybill.identity.registry_topic import (
     BecameOfMessage,
     ClockRefused,
     DeviceRegistry,
-    Outranked,
     PublicationUnknown,
     RegistryPublisher,
     RegistryReader,
@@ -55,36 +53,33 @@ from waybill.pulsar.cluster_clock import ClockDiffers, ClockUnknown, NotLetIn, c
 from waybill.pulsar.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
 from waybill.pulsar.pulsar_client import TokenNotGood
 
-_CONFIRMATIONS_S: Final = 10.0
 _SILENCE_S: Final = 30.0
-"""So long nothing may come: however many devices there are, what is read goes on."""
+"""Reading is given up when no message comes for this time."""
 _LOOK_S: Final = 0.2
-_MAX_NEAREST: Final = 20
-"""To look for the nearest names of thousands would take minutes."""
-_NOT_KEPT: Final = "it was published more than a day ago, and confirmations are not kept so long"
+_NOT_KEPT: Final = "published more than a day ago: confirmations are not kept so long"
 
 Make = Callable[[DeviceEntry | None], DeviceEntry | None]
-"""The entry to publish of a device, by what the registry has of it now; None: it is as it is to be.
+"""Makes the entry to publish from the registry's entry; None: the device needs no change.
 
 Raises IdentityError: the change is refused.
 """
 
 
 class Outcome(StrEnum):
-    """What became of a device's change: the word in `--json`."""
+    """The result of a device's change: the word in `--json`."""
 
     DONE = "done"
-    """It is in force; with `--wait`, in every region."""
+    """In force; with `--wait`, in every region."""
     REFUSED = "refused"
-    """It was not published."""
+    """Not published."""
     SUPERSEDED = "superseded"
-    """It was published, but another change with the same time is in force."""
+    """Published, but a concurrent change is in force."""
     UNCONFIRMED = "unconfirmed"
-    """It may be published, but not all regions have confirmed it."""
+    """Published, or perhaps published, and not confirmed by all regions."""
 
 
 class DeviceOutcome(NamedTuple):
-    """What became of a device's change, and why; `missing`: the regions that have not confirmed it."""
+    """The result of a device's change. `missing`: the regions that have not confirmed it."""
 
     outcome: Outcome
     why: str = ""
@@ -93,32 +88,29 @@ class DeviceOutcome(NamedTuple):
 
 @dataclass(slots=True)
 class ChangeOutcome:
-    """What became of a change, by device. `published`: by device what the command has published.
+    """The results of a command, by device. `published`: what it has published.
 
-    `confirmed`, `missing`: regions that have all of it in force, and those that do not; both empty: nobody waited.
-    `unlisted`: regions that there are and the settings do not name. `cut_short`: why the command did not go on.
+    `confirmed`, `missing`: regions that have confirmed all of it, and the others; both empty: nobody waited.
+    `cut_short`: why the command stopped early.
     """
 
     devices: dict[str, DeviceOutcome] = field(default_factory=dict[str, DeviceOutcome])
     published: dict[str, DevicePublication] = field(default_factory=dict[str, DevicePublication])
     confirmed: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
-    unlisted: tuple[str, ...] = ()
     cut_short: str = ""
     is_interrupted: bool = False
 
     def names(self, outcome: Outcome) -> list[str]:
-        """The devices with this outcome."""
         return [name for name, one in self.devices.items() if one.outcome is outcome]
 
 
 class RegistrySession:
     """The registry as it is now, and changes of it. Used in a `with` block.
 
-    `names`: the devices that are asked about, of which alone messages are judged; None: all of a `tenant`, or of every
-    tenant of the settings. Only their topics are read. `on_progress` hears what goes on and how far it is. Raises
-    RegistryUnreachable; RegistryRefused at once where a cluster lets us not in; SettingsError, OperatorKeyRefused for
-    files of keys.
+    `names`: only these devices are read; None: all of a `tenant`, or of every tenant of the settings.
+    `revokes`: the reason for which `names` are revoked; "": they are not. Raises RegistryUnreachable; RegistryRefused
+    where a cluster refuses access; SettingsError, OperatorKeyRefused for files of keys.
     """
 
     def __init__(
@@ -131,16 +123,14 @@ class RegistrySession:
         revokes: str = "",
         on_progress: Callable[[str, int], object] = lambda _, __: None,
     ) -> None:
-        """`revokes`: the reason for which `names` are revoked; "": they are not."""
         self._settings, self._with_history, self._on_progress = settings, with_history, on_progress
         self._revokes = revokes
         self._changed = threading.Condition()
         self._answers = RegionAnswers()
-        self._history: list[tuple[DevicePublication, bool]] = []
+        self._history: list[DevicePublication] = []
         self._came: set[str] = set()
         self._is_read = False
         self._former: dict[str, DeviceEntry] = {}
-        self._nearest_left = _MAX_NEAREST
         self._check_signed = settings.check_signed()
         self._tenants = (tenant,) if tenant in settings.tenants else settings.tenants
         self._names, url, access = None if names is None else frozenset(names), settings.service_url, settings.access
@@ -170,7 +160,7 @@ class RegistrySession:
 
     def __enter__(self) -> Self:
         try:
-            # Whom nobody knows a cluster does not answer: it would be asked until time is over.
+            # A cluster does not answer to an expired token.
             self._settings.access.check_token(time.time())
         except TokenNotGood as error:
             raise RegistryRefused(str(error)) from error
@@ -182,7 +172,7 @@ class RegistrySession:
             self.__exit__(None, None, None)
             raise
         self._is_read = True
-        # Our ids come after all that we have seen, whatever this clock says.
+        # Our ids come after every id that was read, whatever this clock says.
         ids = (one.publication_id for one in self._reader.registry.all().values())
         self._publisher.newest = max(ids, default=None)
         return self
@@ -223,13 +213,12 @@ class RegistrySession:
         raise RegistryUnreachable(f"{where}: {silence}: {standing.problem}")
 
     def _not_let_in(self, standing: TopicStanding, topic: str) -> str:
-        """Why a topic is not read."""
         if standing.refusal is None:
             return f"{self._settings.service_url}: {standing.problem}"
         return refusal_text(standing.refusal, standing.problem, self._settings.access, topic, "consume")
 
     def get(self, name: str) -> DeviceEntry | None:
-        """The entry of a device; None: it is not known. It is read now if it was not yet. Raises NotInSettings."""
+        """The entry of a device; None: it is unknown. Other names than `names` are read now. Raises NotInSettings."""
         self._settings.check_tenant(tenant_of(name))
         reader = self._reader
         if self._names is not None and name not in self._names:
@@ -242,59 +231,39 @@ class RegistrySession:
         return None if found is None else found.entry
 
     def known(self, name: str) -> DeviceEntry:
-        """The entry of a device. Raises ChangeRefused for one that is not known."""
+        """The entry of a device. Raises ChangeRefused for an unknown one."""
         if (entry := self.get(name)) is None:
-            raise self.unknown(name)
+            raise ChangeRefused(name, None, "", f"the registry has no device {name}: see `waybill device list`")
         return entry
 
-    def unknown(self, name: str) -> ChangeRefused:
-        """What is said of a device that is not known, with the name that may be meant."""
-        if why := self.not_taken(name):
-            return ChangeRefused(name, None, "", f"{name}: {why}")
-        self._nearest_left -= 1
-        near = self.nearest(name) if self._nearest_left >= 0 else ""
-        meant = f"did you mean {near}?" if near else "waybill device list shows those that there are"
-        return ChangeRefused(name, None, "", f"the registry has no device {name}: {meant}")
-
-    def not_taken(self, name: str) -> str:
-        """Why a device of which there is an entry is not known here, and may be elsewhere; "": there is none."""
-        return self._reader.not_taken.get(name, "")
-
-    def nearest(self, name: str) -> str:
-        """Which device may be meant by a name that is not known; "": none is like it."""
-        others = (*self._reader.registry.all(), *self._reader.others)
-        return nearest(name, [shown for shown in others if shown.isprintable() and shown != name])
-
     def publications(self) -> list[DevicePublication]:
-        """What holds of every device, by name."""
+        """The publications in force, by name."""
         return [found for _, found in sorted(self._reader.registry.all().items())]
 
     def publication(self, name: str) -> DevicePublication | None:
-        """What holds of a device; None: it is not known."""
         return self._reader.registry.get(name)
 
     def signed_by(self, publication: DevicePublication) -> str:
-        """Whose key signed it, by the trusted ones' names; "" where signatures are not looked at."""
+        """The name of the key that signed it; "" where signatures are not checked."""
         key = None if self._trusted is None else self._trusted.keys.get(publication.signer)
         return "" if key is None else key.name
 
-    def history(self, name: str) -> list[tuple[DevicePublication, bool]]:
-        """What the topic still has of a device, in the order in which it came, and whether it was outranked then."""
-        return [one for one in self._history if one[0].entry.name == name]
+    def history(self, name: str) -> list[DevicePublication]:
+        """The publications of a device that the topic still has, in their order."""
+        return [one for one in self._history if one.entry.name == name]
 
     @property
     def operator(self) -> str:
-        """Who is recorded for a change: whose key it is, by the trusted ones, or who the settings say."""
+        """Who is recorded for a change: the name of the key, or the operator of the settings."""
         key = None if self._key is None or self._trusted is None else self._trusted.keys.get(self._key.key_id)
         return self._settings.operator if key is None else key.name
 
     def refusal(self, entry: DeviceEntry) -> SignatureRefused | None:
-        """Why nobody would take this entry from the operator's key; None: it would be taken."""
+        """Why readers would refuse this entry from the operator's key; None: they accept it."""
         if self._trusted is None:
             return None
         if self._key is None:
-            why = "changes must be signed; add --key FILE"
-            return SignatureRefused(SignatureFault.UNSIGNED, why)
+            return SignatureRefused(SignatureFault.UNSIGNED, "changes must be signed; add --key FILE")
         try:
             check_right(self._trusted, self._key.key_id, entry, datetime.now(UTC))
         except SignatureRefused as refused:
@@ -302,22 +271,22 @@ class RegistrySession:
         return None
 
     def revoked(self, name: str, change: DeviceChange) -> DeviceEntry | None:
-        """The entry that revokes a device with all that was known of it; None: it is revoked. Raises ChangeRefused."""
+        """The entry that revokes a device and keeps its facts; None: it is revoked already. Raises ChangeRefused."""
         held = self.known(name)
         if held.is_unread_revocation:
-            # It holds already; what was known of the device is put behind it, for lists and for a successor.
+            # Published before the registry was read; now with the facts of the former entry.
             former = self._former.get(name)
             if former is None and self._revokes:
-                why = f"{self.unknown(name)}; this name is revoked now, and cannot be used"
+                why = f"the registry has no device {name}; this name is revoked now, and cannot be used"
                 raise ChangeRefused(name, None, "", why)
             return None if former is None else revoke(former, change)
         return None if held.state == "revoked" else revoke(held, change)
 
     def change(self, makes: Mapping[str, Make], wait_s: float = 0, *, together: bool = False) -> ChangeOutcome:
-        """Publishes changes, in their order. With `wait_s` it waits so long for every region's confirmation.
+        """Publish changes in their order, and wait up to `wait_s` for every region's confirmation.
 
-        Each entry is made at its turn, by what the registry has then. `together`: where one is refused, nothing is
-        published and the refusal is raised. Raises RegistryUnreachable, ClockRefused where nothing is published.
+        Each entry is made at its turn, from the registry's entry then. `together`: if one is refused, nothing is
+        published and the refusal is raised. Raises RegistryUnreachable, ClockRefused where nothing was published.
         """
         outcome = ChangeOutcome()
         todo = [name for name in makes if self._entry(name, makes, outcome, raises=together) is not None]
@@ -329,7 +298,7 @@ class RegistrySession:
         try:
             self._publish(todo, makes, outcome)
             if not outcome.cut_short:
-                # What another operator published at the same moment stands before ours or behind it: it is read back.
+                # Read back, for another operator may have published at the same moment.
                 ids = {one.publication_id for one in outcome.published.values()}
                 self._progress("read back", lambda: len(ids & self._came), lambda: ids <= self._came)
             self._judge(makes, outcome)
@@ -348,7 +317,7 @@ class RegistrySession:
     def _entry(
         self, name: str, makes: Mapping[str, Make], outcome: ChangeOutcome, *, raises: bool = False
     ) -> DeviceEntry | None:
-        """What is to be published of a device now; None: nothing, as the outcome says then."""
+        """The entry to publish of a device now; None: nothing, and the outcome says why."""
         try:
             entry = makes[name](self.get(name))
             if entry is not None and (refused := self.refusal(entry)) is not None:
@@ -363,7 +332,7 @@ class RegistrySession:
         return entry
 
     def _publish(self, todo: Sequence[str], makes: Mapping[str, Make], outcome: ChangeOutcome) -> None:
-        """Raises RegistryUnreachable where surely nothing was published."""
+        """Raises RegistryUnreachable where certainly nothing was published."""
         for number, name in enumerate(todo):
             try:
                 # Again, at its turn: it may have been enrolled or locked out while others were published.
@@ -375,11 +344,10 @@ class RegistrySession:
                 is_unknown = outcome.is_interrupted or isinstance(error, PublicationUnknown)
                 if not outcome.published and not is_unknown:
                     raise
-                why, left = str(error) or f"interrupted at {name}", todo[number:]
-                if name in outcome.published:
-                    left = todo[number + 1 :]
-                elif is_unknown:
-                    left = todo[number + 1 :]
+                why = str(error) or f"interrupted at {name}"
+                is_out = name in outcome.published or is_unknown
+                left = todo[number + is_out :]
+                if is_unknown and name not in outcome.published:
                     unknown = f"it is unknown whether it was published: {why}"
                     outcome.devices[name] = DeviceOutcome(Outcome.UNCONFIRMED, unknown)
                 outcome.devices |= dict.fromkeys(left, DeviceOutcome(Outcome.REFUSED, f"not published: {why}"))
@@ -388,7 +356,7 @@ class RegistrySession:
                 return
 
     def _judge(self, makes: Mapping[str, Make], outcome: ChangeOutcome) -> None:
-        """What holds of each device, beside what was asked for: somebody else may have changed it meanwhile."""
+        """Compare the entries in force with what was asked: another operator may have changed them meanwhile."""
         for name, one in outcome.published.items():
             now = self.publication(name)
             is_ours = now is not None and now.publication_id == one.publication_id
@@ -399,14 +367,14 @@ class RegistrySession:
             elif now is None or one.publication_id not in self._came:
                 problem = self._reader.standing.problem
                 why = f"published, but no confirmation arrived{problem and ': '}{problem}"
-                # Where it was cut short nothing is waited for: the cluster said that it has it.
+                # After an interruption nothing is read back; the cluster has acknowledged it.
                 kind = Outcome.DONE if outcome.cut_short else Outcome.UNCONFIRMED
                 outcome.devices[name] = DeviceOutcome(kind, "" if outcome.cut_short else why)
             else:
                 holds = f"{now.entry.state}, version {now.entry.version} by {now.entry.changed_by}"
                 outcome.devices[name] = DeviceOutcome(Outcome.SUPERSEDED, f"another change is in force: {holds}")
         for name in set(outcome.names(Outcome.DONE)) - outcome.published.keys():
-            # It was as it is to be when the command began, maybe minutes ago.
+            # It needed no change when the command began, maybe minutes ago.
             now = self.publication(name)
             if now is not None and not self._is_so(makes[name], now.entry):
                 outcome.devices[name] = DeviceOutcome(
@@ -423,7 +391,6 @@ class RegistrySession:
     def _ask_regions(self, outcome: ChangeOutcome, wait_s: float) -> None:
         end_s = time.monotonic() + wait_s
         since_ms = (time.time() - CONFIRMATIONS_KEPT.total_seconds()) * 1000
-        # Whoever published it: of what does not hold any more no region says anything.
         names = outcome.names(Outcome.DONE)
         done = {name: one for name in names if (one := self.publication(name)) is not None}
         asked = {name: one for name, one in done.items() if drawn_ms(one.publication_id) >= since_ms}
@@ -433,7 +400,7 @@ class RegistrySession:
         ids = [one.publication_id for one in asked.values()]
 
         def is_answered() -> bool:
-            # Which regions there are is known at the topic's end; who refuses it will not confirm it by waiting.
+            # A region that refuses an entry will not confirm it later.
             complete = all(self._answers.is_complete(region, ids) for region in self._regions(asked.values()))
             standing = self._confirmations.standing
             return standing.refusal is not None or (standing.was_current and complete)
@@ -442,7 +409,7 @@ class RegistrySession:
             count = min(self._answers.confirmed(region, ids) for region in self._regions(asked.values()))
             self._on_progress("waiting for the regions, confirmed", count)
         standing, regions = self._confirmations.standing, self._regions(asked.values())
-        # A region that is heard of there alone may be missing too: nothing is confirmed.
+        # A topic that is not read to its end may name more regions: nothing is confirmed.
         problem = "" if standing.is_current else self._not_let_in(standing, CONFIRMATIONS_TOPIC)
         problem = problem and f"confirmations cannot be read: {problem}"
         missing = set[str]()
@@ -454,40 +421,16 @@ class RegistrySession:
                 outcome.devices[name] = DeviceOutcome(Outcome.UNCONFIRMED, why, tuple(found))
         outcome.missing = tuple(one for one in regions if one in missing)
         outcome.confirmed = tuple(one for one in regions if one not in missing)
-        outcome.unlisted = tuple(sorted({*regions} - {*self._settings.regions}))
 
     def _regions(self, about: Iterable[DevicePublication]) -> tuple[str, ...]:
-        """Where something of these devices has to be in force: wherever a broker may let them in.
+        """The regions that have to confirm: wherever a broker may let these devices in.
 
-        What the settings name, whose daemons' keys are trusted, who said anything, and the devices' own regions: where
-        a list that somebody wrote lacks one, a stolen device is let in there.
+        Those of the settings, of trusted daemon keys, of earlier confirmations, and of the devices: if the settings
+        lack a region, a stolen device could connect there.
         """
         trusted = frozenset() if self._trusted is None else confirming_regions(self._trusted, datetime.now(UTC))
         others = {*trusted, *self._answers.regions, *(one.entry.region for one in about)}
         return (*self._settings.regions, *sorted(others - {*self._settings.regions}))
-
-    def not_confirmed(self, since: datetime) -> dict[str, str] | None:
-        """Devices whose last change not every region has confirmed, and why, of those that were changed since then.
-
-        None: confirmations cannot be read.
-        """
-        if not self._confirmations.is_running:
-            self._confirmations.start()
-
-        def standing() -> TopicStanding:
-            return self._confirmations.standing
-
-        self._wait(lambda: standing().was_current or standing().refusal is not None, _CONFIRMATIONS_S)
-        if not standing().was_current:
-            return None
-        every = self._reader.registry.all()
-        regions, since_ms = self._regions(every.values()), since.timestamp() * 1000
-        # By when it was published: one that was signed again has the moment of its change.
-        changed = (
-            (name, one.publication_id) for name, one in every.items() if drawn_ms(one.publication_id) >= since_ms
-        )
-        missing = ((name, self._answers.missing(one, regions)) for name, one in changed)
-        return {name: "; ".join(found.values()) for name, found in missing if found}
 
     def _check_clock(self) -> None:
         try:
@@ -505,7 +448,7 @@ class RegistrySession:
         with self._changed:
             made = became.publication
             if self._with_history:
-                self._history.append((made, isinstance(became, Outranked)))
+                self._history.append(made)
             if self._is_read:
                 self._came.add(made.publication_id)
             former = self._former.get(made.entry.name)
@@ -528,10 +471,9 @@ class RegistrySession:
             self._changed.notify_all()
 
     def _progress(self, what: str, count: Callable[[], int], condition: Callable[[], bool]) -> bool:
-        """Waits until the condition is met; False: the count stood still for too long."""
+        """Wait until the condition is met; False: the count did not change for _SILENCE_S."""
         known, since_s = -1, time.monotonic()
         while not self._wait(condition, _LOOK_S):
-            # Each time, for whoever shows it only after a while.
             self._on_progress(what, now := count())
             if now != known:
                 known, since_s = now, time.monotonic()
@@ -545,7 +487,7 @@ class RegistrySession:
 
 
 def exactly(entry: DeviceEntry) -> Make:
-    """Publishes this entry; a device that has gone on from it meanwhile (it enrolled) is as it is to be."""
+    """Publishes this entry, unless the device has meanwhile gone on from it (it enrolled)."""
     claim = None if entry.claim is None else entry.claim.id
 
     def make(held: DeviceEntry | None) -> DeviceEntry | None:
@@ -558,9 +500,7 @@ def exactly(entry: DeviceEntry) -> Make:
 
 
 def as_it_is(held: DeviceEntry | None) -> DeviceEntry | None:
-    """Publishes a device as it is, under another signature."""
+    """Publishes an entry again, under another signature."""
     if held is None:
-        raise ChangeRefused(
-            "", None, "", "the registry has no such device: waybill device list shows those that there are"
-        )
+        raise ChangeRefused("", None, "", "the registry has no such device: see `waybill device list`")
     return held

@@ -99,7 +99,7 @@ def _entries(tables: dict[str, Any]) -> Iterator[tuple[str, int | None, Any]]:
 
 def _table_meant(kind: str) -> str:
     if kind == _DEVICE:
-        return "a file of devices has a command of its own: waybill reference check devices FILE (and put devices)"
+        return "a file of devices has a command of its own: waybill device put FILE"
     near = get_close_matches(kind, TABLES, 1)
     return f"did you mean [[{near[0]}]]?" if near else f"known are {', '.join(f'[[{one}]]' for one in TABLES)}"
 
