@@ -9,7 +9,6 @@ from pathlib import Path
 
 from deploy.local import LocalAuthority, MosquittoBroker, MosquittoSecurity, TlsFiles
 from waybill.identity.authority import KeyPair
-from waybill.identity.authority_folder import certify
 from waybill.identity.broker_conf import broker_rules
 from waybill.identity.pki_folder import write_credentials
 
@@ -51,6 +50,6 @@ def ending(authority: LocalAuthority, folder: Path, name: str, *, in_s: float) -
     began = min(now, now + soon - timedelta(seconds=1))
     kept = folder / "key.pem"
     key = KeyPair.from_pem(kept.read_bytes()) if kept.exists() else KeyPair.generate()
-    issued = certify(region, key, name, now=began, lifetime=now + soon - began)
+    issued = region.certify(key, name, now=began, lifetime=now + soon - began)
     files = write_credentials(folder, root_pem=region.root_pem, chain_pem=issued.chain_pem, key=key)
     return TlsFiles.model_validate(files.model_dump())
