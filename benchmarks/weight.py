@@ -67,6 +67,7 @@ def rows() -> list[tuple[str, float, float]]:
         ("import roots of the wheel", roots, 8),
         ("modules on the way of an acknowledgement", ran["acknowledgement"], 35),
         ("modules on the way from a fix to an invoice line", ran["fix to invoice line"], 80),
+        ("modules on the way from a revocation to the end of a session", ran["revoke to session end"], 30),
         ("`waybill --help`: s of processor", processor_s("waybill", "--help"), 0.15),
         ("`edge-agent --version`: s of processor", processor_s("edge-agent", "--version"), 0.4),
     ]
@@ -77,7 +78,7 @@ def main() -> int:
     found = rows()
     for name, number, limit in found:
         shown = f"{number:,.3f}" if isinstance(number, float) else f"{number:,}"
-        print(f"{name:<52}{shown:>10} of {limit:>8,}  {'' if number <= limit else 'too much'}".rstrip())
+        print(f"{name:<64}{shown:>10} of {limit:>8,}  {'' if number <= limit else 'too much'}".rstrip())
     return int(any(number > limit for _, number, limit in found))
 
 

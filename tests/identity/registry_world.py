@@ -103,6 +103,10 @@ class Reader(RegistryReader[Any]):
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return world_in_memory(monkeypatch)
+
+
+def world_in_memory(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
 
     class Publisher:
@@ -145,7 +149,11 @@ Command = Callable[..., Result]
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    file = tmp_path / "operator.toml"
+    return operator_file(tmp_path)
+
+
+def operator_file(folder: Path) -> Path:
+    file = folder / "operator.toml"
     file.write_text(
         'admin_url = "http://nowhere"\nservice_url = "pulsar://127.0.0.1:1"\nregions = ["eu", "us"]\n'
         'unsigned = true\noperator = "bea"\ntenants = ["acme", "zeta"]\n'

@@ -1,7 +1,8 @@
 """The modules on the ways through the product, counted while they run: `python -m tests.structure.ways`.
 
 A module is on a way if one of its functions runs there. The way of an acknowledgement is followed in `ack_path`; that
-of a bill begins with the commit of an ingest and ends with an issued invoice.
+of a bill begins with the commit of an ingest and ends with an issued invoice; that of a revocation is followed in
+`revocation_path`.
 """
 
 import json
@@ -52,7 +53,17 @@ def acknowledgement(folder: Path) -> set[str]:
     return set.union(*modules_of_two_acknowledgements(folder))
 
 
-WAYS = {"acknowledgement": acknowledgement, "fix to invoice line": fix_to_invoice_line}
+def revoke_to_session_end(folder: Path) -> set[str]:
+    from tests.structure.revocation_path import modules_of_a_revocation  # noqa: PLC0415 - both programs
+
+    return modules_of_a_revocation(folder)
+
+
+WAYS = {
+    "acknowledgement": acknowledgement,
+    "fix to invoice line": fix_to_invoice_line,
+    "revoke to session end": revoke_to_session_end,
+}
 
 
 def main() -> None:
