@@ -14,11 +14,10 @@ from typing import IO, Any
 
 import structlog
 
-from edge_agent.checking import PULSAR_MISSING
 from edge_agent.clocks import ClockMonitor, Clocks, CorrectionRules, SystemClocks
 from edge_agent.config import AgentSettings, TimeSettings, UplinkSettings
-from edge_agent.drain.drainer import ControlDeadLetters, Drainer, DrainParts
-from edge_agent.drain.link_budget import DataUsage, FlashMeter, LinkBudget, LinkPolicy, link_in
+from edge_agent.drain.drainer import Drainer, DrainParts
+from edge_agent.drain.link_budget import DataUsage, LinkBudget, LinkPolicy, link_in
 from edge_agent.enrolment.certificates import (
     CertificateFolder,
     UplinkCertificates,
@@ -26,11 +25,10 @@ from edge_agent.enrolment.certificates import (
     certificate_state,
 )
 from edge_agent.enrolment.enrolment_loop import EnrolmentLoop, EnrolmentParts
-from edge_agent.errors import LinkError, StoreInUse
+from edge_agent.errors import StoreInUse
 from edge_agent.intake.intake_loop import IntakeLoop
-from edge_agent.intake.messages import UNHEALTHY
+from edge_agent.intake.messages import NONE
 from edge_agent.intake.record_intake import Intake, IntakeParts
-from edge_agent.process import flash_bytes
 from edge_agent.store.buffer import RESERVE_BYTES, Buffer
 from edge_agent.store.clock_correction import ClockCorrector
 from edge_agent.store.database import BufferOptions
@@ -74,15 +72,14 @@ def counters_of(agent: Agent) -> dict[str, Any]:
     intake, sent = agent.intake.counters, agent.drainer.dispatcher.counters
     return {
         "acks_ignored": sent.acks_ignored,
-        "control_dead_letters": agent.dead_letters.count,
+        "control_unreadable": agent.drainer.control_unreadable,
         "messages": intake.messages,
         "payload_bytes": intake.payload_bytes,
         "commits": intake.commits,
         "vehicle_sessions_lost": agent.intake_loop.broker_watch.sessions_lost,
         "malformed": dict(intake.malformed),
-        "not_recorded": dict(intake.not_recorded),
-        "unknown_members": dict(intake.unknown_members),
-        "unusable_members": dict(intake.unusable_members),
+        "not_recorded": intake.not_recorded,
+        "left_out_members": dict(intake.left_out_members),
         "enrolment": dict(agent.enrolment.outcomes) if agent.enrolment is not None else {},
         "batches_sent": sent.batches,
         "batches_again": sent.resent,
@@ -94,14 +91,6 @@ def counters_of(agent: Agent) -> dict[str, Any]:
     }
 
 
-def add_counters(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Counters of the process: those from before its settings were loaded anew, and those since."""
-    return {
-        key: add_counters(before.get(key, {}), value) if isinstance(value, dict) else before.get(key, 0) + value
-        for key, value in {**dict.fromkeys(before, 0), **now}.items()
-    }
-
-
 def current_state(agent: Agent) -> dict[str, Any]:
     """Connections and budget as they are now, and the counters of `counters_of`."""
     drain, intake, usage = agent.drainer, agent.intake_loop, agent.link_budget.usage
@@ -110,8 +99,7 @@ def current_state(agent: Agent) -> dict[str, Any]:
         "local_broker": intake.connected,
         "vehicle_broker": intake.broker_watch.state(time.monotonic()),
         "unreadable": agent.intake.unreadable.rows(),
-        "meant_members": dict(agent.intake.unreadable.meant_members),
-        "messages_readable": agent.intake.unreadable.state(time.monotonic()) not in UNHEALTHY,
+        "messages_readable": agent.intake.unreadable.state(time.monotonic()) != NONE,
         "vehicle_broker_dropped": intake.broker_watch.dropped,
         "region": drain.health.connected_region,
         "uplink_healthy": drain.health.is_healthy,
@@ -129,7 +117,6 @@ def current_state(agent: Agent) -> dict[str, Any]:
         "in_flight": drain.dispatcher.in_flight,
         "wire_bytes_today": usage.day_bytes,
         "wire_bytes_this_month": usage.month_bytes,
-        "flash_bytes": flash_bytes(),
         "rss_bytes": resident_bytes(),
     }
 
@@ -177,7 +164,7 @@ def health_state(agent: Agent) -> dict[str, Any]:
     certificate = certificate_state(agent.settings, time.time())["certificate"]
     vehicle_broker = agent.intake_loop.broker_watch.state(time.monotonic())
     messages = agent.intake.unreadable.state(time.monotonic())
-    is_kept = (vehicle_broker, buffer) == (KEEPS, "stores") and messages not in UNHEALTHY
+    is_kept = (vehicle_broker, buffer) == (KEEPS, "stores") and messages != NONE
     near = alive and local and is_kept and certificate not in {"none", "expired"}
     return {
         "healthy": None if near and uplink == "unknown" else near and uplink == "acknowledges",
@@ -237,7 +224,6 @@ class Agent:
         clock_corrector = ClockCorrector(self.buffer, rules)
         offset_us, _ = clock_corrector.resume(self._clocks.boot, self._clocks.wall_us() - self._clocks.monotonic_us())
         self.link_budget = LinkBudget(settings, self.buffer.counters)
-        self.dead_letters = ControlDeadLetters(settings.buffer.path)
         folder = certificate_folder(settings)
         self._certificates = None if folder is None else UplinkCertificates(folder)
         drain = DrainParts(
@@ -246,7 +232,6 @@ class Agent:
             link_budget=self.link_budget,
             make_uplink=self._uplink,
             random=random.Random(),
-            dead_letters=self.dead_letters,
             on_push=on_push,
             on_certificate_answer=self._on_certificate_answer,
         )
@@ -267,7 +252,6 @@ class Agent:
         )
         self.intake = Intake(settings, parts)
         self.intake_loop = IntakeLoop(settings.intake, self.intake, random.Random())
-        self.flash = FlashMeter(self.buffer.counters, flash_bytes)
         self._threads = [
             threading.Thread(target=self.intake_loop.run, name="intake", daemon=True),
             threading.Thread(target=self.drainer.run, name="drain", daemon=True),
@@ -325,12 +309,6 @@ class Agent:
         return next_epoch(least, self._clocks.wall_us() // 1000)
 
     def _uplink(self, settings: UplinkSettings) -> Uplink:
-        if settings.kind == "pulsar":
-            try:
-                from edge_agent.uplink.pulsar import PulsarUplink  # noqa: PLC0415 - only large sites have its library
-            except ImportError as error:
-                raise LinkError(f"{settings.region}: {PULSAR_MISSING}") from error
-            return PulsarUplink(self.settings.device, settings)
         if self._certificates is None:
             return MqttUplink(self.settings.device, settings)
         shown = self._certificates.with_certificate(settings)

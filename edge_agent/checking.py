@@ -5,37 +5,21 @@ The agent runs also with these problems: what cannot be delivered now is stored.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from edge_agent.config import AgentSettings
 from edge_agent.enrolment.certificates import certificate_folder
-from edge_agent.vehicle_broker import broker_conf_faults
 from waybill.mqtt.broker_settings import BrokerSettings, read_password, unusable_files
 from waybill.settings import file_fault
-
-PULSAR_MISSING = 'kind "pulsar" needs the Pulsar client: install the extra edge-pulsar (docs/install.md)'
 
 
 def problems(settings: AgentSettings) -> list[str]:
     """Files, folders and addresses that cannot be used or are missing, a line for each."""
     lines = [problem for table, broker in _brokers(settings) for problem in unusable_files(table, broker)]
-    for number, uplink in enumerate(settings.uplinks):
-        if uplink.kind == "pulsar" and importlib.util.find_spec("pulsar") is None:
-            lines.append(f"uplinks.{number}.kind: {PULSAR_MISSING}")
     if settings.enrolment is not None:
         lines += unusable_enrolment(settings)
     return [*lines, *_unusable_folder(settings.buffer.path)]
-
-
-def broker_conf_problems(file: Path) -> list[str]:
-    """What of a Mosquitto configuration loses messages of the vehicle, a line for each."""
-    try:
-        text = file.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        return [f"it cannot be read: {file_fault(error)}"]
-    return broker_conf_faults(text.splitlines())
 
 
 def unusable_enrolment(settings: AgentSettings, table: str = "enrolment") -> list[str]:

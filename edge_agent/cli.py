@@ -51,25 +51,17 @@ def run(config: Config) -> None:
 
 
 @app.command()
-def check_config(
-    config: Config,
-    broker_conf: Annotated[
-        Path | None,
-        typer.Option("--broker-conf", help="The Mosquitto configuration of the vehicle's broker, to be checked too."),
-    ] = None,
-) -> None:
+def check_config(config: Config) -> None:
     """Check a settings file and the files it refers to.
 
-    Example: edge-agent check-config --config agent.toml --broker-conf /etc/mosquitto/mosquitto.conf
+    Example: edge-agent check-config --config agent.toml
     """
-    from edge_agent.checking import broker_conf_problems, problems, warnings
+    from edge_agent.checking import problems, warnings
 
     with _errors_as_lines():
         settings = load(AgentSettings, config)
         if found := problems(settings):
             raise SettingsError(str(config), found)
-        if broker_conf is not None and (found := broker_conf_problems(broker_conf)):
-            raise SettingsError(str(broker_conf), found)
     for warning in warnings(settings):
         typer.echo(f"{config}: warning: {warning}", err=True)
     regions = ", ".join(one.region for one in settings.uplinks)
@@ -133,50 +125,15 @@ def status(
 
 
 @app.command()
-def inspect(
-    config: Config,
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many of the oldest batches.")] = 50,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> None:
-    """List the batches waiting in the buffer, and the dead letters.
-
-    Example: edge-agent inspect --config agent.toml --limit 10
-    """
-    from edge_agent.inspection import dead_letters, stored_batches
-
-    with _errors_as_lines():
-        settings = load(AgentSettings, config)
-        batches, messages = stored_batches(settings, limit), dead_letters(settings, limit)
-    if as_json:
-        typer.echo(json.dumps({"batches": batches, "dead_letter_messages": messages}))
-    else:
-        from edge_agent.text_tables import print_batches, print_dead_letters
-
-        print_batches(batches)
-        print_dead_letters(messages)
-
-
-@app.command()
-def export(
-    config: Config,
-    to: Annotated[
-        Path | None,
-        typer.Option("--to", help="New file to write, outside the buffer's folder; standard output without it."),
-    ] = None,
-    kept: Annotated[str, typer.Option("--kept", help="Export this file, a buffer kept from another device.")] = "",
-) -> None:
+def export(config: Config) -> None:
     """Write all waiting records and tombstones as JSON lines. The buffer does not change.
 
-    Example: edge-agent export --config agent.toml --to records.jsonl
+    Example: edge-agent export --config agent.toml > records.jsonl
     """
-    from edge_agent.inspection import export_to, exported_lines
+    from edge_agent.inspection import exported_lines
 
     with _errors_as_lines():
-        settings = load(AgentSettings, config)
-        if to is not None:
-            export_to(settings, to, kept)
-            return
-        for line in exported_lines(settings, kept):
+        for line in exported_lines(load(AgentSettings, config)):
             sys.stdout.write(line + "\n")
 
 

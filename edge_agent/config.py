@@ -11,7 +11,6 @@ from pydantic import AfterValidator, Field, StringConstraints, field_validator, 
 from waybill.daemon.logs import LogSettings
 from waybill.identity.names import device_name
 from waybill.mqtt.broker_settings import BrokerSettings, Host, Port, Seconds, is_this_machine
-from waybill.pulsar.pulsar_address import ServiceUrl, host_names
 from waybill.record import (
     DEVICE_PATTERN,
     MAX_RECORDS,
@@ -46,8 +45,6 @@ Link = Literal["wifi", "ethernet", "cellular", "satellite"]
 MAX_CLASSES = 16
 MAX_TOPIC_FILTERS = 256
 """Of all classes together: a message that fits none of the first ones is held against each."""
-_PULSAR_TOPIC = r"^((non-)?persistent://[^\s/]+/[^\s/]+/)?[^\s/]+$"
-_MQTT_ONLY = {"host", "port", "username", "password_file", "keepalive_s"}
 
 
 class DeviceSettings(Settings):
@@ -96,8 +93,6 @@ class BufferSettings(Settings):
     """Records older than this are dropped and declared."""
     free_space_floor_bytes: int = Field(default=64 << 20, ge=0)
     """Space that the agent leaves free on its file system."""
-    downsample_above: float = Field(default=0.8, gt=0, le=1)
-    """From this share of a quota on, classes with `downsample_keep_one_in` are downsampled, oldest first."""
 
 
 class ClassSettings(Settings):
@@ -115,16 +110,12 @@ class ClassSettings(Settings):
     """Quota of this class."""
     max_age_s: Seconds | None = None
     """Records of this class older than this are dropped and declared."""
-    downsample_keep_one_in: int = Field(default=1, ge=1, le=1000)
-    """When space is short, keep one record in so many of this class before dropping any; 1: no downsampling."""
 
 
 DEFAULT_CLASSES = (
     ClassSettings(name="urgent", topics=vehicle_filters(VEHICLE_EVENT), urgent=True),
-    ClassSettings(
-        name="position", topics=(*vehicle_filters(VEHICLE_POSITION), VEHICLE_CANARY), downsample_keep_one_in=5
-    ),
-    ClassSettings(name="signal", topics=vehicle_filters(VEHICLE_SIGNAL), downsample_keep_one_in=10),
+    ClassSettings(name="position", topics=(*vehicle_filters(VEHICLE_POSITION), VEHICLE_CANARY)),
+    ClassSettings(name="signal", topics=vehicle_filters(VEHICLE_SIGNAL)),
     ClassSettings(name="other", topics=("#",)),
 )
 
@@ -206,28 +197,11 @@ class UplinkSettings(BrokerSettings):
 
     region: Name
     """Name of the region."""
-    kind: Literal["mqtt", "pulsar"] = "mqtt"
-    """A regional gateway over MQTT 5, or a regional Pulsar cluster directly."""
-    service_url: ServiceUrl | None = None
-    """Pulsar: the cluster, for instance `pulsar+ssl://pulsar.example:6651`."""
-    topic: Annotated[str, StringConstraints(pattern=_PULSAR_TOPIC)] | None = None
-    """Pulsar: the topic of batches, for instance `persistent://fleet/telemetry-eu/batches`."""
-    token_file: Path | None = None
-    """Pulsar: file that holds the token (JWT) of the agent's role; read again at each connection."""
 
     @model_validator(mode="after")
-    def _complete(self) -> Self:
-        direct = (self.service_url, self.topic)
-        if self.kind == "mqtt" and "host" not in self.model_fields_set:
-            raise ValueError('an uplink of kind "mqtt" needs host: without one it would lead to this machine')
-        if self.kind == "pulsar" and None in direct:
-            raise ValueError('an uplink of kind "pulsar" needs service_url and topic')
-        if self.kind == "pulsar" and (unused := sorted(_MQTT_ONLY & self.model_fields_set)):
-            raise ValueError(f'{", ".join(unused)}: not used by an uplink of kind "pulsar"')
-        if self.service_url is not None and self.tls is not None and not self.service_url.startswith("pulsar+ssl:"):
-            raise ValueError("tls needs a service_url that begins with pulsar+ssl://")
-        if self.kind == "mqtt" and (*direct, self.token_file) != (None, None, None):
-            raise ValueError('service_url, topic and token_file belong to an uplink of kind "pulsar"')
+    def _has_host(self) -> Self:
+        if "host" not in self.model_fields_set:
+            raise ValueError("an uplink needs host: without one it would lead to this machine")
         return self
 
 
@@ -280,32 +254,16 @@ class FailoverSettings(Settings):
     after_s: Seconds = 20.0
     """Go to the next region when this one neither connects nor acknowledges for so long."""
     return_after_s: Seconds = 300.0
-    """Look at the preferred region again after so long in another one."""
-    hold_s: Seconds = 30.0
-    """Return only when the preferred region answered for so long without a failure."""
-    jitter: float = Field(default=0.5, ge=0, le=1)
-    """Each of these times is stretched by a random part of itself up to this, so that a fleet does not move as one."""
+    """Probe the preferred region after so long in another one, and return to it if it answers."""
 
 
 class PushSettings(Settings):
-    """Configuration from the gateway."""
+    """Settings that an operator pushes over the region."""
 
-    accept: bool = True
-    """Whether pushed settings are taken at all."""
     operators: Path | None = None
-    """The file of the operators' public keys that may push settings; without it none are taken."""
-    unsigned: bool = False
-    """Take settings that nobody signed: for a network in which everybody is trusted."""
+    """The file of the operators' public keys that may push settings; without it none are accepted."""
     confirm_s: Seconds = 60.0
-    """Pushed settings stay only if a region acknowledges records with them within so long."""
-    retry_after_s: Seconds = 600.0
-    """Pushed settings that no region acknowledged with are tried again after so long, then after twice as long."""
-
-    @model_validator(mode="after")
-    def _signed_or_not(self) -> Self:
-        if self.unsigned and self.operators is not None:
-            raise ValueError("set either operators or unsigned = true, but only one of them")
-        return self
+    """Pushed settings stay only if a region acknowledges records with them within this time."""
 
 
 class AgentSettings(Settings):
@@ -341,7 +299,7 @@ class AgentSettings(Settings):
 
     @model_validator(mode="after")
     def _certificate_is_shown(self) -> Self:
-        shown = any(one.kind == "mqtt" and one.tls and one.tls.certificate is None for one in self.uplinks)
+        shown = any(one.tls and one.tls.certificate is None for one in self.uplinks)
         if self.enrolment is not None and not shown:
             raise ValueError("enrolment: no uplink shows the certificate: one needs tls with ca, and no certificate")
         return self
@@ -357,11 +315,7 @@ class AgentSettings(Settings):
         if self.intake.tls is None and not is_this_machine(self.intake.host):
             yield f"intake.tls: plain text to {self.intake.host}: set ca"
         for number, one in enumerate(self.uplinks):
-            if one.service_url is not None:
-                hosts = host_names(one.service_url)
-                if one.service_url.startswith("pulsar:") and not all(map(is_this_machine, hosts)):
-                    yield f"uplinks.{number}.service_url: plain text to {', '.join(hosts)}: use pulsar+ssl://"
-            elif one.tls is None and not is_this_machine(one.host):
+            if one.tls is None and not is_this_machine(one.host):
                 yield f"uplinks.{number}.tls: plain text to {one.host}: set ca"
 
     @field_validator("uplinks")

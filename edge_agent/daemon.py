@@ -12,9 +12,6 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,8 +21,6 @@ import structlog
 from edge_agent.agent import (
     RESTART_WITHIN_S,
     Agent,
-    add_counters,
-    counters_of,
     current_state,
     health_state,
     is_alive,
@@ -36,8 +31,8 @@ from edge_agent.config import AgentSettings
 from edge_agent.errors import AgentError, StoreError, StoreVersion
 from edge_agent.inspection import read_status
 from edge_agent.process import notify, watchdog_interval_s
-from edge_agent.push.pushed import EffectiveSettings, PushRefused, effective_settings
-from edge_agent.push.trial import NO_ACKNOWLEDGEMENT, PushSignatures, RetryTimes, Trial, TrialEvaluator
+from edge_agent.push.pushed import PushRefused
+from edge_agent.push.trial import EffectiveSettings, PushTrial, TrialEvaluator
 from waybill.daemon.logs import LineLimit, start_logging
 from waybill.settings import SettingsError, load
 
@@ -94,19 +89,16 @@ class Daemon:
         self._base = base
         self._limit = limit or LineLimit()
         self._suppressed_at_s = 0.0
-        self._trial = Trial(config, base, SystemClocks.of_this_boot().boot)
-        self._signatures = PushSignatures(base)
+        self._trial = PushTrial(config, base, SystemClocks.of_this_boot().boot)
         self._pushes: deque[bytes] = deque(maxlen=MAX_PUSHES)
         self._next_push_s = 0.0
         cut_short = self._trial.recover()
         self._present = self._settings()
         self._agent = self._new_agent()
-        self._shown: tuple[Agent, dict[str, Any]] = (self._agent, {})
         self._health: StatusServer | None = None
         self._serve_health()
         self._evaluator: TrialEvaluator | None = None
         self._started_s = time.monotonic()
-        self._retries = RetryTimes(base.push.retry_after_s)
         self._expire_at_s = 0.0
         if cut_short:
             self._report_taken_back("the agent stopped during the trial")
@@ -140,7 +132,6 @@ class Daemon:
         # Only while both threads are seen: systemd restarts an agent of which one is stuck.
         if is_alive(self._agent):
             notify("WATCHDOG=1", f"STATUS={self._agent.drainer.health.connected_region or 'no uplink'}")
-        self._agent.flash.sample(time.time())
         if now_s >= self._suppressed_at_s:
             self._suppressed_at_s = now_s + SUPPRESSED_EVERY_S
             self._limit.log_suppressed(log)
@@ -149,8 +140,6 @@ class Daemon:
         elif self._pushes and now_s >= self._next_push_s:
             self._next_push_s = now_s + PUSH_EVERY_S
             self._try_pushed(self._pushes.popleft())
-        elif self._trial.waiting is not None and now_s >= self._retries.due_s:
-            self._try(self._trial.begin_again)
         if now_s >= self._expire_at_s:
             self._expire_at_s = now_s + EXPIRE_EVERY_S
             try:
@@ -159,11 +148,14 @@ class Daemon:
                 log.error("cannot drop what is too old", reason=error.reason, error=str(error))
 
     def _reload(self) -> None:
-        """New settings from the file; wrong ones change nothing."""
+        """Loads the settings file again. A wrong file changes nothing."""
         if self._wanted() is None:
             return
         notify("RELOADING=1")
         self._requeue_dead_letters()
+        # The region delivers the push again, and it is tried with the new file.
+        self._trial.take_back(counts=False)
+        self._evaluator = None
         self._restart()
         notify("READY=1")
         log.info("settings loaded")
@@ -176,101 +168,44 @@ class Daemon:
             log.error("cannot requeue dead letters", reason=error.reason, error=str(error))
 
     def _try_pushed(self, text: bytes) -> None:
-        if not self._agent.settings.push.accept:
-            self._report("refused", "no settings are accepted now")
-            return
-        try:
-            settings = self._signatures.open(text, datetime.now(UTC))
-        except PushRefused as error:
-            self._report("refused", str(error))
-            return
-        except (SettingsError, OSError) as error:
-            self._postpone(str(error), text)
-            return
-        self._try(lambda: self._trial.begin(settings), settings)
-
-    def _try(self, begin: Callable[[], bool], text: bytes = b"") -> None:
-        """Begins a trial. Whatever is wrong with the text, it is refused and the next one is served."""
+        """Begins the trial of a push. An error never ends the process: a retained push comes with every connection."""
         try:
             self._settings()
-            if not begin():
+            if not self._trial.begin(text, datetime.now(UTC)):
                 return
         except PushRefused as error:
             self._report("refused", str(error))
             return
-        except (SettingsError, OSError) as error:
-            self._postpone(str(error), text)
-            return
-        except Exception as error:  # noqa: BLE001 - a retained push comes back with every connection
-            self._agent.dead_letters.add("config", repr(error), text)
-            self._report("refused", "it cannot be handled")
+        except Exception as error:  # noqa: BLE001 - see above
+            self._report("refused", f"not tried, and tried when it is delivered again: {error}")
             return
         log.info("trying pushed settings")
-        if text:
-            self._retries.reset()
         self._restart()
         self._evaluator = TrialEvaluator(time.monotonic(), self._agent.settings.push.confirm_s)
 
-    def _postpone(self, reason: str, text: bytes) -> None:
-        """Nothing was wrong with the proposal. One that waits goes on waiting, and that was said when it began to."""
-        with suppress(OSError):
-            self._trial.take_back(counts=False)
-        self._retries.schedule_next(time.monotonic())
-        log.warning("pushed settings cannot be tried now", reason=reason)
-        if text and self._trial.waiting == text:
-            self._report_taken_back(reason)
-        elif text:
-            self._report("refused", f"not tried, for nothing that is wrong with them: {reason}")
-
     def _evaluate_trial(self, now_s: float, evaluator: TrialEvaluator) -> None:
-        if self._present.pushed != "on trial":
-            # The device's own file was loaded anew, and they do not fit it.
-            self._refuse_trial(self._present.reason)
-            return
-        drainer = self._agent.drainer
+        health = self._agent.drainer.health
+        waits = any(depth.records for depth in self._agent.buffer.depth().values())
         verdict = evaluator.evaluate(
             now_s,
-            is_connected=drainer.health.connected_region is not None,
-            is_acked=drainer.health.region_acked is not None,
-            is_well=drainer.health.is_healthy,
-            batches=drainer.dispatcher.counters.batches,
+            is_acked=health.region_acked is not None,
+            is_well=health.is_healthy,
+            is_idle=health.connected_region is not None and not waits,
         )
         if verdict == "running":
             return
-        if verdict == "confirmed":
-            self._confirm()
-            return
-        reason = NO_ACKNOWLEDGEMENT if verdict == "failed" else "nothing was there to send"
-        self._take_back(reason, counts=verdict == "failed")
-
-    def _confirm(self) -> None:
-        """What was proven is in force, if it still is what the device's own file makes of the push."""
-        wanted = self._wanted()
-        if wanted is not None and wanted.pushed != "on trial":
-            self._refuse_trial(wanted.reason)
-            return
         self._evaluator = None
-        self._trial.confirm()
-        self._present = replace(self._present, pushed="in force")
+        if verdict == "failed" or not self._trial.try_confirm():
+            self._trial.take_back(counts=verdict == "failed")
         self._restart_if_changed()
-        self._report("applied", "")
-
-    def _refuse_trial(self, reason: str) -> None:
-        self._evaluator = None
-        self._trial.refuse(reason)
-        self._restart_if_changed()
-        self._report("refused", f"the device's own file has changed: {reason}")
-
-    def _take_back(self, reason: str, *, counts: bool) -> None:
-        self._evaluator = None
-        self._trial.take_back(counts=counts)
-        self._retries.schedule_next(time.monotonic())
-        self._restart_if_changed()
-        self._report_taken_back(reason)
+        if self._present.pushed == "in force" and verdict == "confirmed":
+            self._report("applied", "")
+        else:
+            self._report_taken_back(self._present.reason or "no region acknowledged with them")
 
     def _report_taken_back(self, reason: str) -> None:
-        after = "they will be tried again" if self._trial.waiting is not None else "they will not be tried again"
-        self._report("taken back", f"{reason}; {after}")
+        outcome = "taken back" if self._trial.may_try_again else "refused"
+        self._report(outcome, reason)
 
     def _report(self, outcome: str, reason: str) -> None:
         log.info("pushed settings", outcome=outcome, reason=reason)
@@ -293,17 +228,14 @@ class Daemon:
             # Its thread still has the buffer: only the end of the process takes it away for certain.
             raise AgentError("a thread does not end, so the process does")
         self._limit.log_suppressed(log)  # the new settings may not write lines of this level any more
-        before = add_counters(self._shown[1], counters_of(self._agent))
         self._present = wanted
         self._agent = self._new_agent()
-        # Both at once: who asks in between hears of the former agent and of nothing twice.
-        self._shown = (self._agent, before)
         self._serve_health()
         self._agent.start()
 
     def _settings(self) -> EffectiveSettings:
         """What is to be in force now. Raises SettingsError, also for what only a new process can change."""
-        wanted = effective_settings(self._config)
+        wanted = self._trial.effective()
         present, other = (
             {"buffer.path": str(it.buffer.path), "device.id": it.device.id, "device.tenant": it.device.tenant}
             for it in (self._base, wanted.settings)
@@ -351,15 +283,13 @@ class Daemon:
             log.error("no status server", port=port, error=str(error))
 
     def _state(self) -> dict[str, Any]:
-        agent, before = self._shown
+        agent = self._agent
         return {
             **read_status(agent.settings),
             "running": True,
             "uptime_s": round(time.monotonic() - self._started_s, 1),
             **current_state(agent),
-            **add_counters(before, counters_of(agent)),
             "pushed_settings": self._present.pushed,
-            "pushed_settings_waiting": self._trial.waiting is not None,
         }
 
     def _pushed(self, text: bytes) -> None:

@@ -5,23 +5,20 @@ from __future__ import annotations
 import base64
 import fcntl
 import json
-import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 from edge_agent.clocks import SET_CLOCK_MS
 from edge_agent.config import AgentSettings
-from edge_agent.errors import StoreError, StoreFailing, StoreForeign
+from edge_agent.errors import StoreFailing, StoreForeign
 from edge_agent.store.batch_rows import first_of, ordinal_of
 from edge_agent.store.connection import DATABASE, has_tables
 from edge_agent.store.database import mapped_errors
-from edge_agent.store.rebuild import FOREIGN, archived_databases, gaps
+from edge_agent.store.rebuild import count_missing
 from waybill.identity.names import device_name
 from waybill.record import Batch, Raw, WireError, decode
 
@@ -29,31 +26,20 @@ from waybill.record import Batch, Raw, WireError, decode
 
 
 @contextmanager
-def reading(settings: AgentSettings, kept: str = "") -> Iterator[sqlite3.Connection]:
-    """A connection to the buffer of these settings' device that cannot write. Raises StoreError.
-
-    `kept`: the file beside it that holds another owner's buffer, which is read instead.
-    """
-    path = settings.buffer.path / (kept or DATABASE)
-    if kept and path not in archived_databases(settings.buffer.path / DATABASE, FOREIGN):
-        raise StoreFailing(f"{path} is no buffer that was kept apart; `edge-agent status` names them")
+def reading(settings: AgentSettings) -> Iterator[sqlite3.Connection]:
+    """A read-only connection to the buffer of these settings' device. Raises StoreError."""
+    path = settings.buffer.path / DATABASE
     try:
         path.stat()
-    except FileNotFoundError as error:
-        raise StoreFailing(f"there is no buffer at {path}") from error
     except OSError as error:
-        raise StoreFailing(f"the buffer cannot be read: {error}") from error
-    with (
-        mapped_errors(),
-        closing(
-            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5, isolation_level=None)
-        ) as connection,
-    ):
+        raise StoreFailing(f"the buffer at {path} cannot be read: {error.strerror}") from error
+    address = f"{path.absolute().as_uri()}?mode=ro"
+    with mapped_errors(), closing(sqlite3.connect(address, uri=True, timeout=5, isolation_level=None)) as connection:
         owner, mine = owner_of(connection), device_name(settings.device.tenant, settings.device.id)
         if not owner:
             raise StoreFailing(f"the buffer at {path} has no epoch yet")
-        if owner != mine and not kept:
-            raise StoreForeign(f"the buffer at {path} is of {owner}, and the settings are of {mine}")
+        if owner != mine:
+            raise StoreForeign(f"the buffer at {path} belongs to {owner}, and the settings name {mine}")
         yield connection
 
 
@@ -62,17 +48,6 @@ def owner_of(connection: sqlite3.Connection) -> str:
     newest = "SELECT owner FROM epochs ORDER BY ordinal DESC LIMIT 1"
     row = connection.execute(newest).fetchone() if has_tables(connection) else None
     return str(row[0]) if row else ""
-
-
-def kept_buffers(settings: AgentSettings) -> list[dict[str, Any]]:
-    """The buffers of other owners that were kept apart: file, owner and records that wait in it (None: unreadable)."""
-    found: list[dict[str, Any]] = []
-    for path in archived_databases(settings.buffer.path / DATABASE, FOREIGN):
-        found.append({"file": path.name, "owner": None, "records": None})
-        with suppress(StoreError), reading(settings, path.name) as connection:
-            (records,) = connection.execute("SELECT coalesce(sum(records), 0) FROM batches").fetchone()
-            found[-1] |= {"owner": owner_of(connection), "records": records}
-    return found
 
 
 def is_running(settings: AgentSettings) -> bool | None:
@@ -124,13 +99,11 @@ def read_status(settings: AgentSettings) -> dict[str, Any]:
             "classes": classes,
             "acknowledged": counters.get("acknowledged", 0),
             "duplicates": counters.get("duplicates", 0),
-            "messages_dead_lettered": counters.get("messages_dead_lettered", 0),
             "dead_letter_batches": dead_letter_batches,
             "dead_letter_records": dead_letter_records,
             "tombstones_waiting": lost or 0,
-            **gaps(connection, ordinal, head, counters),
+            "gaps": count_missing(connection, head, counters),
             "counters": counters,
-            "kept_buffers": kept_buffers(settings),
             "file_bytes": _file_bytes(settings.buffer.path / DATABASE),
         }
 
@@ -154,113 +127,21 @@ def _file_bytes(path: Path) -> int:
     return sum(part.stat().st_size for part in parts if part.exists())
 
 
-SHOWN_BYTES = 32
+def exported_lines(settings: AgentSettings) -> Iterator[str]:
+    """Every waiting record and tombstone as a JSON line. An unreadable batch becomes a line with the error.
 
-
-def _rows(connection: sqlite3.Connection, query: str, values: Sequence[object] = ()) -> Iterator[dict[str, Any]]:
-    from sqlite_utils import Database  # noqa: PLC0415 - heavy, and the daemon never comes here
-
-    found: Iterator[dict[str, Any]] = Database(connection).query(query, values)
-    return found
-
-
-def stored_batches(settings: AgentSettings, limit: int) -> list[dict[str, Any]]:
-    """The oldest batches that wait, ready for JSON. `dead_letter`: why it is not sent, or None. Raises StoreError."""
-    names = [one.name for one in settings.classes]
-    with reading(settings) as connection:
-        epochs = dict(connection.execute("SELECT ordinal, epoch FROM epochs").fetchall())
-        rows = _rows(
-            connection,
-            "SELECT id, last, class, records, lost, size, wall_ms, reason FROM batches"
-            " LEFT JOIN dead_letter_batches USING (id)"
-            " WHERE batch IS NOT NULL ORDER BY id LIMIT ?",
-            (limit,),
-        )
-        return [
-            {
-                "epoch": epochs[ordinal_of(row["id"])],
-                "first": first_of(row["id"]),
-                "last": row["last"],
-                "class": names[min(row["class"], len(names) - 1)],
-                "records": row["records"],
-                "lost": row["lost"],
-                "bytes": row["size"],
-                "committed": _time(row["wall_ms"]),
-                "dead_letter": row["reason"],
-            }
-            for row in rows
-        ]
-
-
-def dead_letters(settings: AgentSettings, limit: int) -> list[dict[str, Any]]:
-    """The newest messages that no record could carry, ready for JSON. Raises StoreError."""
-    with reading(settings) as connection:
-        rows = _rows(
-            connection,
-            "SELECT wall_ms, topic, bytes, reason, payload FROM dead_letters ORDER BY id DESC LIMIT ?",
-            (limit,),
-        )
-        return [
-            {
-                "came": _time(row["wall_ms"]),
-                "topic": row["topic"],
-                "bytes": row["bytes"],
-                "reason": row["reason"],
-                "begins": repr(row["payload"][:SHOWN_BYTES]),
-            }
-            for row in rows
-        ]
-
-
-def _time(wall_ms: int) -> str:
-    if wall_ms < SET_CLOCK_MS:
-        return "unknown"
-    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="seconds")
-
-
-def exported_lines(settings: AgentSettings, kept: str = "") -> Iterator[str]:
-    """Every record and tombstone that waits, as JSON; a batch that cannot be read as an object that says so.
-
-    `kept`: the file of another owner's buffer. Raises StoreError.
+    Raises StoreError.
     """
-    with reading(settings, kept) as connection:
-        tenant, _, _ = owner_of(connection).partition("/")
-        for row in _rows(
-            connection,
+    with reading(settings) as connection:
+        for identity, batch, reason in connection.execute(
             "SELECT id, batch, reason FROM batches LEFT JOIN dead_letter_batches USING (id)"
-            " WHERE batch IS NOT NULL ORDER BY id",
+            " WHERE batch IS NOT NULL ORDER BY id"
         ):
-            about = {"dead_letter": row["reason"]} if row["reason"] else {}
+            about = {"dead_letter": reason} if reason else {}
             try:
-                yield from _lines(decode(row["batch"]), tenant, about)
+                yield from _lines(decode(batch), settings.device.tenant, about)
             except WireError as error:
-                yield json.dumps({"unreadable": row["id"], "first": first_of(row["id"]), "error": str(error)})
-        for row in _rows(connection, "SELECT topic, reason, payload FROM dead_letters ORDER BY id"):
-            payload = base64.b64encode(row["payload"]).decode("ascii")
-            yield json.dumps({"dead_letter_message": row["reason"], "topic": row["topic"], "payload_base64": payload})
-
-
-def export_to(settings: AgentSettings, target: Path, kept: str = "") -> None:
-    """Writes `exported_lines` to a new file, for its owner alone, which appears when it is complete.
-
-    Raises StoreError, OSError; StoreFailing for a target that exists or is in the buffer's folder.
-    """
-    if target.resolve().is_relative_to(settings.buffer.path.resolve()):
-        raise StoreFailing(f"{target} is in the buffer's folder: write to another one")
-    if target.exists() or target.is_symlink():
-        raise StoreFailing(f"{target} exists: name a file that does not, or remove it")
-    if not target.parent.is_dir():
-        raise StoreFailing(f"{target}: there is no such folder")
-    lines = exported_lines(settings, kept)
-    with NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
-        beside = Path(file.name)
-        try:
-            file.writelines(line + "\n" for line in lines)
-            file.flush()
-            os.fsync(file.fileno())
-            beside.replace(target)
-        finally:
-            beside.unlink(missing_ok=True)
+                yield json.dumps({"unreadable": identity, "first": first_of(identity), "error": str(error)})
 
 
 def _lines(batch: Batch, tenant: str, about: dict[str, str]) -> Iterator[str]:

@@ -35,17 +35,6 @@ def watchdog_interval_s() -> float | None:
 _MACHINE_FILES = ("/etc/machine-id", "/sys/firmware/devicetree/base/serial-number", "/sys/class/dmi/id/product_uuid")
 
 
-def flash_bytes() -> int:
-    """What this process has caused to be written to storage, as the kernel counted it."""
-    try:
-        for line in Path("/proc/self/io").read_text(encoding="ascii").splitlines():
-            if line.startswith("write_bytes:"):
-                return int(line.split()[1])
-    except OSError:
-        pass
-    return 0
-
-
 def machine_id() -> str:
     """Identifies the machine, as far as it says who it is; "" where it does not."""
     known = b""

@@ -29,21 +29,18 @@ COUNTERS = {
     "wire_bytes_sent": ("waybill_agent_wire_sent_bytes_total", "Bytes sent on the wire, with headers and repetitions"),
     "wire_bytes_received": ("waybill_agent_wire_received_bytes_total", "Bytes received on the wire"),
     "acks_ignored": ("waybill_agent_acks_ignored_total", "Acknowledgements of nothing that was sent"),
-    "control_dead_letters": (
-        "waybill_agent_control_dead_letters_total",
+    "control_unreadable": (
+        "waybill_agent_unreadable_control_messages_total",
         "Messages of the gateway that could not be read or handled",
     ),
-    "flash_bytes": (
-        "waybill_agent_flash_written_bytes_total",
-        "Bytes that the process caused to be written to storage",
-    ),
+    "not_recorded": ("waybill_agent_not_recorded_messages_total", "Retained and empty messages, which are no records"),
 }
 GAUGES = {
     "head": ("waybill_agent_head_seq", "Highest sequence number of the present epoch"),
     "local_broker": ("waybill_agent_local_broker_up", "1 when connected to the vehicle's broker"),
     "messages_readable": (
         "waybill_agent_messages_readable",
-        "0 when no message of the vehicle can be read, or none is on a topic of the contract",
+        "0 when no message of the vehicle can be read, of the last ten minutes",
     ),
     "vehicle_broker_dropped": (
         "waybill_agent_vehicle_broker_dropped_messages",
@@ -82,20 +79,10 @@ DEPTH = ("waybill_agent_depth_records", "Records that wait, by class")
 DEPTH_BYTES = ("waybill_agent_depth_bytes", "Bytes of the batches that wait, by class")
 LABELLED_COUNTERS = {
     "malformed": ("reason", "waybill_agent_malformed_messages_total", "Messages that became raw records, by reason"),
-    "not_recorded": (
-        "reason",
-        "waybill_agent_not_recorded_messages_total",
-        "Messages that are no record, by reason: retained by the vehicle's broker, or empty",
-    ),
-    "unknown_members": (
+    "left_out_members": (
         "member",
-        "waybill_agent_unknown_members_total",
-        "Members of messages that the contract does not have, by name: they are ignored",
-    ),
-    "unusable_members": (
-        "member",
-        "waybill_agent_unusable_members_total",
-        "Optional members whose value cannot be used, by name: the record is without them",
+        "waybill_agent_left_out_members_total",
+        "Members of messages, by name, that are unknown or have an unusable value: the record is without them",
     ),
     "enrolment": (
         "outcome",
@@ -124,14 +111,6 @@ STORED_COUNTERS = {
         "waybill_agent_batches_dead_lettered_total",
         "Batches, of one record each, that were refused too often",
     ),
-    "messages_dead_lettered": (
-        "waybill_agent_messages_dead_lettered_total",
-        "Messages that not even a raw record can hold",
-    ),
-    "dead_letter_messages_dropped": (
-        "waybill_agent_dead_letter_messages_dropped_total",
-        "Of these, those that are not kept any more",
-    ),
     "corrected": (
         "waybill_agent_corrected_records_total",
         "Records whose time was corrected after a jump of the clock",
@@ -153,7 +132,6 @@ STORED_BY_REASON = {
 }
 """By the beginning of the stored names; the reason follows it."""
 STORED_GAUGES = {
-    "flash_bytes_today": ("waybill_agent_flash_written_today_bytes", "Bytes written to storage on this UTC day"),
     "uncounted": ("waybill_agent_uncounted_records", "Record ids that a rebuilt buffer cannot count any more"),
     "age_clock_s": ("waybill_agent_age_clock_timestamp_seconds", "The time by which age is judged, since 1970"),
 }

@@ -7,7 +7,7 @@ agent's. So its queue has to be large and on disk, and the agent watches what th
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import structlog
@@ -15,7 +15,7 @@ import structlog
 from edge_agent.config import IntakeSettings
 from edge_agent.store.database import BufferCounters
 from waybill.mqtt.broker_settings import is_this_machine
-from waybill.record import BROKER_DROPPED_EVENT, MAX_RAW_BYTES, Event
+from waybill.record import BROKER_DROPPED_EVENT, Event
 
 log = structlog.get_logger("edge_agent.intake")
 
@@ -32,11 +32,6 @@ KEEPS, DROPPED, FORGOT = "keeps", "dropped messages", "forgot the session"
 MAX_QUEUED_BYTES: Final = 256 << 20
 """Kept for an agent that is away: more than a million positions."""
 AUTOSAVE_S: Final = 10
-_DEFAULT_QUEUED: Final = 1000
-_DEFAULT_AUTOSAVE_S: Final = 1800
-_LONGEST_AUTOSAVE_S: Final = 60
-_FEW_BYTES: Final = 16 << 20
-"""Of a queue: less is full after some hours of a position a second."""
 
 
 class BrokerWatch:
@@ -124,38 +119,3 @@ def broker_conf(intake: IntakeSettings, listen: str = "") -> Iterator[str]:
     yield "# How often the broker says what it dropped: the agent watches."
     yield "sys_interval 10"
     yield "set_tcp_nodelay true"
-
-
-def broker_conf_faults(lines: Iterable[str]) -> list[str]:
-    """What of a Mosquitto configuration loses messages of an agent that is away. What it includes is not read."""
-    said = dict(line.split(maxsplit=1) for line in map(str.strip, lines) if len(line.split()) > 1 and line[0] != "#")
-
-    def number(name: str, default: int = 0) -> int:
-        value = said.get(name, "")
-        return int(value) if value.isdecimal() and len(value) < 19 else default
-
-    queued, queued_bytes = number("max_queued_messages", _DEFAULT_QUEUED), number("max_queued_bytes")
-    saved_s = number("autosave_interval", _DEFAULT_AUTOSAVE_S)
-    faults = {
-        "persistence is not true: a restart or power cut loses what waits for the agent": (
-            said.get("persistence", "false") != "true"
-        ),
-        f"autosave_interval is {saved_s}: a power cut loses what came since the queue was written; set {AUTOSAVE_S}": (
-            not 0 < saved_s <= _LONGEST_AUTOSAVE_S
-        ),
-        f"max_queued_messages is {queued}: what comes above it while the agent is away is dropped; set 0": queued > 0,
-        "max_queued_bytes is not set: a long absence of the agent fills the memory": queued == queued_bytes == 0,
-        f"max_queued_bytes is {queued_bytes}: what comes above it while the agent is away is dropped": (
-            0 < queued_bytes < _FEW_BYTES
-        ),
-        f"message_size_limit is below {MAX_RAW_BYTES}: larger messages never reach the agent": (
-            0 < number("message_size_limit") < MAX_RAW_BYTES
-        ),
-        "persistent_client_expiration is set: an agent that is away for longer loses its session": (
-            "persistent_client_expiration" in said
-        ),
-        "memory_limit is set: Mosquitto may end where it is reached": number("memory_limit") > 0,
-        "sys_interval is 0: the agent cannot see what the broker drops": said.get("sys_interval") == "0",
-        "include_dir is not followed: give the settings in one file, or check each": "include_dir" in said,
-    }
-    return [fault for fault, is_there in faults.items() if is_there]

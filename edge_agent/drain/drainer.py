@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 
 import structlog
@@ -33,44 +31,7 @@ from edge_agent.uplink.protocol import (
     Uplink,
     UplinkEvent,
 )
-from waybill.daemon.durable_file import replace_durably
 from waybill.record import Ack, IntervalSet, RefusalReason
-
-# Unhandled control messages, stored in a bounded folder.
-
-log = structlog.get_logger("edge_agent")
-
-FOLDER = "control-dead-letters"
-MAX_LETTERS = 64
-"""Further ones are only counted, so that nobody can wear out the flash; who deletes files makes room."""
-MAX_LETTER_BYTES = 64 << 10
-MAX_REASON_CHARACTERS = 200
-
-
-class ControlDeadLetters:
-    """Files `0001.letter`, …: a line of JSON (source, reason, size) and the message's first MAX_LETTER_BYTES bytes."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder / FOLDER
-        self.count = 0
-        """Messages since the agent started, kept or not."""
-
-    def add(self, source: str, reason: str, payload: bytes) -> None:
-        """Keeps a message, if there is room; counts it in any case. Never raises OSError."""
-        self.count += 1
-        with suppress(OSError):
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            free = next((path for path in self._paths() if not path.exists()), None)
-            if free is None:
-                return
-            about = {"source": source, "reason": reason[:MAX_REASON_CHARACTERS], "size": len(payload)}
-            content = json.dumps(about).encode() + b"\n" + payload[:MAX_LETTER_BYTES]
-            replace_durably(free, content, mode=0o600)
-            log.error("dead letter of a control message", file=str(free), **about)
-
-    def _paths(self) -> list[Path]:
-        return [self._folder / f"{number:04}.letter" for number in range(1, MAX_LETTERS + 1)]
-
 
 # Messages of other threads to the drain's thread.
 
@@ -184,6 +145,7 @@ class DrainInbox:
 
 log = structlog.get_logger("edge_agent.drain")
 
+MAX_REASON_CHARACTERS = 200
 MAX_WAIT_S = 10.0
 """A waiting connection is looked after at least this often, for its keep-alive."""
 BURST_BATCHES = 8
@@ -205,7 +167,6 @@ class DrainParts:
     link_budget: LinkBudget
     make_uplink: MakeUplink
     random: Random
-    dead_letters: ControlDeadLetters
     on_push: Callable[[bytes], None] = lambda _text: None
     on_certificate_answer: Callable[[bytes], None] = lambda _payload: None
     monotonic_s: Callable[[], float] = time.monotonic
@@ -232,6 +193,8 @@ class Drainer:
         self._uplink: Uplink | None = None
         self._prune_at_s: float | None = None
         self._has_nothing_to_send = False
+        self.control_unreadable = 0
+        """Messages of the gateway that could not be read or handled."""
         self.heartbeat_s = self._now_s()
         """When the thread was last seen alive, by the monotonic clock."""
 
@@ -253,7 +216,6 @@ class Drainer:
                 self._disconnect(error)
                 self._wait(self.regions.take_delay_s())
         self._close_uplink()
-        self.regions.stop()
 
     def _drain_one_connection(self) -> None:
         uplink = self.regions.make_uplink()
@@ -271,14 +233,11 @@ class Drainer:
         self._parts.link_budget.on_connected()
         self.regions.on_connected(self._now_s())
         log.info("uplink connected", region=uplink.region)
-        while not self.inbox.is_stopping and not self._try_leave():
+        while not self.inbox.is_stopping and not self.regions.take_leave():
             self._run_once(uplink)
         self._close_uplink()
         self.dispatcher.on_disconnected()
         self.statements.on_disconnected()
-
-    def _try_leave(self) -> bool:
-        return self.regions.try_leave(self._now_s(), in_flight=self.dispatcher.in_flight)
 
     def _run_once(self, uplink: Uplink) -> None:
         self._take_new_batches()
@@ -303,7 +262,7 @@ class Drainer:
         """Sends up to a burst; whether there is more to send."""
         budget, health = self._parts.link_budget, self.health
         self._has_nothing_to_send = False
-        if self.regions.leave_by_s is not None or now_s < health.resume_at_s:
+        if now_s < health.resume_at_s:
             return False
         if health.gateway_absent and self.dispatcher.in_flight:
             return False
@@ -326,7 +285,7 @@ class Drainer:
     def _send_heartbeat(self, uplink: Uplink, now_s: float) -> None:
         """States the head alone, if nothing stated it for long and the plan lets anything be sent at all."""
         health, budget = self.health, self._parts.link_budget
-        if self.statements.due_in(now_s) != 0 or self.regions.leave_by_s is not None:
+        if self.statements.due_in(now_s) != 0:
             return
         is_held = health.gateway_absent or now_s < health.resume_at_s or health.pause.left_s(now_s) > 0
         if is_held or budget.wait_s(now_s) > 0 or not budget.allowed_classes() or not self.dispatcher.has_room:
@@ -336,13 +295,13 @@ class Drainer:
         budget.charge_estimate(now_s, len(data))
 
     def _handle_safely(self, event: UplinkEvent) -> None:
-        """No message of the gateway ends the thread: what cannot be handled is dead-lettered."""
+        """No message of the gateway ends the thread."""
         try:
             self._handle(event)
         except AgentError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not come back with the next delivery
-            self._parts.dead_letters.add(type(event).__name__, repr(error), repr(event).encode())
+            self._on_unreadable(type(event).__name__, repr(error))
 
     def _handle(self, event: UplinkEvent) -> None:
         if isinstance(event, Ack):
@@ -358,7 +317,11 @@ class Drainer:
         elif isinstance(event, NoGateway):
             self._on_no_gateway()
         else:
-            self._parts.dead_letters.add(event.source, event.reason, event.payload)
+            self._on_unreadable(event.source, event.reason)
+
+    def _on_unreadable(self, source: str, reason: str) -> None:
+        self.control_unreadable += 1
+        log.error("a message of the gateway is ignored", source=source, reason=reason[:MAX_REASON_CHARACTERS])
 
     def _on_acked(self, event: Ack) -> None:
         now_s = self._now_s()
@@ -438,7 +401,7 @@ class Drainer:
             self.statements.due_in(now_s) or None,
         ]
         health = self.health
-        times_s = (self._prune_at_s, self.regions.leave_by_s, health.pause.until_s, health.resume_at_s)
+        times_s = (self._prune_at_s, health.pause.until_s, health.resume_at_s)
         waits.extend(time_s - now_s for time_s in times_s if time_s and time_s > now_s)
         return max(0.0, min(wait for wait in waits if wait is not None))
 

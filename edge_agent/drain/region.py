@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from random import Random
 
@@ -19,56 +18,36 @@ from waybill.mqtt.mqtt_client import Takeovers
 
 log = structlog.get_logger("edge_agent.drain")
 
-POLL_S = 1.0
-
 
 class RegionProbe:
-    """Connects in a thread of its own and holds the connection for a while.
+    """Connects once, in a thread of its own. `is_back` is None until the answer is known."""
 
-    `held` is None until it is known. Whatever goes wrong, also before there is a connection, is an answer: False.
-    """
-
-    def __init__(
-        self, make: Callable[[], Uplink], hold_s: float, monotonic_s: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, make: Callable[[], Uplink]) -> None:
         self._make = make
-        self._hold_s = hold_s
-        self._monotonic_s = monotonic_s
-        self._stopping = threading.Event()
-        self.held: bool | None = None
+        self.is_back: bool | None = None
         threading.Thread(target=self._run, name="probe", daemon=True).start()
 
-    def stop(self) -> None:
-        """Gives up soon."""
-        self._stopping.set()
-
     def _run(self) -> None:
-        held = False
+        is_back = False
         try:
-            held = self._holds()
+            uplink = self._make()
+            try:
+                uplink.open()
+            finally:
+                uplink.close()
+            is_back = True
         except LinkError as error:
             log.info("the preferred region is not back", error=str(error))
-        except Exception as error:  # noqa: BLE001 - a thread that ends without an answer would end the looking, too
-            log.error("the preferred region cannot be looked at", error=repr(error))
+        except Exception as error:  # noqa: BLE001 - a thread that ends without an answer would end all further probes
+            log.error("the preferred region cannot be probed", error=repr(error))
         finally:
-            self.held = held
-
-    def _holds(self) -> bool:
-        uplink = self._make()
-        try:
-            uplink.open()
-            until_s = self._monotonic_s() + self._hold_s
-            while self._monotonic_s() < until_s and not self._stopping.is_set():
-                uplink.poll(POLL_S)
-            return not self._stopping.is_set()
-        finally:
-            uplink.close()
+            self.is_back = is_back
 
 
-LEAVE_WITHIN_S = 5.0
-"""How long acknowledgements are waited for before going back to the preferred region."""
 PROBE_CHECK_S = 1.0
-"""While another region is looked at, its answer is looked for so often."""
+"""How often a running probe is asked for its answer."""
+JITTER = 0.5
+"""Each time of a failover is stretched by up to this share, so that a fleet does not move as one."""
 
 MakeUplink = Callable[[UplinkSettings], Uplink]
 
@@ -188,11 +167,9 @@ class UplinkHealth:
 class Regions:
     """The place in the list of uplinks, and when to leave it. Handed time and chance.
 
-        first ──fails for after_s──▶ next ──return_after_s──▶ look at the first ──held for hold_s──▶ first
-                                      ▲                               │ failed
-                                      └───────────────────────────────┘
-
-    Every time is stretched by a random part of itself, so that a fleet does not move as one.
+    first ──fails for after_s──▶ next ──return_after_s──▶ probe the first ──it is back──▶ first
+                                  ▲                               │ failed
+                                  └───────────────────────────────┘
     """
 
     def __init__(self, count: int, settings: FailoverSettings, random: Random) -> None:
@@ -221,9 +198,9 @@ class Regions:
         """Whether it is time to see if the preferred region is back."""
         return self.index != 0 and now_s >= self._probe_at_s
 
-    def on_probed(self, now_s: float, *, held: bool) -> bool:
-        """The preferred region was reachable for `hold_s`, or not; True when the place changed."""
-        if held and self.index != 0:
+    def on_probed(self, now_s: float, *, is_back: bool) -> bool:
+        """The preferred region was reachable, or not; True when the place changed."""
+        if is_back and self.index != 0:
             self._move(now_s, 0)
             return True
         self._probe_at_s = now_s + self._stretched(self._settings.return_after_s)
@@ -236,7 +213,7 @@ class Regions:
         self._probe_at_s = now_s + self._stretched(self._settings.return_after_s)
 
     def _stretched(self, time_s: float) -> float:
-        return time_s * (1 + self._settings.jitter * self._random.random())
+        return time_s * (1 + JITTER * self._random.random())
 
 
 class RegionChoice:
@@ -256,8 +233,7 @@ class RegionChoice:
         cause = f"another agent has the id {settings.device.id!r}: each needs an id of its own"
         # Who shares the id is back after `backoff_max_s`: a connection that stands for twice as long is not contested.
         self.takeovers = Takeovers(cause, 2 * first.backoff_max_s)
-        self.leave_by_s: float | None = None
-        """Until then what is in flight may be acknowledged, and then the preferred region is connected to."""
+        self._leaves = False
         self.last_failure = ""
         """How the last connection ended, or why there was none; "" once a region has acknowledged something since, and
         of one that there was not, once there is one."""
@@ -318,26 +294,18 @@ class RegionChoice:
         """Looks now and then if the preferred region is back, and decides to leave for it."""
         if self._probe is None:
             if self._regions.should_probe(now_s):
-                self._probe = RegionProbe(lambda: self._make_uplink(self._uplinks[0]), self._failover.hold_s)
-        elif self._probe.held is not None and self.leave_by_s is None:
-            held, self._probe = self._probe.held, None
-            if self._regions.on_probed(now_s, held=held):
-                self.leave_by_s = now_s + LEAVE_WITHIN_S
+                self._probe = RegionProbe(lambda: self._make_uplink(self._uplinks[0]))
+        elif self._probe.is_back is not None:
+            is_back, self._probe = self._probe.is_back, None
+            self._leaves = self._regions.on_probed(now_s, is_back=is_back)
 
-    def try_leave(self, now_s: float, *, in_flight: int) -> bool:
-        """Leaves for the preferred region if that is decided, once nothing is in flight or it takes too long."""
-        # Waited for, because what is still in flight then goes to both regions.
-        if self.leave_by_s is None or (in_flight and now_s < self.leave_by_s):
-            return False
-        self.leave_by_s = None
-        log.info("back to the preferred region", region=self._uplinks[0].region)
-        return True
+    def take_leave(self) -> bool:
+        """Whether the connection has to end, because the preferred region is back."""
+        leaves, self._leaves = self._leaves, False
+        if leaves:
+            log.info("back to the preferred region", region=self._uplinks[0].region)
+        return leaves
 
     def check_in_s(self) -> float | None:
-        """Seconds within which it has to be asked again; None: nothing changes by itself."""
-        return PROBE_CHECK_S if self._probe is not None or self.leave_by_s is not None else None
-
-    def stop(self) -> None:
-        """Ends a probe soon."""
-        if self._probe:
-            self._probe.stop()
+        """Seconds until a running probe has to be asked again; None without one."""
+        return None if self._probe is None else PROBE_CHECK_S

@@ -10,10 +10,7 @@ Key and certificate are one file (0600), so that no reader and no power cut find
 
 from __future__ import annotations
 
-import base64
-import binascii
 import os
-import re
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,6 +23,7 @@ import structlog
 from edge_agent.config import AgentSettings, UplinkSettings
 from edge_agent.errors import NoCertificate
 from waybill.daemon.durable_file import replace_durably, sync_folder
+from waybill.identity.errors import IdentityError
 from waybill.settings import open_file
 
 # Certificates of the uplinks, for status, metrics and health.
@@ -51,7 +49,7 @@ def certificate_state(settings: AgentSettings, now_s: float) -> dict[str, Any]:
     held = [one for one in shown if one is not None]
     if not held:
         return {"certificate": "none" if shown else "not used", "certificate_ends": None, "certificate_ends_s": 0}
-    first = min((one.validity for one in held), key=lambda one: one.not_after_s)
+    first = min(held, key=lambda one: one.not_after_s)
     ends = datetime.fromtimestamp(first.not_after_s, UTC)
     if now_s >= first.not_after_s:
         state = "expired"
@@ -74,7 +72,7 @@ def _shown(settings: AgentSettings) -> Iterator[HeldCertificate | None]:
             continue
         if uplink.tls.certificate is not None:
             yield read_held(uplink.tls.certificate)
-        elif folder is not None and uplink.kind == "mqtt":
+        elif folder is not None:
             yield folder.newest()
 
 
@@ -104,7 +102,7 @@ class UplinkCertificates:
 
     def with_certificate(self, uplink: UplinkSettings) -> UplinkSettings:
         """An uplink that has TLS and no certificate of its own, with the device's. Raises NoCertificate."""
-        if uplink.kind != "mqtt" or uplink.tls is None or uplink.tls.certificate is not None:
+        if uplink.tls is None or uplink.tls.certificate is not None:
             return uplink
         with self._lock:
             current, following = self._folder.current(), self._folder.next()
@@ -132,7 +130,7 @@ class UplinkCertificates:
 
     def _on_refused(self, following: HeldCertificate) -> None:
         """The one before worked directly after the new one had failed: it is not the region that is away."""
-        serial = f"{following.validity.serial:x}"
+        serial = f"{following.serial:x}"
         self._refusals += 1
         self.problem = f"the new certificate {serial} failed {self._refusals} times where the one before worked"
         if self._refusals < MAX_REFUSALS:
@@ -156,16 +154,14 @@ class UplinkCertificates:
             log.info("the new certificate is in use")
 
 
-# Validity of a PEM certificate, without a certificate library.
-
-_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----([A-Za-z0-9+/=\s]{1,65536})-----END CERTIFICATE-----")
-_INTEGER, _SEQUENCE, _UTC_TIME, _GENERALIZED_TIME, _VERSION = 0x02, 0x30, 0x17, 0x18, 0xA0
-_FORMATS = {_UTC_TIME: "%y%m%d%H%M%SZ", _GENERALIZED_TIME: "%Y%m%d%H%M%SZ"}
+MAX_PEM_BYTES = 64 << 10
+_PRIVATE = 0o600
 
 
-class Validity(NamedTuple):
-    """The serial of a certificate, and when it is valid (seconds since 1970)."""
+class HeldCertificate(NamedTuple):
+    """A certificate with its key, in one file; times in seconds since 1970."""
 
+    path: Path
     serial: int
     not_before_s: float
     not_after_s: float
@@ -174,67 +170,6 @@ class Validity(NamedTuple):
     def life_s(self) -> float:
         """How long it is valid in all."""
         return self.not_after_s - self.not_before_s
-
-
-def read_validity(pem: bytes) -> Validity:
-    """Of the first certificate in a PEM file. Raises ValueError, and nothing else for any bytes."""
-    found = _PEM.search(pem)
-    if found is None:
-        raise ValueError("there is no certificate in PEM")
-    try:
-        der = base64.b64decode(b"".join(found[1].split()), validate=True)
-    except binascii.Error as error:
-        raise ValueError(f"the certificate is no base64: {error}") from error
-    certificate = _inside(der, 0, _SEQUENCE)
-    signed = _inside(der, certificate[0], _SEQUENCE)
-    at = signed[0]
-    if der[at : at + 1] == bytes([_VERSION]):
-        at = _inside(der, at, _VERSION)[1]
-    begin, at = _inside(der, at, _INTEGER)
-    serial = int.from_bytes(der[begin:at], signed=True)
-    # Passed over as a whole: only what stands behind them is looked for.
-    for _ in ("algorithm", "issuer"):
-        at = _inside(der, at, _SEQUENCE)[1]
-    at = _inside(der, at, _SEQUENCE)[0]
-    not_before_s, at = _time(der, at)
-    not_after_s, _ = _time(der, at)
-    return Validity(serial, not_before_s, not_after_s)
-
-
-def _time(der: bytes, at: int) -> tuple[float, int]:
-    tag = der[at] if at < len(der) else 0
-    if tag not in _FORMATS:
-        raise ValueError("the certificate has no time where one belongs")
-    begin, end = _inside(der, at, tag)
-    text = der[begin:end].decode("ascii", "replace")
-    return datetime.strptime(text, _FORMATS[tag]).replace(tzinfo=UTC).timestamp(), end
-
-
-def _inside(der: bytes, at: int, tag: int) -> tuple[int, int]:
-    """Where the content of the element at this place begins and ends (DER)."""
-    if der[at : at + 1] != bytes([tag]) or at + 2 > len(der):
-        raise ValueError(f"the certificate's structure is not as it should be at byte {at}")
-    length, begin = der[at + 1], at + 2
-    if length & 0x80:
-        octets = length & 0x7F
-        # Three are 16 MB, far more than a certificate; none would be a length that DER does not have.
-        if not 1 <= octets <= 3:
-            raise ValueError(f"the certificate has a length of {octets} octets at byte {at}")
-        length, begin = int.from_bytes(der[begin : begin + octets]), begin + octets
-    if begin + length > len(der):
-        raise ValueError(f"the certificate ends before what it announces at byte {at}")
-    return begin, begin + length
-
-
-MAX_PEM_BYTES = 64 << 10
-_PRIVATE = 0o600
-
-
-class HeldCertificate(NamedTuple):
-    """A certificate with its key, in one file."""
-
-    path: Path
-    validity: Validity
 
 
 class CertificateFolder:
@@ -291,12 +226,15 @@ class CertificateFolder:
 
 
 def read_held(path: Path) -> HeldCertificate | None:
-    """The certificate in a file; None where there is none that can be read."""
-    # What cannot be read is as good as none: the device is enrolled again, or says that it cannot be.
+    """The certificate in a file; None if there is none that can be read, which then counts as missing."""
+    from waybill.identity.authority import read_certificates  # noqa: PLC0415 - heavy, and only TLS needs it
+
     try:
-        return HeldCertificate(path, read_validity(_read(path)))
-    except (OSError, ValueError):
+        certificate = read_certificates(_read(path))[0]
+    except (OSError, ValueError, IdentityError):
         return None
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    return HeldCertificate(path, certificate.serial_number, begins.timestamp(), ends.timestamp())
 
 
 def _read(path: Path) -> bytes:

@@ -51,7 +51,7 @@ def enrol_once(settings: AgentSettings) -> str:
     folder = certificate_folder(settings)
     if settings.enrolment is None or folder is None:
         raise EnrolmentFailed("the settings have no [enrolment]: install this device's certificate by hand")
-    if (held := folder.newest()) is not None and time.time() < held.validity.not_after_s:
+    if (held := folder.newest()) is not None and time.time() < held.not_after_s:
         return f"{settings.device.tenant}/{settings.device.id} has a certificate: {_described(held)}"
     if is_running(settings):
         raise EnrolmentFailed("the agent runs, and enrols by itself: `edge-agent status` says how far it is")
@@ -64,8 +64,8 @@ def enrol_once(settings: AgentSettings) -> str:
 
 
 def _described(held: HeldCertificate) -> str:
-    ends = datetime.fromtimestamp(held.validity.not_after_s, UTC)
-    return f"serial {held.validity.serial:x}, valid until {ends:%Y-%m-%d %H:%M} UTC"
+    ends = datetime.fromtimestamp(held.not_after_s, UTC)
+    return f"serial {held.serial:x}, valid until {ends:%Y-%m-%d %H:%M} UTC"
 
 
 # Certificate requests and answers; only this code loads the certificate library.
@@ -299,7 +299,7 @@ class EnrolmentLoop:
         due_s = 0.0 if held is None else self._due_s(held)
         if due_s > now_s:
             return min(due_s - now_s, LOOK_EVERY_S)
-        is_usable = held is not None and now_s < held.validity.not_after_s
+        is_usable = held is not None and now_s < held.not_after_s
         try:
             self._attempt(is_renewal=is_usable)
         except (AgentError, OSError) as error:
@@ -327,7 +327,7 @@ class EnrolmentLoop:
         self.outcomes[outcome] += 1
         self.problem = ""
         self._backoff.reset()
-        log.info(outcome, serial=f"{held.validity.serial:x}", ends_s=int(held.validity.not_after_s))
+        log.info(outcome, serial=f"{held.serial:x}", ends_s=int(held.not_after_s))
         if not is_renewal:
             self._parts.on_certificate()
 
@@ -348,7 +348,7 @@ class EnrolmentLoop:
 
     def _due_s(self, held: HeldCertificate) -> float:
         """When it is renewed, or the device is enrolled anew, by the wall clock."""
-        return held.validity.not_before_s + self._renew_share * held.validity.life_s
+        return held.not_before_s + self._renew_share * held.life_s
 
     def _failed(self, problem: str) -> float:
         self.outcomes["failed"] += 1

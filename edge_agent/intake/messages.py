@@ -20,8 +20,6 @@ import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from difflib import get_close_matches
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -48,34 +46,18 @@ from waybill.record import (
     vehicle_contract_topic,
 )
 
-# Statistics of raw records: count, topic, reason and samples. Bounded.
+# Statistics of raw records. Bounded.
 
 log = structlog.get_logger("edge_agent.intake")
 
 MAX_KINDS: Final = 64
-"""Pairs of topic and reason that are counted apart; all others of a reason are counted together."""
+"""Pairs of topic and reason that are counted separately; further topics are counted as OTHER_TOPICS."""
 OTHER_TOPICS: Final = "(other topics)"
 SAMPLE_CHARACTERS: Final = 80
 LOGGED_EVERY_S: Final = 60.0
 SHOWN_S: Final = 600.0
-"""How long a message that could not be read is remembered in `state`."""
+"""How long an unreadable message affects `state`."""
 READABLE, SOME, NONE = "readable", "some unreadable", "none readable"
-NOTHING: Final = "nothing of the contract"
-UNHEALTHY: Final = {NONE, NOTHING}
-FOREIGN_MESSAGES: Final = 100
-"""So many on other topics before the first on one of the contract are `NOTHING`."""
-MAX_MEANT: Final = 16
-_LOOKED_AT_BYTES: Final = 4096
-_MEMBER: Final = re.compile(r'"([A-Za-z_]{1,32})"\s*:')
-_PARAMETER: Final = re.compile(r"(?:^|[?&])([A-Za-z_]{1,32})=")
-_NMEA: Final = re.compile(r"\s*[$!][A-Z]{2}[A-Z]{3},")
-_FORMATS: Final = (
-    ("OwnTracks", ("lat", "lon", "tst")),
-    ("Traccar (OsmAnd)", ("lat", "lon", "timestamp")),
-    ("Traccar", ("latitude", "longitude", "fixTime")),
-    ("GPSd TPV", ("class", "lat", "lon")),
-)
-"""Formats of others, with members that together only they have."""
 
 
 @dataclass(slots=True)
@@ -85,111 +67,55 @@ class UnreadableKind:
     topic: str
     reason: str
     messages: int = 0
-    looks_like: str = ""
+    detail: str = ""
     sample: str = ""
 
 
 class UnreadableMessages:
-    """What came and could not be read since the settings were loaded. One thread writes; times by one clock."""
+    """The unreadable messages since the settings were loaded. Written by one thread."""
 
     def __init__(self) -> None:
         self.readable_at_s = -math.inf
-        """When a message of the contract was read last; its owner sets it."""
+        """When a contract message was last read; set by the intake."""
         self._unreadable_at_s = -math.inf
         self._kinds: dict[tuple[str, str], UnreadableKind] = {}
         self._logged_at_s: dict[str, float] = {}
-        self._foreign = 0
-        self._has_contract = False
-        self.meant_members: dict[str, str] = {}
-        """Names that messages have in the place of an optional member of the contract, with that member. Bounded."""
 
     def add(self, topic: str, reason: str, payload: bytes, now_s: float, detail: str = "") -> None:
-        """One more. Of each reason one line a minute is logged, without the payload: it may say where somebody is."""
-        self._count_foreign(topic, now_s)
+        """Counts one. At most one line a minute is logged for a reason, without the payload, which may hold a place."""
         if (topic, reason) not in self._kinds and len(self._kinds) >= MAX_KINDS:
             topic = OTHER_TOPICS
         kind = self._kinds.setdefault((topic, reason), UnreadableKind(_printable(topic), reason))
         kind.messages += 1
-        kind.sample = _printable(payload[:_LOOKED_AT_BYTES].decode("utf-8", "replace"))
-        kind.looks_like = looks_like(payload) or _printable(detail)
+        kind.sample = _printable(payload[: 4 * SAMPLE_CHARACTERS].decode("utf-8", "replace"))
+        kind.detail = _printable(detail)
         if reason in NO_FAULTS:
             return
         self._unreadable_at_s = now_s
-        if self._may_log(reason, now_s):
+        if now_s - self._logged_at_s.get(reason, -math.inf) >= LOGGED_EVERY_S:
+            self._logged_at_s[reason] = now_s
             log.warning(
                 "a message cannot be read and is carried raw, in no bill: see `edge-agent status`",
                 topic=kind.topic,
                 reason=reason,
                 messages=kind.messages,
-                looks_like=kind.looks_like,
+                detail=kind.detail,
             )
-
-    def add_meant(self, topic: str, name: str, member: str, now_s: float) -> None:
-        """A message was read without a member that it has under another name; logged as those that cannot be read."""
-        name = _printable(name)
-        if name not in self.meant_members and len(self.meant_members) >= MAX_MEANT:
-            return
-        self.meant_members[name] = member
-        if self._may_log(f"`{name}`", now_s):
-            log.warning(
-                "a member of messages is ignored, as the contract does not have it: see `edge-agent status`",
-                topic=_printable(topic),
-                member=name,
-                did_you_mean=member,
-            )
-
-    def _count_foreign(self, topic: str, now_s: float) -> None:
-        if vehicle_contract_topic(topic) is not None:
-            self._has_contract = True
-            return
-        self._foreign += 1
-        if self._is_foreign_alone() and self._may_log(NOTHING, now_s):
-            log.warning(
-                "messages come, and none on a topic of the contract: see `edge-agent status`",
-                topic=_printable(topic),
-                messages=self._foreign,
-            )
-
-    def _is_foreign_alone(self) -> bool:
-        return self._foreign >= FOREIGN_MESSAGES and not self._has_contract and self.readable_at_s == -math.inf
-
-    def _may_log(self, what: str, now_s: float) -> bool:
-        if now_s - self._logged_at_s.get(what, -math.inf) < LOGGED_EVERY_S:
-            return False
-        self._logged_at_s[what] = now_s
-        return True
 
     def state(self, now_s: float) -> str:
-        """Of the last SHOWN_S: whether all messages of the contract's topics could be read, some, or none.
-
-        `NOTHING`: many messages came since the settings were loaded, and none on such a topic.
-        """
-        if self._is_foreign_alone():
-            return NOTHING
+        """Whether all, some or none of the contract messages of the last SHOWN_S could be read."""
         if now_s - self._unreadable_at_s >= SHOWN_S:
             return READABLE
         return SOME if now_s - self.readable_at_s < SHOWN_S else NONE
 
     def rows(self) -> list[dict[str, Any]]:
-        """The kinds as plain values: the most frequent first, those that are no faults last. Any thread may ask."""
+        """The kinds as plain values, the most frequent first and harmless ones last. Any thread may call this."""
         kinds = sorted([*self._kinds.values()], key=lambda one: (one.reason in NO_FAULTS, -one.messages))
         return [asdict(kind) for kind in kinds]
 
 
-def looks_like(payload: bytes) -> str:
-    """The nearest known format and how it is known, as `OwnTracks: lat, lon, tst`; "" for none."""
-    text = payload[:_LOOKED_AT_BYTES].decode("utf-8", "replace")
-    if found := _NMEA.match(text):
-        return f"NMEA 0183: {found[0].strip().rstrip(',')}"
-    names = {*_MEMBER.findall(text), *_PARAMETER.findall(text)}
-    for name, members in _FORMATS:
-        if names.issuperset(members):
-            return f"{name}: {', '.join(members)}"
-    return ""
-
-
 def _printable(text: str) -> str:
-    """The beginning, without what a terminal would act on or not show."""
+    """The beginning of a text, safe to print on a terminal."""
     shown = "".join(one if one.isprintable() else "·" for one in text[: SAMPLE_CHARACTERS + 1])
     return shown if len(shown) <= SAMPLE_CHARACTERS else f"{shown[: SAMPLE_CHARACTERS - 1]}…"
 
@@ -221,27 +147,20 @@ _OPTIONAL = {
 _ROUNDED_FULL_CIRCLE_DEG = 360.5
 """A heading up to here is a full circle that was rounded; a greater one is a device's mark for *unknown*."""
 _MAX_EXACT_INTEGER = 1 << 53
-_COMPARED_NAMES, _COMPARED_CHARACTERS = 16, 40
-"""Of a message, the members whose names are compared with those of the contract."""
-_SLIP, _ABBREVIATION = 0.7, 0.5
-"""How like a name has to be: one that a message has beside all it needs, and one in the place of what it lacks."""
 
 
 class Parsed(NamedTuple):
     """One record of a message: a body, its device time (None: the message has none), and why it is raw (or "").
 
-    `payload`: what of the message is this record. `unknown`, `unusable`: names of members that were left out, because
-    the contract does not have them, and because their values cannot be used. `meant`: unknown names, each with the
-    absent optional member that it is like. `detail`: which member makes the message raw, where that is known.
+    `payload`: the part of the message that became this record. `left_out`: names of members that the contract does not
+    have, or whose values cannot be used. `detail`: which member makes the message raw, where that is known.
     """
 
     body: Body
     device_time_us: int | None
     malformed: str
     payload: bytes
-    unknown: tuple[str, ...] = ()
-    unusable: tuple[str, ...] = ()
-    meant: tuple[tuple[str, str], ...] = ()
+    left_out: tuple[str, ...] = ()
     detail: str = ""
 
 
@@ -292,37 +211,17 @@ def _parsed(contract_topic: str, message: Any, payload: bytes) -> Parsed:
     if not isinstance(message, dict):
         raise _MalformedMessage("no-object")
     read, members = _READERS[contract_topic]
-    unusable: list[str] = []
+    left_out: list[str] = []
     try:
-        body = read(message, unusable)
+        body = read(message, left_out)
     except KeyError as error:
-        raise _MalformedMessage("wrong-fields", _missing(error.args[0], message, members)) from error
+        raise _MalformedMessage("wrong-fields", f"`{error.args[0]}` is missing") from error
     except ValidationError as error:
         raise _MalformedMessage("wrong-fields", f"`{error.errors()[0]['loc'][0]}` cannot be used") from error
     if message.get("time") is None:
-        raise _MalformedMessage("no-time", "" if "time" in message else _missing("time", message, members))
-    unknown = () if message.keys() <= members else tuple(message.keys() - members)
-    like = ((name, _like(name[:_COMPARED_CHARACTERS], members)) for name in unknown[:_COMPARED_NAMES])
-    meant = tuple((name, member) for name, member in like if member and member not in message)
-    return Parsed(body, _device_time_us(message["time"]), "", payload, unknown, tuple(unusable), meant)
-
-
-@lru_cache(maxsize=256)
-def _like(name: str, members: frozenset[str]) -> str:
-    """The member of the contract that a name is like, also without its unit, as `speed`; "" for none."""
-    names = {member.rpartition("_")[0] or member: member for member in members}
-    name = name.casefold()
-    stem = name.rpartition("_")[0]
-    near = [stem] if stem in names else get_close_matches(name, [*names, *members], 1, _SLIP)
-    return names.get(near[0], near[0]) if near else ""
-
-
-def _missing(member: str, message: dict[str, Any], members: frozenset[str]) -> str:
-    unknown = [name[:_COMPARED_CHARACTERS] for name in message if name not in members][:_COMPARED_NAMES]
-    # `altitude` is like `latitude`, and more like `altitude_m`
-    names = {name.casefold(): name for name in unknown if _like(name, members) in {"", member}}
-    near = get_close_matches(member, names, 1, _ABBREVIATION)
-    return f"`{member}` is missing" + (f"; is `{names[near[0]]}` meant?" if near else "")
+        raise _MalformedMessage("no-time")
+    left_out += message.keys() - members
+    return Parsed(body, _device_time_us(message["time"]), "", payload, tuple(left_out))
 
 
 def _raw(topic: str, payload: bytes, malformed: str, detail: str = "") -> Parsed:

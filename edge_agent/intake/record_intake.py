@@ -62,17 +62,14 @@ class Classifier:
 # When to commit: latency against flash wear. Pure: handed the time.
 
 GATHER_S = 0.02
-"""What a vehicle reports together comes within this time, and is one commit also after a silence."""
-SMALLEST_WINDOW = 8
-RECHECK_EVERY = 16
+"""Messages that a vehicle reports together arrive within this time, and become one commit."""
+BURST_MESSAGES = 8
+"""So many messages and then silence: the broker's window is probably full, and it waits for acknowledgements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitBudget:
-    """What a commit may cost: at most `delay_s` of latency, at most so many `records` and bytes at once.
-
-    Commits that nothing but time makes due are `delay_s` apart at least.
-    """
+    """A commit is due after `delay_s` of latency, or as soon as so many `records` or bytes (`size`) wait."""
 
     delay_s: float
     records: int
@@ -80,18 +77,13 @@ class CommitBudget:
 
 
 class GroupCommit:
-    """The messages that wait for a commit, counted."""
+    """The messages that wait for a commit, counted. Commits that only time makes due are `delay_s` apart."""
 
     def __init__(self, budget: CommitBudget) -> None:
         self._budget = budget
-        self._window: int | None = None
-        self._candidate: int | None = None
-        self._commits = 0
         self._committed_s = -math.inf
-        self.waiting = 0
-        self._records = self._size = 0
         self._urgent = False
-        self._oldest_s = self._latest_s = 0.0
+        self._reset()
 
     def add(self, now_s: float, size: int, *, urgent: bool, records: int = 1) -> None:
         """A message of so many records arrived."""
@@ -102,52 +94,28 @@ class GroupCommit:
         self._records += records
         self._size += size
         self._urgent = self._urgent or urgent
-        # The broker sent more than the window that was learned, so it is larger.
-        if self._window is not None and self.waiting > self._window:
-            self._window = self._candidate = None
 
     def due_in(self, now_s: float) -> float | None:
         """Seconds until the commit is due; 0 when it is; None when nothing waits."""
         if not self.waiting:
             return None
         budget = self._budget
-        if self._urgent or self._records >= budget.records or self._size >= budget.size or self._window_is_full():
+        if self._urgent or self._records >= budget.records or self._size >= budget.size:
             return 0.0
-        return max(0.0, self._due_s - now_s)
+        gather_s = min(GATHER_S, budget.delay_s)
+        due_s = max(self._oldest_s + gather_s, self._committed_s + budget.delay_s)
+        if self.waiting >= BURST_MESSAGES:
+            due_s = min(due_s, self._latest_s + gather_s)
+        return max(0.0, min(due_s, self._oldest_s + budget.delay_s) - now_s)
 
     def on_committed(self, now_s: float) -> None:
         """What waited is committed."""
-        self._learn(now_s)
         if self.waiting:
             self._committed_s = now_s
-        self._commits += 1
         self._reset()
 
-    @property
-    def _due_s(self) -> float:
-        """When what waits is due by time alone."""
-        delay_s = self._budget.delay_s
-        gathered_s = self._oldest_s + min(GATHER_S, delay_s)
-        return min(max(gathered_s, self._committed_s + delay_s), self._oldest_s + delay_s)
-
-    def _window_is_full(self) -> bool:
-        return self.waiting == self._window and self._commits % RECHECK_EVERY != 0
-
-    def _learn(self, now_s: float) -> None:
-        by_time = self._due_s <= now_s
-        half_s = self._budget.delay_s / 2
-        silent = self._latest_s - self._oldest_s < half_s <= now_s - self._latest_s
-        # A few messages and then silence are a slow vehicle, not a full window.
-        if by_time and silent and self.waiting >= SMALLEST_WINDOW:
-            if self.waiting == self._candidate:
-                self._window = self.waiting
-            self._candidate = self.waiting
-        elif by_time:
-            self._window = self._candidate = None
-
     def _reset(self) -> None:
-        self.waiting = 0
-        self._records = self._size = 0
+        self.waiting = self._records = self._size = 0
         self._urgent = False
         self._oldest_s = self._latest_s = 0.0
 
@@ -168,17 +136,16 @@ MAX_WAITING_RECORDS = 1 << 17
 class IntakeCounters:
     """Counters of the intake since the agent started.
 
-    `malformed`: records that are raw, by reason. `not_recorded`: messages that are no record, `retained` or `empty`.
-    `unknown_members`, `unusable_members`: members that were left out of records, by name.
+    `malformed`: raw records by reason. `not_recorded`: retained and empty messages. `left_out_members`: unknown and
+    unusable members of messages, by name.
     """
 
     messages: int = 0
     payload_bytes: int = 0
     commits: int = 0
     malformed: dict[str, int] = field(default_factory=dict)
-    not_recorded: dict[str, int] = field(default_factory=dict)
-    unknown_members: dict[str, int] = field(default_factory=dict)
-    unusable_members: dict[str, int] = field(default_factory=dict)
+    not_recorded: int = 0
+    left_out_members: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,9 +215,8 @@ class Intake:
     def receive(self, message: MqttMessage, now_s: float) -> bool:
         """Takes a message in; True when nothing of it waits for a commit, and it has to be acknowledged at once."""
         # What the broker retains happened before, and was recorded when it did; an empty payload ends a retention.
-        is_empty = not message.payload and not message.missing
-        if is_empty or message.retain:
-            _count(self.counters.not_recorded, "empty" if is_empty else "retained")
+        if message.retain or not (message.payload or message.missing):
+            self.counters.not_recorded += 1
             self._heard.on_message(self._parts.clocks.monotonic_us(), None)
             return True
         arrival = arrival_of(message.mid, message.topic, message.payload)
@@ -359,10 +325,8 @@ class Intake:
                 self.unreadable.add(message.topic, one.malformed, one.payload, now_s, one.detail)
             else:
                 self.unreadable.readable_at_s = now_s
-            if one.unknown or one.unusable:
-                self._count_left_out(one)
-            for name, member in one.meant:
-                self.unreadable.add_meant(message.topic, name, member, now_s)
+            for name in one.left_out:
+                _count(self.counters.left_out_members, name[:MAX_NAME_CHARACTERS])
             time_us = _within_wire(wall_us) if one.device_time_us is None else one.device_time_us
             pending = PendingRecord(
                 index,
@@ -396,12 +360,6 @@ class Intake:
         pending = PendingRecord(index, body, _within_wire(wall_us), monotonic_us, boot, of, 0, topic, payload)
         self._keep_waiting([*self._waiting, pending._replace(counts=counts)])
         self._group.add(now_s, len(payload), urgent=self._urgent[index])
-
-    def _count_left_out(self, parsed: Parsed) -> None:
-        for name in parsed.unknown:
-            _count(self.counters.unknown_members, name[:MAX_NAME_CHARACTERS])
-        for name in parsed.unusable:
-            _count(self.counters.unusable_members, name)
 
     def _note_time(self, time_us: int, wall_us: int, monotonic_us: int, *, is_kept: object) -> None:
         """`is_kept`: the message has a time of its own, and waits at the broker while nobody listens."""

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -50,8 +50,6 @@ _FORMS = {
 }
 """What an option of `key` takes, by the field that it becomes."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-MAX_AHEAD_MS = 86_400_000
-"""A version further after this machine's clock is a slip, or a clock that is wrong."""
 
 
 @app.command()
@@ -121,22 +119,12 @@ def sign(
     files: Files,
     *,
     key_file: Annotated[Path, typer.Option("--key", help="Your private key.")],
-    version: Annotated[
-        int | None, typer.Option(min=1, help="The version. Default: the milliseconds since 1970.")
-    ] = None,
-    any_version: Annotated[
-        bool,
-        typer.Option(
-            "--any-version", help="Allow a version far in the future, or not higher than the file's former one."
-        ),
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Sign settings files in place: the first line then names device, signer and version.
 
-    Settings that every device refuses are not signed; a device's own file may refuse more. The new version is higher
-    than the former one, because a device refuses older versions. A version more than a day in the future is not signed:
-    the device would refuse all others until then.
+    Settings that every device would refuse are not signed. The version is the time in milliseconds since 1970, and
+    higher than the file's former version, because devices refuse older versions.
 
     Exit status: 0; 1 if a file or the key cannot be used; then nothing is signed.
 
@@ -144,12 +132,8 @@ def sign(
     """
     with _errors_as_messages():
         private = read_operator_key(key_file)
-        now_ms = time.time_ns() // 1_000_000
-        signed = [
-            (file, _device_of(file), *_signed(file, private, version, now_ms, any_version=any_version))
-            for file in files
-        ]
-        # after all of them could be signed: none is left behind half way
+        signed = [(file, _device_of(file), *_signed(file, private)) for file in files]
+        # Only after all files could be signed, so an error changes none of them.
         for file, _, _, text in signed:
             replace_durably(file, text)
     if as_json:
@@ -161,7 +145,7 @@ def sign(
 
 @app.command()
 def check(files: Files, *, operators: Operators, as_json: AsJson = False) -> None:
-    """Show who signed each file, or why devices would refuse it. Warn about version numbers in the future.
+    """Show who signed each file, or why devices would refuse it.
 
     Exit status: 0 if trusted keys with the right to do so signed all files; 1 if not; 78 if the file of trusted keys
     cannot be used.
@@ -173,14 +157,13 @@ def check(files: Files, *, operators: Operators, as_json: AsJson = False) -> Non
         keys, now = read_operators(operators), datetime.now(UTC)
         for file in files:
             row: dict[str, object] = {"file": str(file)}
-            row |= dict.fromkeys(("version", "signed_by", "refused", "warning"))
+            row |= dict.fromkeys(("version", "signed_by", "refused"))
             rows.append(row)
             try:
                 push = read_signed_push(_read(file))
                 row["version"] = push.version
                 row["signed_by"] = verify_push(keys, push, _device_of(file), now).name
                 row["refused"] = _fault(push.settings) or None
-                row["warning"] = _ahead(push.version, int(now.timestamp() * 1000)) or None
             except SignatureRefused as refused:
                 row["refused"] = str(refused)
     if as_json:
@@ -188,7 +171,6 @@ def check(files: Files, *, operators: Operators, as_json: AsJson = False) -> Non
     else:
         for row in rows:
             said = str(row["refused"] or f"version {row['version']} by {row['signed_by']}")
-            said += f"; warning: the version {row['warning']}" if row["warning"] else ""
             typer.echo(printable(f"{row['file']}: {said}"))
     if any(row["refused"] for row in rows):
         raise typer.Exit(1)
@@ -204,41 +186,19 @@ def _option_fault(error: ValidationError) -> str:
     )
 
 
-def _signed(
-    file: Path, private: OperatorKey, version: int | None, now_ms: int, *, any_version: bool
-) -> tuple[int, bytes]:
+def _signed(file: Path, private: OperatorKey) -> tuple[int, bytes]:
     text, former = _read(file), 0
-    try:
+    # A file that was never signed has no former version.
+    with suppress(SignatureRefused):
         push = read_signed_push(text)
         text, former = push.settings, push.version
-    except SignatureRefused:
-        # not signed yet
-        pass
     if fault := _fault(text):
         raise ValueError(f"{file}: {fault}")
-    made = version or max(now_ms, former + 1)
-    if not any_version and (why := _version_fault(made, former, now_ms)):
-        raise ValueError(f"{file}: version {made} {why}; --any-version signs it all the same")
-    signed = sign_push(private, _device_of(file), made, text)
+    version = max(time.time_ns() // 1_000_000, former + 1)
+    signed = sign_push(private, _device_of(file), version, text)
     if len(signed) > MAX_PUSHED_BYTES:
         raise ValueError(f"{file}: more than {MAX_PUSHED_BYTES} bytes with its signature, which is all a device takes")
-    return made, signed
-
-
-def _version_fault(version: int, former: int, now_ms: int) -> str:
-    """Why nobody should sign this version without a word more; "": one may."""
-    if version <= former:
-        return f"is not after version {former}, which the file had, so devices would refuse it"
-    return _ahead(version, now_ms)
-
-
-def _ahead(version: int, now_ms: int) -> str:
-    if version <= now_ms + MAX_AHEAD_MS:
-        return ""
-    return (
-        "is more than a day after this machine's clock (milliseconds since 1970): once a device has taken it, it takes "
-        "none that is signed by a clock before"
-    )
+    return version, signed
 
 
 def _fault(settings: bytes) -> str:

@@ -23,6 +23,8 @@ from edge_agent.errors import StoreDamaged
 from edge_agent.store.connection import Connection
 from waybill.record import (
     MAX_CONTENT_BYTES,
+    MAX_DEVICE_TIME_US,
+    MAX_RAW_BYTES,
     Batch,
     Body,
     IntervalSet,
@@ -135,7 +137,7 @@ class RedeliveryMatcher:
         return timed and self._times.get(arrival.digest) == 1
 
 
-# Readable batches from waiting records, and dead letters.
+# Batches from waiting records.
 
 log = structlog.get_logger("edge_agent.store")
 
@@ -143,13 +145,7 @@ BATCH_CONTENT_BYTES = MAX_CONTENT_BYTES // 2
 """A batch's records unpack to about so much at most; `encode` refuses what a decoder would, and then it is halved."""
 _EXPANSION, _FIXED_BYTES = 4, 512
 """A record unpacks to at most so many times its message (`\\u00e9` for two bytes, `1e15` written out), and so much."""
-MAX_DEAD_LETTERS = 256
-MAX_DEAD_LETTER_BYTES = 4 << 20
-"""Of all payloads together; the oldest go first."""
-MAX_KEPT_BYTES = 1 << 20
-"""Of one payload; `bytes` says how long it was."""
-
-
+_MAX_TOPIC_CHARACTERS = 65_535
 _NO_COUNTS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
@@ -173,20 +169,11 @@ class PendingRecord(NamedTuple):
     counts: Mapping[str, int] = _NO_COUNTS
 
 
-class DeadLetter(NamedTuple):
-    """A message that no record can carry, with the class of the error that said so."""
-
-    topic: str
-    payload: bytes
-    reason: str
-
-
 @dataclass(slots=True)
 class PackedCommit:
-    """The batches of a commit, and what could not be carried."""
+    """The batches of a commit. `unencodable`: how many records are carried raw because they cannot be written."""
 
     batches: list[StoredBatch] = field(default_factory=list)
-    dead_letters: list[DeadLetter] = field(default_factory=list)
     unencodable: int = 0
 
 
@@ -234,15 +221,18 @@ def _encoded(
                 yield count, data
         return
     (record,) = pending
-    if not isinstance(record.body, Raw):
-        commit.unencodable += 1
-        log.warning("a record that cannot be written is carried raw", topic=record.topic, reason=reason)
-        # Not validated: `encode` judges it, and what it refuses is a dead letter.
-        raw = Raw.model_construct(topic=record.topic, payload=record.payload, reason="unencodable")
-        yield from _encoded([record._replace(body=raw)], owner, seq, commit)
-        return
-    log.error("dead letter", topic=record.topic, bytes=len(record.payload), reason=reason)
-    commit.dead_letters.append(DeadLetter(record.topic, record.payload, reason))
+    commit.unencodable += 1
+    log.warning("a record that cannot be written is carried raw", topic=record.topic, reason=reason)
+    # With values that every batch can hold: otherwise this record would block all others for ever.
+    topic = record.topic.encode("utf-8", "backslashreplace").decode("utf-8")[:_MAX_TOPIC_CHARACTERS]
+    raw = Raw(topic=topic, payload=record.payload[:MAX_RAW_BYTES], reason="unencodable")
+    time_us = min(max(record.device_time_us, 0), MAX_DEVICE_TIME_US)
+    yield (
+        1,
+        _batch(
+            [record._replace(body=raw, device_time_us=time_us, monotonic_us=0, boot="", uncertainty_ms=0)], owner, seq
+        ),
+    )
 
 
 def _batch(pending: Sequence[PendingRecord], owner: BatchOwner, seq: int) -> bytes:
@@ -251,33 +241,6 @@ def _batch(pending: Sequence[PendingRecord], owner: BatchOwner, seq: int) -> byt
         for number, one in enumerate(pending, seq + 1)
     )
     return encode(Batch(owner.device, owner.epoch, seq + len(pending), records))
-
-
-def add_dead_letters(
-    connection: Connection, letters: Iterable[DeadLetter], wall_ms: int, changes: TransactionTotals
-) -> None:
-    """Stores and counts dead letters, and drops the oldest beyond the bounds. Inside the caller's transaction."""
-    added = 0
-    for letter in letters:
-        # `sqlite3` raises for a lone surrogate, and the whole commit would fail.
-        topic = letter.topic.encode("utf-8", "backslashreplace").decode("utf-8")
-        row = (wall_ms, topic, len(letter.payload), letter.payload[:MAX_KEPT_BYTES], letter.reason)
-        connection.execute(
-            "INSERT INTO dead_letters (wall_ms, topic, bytes, payload, reason) VALUES (?, ?, ?, ?, ?)", row
-        )
-        added += 1
-    if not added:
-        return
-    changes.counts["messages_dead_lettered"] += added
-    (before,) = connection.execute("SELECT count(*) FROM dead_letters").fetchone()
-    connection.execute(
-        "DELETE FROM dead_letters WHERE id NOT IN (SELECT id FROM (SELECT id, count(*) OVER newest AS place,"
-        " sum(length(payload)) OVER newest AS size FROM dead_letters WINDOW newest AS (ORDER BY id DESC))"
-        " WHERE place <= ? AND size <= ?)",
-        (MAX_DEAD_LETTERS, MAX_DEAD_LETTER_BYTES),
-    )
-    (after,) = connection.execute("SELECT count(*) FROM dead_letters").fetchone()
-    changes.counts["dead_letter_messages_dropped"] += before - after
 
 
 # SQLite's row ids have 63 bits: 17 trillion records of a life, and 19 bits for the number of lives.

@@ -23,7 +23,6 @@ from edge_agent.store.batch_rows import (
     RecentArrivals,
     StoredBatch,
     TransactionTotals,
-    add_dead_letters,
     delete_expired,
     insert_batch,
     pack_arrivals,
@@ -241,7 +240,7 @@ class Buffer:
             return {index: Depth(depth.records, depth.size) for index, depth in self._database.depth.items()}
 
     def commit(self, waiting: Sequence[PendingRecord], wall_ms: int) -> list[StoredBatch]:
-        """Gives records their ids and stores them, in order of class, in one synced transaction with the dead letters.
+        """Gives records their ids and stores them, in order of class, in one synced transaction.
 
         Raises StoreError; then nothing of it is stored, except that after StoreFailing only `reopen` shows it.
         """
@@ -271,7 +270,6 @@ class Buffer:
             for place, batch in enumerate(new.batches):
                 # The first row remembers the arrivals of all, in the order in which they came.
                 insert_batch(database.writer, batch, waiting[0].boot, pack_arrivals(came) if place == 0 else None)
-            add_dead_letters(database.writer, new.dead_letters, wall_ms, changes)
         database.add(new.batches)
         # Behind the transaction: an arrival that is known without its record would drop the record's redelivery.
         self.recent.add(came)

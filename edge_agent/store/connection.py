@@ -8,7 +8,6 @@
 `counters` that outlive a restart
 `dead_letter_batches`  the batches that wait and are not sent, because the region refused them too often, and why
 `mark`    one row: what the buffer remembers of the small file beside it (`edge_agent.store.epochs`)
-`dead_letters`  messages that no record can carry: when they came, how long they were, and why
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ BUSY_TIMEOUT_MS = 5000
 WAL_PAGES = 1000
 """Pages in the write-ahead log before they are moved to the main file."""
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 
 _TABLES = (
     """CREATE TABLE IF NOT EXISTS epochs (
@@ -43,9 +42,6 @@ _TABLES = (
     "CREATE TABLE IF NOT EXISTS dead_letter_batches (id INTEGER PRIMARY KEY, reason TEXT NOT NULL)",
     """CREATE TABLE IF NOT EXISTS mark (
         id INTEGER PRIMARY KEY, token INTEGER NOT NULL, following INTEGER NOT NULL, changed_ns INTEGER NOT NULL)""",
-    """CREATE TABLE IF NOT EXISTS dead_letters (
-        id INTEGER PRIMARY KEY AUTOINCREMENT, wall_ms INTEGER NOT NULL, topic TEXT NOT NULL, bytes INTEGER NOT NULL,
-        payload BLOB NOT NULL, reason TEXT NOT NULL)""",
 )
 
 

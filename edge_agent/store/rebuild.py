@@ -12,7 +12,6 @@ declared lost: who has received a record does not mind hearing that it was lost 
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
@@ -21,21 +20,19 @@ from pathlib import Path
 from typing import Any
 
 from edge_agent.config import MAX_CLASSES
-from edge_agent.errors import StoreForeign, StoreFull
+from edge_agent.errors import StoreForeign
 from edge_agent.process import notify
 from edge_agent.store.batch_rows import (
-    MAX_DEAD_LETTERS,
-    SEQ_MASK,
     batch_row_id,
     first_of,
     insert_tombstones,
     ordinal_of,
 )
-from edge_agent.store.connection import Connection, Connector, create_tables, is_sound
+from edge_agent.store.connection import Connection, create_tables, is_sound
 from edge_agent.store.database import UNCOUNTED, BufferOptions, mapped_errors, transaction
 from edge_agent.store.epochs import Lineage, read_lineage
 from waybill.daemon.durable_file import sync_folder
-from waybill.record import Batch, IntervalSet, WireError, read_header, validate
+from waybill.record import Batch, IntervalSet, WireError, validate
 
 # Database files that were moved aside.
 
@@ -107,8 +104,6 @@ def delete_database(database: Path) -> None:
 
 # Invariants of the counters: each record id waits, is acknowledged or is declared lost.
 
-MAX_GAP_RANGES = 20
-
 
 def count_missing(connection: Connection, head: int, counters: Mapping[str, int]) -> int:
     """How many record ids are missing; 0 as long as everything is right. `head`: of the present epoch."""
@@ -121,54 +116,13 @@ def count_missing(connection: Connection, head: int, counters: Mapping[str, int]
     return int(before + head - waiting - counters.get("acknowledged", 0) - counters.get(UNCOUNTED, 0))
 
 
-def gaps(connection: Connection, ordinal: int, head: int, counters: Mapping[str, int]) -> dict[str, Any]:
-    """How many record ids are missing, the ranges of which some must be those, and the ranges that are declared lost.
-
-    At most `MAX_GAP_RANGES` each, the oldest; an acknowledged row is deleted later, so a range alone is no gap.
-    """
-    missing = count_missing(connection, head, counters)
-    return {
-        "gaps": missing,
-        "gap_ranges": _holes(connection, ordinal) if missing else [],
-        "tombstones": _tombstones(connection),
-    }
-
-
-def _holes(connection: Connection, ordinal: int) -> list[list[int]]:
-    rows = connection.execute(
-        "SELECT before + 1, first - 1 FROM (SELECT id & ? AS first, max(last) OVER"
-        " (ORDER BY id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before FROM batches WHERE id > ?)"
-        " WHERE first > coalesce(before, 0) + 1 LIMIT ?",
-        (SEQ_MASK, batch_row_id(ordinal, 0), MAX_GAP_RANGES),
-    ).fetchall()
-    return [[first or 1, last] for first, last in rows]
-
-
-def _tombstones(connection: Connection) -> list[list[Any]]:
-    rows = connection.execute(
-        "SELECT batch FROM batches WHERE lost > 0 AND batch IS NOT NULL ORDER BY id LIMIT ?", (MAX_GAP_RANGES,)
-    ).fetchall()
-    ranges: list[list[Any]] = []
-    for (data,) in rows:
-        try:
-            ranges.extend([first, last, reason] for first, last, reason in read_header(data).tombstones)
-        except WireError:
-            continue
-    return ranges[:MAX_GAP_RANGES]
-
-
 CORRUPT = "corrupt"
 """The reason of tombstones for what cannot be read."""
 REBUILDING, REBUILT = "rebuilding", "rebuilt"
 """What the new file is called until it is complete and synced, and then until it has its place."""
-_UNFIT = (sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError)
-"""Errors of a row that cannot be taken over, and not of the disk."""
-COPY_OVERHEAD_BYTES = 1 << 20
-"""Room for what is not a copy: other tables, tombstones."""
 ROWS_PER_NOTIFY = 256
 EXTEND_TIMEOUT_S = 60
 """systemd is asked for so long with each sign of life."""
-_DEAD_LETTERS = "SELECT wall_ms, topic, bytes, payload, reason FROM dead_letters ORDER BY id DESC LIMIT ?"
 _ROW = "id, last, class, records, lost, size, wall_ms, boot, sent, arrivals, batch"
 
 
@@ -181,8 +135,6 @@ class Salvage:
 
     epochs: dict[int, tuple[int, int]] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
-    boots: list[Any] = field(default_factory=list)
-    dead_letters: list[Any] = field(default_factory=list)
     lost_seqs: dict[int, IntervalSet] = field(default_factory=dict)
     known_seqs: dict[int, IntervalSet] = field(default_factory=dict)
     batches: int = 0
@@ -210,7 +162,6 @@ def rebuild(database: Path, options: BufferOptions) -> Salvage:
     delete_database(beside)
     lineage = read_lineage(database.parent)
     _refuse_foreign(database, options, lineage)
-    _check_room(database, options.connect)
     try:
         with mapped_errors(), closing(options.connect(beside)) as new:
             _prepare_copy(new)
@@ -236,23 +187,6 @@ def finish_rebuild(database: Path) -> None:
     rebuilt.replace(database)
     sync_folder(database.parent)
     delete_damaged(database, keep=1)
-
-
-def _check_room(database: Path, connect: Connector) -> None:
-    needed = _waiting_bytes(database, connect) * 9 // 8 + COPY_OVERHEAD_BYTES
-    system = os.statvfs(database.parent)
-    free = system.f_bavail * system.f_frsize
-    if free < needed:
-        raise StoreFull(f"{database} is damaged; rebuilding needs {needed} bytes, and {free} are free")
-
-
-def _waiting_bytes(database: Path, connect: Connector) -> int:
-    """What a copy takes: of a file that cannot say it, as much as the file has."""
-    with suppress(sqlite3.Error, UnicodeDecodeError, TypeError), closing(connect(database)) as damaged:
-        (size,) = damaged.execute("SELECT sum(size + 100 + coalesce(length(arrivals), 0)) FROM batches").fetchone()
-        return int(size or 0)
-    parts = [database.with_name(database.name + suffix) for suffix in ("", "-wal")]
-    return sum(part.stat().st_size for part in parts if part.exists())
 
 
 def _prepare_copy(new: Connection) -> None:
@@ -330,18 +264,6 @@ def _write_tables(new: Connection, options: BufferOptions, salvage: Salvage) -> 
     salvage.counters[UNCOUNTED] = count_missing(new, 0, known)
     for name, value in salvage.counters.items():
         new.execute("INSERT OR REPLACE INTO counters VALUES (?, ?)", (name, value))
-    for row in salvage.boots:
-        with suppress(*_UNFIT):
-            new.execute("INSERT OR REPLACE INTO boots VALUES (?, ?, ?, ?, ?, ?)", tuple(row))
-    _write_dead_letters(new, salvage)
-
-
-def _write_dead_letters(new: Connection, salvage: Salvage) -> None:
-    for row in reversed(salvage.dead_letters):
-        with suppress(*_UNFIT):
-            new.execute(
-                "INSERT INTO dead_letters (wall_ms, topic, bytes, payload, reason) VALUES (?, ?, ?, ?, ?)", tuple(row)
-            )
 
 
 def _read_tables(damaged: Connection, lineage: Lineage | None) -> Salvage:
@@ -353,10 +275,6 @@ def _read_tables(damaged: Connection, lineage: Lineage | None) -> Salvage:
     with suppress(sqlite3.Error, TypeError, ValueError):
         for name, value in damaged.execute("SELECT name, value FROM counters").fetchall():
             salvage.counters[str(name)] = int(value)
-    with suppress(sqlite3.Error, ValueError):
-        salvage.boots = damaged.execute("SELECT * FROM boots").fetchall()
-    with suppress(sqlite3.Error, ValueError):
-        salvage.dead_letters.extend(damaged.execute(_DEAD_LETTERS, (MAX_DEAD_LETTERS,)))
     if lineage is not None:
         salvage.epochs.setdefault(lineage.ordinal, (lineage.epoch, 0))
     return salvage

@@ -1,13 +1,11 @@
-"""Keeps the buffer within its quotas, its age and its file system: what is given up leaves a tombstone in its place."""
+"""Keeps the buffer within its quotas, its age and its file system: dropped records leave a tombstone."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import structlog
 
@@ -28,104 +26,42 @@ from edge_agent.store.batch_rows import (
 )
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.connection import Connection
+from edge_agent.store.database import Depth
 from waybill.record import (
     Batch,
-    Body,
     Header,
     IntervalSet,
-    Position,
-    Raw,
-    Signal,
     Tombstone,
     WireError,
-    encode,
     read_header,
 )
 
-# What to drop when space or age runs out, step by step. Pure: handed totals.
 
+class EvictionStep(NamedTuple):
+    """Drop the oldest records of a class until `size` bytes are free. `reason`: of the tombstones."""
 
-@dataclass(frozen=True, slots=True)
-class EvictionStep:
-    """`downsample` or `drop` the oldest of a class until `size` bytes are free. `reason`: of the tombstones."""
-
-    action: Literal["downsample", "drop"]
     class_index: int
     size: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class StorageUsage:
-    """What there is.
-
-    `sizes`: bytes of each class that has records. `tombstones`: bytes of the classes that have none left.
-    `downsampleable`: classes that have more to downsample. `free`: bytes that the buffer can still grow by.
-    """
-
-    sizes: Mapping[int, int]
-    tombstones: int
-    downsampleable: frozenset[int]
-    free: int
-
-    @property
-    def total(self) -> int:
-        """All bytes."""
-        return sum(self.sizes.values()) + self.tombstones
-
-
 def next_eviction_step(
-    buffer: BufferSettings, classes: Sequence[ClassSettings], usage: StorageUsage
+    buffer: BufferSettings, classes: Sequence[ClassSettings], depth: Mapping[int, Depth], free: int
 ) -> EvictionStep | None:
-    """The next step, or None when all is within its bounds."""
-    return (
-        _own_quota(buffer, classes, usage)
-        or _drop_for_floor(buffer, usage)
-        or _whole_quota(buffer, usage)
-        or _downsample_early(buffer, usage)
-    )
-
-
-def _own_quota(buffer: BufferSettings, classes: Sequence[ClassSettings], usage: StorageUsage) -> EvictionStep | None:
+    """The next step, or None when all is within its bounds. `free`: bytes that the buffer can still grow by."""
+    sizes = {index: one.size for index, one in depth.items() if one.records > 0}
     for index, policy in enumerate(classes):
-        size = usage.sizes.get(index, 0)
-        if policy.max_bytes is None or size == 0:
-            continue
-        if index in usage.downsampleable and size > buffer.downsample_above * policy.max_bytes:
-            return EvictionStep(
-                "downsample", index, int(size - buffer.downsample_above * policy.max_bytes), "downsampled"
-            )
-        if size > policy.max_bytes:
-            return EvictionStep("drop", index, size - policy.max_bytes, "quota")
-    return None
-
-
-def _drop_for_floor(buffer: BufferSettings, usage: StorageUsage) -> EvictionStep | None:
-    if usage.free >= buffer.free_space_floor_bytes:
+        if policy.max_bytes is not None and sizes.get(index, 0) > policy.max_bytes:
+            return EvictionStep(index, sizes[index] - policy.max_bytes, "quota")
+    if not sizes:
+        # Only tombstones are left. They are never dropped: without them nobody would know of the loss.
         return None
-    return _last_class_first(usage, buffer.free_space_floor_bytes - usage.free, "space")
-
-
-def _whole_quota(buffer: BufferSettings, usage: StorageUsage) -> EvictionStep | None:
-    excess = usage.total - buffer.max_bytes
-    return _last_class_first(usage, excess, "quota") if excess > 0 else None
-
-
-def _downsample_early(buffer: BufferSettings, usage: StorageUsage) -> EvictionStep | None:
-    excess = int(usage.total - buffer.downsample_above * buffer.max_bytes)
-    return (
-        EvictionStep("downsample", max(usage.downsampleable), excess, "downsampled")
-        if excess > 0 and usage.downsampleable
-        else None
-    )
-
-
-def _last_class_first(usage: StorageUsage, size: int, reason: str) -> EvictionStep | None:
     # Classes stand in order of priority, so the highest index is the least important.
-    if usage.downsampleable:
-        return EvictionStep("downsample", max(usage.downsampleable), size, "downsampled")
-    # Tombstones are not given up: without them nobody would know of the loss.
-    return EvictionStep("drop", max(usage.sizes), size, reason) if usage.sizes else None
+    last = max(sizes)
+    if free < buffer.free_space_floor_bytes:
+        return EvictionStep(last, buffer.free_space_floor_bytes - free, "space")
+    excess = sum(one.size for one in depth.values()) - buffer.max_bytes
+    return EvictionStep(last, excess, "quota") if excess > 0 else None
 
 
 log = structlog.get_logger("edge_agent.store")
@@ -137,11 +73,8 @@ _NEXT_STAMP = (
 MAX_STEPS = 100
 AGE_CLOCK = "age_clock_s"
 """A counter: the time by which age was last judged."""
-RUN_LENGTHS = (1, 2, 4, 8, 16, 32)
 REFUSED = "refused"
 """Why records are lost that nobody wanted, whatever they had to make room for."""
-MAX_KEPT_SHARE = 0.75
-"""Downsampling must make a batch smaller by a quarter at least."""
 _ROW = "id, last, class, records, lost, size"
 
 
@@ -152,7 +85,7 @@ def free_space(buffer: Buffer) -> int:
 
 
 class BufferRetention:
-    """Downsamples and drops, and leaves tombstones. `space`: the bytes that a buffer can still grow by."""
+    """Drops the oldest records and leaves tombstones. `space`: the bytes that a buffer can still grow by."""
 
     def __init__(
         self,
@@ -174,15 +107,12 @@ class BufferRetention:
     def enforce(self) -> int:
         """Brings the buffer back within its bounds; the steps it took. Raises StoreError."""
         for step in range(MAX_STEPS):
-            usage = self._usage()
-            # Before any record: what can be read of those files was taken over.
-            if usage.free < self._settings.free_space_floor_bytes and self._buffer.delete_damaged():
+            free = self._space(self._buffer)
+            # Before any record: everything readable was copied from those files.
+            if free < self._settings.free_space_floor_bytes and self._buffer.delete_damaged():
                 continue
-            eviction = next_eviction_step(self._settings, self._classes, usage)
-            if eviction is None:
-                return step
-            if self._evict(eviction) == 0:
-                log.warning("nothing more can be evicted", action=eviction.action, class_index=eviction.class_index)
+            eviction = next_eviction_step(self._settings, self._classes, self._buffer.depth(), free)
+            if eviction is None or self._evict(eviction) == 0:
                 return step
         return MAX_STEPS
 
@@ -196,56 +126,28 @@ class BufferRetention:
             dropped += self._expire_class(index, int(now_ms - age_s * 1000))
         return dropped
 
-    def _usage(self) -> StorageUsage:
-        depth = self._buffer.depth()
-        sizes = {index: one.size for index, one in depth.items() if one.records > 0}
-        tombstones = sum(one.size for one in depth.values() if one.records == 0)
-        downsampleable = frozenset(
-            index for index in sizes if self._keep_one_in(index) > 1 and self._has_more_to_downsample(index)
-        )
-        return StorageUsage(sizes, tombstones, downsampleable, self._space(self._buffer))
-
-    def _keep_one_in(self, index: int) -> int:
-        return self._classes[index].downsample_keep_one_in if index < len(self._classes) else 1
-
-    def _has_more_to_downsample(self, index: int) -> bool:
-        return bool(self._buffer.read_after(self._buffer.counters.value(_downsampled_through(index)), index, 1))
-
     def _evict(self, eviction: EvictionStep) -> int:
         freed = 0
 
         def change(connection: Connection, changes: TransactionTotals) -> None:
             nonlocal freed
-            after = (
-                self._buffer.counters.value(_downsampled_through(eviction.class_index))
-                if eviction.action == "downsample"
-                else 0
-            )
-            for row in oldest_rows(connection, eviction.class_index, after, ROWS_AT_ONCE):
+            for row in oldest_rows(connection, eviction.class_index, ROWS_AT_ONCE):
                 if freed >= eviction.size:
                     break
-                freed += self._evict_row(connection, eviction, row, changes)
+                freed += drop_batch(connection, row, self._buffer.owner_of(row.id), eviction.reason, changes)
 
         self._buffer.edit(change)
-        if eviction.action == "drop" and freed:
+        if freed:
             self.dropped_at_s = self._now_s()
-        log.warning("evicted records", action=eviction.action, class_index=eviction.class_index, bytes=freed)
+        log.warning("dropped records", reason=eviction.reason, class_index=eviction.class_index, bytes=freed)
         return freed
-
-    def _evict_row(self, connection: Connection, eviction: EvictionStep, row: Row, changes: TransactionTotals) -> int:
-        if eviction.action == "drop":
-            return drop_batch(connection, row, self._buffer.owner_of(row.id), eviction.reason, changes)
-        name = _downsampled_through(eviction.class_index)
-        changes.counts[name] += row.id - self._buffer.counters.value(name) - changes.counts[name]
-        # Downsampling that frees nothing is progress too: the cursor moves on.
-        return max(1, downsample_batch(connection, row, self._keep_one_in(eviction.class_index), changes))
 
     def _expire_class(self, index: int, before_ms: int) -> int:
         dropped = 0
 
         def change(connection: Connection, changes: TransactionTotals) -> None:
             nonlocal dropped
-            for row in oldest_rows(connection, index, 0, ROWS_AT_ONCE):
+            for row in oldest_rows(connection, index, ROWS_AT_ONCE):
                 if _known_by_ms(connection.execute(_NEXT_STAMP, (row.id, index, SET_CLOCK_MS)).fetchone()) >= before_ms:
                     break
                 drop_batch(connection, row, self._buffer.owner_of(row.id), "age", changes)
@@ -262,10 +164,6 @@ def _known_by_ms(row: tuple[int] | None) -> float:
     return row[0] if row else float("inf")
 
 
-def _downsampled_through(index: int) -> str:
-    return f"downsampled_through_{index}"
-
-
 class Row(NamedTuple):
     """A stored batch as eviction sees it."""
 
@@ -277,11 +175,11 @@ class Row(NamedTuple):
     size: int
 
 
-def oldest_rows(connection: Connection, class_index: int, after: int, limit: int) -> list[Row]:
-    """The oldest batches of a class that hold records, beyond an id."""
+def oldest_rows(connection: Connection, class_index: int, limit: int) -> list[Row]:
+    """The oldest batches of a class that hold records."""
     rows = connection.execute(
-        f"SELECT {_ROW} FROM batches WHERE id > ? AND class = ? AND records > 0 ORDER BY id LIMIT ?",  # noqa: S608
-        (after, class_index, limit),
+        f"SELECT {_ROW} FROM batches WHERE class = ? AND records > 0 ORDER BY id LIMIT ?",  # noqa: S608
+        (class_index, limit),
     ).fetchall()
     return [Row(*row) for row in rows]
 
@@ -302,19 +200,6 @@ def drop_batch(connection: Connection, row: Row, owner: BatchOwner, reason: str,
     if before and before.last + 1 == first_of(row.id) and ordinal_of(before.id) == ordinal_of(row.id):
         freed += _join(connection, before, Row(row.id, row.last, row.class_index, 0, row.last, size), owner, changes)
     return freed
-
-
-def downsample_batch(connection: Connection, row: Row, keep_one_in: int, changes: TransactionTotals) -> int:
-    """Leaves some of a batch's records out, as evenly as pays; the bytes that are free by it, 0 if nothing pays."""
-    batch = read_batch(connection, row.id)
-    tries = (downsampled(batch, keep_one_in, run) for run in RUN_LENGTHS)
-    fewer = next((one for one in tries if len(encode(one)) <= row.size * MAX_KEPT_SHARE), None)
-    if fewer is None:
-        return 0
-    records, size = replace_batch(connection, row.id, fewer)
-    changes.count_removed(row.class_index, row.records - records, row.size - size)
-    changes.counts["lost_downsampled"] += row.records - records
-    return row.size - size
 
 
 def _declared(connection: Connection, row: Row, owner: BatchOwner, reason: str) -> tuple[Tombstone, ...]:
@@ -349,34 +234,3 @@ def _join(connection: Connection, left: Row, right: Row, owner: BatchOwner, chan
     changes.count_removed(left.class_index, 0, left.size - size)
     changes.count_removed(right.class_index, 0, right.size)
     return left.size + right.size - size
-
-
-def downsampled(batch: Batch, keep_one_in: int, run: int = 1, reason: str = "downsampled") -> Batch:
-    """The batch with one in `keep_one_in` of the records of each series; the others become tombstones.
-
-    A series is what is measured again and again: positions, one signal, one raw topic. Events and canaries stay. The
-    first record of a series stays, so that what came seldom is still there. Records are kept and left out in runs of
-    `run` and its multiples: a tombstone costs some 20 bytes, more than a record, so short runs may save nothing.
-    """
-    seen: Counter[tuple[type[Body], str]] = Counter()
-    kept, left_out = [], []
-    for record in batch.records:
-        series = _series(record.body)
-        if series is None or seen[series] // run % keep_one_in == 0:
-            kept.append(record)
-        else:
-            left_out.append(record.seq)
-        if series is not None:
-            seen[series] += 1
-    lost = [Tombstone(first, last, reason) for first, last in IntervalSet.of(left_out).ranges]
-    return Batch(batch.device, batch.epoch, batch.head, tuple(kept), merge_tombstones([*batch.tombstones, *lost]))
-
-
-def _series(body: Body) -> tuple[type[Body], str] | None:
-    if isinstance(body, Position):
-        return Position, ""
-    if isinstance(body, Signal):
-        return Signal, body.path
-    if isinstance(body, Raw):
-        return Raw, body.topic
-    return None

@@ -138,11 +138,11 @@ def control_events(source: str, payload: bytes) -> list[UplinkEvent]:
             return [PushedSettings(payload)]
         if source == DeviceChannel.ACK:
             return _acknowledgement(payload)
-        return [MalformedControl(source, "a topic that was not subscribed to", payload)]
+        return [MalformedControl(source, "a topic that was not subscribed to")]
     except Malformed as error:
-        return [MalformedControl(source, str(error), payload)]
+        return [MalformedControl(source, str(error))]
     except Exception as error:  # noqa: BLE001 - see above
-        return [MalformedControl(source, repr(error), payload)]
+        return [MalformedControl(source, repr(error))]
 
 
 def _acknowledgement(payload: bytes) -> list[UplinkEvent]:

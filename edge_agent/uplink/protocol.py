@@ -28,7 +28,7 @@ class PushedSettings:
 class RefusedBatch:
     """A batch is not taken; `reason` says why, and `seqs` which records, where it could say.
 
-    `is_too_large_to_send`: no gateway saw it, for the broker or the cluster takes none of its size.
+    `is_too_large_to_send`: the broker takes no packet of its size, so no gateway saw it.
     """
 
     reason: str
@@ -43,7 +43,6 @@ class MalformedControl:
 
     source: str
     reason: str
-    payload: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class NoGateway:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswered:
-    """The oldest heartbeat on its way has its answer: the region's broker or cluster has it, or dropped it."""
+    """The oldest heartbeat on its way has its answer: the region's broker has it, or dropped it."""
 
 
 @dataclass(frozen=True, slots=True)

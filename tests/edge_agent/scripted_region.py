@@ -7,7 +7,7 @@ from typing import Any
 
 from edge_agent.clocks import CorrectionRules
 from edge_agent.config import AgentSettings
-from edge_agent.drain.drainer import ControlDeadLetters, Drainer, DrainParts
+from edge_agent.drain.drainer import Drainer, DrainParts
 from edge_agent.drain.link_budget import LinkBudget
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.clock_correction import ClockCorrector
@@ -88,7 +88,6 @@ def drive(
         link_budget=LinkBudget(settings, buffer.counters),
         make_uplink=lambda uplink: ScriptedUplink(road, uplink.region),
         random=Random(1),
-        dead_letters=ControlDeadLetters(buffer.path.parent),
         on_push=on_push,
         monotonic_s=lambda: road.now_s,
         wait=road.wait,

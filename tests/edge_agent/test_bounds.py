@@ -1,4 +1,4 @@
-"""Space and age run out: downsampled before dropped, the last class first, everything declared."""
+"""Space and age run out: the last class is dropped first, and everything is declared."""
 
 import pytest
 from hypothesis import given
@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 
 from edge_agent.clocks import MAX_PACE, AgeClock
 from edge_agent.config import BufferSettings, ClassSettings
-from edge_agent.store.retention import BufferRetention, downsampled
+from edge_agent.store.retention import BufferRetention
 from tests.edge_agent.makers import WALL_MS, fill, open_buffer
-from waybill.record import Batch, Event, IntervalSet, Record, Signal, decode
+from waybill.record import IntervalSet, decode
 
 CLASSES = (
     ClassSettings(name="urgent", topics=("e",), urgent=True),
-    ClassSettings(name="position", topics=("p",), downsample_keep_one_in=5),
+    ClassSettings(name="position", topics=("p",)),
     ClassSettings(name="other", topics=("#",)),
 )
 ROOM = 1 << 40
@@ -50,16 +50,7 @@ def test_the_quota_holds_and_every_record_is_kept_or_declared(tmp_path, share):
     assert delivered | declared == IntervalSet([(1, 4000)])
     assert not delivered & declared
     assert sum(one.records for one in buffer.depth().values()) == delivered.count
-    assert buffer.counters.value("lost_downsampled") + buffer.counters.value("lost_quota") == declared.count
-
-
-def test_what_may_be_downsampled_is_downsampled_before_anything_is_dropped(tmp_path):
-    buffer = filled(tmp_path)
-    settings = BufferSettings.model_construct(**{**BufferSettings().model_dump(), "max_bytes": int(size(buffer) * 1.1)})
-    BufferRetention(buffer, settings, CLASSES, lambda _: ROOM).enforce()
-    _, declared, reasons = sent_and_declared(buffer)
-    assert reasons == {"downsampled"}
-    assert declared
+    assert buffer.counters.value("lost_quota") == declared.count
 
 
 def test_a_class_keeps_to_its_own_quota_while_others_stay_whole(tmp_path):
@@ -89,13 +80,6 @@ def test_what_is_too_old_is_declared_and_a_clock_that_nobody_set_makes_nothing_o
     fill(buffer, range(21, 31), 2, wall_ms=WALL_MS)
     assert retention.expire(WALL_MS, 0) == 1
     assert sent_and_declared(buffer)[1:] == (IntervalSet([(11, 20)]), {"age"})
-
-
-def test_downsampling_takes_one_in_so_many_of_each_series():
-    records = [Record(n, n, Signal(path=f"S{n % 2}", value=1.0)) for n in range(1, 21)]
-    records.append(Record(21, 21, Event(name="door")))
-    fewer = downsampled(Batch("d", 7, 21, tuple(records)), 5)
-    assert [record.seq for record in fewer.records] == [1, 2, 11, 12, 21]
 
 
 YEARS_11_MS = 11 * 365 * 86_400_000

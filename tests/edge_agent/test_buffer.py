@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from edge_agent.store.buffer import Buffer, BufferFile
 from edge_agent.store.database import BufferCounters
-from edge_agent.store.retention import downsample_batch, drop_batch, oldest_rows
+from edge_agent.store.retention import drop_batch, oldest_rows
 from tests.edge_agent.makers import WALL_MS, fill, missing_in, open_buffer, options, pending_record, stored_bytes
 from tests.examples import examples
 from waybill.record import IntervalSet, decode
@@ -65,20 +65,9 @@ class BufferLaws(RuleBasedStateMachine):
     @rule(class_index=st.integers(0, 2))
     def drop_the_oldest(self, class_index):
         def change(connection, changes):
-            for row in oldest_rows(connection, class_index, 0, 1):
+            for row in oldest_rows(connection, class_index, 1):
                 self.lose(decode(stored_bytes(self.buffer, row.id)).header.record_seqs)
                 drop_batch(connection, row, self.buffer.owner_of(row.id), "quota", changes)
-
-        self.buffer.edit(change)
-
-    @rule(class_index=st.integers(1, 2), keep=st.integers(2, 4))
-    def downsample_the_oldest(self, class_index, keep):
-        def change(connection, changes):
-            for row in oldest_rows(connection, class_index, 0, 1):
-                before = decode(stored_bytes(self.buffer, row.id)).header.record_seqs
-                downsample_batch(connection, row, keep, changes)
-                (data,) = connection.execute("SELECT batch FROM batches WHERE id = ?", (row.id,)).fetchone()
-                self.lose(before - decode(data).header.record_seqs)
 
         self.buffer.edit(change)
 

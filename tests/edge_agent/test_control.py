@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.drain.drainer import FOLDER, MAX_LETTERS, ControlDeadLetters
 from edge_agent.drain.region import Pause
 from edge_agent.drain.sent_batches import SentSeqs
 from edge_agent.uplink.mqtt import control_events
@@ -95,7 +94,7 @@ def test_a_silent_region_is_left_in_time_however_often_batches_are_sent_again(
         road,
         ("eu", "us"),
         drain={"ack_timeout_s": ack_timeout_s},
-        failover={"after_s": 20, "jitter": 0, "return_after_s": 900},
+        failover={"after_s": 20, "return_after_s": 900},
     )
     first_us = next(at_s for at_s, region, _ in road.sent if region == "us")
     assert 20 <= first_us < 23
@@ -121,7 +120,7 @@ def test_without_a_gateway_one_batch_is_tried_ever_more_seldom_and_with_one_all_
     assert waiting(buffer) == 0
 
 
-def test_an_error_in_one_control_message_is_a_dead_letter_and_the_next_is_served(tmp_path: Path) -> None:
+def test_an_error_in_one_control_message_is_counted_and_the_next_is_served(tmp_path: Path) -> None:
     buffer = open_buffer(tmp_path)
     fill(buffer, range(1, 11))
 
@@ -129,26 +128,13 @@ def test_an_error_in_one_control_message_is_a_dead_letter_and_the_next_is_served
         raise RecursionError("too deep")
 
     def script(now_s: float, region: str, new: list[OutgoingBatch]) -> list[UplinkEvent]:
-        return [PushedSettings(b"a=[[[["), MalformedControl("ack", "no map", b"\xc1"), *acks(new)]
+        return [PushedSettings(b"a=[[[["), MalformedControl("ack", "no map"), *acks(new)]
 
-    drive(buffer, Road(script, 3), on_push=explode)
+    road = Road(script, 3)
+    drive(buffer, road, on_push=explode)
     assert waiting(buffer) == 0
-    letters = sorted((tmp_path / FOLDER).iterdir())
-    assert 2 <= len(letters) <= MAX_LETTERS
-    assert letters[1].read_bytes().endswith(b"\n\xc1")
-    assert b"RecursionError" in letters[0].read_bytes()
-
-
-def test_dead_letters_are_bounded_in_number_and_size_and_all_are_counted(tmp_path: Path) -> None:
-    letters = ControlDeadLetters(tmp_path)
-    for number in range(MAX_LETTERS + 10):
-        letters.add("ack", "r" * 10_000, bytes([number]) * 100_000)
-    files = list((tmp_path / FOLDER).iterdir())
-    assert (len(files), letters.count) == (MAX_LETTERS, MAX_LETTERS + 10)
-    assert max(file.stat().st_size for file in files) < 70_000
-    files[0].unlink()
-    letters.add("ack", "r", b"x")
-    assert len(list((tmp_path / FOLDER).iterdir())) == MAX_LETTERS, "who deletes one makes room"
+    assert road.drainer
+    assert road.drainer.control_unreadable >= 2
 
 
 HOSTILE_ACKS = [
@@ -169,7 +155,6 @@ HOSTILE_ACKS = [
 def test_a_hostile_acknowledgement_is_malformed_and_no_more(payload: bytes) -> None:
     (event,) = control_events("ack", payload)
     assert isinstance(event, MalformedControl)
-    assert event.payload == payload
 
 
 def test_what_is_to_be_sent_again_later_is_no_refusal_and_waits_for_its_pause(tmp_path: Path) -> None:

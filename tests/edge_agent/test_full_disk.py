@@ -11,19 +11,17 @@ from random import Random
 import apsw
 import pytest
 
-from edge_agent.config import AgentSettings
 from edge_agent.errors import StoreFull
-from edge_agent.push.pushed import effective_settings
-from edge_agent.push.trial import Trial
 from edge_agent.store.buffer import RESERVE_BYTES, Buffer
 from edge_agent.store.connection import DATABASE
 from edge_agent.store.database import BufferOptions
 from tests.edge_agent.intake_parts import IntakeHarness
 from tests.edge_agent.makers import DEVICE, WALL_MS, missing_in, options, pending_record, stored_bytes
 from tests.edge_agent.power import Computer, Disk
+from tests.edge_agent.test_pushed import ANNA, FILE, NOW, signed, trial_of, window
+from tests.identity.makers import operators_file
 from waybill.mqtt.mqtt_client import MqttMessage
 from waybill.record import IntervalSet, Raw, decode
-from waybill.settings import load
 
 
 @pytest.fixture
@@ -118,19 +116,18 @@ def test_a_damaged_buffer_is_rebuilt_in_the_room_of_the_reserve(small_disk):
 
 def test_a_trial_that_ends_on_a_full_disk_is_taken_back_all_the_same(small_disk):
     config = small_disk / "agent.toml"
-    uplink = f'[[uplinks]]\nregion = "eu"\nhost = "127.0.0.1"\n[buffer]\npath = "{small_disk}"\n'
-    config.write_text(f'[device]\nid = "eu-0001"\n{uplink}')
-    trial = Trial(config, load(AgentSettings, config), "boot")
-    assert trial.begin(b"[drain]\nwindow = 3\n")
+    config.write_text(FILE.format(folder=small_disk))
+    operators_file(small_disk / "operators.toml", ANNA)
+    assert trial_of(config).begin(signed(1), NOW)
     use_up(small_disk)
     for number in range(4096):
         with suppress(OSError):
             (small_disk / f"small-{number}").write_bytes(b"x")
-    trial = Trial(config, load(AgentSettings, config), "boot")
+    trial = trial_of(config)
     assert trial.recover()
     assert not trial.is_on
-    assert effective_settings(config).settings.drain.window != 3
-    assert trial.waiting is not None
+    assert window(trial) == 16
+    assert trial.may_try_again
 
 
 SIZE = 100

@@ -11,13 +11,10 @@ from structlog.testing import capture_logs
 
 from edge_agent.agent import Agent, buffer_state, health_state
 from edge_agent.config import DEFAULT_CLASSES, AgentSettings
-from edge_agent.inspection import dead_letters, read_status
 from edge_agent.intake import record_intake
 from edge_agent.intake.messages import (
-    FOREIGN_MESSAGES,
     MAX_KINDS,
     NONE,
-    NOTHING,
     OTHER_TOPICS,
     READABLE,
     SAMPLE_CHARACTERS,
@@ -25,27 +22,21 @@ from edge_agent.intake.messages import (
     SOME,
     Parsed,
     UnreadableMessages,
-    looks_like,
     parse_message,
 )
 from edge_agent.intake.record_intake import GATHER_S, Classifier, CommitBudget, GroupCommit
-from edge_agent.store import batch_rows as bounds
 from edge_agent.store.batch_rows import (
     BATCH_CONTENT_BYTES,
-    MAX_DEAD_LETTERS,
     Arrival,
     BatchOwner,
-    DeadLetter,
     RecentArrivals,
-    add_dead_letters,
     arrival_of,
     pack_arrivals,
     packed,
     unpack_arrivals,
 )
 from tests.edge_agent.intake_parts import IntakeHarness
-from tests.edge_agent.makers import DEVICE, missing_in, open_buffer, pending_record
-from tests.edge_agent.test_daemon import settings as agent_settings
+from tests.edge_agent.makers import DEVICE, missing_in, open_buffer, pending_record, stored_bytes
 from tests.examples import examples
 from waybill.mqtt.mqtt_client import MqttMessage
 from waybill.record import TOO_LARGE_EVENT, Canary, Event, Position, Raw, Signal, decode
@@ -244,36 +235,25 @@ def test_whatever_parse_accepts_can_be_written_and_read_again(messages):
         )
         waiting.append(pending_record(number)._replace(body=parsed.body, device_time_us=parsed.device_time_us or 0))
     found = packed(waiting, BatchOwner("eu-0001", 7, 0), 1, 0)
-    assert (found.unencodable, found.dead_letters) == (0, [])
+    assert found.unencodable == 0
     assert sum(len(decode(block.data).records) for block in found.batches) == len(messages)
 
 
-def test_what_not_even_a_raw_record_carries_is_a_dead_letter_that_inspection_shows(tmp_path):
+def test_what_no_batch_can_hold_is_carried_raw_beside_its_neighbours(tmp_path):
     buffer = open_buffer(tmp_path)
     spoiled = pending_record(2)._replace(
         body=Raw.model_construct(topic="\ud83d", payload=b"bytes"), topic="\ud83d", payload=b"bytes"
     )
-    blocks = buffer.commit([pending_record(1), spoiled, pending_record(3)], 1_767_603_422_000)
-    assert (sum(block.records for block in blocks), buffer.head) == (2, 2)
-    assert all(pending_record(n).arrival in buffer.recent for n in (1, 2, 3)), "delivered again, it is known"
-    (shown,) = dead_letters(agent_settings(tmp_path), 10)
-    assert (shown["topic"], shown["bytes"], shown["reason"]) == ("\\ud83d", 5, "Malformed")
-    assert read_status(agent_settings(tmp_path))["messages_dead_lettered"] == 1
+    buffer.commit([pending_record(1), spoiled, pending_record(3)], 1_767_603_422_000)
+    assert buffer.head == 3
+    records = [
+        record for block in buffer.read_after(0, 1, 9) for record in decode(stored_bytes(buffer, block.id)).records
+    ]
+    raw = next(record.body for record in records if isinstance(record.body, Raw))
+    assert (raw.topic, raw.payload, raw.reason) == ("\\ud83d", b"bytes", "unencodable")
+    assert len(records) == 3
+    assert buffer.counters.value("unencodable") == 1
     assert missing_in(buffer) == 0
-
-
-def test_dead_letters_are_bounded_in_count_and_bytes_and_what_goes_is_counted(tmp_path, monkeypatch):
-    buffer = open_buffer(tmp_path)
-
-    def add(letters):
-        buffer.edit(lambda connection, changes: add_dead_letters(connection, letters, 0, changes))
-
-    add([DeadLetter("t", bytes([n % 256]), "E") for n in range(MAX_DEAD_LETTERS + 10)])
-    assert len(dead_letters(agent_settings(tmp_path), 1_000)) == MAX_DEAD_LETTERS
-    assert buffer.counters.value("dead_letter_messages_dropped") == 10
-    monkeypatch.setattr(bounds, "MAX_DEAD_LETTER_BYTES", 1_000)
-    add([DeadLetter("t", bytes(300), "E")] * 5)
-    assert [row["bytes"] for row in dead_letters(agent_settings(tmp_path), 1_000)] == [300, 300, 300]
 
 
 def test_a_hundred_megabytes_that_compress_well_become_blocks_that_can_be_read(tmp_path):
@@ -302,26 +282,6 @@ OWNTRACKS = b'{"_type":"location","tid":"x","lat":53.55,"lon":9.99,"tst":1795359
 FIX = b'{"time":1795359064626,"latitude":53.55,"longitude":9.99}'
 
 
-@pytest.mark.parametrize(
-    ("payload", "found"),
-    [
-        (OWNTRACKS, "OwnTracks: lat, lon, tst"),
-        (b"[" + OWNTRACKS + b"]", "OwnTracks: lat, lon, tst"),
-        (OWNTRACKS[:-1], "OwnTracks: lat, lon, tst"),
-        (b"id=7&lat=53.55&lon=9.99&timestamp=1795359064&speed=3", "Traccar (OsmAnd): lat, lon, timestamp"),
-        (b"/?id=7&lat=53.55&lon=9.99&timestamp=1795359064", "Traccar (OsmAnd): lat, lon, timestamp"),
-        (b'{"deviceId":7,"fixTime":"x","latitude":1,"longitude":2}', "Traccar: latitude, longitude, fixTime"),
-        (b'{"class":"TPV","mode":3,"time":"x","lat":53.5,"lon":9.9}', "GPSd TPV: class, lat, lon"),
-        (b"$GPRMC,145104.626,A,5333.0,N,00959.4,E,0.0,0.0,221126,,*1C\r\n", "NMEA 0183: $GPRMC"),
-        (b"\xff\xfe\x00", ""),
-        (b"", ""),
-        (FIX, ""),
-    ],
-)
-def test_the_formats_of_others_are_named(payload, found):
-    assert looks_like(payload) == found
-
-
 def test_a_day_in_a_format_of_another_product_is_seen_in_status_health_and_log(tmp_path):
     intake = IntakeHarness(tmp_path)
     with capture_logs() as lines:
@@ -331,27 +291,12 @@ def test_a_day_in_a_format_of_another_product_is_seen_in_status_health_and_log(t
     seen = intake.record_intake.unreadable
     (row,) = seen.rows()
     assert (row["topic"], row["reason"], row["messages"]) == ("vehicle/position", "wrong-fields", 200)
-    assert (row["looks_like"], row["sample"][:18]) == ("OwnTracks: lat, lon, tst", '{"_type":"location')
+    assert (row["detail"], row["sample"][:18]) == ("`latitude` is missing", '{"_type":"location')
     assert seen.state(199.0) == NONE
     logged = [line for line in lines if "carried raw" in line["event"]]
     assert [line["messages"] for line in logged] == [1, 61, 121, 181], "one a minute"
     intake.record_intake.receive(MqttMessage(300, 1, False, "vehicle/position", FIX), 200.0)
     assert (seen.state(200.0), seen.state(199.0 + SHOWN_S)) == (SOME, READABLE)
-
-
-@pytest.mark.parametrize("topic", ["vehicle/gps", "vehicle/a/b/position"])
-def test_that_nothing_of_the_contract_comes_is_said_until_something_can_be_read(tmp_path, topic):
-    intake = IntakeHarness(tmp_path)
-    seen = intake.record_intake.unreadable
-    states = {}
-    with capture_logs() as lines:
-        for number in range(1, FOREIGN_MESSAGES + 61):
-            intake.record_intake.receive(MqttMessage(number, 1, False, topic, FIX), float(number))
-            states[number] = seen.state(float(number))
-    assert {number for number, state in states.items() if state == NOTHING} == {*range(FOREIGN_MESSAGES, 161)}
-    assert [line["messages"] for line in lines if "none on a topic" in line["event"]] == [100, 160], "one a minute"
-    intake.record_intake.receive(MqttMessage(300, 1, False, "vehicle/position", FIX), 200.0)
-    assert seen.state(200.0) == READABLE
 
 
 @settings(max_examples=examples(100))

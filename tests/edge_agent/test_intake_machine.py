@@ -17,8 +17,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from edge_agent.clocks import ClockJump
 from edge_agent.config import AgentSettings
 from edge_agent.drain.dispatcher import Dispatcher
-from edge_agent.push.pushed import PushRefused, effective_settings
-from edge_agent.push.trial import Trial
 from edge_agent.store.batch_rows import SET_CLOCK_US, StoredBatch
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.clock_correction import ClockCorrector
@@ -81,15 +79,6 @@ host = "127.0.0.1"
 region = "us"
 host = "127.0.0.1"
 """
-PUSHES = (
-    b'[log]\nlevel = "error"',
-    b"[drain]\nwindow = 3",
-    b"[buffer]\nmax_age_s = 3600.0",
-    b"[buffer]\nmax_bytes = 65536",
-    b"allow_deletion = true\n[buffer]\nmax_bytes = 65536",
-)
-WOULD_DELETE, MAY_DELETE = PUSHES[2:4], PUSHES[4]
-ENDS = ("confirmed", "taken back", "cut short")
 
 
 class IntakeMachine(RuleBasedStateMachine):
@@ -110,7 +99,6 @@ class IntakeMachine(RuleBasedStateMachine):
         self.region = "eu"
         self.clocks = SteadyClocks()
         self.capacity = BOUNDLESS
-        self.deletes = False
         self.anchors: set[int] = set()
         self.id_of: dict[int, Name] = {}
         self.given: dict[Name, int] = {}
@@ -120,12 +108,11 @@ class IntakeMachine(RuleBasedStateMachine):
         self.start(resumed=False)
 
     def start(self, *, resumed: bool) -> None:
-        """As the agent does it, with the settings that are in force or on trial."""
+        """As the agent does it."""
         if resumed:
             self.nothing_is_given_up_without_need()
         number = self.machine
-        self.trial = Trial(self.config, load(AgentSettings, self.config), "boot")
-        self.settings = effective_settings(self.config).settings
+        self.settings = load(AgentSettings, self.config)
         given = replace(options(RING), machine=f"machine {number}", epoch_for=self.epoch_above)
         buffer = Buffer(self.folder, given)
         self.corrector = ClockCorrector(buffer, correction_rules(2_000_000))
@@ -234,7 +221,6 @@ class IntakeMachine(RuleBasedStateMachine):
     @rule(dup=st.booleans())
     def kill(self, dup):
         self.intake.buffer._database.close()
-        self.trial.recover()
         self.start(resumed=True)
         self.deliver_again(dup)
 
@@ -246,30 +232,6 @@ class IntakeMachine(RuleBasedStateMachine):
 
     @rule()
     def reload(self):
-        self.restart()
-
-    @rule(text=st.sampled_from(PUSHES), end=st.sampled_from(ENDS), busy=st.booleans())
-    def push(self, text, end, busy):
-        """A proposal is tried, and is in force after an acknowledgement; nothing is lost by it without the word."""
-        try:
-            if not self.trial.begin(text):
-                return
-        except PushRefused as refusal:
-            if "refused before" not in str(refusal) and text not in WOULD_DELETE:
-                raise
-            return
-        self.restart()
-        if busy:
-            self.publish(3, 20_000)
-            self.commit()
-        if end == "confirmed":
-            self.trial.confirm()
-            # a limit that is in force already needs no word to stay
-            self.deletes = text == MAY_DELETE or (self.deletes and text in WOULD_DELETE)
-        elif end == "taken back":
-            self.trial.take_back()
-        else:
-            self.trial.recover()
         self.restart()
 
     @rule(arrives=st.booleans())
@@ -390,7 +352,6 @@ class IntakeMachine(RuleBasedStateMachine):
         shutil.copytree(self.image[0], self.folder, dirs_exist_ok=True)
         self.gone |= self.given.keys() - self.image[1]
         self.centre.in_images |= self.image[1]
-        self.deletes = True  # what is in force may be the image's
         self.start(resumed=True)
 
     @invariant()
@@ -406,7 +367,7 @@ class IntakeMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_given_up_without_need(self):
-        assert self.deletes or self.lost() == self.lost_before
+        assert self.lost() == self.lost_before
 
 
 def number_of(record: Record) -> int:

@@ -5,17 +5,27 @@ from random import Random
 
 import pytest
 
+from edge_agent.agent import held_classes
 from edge_agent.config import AgentSettings, ClassSettings, FailoverSettings, LinkSettings
 from edge_agent.drain.link_budget import DataUsage, LinkBudget, LinkPolicy
 from edge_agent.drain.region import Regions
 from edge_agent.store.database import BufferCounters
+from tests.edge_agent.makers import MINIMAL_FILE
+from waybill.settings import parse
 
-CALM = FailoverSettings(after_s=20, return_after_s=300, hold_s=30, jitter=0)
+CALM = FailoverSettings(after_s=20, return_after_s=300)
+
+
+class NoJitter(Random):
+    def random(self) -> float:
+        return 0.0
+
+
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
 
 
 def test_the_next_region_is_taken_after_lasting_failure_only():
-    regions = Regions(3, CALM, Random(1))
+    regions = Regions(3, CALM, NoJitter())
     assert not regions.on_failure(0)
     assert not regions.on_failure(19)
     regions.on_success()
@@ -28,24 +38,24 @@ def test_the_next_region_is_taken_after_lasting_failure_only():
     assert regions.index == 2
 
 
-def test_the_preferred_region_is_looked_at_in_time_and_returned_to_only_when_it_held():
-    regions = Regions(2, CALM, Random(1))
+def test_the_preferred_region_is_probed_in_time_and_returned_to_when_it_is_back():
+    regions = Regions(2, CALM, NoJitter())
     assert not regions.should_probe(10_000)
     regions.on_failure(0)
     regions.on_failure(20)
     assert not regions.should_probe(319)
     assert regions.should_probe(320)
-    assert not regions.on_probed(325, held=False)
+    assert not regions.on_probed(325, is_back=False)
     assert not regions.should_probe(624)
     assert regions.should_probe(625)
-    assert regions.on_probed(660, held=True)
+    assert regions.on_probed(660, is_back=True)
     assert regions.index == 0
 
 
 def test_a_fleet_does_not_move_as_one():
     moments = set()
     for seed in range(50):
-        regions = Regions(2, FailoverSettings(after_s=20, jitter=0.5), Random(seed))
+        regions = Regions(2, FailoverSettings(after_s=20), Random(seed))
         moments.add(next(second for second in range(100) if regions.on_failure(second)))
     assert len(moments) >= 8
     assert min(moments) >= 20
@@ -110,3 +120,21 @@ def test_the_rate_follows_what_was_really_sent():
     assert it.wait_s(0.0) == 0
     it.charge_counted(0.0, 5000, 0)
     assert it.wait_s(0.0) == pytest.approx(3.0, abs=0.1)
+
+
+FREE, HELD = 'name = "other"\ntopics = ["#"]', 'name = "other"\ntopics = ["#"]\nlinks = ["satellite"]'
+URGENT = 'name = "urgent"\ntopics = ["vehicle/event"]\nurgent = true'
+
+
+def settings_with(*classes: str, link: str = "") -> AgentSettings:
+    tables = "".join(f"[[classes]]\n{one}\n" for one in classes)
+    return parse(AgentSettings, MINIMAL_FILE + (f'[link]\nlink = "{link}"\n' if link else "") + tables, "x")
+
+
+def test_a_class_is_held_back_by_its_link_or_by_a_plan_that_is_spent() -> None:
+    assert held_classes(settings_with(URGENT, FREE), DataUsage()) == {}
+    assert held_classes(settings_with(URGENT, HELD), DataUsage()) == {"other": "link"}
+    assert held_classes(settings_with(URGENT, HELD, link="satellite"), DataUsage()) == {}
+    planned = parse(AgentSettings, MINIMAL_FILE + "[link]\nbytes_per_day = 1000000\n", "x")
+    spent = DataUsage().add(0.0, 950_000)
+    assert held_classes(planned, spent) == {"position": "plan", "signal": "plan", "other": "plan"}

@@ -41,22 +41,6 @@ def test_what_is_signed_is_taken_and_its_versions_grow(folder: Path) -> None:
     assert (code, text) == (0, f"{file}: version {second['version']} by anna\n")
 
 
-LAST = 999_999_999_999_999
-
-
-def test_a_version_far_after_the_clock_is_signed_on_a_word_alone_and_a_check_warns_of_it(folder: Path) -> None:
-    file = folder / "acme" / "bus-17.toml"
-    before = file.read_bytes()
-    code, text = run("sign", file, "--key", "anna.key", "--version", LAST)
-    assert (code, "more than a day after this machine's clock" in text, "--any-version" in text) == (1, True, True)
-    assert file.read_bytes() == before
-    assert run("sign", file, "--key", "anna.key", "--version", LAST - 1, "--any-version")[0] == 0
-    code, text = run("check", file, "--operators", "operators.toml")
-    assert (code, "warning: the version is more than a day after" in text) == (0, True), text
-    # the next one would be as far: nobody goes on from there without noticing
-    assert run("sign", file, "--key", "anna.key")[0] == 1
-
-
 def test_a_check_names_each_reason_and_ends_with_1(folder: Path) -> None:
     file, other, moved = (folder / name for name in ("acme/bus-17.toml", "zeta/bus-1.toml", "acme/bus-18.toml"))
     other.parent.mkdir()
@@ -115,8 +99,8 @@ def test_what_cannot_be_done_is_said_without_a_traceback(folder: Path, words: li
 
 NO_DEVICE_TAKES = {
     "a key like another": ("[drain]\nwindw = 7\n", "drain.windw: no such setting; did you mean 'window'?"),
-    "a table like another": ("[drian]\nwindow = 7\n", "drian.window (did you mean drain.window?) cannot be pushed"),
-    "a key like one that may": ("[buffer]\nmax_byte = 9\n", "buffer.max_byte (did you mean buffer.max_bytes?) cannot"),
+    "a table like another": ("[drian]\nwindow = 7\n", "drian.window cannot be pushed"),
+    "a quota": ("[buffer]\nmax_bytes = 9\n", "buffer.max_bytes cannot be pushed"),
     "what the device alone says": ('[device]\nid = "x"\n', "device.id cannot be pushed"),
     "a number past its bound": ("[drain]\nheartbeat_s = 86400\n", "drain.heartbeat_s = 86400.0: a push may set it"),
     "a region without a host": ('[[uplinks]]\nregion = "eu"\n', "needs host"),

@@ -1,21 +1,33 @@
-"""Pushed settings are a proposal: bounded, tried, proven by an acknowledgement; they neither delete nor silence."""
+"""Pushed settings are a proposal: signed, bounded, and kept only after an acknowledgement; they delete nothing."""
 
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from edge_agent.config import AgentSettings
 from edge_agent.daemon import Daemon
-from edge_agent.push.pushed import IN_FORCE, ON_TRIAL, REFUSED, PushRefused, effective_settings
-from edge_agent.push.trial import Trial
+from edge_agent.push.pushed import PushRefused
+from edge_agent.push.trial import RECORD_FILE, PushTrial, TrialEvaluator
+from tests.identity.makers import operator, operators_file
+from waybill.identity.signatures import sign_push
 from waybill.settings import SettingsError, load
 
-SECURE = """
+FILE = """
 insecure = true
 [device]
 id = "eu-0001"
+[intake]
+port = 1
+[status]
+port = 0
 [buffer]
 path = "{folder}"
+[push]
+operators = "{folder}/operators.toml"
 [[uplinks]]
 region = "eu"
 host = "mqtt.eu.example"
@@ -25,27 +37,42 @@ password_file = "/etc/edge-agent/password"
 [uplinks.tls]
 ca = "/etc/edge-agent/ca.pem"
 [[uplinks]]
-region = "us"
-host = "mqtt.us.example"
-[[uplinks]]
 region = "open"
 host = "mqtt.open.example"
 username = "v"
 password_file = "/etc/edge-agent/other"
 """
+NOW = datetime.now(UTC)
+ANNA, ACME = operator("anna"), operator("acme clerk", tenants=("acme",))
+BUS = "default/eu-0001"
+SEVEN, EIGHT = "[drain]\nwindow = 7\n", "[drain]\nwindow = 8\n"
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     file = tmp_path / "agent.toml"
-    file.write_text(SECURE.format(folder=tmp_path))
+    file.write_text(FILE.format(folder=tmp_path))
+    operators_file(tmp_path / "operators.toml", ANNA, ACME)
     return file
 
 
-def refusal(config: Path, text: str | bytes) -> str:
+def signed(version: int, text: str | bytes = SEVEN) -> bytes:
+    return sign_push(ANNA.key, BUS, version, text if isinstance(text, bytes) else text.encode())
+
+
+def trial_of(config: Path, boot: str = "boot", machine: str = "machine") -> PushTrial:
+    return PushTrial(config, load(AgentSettings, config), boot, lambda: machine)
+
+
+def window(trial: PushTrial) -> int:
+    return trial.effective().settings.drain.window
+
+
+def refusal(config: Path, text: str | bytes, version: int = 1) -> str:
+    trial = trial_of(config)
     with pytest.raises(PushRefused) as caught:
-        Trial(config, load(AgentSettings, config)).begin(text if isinstance(text, bytes) else text.encode())
-    assert not (config.parent / ON_TRIAL).exists()
+        trial.begin(signed(version, text), NOW)
+    assert not trial.is_on
     return str(caught.value)
 
 
@@ -57,61 +84,39 @@ def refusal(config: Path, text: str | bytes) -> str:
         ".".join("a" * 7_500) + " = 1",
         "[" + ".".join("a" * 7_500) + "]",
         'a=["""""""",' + '["""""""",' * 1_500,
-        "a=['''''''','''''''',[" * 700,
         "[link]\nbytes_per_s = 0x" + "f" * 15_000,
         "[link]\nbytes_per_s = " + "9" * 15_000,
-        "[drain]\nack_timeout_s = 0x" + "f" * 15_000,
         "[drain]\nack_timeout_s = nan",
         "drain = 5",
         "uplinks = 5",
+        "uplinks = []",
         "uplinks = [5]",
+        'uplinks = [{region = "eu"}, 5]',
+        'uplinks = {region = "eu"}',
         "uplinks = [{region = {a = 1}}]",
-        "buffer = [{max_bytes = 1}]",
-        "classes = [5]",
+        "buffer = [{commit_records = 1}]",
         '"' * 15_001,
         "x = 1\n" * 2_500,
+        b"\xff",
     ],
-    ids=range(18),
+    ids=range(19),
 )
-def test_whatever_is_pushed_is_refused_with_a_reason_of_bounded_length(config: Path, text: str) -> None:
+def test_whatever_is_pushed_is_refused_once_with_a_reason_of_bounded_length(config: Path, text: str | bytes) -> None:
     assert len(refusal(config, text)) <= 600
+    assert not trial_of(config).begin(signed(1, text), NOW), "it is known when it is delivered again"
 
 
-TIGHTER = [
-    "[buffer]\nmax_bytes = 65536\n",
-    "[buffer]\nmax_age_s = 60\n",
-    "[buffer]\nfree_space_floor_bytes = 1000000000000\n",
-    "[buffer]\ndownsample_above = 0.01\n",
-    (
-        '[[classes]]\nname="urgent"\ntopics=["e"]\n[[classes]]\nname="position"\ntopics=["p"]\nmax_bytes=5000\n'
-        '[[classes]]\nname="signal"\ntopics=["s"]\n[[classes]]\nname="other"\ntopics=["#"]\n'
-    ),
-]
-
-
-@pytest.mark.parametrize("text", TIGHTER, ids=range(len(TIGHTER)))
-def test_nothing_stored_is_deleted_because_of_a_push_without_the_word_for_it(config: Path, text: str) -> None:
-    assert "allow_deletion" in refusal(config, text)
-
-
-@pytest.mark.parametrize("text", TIGHTER, ids=range(len(TIGHTER)))
-def test_with_the_word_nothing_is_deleted_before_it_is_confirmed(config: Path, text: str) -> None:
-    before = effective_settings(config).settings
-    trial = Trial(config, load(AgentSettings, config))
-    assert trial.begin(f"allow_deletion = true\n{text}".encode())
-    during = effective_settings(config).settings
-    assert during.buffer == before.buffer
-    assert [(one.max_bytes, one.max_age_s) for one in during.classes] == [(None, None)] * 4
-    trial.confirm()
-    after = effective_settings(config).settings
-    assert (after.buffer, after.classes) != (before.buffer, before.classes)
-
-
-def test_more_room_needs_no_word_and_going_back_from_it_does(config: Path) -> None:
-    trial = Trial(config, load(AgentSettings, config))
-    assert trial.begin(b"[buffer]\nmax_bytes = 9000000000\n")
-    trial.confirm()
-    assert "allow_deletion" in refusal(config, "[drain]\nwindow = 9\n"), "it would shrink back to the file's"
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[buffer]\nmax_bytes = 65536\n",
+        "[buffer]\nmax_age_s = 60\n",
+        "[buffer]\nfree_space_floor_bytes = 1000000000000\n",
+        '[[classes]]\nname="position"\ntopics=["p"]\nmax_bytes=5000\n',
+    ],
+)
+def test_nothing_stored_is_deleted_because_of_a_push(config: Path, text: str) -> None:
+    assert "cannot be pushed" in refusal(config, text)
 
 
 @pytest.mark.parametrize(
@@ -123,11 +128,11 @@ def test_more_room_needs_no_word_and_going_back_from_it_does(config: Path) -> No
         "[link]\nlink_file = '/etc/shadow'\n",
         "[drain]\nack_timeout_s = 31536000\n",
         "[failover]\nafter_s = 31536000\n",
-        "[push]\naccept = false\n",
+        "[push]\nconfirm_s = 1\n",
         "[status]\nport = 1\n",
         "[intake]\nhost = 'x'\n",
         "[buffer]\npath = '/x'\n",
-        '[[classes]]\nname = "all"\ntopics = ["#"]\n',
+        "[time]\ngrace_s = 1\n",
     ],
 )
 def test_what_could_silence_a_device_or_reach_its_files_is_refused(config: Path, text: str) -> None:
@@ -135,23 +140,18 @@ def test_what_could_silence_a_device_or_reach_its_files_is_refused(config: Path,
 
 
 def test_a_pushed_uplink_keeps_its_certificates_and_password(config: Path) -> None:
-    trial = Trial(config, load(AgentSettings, config))
-    assert trial.begin(b'[[uplinks]]\nregion = "eu"\nhost = "new.example"\n[[uplinks]]\nregion = "asia"\nhost = "a"\n')
-    for one in effective_settings(config).settings.uplinks:
+    trial = trial_of(config)
+    text = '[[uplinks]]\nregion = "eu"\nhost = "new.example"\n[[uplinks]]\nregion = "asia"\nhost = "a"\n'
+    assert trial.begin(signed(1, text), NOW)
+    for one in trial.effective().settings.uplinks:
         assert one.tls is not None
         assert (str(one.tls.ca), str(one.password_file)) == ("/etc/edge-agent/ca.pem", "/etc/edge-agent/password")
 
 
 @pytest.mark.parametrize(
-    "line",
-    [
-        "password_file = '/etc/shadow'",
-        "username = 'root'",
-        "tls = {ca = '/tmp/evil.pem'}",
-        "kind = 'pulsar'\nservice_url = 'pulsar://evil:6650'\ntopic = 'x'",
-    ],
+    "line", ["password_file = '/etc/shadow'", "username = 'root'", "tls = {ca = '/tmp/evil.pem'}", "kind = 'other'"]
 )
-def test_a_pushed_uplink_names_no_other_files_users_or_kinds(config: Path, line: str) -> None:
+def test_a_pushed_uplink_names_no_other_files_or_users(config: Path, line: str) -> None:
     refusal(config, f'[[uplinks]]\nregion = "eu"\nhost = "x"\n{line}\n')
 
 
@@ -159,83 +159,178 @@ def test_a_password_is_not_sent_to_another_address_in_plain_text(config: Path) -
     assert "plain text" in refusal(config, '[[uplinks]]\nregion = "open"\nhost = "evil.example"\n')
 
 
+def test_a_push_overrides_the_file_until_it_is_taken_back_and_for_good_once_confirmed(config: Path) -> None:
+    trial = trial_of(config)
+    assert trial.begin(signed(1), NOW)
+    assert (window(trial), trial.effective().pushed) == (7, "on trial")
+    assert trial.try_confirm()
+    assert not trial.begin(signed(1), NOW), "it is in force already"
+    assert trial.begin(signed(2, EIGHT), NOW)
+    assert window(trial) == 8
+    trial.take_back()
+    assert (window(trial), trial.effective().pushed) == (7, "in force")
+    assert window(trial_of(config)) == 7
+    assert trial.begin(signed(3, ""), NOW)
+    assert trial.try_confirm()
+    assert (window(trial), trial.effective().pushed) == (16, "none"), "an empty push restores the device's own settings"
+
+
 def test_a_trial_that_the_ignition_cut_short_is_tried_again_however_often(config: Path) -> None:
     for boot in range(20):
-        trial = Trial(config, load(AgentSettings, config), f"boot-{boot}")
-        trial.recover()
-        assert trial.begin(b"[drain]\nwindow = 9\n") or trial.begin_again()
-        assert effective_settings(config).settings.drain.window == 9
-    trial.confirm()
-    assert (config.parent / IN_FORCE).exists()
+        trial = trial_of(config, f"boot-{boot}")
+        assert trial.recover() == (boot > 0)
+        assert trial.begin(signed(1), NOW)
+    assert trial.try_confirm()
+    assert window(trial_of(config)) == 7
 
 
 def test_a_trial_that_the_agent_alone_does_not_survive_is_given_up_after_three(config: Path) -> None:
-    Trial(config, load(AgentSettings, config), "boot").begin(b"[drain]\nwindow = 9\n")
-    for is_given_up in (False, False, True):
-        trial = Trial(config, load(AgentSettings, config), "boot")
-        assert trial.recover()
-        assert trial.begin_again() != is_given_up
-    assert (config.parent / REFUSED).exists()
-    assert effective_settings(config).settings.drain.window == 16
-
-
-def test_a_push_of_what_is_in_force_calls_off_what_waits_to_be_tried_again(config: Path) -> None:
-    trial = Trial(config, load(AgentSettings, config), "boot")
-    trial.begin(b"[drain]\nwindow = 9\n")
-    trial.confirm()
-    trial.begin(b"[drain]\nwindow = 3\n")
-    trial.take_back()
-    assert not trial.begin(b"[drain]\nwindow = 9\n")
-    assert trial.waiting is None
-
-
-def test_a_refused_text_is_looked_at_again_when_the_devices_own_file_changed(config: Path) -> None:
-    text = '[[uplinks]]\nregion = "open"\nhost = "other.example"\n'
-    assert "plain text" in refusal(config, text)
-    config.write_text(config.read_text().replace("/etc/edge-agent/other", "/etc/edge-agent/new"))
-    assert "refused before" not in refusal(config, text)
-    config.write_text(config.read_text().replace('username = "v"\npassword_file = "/etc/edge-agent/new"', ""))
-    assert Trial(config, load(AgentSettings, config)).begin(text.encode())
+    for _ in range(3):
+        trial = trial_of(config)
+        trial.recover()
+        assert trial.begin(signed(1), NOW)
+    trial = trial_of(config)
+    assert trial.recover()
+    assert not trial.begin(signed(1), NOW)
+    assert window(trial) == 16
+    assert trial.begin(signed(2), NOW), "signed again, it is tried again"
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "said"),
     [
-        'uplinks = {region = "eu"}',
-        'uplinks = [{region = "eu"}, 5]',
-        'uplinks = [["eu"]]',
-        "uplinks = 5",
-        "uplinks = []",
-        "allow_deletion = 1",
-        "[allow_deletion]\nx = 1",
-        "allow_deletion = [true]",
-        "drain = 5",
-        "classes = [5]",
+        (SEVEN.encode(), "unsigned"),
+        (signed(5).replace(b"window = 7", b"window = 9"), "altered"),
+        (sign_push(ANNA.key, "default/eu-0002", 5, SEVEN.encode()), "for-another"),
+        (sign_push(ACME.key, BUS, 5, SEVEN.encode()), "no-right"),
+        (sign_push(operator("other").key, BUS, 5, SEVEN.encode()), "unknown-key"),
     ],
 )
-def test_a_push_of_another_shape_is_refused_in_words_and_remembered(config: Path, text: str) -> None:
-    assert refusal(config, text)
-    assert (config.parent / REFUSED).read_text().endswith(text)
-    assert "refused before" in refusal(config, text)
+def test_what_no_operator_signed_who_may_is_refused_with_the_reason(config: Path, text: bytes, said: str) -> None:
+    with pytest.raises(PushRefused) as refused:
+        trial_of(config).begin(text, NOW)
+    assert str(refused.value).partition(":")[0] == said
+    assert not (config.parent / RECORD_FILE).exists()
+
+
+def test_nothing_older_than_the_newest_is_accepted_also_after_a_restart(config: Path) -> None:
+    assert trial_of(config).begin(signed(5), NOW)
+    assert "older: version 4" in refusal_of(config, 4)
+    refusal(config, "drain = 5", 6)
+    assert "older: version 5" in refusal_of(config, 5), "the newest version counts, whatever became of it"
+
+
+def refusal_of(config: Path, version: int) -> str:
+    with pytest.raises(PushRefused) as caught:
+        trial_of(config).begin(signed(version), NOW)
+    return str(caught.value)
+
+
+def test_a_damaged_record_lets_nothing_in_and_a_device_without_operators_trusts_nobody(config: Path) -> None:
+    (config.parent / RECORD_FILE).write_text("{")
+    assert "is damaged" in refusal_of(config, 6)
+    (config.parent / RECORD_FILE).unlink()
+    config.write_text(config.read_text().replace("operators = ", "# "))
+    assert "trusts no operator's key" in refusal_of(config, 6)
+
+
+@pytest.mark.parametrize("who", ["device", "machine"])
+def test_settings_that_were_pushed_to_another_device_or_machine_are_not_in_force(config: Path, who: str) -> None:
+    trial = trial_of(config)
+    assert trial.begin(signed(1), NOW)
+    assert trial.try_confirm()
+    if who == "device":
+        config.write_text(config.read_text().replace('"eu-0001"', '"eu-0002"'))
+        assert (window(trial_of(config)), trial_of(config).effective().pushed) == (16, "none")
+    else:
+        other = trial_of(config, machine="other")
+        assert (window(other), other.effective().pushed) == (16, "none")
+        assert other.begin(signed(1), NOW), "it is tried on this machine first"
+
+
+@pytest.fixture
+def daemon(config: Path) -> Iterator[Daemon]:
+    it = Daemon(config, load(AgentSettings, config))
+    yield it
+    assert it._agent.stop(20)
+
+
+class Sure:
+    def evaluate(self, *_: object, **__: object) -> str:
+        return "confirmed"
+
+
+def reports(daemon: Daemon) -> list[tuple[str, str]]:
+    answers = [json.loads(text) for text in daemon._agent.drainer.inbox.reports]
+    return [(one["outcome"], one["reason"].partition(":")[0]) for one in answers]
+
+
+def test_settings_that_the_agent_runs_with_to_the_end_of_the_trial_are_applied(daemon: Daemon) -> None:
+    daemon._try_pushed(signed(1))
+    assert daemon._state()["pushed_settings"] == "on trial"
+    assert daemon._agent.settings.drain.window == 7
+    daemon._evaluator = Sure()  # type: ignore[assignment]
+    daemon._tick(time.monotonic())
+    assert (reports(daemon), daemon._state()["pushed_settings"]) == ([("applied", "")], "in force")
+
+
+def test_a_trial_without_an_acknowledgement_is_taken_back_twice_and_then_refused(daemon: Daemon) -> None:
+    for outcome in ("taken back", "taken back", "refused"):
+        daemon._try_pushed(signed(1))
+        assert daemon._evaluator is not None
+        daemon._evaluator = TrialEvaluator(0.0, 0.0)
+        daemon._tick(time.monotonic())
+        assert reports(daemon) == [(outcome, "no region acknowledged with them")]
+        assert daemon._agent.settings.drain.window == 16
+    daemon._try_pushed(signed(1))
+    assert daemon._evaluator is None
+
+
+def test_the_daemon_answers_why_it_refuses_and_a_reload_ends_a_trial(config: Path, daemon: Daemon) -> None:
+    daemon._try_pushed(SEVEN.encode())
+    assert reports(daemon) == [("refused", "unsigned")]
+    daemon._try_pushed(signed(1))
+    config.write_text(config.read_text() + "[log]\nlevel = 'error'\n")
+    daemon._reload()
+    assert (daemon._evaluator, daemon._state()["pushed_settings"]) == (None, "none")
+    assert daemon._agent.settings.log.level == "error"
+    daemon._try_pushed(signed(1))
+    assert daemon._state()["pushed_settings"] == "on trial", "it is delivered again, and tried with the new file"
 
 
 def test_a_change_of_path_or_device_waits_for_a_restart_and_no_push_is_tried_until_then(tmp_path: Path) -> None:
-    config = tmp_path / "agent.toml"
-    text = SECURE.format(folder=tmp_path / "old") + "[status]\nport = 0\n[push]\nunsigned = true\n"
+    config, old = tmp_path / "agent.toml", tmp_path / "old"
+    old.mkdir()
+    operators_file(old / "operators.toml", ANNA)
+    text = FILE.format(folder=old)
     config.write_text(text)
     daemon = Daemon(config, load(AgentSettings, config))
     agent = daemon._agent
     of_another_tenant = text.replace("[device]\n", '[device]\ntenant = "zeta"\n')
-    assert of_another_tenant != text
     for changed in (text.replace("/old", "/new"), text.replace("eu-0001", "eu-0002"), of_another_tenant, "[device"):
         config.write_text(changed)
         daemon._reload()
         daemon._restart()
-        daemon._try_pushed(b'log.level = "debug"')
+        daemon._try_pushed(signed(1))
         assert daemon._agent is agent
         assert not (tmp_path / "new").exists()
-        assert not list((tmp_path / "old").glob("pushed*")), "neither tried nor refused for good"
+        assert not (old / RECORD_FILE).exists(), "neither tried nor refused for good"
     config.write_text(text.replace("/old", "/new"))
     with pytest.raises(SettingsError, match="needs a restart"):
         daemon._settings()
     agent.buffer.close()
+
+
+def judged(*looks: tuple[float, bool, bool, bool]) -> str:
+    judge, verdict = TrialEvaluator(0.0, 60.0), "running"
+    for now_s, acked, well, idle in looks:
+        verdict = judge.evaluate(now_s, is_acked=acked, is_well=well, is_idle=idle)
+    return verdict
+
+
+def test_only_an_acknowledgement_and_a_quarter_of_the_time_without_an_error_confirm() -> None:
+    assert judged((10.0, True, True, False), (24.0, True, True, False)) == "running"
+    assert judged((10.0, True, True, False), (25.0, True, True, False)) == "confirmed"
+    assert judged((10.0, True, True, False), (20.0, True, False, False), (26.0, True, True, False)) == "running"
+    assert judged((60.0, False, True, False)) == "failed"
+    assert judged((60.0, False, True, True)) == "running", "with nothing to send a trial says nothing yet"

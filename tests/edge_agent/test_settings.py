@@ -1,4 +1,4 @@
-"""Settings: wrong ones are named with the right word, pushed ones are tried, and everything is documented."""
+"""Settings: wrong ones are named with the right word."""
 
 import os
 import re
@@ -13,9 +13,7 @@ from deploy.local import LocalAuthority
 from edge_agent import status_endpoint as metrics
 from edge_agent.cli import app
 from edge_agent.config import AgentSettings
-from edge_agent.push.pushed import PushRefused, effective_settings
-from edge_agent.push.trial import Trial
-from waybill.settings import SettingsError, load, parse
+from waybill.settings import SettingsError, parse
 
 DOCS = Path(__file__).parents[2] / "docs/edge-agent.md"
 MINIMAL = 'insecure = true\n[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\nhost = "mqtt.example"\n'
@@ -26,36 +24,6 @@ def config(tmp_path):
     file = tmp_path / "agent.toml"
     file.write_text(MINIMAL + f'[buffer]\npath = "{tmp_path}"\ncommit_delay_ms = 100\n')
     return file
-
-
-def test_pushed_settings_are_laid_over_the_file_for_a_trial_and_kept_when_confirmed(config, tmp_path):
-    trial = Trial(config, load(AgentSettings, config))
-    assert trial.begin(b"[buffer]\ncommit_delay_ms = 777\n[drain]\nwindow = 9\n")
-    settings = effective_settings(config).settings
-    assert (settings.buffer.commit_delay_ms, settings.drain.window, settings.device.id) == (777, 9, "eu-0001")
-    trial.confirm()
-    assert not trial.is_on
-    assert effective_settings(config).settings.drain.window == 9
-    assert not trial.begin(b"[buffer]\ncommit_delay_ms = 777\n[drain]\nwindow = 9\n"), "it is in force already"
-
-
-def test_pushed_settings_that_are_taken_back_leave_what_was_there(config, tmp_path):
-    trial = Trial(config, load(AgentSettings, config))
-    trial.begin(b"[drain]\nwindow = 9\n")
-    trial.confirm()
-    trial.begin(b"[drain]\nwindow = 3\n")
-    assert effective_settings(config).settings.drain.window == 3
-    assert trial.take_back()
-    assert effective_settings(config).settings.drain.window == 9
-    assert not trial.begin(b"[drain]\nwindow = 3\n"), "it waits to be tried again"
-    assert not trial.take_back(), "nothing is on trial"
-    assert trial.begin_again()
-    assert trial.take_back()
-    assert trial.begin_again()
-    assert not trial.take_back(), "three trials were enough"
-    assert not trial.begin_again()
-    with pytest.raises(PushRefused, match="refused before: no region acknowledged"):
-        trial.begin(b"[drain]\nwindow = 3\n")
 
 
 def keys(model):
@@ -135,9 +103,6 @@ def test_a_claim_that_cannot_be_shown_is_named_until_it_has_given_a_certificate(
         assert code == 0, said
 
 
-PULSAR = '[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\nkind = "pulsar"\ntopic = "persistent://a/b/c"\n'
-
-
 def test_plain_text_to_another_machine_needs_the_word_and_to_this_one_not(tmp_path: Path) -> None:
     for host, is_open in (("mqtt.eu.example", True), ("10.0.0.5", True), ("127.0.0.1", False), ("::1", False)):
         text = NO_HOST + f'host = "{host}"\n'
@@ -145,14 +110,6 @@ def test_plain_text_to_another_machine_needs_the_word_and_to_this_one_not(tmp_pa
         assert (code == os.EX_CONFIG, "uplinks.0.tls: " in said, "insecure = true" in said) == (is_open,) * 3
         code, said = checked(tmp_path, f"insecure = true\n{text}")
         assert (code, "plain text" in said) == (0, is_open)
-
-
-@pytest.mark.parametrize("url", ["pulsar://cluster:6650", "pulsar://127.0.0.1:6650,cluster:6650"])
-def test_plain_text_to_a_cluster_on_another_machine_needs_the_word(url: str) -> None:
-    text = f'[device]\nid = "a"\n[[uplinks]]\nregion = "eu"\nkind = "pulsar"\ntopic = "t"\nservice_url = "{url}"\n'
-    with pytest.raises(SettingsError, match=r"uplinks\.0\.service_url"):
-        parse(AgentSettings, text, "x")
-    parse(AgentSettings, f"insecure = true\n{text}", "x")
 
 
 @pytest.mark.parametrize("topic", ["vehicle/#/x", "vehicle#", "a/b+", "+a", "", "a\\u0000b", "x" * 65_536])

@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,38 +15,14 @@ from edge_agent.vehicle_broker import (
     SHOWN_S,
     BrokerWatch,
     broker_conf,
-    broker_conf_faults,
 )
 from tests.edge_agent.makers import WALL_MS
 
-RIGHT = [*broker_conf(IntakeSettings())]
-
 
 def test_the_printed_configuration_keeps_what_comes_and_listens_at_one_address():
-    assert broker_conf_faults(RIGHT) == []
-    assert [line for line in RIGHT if line.startswith("listener")] == ["listener 1883 127.0.0.1"]
-    assert "allow_anonymous true" in RIGHT
-
-
-@pytest.mark.parametrize(
-    ("line", "fault"),
-    [
-        ("persistence false", "persistence is not true"),
-        ("max_queued_messages 1000", "max_queued_messages is 1000"),
-        ("max_queued_bytes 0", "max_queued_bytes is not set"),
-        ("persistent_client_expiration 1d", "persistent_client_expiration is set"),
-        ("memory_limit 1000000", "memory_limit is set"),
-        ("sys_interval 0", "sys_interval is 0"),
-        ("autosave_interval 0", "autosave_interval is 0"),
-        ("autosave_interval 1800", "autosave_interval is 1800"),
-        ("max_queued_bytes 1000", "max_queued_bytes is 1000"),
-        ("message_size_limit 100", "message_size_limit is below"),
-        ("include_dir /etc/mosquitto/conf.d", "include_dir is not followed"),
-    ],
-)
-def test_each_setting_that_loses_messages_is_named(line, fault):
-    (found,) = broker_conf_faults([*RIGHT, line])
-    assert found.startswith(fault)
+    lines = [*broker_conf(IntakeSettings())]
+    assert [line for line in lines if line.startswith("listener")] == ["listener 1883 127.0.0.1"]
+    assert {"persistence true", "max_queued_messages 0", "allow_anonymous true", "sys_interval 10"} <= set(lines)
 
 
 def test_what_was_dropped_is_a_reason_for_a_while_and_so_is_a_session_that_is_gone():

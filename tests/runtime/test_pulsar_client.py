@@ -19,7 +19,6 @@ from pydantic import SecretStr, TypeAdapter, ValidationError
 from cloud_jobs.config import ClusterSettings
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from deploy.canary.config import WatchedCluster
-from edge_agent.config import UplinkSettings
 from gateway.config import ClusterSource, Pulsar, RegistrySettings
 from geo.replication.model import ClusterAddress
 from tests.examples import examples
@@ -168,7 +167,6 @@ PROGRAMS = {
         service_url=url, admin_url=ADMIN, regions=("eu",), tenants=("acme",), unsigned=True
     ),
     "canary": lambda url: WatchedCluster(service_url=url),
-    "agent": lambda url: UplinkSettings(region="eu", kind="pulsar", service_url=url, topic="persistent://a/b/c"),
     "topology": lambda url: ClusterAddress(service_url=url, admin_url=ADMIN),
     "jobs": lambda url: ClusterSettings(name="hq", service_url=url, admin_url=ADMIN),
     "source": lambda url: PulsarOptions.parse({"serviceUrl": url, "adminUrl": ADMIN, "topics": "t"}),

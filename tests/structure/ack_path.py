@@ -16,7 +16,7 @@ from typing import Any
 
 from edge_agent.clocks import CorrectionRules
 from edge_agent.config import AgentSettings
-from edge_agent.drain.drainer import ControlDeadLetters, Drainer, DrainParts
+from edge_agent.drain.drainer import Drainer, DrainParts
 from edge_agent.drain.link_budget import LinkBudget
 from edge_agent.errors import LinkError
 from edge_agent.store.buffer import Buffer
@@ -153,7 +153,6 @@ class Vehicle:
             link_budget=LinkBudget(settings, self.buffer.counters),
             make_uplink=lambda _: self._uplink,
             random=Random(1),
-            dead_letters=ControlDeadLetters(folder),
             monotonic_s=lambda: self._now_s,
         )
         self._drainer = Drainer(settings, parts)

@@ -34,7 +34,7 @@ def _needed(name: str, extra: str | None, seen: set[str]) -> set[str]:
 
 def test_the_edge_extra_pulls_nothing_heavy() -> None:
     needed = _needed("fleet-waybill", "edge", set())
-    assert {"paho-mqtt", "msgpack", "pydantic", "sqlite-utils", "tenacity"} <= needed
+    assert {"paho-mqtt", "msgpack", "pydantic", "tenacity"} <= needed
     assert not needed & {"pyspark", "pyarrow", "numpy", "pandas", "pulsar-client", "shapely", "pyproj", "deltalake"}
 
 

@@ -76,7 +76,7 @@ def agent(tmp_path: Path, brokers: dict[str, MosquittoBroker]) -> Iterator[Agent
 def roaming(tmp_path: Path, brokers: dict[str, MosquittoBroker]) -> Iterator[AgentProcess]:
     """An agent of two regions that takes pushed settings and shows its status."""
     extra = (
-        f"[failover]\nafter_s = 1.0\nreturn_after_s = 2.0\nhold_s = 1.0\njitter = 0.1\n"
+        "[failover]\nafter_s = 1.0\nreturn_after_s = 2.0\n"
         f'[push]\nconfirm_s = 4.0\noperators = "{operators_file(tmp_path / "operators.toml", ANNA)}"\n'
         f"[status]\nport = {free_port()}\n"
     )
@@ -251,7 +251,8 @@ def test_pushed_settings_are_applied_when_the_uplink_is_well_with_them_and_taken
         vehicle.position()
     assert eu.wait_for(lambda it: any(b"taken back" in report for report in it.reports), 30)
     assert eu.wait_for(lambda it: len(it.records) == 70)
-    assert (roaming.config.parent / "buffer/pushed.toml").read_text().endswith("\n[drain]\nwindow = 7\n")
+    record = json.loads((roaming.config.parent / "buffer/pushed.json").read_text())
+    assert record["in_force"] == "[drain]\nwindow = 7\n"
 
 
 @pytest.mark.nightly

@@ -1,24 +1,55 @@
-"""Both uplinks pass the conformance suite, on the real servers."""
+"""The uplink against a real broker and a scripted region."""
 
+import os
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
 
-import pulsar
 import pytest
 
-from deploy.local import LocalStack, MosquittoBroker, MosquittoSettings
+from deploy.local import MosquittoBroker, MosquittoSettings
 from edge_agent.config import DeviceSettings, UplinkSettings
+from edge_agent.errors import LinkError
 from edge_agent.uplink.mqtt import MqttUplink
-from edge_agent.uplink.pulsar import PulsarUplink
+from edge_agent.uplink.protocol import HeartbeatAnswered, OutgoingBatch, RefusedBatch, Uplink, UplinkEvent
 from tests.edge_agent.region import MqttRegion
-from tests.edge_agent.uplink_conformance import FarSide, UplinkConformance
-from tests.pulsar_clients import open_client
-from waybill.daemon.tls import TlsSettings
+from tests.waiting import PATIENCE, deadline_s
+from waybill.record import Ack, Batch, Canary, IntervalSet, Raw, Record, encode
 
 pytestmark = pytest.mark.system
 DEVICE = DeviceSettings(id="eu-0001", tenant="acme")
+EPOCH = 77
+
+
+@dataclass
+class FarSide:
+    """`make`: an uplink to a region that works. `make_unreachable`: to one that does not. `arrived`: payloads there."""
+
+    device: str
+    make: Callable[[], Uplink]
+    make_unreachable: Callable[[], Uplink]
+    arrived: Callable[[], list[bytes]]
+    cut: Callable[[], None]
+
+
+def batch(device: str, first: int, last: int) -> OutgoingBatch:
+    records = tuple(Record(seq, seq, Canary(id=f"c{seq}")) for seq in range(first, last + 1))
+    return OutgoingBatch(EPOCH, IntervalSet([(first, last)]), encode(Batch(device, EPOCH, last, records)))
+
+
+def collect(uplink: Uplink, names: IntervalSet, timeout_s: float = 15.0) -> list[UplinkEvent]:
+    events: list[UplinkEvent] = []
+    deadline = deadline_s(timeout_s)
+    missing = names
+    while missing and time.monotonic() < deadline:
+        for event in uplink.poll(0.2):
+            events.append(event)
+            if isinstance(event, Ack) and event.epoch == EPOCH:
+                missing -= event.seqs
+    assert not missing, f"not acknowledged: {missing}"
+    return events
 
 
 class _Recording(MqttRegion):
@@ -33,67 +64,129 @@ class _Recording(MqttRegion):
         super()._take_batch(topic, payload)
 
 
-class TestTheGatewayOverMqtt(UplinkConformance):
-    @pytest.fixture
-    def side(self, tmp_path: Path) -> Iterator[FarSide]:
-        # Fewer than the suite sends at once: who passes over a Receive Maximum is disconnected.
-        broker = MosquittoBroker(
-            "eu", tmp_path / "eu", settings=MosquittoSettings(max_inflight_messages=4, max_packet_mb=4)
-        )
-        broker.start()
-        broker.wait()
-        region = _Recording(broker.port)
-        settings = UplinkSettings(region="eu", host="127.0.0.1", port=broker.port)
-        nowhere = UplinkSettings(region="eu", host="127.0.0.1", port=9, connect_timeout_s=2)
-        yield FarSide(
-            DEVICE.id,
-            lambda: MqttUplink(DEVICE, settings),
-            lambda: MqttUplink(DEVICE, nowhere),
-            lambda: list(region.payloads),
-            broker.stop,
-        )
-        region.close()
-        broker.stop()
-        assert region.errors == []
+@pytest.fixture
+def side(tmp_path: Path) -> Iterator[FarSide]:
+    # Fewer than the suite sends at once: who passes over a Receive Maximum is disconnected.
+    broker = MosquittoBroker(
+        "eu", tmp_path / "eu", settings=MosquittoSettings(max_inflight_messages=4, max_packet_mb=4)
+    )
+    broker.start()
+    broker.wait()
+    region = _Recording(broker.port)
+    settings = UplinkSettings(region="eu", host="127.0.0.1", port=broker.port)
+    nowhere = UplinkSettings(region="eu", host="127.0.0.1", port=9, connect_timeout_s=2)
+    yield FarSide(
+        DEVICE.id,
+        lambda: MqttUplink(DEVICE, settings),
+        lambda: MqttUplink(DEVICE, nowhere),
+        lambda: list(region.payloads),
+        broker.stop,
+    )
+    region.close()
+    broker.stop()
+    assert region.errors == []
 
 
-class TestPulsarDirectly(UplinkConformance):
-    @pytest.fixture
-    def side(self, stack: LocalStack) -> Iterator[FarSide]:
-        url, access = stack.pulsar["eu"].service_url, stack.access()
-        topic = f"persistent://public/default/uplink-{uuid4().hex[:8]}"
-        client = open_client(url, access)
-        consumer = client.subscribe(topic, "far", initial_position=pulsar.InitialPosition.Earliest)
-        payloads: list[bytes] = []
-        done = threading.Event()
+def test_what_is_acknowledged_arrived_unchanged(side: FarSide) -> None:
+    uplink = side.make()
+    uplink.open()
+    sent = [batch(side.device, first, first + 9) for first in range(1, 101, 10)]
+    for one in sent:
+        uplink.send(one)
+    collect(uplink, IntervalSet([(1, 100)]))
+    uplink.close()
+    assert {one.data for one in sent} <= set(side.arrived())
 
-        def listen() -> None:
-            while not done.is_set():
-                try:
-                    message = consumer.receive(timeout_millis=300)
-                except pulsar.Timeout:
-                    continue
-                assert message.partition_key() == DEVICE.id
-                assert message.properties()["tenant"] == DEVICE.tenant
-                payloads.append(message.data())
-                consumer.acknowledge(message)
 
-        thread = threading.Thread(target=listen, daemon=True)
-        thread.start()
-        tls = TlsSettings(ca=access.tls_ca) if access.tls_ca else None
-        settings = UplinkSettings(
-            region="eu", kind="pulsar", service_url=url, topic=topic, tls=tls, token_file=access.token_file
-        )
-        nowhere = settings.model_copy(update={"service_url": "pulsar+ssl://127.0.0.1:9", "connect_timeout_s": 2.0})
+def test_a_heartbeat_arrives_and_is_answered_between_batches(side: FarSide) -> None:
+    uplink = side.make()
+    uplink.open()
+    beat = OutgoingBatch(EPOCH, IntervalSet(), encode(Batch(side.device, EPOCH, 300, stated_us=7)))
+    uplink.send(batch(side.device, 301, 310))
+    uplink.send(beat)
+    uplink.send(batch(side.device, 311, 320))
+    events = collect(uplink, IntervalSet([(301, 320)]))
+    deadline = deadline_s(15)
+    while HeartbeatAnswered() not in events and time.monotonic() < deadline:
+        events += uplink.poll(0.2)
+    uplink.close()
+    assert events.count(HeartbeatAnswered()) == 1
+    assert beat.data in side.arrived()
 
-        def arrived() -> list[bytes]:
-            for _ in range(50):
-                done.wait(0.1)
-                if len(payloads) >= 10:
-                    break
-            return list(payloads)
 
-        yield FarSide(DEVICE.id, lambda: PulsarUplink(DEVICE, settings), lambda: PulsarUplink(DEVICE, nowhere), arrived)
-        done.set()
-        thread.join(5)
-        client.close()
+def test_sending_and_closing_do_not_wait_for_an_answer(side: FarSide) -> None:
+    uplink = side.make()
+    uplink.open()
+    began = time.monotonic()
+    uplink.send(batch(side.device, 201, 210))
+    assert time.monotonic() - began < 1 * PATIENCE
+    collect(uplink, IntervalSet([(201, 210)]))
+    uplink.close()
+    uplink.close()
+
+
+def test_poll_returns_in_time_and_when_it_is_woken(side: FarSide) -> None:
+    uplink = side.make()
+    uplink.open()
+    uplink.poll(0.0)
+    began = time.monotonic()
+    uplink.poll(0.3)
+    assert time.monotonic() - began < 2 * PATIENCE
+    threading.Timer(0.2, uplink.wake).start()
+    began = time.monotonic()
+    uplink.poll(20.0)
+    assert time.monotonic() - began < 5 * PATIENCE
+    uplink.close()
+
+
+def test_bytes_on_the_wire_are_at_least_those_of_the_batch(side: FarSide) -> None:
+    uplink = side.make()
+    uplink.open()
+    before, _ = uplink.wire_bytes()
+    one = batch(side.device, 301, 600)
+    uplink.send(one)
+    collect(uplink, one.seqs)
+    after, received = uplink.wire_bytes()
+    uplink.close()
+    assert len(one.data) < after - before < 4 * len(one.data) + 4000
+    assert received > 0
+
+
+def test_what_is_larger_than_it_can_carry_is_refused_by_its_names_and_the_rest_goes_on(side: FarSide) -> None:
+    uplink = side.make()
+    uplink.open()
+    records = tuple(Record(seq, seq, Raw(topic="t", payload=os.urandom(1_000_000))) for seq in range(701, 708))
+    large = OutgoingBatch(EPOCH, IntervalSet([(701, 707)]), encode(Batch(side.device, EPOCH, 707, records)))
+    uplink.send(large)
+    after = batch(side.device, 710, 719)
+    uplink.send(after)
+    events = collect(uplink, after.seqs)
+    events += [] if any(isinstance(event, RefusedBatch) for event in events) else uplink.poll(5.0)
+    uplink.close()
+    (refused,) = [event for event in events if isinstance(event, RefusedBatch)]
+    assert (refused.epoch, refused.seqs, refused.is_too_large_to_send) == (EPOCH, large.seqs, True)
+    assert not any(isinstance(event, Ack) and event.seqs & large.seqs for event in events)
+
+
+def test_a_region_that_does_not_answer_is_a_link_error_within_the_time_out(side: FarSide) -> None:
+    uplink = side.make_unreachable()
+    began = time.monotonic()
+    with pytest.raises(LinkError):
+        uplink.open()
+    uplink.close()
+    assert time.monotonic() - began < 15 * PATIENCE
+
+
+def test_a_connection_that_is_cut_is_a_link_error(side: FarSide) -> None:
+    uplink = side.make()
+    uplink.open()
+    side.cut()
+
+    def use() -> None:
+        for number in range(40):
+            uplink.send(batch(side.device, 1000 + number, 1000 + number))
+            uplink.poll(0.5)
+
+    with pytest.raises(LinkError):
+        use()
+    uplink.close()

@@ -128,10 +128,6 @@ STARTED = {
 }
 """What a command starts as a process of its own."""
 
-ON_DEMAND = {"edge-agent": {"pulsar"}}
-"""What only a setting asks for, and `check-config` names where it is missing: an uplink of kind "pulsar"."""
-
-
 HIDE = """
 import json, sys
 hidden = set(json.loads(sys.argv[1]))
@@ -247,9 +243,8 @@ def test_an_agent_without_its_extra_does_not_become_a_daemon() -> None:
 def test_all_that_a_command_can_import_comes_with_its_extra(name: str) -> None:
     command = COMMANDS[name]
     foreign = imported(command.target.partition(":")[0], *STARTED.get(name, ()))
-    optional = ON_DEMAND.get(name, set())
     missing = {module: sorted(by) for module, by in foreign.items() if module not in modules_brought(command.extra)}
-    assert set(missing) <= optional, f"the extra {command.extra} does not bring {missing}"
+    assert not missing, f"the extra {command.extra} does not bring {missing}"
 
 
 SLOW = {"pandas", "pyspark", "reportlab", "jinja2"}

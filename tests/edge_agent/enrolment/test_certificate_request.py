@@ -1,20 +1,14 @@
 """Asking: the key stays on the device and the same until it is answered; an answer is believed when it fits."""
 
-import base64
 import stat
-from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from edge_agent.enrolment.certificates import CertificateFolder, read_validity
+from edge_agent.enrolment.certificates import CertificateFolder, read_held
 from edge_agent.enrolment.enrolment_loop import CertificateRequests
 from edge_agent.errors import EnrolmentFailed
 from tests.edge_agent.enrolment.makers import DEVICE, Issuer, root_file
-from tests.examples import examples
 from waybill.daemon.tls import check_key_pair
 from waybill.identity.authority import KeyPair, make_request, read_request
 from waybill.identity.enrolment import (
@@ -48,7 +42,7 @@ def test_a_certificate_that_was_given_is_kept_with_its_key_for_its_owner_alone(
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert [path.name for path in files] == ["next.pem"]
     assert stat.S_IMODE(files[0].stat().st_mode) == 0o600
-    assert held.validity.not_after_s == int((issuer.now + issuer.lifetime).timestamp())
+    assert held.not_after_s == int((issuer.now + issuer.lifetime).timestamp())
 
 
 def test_until_it_is_answered_a_request_has_the_same_key_also_after_a_restart(
@@ -112,38 +106,7 @@ def test_a_certificate_of_an_authority_that_is_not_trusted_is_not_kept_and_it_is
     assert folder.newest() is not None
 
 
-KEY = KeyPair.generate()
-
-
-@given(
-    st.datetimes(datetime(1980, 1, 1), datetime(2120, 1, 1), timezones=st.just(UTC)),
-    st.timedeltas(timedelta(hours=1), timedelta(days=3000)),
-)
-@settings(max_examples=examples(40), deadline=None)
-def test_the_times_and_the_serial_are_those_of_the_library(now: datetime, lifetime: timedelta) -> None:
-    issued = Issuer(now, lifetime).issue(make_request(KEY, "acme/bus-1"))
-    found = read_validity(b"what stands before it\n" + issued.chain_pem)
-    assert found.serial == issued.serial
-    assert found.not_before_s == issued.certificate.not_valid_before_utc.timestamp()
-    assert found.not_after_s == issued.not_after.timestamp()
-
-
-PEM = Issuer().issue(make_request(KEY, "acme/bus-1")).chain_pem
-
-
-@given(st.binary(max_size=200), st.integers(0, 400), st.integers(0, 255))
-@settings(max_examples=examples(300), deadline=None)
-def test_no_bytes_are_worse_than_a_value_error(data: bytes, at: int, byte: int) -> None:
-    der = bytearray(base64.b64decode(b"".join(PEM.splitlines()[1:-1])))
-    der[at] = byte
-    changed = b"-----BEGIN CERTIFICATE-----\n" + base64.b64encode(der) + b"\n-----END CERTIFICATE-----\n"
-    inner = b"-----BEGIN CERTIFICATE-----\n" + base64.b64encode(data) + b"\n-----END CERTIFICATE-----\n"
-    for pem in (data, changed, inner):
-        with suppress(ValueError):
-            read_validity(pem)
-
-
-@pytest.mark.parametrize("pem", [b"", PEM[:300], KEY.private_pem()])
-def test_what_is_no_whole_certificate_is_refused(pem: bytes) -> None:
-    with pytest.raises(ValueError, match="certificate"):
-        read_validity(pem)
+@pytest.mark.parametrize("pem", [b"", b"\xff" * 99, KeyPair.generate().private_pem()])
+def test_a_file_without_a_whole_certificate_counts_as_missing(tmp_path: Path, pem: bytes) -> None:
+    (tmp_path / "current.pem").write_bytes(pem)
+    assert read_held(tmp_path / "current.pem") is None

@@ -144,13 +144,13 @@ def test_a_new_certificate_that_fails_where_the_one_before_works_is_given_up_and
         assert device.connect(works=False) == "next.pem"
         assert (device.certificates.problem == "") == (tried == 0)
         assert device.connect() == "current.pem"
-        assert f"{given_up.validity.serial:x}" in device.certificates.problem
+        assert f"{given_up.serial:x}" in device.certificates.problem
     assert "discarded" in device.certificates.problem
     assert device.connect() == "current.pem"
     device.loop.step()
     another = device.folder.next()
     assert another is not None
-    assert another.validity.serial != given_up.validity.serial
+    assert another.serial != given_up.serial
     assert device.connect() == "next.pem"
     assert device.connect() == "current.pem"
     assert device.certificates.problem == ""

@@ -22,7 +22,7 @@ from deploy.local.folder import claim
 from deploy.local.ports import PortBook
 from deploy.local.stack_state import StackState, running
 from edge_agent.config import AgentSettings
-from edge_agent.push.pushed import PushRefused, merge_pushed, with_present_retention
+from edge_agent.push.pushed import PushRefused, merge_pushed
 from edge_agent.store.epochs import LINEAGE, Lineage, read_lineage, write_lineage
 from gateway import GatewaySettings
 from geo.replication import Topology
@@ -128,7 +128,7 @@ AGENT_TEXT = (
 
 
 def judge_pushed(data: bytes) -> None:
-    """Refused, or settings of the same device, with its certificates, that can be tried without deleting."""
+    """Refused, or settings of the same device, with its certificates and quotas."""
     AGENT.write_text(AGENT_TEXT)
     try:
         settings = merge_pushed(AGENT, data.decode("utf-8"))
@@ -136,9 +136,7 @@ def judge_pushed(data: bytes) -> None:
         return
     assert settings.device.id == "eu-0001"
     assert all(one.tls is not None and str(one.tls.ca) == "/ca.pem" for one in settings.uplinks)
-    plain = {"device": {"id": "d"}, "uplinks": [{"region": "eu", "host": "127.0.0.1"}]}
-    kept = with_present_retention(AgentSettings.model_validate(plain), settings)
-    assert kept.buffer.max_bytes >= 1 << 30
+    assert settings.buffer.max_bytes == 1 << 30
 
 
 def judge_settings(model: Any) -> Callable[[bytes], None]:
@@ -262,7 +260,7 @@ TARGETS = {
         (
             b"[drain]\nwindow = 9\nack_timeout_s = 5.5\n",
             b'[[uplinks]]\nregion = "eu"\nhost = "new"\nport = 8883\n',
-            b"allow_deletion = true\n[buffer]\nmax_bytes = 65536\n",
+            b"[buffer]\nmax_bytes = 65536\n",
             b"[link]\nbytes_per_day = 2000000\nmetered = ['cellular']\n",
             b"log.level = 'debug'\n[time]\njump_s = 3\n[failover]\nafter_s = 30\n",
             b"a=" + b"[" * 5000,
