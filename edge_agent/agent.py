@@ -15,7 +15,7 @@ from typing import IO, Any
 import structlog
 
 from edge_agent.clocks import ClockMonitor, Clocks, CorrectionRules, SystemClocks
-from edge_agent.config import AgentSettings, TimeSettings, UplinkSettings
+from edge_agent.config import AgentSettings, UplinkSettings
 from edge_agent.drain.drainer import Drainer, DrainParts
 from edge_agent.drain.link_budget import DataUsage, LinkBudget, LinkPolicy, link_in
 from edge_agent.enrolment.certificates import (
@@ -220,7 +220,7 @@ class Agent:
             reserve_bytes=RESERVE_BYTES,
         )
         self.buffer = Buffer(settings.buffer.path, options)
-        rules = _correction_rules(settings.time)
+        rules = CorrectionRules()
         clock_corrector = ClockCorrector(self.buffer, rules)
         offset_us, _ = clock_corrector.resume(self._clocks.boot, self._clocks.wall_us() - self._clocks.monotonic_us())
         self.link_budget = LinkBudget(settings, self.buffer.counters)
@@ -329,14 +329,6 @@ class Agent:
     def _on_certificate_answer(self, payload: bytes) -> None:
         if self.enrolment is not None:
             self.enrolment.on_answer(payload)
-
-
-def _correction_rules(settings: TimeSettings) -> CorrectionRules:
-    return CorrectionRules(
-        same_clock_us=int(settings.same_clock_s * 1_000_000),
-        drift_ppm=settings.drift_ppm,
-        jump_us=int(settings.jump_s * 1_000_000),
-    )
 
 
 def _lock_folder(folder: Path) -> IO[bytes]:

@@ -10,30 +10,8 @@ from typing import NamedTuple, Protocol
 
 from waybill.record import MAX_DEVICE_TIME_US, MAX_UNCERTAINTY_MS, Batch, Record
 
-# Ages of stored data, from an untrusted wall clock.
-
 SET_CLOCK_MS = 1_577_836_800_000
 """2020-01-01: what is stamped earlier was stamped by a clock that nobody had set, so the stamp says nothing."""
-MAX_PACE = 24
-"""An hour of running catches up with a day of standing still; a wrong clock has to stay wrong for months to matter."""
-
-
-class AgeClock:
-    """Pure: handed both clocks. `believed_ms`: as the run before left it; 0: the first time it sees is believed."""
-
-    def __init__(self, believed_ms: int) -> None:
-        self.trusted_ms = believed_ms
-        self._monotonic_ms: int | None = None
-
-    def advance(self, wall_ms: int, monotonic_ms: int) -> int:
-        """The time in milliseconds since 1970 by which age is judged now."""
-        ran_ms = 0 if self._monotonic_ms is None else max(0, monotonic_ms - self._monotonic_ms)
-        self._monotonic_ms = monotonic_ms
-        ahead_ms = self.trusted_ms + MAX_PACE * ran_ms if self.trusted_ms else wall_ms
-        self.trusted_ms = min(wall_ms, ahead_ms)
-        return self.trusted_ms
-
-
 # The clocks of the device. The only place that reads them.
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -116,9 +94,9 @@ class CorrectionRules:
     drifted between the record and the jump.
     """
 
-    same_clock_us: int
-    drift_ppm: float
-    jump_us: int
+    same_clock_us: int = 300_000_000
+    drift_ppm: float = 100.0
+    jump_us: int = 2_000_000
 
     def correct(self, batch: Batch, jump: ClockJump) -> Batch | None:
         """The batch with the times of the jump's boot corrected; None if nothing in it has to be."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from waybill.daemon.logs import LogSettings
 from waybill.identity.names import device_name
@@ -24,27 +24,11 @@ from waybill.record import (
 )
 from waybill.settings import Settings
 
-
-def _topic_filter(text: str) -> str:
-    """A topic filter as MQTT 5 allows it (4.7). Raises ValueError."""
-    levels = text.split("/")
-    if not text or "\0" in text or len(text.encode()) > 65_535:
-        raise ValueError("a topic filter has 1 to 65,535 bytes and no NUL")
-    if any("#" in level for level in levels[:-1]) or ("#" in levels[-1] and levels[-1] != "#"):
-        raise ValueError("'#' stands alone and last in a topic filter")
-    if any("+" in level and level != "+" for level in levels):
-        raise ValueError("'+' stands alone between two slashes of a topic filter")
-    return text
-
-
-TopicFilter = Annotated[str, AfterValidator(_topic_filter)]
 Name = Annotated[str, StringConstraints(pattern=f"^{DEVICE_PATTERN.pattern}$")]
 UncertaintySeconds = Annotated[float, Field(gt=0, le=MAX_UNCERTAINTY_MS // 1000)]
 """A duration that becomes part of a record's uncertainty, and so has to fit there."""
 Link = Literal["wifi", "ethernet", "cellular", "satellite"]
 MAX_CLASSES = 16
-MAX_TOPIC_FILTERS = 256
-"""Of all classes together: a message that fits none of the first ones is held against each."""
 
 
 class DeviceSettings(Settings):
@@ -66,12 +50,10 @@ class IntakeSettings(BrokerSettings):
 
     client_id: str = "edge-agent"
     """Client id of the persistent session at the local broker."""
-    topic: TopicFilter = VEHICLE_FILTER
+    topic: str = VEHICLE_FILTER
     """What to subscribe to."""
     receive_maximum: int = Field(default=1000, ge=1, le=65_535)
     """Messages that may be unacknowledged; so many, and the last commit's, are known again when redelivered."""
-    max_packet_bytes: int = Field(default=16 << 20, ge=1024, le=256 << 20)
-    """A larger MQTT packet is not kept: it becomes an event `waybill.too_large` with its size."""
 
 
 class BufferSettings(Settings):
@@ -83,14 +65,10 @@ class BufferSettings(Settings):
     """A message waits at most this long for its commit (and its PUBACK)."""
     commit_records: int = Field(default=1000, ge=1, le=MAX_RECORDS)
     """A commit is made as soon as so many messages wait."""
-    commit_bytes: int = Field(default=1 << 20, ge=1024, le=64 << 20)
-    """A commit is made as soon as so many bytes wait."""
     prune_delay_s: Seconds = 5.0
     """Acknowledged records are deleted with the next commit, or after this time if there is none."""
     max_bytes: int = Field(default=1 << 30, ge=1 << 16)
     """Quota of all classes together, in bytes of stored batches."""
-    max_age_s: Seconds = 31_536_000.0
-    """Records older than this are dropped and declared."""
     free_space_floor_bytes: int = Field(default=64 << 20, ge=0)
     """Space that the agent leaves free on its file system."""
 
@@ -100,16 +78,14 @@ class ClassSettings(Settings):
 
     name: Name
     """Name of the class, in metrics and in `status`."""
-    topics: tuple[TopicFilter, ...] = Field(min_length=1)
-    """MQTT filters, at most 256 of all classes together; the first class with a filter that fits takes the record."""
+    topics: tuple[str, ...] = Field(min_length=1)
+    """MQTT filters; the first class with a filter that fits takes the record."""
     urgent: bool = False
     """Commit at once."""
     links: tuple[Link, ...] = ()
     """Kinds of link it may be sent over; empty: any."""
     max_bytes: int | None = Field(default=None, ge=1 << 12)
     """Quota of this class."""
-    max_age_s: Seconds | None = None
-    """Records of this class older than this are dropped and declared."""
 
 
 DEFAULT_CLASSES = (
@@ -129,16 +105,10 @@ class DrainSettings(Settings):
     """Share of the bytes sent that the backlog gets while live data waits too."""
     window: int = Field(default=16, ge=2, le=1024)
     """Batches that may be unacknowledged. The backlog leaves one in four of them to live data."""
-    window_bytes: int = Field(default=2 << 20, ge=1 << 14, le=1 << 28)
-    """Bytes that may be unacknowledged."""
     batch_records: int = Field(default=2000, ge=1, le=MAX_RECORDS)
     """Small neighbouring batches are merged up to so many records."""
-    batch_bytes: int = Field(default=128 << 10, ge=1024, le=16 << 20)
-    """... and up to so many bytes."""
     merge_below_records: int = Field(default=250, ge=0)
     """A stored batch of at least so many records is sent as it is."""
-    batching_delay_ms: int = Field(default=0, ge=0, le=600_000)
-    """The maximum batching delay of live data that is not urgent: fewer, larger messages on a costly link."""
     ack_timeout_s: Seconds = 30.0
     """The ack timeout: a batch without an acknowledgement for so long is sent again."""
     max_pause_s: float = Field(default=600.0, gt=0, le=3600)
@@ -175,14 +145,8 @@ class LinkSettings(Settings):
 class TimeSettings(Settings):
     """When the device's clock is corrected."""
 
-    jump_s: UncertaintySeconds = 2.0
-    """The wall clock jumped when it moved so much more or less than the monotonic clock."""
-    same_clock_s: UncertaintySeconds = 300.0
-    """A record whose time was within this of the wall clock when it arrived was stamped by the same clock."""
     grace_s: UncertaintySeconds = 300.0
     """How much older than its arrival the time of a message may be: the agent states its head up to so long ago."""
-    drift_ppm: float = Field(default=100.0, ge=0, le=10_000)
-    """How far the monotonic clock may drift: the uncertainty of a corrected time grows by this."""
 
 
 class StatusSettings(Settings):
@@ -228,10 +192,6 @@ class EnrolmentSettings(Settings):
     """The private key of the factory certificate (PEM)."""
     folder: Path | None = None
     """Where the device's own certificates and keys are kept; `certificates` in the buffer's folder without it."""
-    renew_after: float = Field(default=2 / 3, ge=0.1, le=0.9)
-    """A certificate is renewed after this share of its life, and up to a twentieth of it later, by chance."""
-    connect_timeout_s: Seconds = 10.0
-    """How long one attempt to connect may take."""
     answer_timeout_s: Seconds = 30.0
     """How long an answer is waited for before it is asked for again."""
     backoff_first_s: Seconds = 5.0
@@ -293,8 +253,6 @@ class AgentSettings(Settings):
             raise ValueError("two classes have the same name")
         if not any("#" in one.topics for one in classes):
             raise ValueError('no class takes "#": a record without a class would have no place')
-        if (count := sum(len(one.topics) for one in classes)) > MAX_TOPIC_FILTERS:
-            raise ValueError(f"{count} topic filters, {MAX_TOPIC_FILTERS} are allowed for all classes together")
         return classes
 
     @model_validator(mode="after")

@@ -32,7 +32,7 @@ from edge_agent.errors import AgentError, StoreError, StoreVersion
 from edge_agent.inspection import read_status
 from edge_agent.process import notify, watchdog_interval_s
 from edge_agent.push.pushed import PushRefused
-from edge_agent.push.trial import EffectiveSettings, PushTrial, TrialEvaluator
+from edge_agent.push.trial import PushTrial, TrialEvaluator
 from waybill.daemon.logs import LineLimit, start_logging
 from waybill.settings import SettingsError, load
 
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger("edge_agent")
 
 WAKE_EVERY_S = 5.0
-EXPIRE_EVERY_S = 60.0
 SUPPRESSED_EVERY_S = 10.0
 """How often it is said which log lines were suppressed."""
 MAX_PUSHES = 8
@@ -84,27 +83,23 @@ class Daemon:
     """Owns the agent's process. Signals are waited for in `serve`, so no handler ever runs in between."""
 
     def __init__(self, config: Path, base: AgentSettings, limit: LineLimit | None = None) -> None:
-        """`limit`: what the lines of the log pass through already."""
+        """`limit`: the limit that log lines pass through already."""
         self._config = config
-        self._base = base
         self._limit = limit or LineLimit()
         self._suppressed_at_s = 0.0
         self._trial = PushTrial(config, base, SystemClocks.of_this_boot().boot)
         self._pushes: deque[bytes] = deque(maxlen=MAX_PUSHES)
         self._next_push_s = 0.0
-        cut_short = self._trial.recover()
-        self._present = self._settings()
+        was_interrupted = self._trial.recover()
         self._agent = self._new_agent()
-        self._health: StatusServer | None = None
-        self._serve_health()
+        self._health = self._serve_health(base.status.port)
         self._evaluator: TrialEvaluator | None = None
         self._started_s = time.monotonic()
-        self._expire_at_s = 0.0
-        if cut_short:
+        if was_interrupted:
             self._report_taken_back("the agent stopped during the trial")
 
     def serve(self) -> int:
-        """Until SIGTERM; the exit code."""
+        """Runs until SIGTERM; returns the exit code."""
         self._agent.start()
         # What lives as long as the process is not looked at again by every collection.
         gc.collect()
@@ -140,37 +135,28 @@ class Daemon:
         elif self._pushes and now_s >= self._next_push_s:
             self._next_push_s = now_s + PUSH_EVERY_S
             self._try_pushed(self._pushes.popleft())
-        if now_s >= self._expire_at_s:
-            self._expire_at_s = now_s + EXPIRE_EVERY_S
-            try:
-                self._agent.retention.expire(time.time_ns() // 1_000_000, int(now_s * 1000))
-            except StoreError as error:
-                log.error("cannot drop what is too old", reason=error.reason, error=str(error))
 
     def _reload(self) -> None:
-        """Loads the settings file again. A wrong file changes nothing."""
-        if self._wanted() is None:
-            return
-        notify("RELOADING=1")
-        self._requeue_dead_letters()
-        # The region delivers the push again, and it is tried with the new file.
-        self._trial.take_back(counts=False)
-        self._evaluator = None
-        self._restart()
-        notify("READY=1")
-        log.info("settings loaded")
-
-    def _requeue_dead_letters(self) -> None:
-        """A reload may have removed the reason of a refusal, so dead letters are sent once more."""
+        """Starts the program again in this process, with the file as it is now. A wrong file changes nothing."""
         try:
+            load(AgentSettings, self._config)
+        except SettingsError as error:
+            log.error("settings are wrong, the present ones stay", error=str(error))
+            return
+        try:
+            # The new settings may remove the reason of a refusal.
             self._agent.buffer.requeue_dead_letters()
         except StoreError as error:
             log.error("cannot requeue dead letters", reason=error.reason, error=str(error))
+        notify("RELOADING=1")
+        self._trial.take_back(counts=False)
+        self._stop_agent()
+        log.info("settings loaded")
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - this program, once more
 
     def _try_pushed(self, text: bytes) -> None:
         """Begins the trial of a push. An error never ends the process: a retained push comes with every connection."""
         try:
-            self._settings()
             if not self._trial.begin(text, datetime.now(UTC)):
                 return
         except PushRefused as error:
@@ -195,92 +181,51 @@ class Daemon:
         if verdict == "running":
             return
         self._evaluator = None
-        if verdict == "failed" or not self._trial.try_confirm():
-            self._trial.take_back(counts=verdict == "failed")
-        self._restart_if_changed()
-        if self._present.pushed == "in force" and verdict == "confirmed":
+        if verdict == "confirmed" and self._trial.try_confirm():
             self._report("applied", "")
-        else:
-            self._report_taken_back(self._present.reason or "no region acknowledged with them")
+            return
+        self._trial.take_back(counts=verdict == "failed")
+        self._restart()
+        self._report_taken_back("no region acknowledged with them" if verdict == "failed" else "the disk is full")
 
     def _report_taken_back(self, reason: str) -> None:
-        outcome = "taken back" if self._trial.may_try_again else "refused"
-        self._report(outcome, reason)
+        self._report("taken back" if self._trial.may_try_again else "refused", reason)
 
     def _report(self, outcome: str, reason: str) -> None:
         log.info("pushed settings", outcome=outcome, reason=reason)
         self._agent.drainer.inbox.report(json.dumps({"outcome": outcome, "reason": reason}).encode())
 
-    def _restart_if_changed(self) -> None:
-        """A restart, if other settings are to be in force than are."""
-        wanted = self._wanted()
-        if wanted is None or wanted.settings == self._agent.settings:
-            self._present = wanted or self._present
-        else:
-            self._restart()
-
     def _restart(self) -> None:
-        """The same buffer with the settings that are in force now; stored data are not touched."""
-        wanted = self._wanted()
-        if wanted is None:
-            return
+        """The same buffer with the settings that are effective now; stored data are not touched."""
+        self._stop_agent()
+        self._agent = self._new_agent()
+        self._agent.start()
+
+    def _stop_agent(self) -> None:
         if not self._agent.stop(RESTART_WITHIN_S):
             # Its thread still has the buffer: only the end of the process takes it away for certain.
             raise AgentError("a thread does not end, so the process does")
         self._limit.log_suppressed(log)  # the new settings may not write lines of this level any more
-        self._present = wanted
-        self._agent = self._new_agent()
-        self._serve_health()
-        self._agent.start()
-
-    def _settings(self) -> EffectiveSettings:
-        """What is to be in force now. Raises SettingsError, also for what only a new process can change."""
-        wanted = self._trial.effective()
-        present, other = (
-            {"buffer.path": str(it.buffer.path), "device.id": it.device.id, "device.tenant": it.device.tenant}
-            for it in (self._base, wanted.settings)
-        )
-        problems = [
-            f"{key}: {other[key]!r} needs a restart; what waits stays in {present['buffer.path']} under"
-            f" '{present['device.tenant']}/{present['device.id']}', and only an agent with these settings delivers it"
-            for key in present
-            if other[key] != present[key]
-        ]
-        if problems:
-            raise SettingsError(str(self._config), problems)
-        return wanted
-
-    def _wanted(self) -> EffectiveSettings | None:
-        try:
-            return self._settings()
-        except SettingsError as error:
-            log.error("settings are wrong, the present ones stay", error=str(error))
-            return None
 
     def _new_agent(self) -> Agent:
-        """An agent with the present settings."""
-        start_logging(self._present.settings.log, self._limit)
-        if self._present.reason:
-            log.warning("pushed settings are passed over", reason=self._present.reason)
-        log.info("settings", pushed=self._present.pushed)
-        return Agent(self._present.settings, on_push=self._pushed)
+        effective = self._trial.effective()
+        start_logging(effective.settings.log, self._limit)
+        if effective.reason:
+            log.warning("pushed settings are passed over", reason=effective.reason)
+        log.info("settings", pushed=effective.pushed)
+        return Agent(effective.settings, on_push=self._pushed)
 
-    def _serve_health(self) -> None:
-        """Listens on the port of the present settings. A port that is taken stops nothing else."""
-        port = self._agent.settings.status.port
-        if self._health is not None:
-            if self._health.port == port:
-                return
-            self._health.close()
-            self._health = None
+    def _serve_health(self, port: int) -> StatusServer | None:
+        """A port that is taken stops nothing else."""
         if port == 0:
-            return
-        from edge_agent.status_endpoint import serve_status  # noqa: PLC0415 - only who is asked pays for it
+            return None
+        from edge_agent.status_endpoint import serve_status  # noqa: PLC0415 - 0 saves the memory of its libraries
 
         try:
-            self._health = serve_status(port, self._state, lambda: health_state(self._agent))
+            return serve_status(port, self._state, lambda: health_state(self._agent))
         except OSError as error:
             log.error("no status server", port=port, error=str(error))
+            return None
 
     def _state(self) -> dict[str, Any]:
         agent = self._agent
@@ -289,7 +234,7 @@ class Daemon:
             "running": True,
             "uptime_s": round(time.monotonic() - self._started_s, 1),
             **current_state(agent),
-            "pushed_settings": self._present.pushed,
+            "pushed_settings": self._trial.effective().pushed,
         }
 
     def _pushed(self, text: bytes) -> None:

@@ -1,14 +1,10 @@
-"""The process and its machine: what the operating system says of them, and what systemd hears (sd_notify(3))."""
+"""Notifications to systemd (sd_notify(3))."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import socket
 from contextlib import suppress
-from pathlib import Path
-
-# Notifications to systemd (sd_notify(3)).
 
 
 def notify(*states: str) -> None:
@@ -29,16 +25,3 @@ def watchdog_interval_s() -> float | None:
         return None
     # Half of the limit, as sd_watchdog_enabled(3) advises: one late sign of life is no death.
     return int(usec) / 1_000_000 / 2
-
-
-# /etc/machine-id is cloned with the disk; the numbers of the board are not.
-_MACHINE_FILES = ("/etc/machine-id", "/sys/firmware/devicetree/base/serial-number", "/sys/class/dmi/id/product_uuid")
-
-
-def machine_id() -> str:
-    """Identifies the machine, as far as it says who it is; "" where it does not."""
-    known = b""
-    for name in _MACHINE_FILES:
-        with suppress(OSError):
-            known += Path(name).read_bytes().strip(b"\0\n ") + b"\n"
-    return hashlib.blake2b(known, digest_size=8).hexdigest() if known else ""

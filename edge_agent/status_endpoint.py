@@ -102,10 +102,9 @@ STORED_COUNTERS = {
         "Messages with a time before what was stated already: older than `time.grace_s`",
     ),
     "unencodable": ("waybill_agent_unencodable_records_total", "Records that no batch can hold, carried raw"),
-    "refused": ("waybill_agent_refused_batches_total", "Batches that a gateway refused"),
-    "too_large_to_send": (
-        "waybill_agent_too_large_to_send_batches_total",
-        "Batches too large for the region's broker or cluster",
+    "refused": (
+        "waybill_agent_refused_batches_total",
+        "Batches that the region refused, or that are too large for its broker",
     ),
     "batches_dead_lettered": (
         "waybill_agent_batches_dead_lettered_total",
@@ -133,7 +132,6 @@ STORED_BY_REASON = {
 """By the beginning of the stored names; the reason follows it."""
 STORED_GAUGES = {
     "uncounted": ("waybill_agent_uncounted_records", "Record ids that a rebuilt buffer cannot count any more"),
-    "age_clock_s": ("waybill_agent_age_clock_timestamp_seconds", "The time by which age is judged, since 1970"),
 }
 
 
@@ -143,27 +141,17 @@ class AgentCollector(Collector):
     def __init__(self, state: Callable[[], dict[str, Any]]) -> None:
         self._state = state
 
-    def describe(self) -> Iterator[Metric]:
-        """Each metric without its values: the state is not ready when this is registered."""
-        counters, gauges = COUNTERS.values(), GAUGES.values()
-        yield from (CounterMetricFamily(*one) for one in (*counters, *STORED_COUNTERS.values()))
-        yield from (GaugeMetricFamily(*one) for one in (*gauges, *STORED_GAUGES.values()))
-        yield from (GaugeMetricFamily(*one, labels=["class"]) for one in (DEPTH, DEPTH_BYTES))
-        yield from (CounterMetricFamily(*one, labels=["reason"]) for one in STORED_BY_REASON.values())
-        labelled = LABELLED_COUNTERS.values()
-        yield from (CounterMetricFamily(name, text, labels=[label]) for label, name, text in labelled)
-
     def collect(self) -> Iterator[Metric]:
-        """All metrics, now."""
+        """All metrics, now; without values for an empty state."""
         state = self._state()
         for key, (name, text) in COUNTERS.items():
-            yield CounterMetricFamily(name, text, value=float(state[key]))
+            yield CounterMetricFamily(name, text, value=float(state.get(key) or 0))
         for key, (name, text) in GAUGES.items():
-            yield GaugeMetricFamily(name, text, value=float(state[key] or 0))
+            yield GaugeMetricFamily(name, text, value=float(state.get(key) or 0))
         yield from self._by_class(state)
         for key, (label, name, text) in LABELLED_COUNTERS.items():
-            yield _labelled(CounterMetricFamily(name, text, labels=[label]), state[key])
-        yield from self._stored(state["counters"])
+            yield _labelled(CounterMetricFamily(name, text, labels=[label]), state.get(key, {}))
+        yield from self._stored(state.get("counters", {}))
 
     @staticmethod
     def _stored(values: dict[str, int]) -> Iterator[Metric]:
@@ -177,7 +165,7 @@ class AgentCollector(Collector):
 
     @staticmethod
     def _by_class(state: dict[str, Any]) -> Iterator[Metric]:
-        classes = state["classes"]
+        classes = state.get("classes", {})
         records = {name: one["records"] for name, one in classes.items()}
         yield _labelled(GaugeMetricFamily(*DEPTH, labels=["class"]), records)
         sizes = {name: one["bytes"] for name, one in classes.items()}

@@ -43,7 +43,7 @@ _APART = {
     "held_back",
     "running",
 }
-_INTERNAL = ("wire_", "sending", "sent_through", "age_clock_s")
+_INTERNAL = ("wire_", "sending", "sent_through")
 """Stored values that are no counters, or stand in the table under another name."""
 
 

@@ -135,11 +135,11 @@ class LiveQueue:
                 released.append(self._take(queue)[1])
         return released
 
-    def peek(self, classes: frozenset[int] | None = None) -> tuple[float, StoredBatch] | None:
-        """The next batch and when it came: of the first class that has one, its oldest. `classes`: only these."""
+    def peek(self, classes: frozenset[int] | None = None) -> StoredBatch | None:
+        """The next batch: of the first class that has one, its oldest. `classes`: only these."""
         for index in sorted(self._queues):
             if self._queues[index] and (classes is None or index in classes):
-                return self._queues[index][0]
+                return self._queues[index][0][1]
         return None
 
     def take(self, class_index: int, most_records: int, most_bytes: int) -> list[StoredBatch]:
@@ -299,6 +299,10 @@ def _first_ids(batches: Iterable[StoredBatch]) -> dict[int, int]:
     return lowest
 
 
+WINDOW_BYTES = 2 << 20
+"""Bytes that may be unacknowledged."""
+BATCH_BYTES = 128 << 10
+"""Small batches are merged up to this size."""
 UNACKNOWLEDGED = "unacknowledged"
 """The reason of a batch that gets no acknowledgement while later ones do."""
 
@@ -323,19 +327,17 @@ class Dispatcher:
         settings: DrainSettings,
         source: Buffer,
         classes: Iterable[int],
-        urgent: Iterable[int],
         statements: Statements | None = None,
     ) -> None:
         """`statements`: what the batches state; None: nothing."""
         self._settings = settings
         self._statements = statements
         self._source = source
-        self._urgent = frozenset(urgent)
         self._live = LiveQueue(settings.live_s)
         self._backlog = Backlog(source, classes, self._is_taken)
         self._share = FairShare(settings.backlog_share)
         self._retries = RetryQueue(settings.max_refusals, settings.refusal_backoff_s, settings.window)
-        self._window = SendWindow(settings.window, settings.window_bytes, settings.ack_timeout_s)
+        self._window = SendWindow(settings.window, WINDOW_BYTES, settings.ack_timeout_s)
         self._region = ""
         self._sent_seqs = SentSeqs()
         self.maybe_sent: set[int] = set()
@@ -391,12 +393,8 @@ class Dispatcher:
                 return outgoing
 
     def next_event_in(self, now_s: float) -> float | None:
-        """Seconds until something changes by itself: a batch is overdue, or the batching delay of live data is over."""
-        times = [
-            self._window.next_timeout_in(now_s),
-            self._live_ready_in(now_s, None),
-            self._retries.next_due_in(now_s),
-        ]
+        """Seconds until something changes by itself: a batch is overdue, or a retry is due."""
+        times = [self._window.next_timeout_in(now_s), self._retries.next_due_in(now_s)]
         return min((time for time in times if time), default=None)
 
     def on_acked(self, epoch: int, seqs: IntervalSet) -> int:
@@ -484,33 +482,21 @@ class Dispatcher:
         held = (self._window.ids, self._live.ids, self._retries)
         return any(batch.id in ids for ids in held) or self._source.is_acknowledged(batch)
 
-    def _live_ready_in(self, now_s: float, allowed: frozenset[int] | None) -> float | None:
-        """Seconds until live data may go: 0 now; None when there is none."""
-        first = self._live.peek(allowed)
-        if first is None:
-            return None
-        came_s, batch = first
-        if batch.class_index in self._urgent:
-            return 0.0
-        return max(0.0, came_s + self._settings.batching_delay_ms / 1000 - now_s)
-
     def _take_batches(self, now_s: float, allowed: frozenset[int] | None) -> tuple[list[StoredBatch], bool] | None:
         again = self._advance_retries(now_s, allowed) if self._window.has_room(backlog=True) else None
         if again is not None or self._retries.region_refuses_all:
             # To a region that refuses everything only retries go: a new batch would become one more of them.
             return None if again is None else ([again], True)
         live = self._live.peek(allowed) if self._window.has_room(backlog=False) else None
-        if live is not None and self._live_ready_in(now_s, allowed):
-            live = None
         old = self._backlog.peek(allowed) if self._window.has_room(backlog=True) else None
         settings = self._settings
         if self._share.choose_backlog(live_waits=live is not None, backlog_waits=old is not None):
             assert old is not None
-            most = (settings.batch_records, settings.batch_bytes, settings.merge_below_records)
+            most = (settings.batch_records, BATCH_BYTES, settings.merge_below_records)
             return self._backlog.take(old.class_index, *most), True
         if live is None:
             return None
-        return self._live.take(live[1].class_index, settings.batch_records, settings.batch_bytes), False
+        return self._live.take(live.class_index, settings.batch_records, BATCH_BYTES), False
 
     def _advance_retries(self, now_s: float, allowed: frozenset[int] | None) -> StoredBatch | None:
         """Removes what was acknowledged while it waited for its retry; the batch whose retry is due."""

@@ -185,7 +185,7 @@ class Drainer:
         # Batches of classes that were taken out of the settings are still there, after all others.
         device, drain = settings.device.id, settings.drain
         self.statements = Statements(device, drain.heartbeat_s, drain.ack_timeout_s, self._now_s())
-        self.dispatcher = Dispatcher(drain, parts.buffer, range(MAX_CLASSES), self._urgent, self.statements)
+        self.dispatcher = Dispatcher(drain, parts.buffer, range(MAX_CLASSES), self.statements)
         self.inbox = DrainInbox(parts.buffer.last_id)
         self.health = UplinkHealth(settings.drain.ack_timeout_s, settings.drain.max_pause_s)
         self.regions = RegionChoice(settings, parts.make_uplink, parts.random)
@@ -356,12 +356,8 @@ class Drainer:
         if self.dispatcher.in_flight == in_flight:
             self.dispatcher.counters.acks_ignored += 1
             return
-        if event.is_too_large_to_send:
-            log.error("a batch is too large to send", reason=event.reason, records=event.seqs.count)
-            self._buffer.counters.add("too_large_to_send", 1)
-        else:
-            log.error("the gateway refused a batch", reason=event.reason, records=event.seqs.count)
-            self._buffer.counters.add("refused", 1)
+        log.error("the region refused a batch", reason=event.reason, records=event.seqs.count)
+        self._buffer.counters.add("refused", 1)
         if dead_lettered:
             log.error("dead letter", reason=event.reason, batches=dead_lettered)
         self.health.on_refused(

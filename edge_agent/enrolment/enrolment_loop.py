@@ -154,6 +154,7 @@ class CertificateRequests:
 
 PACKET_BYTES = MAX_ENROLMENT_BYTES + 512
 POLL_S = 1.0
+CONNECT_TIMEOUT_S = 10.0
 
 
 def claim_user(settings: EnrolmentSettings) -> str:
@@ -224,7 +225,7 @@ def _broker(settings: EnrolmentSettings, user: str) -> BrokerSettings:
         tls=tls,
         username=user if is_token else None,
         password_file=settings.token_file,
-        connect_timeout_s=settings.connect_timeout_s,
+        connect_timeout_s=CONNECT_TIMEOUT_S,
     )
 
 
@@ -238,6 +239,8 @@ log = structlog.get_logger("edge_agent.enrolment")
 
 LOOK_EVERY_S = 3600.0
 """A certificate is looked at this often: the clock may be set in between."""
+RENEW_AFTER = 2 / 3
+"""A certificate is renewed after this share of its life."""
 JITTER_SHARE = 0.05
 """Of a certificate's life: devices that were enrolled in one hour do not renew in one."""
 MAX_ANSWERS = 8
@@ -267,7 +270,7 @@ class EnrolmentLoop:
         self._requests = CertificateRequests(device, parts.folder, settings.ca)
         self._backoff = Backoff(settings.backoff_first_s, settings.backoff_max_s, parts.random.random)
         # Drawn once: a moment that is drawn anew with each look would come early for everybody.
-        self._renew_share = settings.renew_after + JITTER_SHARE * parts.random.random()
+        self._renew_share = RENEW_AFTER + JITTER_SHARE * parts.random.random()
         self._answers: deque[bytes] = deque(maxlen=MAX_ANSWERS)
         self._wakeup = threading.Event()
         self._is_stopping = False

@@ -18,6 +18,8 @@ from waybill.mqtt.mqtt_client import MqttMessage, MqttSessionOptions
 
 log = structlog.get_logger("edge_agent.intake")
 
+MAX_PACKET_BYTES = 16 << 20
+"""A larger MQTT packet is not kept: it becomes an event `waybill.too_large` with its size."""
 LONGEST_WAIT_S = 10.0
 RETRY_FIRST_S = 0.2
 RETRY_MAX_S = 5.0
@@ -71,7 +73,7 @@ class IntakeLoop:
             client_id=settings.client_id,
             keeps_session=True,
             receive_maximum=settings.receive_maximum,
-            max_packet_bytes=settings.max_packet_bytes,
+            max_packet_bytes=MAX_PACKET_BYTES,
             truncates_larger=True,
         )
         self._session = session = MqttSession(settings, options, self._on_message)

@@ -123,6 +123,8 @@ class GroupCommit:
 log = structlog.get_logger("edge_agent.intake")
 
 STATED_EVERY_US = 1_000_000
+COMMIT_BYTES = 1 << 20
+"""A commit is made as soon as so many bytes wait."""
 MAX_WAITING_BYTES = 32 << 20
 """Payloads that wait for a commit, beyond which the broker has to keep what comes."""
 MAX_NAMES, MAX_NAME_CHARACTERS = 64, 40
@@ -173,7 +175,7 @@ class Intake:
         self._urgent = [one.urgent for one in settings.classes]
         size = settings.buffer
         self._group = GroupCommit(
-            CommitBudget(delay_s=size.commit_delay_ms / 1000, records=size.commit_records, size=size.commit_bytes)
+            CommitBudget(delay_s=size.commit_delay_ms / 1000, records=size.commit_records, size=COMMIT_BYTES)
         )
         self._jump: ClockJump | None = None
         self._grace_us = int(settings.time.grace_s * 1_000_000)

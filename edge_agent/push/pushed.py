@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from edge_agent.config import AgentSettings, UplinkSettings
 from waybill.settings import (
     MAX_PUSHED_BYTES,
-    MAX_TOML_BYTES,
     SettingsError,
-    load,
     one_line,
     parse_toml,
-    read_file,
     validate,
 )
 
 CREDENTIALS = ("tls", "username", "password_file")
 PUSHABLE: Mapping[str, set[str] | None] = {
-    "buffer": {"commit_delay_ms", "commit_records", "commit_bytes"},
+    "buffer": {"commit_delay_ms", "commit_records"},
     "drain": None,
     "link": {"link", "bytes_per_s", "burst_bytes", "bytes_per_day", "bytes_per_month", "metered", "plan_reserve"},
     "uplinks": {
@@ -42,6 +38,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "drain.heartbeat_s": (60, 3600),
     "drain.max_pause_s": (1, 600),
     "drain.max_refusals": (3, 100),
+    "drain.refusal_backoff_s": (1, 600),
     "failover.after_s": (5, 3600),
     "failover.return_after_s": (30, 86_400),
     "link.bytes_per_s": (1_000, 1e12),
@@ -74,16 +71,15 @@ def check_pushable(text: str) -> None:
     _validated(_ANY_DEVICE, pushed)
 
 
-def merge_pushed(config: Path, text: str) -> AgentSettings:
-    """The settings of the file, overridden by the pushed ones. Raises PushRefused; SettingsError for a wrong file."""
-    base, pushed = load(AgentSettings, config), _pushed_tables(text)
-    try:
-        file_tables = parse_toml(read_file(config).decode("utf-8"), MAX_TOML_BYTES)
-    except (OSError, ValueError) as error:
-        raise SettingsError(str(config), [f"cannot be read: {error}"]) from error
+def merge_pushed(base: AgentSettings, tables: Mapping[str, Any], text: str) -> AgentSettings:
+    """The settings of the device's own file (`base`, parsed as `tables`), overridden by pushed ones.
+
+    Raises PushRefused.
+    """
+    pushed = _pushed_tables(text)
     if "uplinks" in pushed:
         pushed["uplinks"] = [_with_credentials(one, base.uplinks) for one in pushed["uplinks"]]
-    return _validated(file_tables, pushed)
+    return _validated(tables, pushed)
 
 
 def _pushed_tables(text: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,11 +11,10 @@ from typing import Final, Literal
 from pydantic import BaseModel
 
 from edge_agent.config import AgentSettings
-from edge_agent.process import machine_id
 from edge_agent.push.pushed import PushRefused, merge_pushed
 from waybill.daemon.bounded_file import read_bounded
 from waybill.daemon.durable_file import replace_durably
-from waybill.settings import MAX_PUSHED_BYTES, load
+from waybill.settings import MAX_PUSHED_BYTES, MAX_TOML_BYTES, parse_toml, read_file
 
 RECORD_FILE: Final = "pushed.json"
 """The file of the PushRecord, in the buffer's folder."""
@@ -33,7 +31,6 @@ class PushRecord(BaseModel):
     """
 
     device: str
-    machine: str
     version: int = 0
     attempts_left: int = 0
     boot: str = ""
@@ -56,16 +53,14 @@ class PushTrial:
     A pushed text is effective from `begin` on, and stays so after `try_confirm`. `boot` identifies the device's boot.
     """
 
-    def __init__(
-        self, config: Path, settings: AgentSettings, boot: str = "", machine: Callable[[], str] = machine_id
-    ) -> None:
-        self._config = config
+    def __init__(self, config: Path, settings: AgentSettings, boot: str = "") -> None:
+        self._base = settings
+        self._tables = parse_toml(read_file(config).decode("utf-8"), MAX_TOML_BYTES)
         self._operators = settings.push.operators
         self._file = settings.buffer.path / RECORD_FILE
         self._boot = boot
         self._problem = ""
-        own = PushRecord(device=f"{settings.device.tenant}/{settings.device.id}", machine=machine() or "unknown")
-        self._record = self._read(own)
+        self._record = self._read(PushRecord(device=f"{settings.device.tenant}/{settings.device.id}"))
 
     @property
     def is_on(self) -> bool:
@@ -78,20 +73,20 @@ class PushTrial:
         return self._record.attempts_left > 0
 
     def effective(self) -> EffectiveSettings:
-        """The settings of the file, overridden by the pushed ones. Raises SettingsError for a wrong file."""
-        base, trial, in_force = load(AgentSettings, self._config), self._record.trial, self._record.in_force
+        """The settings of the file, overridden by the pushed ones."""
+        trial, in_force = self._record.trial, self._record.in_force
         if trial is None and not in_force:
-            return EffectiveSettings(base, "passed over" if self._problem else "none", self._problem)
+            return EffectiveSettings(self._base, "passed over" if self._problem else "none", self._problem)
         try:
-            settings = merge_pushed(self._config, in_force if trial is None else trial)
+            settings = merge_pushed(self._base, self._tables, in_force if trial is None else trial)
         except PushRefused as refused:
-            return EffectiveSettings(base, "passed over", str(refused))
+            return EffectiveSettings(self._base, "passed over", str(refused))
         return EffectiveSettings(settings, "in force" if trial is None else "on trial")
 
     def begin(self, text: bytes, now: datetime) -> bool:
         """Puts a signed push on trial; False if this version is decided already.
 
-        Raises PushRefused with the reason; SettingsError and OSError if the push cannot be tried now.
+        Raises PushRefused with the reason; SettingsError (of the file of keys) and OSError if it cannot be tried now.
         """
         version, settings = self._verified(text, now)
         known = self._record
@@ -102,7 +97,7 @@ class PushTrial:
         left = MAX_ATTEMPTS if version > known.version else known.attempts_left
         try:
             pushed = settings.decode("utf-8")
-            merge_pushed(self._config, pushed)
+            merge_pushed(self._base, self._tables, pushed)
         except (PushRefused, UnicodeDecodeError) as refused:
             # Remembered too: no older version may follow, and the retained push is not checked again.
             self._write(version=version, attempts_left=0, trial=None)
@@ -162,12 +157,7 @@ class PushTrial:
             # Starting from version 0 would accept an older push.
             self._problem = f"{self._file} is damaged, so the newest version is unknown: remove it on the device"
             return own
-        if found.device != own.device:
-            return own
-        if found.machine != own.machine:
-            # Settings that another machine confirmed are tried here first.
-            return own.model_copy(update={"version": found.version, "attempts_left": MAX_ATTEMPTS})
-        return found
+        return found if found.device == own.device else own
 
     def _write(self, **changes: object) -> None:
         record = self._record.model_copy(update=changes)

@@ -14,7 +14,6 @@ from typing import Any
 
 from edge_agent.config import MAX_CLASSES
 from edge_agent.errors import StoreDamaged, StoreError, StoreFailing, StoreForeign, StoreFull, StoreInUse
-from edge_agent.process import machine_id
 from edge_agent.store.batch_rows import (
     SEQ_MASK,
     BatchOwner,
@@ -112,7 +111,7 @@ def meaning_of(error: sqlite3.Error) -> StoreError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferOptions:
-    """What a buffer is for. `epoch_for(least)`: a new epoch's number, above `least`. `machine`: see `machine_id`.
+    """What a buffer is for. `epoch_for(least)`: a new epoch's number, above `least`.
 
     `reserve_bytes`: space that is kept for the log on a full file system.
     """
@@ -122,7 +121,6 @@ class BufferOptions:
     recent_size: int
     epoch_for: Callable[[int], int]
     connect: Connector = connect_sqlite
-    machine: str = field(default_factory=machine_id)
     reserve_bytes: int = 0
 
     @property

@@ -32,7 +32,7 @@ from waybill.record import Batch, IntervalSet, new_epoch
 LINEAGE, HIGH_WATER = "lineage.json", "head"
 _MAX_BYTES = 16 << 10
 HEAD_STEP = 65_536
-_VERSION = 3
+_VERSION = 4
 _HIGH_WATER = Struct(">QQ")
 
 
@@ -49,7 +49,6 @@ class Lineage:
     epoch: int
     head_limit: int
     pruned_through: int
-    machine: str = ""
     token: int = 0
 
 
@@ -65,12 +64,10 @@ class LineageMark:
 def read_lineage(folder: Path) -> Lineage | None:
     """What the file says; None if there is none that can be read."""
     try:
-        version, owner, ordinal, epoch, head_limit, pruned_through, machine, token = json.loads(
+        version, owner, ordinal, epoch, head_limit, pruned_through, token = json.loads(
             read_bounded(folder / LINEAGE, _MAX_BYTES)
         )
-        lineage = Lineage(
-            str(owner), int(ordinal), int(epoch), int(head_limit), int(pruned_through), str(machine), int(token)
-        )
+        lineage = Lineage(str(owner), int(ordinal), int(epoch), int(head_limit), int(pruned_through), int(token))
     except (OSError, ValueError, TypeError, OverflowError, RecursionError):
         # A damaged file may hold anything: int() of `Infinity` overflows, and nothing but brackets is too deep.
         return None
@@ -80,7 +77,7 @@ def read_lineage(folder: Path) -> Lineage | None:
 def write_lineage(folder: Path, lineage: Lineage) -> None:
     """Replaces the file, synced. Raises OSError."""
     fields = (lineage.owner, lineage.ordinal, lineage.epoch, lineage.head_limit, lineage.pruned_through)
-    text = json.dumps([_VERSION, *fields, lineage.machine, lineage.token])
+    text = json.dumps([_VERSION, *fields, lineage.token])
     replace_durably(folder / LINEAGE, text.encode("ascii"), mode=0o600)
     descriptor = os.open(folder / LINEAGE, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -122,12 +119,12 @@ def replace_lineage(connection: Connection, folder: Path, lineage: Lineage) -> N
         _set_mark(connection, LineageMark(lineage.token, 0, _changed_ns(folder)))
 
 
-def resume_lineage(connection: Connection, lineage: Lineage | None, folder: Path, machine: str) -> bool:
+def resume_lineage(connection: Connection, lineage: Lineage | None, folder: Path) -> bool:
     """Whether a buffer goes on in its epoch; one without a mark is new. Raises StoreError."""
     mark = read_mark(connection)
     if mark is None:
         return True
-    if lineage is None or lineage.machine != machine:
+    if lineage is None:
         return False
     if lineage.token == mark.next_token:
         # A crash came between the file and the mark; another may come before the next token.
@@ -168,7 +165,7 @@ def write_high_water(folder: Path, epoch: int, head: int) -> None:
 
 log = structlog.get_logger("edge_agent.store")
 
-RESTORED, MOVED, MISSING = "restored", "moved", "missing"
+RESTORED, MISSING = "restored", "missing"
 """What happened to a buffer. RESTORED is also the reason of ids that are lost: given after the image was made."""
 _NOTHING = (1, 0)
 """No id: from 1 to 0."""
@@ -209,23 +206,21 @@ class BufferIdentity:
         if mark is None:
             return self._compare_new(database)
         is_cut = read_high_water(folder, database.epoch) > database.head
-        if resume_lineage(database.writer, lineage, folder, options.machine) and not is_cut:
+        if resume_lineage(database.writer, lineage, folder) and not is_cut:
             return "", _NOTHING
         if lineage is None:
             return RESTORED, _NOTHING
-        if lineage.machine != options.machine:
-            return MOVED, _NOTHING
         same = (lineage.owner, lineage.epoch) == (options.owner, database.epoch)
         # Are the small files younger, then ids up to the bound may have been given away.
         is_younger = same and (is_cut or lineage.token != mark.token)
         return RESTORED, (database.head + 1, lineage.head_limit) if is_younger else _NOTHING
 
     def _compare_new(self, database: OpenDatabase) -> tuple[str, tuple[int, int]]:
-        """A new file beside a lineage of this owner and machine is in the place of one that is gone."""
+        """A new file beside a lineage of this owner replaces one that is gone."""
         lineage, options = self._lineage, self._options
         if not database.is_new or lineage is None:
             return "", _NOTHING
-        if (lineage.owner, lineage.machine) != (options.owner, options.machine):
+        if lineage.owner != options.owner:
             return "", _NOTHING
         return MISSING, (lineage.pruned_through + 1, lineage.head_limit)
 
@@ -252,7 +247,6 @@ class BufferIdentity:
             database.epoch,
             database.head + records + HEAD_STEP,
             database.pruned_through(),
-            self._options.machine,
             new_token(),
         )
         replace_lineage(database.writer, self._path.parent, lineage)

@@ -1,4 +1,4 @@
-"""Keeps the buffer within its quotas, its age and its file system: dropped records leave a tombstone."""
+"""Keeps the buffer within its quotas and its file system: dropped records leave a tombstone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import structlog
 
-from edge_agent.clocks import SET_CLOCK_MS, AgeClock
 from edge_agent.config import BufferSettings, ClassSettings
 from edge_agent.errors import StoreDamaged
 from edge_agent.store.batch_rows import (
@@ -67,12 +66,7 @@ def next_eviction_step(
 log = structlog.get_logger("edge_agent.store")
 
 ROWS_AT_ONCE = 64
-_NEXT_STAMP = (
-    "SELECT wall_ms FROM batches WHERE id >= ? AND class = ? AND records > 0 AND wall_ms >= ? ORDER BY id LIMIT 1"
-)
 MAX_STEPS = 100
-AGE_CLOCK = "age_clock_s"
-"""A counter: the time by which age was last judged."""
 REFUSED = "refused"
 """Why records are lost that nobody wanted, whatever they had to make room for."""
 _ROW = "id, last, class, records, lost, size"
@@ -102,7 +96,6 @@ class BufferRetention:
         self._now_s = now_s
         self.dropped_at_s: float | None = None
         """When records were last dropped for want of space, on the clock `now_s`."""
-        self._age_clock = AgeClock(buffer.counters.value(AGE_CLOCK) * 1000)
 
     def enforce(self) -> int:
         """Brings the buffer back within its bounds; the steps it took. Raises StoreError."""
@@ -115,16 +108,6 @@ class BufferRetention:
             if eviction is None or self._evict(eviction) == 0:
                 return step
         return MAX_STEPS
-
-    def expire(self, wall_ms: int, monotonic_ms: int) -> int:
-        """Drops what is too old by a clock that does not jump; the number of batches. Raises StoreError."""
-        now_ms = self._age_clock.advance(wall_ms, monotonic_ms)
-        self._buffer.counters.add(AGE_CLOCK, now_ms // 1000 - self._buffer.counters.value(AGE_CLOCK), lazily=True)
-        dropped = 0
-        for index in range(len(self._classes)):
-            age_s = min(self._classes[index].max_age_s or self._settings.max_age_s, self._settings.max_age_s)
-            dropped += self._expire_class(index, int(now_ms - age_s * 1000))
-        return dropped
 
     def _evict(self, eviction: EvictionStep) -> int:
         freed = 0
@@ -141,27 +124,6 @@ class BufferRetention:
             self.dropped_at_s = self._now_s()
         log.warning("dropped records", reason=eviction.reason, class_index=eviction.class_index, bytes=freed)
         return freed
-
-    def _expire_class(self, index: int, before_ms: int) -> int:
-        dropped = 0
-
-        def change(connection: Connection, changes: TransactionTotals) -> None:
-            nonlocal dropped
-            for row in oldest_rows(connection, index, ROWS_AT_ONCE):
-                if _known_by_ms(connection.execute(_NEXT_STAMP, (row.id, index, SET_CLOCK_MS)).fetchone()) >= before_ms:
-                    break
-                drop_batch(connection, row, self._buffer.owner_of(row.id), "age", changes)
-                dropped += 1
-
-        # Asked first: an edit also writes what was acknowledged and counted, and that each minute for each class.
-        if _known_by_ms(self._buffer.query_one(_NEXT_STAMP, (0, index, SET_CLOCK_MS))) < before_ms:
-            self._buffer.edit(change)
-        return dropped
-
-
-def _known_by_ms(row: tuple[int] | None) -> float:
-    """A batch is at least as old as the first one from it on that a set clock stamped; none: nothing is known."""
-    return row[0] if row else float("inf")
 
 
 class Row(NamedTuple):

@@ -80,7 +80,7 @@ class MqttUplink:
         """See Uplink. What the broker would end the connection for is refused here."""
         if len(batch.data) + PUBLISH_BYTES > self._session.max_packet_bytes:
             reason = RefusalReason.LARGER_THAN_THE_BROKER_TAKES
-            self._events.append(RefusedBatch(reason, batch.epoch, batch.seqs, is_too_large_to_send=True))
+            self._events.append(RefusedBatch(reason, batch.epoch, batch.seqs))
         else:
             self._session.publish(self._topics[DeviceChannel.BATCH], batch.data)
             self._are_heartbeats.append(not batch.seqs)

@@ -26,15 +26,11 @@ class PushedSettings:
 
 @dataclass(frozen=True, slots=True)
 class RefusedBatch:
-    """A batch is not taken; `reason` says why, and `seqs` which records, where it could say.
-
-    `is_too_large_to_send`: the broker takes no packet of its size, so no gateway saw it.
-    """
+    """A batch is not taken; `reason` says why, and `seqs` which records, where it could say."""
 
     reason: str
     epoch: int = 0
     seqs: IntervalSet = field(default_factory=IntervalSet)
-    is_too_large_to_send: bool = False
 
 
 @dataclass(frozen=True, slots=True)

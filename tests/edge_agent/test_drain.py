@@ -3,8 +3,6 @@
 from random import Random
 from typing import Any
 
-import pytest
-
 from edge_agent.clocks import ClockJump
 from edge_agent.config import AgentSettings, DrainSettings
 from edge_agent.drain.dispatcher import Dispatcher, merged
@@ -20,7 +18,7 @@ SETTINGS = DrainSettings(batch_records=100, merge_below_records=50, window=8, li
 
 
 def dispatcher(buffer: Buffer, **changed: Any) -> Dispatcher:
-    return Dispatcher(SETTINGS.model_copy(update=changed), buffer, range(3), [0])
+    return Dispatcher(SETTINGS.model_copy(update=changed), buffer, range(3))
 
 
 def drained(it: Dispatcher, now_s: float = 0.0, allowed: frozenset[int] | None = None) -> list[Batch]:
@@ -65,7 +63,7 @@ def test_live_data_overtake_the_backlog_and_the_backlog_keeps_its_share(tmp_path
     buffer = open_buffer(tmp_path)
     for start in range(0, 4000, 50):
         fill(buffer, range(start + 1, start + 51))
-    it = dispatcher(buffer, backlog_share=0.25, window=1000, window_bytes=1 << 28)
+    it = dispatcher(buffer, backlog_share=0.25, window=1000)
     live = []
     for start in range(4000, 6000, 50):
         live.extend(buffer.commit([pending_record(number) for number in range(start + 1, start + 51)], WALL_MS))
@@ -86,16 +84,6 @@ def test_urgent_live_data_go_before_other_live_data(tmp_path):
     it = dispatcher(buffer)
     it.on_committed(0.0, buffer.commit([pending_record(1, 2), pending_record(2, 1), pending_record(3, 0)], WALL_MS))
     assert [type(batch.records[0].body).__name__ for batch in drained(it)] == ["Event", "Position", "Signal"]
-
-
-def test_live_data_within_the_batching_delay_are_sent_together(tmp_path):
-    buffer = open_buffer(tmp_path)
-    it = dispatcher(buffer, batching_delay_ms=1000)
-    it.on_committed(0.0, buffer.commit([pending_record(1)], WALL_MS))
-    it.on_committed(0.5, buffer.commit([pending_record(2)], WALL_MS))
-    assert drained(it, 0.9) == []
-    assert it.next_event_in(0.9) == pytest.approx(0.1)
-    assert [len(batch.records) for batch in drained(it, 1.0)] == [2]
 
 
 def test_the_window_bounds_what_is_unacknowledged_and_keeps_room_for_live_data(tmp_path):

@@ -85,19 +85,6 @@ def test_a_buffer_that_was_put_back_from_an_image_begins_a_new_epoch_and_sends_w
     assert open_buffer(folder).counters.value("epochs_restored") == 1, "once"
 
 
-def test_a_clone_on_another_machine_begins_its_own_epoch_and_declares_nothing(tmp_path):
-    folder = tmp_path / "buffer"
-    buffer = open_buffer(folder)
-    fill(buffer, range(1, 501))
-    epoch = buffer.epoch
-    buffer.close()
-    clone = Buffer(folder, replace(options(), machine="another machine"))
-    assert clone.epoch != epoch
-    assert (clone.head, clone.counters.value("epochs_moved")) == (0, 1)
-    assert len(records_of(clone)) == 500
-    assert not declared_of(clone, epoch)
-
-
 @pytest.mark.parametrize("owner", [{"device": "us-0001"}, {"tenant": "zeta"}])
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_the_buffer_of_another_owner_is_kept_apart_and_nothing_of_it_is_sent_or_declared(tmp_path, owner, is_damaged):

@@ -91,7 +91,6 @@ class IntakeMachine(RuleBasedStateMachine):
         self.config = self.root / "agent.toml"
         self.config.write_text(CONFIG.format(device=DEVICE, folder=self.folder))
         self.folder.mkdir()
-        self.machine = 0
         self.epochs: list[int] = []
         self.made = self.mid = 0
         self.open: list[MqttMessage] = []
@@ -111,14 +110,12 @@ class IntakeMachine(RuleBasedStateMachine):
         """As the agent does it."""
         if resumed:
             self.nothing_is_given_up_without_need()
-        number = self.machine
         self.settings = load(AgentSettings, self.config)
-        given = replace(options(RING), machine=f"machine {number}", epoch_for=self.epoch_above)
+        given = replace(options(RING), epoch_for=self.epoch_above)
         buffer = Buffer(self.folder, given)
         self.corrector = ClockCorrector(buffer, correction_rules(2_000_000))
         offset_us, _ = self.corrector.resume(self.clocks.boot, self.clocks.offset_us)
-        urgent = [index for index, one in enumerate(self.settings.classes) if one.urgent]
-        self.dispatcher = Dispatcher(self.settings.drain, buffer, range(4), urgent)
+        self.dispatcher = Dispatcher(self.settings.drain, buffer, range(4))
         self.jumps: list[tuple[ClockJump, int]] = []
         self.intake = IntakeHarness(
             self.folder,
@@ -133,7 +130,6 @@ class IntakeMachine(RuleBasedStateMachine):
         self.dispatcher.on_connected(self.region)
         self.lost_before = self.lost()
         self.doubted = buffer.counters.value("possible_duplicates")
-        self.expire()
         self.intake.connect(resumed=resumed)
 
     def epoch_above(self, least: int) -> int:
@@ -284,18 +280,12 @@ class IntakeMachine(RuleBasedStateMachine):
         assert self.dispatcher.on_acked(epoch, names) <= has.count
         self.intake.buffer.prune_acknowledged()
 
-    def expire(self):
-        before = self.intake.buffer.counters.value("lost_age")
-        self.intake.retention.expire(self.clocks.wall_us() // 1000, self.clocks.now_us // 1000)
-        assert self.intake.buffer.counters.value("lost_age") == before, "nothing here is old"
-
     @rule(delta_us=st.sampled_from([ELEVEN_YEARS_US, -ELEVEN_YEARS_US, -3_600_000_000, 60_000_000]), busy=st.booleans())
     def jump_for_one_tick(self, delta_us, busy):
         for delta in (delta_us, -delta_us):
             self.clocks.now_us += 100_000
             self.clocks.offset_us += delta
             self.intake.record_intake.check_clocks()
-            self.expire()
             if busy:
                 self.publish(2, 0)
 
@@ -303,7 +293,6 @@ class IntakeMachine(RuleBasedStateMachine):
     def jump(self, delta_us):
         self.clocks.offset_us += delta_us
         self.intake.record_intake.check_clocks()
-        self.expire()
 
     @rule(capacity=st.sampled_from([0, 300, 1_000, 50_000]))
     def fill_disk(self, capacity):
@@ -322,15 +311,6 @@ class IntakeMachine(RuleBasedStateMachine):
         self.puback(self.intake.record_intake.commit(0.0) or ())
         writer = self.intake.buffer._database.writer
         writer.execute(f"PRAGMA max_page_count = {BOUNDLESS >> 12}")
-
-    @rule()
-    def clone(self):
-        self.commit()
-        self.intake.buffer.close()
-        self.machine += 1
-        epoch = self.intake.buffer.epoch
-        self.start(resumed=True)
-        assert self.intake.buffer.epoch != epoch
 
     @rule()
     def make_image(self):

@@ -14,7 +14,7 @@ from edge_agent.push.pushed import PushRefused
 from edge_agent.push.trial import RECORD_FILE, PushTrial, TrialEvaluator
 from tests.identity.makers import operator, operators_file
 from waybill.identity.signatures import sign_push
-from waybill.settings import SettingsError, load
+from waybill.settings import load
 
 FILE = """
 insecure = true
@@ -60,8 +60,8 @@ def signed(version: int, text: str | bytes = SEVEN) -> bytes:
     return sign_push(ANNA.key, BUS, version, text if isinstance(text, bytes) else text.encode())
 
 
-def trial_of(config: Path, boot: str = "boot", machine: str = "machine") -> PushTrial:
-    return PushTrial(config, load(AgentSettings, config), boot, lambda: machine)
+def trial_of(config: Path, boot: str = "boot") -> PushTrial:
+    return PushTrial(config, load(AgentSettings, config), boot)
 
 
 def window(trial: PushTrial) -> int:
@@ -234,18 +234,12 @@ def test_a_damaged_record_lets_nothing_in_and_a_device_without_operators_trusts_
     assert "trusts no operator's key" in refusal_of(config, 6)
 
 
-@pytest.mark.parametrize("who", ["device", "machine"])
-def test_settings_that_were_pushed_to_another_device_or_machine_are_not_in_force(config: Path, who: str) -> None:
+def test_settings_that_were_pushed_to_another_device_are_not_in_force(config: Path) -> None:
     trial = trial_of(config)
     assert trial.begin(signed(1), NOW)
     assert trial.try_confirm()
-    if who == "device":
-        config.write_text(config.read_text().replace('"eu-0001"', '"eu-0002"'))
-        assert (window(trial_of(config)), trial_of(config).effective().pushed) == (16, "none")
-    else:
-        other = trial_of(config, machine="other")
-        assert (window(other), other.effective().pushed) == (16, "none")
-        assert other.begin(signed(1), NOW), "it is tried on this machine first"
+    config.write_text(config.read_text().replace('"eu-0001"', '"eu-0002"'))
+    assert (window(trial_of(config)), trial_of(config).effective().pushed) == (16, "none")
 
 
 @pytest.fixture
@@ -286,39 +280,9 @@ def test_a_trial_without_an_acknowledgement_is_taken_back_twice_and_then_refused
     assert daemon._evaluator is None
 
 
-def test_the_daemon_answers_why_it_refuses_and_a_reload_ends_a_trial(config: Path, daemon: Daemon) -> None:
+def test_the_daemon_answers_why_it_refuses(daemon: Daemon) -> None:
     daemon._try_pushed(SEVEN.encode())
     assert reports(daemon) == [("refused", "unsigned")]
-    daemon._try_pushed(signed(1))
-    config.write_text(config.read_text() + "[log]\nlevel = 'error'\n")
-    daemon._reload()
-    assert (daemon._evaluator, daemon._state()["pushed_settings"]) == (None, "none")
-    assert daemon._agent.settings.log.level == "error"
-    daemon._try_pushed(signed(1))
-    assert daemon._state()["pushed_settings"] == "on trial", "it is delivered again, and tried with the new file"
-
-
-def test_a_change_of_path_or_device_waits_for_a_restart_and_no_push_is_tried_until_then(tmp_path: Path) -> None:
-    config, old = tmp_path / "agent.toml", tmp_path / "old"
-    old.mkdir()
-    operators_file(old / "operators.toml", ANNA)
-    text = FILE.format(folder=old)
-    config.write_text(text)
-    daemon = Daemon(config, load(AgentSettings, config))
-    agent = daemon._agent
-    of_another_tenant = text.replace("[device]\n", '[device]\ntenant = "zeta"\n')
-    for changed in (text.replace("/old", "/new"), text.replace("eu-0001", "eu-0002"), of_another_tenant, "[device"):
-        config.write_text(changed)
-        daemon._reload()
-        daemon._restart()
-        daemon._try_pushed(signed(1))
-        assert daemon._agent is agent
-        assert not (tmp_path / "new").exists()
-        assert not (old / RECORD_FILE).exists(), "neither tried nor refused for good"
-    config.write_text(text.replace("/old", "/new"))
-    with pytest.raises(SettingsError, match="needs a restart"):
-        daemon._settings()
-    agent.buffer.close()
 
 
 def judged(*looks: tuple[float, bool, bool, bool]) -> str:

@@ -41,7 +41,7 @@ class RefusingRegion:
 
 
 def made(buffer: Buffer, **changed: float) -> Dispatcher:
-    return Dispatcher(SETTINGS.model_copy(update=changed), buffer, range(3), [0])
+    return Dispatcher(SETTINGS.model_copy(update=changed), buffer, range(3))
 
 
 def run(it: Dispatcher, region: RefusingRegion, until_s: int, from_s: int = 0) -> None:

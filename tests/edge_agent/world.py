@@ -208,8 +208,7 @@ class SimulatedWorld:
         else:
             raise AssertionError("the buffer does not open")
         classes = self.settings.classes
-        urgent = [index for index, one in enumerate(classes) if one.urgent]
-        self.dispatcher = Dispatcher(self.settings.drain, self.buffer, range(len(classes)), urgent)
+        self.dispatcher = Dispatcher(self.settings.drain, self.buffer, range(len(classes)))
         self.retention = BufferRetention(self.buffer, self.settings.buffer, classes, space=lambda _: 1 << 40)
         parts = IntakeParts(
             buffer=self.buffer,

@@ -5,6 +5,7 @@ import io
 import json
 import random
 import tempfile
+import tomllib
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -121,17 +122,18 @@ def same(one: FixFile, other: FixFile) -> None:
         np.testing.assert_array_equal(getattr(one.fixes, name), getattr(other.fixes, name))
 
 
-AGENT = FOLDER / "agent.toml"
 AGENT_TEXT = (
     '[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\nhost = "mqtt.eu.example"\n[uplinks.tls]\nca = "/ca.pem"\n'
 )
 
 
+AGENT = parse(AgentSettings, AGENT_TEXT, "agent.toml")
+
+
 def judge_pushed(data: bytes) -> None:
     """Refused, or settings of the same device, with its certificates and quotas."""
-    AGENT.write_text(AGENT_TEXT)
     try:
-        settings = merge_pushed(AGENT, data.decode("utf-8"))
+        settings = merge_pushed(AGENT, tomllib.loads(AGENT_TEXT), data.decode("utf-8"))
     except (PushRefused, UnicodeDecodeError):
         return
     assert settings.device.id == "eu-0001"
@@ -175,7 +177,7 @@ READERS: tuple[tuple[Path, Callable[[], object], tuple[type[Exception], ...]], .
 
 def state_files() -> tuple[bytes, ...]:
     FailoverFile(FAILOVER).save(QueryIdentity("q", "s", "t"), FailoverState("eu").with_created("eu", ["t-0"]))
-    write_lineage(STATE, Lineage("t/d", 1, 2, 3, 4, "m", 5))
+    write_lineage(STATE, Lineage("t/d", 1, 2, 3, 4, 5))
     claim(FOLDER / "marked")
     stack = {"phase": "ready", "started_s": 1.0, "servers": [], "links": {}}
     supervisor = {"supervisor": {"pid": 1, "start_ticks": 2, "boot_id": "b"}}
