@@ -7,8 +7,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
 
@@ -21,7 +20,7 @@ from gateway.alerts.evaluation import AlertRules, LiveEvents
 from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.partition import MAX_BYTES, RECEIVER_QUEUE, OwnedPartition
 from gateway.alerts.partition_evaluation import MAX_MESSAGES, PartitionEvaluation, PartitionSettings
-from gateway.alerts.sharing import Claims, ClaimState, Presence, PresenceMessage, decode_presence
+from gateway.alerts.sharing import AT_ONCE, Claims, Presence, PresenceMessage, decode_presence
 from gateway.alerts.standby import PartitionStandby, PreparedState
 from waybill.daemon.backoff import Backoff
 from waybill.identity.sealing import Unsealer
@@ -29,11 +28,6 @@ from waybill.pulsar.pulsar_client import PulsarAccessError, close_quietly, open_
 from waybill.pulsar.pulsar_positions import EntryPosition
 
 # Concurrent requests to partitions: a slow one does not block others.
-
-# more at once take a cluster no less time
-AT_ONCE: Final = 12
-WAIT_S: Final = 0.5
-"""So long the answers of a group are awaited before the next one: whoever is to come first does."""
 
 
 class AskedPartitions:
@@ -45,12 +39,8 @@ class AskedPartitions:
         self._asked: dict[Future[Any], str] = {}
 
     def answers(self, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
-        """Asks for some, none of which is asked for yet; what is answered by now, of these and of those before."""
-        new = {self._pool.submit(self._subscribe, name): name for name in names}
-        self._asked |= new
-        with suppress(TimeoutError):
-            for one in as_completed(new, WAIT_S):
-                yield self._asked.pop(one), one.result()
+        """Ask for some partitions; the answers that have come by now, also to earlier questions."""
+        self._asked |= {self._pool.submit(self._subscribe, name): name for name in names}
         for one in [one for one in self._asked if one.done()]:
             yield self._asked.pop(one), one.result()
 
@@ -233,12 +223,10 @@ MAX_PARTITIONS: Final = 512
 """Each that is held, or stood by for, has a thread and a subscription or a reader."""
 MAX_KNOWN: Final = 16_384
 """All that are known are asked for: of what nobody asks for, nobody says that it has no owner."""
-FULL_S: Final = 5.0
-"""Who holds as many as it may asks so often whether another process has one."""
 LOOK_S: Final = 30.0
 """How often the topics are asked for their partitions."""
 # a partition that is free is taken by the next turn
-_TURN_S: Final = 0.05
+_TURN_S: Final = 0.1
 # a cluster that does not answer must not hold up the end of the process
 _CLOSE_ALL_S: Final = 5.0
 _PARTITION: Final = "-partition-"
@@ -259,10 +247,10 @@ class PartitionOwner:
         Unsealer.of_folder(settings.sealing_keys)
         source = settings.pulsar
         self._client = open_pulsar_client(source.service_url, source.access, timeout_s=source.operation_timeout_s)
-        self._claims = Claims(random.random)
         self._tenant_of: dict[str, str] = {}
         self._held: dict[str, tuple[OwnedPartition, threading.Thread]] = {}
         self._presence = Presence(f"{settings.name}/{secrets.token_hex(8)}", settings.pulsar_tenants)
+        self._claims = Claims(self._presence, random.random, time.monotonic())
         self._heard = PresenceTopic(self._client, settings.processes_topic, self._presence, self._said)
         self._asking = AskedPartitions(self._subscribed)
         self._standbys = StandbyPartitions(self._client, self._presence, self._state)
@@ -295,9 +283,15 @@ class PartitionOwner:
         """Why no messages of other processes arrive; empty while they do."""
         return self._heard.problem
 
-    def of_state(self, state: ClaimState) -> tuple[str, ...]:
-        """The names of the partitions in a state."""
-        return tuple(self._claims.of_state(state))
+    @property
+    def partitions_of_others(self) -> tuple[str, ...]:
+        """The partitions of other processes."""
+        return tuple(self._claims.taken([*self._held], time.monotonic()))
+
+    @property
+    def partitions_unowned(self) -> tuple[str, ...]:
+        """The partitions of which no owner is known."""
+        return tuple(self._claims.unowned([*self._held], time.monotonic()))
 
     @property
     def is_running(self) -> bool:
@@ -336,8 +330,7 @@ class PartitionOwner:
             self._look()
             self._give()
             if self._settings.standby:
-                taken = self._claims.of_state(ClaimState.TAKEN)
-                self._standbys.turn(taken, len(self._held), time.monotonic(), most=MAX_PARTITIONS)
+                self._standbys.turn(self.partitions_of_others, len(self._held), time.monotonic(), most=MAX_PARTITIONS)
             self._claim_due(time.monotonic())
 
     def _said(self) -> PresenceMessage | None:
@@ -349,7 +342,6 @@ class PartitionOwner:
         self._acknowledged = {owned.name: owned.acknowledged for owned in self.held}
         return PresenceMessage(
             instance=self._presence.instance,
-            held=len(self._acknowledged),
             tenants=frozenset(self._settings.pulsar_tenants),
             acknowledged={name: before.get(name) for name in self._acknowledged},
             ready=frozenset(self._standbys.ready) if self._settings.standby else None,
@@ -383,24 +375,19 @@ class PartitionOwner:
             if len(new) > room:
                 problem = f"{len(new) - room} partitions of {tenant} have no reader (limit {MAX_KNOWN})"
             self._tenant_of.update(dict.fromkeys(new[:room], tenant))
-            self._claims.add(new[:room], time.monotonic())
+            self._claims.add(new[:room])
         # also at the start, when nothing is known yet
         if problem and not self._looked_in_vain:
             _LOG.warning("partitions not known", problem=problem)
         self.problem, self._looked_in_vain = problem, bool(problem)
 
     def _claim_due(self, now_s: float) -> None:
-        """Asks for some at once: for one after the other, many would take longer than one may be without an owner."""
-        held = self._presence.held_by_others(now_s)
-        self._claims.probe(held, self._standbys.ready, now_s, partial(self._yields, now_s))
-        names = self._claims.due(now_s)
-        self._claims.on_asked(names)
-        for name, answer in self._asking.answers(names):
+        """Ask for some at once: one after the other would take longer than a partition may be without an owner."""
+        # a partition beyond our bound is left to another process
+        is_full = len(self._held) >= MAX_PARTITIONS
+        due = [] if is_full else self._claims.due(self._held.keys(), self._standbys.ready, now_s)
+        for name, answer in self._asking.answers(due):
             self._on_answer(name, answer)
-
-    def _yields(self, now_s: float, name: str) -> bool:
-        """Whether another process that reads it holds fewer than we do, and is to have it."""
-        return not self._presence.comes_first(len(self._held), now_s, name)
 
     def _subscribed(self, name: str) -> Any:
         """The subscription of a partition, or the error: of several each is one by itself."""
@@ -418,32 +405,17 @@ class PartitionOwner:
             return error
 
     def _on_answer(self, name: str, answer: Any) -> None:
-        now_s, is_ready = time.monotonic(), name in self._standbys.ready
-        if isinstance(answer, pulsar.ConsumerBusy):
-            # a standby is not to be late
-            self._claims.on_taken(name, now_s, yields=not is_ready and self._yields(now_s, name))
+        now_s, is_taken = time.monotonic(), isinstance(answer, pulsar.ConsumerBusy)
+        self._claims.on_answer(name, now_s, is_taken=is_taken)
+        if is_taken:
             return
         if isinstance(answer, Exception):
-            self._claims.on_failed(name, now_s)
             self.problem = f"{name} cannot be subscribed to: {answer}"
             _LOG.warning("a partition cannot be claimed", partition=name, problem=str(answer))
             return
         self.problem = ""
-        if len(self._held) >= MAX_PARTITIONS:
-            # left to another process; while there is none it is known to have no owner
-            close_quietly(answer)
-            self._claims.on_failed(name, now_s, FULL_S)
-            return
-        yields = not self._presence.comes_first(len(self._held) + 1, now_s, name)
-        # whoever had it may have ended, with all that it had
-        self._claims.hasten(self._presence.held_with(name), now_s, yields=yields and not is_ready)
-        # one that has its state tries each second
-        others = not is_ready and self._presence.is_ready_elsewhere(name, now_s)
-        if others and self._claims.may_leave(name, now_s):
-            close_quietly(answer)
-            self._claims.on_left(name, now_s)
-            return
-        self._claims.on_held(name, now_s, yields=yields, is_ours=is_ready)
+        # an owner that ended has left all of its partitions
+        self._presence.forget_owner(name)
         self._presence.on_changed(now_s)
         owned = self._owned(name, answer)
         thread = threading.Thread(
@@ -502,7 +474,6 @@ class PartitionOwner:
                 continue
             self._given.discard(name)
             self._metrics.lost.inc()
-            self._claims.on_failed(name, time.monotonic())
             _LOG.warning("partition lost", partition=name, problem=owned.lost_reason)
 
 

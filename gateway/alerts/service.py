@@ -15,7 +15,6 @@ from gateway.alerts.config import AlertSettings
 from gateway.alerts.evaluation import AlertRules, LiveEvents
 from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.owner import PartitionOwner
-from gateway.alerts.sharing import ClaimState
 from gateway.alerts.status import AlertsStatus, Lag, lag_of
 from gateway.reference_follower import ReferencePublications, follow_reference
 from geo.reference.in_force import InForce, usable_fence
@@ -76,7 +75,7 @@ class AlertService:
 
     def _update(self, now_s: float) -> None:
         held, facts, counts = self._owner.held, self._fences.reference_facts, self._metrics.counts
-        unowned = self._owner.of_state(ClaimState.UNKNOWN)
+        unowned = self._owner.partitions_unowned
         # first: whoever shows such a token hears of nothing but time-outs, and what else is wrong follows from it
         standbys = self._owner.standbys
         lag = lag_of((one.name, one.lag_s(time.time())) for one in held)
@@ -91,7 +90,7 @@ class AlertService:
             "last_error": problem or lag.doubt,
             "processes": self._owner.processes,
             "partitions_held": tuple(sorted(one.name for one in held)),
-            "partitions_of_others": self._owner.of_state(ClaimState.TAKEN),
+            "partitions_of_others": self._owner.partitions_of_others,
             "partitions_unowned": unowned,
             "partitions_standby": tuple(standbys.names),
             "partitions_ready": tuple(standbys.ready),

@@ -17,7 +17,6 @@ from gateway.alerts.sharing import (
     GIVE_WAIT_S,
     REST_S,
     Claims,
-    ClaimState,
     Presence,
     PresenceMessage,
     decode_presence,
@@ -59,23 +58,15 @@ class Region:
     now_s: float = 0.0
     owners: dict[str, str] = field(default_factory=dict)
     processes: dict[str, Process] = field(default_factory=dict)
-    tried: int = 0
 
     def start(self, name: str) -> None:
-        draw = random.Random(f"{self.seed} {name}").random
-        self.processes[name] = one = Process(name, Claims(draw), Presence(name, ACME))
-        one.claims.add(self.partitions, self.now_s)
+        draw, presence = random.Random(f"{self.seed} {name}").random, Presence(name, ACME)
+        self.processes[name] = one = Process(name, Claims(presence, draw, self.now_s), presence)
+        one.claims.add(self.partitions)
 
-    def share(self, *names: str) -> None:
-        for number, partition in enumerate(self.partitions):
-            owner = self.processes[names[number % len(names)]]
-            self.owners[partition] = owner.name
-            owner.held.add(partition)
-            for one in self.processes.values():
-                if one is owner:
-                    one.claims.on_held(partition, self.now_s)
-                else:
-                    one.claims.on_taken(partition, self.now_s)
+    def share(self, name: str) -> None:
+        self.owners |= dict.fromkeys(self.partitions, name)
+        self.processes[name].held |= {*self.partitions}
 
     def kill(self, name: str) -> None:
         del self.processes[name]
@@ -87,27 +78,25 @@ class Region:
             for one in self.processes.values():
                 self._hear(one)
                 self._give(one)
-                self._claim(one)
+                for partition in one.claims.due(one.held, one.ready, self.now_s):
+                    self._try(one, partition)
 
     def _hear(self, one: Process) -> None:
         for other in self.processes.values():
             ready = frozenset(other.ready) if self.stands_by else None
             said = PresenceMessage(
-                instance=other.name,
-                held=len(other.held),
-                tenants=ACME,
-                acknowledged=dict.fromkeys(other.held),
-                ready=ready,
+                instance=other.name, tenants=ACME, acknowledged=dict.fromkeys(other.held), ready=ready
             )
             one.presence.note(said, self.now_s)
         if self.stands_by:
-            taken = set(one.claims.of_state(ClaimState.TAKEN))
+            taken = set(one.claims.taken(one.held, self.now_s))
             for name in sorted(taken):
                 if one.presence.is_standby(name, len(one.held), self.now_s):
                     one.followed_s.setdefault(name, self.now_s)
                 elif name not in one.ready or one.presence.is_ready_elsewhere(name, self.now_s):
                     one.followed_s.pop(name, None)
-            one.ready = {name for name in taken if self.now_s - one.followed_s.get(name, self.now_s) >= READY_S}
+            followed = {name for name, since_s in one.followed_s.items() if self.now_s - since_s >= READY_S}
+            one.ready = followed - one.held
 
     def _give(self, one: Process) -> None:
         partition = one.presence.to_give(sorted(one.held), len(one.held), self.now_s)
@@ -117,36 +106,15 @@ class Region:
             del self.owners[partition]
             one.claims.on_given(partition, self.now_s)
 
-    def _claim(self, one: Process) -> None:
-        def yields(partition: str) -> bool:
-            return not one.presence.comes_first(len(one.held), self.now_s, partition)
-
-        one.claims.probe(one.presence.held_by_others(self.now_s), one.ready, self.now_s, yields)
-        for partition in one.claims.due(self.now_s):
-            self.tried += 1
-            self._try(one, partition)
-        assert one.claims.of_state(ClaimState.HELD) == sorted(one.held)
-
     def _try(self, one: Process, partition: str) -> None:
-        is_ready = partition in one.ready
-        if partition in self.owners:
-            yields = not is_ready and not one.presence.comes_first(len(one.held), self.now_s, partition)
-            one.claims.on_taken(partition, self.now_s, yields=yields)
-            return
-        yields = not one.presence.comes_first(len(one.held) + 1, self.now_s, partition)
-        one.claims.hasten(one.presence.held_with(partition), self.now_s, yields=yields and not is_ready)
-        if self._leaves(one, partition):
-            one.claims.on_left(partition, self.now_s)
-        else:
+        is_taken = partition in self.owners
+        one.claims.on_answer(partition, self.now_s, is_taken=is_taken)
+        if not is_taken:
+            one.presence.forget_owner(partition)
             one.followed_s.pop(partition, None)
             self.owners[partition] = one.name
             one.held.add(partition)
-            one.claims.on_held(partition, self.now_s, yields=yields, is_ours=is_ready)
             one.presence.on_changed(self.now_s)
-
-    def _leaves(self, one: Process, partition: str) -> bool:
-        others = partition not in one.ready and one.presence.is_ready_elsewhere(partition, self.now_s)
-        return others and one.claims.may_leave(partition, self.now_s)
 
     def lost_after(self, seconds: float) -> set[str]:
         """The partitions without an owner that nobody takes within so long. They may be given on then."""
@@ -251,7 +219,6 @@ TEXTS = st.text(max_size=20)
 SAID = st.builds(
     PresenceMessage,
     instance=TEXTS,
-    held=st.integers(0, 512),
     tenants=st.frozensets(TEXTS),
     acknowledged=st.dictionaries(TEXTS, st.none() | st.builds(EntryPosition, st.integers(-1, 9), st.integers(-1, 9))),
     ready=st.none() | st.frozensets(TEXTS),
@@ -262,7 +229,7 @@ def says(
     name: str, *held: str, ready: frozenset[str] | None = frozenset(), tenants: frozenset[str] = ACME
 ) -> PresenceMessage:
     acknowledged = dict.fromkeys(held, AT)
-    return PresenceMessage(instance=name, held=len(held), tenants=tenants, acknowledged=acknowledged, ready=ready)
+    return PresenceMessage(instance=name, tenants=tenants, acknowledged=acknowledged, ready=ready)
 
 
 def hears(name: str, *others: PresenceMessage) -> Presence:
@@ -316,11 +283,10 @@ def test_who_reads_none_of_our_tenants_is_passed_over_and_none_is_given_to_whom_
     one.note(says("stranger", ready=None, tenants=frozenset(["zeta"])), 0.5)
     assert one.others(1.0) == []
     one.note(says("poor", ready=None), 0.5)
-    assert one.others(1.0) == [0]
+    assert len(one.others(1.0)) == 1
     assert one.to_give([theirs], 5, 1.0) is None
     assert one.to_give([ours, theirs], 5, 1.0) == ours
-    assert not one.comes_first(1, 1.0, ours)
-    assert one.comes_first(1, 1.0, theirs)
+    assert one.owed([ours, theirs], 1, (), 1.0) == {theirs}
     one.note(says("poor"), 0.5)
     one.note(says("owner", ours, theirs), 0.5)
     assert not one.is_standby(ours, 1, 1.0), "the other one holds less"

@@ -126,7 +126,6 @@ class Process:
         at = EntryPosition(7, 6)
         said = PresenceMessage(
             instance=name,
-            held=len(held),
             tenants=frozenset(["acme"]),
             acknowledged=dict.fromkeys(held, at),
             ready=frozenset(ready),
