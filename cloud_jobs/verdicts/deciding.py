@@ -1,4 +1,4 @@
-"""The verdict on one alert, and the note of the alerts that wait for one. Pure but for the note.
+"""The verdict on one alert, and the alerts that wait for one. Pure.
 
 What is *announced* is every id that a region raised an alert of, and every one of which the centre said that it came
 late. Of each announced id exactly one verdict is in force; it is withdrawn, or its event is. So at any moment at which
@@ -7,26 +7,20 @@ everything that is announced has its verdict: announced = events in force + with
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from cloud_jobs.lake.schemas import ALERTS, VERDICTS
 from cloud_jobs.lake.transactions import counter_of
 from geo.alerts.messages import ErrorReason, VerdictKind
 from geo.spatial import DayEvent
-from waybill.daemon.durable_file import replace_durably
 
-# Unsettled alerts after a run, in a file for the next run.
+# Unsettled alerts after a run, for the next run.
 
 ASKED_ROWS: Final = pa.schema([ALERTS.field(name) for name in ("id", "tenant", "device", "day", "time")])
 """By what the rows of an id are found."""
@@ -44,7 +38,6 @@ withdrawn; null: it waits. Of one that waits: `since` when, by the centre's cloc
 `commit_number` of `alerts` it came. Of one that was withdrawn, `looked_at`: with which commit of the ingest (counted
 from 1; -1: none), and `seen_until`, null where it was not looked up."""
 NEVER: Final = -1
-_FACTS: Final = b"open_alerts"
 
 
 class TableCommit(NamedTuple):
@@ -56,29 +49,20 @@ class TableCommit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OpenAlerts:
-    """As of a commit of `verdicts`, with all alerts up to one of `alerts`, and events that covered a commit of the
-    ingest (None: none). `as_of`: when that was, by the centre's clock."""
+    """The open alerts after a run: as of a commit of `verdicts`, with all alerts up to one of `alerts`, and with events
+    that cover a commit of the ingest (None: none)."""
 
     verdicts: TableCommit
     alerts: TableCommit
     covered: int | None
-    as_of: datetime
     rows: pa.Table
 
     def is_of(self, verdicts: TableCommit, alerts: TableCommit) -> bool:
-        """Whether they are those of these tables: the former unchanged, the latter with nothing but more."""
+        """Whether the table `verdicts` is unchanged, and `alerts` has at most grown."""
         if self.verdicts != verdicts or self.alerts.table_id != alerts.table_id:
             return False
         # only of the newest commit is it known whether it is the same
         return self.alerts == alerts or counter_of(self.alerts.number) < counter_of(alerts.number)
-
-    def at(self, now: datetime) -> OpenAlerts:
-        """By a clock that says `now`: where it was set back, each has waited as long as before."""
-        if now >= self.as_of:
-            return self
-        since = pc.add(self.rows["since"], pa.scalar(now - self.as_of, pa.duration("us")))
-        rows = self.rows.set_column(OPEN_ROWS.get_field_index("since"), OPEN_ROWS.field("since"), since)
-        return replace(self, as_of=now, rows=rows)
 
     @property
     def waiting(self) -> pa.Table:
@@ -89,28 +73,6 @@ class OpenAlerts:
     def unproven(self) -> pa.Table:
         """Those that were withdrawn, and of which it is not known whether they are so."""
         return self.rows.filter(pc.is_valid(self.rows["reason"]))
-
-
-def read_open_alerts(path: Path) -> OpenAlerts | None:
-    """What a run left; None: nothing that can be used."""
-    try:
-        rows = pq.read_table(io.BytesIO(path.read_bytes()))
-        facts: dict[str, Any] = json.loads((rows.schema.metadata or {})[_FACTS])
-        verdicts, alerts = (TableCommit(*facts[name]) for name in ("verdicts", "alerts"))
-        as_of = datetime.fromisoformat(facts["as_of"])
-        return OpenAlerts(verdicts, alerts, facts["covered"], as_of, rows.cast(OPEN_ROWS))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, pa.ArrowException):
-        return None
-
-
-def write_open_alerts(path: Path, left: OpenAlerts) -> None:
-    """For the next run. Raises OSError."""
-    facts = {"verdicts": left.verdicts, "alerts": left.alerts, "covered": left.covered, "as_of": left.as_of.isoformat()}
-    rows = left.rows.replace_schema_metadata({_FACTS: json.dumps(facts).encode()})
-    content = io.BytesIO()
-    pq.write_table(rows, content, compression="zstd")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_durably(path, content.getvalue())
 
 
 # one alert has a few events in its place; a message has a bound

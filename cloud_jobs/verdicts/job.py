@@ -1,9 +1,8 @@
-"""One run of the verdicts: what alerts and events came since the last one, and what is to be said of them now.
+"""One run of the verdicts: what alerts and events came since the last one, and the verdicts that follow.
 
-The rows of a run, and up to which commits of `alerts` and `geofence_events` everything is decided, are one commit, made
-only upon the commit of `verdicts` that the run read: of two runs at once one gets CommitConflict. Alerts that are
-left without a verdict, or withdrawn while records are missing, are noted beside the tables (`open_alerts`): one that
-waits does not make a run longer.
+The rows of a run, and up to which commits of `alerts` and `geofence_events` everything is decided, are one commit. It
+is made only upon the commit of `verdicts` that the run read: of two concurrent runs one gets CommitConflict. A run
+passes the alerts that it leaves open to the next one, so that an alert that waits does not make a run longer.
 """
 
 from __future__ import annotations
@@ -11,14 +10,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import structlog
 
 from cloud_jobs.job_settings import VerdictSettings
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
@@ -40,8 +37,6 @@ from cloud_jobs.verdicts.deciding import (
     TableCommit,
     corrective_ids,
     decide,
-    read_open_alerts,
-    write_open_alerts,
 )
 from cloud_jobs.verdicts.subscription import OpenedTable, Row, by_devices, event_of, moment
 from geo.alerts.messages import ErrorReason, VerdictKind
@@ -268,10 +263,7 @@ _UTC: Final = pa.timestamp("us", tz="UTC")
 
 @dataclass(frozen=True, slots=True)
 class VerdictRun:
-    """What one run did. `provisional`: alerts without a verdict now; `oldest_provisional_s`: since when the oldest.
-
-    `unnoted`: 1 where these could not be noted, so that the next run looks them up in the tables.
-    """
+    """What one run did. `provisional`: alerts without a verdict now; `oldest_provisional_s`: since when the oldest."""
 
     confirmed: int = 0
     corrected: int = 0
@@ -279,7 +271,6 @@ class VerdictRun:
     late: int = 0
     provisional: int = 0
     oldest_provisional_s: int = 0
-    unnoted: int = 0
 
     def __bool__(self) -> bool:
         """Whether something was said."""
@@ -370,7 +361,7 @@ class Decisions:
         unproven = pa.concat_tables([self._kept_unproven.filter(pc.invert(is_again)), *self._unproven])
         unproven = bounded(unproven, self._now.astimezone(UTC).date())
         rows = pa.concat_tables([waiting, unproven])
-        return OpenAlerts(verdicts, alerts, self._covered_commit, self._now, rows)
+        return OpenAlerts(verdicts, alerts, self._covered_commit, rows)
 
     def decided_until(self, newest: int) -> int:
         """Up to which commit of `alerts` each has its verdict."""
@@ -489,8 +480,6 @@ DECIDED_ALERTS: Final = "decided_alerts"
 """Under which name the table states up to which commit of `alerts` every alert has a verdict."""
 DECIDED_EVENTS: Final = "decided_events"
 """The same of the commits of `geofence_events`."""
-_NOTED_EACH: Final = timedelta(minutes=1)
-_LOG: Final = structlog.get_logger("verdicts", job="verdicts")
 
 
 def provisional_since(lake: Lake) -> datetime | None:
@@ -511,16 +500,12 @@ def provisional_since(lake: Lake) -> datetime | None:
     return None
 
 
-def open_alerts_file(checkpoints: Path) -> Path:
-    """Where the job notes which alerts have no verdict yet."""
-    return checkpoints / "open-alerts.parquet"
-
-
-def give_verdicts(lake: Lake, settings: VerdictSettings, now: datetime, open_file: Path) -> VerdictRun:
+def give_verdicts(
+    lake: Lake, settings: VerdictSettings, now: datetime, before: OpenAlerts | None = None
+) -> tuple[VerdictRun, OpenAlerts]:
     """Brings the verdicts up to the alerts and events as they are now. Raises CommitConflict, LakeError.
 
-    `open_file`: what the run before left open, and this one leaves; without it all is looked at that came after the
-    oldest alert that waits.
+    `before`: what the run before left open. Without it, all alerts since the oldest open one are read again.
     """
     tables = {name: OpenedTable(lake, name, lake.open(name)) for name in (TABLE, "alerts", "geofence_events")}
     opened = tables[TABLE].opened
@@ -531,14 +516,14 @@ def give_verdicts(lake: Lake, settings: VerdictSettings, now: datetime, open_fil
         decided = stated(opened, state) or 0
         # a table that was restored from a backup, or created again, is decided from its beginning
         since[name] = decided if decided <= until[name] else 0
-    left = read_open_alerts(open_file)
+    left = before
     if left is not None and left.is_of(_commit_of(tables[TABLE]), _commit_of(tables["alerts"])):
         since["alerts"] = counter_of(left.alerts.number)
     else:
         left = None
     alerts = tables["alerts"].since(since["alerts"], until["alerts"])
     events = tables["geofence_events"].since(since["geofence_events"], until["geofence_events"])
-    deciding = Decisions(lake, settings, now, tables, None if left is None else left.at(now))
+    deciding = Decisions(lake, settings, now, tables, left)
     again = deciding.due(events)
     new_or_due = pa.concat_tables([alerts.select(ASKED_ROWS.names), again])
     made = [deciding.rows(*rows) for rows in by_devices(new_or_due, events)]
@@ -546,26 +531,7 @@ def give_verdicts(lake: Lake, settings: VerdictSettings, now: datetime, open_fil
     states = {DECIDED_ALERTS: deciding.decided_until(until["alerts"]), DECIDED_EVENTS: until["geofence_events"]}
     if new.num_rows or any((stated(opened, name) or 0) != value for name, value in states.items()):
         tables[TABLE].commit(new, previous, now, states)
-    now_left = deciding.left(_commit_of(tables[TABLE]), _commit_of(tables["alerts"]))
-    is_noted = not _is_news(left, now_left) or _note(open_file, now_left)
-    return replace(deciding.run(new), unnoted=int(not is_noted))
-
-
-def _note(open_file: Path, left: OpenAlerts) -> bool:
-    """Whether it could be noted; the tables decide without it, and a full disk is no reason to say nothing."""
-    try:
-        write_open_alerts(open_file, left)
-    except OSError as error:
-        _LOG.warning("what waits cannot be noted", file=str(open_file), error=str(error))
-        return False
-    return True
-
-
-def _is_news(before: OpenAlerts | None, left: OpenAlerts) -> bool:
-    if before is None or replace(before, as_of=left.as_of) != left:
-        return True
-    # how long alerts wait is known from when the clock said what
-    return bool(left.waiting.num_rows) and not before.as_of <= left.as_of < before.as_of + _NOTED_EACH
+    return deciding.run(new), deciding.left(_commit_of(tables[TABLE]), _commit_of(tables["alerts"]))
 
 
 def _commit_of(table: OpenedTable) -> TableCommit:

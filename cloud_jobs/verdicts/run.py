@@ -17,7 +17,8 @@ from cloud_jobs.config import CloudSettings
 from cloud_jobs.derived.outbox import publish_rows
 from cloud_jobs.run_metrics import RunMetrics, served_metrics
 from cloud_jobs.run_result import run_repeatedly
-from cloud_jobs.verdicts.job import TABLE, VerdictRun, give_verdicts, open_alerts_file
+from cloud_jobs.verdicts.deciding import OpenAlerts
+from cloud_jobs.verdicts.job import TABLE, VerdictRun, give_verdicts
 from cloud_jobs.verdicts.subscription import AlertSubscription, Row, collect, event_of
 from geo.alerts import AlertVerdict, VerdictKind
 from geo.alerts.messages import FinalEvent
@@ -52,9 +53,6 @@ class VerdictMetrics:
         bound_s = Gauge(
             "waybill_verdicts_max_provisional_seconds", "So long an alert waits at the most", registry=registry
         )
-        self._unnoted = Counter(
-            "waybill_verdicts_unnoted_runs_total", "Runs that could not note what waits", registry=registry
-        )
         self._left_out = Gauge("waybill_verdicts_left_out_topics", "Topics that cannot be read", registry=registry)
         # a run that fails or hangs sets nothing: so the age is that of the moment at which it is asked for
         self._decided_until_s = math.nan
@@ -75,7 +73,6 @@ class VerdictMetrics:
             self._alerts.labels(outcome).inc(counts[name])
         self._provisional.set(counts["provisional"])
         self._left_out.set(counts["left_out"])
-        self._unnoted.inc(counts["unnoted"])
 
     def on_published(self, counts: dict[str, Any], began_s: float) -> None:
         """What a run decided that began so to read the topics can be read: until then nobody has heard of it."""
@@ -104,12 +101,15 @@ def run_verdicts(settings: CloudSettings, report: Callable[[Counts], object], *,
     runs = RunMetrics("verdicts", settings.status.max_behind_s)
     metrics = VerdictMetrics(runs.registry, given.max_provisional_s)
 
+    left: OpenAlerts | None = None
+
     def once() -> None:
+        nonlocal left
         with runs.run() as measured:
             began_s = time.monotonic()
             with settings.location.errors_named():
                 counts = collect(lake, alerts, timedelta(days=settings.ingest.max_age_days))
-                run = give_verdicts(lake, given, datetime.now(UTC), open_alerts_file(settings.checkpoints))
+                run, left = give_verdicts(lake, given, datetime.now(UTC), left)
             counts |= _counts(run)
             metrics.take(counts)
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -32,29 +32,29 @@ from waybill.settings import Settings
 # Bounds of the evaluation.
 
 
+MAX_AHEAD_MS: Final = 60_000
+"""A fix further ahead of this clock is skipped."""
+MAX_FIXES_HELD: Final = 64
+"""Fixes kept of a device whose side of a border is undecided."""
+KEEP_MS: Final = 5_000
+"""A fix that is older than the device's newest by less is still put in its place."""
+MAX_LAG_S: Final = 30.0
+"""A process that reads batches later than this is not healthy."""
+STOP_S: Final = 10.0
+"""How long receipts are awaited at SIGTERM."""
+
+
 class EvaluationSettings(Settings):
-    """How old and how early a fix or an event may be, and how much of devices is held."""
+    """How old an event may be, and how many devices of a partition are held in memory."""
 
     max_age_s: float = Field(
         default=300.0,
-        gt=0,
+        ge=MAX_LAG_S,
         le=3_153_600_000,
         description="an event that is older when it is seen is the centre's alone; raise it to replay old data",
     )
-    max_ahead_s: float = Field(
-        default=60.0, ge=0, le=86_400, description="a fix so far ahead of this clock is passed over"
-    )
     max_devices: int = Field(
-        default=200_000,
-        ge=1,
-        le=2_000_000,
-        description="the device that was heard longest ago is forgotten for another",
-    )
-    max_fixes_held: int = Field(
-        default=64, ge=8, le=1_000, description="of a device of which it is not settled on which side of a border it is"
-    )
-    keep_s: float = Field(
-        default=5.0, ge=0, le=600, description="a fix that is older than the newest by less is still put in its place"
+        default=200_000, ge=1, le=2_000_000, description="the least recently seen device is dropped for another"
     )
 
 
@@ -119,7 +119,6 @@ class AlertSource(ClusterSource):
 
     tenant: Word | None = None
     subscription: Word = "alerts"
-    send_timeout_s: float = Field(default=10, gt=0, le=600)
 
 
 class AlertEndpoint(Settings):
@@ -151,26 +150,13 @@ class AlertSettings(Settings):
     pulsar: AlertSource
     fences: ReferenceSource
     sealing_keys: Path | None = None
-    batching_delay_ms: int = Field(default=5, ge=1, le=1000)
     rewind_s: float = Field(default=900, ge=0, le=604_800)
     standby: bool = True
-    max_lag_s: float = Field(default=30, gt=0, le=3_153_600_000)
-    stop_timeout_s: float = Field(default=10, gt=0, le=120)
     tracks: ReportedTracks = ReportedTracks()
     events: PublishedEventSettings = PublishedEventSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     status: AlertEndpoint = AlertEndpoint()
     log: LogSettings = LogSettings()
-
-    @model_validator(mode="after")
-    def _late_is_seen(self) -> Self:
-        # what is older than that is not said, and a process that says nothing for that must not be healthy
-        if self.max_lag_s > self.evaluation.max_age_s:
-            raise ValueError(
-                f"max_lag_s is {self.max_lag_s:g} and evaluation.max_age_s {self.evaluation.max_age_s:g}: "
-                "a process that is so late says nothing any more; make max_lag_s no larger"
-            )
-        return self
 
     @model_validator(mode="after")
     def _takeover_knows_of_stays(self) -> Self:

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from gateway.alerts.config import EvaluationSettings
+from gateway.alerts.config import KEEP_MS, MAX_AHEAD_MS, MAX_FIXES_HELD, EvaluationSettings
 from gateway.alerts.fixes import FixColumns, FixRows, HeldFixes
 from geo.alerts.messages import MAX_EPOCHS
 from geo.spatial import (
@@ -95,14 +95,6 @@ SinceByPlace = Mapping[str, float]
 HORIZON_MS: Final = 6 * 3_600_000
 
 
-class HeldBounds(NamedTuple):
-    """What stays of a track: fixes that are not older than the last one by more than `keep_ms`, as they may come in
-    another order; at most `most` while it is not settled where the device is."""
-
-    keep_ms: int
-    most: int
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class TrackEnds:
     """What was found in the ends of tracks, by the place of each in what was asked.
@@ -122,9 +114,7 @@ class TrackEnds:
     cut: int
 
 
-def judge(
-    rows: FixRows, is_first: Bools, since: Sequence[SinceByPlace], rules: AlertRules, bounds: HeldBounds
-) -> TrackEnds:
+def judge(rows: FixRows, is_first: Bools, since: Sequence[SinceByPlace], rules: AlertRules) -> TrackEnds:
     """Judges ends of tracks: `rows` by track (`owner`) and time, at least one for each, no time twice.
 
     `is_first`: no fix of the device was before it. `since`: the visits at the beginning.
@@ -136,7 +126,7 @@ def judge(
     events = _events(visits, tracks, rows, rules, np.where(is_first, begin, begin + 1))
     # only now: a visit is settled by all that came after it
     settled = _Settled.of(visits, tracks, rules)
-    return settled.held(rows, count, events, bounds)
+    return settled.held(rows, count, events)
 
 
 def _tracks(rows: FixRows, rules: AlertRules) -> Tracks:
@@ -205,7 +195,7 @@ class _Settled:
         is_settled[differ] = False
         return cls(tracks, visits, rules, is_settled, visit_at, visit)
 
-    def held(self, rows: FixRows, count: int, events: list[list[DayEvent]], bounds: HeldBounds) -> TrackEnds:
+    def held(self, rows: FixRows, count: int, events: list[list[DayEvent]]) -> TrackEnds:
         """From which fix on each track is held, and what is known there."""
         first = offsets(np.bincount(rows.owner, minlength=count))
         last = first[1:] - 1
@@ -213,12 +203,12 @@ class _Settled:
         # a track that begins at a fix begins on the side where that is
         anchors_here = self.is_settled | ~self.tracks.linked
         may_be = anchors_here & (kept < last[rows.owner[kept]])
-        may_be &= rows.t_ms[kept] <= rows.t_ms[last[rows.owner[kept]]] - bounds.keep_ms
+        may_be &= rows.t_ms[kept] <= rows.t_ms[last[rows.owner[kept]]] - KEEP_MS
         anchor = first[:-1].copy()
         np.maximum.at(anchor, rows.owner[kept[may_be]], kept[may_be])
         # a vehicle that stands on a border for hours is cut rather than kept
-        too_long = last - anchor >= bounds.most
-        anchor[too_long] = last[too_long] - bounds.most + 1
+        too_long = last - anchor >= MAX_FIXES_HELD
+        anchor[too_long] = last[too_long] - MAX_FIXES_HELD + 1
         at_last, in_doubt = self._at(last), np.ones(count, dtype=np.bool_)
         known = at_last >= 0
         in_doubt[known] = ~self.is_settled[at_last[known]]
@@ -316,7 +306,6 @@ class LiveEvents:
 
     def __init__(self, rules: AlertRules, settings: EvaluationSettings | None = None) -> None:
         self._rules, self._settings = rules, settings or EvaluationSettings()
-        self._bounds = HeldBounds(round(self._settings.keep_s * 1000), self._settings.max_fixes_held)
         self.passed_over = PassedOver()
         self.judged = 0
         self._slots: dict[tuple[str, str], int] = {}
@@ -377,7 +366,7 @@ class LiveEvents:
         tracks, counts = self._rules.tracks, self.passed_over
         usable = valid_positions(fixes.latitude, fixes.longitude)
         counts.invalid += len(usable) - int(usable.sum())
-        ahead = usable & (fixes.t_ms > now_ms + round(self._settings.max_ahead_s * 1000))
+        ahead = usable & (fixes.t_ms > now_ms + MAX_AHEAD_MS)
         counts.clock_ahead += int(ahead.sum())
         excluded = _at_null_island(fixes, tracks.null_island_deg)
         if tracks.max_accuracy_m is not None:
@@ -478,7 +467,7 @@ class LiveEvents:
         # the last fix but one, or the newest that is old enough; of what was judged together only the end is known
         may_be = np.arange(len(held.owner)) < last[held.owner]
         may_be &= held.t_ms >= self._judged_ms[slots[held.owner]]
-        may_be &= held.t_ms <= held.t_ms[last[held.owner]] - self._bounds.keep_ms
+        may_be &= held.t_ms <= held.t_ms[last[held.owner]] - KEEP_MS
         anchor = limits[:-1].copy()
         np.maximum.at(anchor, held.owner[may_be], np.flatnonzero(may_be))
         moved = anchor > limits[:-1]
@@ -503,7 +492,7 @@ class LiveEvents:
             return []
         self.judged += len(rows.owner)
         since = [self._since.get(slot, _NOTHING) for slot in slots.tolist()]
-        judged = judge(rows, self._is_first[slots], since, self._rules, self._bounds)
+        judged = judge(rows, self._is_first[slots], since, self._rules)
         limits = offsets(np.bincount(rows.owner, minlength=len(slots)))
         anchor_ms = judged.rows.t_ms[offsets(np.bincount(judged.rows.owner, minlength=len(slots)))[:-1]]
         self._is_first[slots[anchor_ms > rows.t_ms[limits[:-1]]]] = False

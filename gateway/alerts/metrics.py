@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Final, get_args
@@ -40,9 +39,9 @@ _GAUGES: Final = {
 
 
 class AlertMetrics:
-    """The numbers of one process. Any thread counts. `max_lag_s`: how late it may be, for whoever compares."""
+    """The metrics of one process. Any thread counts."""
 
-    def __init__(self, max_lag_s: float = math.nan) -> None:
+    def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         self._fixes = Counter("waybill_alerts_fixes_total", "Fixes evaluated", registry=registry)
         self._published = Counter(
@@ -74,14 +73,7 @@ class AlertMetrics:
             "waybill_alerts_rebuild_seconds", "Rebuilds of a partition's state", buckets=_REBUILD_S, registry=registry
         )
         self._gauges = StatusGauges("waybill_alerts", _GAUGES, registry)
-        Gauge("waybill_alerts_max_lag_seconds", "How large that may be: the setting", registry=registry).set(max_lag_s)
         self._fences = Gauge("waybill_alerts_fences", "Versions of fences and gates in force", registry=registry)
-        self._fence_messages_refused = Gauge(
-            "waybill_alerts_refused_fence_messages",
-            "Messages of the fences' topic that are no publications",
-            ["reason"],
-            registry=registry,
-        )
         self._begin_at_0()
 
     def _begin_at_0(self) -> None:
@@ -131,6 +123,3 @@ class AlertMetrics:
         """Set the gauges as the status has it."""
         self._gauges.set(status)
         self._fences.set(status.fences + status.gates)
-        # a gauge: the topic may be read again from its beginning
-        for reason, count in status.fence_messages_refused.items():
-            self._fence_messages_refused.labels(reason).set(count)

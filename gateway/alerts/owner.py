@@ -15,7 +15,7 @@ import pulsar
 import structlog
 
 from gateway.alerts.alert_sender import BATCHING_DELAY_MS, MAX_IN_FLIGHT, AlertSender
-from gateway.alerts.config import AlertSettings
+from gateway.alerts.config import STOP_S, AlertSettings
 from gateway.alerts.evaluation import AlertRules, LiveEvents
 from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.partition import MAX_BYTES, RECEIVER_QUEUE, OwnedPartition
@@ -37,6 +37,9 @@ class AskedPartitions:
         self._subscribe = subscribe
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="claims")
         self._asked: dict[Future[Any], str] = {}
+
+    def __len__(self) -> int:
+        return len(self._asked)
 
     def answers(self, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
         """Ask for some partitions; the answers that have come by now, also to earlier questions."""
@@ -156,11 +159,6 @@ class StandbyPartitions:
         return sorted(name for name, one in list(self._followed.items()) if one.is_ready)
 
     @property
-    def behind_s(self) -> float | None:
-        """How far behind is the one that is furthest; None: nothing is followed."""
-        return max((one.behind_s for one in list(self._followed.values())), default=None)
-
-    @property
     def problem(self) -> str:
         """Why one of them does not get on; empty when none is known to."""
         said = ((name, one.problem) for name, one in sorted(self._followed.items()))
@@ -229,6 +227,10 @@ LOOK_S: Final = 30.0
 _TURN_S: Final = 0.1
 # a cluster that does not answer must not hold up the end of the process
 _CLOSE_ALL_S: Final = 5.0
+_GATHER_MS: Final = 5
+"""Batches are collected for so long before one evaluation."""
+_SEND_MS: Final = 10_000
+"""An alert without a receipt is sent again after this time."""
 _PARTITION: Final = "-partition-"
 
 
@@ -309,7 +311,7 @@ class PartitionOwner:
         self._heard.stop()
         self._thread.join(self._settings.pulsar.operation_timeout_s + _CLOSE_ALL_S)
         self._asking.close()
-        ends_s = time.monotonic() + self._settings.stop_timeout_s + _CLOSE_ALL_S
+        ends_s = time.monotonic() + STOP_S + _CLOSE_ALL_S
         for owned, _ in self._held.values():
             owned.stop()
         self._standbys.close()
@@ -384,7 +386,7 @@ class PartitionOwner:
     def _claim_due(self, now_s: float) -> None:
         """Ask for some at once: one after the other would take longer than a partition may be without an owner."""
         # a partition beyond our bound is left to another process
-        is_full = len(self._held) >= MAX_PARTITIONS
+        is_full = len(self._held) + len(self._asking) >= MAX_PARTITIONS
         due = [] if is_full else self._claims.due(self._held.keys(), self._standbys.ready, now_s)
         for name, answer in self._asking.answers(due):
             self._on_answer(name, answer)
@@ -397,9 +399,7 @@ class PartitionOwner:
                 self._settings.pulsar.subscription,
                 consumer_name=self._settings.name,
                 receiver_queue_size=RECEIVER_QUEUE,
-                batch_receive_policy=pulsar.ConsumerBatchReceivePolicy(
-                    MAX_MESSAGES, MAX_BYTES, self._settings.batching_delay_ms
-                ),
+                batch_receive_policy=pulsar.ConsumerBatchReceivePolicy(MAX_MESSAGES, MAX_BYTES, _GATHER_MS),
             )
         except (pulsar.PulsarException, PulsarAccessError) as error:
             return error
@@ -418,9 +418,7 @@ class PartitionOwner:
         self._presence.forget_owner(name)
         self._presence.on_changed(now_s)
         owned = self._owned(name, answer)
-        thread = threading.Thread(
-            target=owned.run, args=(self._settings.stop_timeout_s,), name=_short(name), daemon=True
-        )
+        thread = threading.Thread(target=owned.run, args=(STOP_S,), name=_short(name), daemon=True)
         self._held[name] = owned, thread
         thread.start()
 
@@ -452,7 +450,7 @@ class PartitionOwner:
         settings = self._settings
         return self._client.create_producer(
             settings.alerts_topic(tenant),
-            send_timeout_millis=round(settings.pulsar.send_timeout_s * 1000),
+            send_timeout_millis=_SEND_MS,
             # More than a sender ever has in flight, so it never blocks.
             max_pending_messages=2 * MAX_IN_FLIGHT + 1,
             block_if_queue_full=True,

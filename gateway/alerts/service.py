@@ -37,7 +37,7 @@ class AlertService:
         """Raises SettingsError, SealingKeyError, PulsarAccessError."""
         self._settings, self._log_suppressed = settings, log_suppressed
         source = settings.pulsar
-        self._metrics = AlertMetrics(settings.max_lag_s)
+        self._metrics = AlertMetrics()
         make = partial(_rules, settings)
         self._fences = follow_reference(
             source, settings.fences, partial(ReferencePublications, "fence", usable_fence, (FenceError,)), make
@@ -94,9 +94,8 @@ class AlertService:
             "partitions_unowned": unowned,
             "partitions_standby": tuple(standbys.names),
             "partitions_ready": tuple(standbys.ready),
-            "standby_behind_s": None if standbys.behind_s is None else round(standbys.behind_s, 1),
             "standby_problem": standbys.problem or self._owner.hearing_problem,
-            "lag_s": lag.said_s(self._settings.max_lag_s),
+            "lag_s": lag.said_s,
             "fixes_per_s": round((self._metrics.fixes - before) / max(now_s - before_s, 0.001), 1),
             "devices_known": sum(one.device_count for one in held),
             "alerts_waiting": sum(one.unreceipted for one in held),
@@ -105,7 +104,6 @@ class AlertService:
             "fences": facts.held - gates,
             "gates": gates,
             "fences_refused": len(facts.refused),
-            "fence_messages_refused": facts.messages_refused,
             "fence_last_refused": facts.last_refused,
         }
         status = self._first.model_copy(update={**counts, **known})
@@ -129,8 +127,8 @@ class AlertService:
             return problem
         if unowned:
             return f"of {len(unowned)} partitions no owner is known, of {unowned[0]} for instance"
-        if problem := lag.problem(self._settings.max_lag_s):
-            return problem
+        if lag.problem:
+            return lag.problem
         return f"fences: {fences}" if fences else ""
 
     def _is_alive(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 
-from gateway.alerts.config import AlertEndpoint
+from gateway.alerts.config import MAX_LAG_S, AlertEndpoint
 from gateway.status_answer import facts_table, moment_text, read_answer
 
 # Lag of a process behind its partitions. Pure.
@@ -24,15 +24,17 @@ class Lag(NamedTuple):
     furthest: str
     unknown: tuple[str, ...]
 
-    def said_s(self, max_s: float) -> float | None:
+    @property
+    def said_s(self) -> float | None:
         """What is said of it: None where it is not known, unless what is known is too much already."""
-        if self.known_s is None or (self.unknown and self.known_s <= max_s):
+        if self.known_s is None or (self.unknown and self.known_s <= MAX_LAG_S):
             return None
         return round(self.known_s, 3)
 
-    def problem(self, max_s: float) -> str:
+    @property
+    def problem(self) -> str:
         """That alerts are late; empty when that is not known."""
-        if self.known_s is None or self.known_s <= max_s:
+        if self.known_s is None or self.known_s <= MAX_LAG_S:
             return ""
         return f"{self.furthest}: batches are read {self.known_s:.0f} s after they were published: alerts are late"
 
@@ -65,13 +67,12 @@ class AlertsStatus(BaseModel):
     """One moment of an alert process. Counts are since `started_at` (ISO 8601).
 
     `healthy`: the fences are known to their end, every partition has an owner, those of this process move, are no later
-    than `max_lag_s`, and their alerts are published. None: it holds no partition, and whether those that do are well,
+    than MAX_LAG_S, and their alerts are published. None: it holds no partition, and whether those that do are well,
     it does not know; or how late it is is not known.
     `last_error`: why it is not. `processes`: those of the region that are heard, with this one. `partitions_of_others`:
     of other processes, when they were asked for last; `partitions_unowned`: of which nobody is known.
     `partitions_standby`: of other processes, whose state this one keeps; `partitions_ready`: those of them with which
-    it could go on now. `standby_behind_s`: for how long the one that is furthest behind has not had all that its owner
-    acknowledged, None without one; `standby_problem`: why one does not get on, or the others are not heard.
+    it could go on now. `standby_problem`: why one does not get on, or the others are not heard.
     `lag_s`: the age of the newest batch that was read, of the partition that is furthest behind; while its state is
     made, of the first batch that waits for that. 0 where nothing was left to read. None without a partition, and while
     it is not known of one, unless that of another is too large already.
@@ -92,7 +93,6 @@ class AlertsStatus(BaseModel):
     partitions_unowned: tuple[str, ...] = ()
     partitions_standby: tuple[str, ...] = ()
     partitions_ready: tuple[str, ...] = ()
-    standby_behind_s: float | None = None
     standby_problem: str = ""
     partitions_lost: int = 0
     lag_s: float | None = None
@@ -110,7 +110,6 @@ class AlertsStatus(BaseModel):
     fences: int = 0
     gates: int = 0
     fences_refused: int = 0
-    fence_messages_refused: dict[str, int] = {}
     fence_last_refused: str = ""
 
 
@@ -133,7 +132,5 @@ def _facts(status: AlertsStatus) -> Iterator[tuple[str, object]]:
             yield said.removesuffix(" s"), unread if value is None else moment_text(value)
         elif name == "lag_s" and not status.partitions_held:
             yield said, "no partition is held"
-        elif name == "standby_behind_s" and not status.partitions_standby:
-            yield said, "none"
         else:
             yield said, value

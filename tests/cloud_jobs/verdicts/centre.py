@@ -15,7 +15,8 @@ from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.snapshots import COVERED_COMMIT
 from cloud_jobs.lake.tables import COVERS, Lake
 from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
-from cloud_jobs.verdicts.job import VerdictRun, give_verdicts, open_alerts_file
+from cloud_jobs.verdicts.deciding import OpenAlerts
+from cloud_jobs.verdicts.job import VerdictRun, give_verdicts
 from cloud_jobs.verdicts.subscription import CollectedAlerts, TopicAlert, collect_alerts
 from geo.alerts import Alert, encode_alert
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, GeofenceFix, latest
@@ -36,16 +37,13 @@ class VerdictCentre:
     rules: EventRules
     settings: VerdictSettings = field(default_factory=VerdictSettings)
     now: datetime = BEGAN
+    left: OpenAlerts | None = None
 
     def __post_init__(self) -> None:
         self.lake: Lake = new_lake(self.folder)
         self._ingest = new_ingest(self.lake)
         self.geofence = GeofenceCentre(self.rules)
         self._ingested: set[GeofenceFix] = set()
-
-    @property
-    def open_file(self) -> Path:
-        return open_alerts_file(self.folder.parent / "checkpoints")
 
     def lose(self, first: int, last: int, device: str = "d") -> None:
         batch = Batch(device, 7, last + 1, (), (Tombstone(first, last, "evicted"),))
@@ -75,7 +73,8 @@ class VerdictCentre:
 
     def decide(self) -> VerdictRun:
         self._tick()
-        return give_verdicts(self.lake, self.settings, self.now, self.open_file)
+        run, self.left = give_verdicts(self.lake, self.settings, self.now, self.left)
+        return run
 
     def in_force(self) -> dict[str, dict[str, Any]]:
         rows = self.lake.rows("verdicts").to_pylist()

@@ -193,13 +193,12 @@ def one_that_waits_and_many_that_do_not(centre: VerdictCentre) -> list[GeofenceF
     return waiting
 
 
-@pytest.mark.parametrize("content", [None, b"PAR1 no more"])
-def test_without_the_note_of_what_waits_all_later_ones_are_looked_at_once_and_said_as_before(
-    centre: VerdictCentre, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+def test_after_a_restart_all_since_the_oldest_that_waits_are_looked_at_once_and_said_as_before(
+    centre: VerdictCentre, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one_that_waits_and_many_that_do_not(centre)
     before = said(centre)
-    centre.open_file.unlink() if content is None else centre.open_file.write_bytes(content)
+    centre.left = None
     assert looked_up(centre, monkeypatch) == ({"waits", *"abc"}, 10)
     assert looked_up(centre, monkeypatch) == (set(), 0)
     assert said(centre) == before
@@ -383,7 +382,7 @@ class Watched:
 
     def took(self, *, is_published: bool = True, **counts: int) -> None:
         given = ("confirmed", "corrected", "withdrawn", "late", "provisional", "oldest_provisional_s")
-        taken = ("alerts", "repeated", "refused", "left_out", "unfinished", "unnoted")
+        taken = ("alerts", "repeated", "refused", "left_out", "unfinished")
         whole: dict[str, Any] = dict.fromkeys((*given, *taken), 0) | counts
         self.metrics.take(whole)
         if is_published:

@@ -142,7 +142,7 @@ def test_of_a_process_the_largest_that_is_known_counts_and_what_is_not_known_is_
     each: Iterable[float | None], said_s: float | None, problem: bool, in_doubt: bool
 ) -> None:
     lag = lag_of((f"p{number}", one) for number, one in enumerate(each))
-    assert (lag.said_s(30), bool(lag.problem(30)), bool(lag.doubt)) == (said_s, problem, in_doubt)
+    assert (lag.said_s, bool(lag.problem), bool(lag.doubt)) == (said_s, problem, in_doubt)
 
 
 def said_of(owned: ServedPartition, monkeypatch: pytest.MonkeyPatch) -> AlertsStatus:

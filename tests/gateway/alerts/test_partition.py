@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.alerts.owner import WAIT_S, AskedPartitions
-from gateway.alerts.sharing import RETRY_S, Claims, ClaimState
+from gateway.alerts.owner import AskedPartitions
+from gateway.alerts.sharing import START_S, Claims, Presence
 from gateway.alerts.standby import RewindEnd
 from tests.gateway.alerts.fixes_as_they_come import NOON, LiveFix
 from tests.gateway.alerts.scripted_partition import ScriptedMessage, ScriptedTopic, messages_of, served
@@ -111,25 +111,21 @@ def test_while_one_does_not_answer_all_others_are_taken_and_it_is_asked_for_once
         asked.append(name)
         return name if name != "p0" or answers.wait(30) else "never"
 
-    claims, asking = Claims(lambda: 0.0), AskedPartitions(subscribe)
-    claims.add(NAMES, 0.0)
-    began_s, now_s = time.monotonic(), 0.0
-    waits_s = list[float]()
-    taken = list[str]()
-    while len(taken) < len(NAMES) - 1:
-        now_s += RETRY_S / 4
-        assert now_s < 60
-        names = claims.due(now_s)
-        claims.on_asked(names)
-        for name, answer in asking.answers(names):
-            waits_s.append(time.monotonic() - began_s)
+    claims, asking = Claims(Presence("mine", ["acme"]), lambda: 0.0, -START_S), AskedPartitions(subscribe)
+    claims.add(NAMES)
+    began_s, taken = time.monotonic(), set[str]()
+
+    def take() -> bool:
+        now_s = time.monotonic() - began_s
+        for name, answer in asking.answers(claims.due(taken, [], now_s)):
             assert name == answer
-            claims.on_held(name, now_s)
-            taken.append(name)
-    assert "p0" not in taken
-    assert waits_s[0] < WAIT_S, "an answer is known as soon as it is there"
-    assert time.monotonic() - began_s < 10 * WAIT_S, "one that does not answer is waited for once"
-    assert claims.of_state(ClaimState.UNKNOWN) == ["p0"]
+            claims.on_answer(name, now_s, is_taken=False)
+            taken.add(name)
+        return len(taken) == len(NAMES) - 1
+
+    wait_until(take)
+    assert claims.unowned(taken, time.monotonic() - began_s) == ["p0"]
+    assert len(asking) == 1
     answers.set()
     late = list[tuple[str, str]]()
 
