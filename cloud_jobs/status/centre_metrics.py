@@ -54,10 +54,6 @@ def _s(moment: datetime | None) -> Value:
     return None if moment is None else moment.timestamp()
 
 
-def _lag_records(_: CentreStatus, one: DerivedStatus) -> Value:
-    return one.records_behind if one.records_behind is not None else one.records_behind_at_most
-
-
 def _lag_s(status: CentreStatus, one: DerivedStatus) -> Value:
     return 0 if one.commits_behind == 0 else status.age_s(one.waiting_since)
 
@@ -135,8 +131,8 @@ FACTS: Final[Mapping[str, _Fact]] = {
     ),
     "waybill_centre_lag_records": _Fact(
         _TABLE,
-        "Records that it does not cover; where a merged file holds old ones, too: at most",
-        _derived(_lag_records),
+        "Records that it does not cover, at most",
+        _derived(lambda _, one: one.records_behind),
     ),
     "waybill_centre_lag_seconds": _Fact(
         _TABLE, "Age of the oldest commit that it does not cover; 0: it covers all", _derived(_lag_s)

@@ -122,7 +122,6 @@ class LakeReader:
             now=self._now(),
             clock_ahead_s=ahead,
             ingest_number=counter_of(number),
-            fence=number,
             tables=tuple(self._table(name, records if name == "records" else derived.get(name)) for name in TABLES),
             derived=tuple(self._derived(name, opened, records) for name, opened in derived.items()),
             coverage=coverage,
@@ -207,11 +206,9 @@ def behind(records: StoredFiles, table: str, found: Covering) -> DerivedStatus:
     since = found.since or 0
     bounds = zip(records.bounds("ingest_number"), records.row_counts, strict=True) if len(records) else ()
     # without bounds, or with both old and new rows: at most all of them are new
-    may_be = [(low, rows) for (low, high), rows in bounds if high is None or high > since]
-    at_most = sum(rows for _, rows in may_be)
-    exact = all(low is not None and low > since for low, _ in may_be)
+    at_most = sum(rows for (_, high), rows in bounds if high is None or high > since)
     commits = found.until - since
-    return DerivedStatus(table, found.since is not None, commits, at_most if exact else None, at_most if commits else 0)
+    return DerivedStatus(table, found.since is not None, commits, at_most if commits else 0)
 
 
 def coverage_status(rows: pa.Table) -> CoverageStatus:

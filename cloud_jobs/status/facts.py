@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any, Final
 
+from pydantic import TypeAdapter
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -32,8 +33,8 @@ class TableStatus:
 class DerivedStatus:
     """How far a derived table is behind the records.
 
-    `computed`: whether it ever was. `records_behind`: None where a merged file holds old and new records; then
-    `records_behind_at_most` alone is known. `waiting_since`: when the oldest commit that it does not cover was made.
+    `computed`: whether it ever was. `records_behind`: an upper bound, as a merged file may hold old records, too.
+    `waiting_since`: when the oldest commit that it does not cover was made.
     `fences_since`: since when other fences are in force than those that it was computed with; None: they are the same.
     `unpublished_since`: when the oldest row was made that is due to be published from this machine; None: none is.
     """
@@ -42,7 +43,6 @@ class DerivedStatus:
     computed: bool | None = None
     commits_behind: int | None = None
     records_behind: int | None = None
-    records_behind_at_most: int | None = None
     waiting_since: datetime | None = None
     fences_since: datetime | None = None
     unpublished_since: datetime | None = None
@@ -124,7 +124,7 @@ class ProvisionalStatus:
 class CentreStatus:
     """All of it. `clock_ahead_s`: how far this machine's clock is ahead of that of the lake's store.
 
-    `ingest_number`, `fence`: of the newest commit of the ingest, counted from 1, and whole, as its writer drew it.
+    `ingest_number`: of the newest commit of the ingest, counted from 1.
     `newest_batch`: the newest row of `ingest_batches`. `quarantine`: rows by cause. `erasures_pending`: declared, and
     not yet done in all files. `provisional`: None where nobody asked. `errors`: what could not be read,
     by its name. `token_problem`: that the token of `[access]` has ended or ends soon; "": it does not.
@@ -133,7 +133,6 @@ class CentreStatus:
     now: datetime
     clock_ahead_s: float | None = None
     ingest_number: int | None = None
-    fence: int | None = None
     tables: tuple[TableStatus, ...] = ()
     derived: tuple[DerivedStatus, ...] = ()
     lag: tuple[TopicLag, ...] = ()
@@ -154,28 +153,11 @@ class CentreStatus:
         return None if moment is None else (self.now - moment).total_seconds()
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it: moments in ISO 8601, with their ages."""
-        plain = asdict(self)
-        moments = {"tables": "committed_at", "derived": "waiting_since", "lag": "oldest", "left_out": "since"}
-        for name, moment in moments.items():
-            for row in plain[name]:
-                row["age_s"] = self.age_s(row[moment])
-        for held in (plain["maintenance"], *([plain["newest_batch"]] if plain["newest_batch"] else [])):
-            held["age_s"] = self.age_s(held.get("ended_at") or held.get("committed_at"))
-        made: dict[str, Any] = _plain(plain)
-        return made
+        """As JSON: moments in ISO 8601."""
+        return _CENTRE.dump_python(self, mode="json")
 
 
-def _plain(value: Any) -> Any:
-    match value:
-        case datetime():
-            return value.isoformat(timespec="milliseconds")
-        case Mapping():
-            return {name: _plain(one) for name, one in value.items()}
-        case list() | tuple():
-            return [_plain(one) for one in value]
-        case _:
-            return value
+_CENTRE: Final = TypeAdapter(CentreStatus)
 
 
 # Problems of the centre, one sentence each. Pure.
@@ -342,14 +324,22 @@ _BATCH: Final = (
     "unreadable_devices",
 )
 _TABLES: Final = ("table", "rows", "files", "bytes", "newest commit", "missing files")
-_DERIVED: Final = ("derived", "commits behind", "records behind", "waiting for")
+_DERIVED: Final = ("derived", "commits behind", "records behind, at most", "waiting for")
 
 
 def status_tables(status: CentreStatus, problems: Sequence[str]) -> RenderableType:
     """All of it, and at the end what is wrong."""
     lag = _table(
         ("topic", "cluster", "messages waiting", "oldest"),
-        ((one.topic, one.cluster, _number(one.backlog), _waits(status, one)) for one in status.lag),
+        (
+            (
+                one.topic,
+                one.cluster,
+                _number(one.backlog),
+                "" if one.backlog == 0 else _age(status.age_s(one.oldest)),
+            )
+            for one in status.lag
+        ),
     )
     tables = _table(
         _TABLES,
@@ -369,7 +359,7 @@ def status_tables(status: CentreStatus, problems: Sequence[str]) -> RenderableTy
             (
                 one.table,
                 "never computed" if one.computed is False else _number(one.commits_behind),
-                _records_behind(one.records_behind, one.records_behind_at_most),
+                _number(one.records_behind),
                 "" if one.commits_behind == 0 else _age(status.age_s(one.waiting_since)),
             )
             for one in status.derived
@@ -378,20 +368,16 @@ def status_tables(status: CentreStatus, problems: Sequence[str]) -> RenderableTy
     facts = Table(box=None, pad_edge=False, show_header=False)
     for name, text in _facts(status):
         facts.add_row(name, Text(printable(text, "\n")))
-    verdict = [Text(printable(f"- {problem}", "\n")) for problem in problems]
-    return Group(lag, Text(), tables, Text(), derived, Text(), facts, Text(), _verdict(problems), *verdict)
-
-
-def _verdict(problems: Sequence[str]) -> Text:
-    return Text("not healthy:", "bold red") if problems else Text("healthy", "bold green")
+    verdict = Text("not healthy:", "bold red") if problems else Text("healthy", "bold green")
+    faults = [Text(printable(f"- {problem}", "\n")) for problem in problems]
+    return Group(lag, Text(), tables, Text(), derived, Text(), facts, Text(), verdict, *faults)
 
 
 def _facts(status: CentreStatus) -> Iterable[tuple[str, str]]:
     batch, coverage, reference, last = status.newest_batch, status.coverage, status.reference, status.maintenance
-    fence = "" if status.fence is None else f", fence {status.fence:016x}"
     for one in status.left_out:
         yield "not read", f"{one.topic}, left out {_age(status.age_s(one.since))}: {one.reason}"
-    yield "ingest number", f"{_number(status.ingest_number)}{fence}"
+    yield "ingest number", _number(status.ingest_number)
     yield "newest micro-batch", _UNKNOWN if batch is None else _batch(status, batch)
     yield (
         "coverage",
@@ -433,29 +419,16 @@ def _quarantine(counts: Any) -> str:
     return ", ".join(f"{cause} {count:,}" for cause, count in sorted(counts.items())) or "empty"
 
 
-def _waits(status: CentreStatus, one: Any) -> str:
-    return "" if one.backlog == 0 else _age(status.age_s(one.oldest))
-
-
-def _records_behind(exact: int | None, at_most: int | None) -> str:
-    return f"at most {at_most:,}" if exact is None and at_most is not None else _number(exact)
-
-
 def _number(value: int | None) -> str:
     return _UNKNOWN if value is None else f"{value:,}"
 
 
 def _age(age_s: float | None) -> str:
-    if age_s is None:
-        return _UNKNOWN
-    return f"{_clock(age_s)} ago"
+    return _UNKNOWN if age_s is None else f"{_clock(age_s)} ago"
 
 
 def _clock(span_s: float) -> str:
-    days, rest = divmod(round(span_s), 86_400)
-    hours, minutes, seconds = rest // 3600, rest // 60 % 60, rest % 60
-    clock = f"{hours}:{minutes:02}:{seconds:02}"
-    return f"{days} d {clock}" if days else clock
+    return str(timedelta(seconds=round(span_s)))
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

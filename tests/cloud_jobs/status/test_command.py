@@ -131,7 +131,7 @@ def test_the_json_has_all_of_it_on_one_line(tmp_path: Path, hq: FakeAdmin) -> No
     found = json.loads(line)
     assert (found["healthy"], found["problems"]) == (False, ["no run of the maintenance is known"])
     assert (found["tables"][0]["table"], found["tables"][0]["rows"]) == ("records", 2)
-    assert found["derived"][0]["age_s"] == found["tables"][0]["age_s"]
+    assert found["derived"][0]["waiting_since"] == found["tables"][0]["committed_at"]
     assert found["newest_batch"]["accepted"] == 2
 
 
