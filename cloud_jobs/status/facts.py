@@ -154,7 +154,8 @@ class CentreStatus:
 
     def document(self) -> dict[str, Any]:
         """As JSON: moments in ISO 8601."""
-        return _CENTRE.dump_python(self, mode="json")
+        facts: dict[str, Any] = _CENTRE.dump_python(self, mode="json")
+        return facts
 
 
 _CENTRE: Final = TypeAdapter(CentreStatus)

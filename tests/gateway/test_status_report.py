@@ -149,4 +149,4 @@ def test_what_there_is_none_of_is_not_called_unknown() -> None:
     holding = {"partitions_held": ("a",), "partitions_standby": ("b",), "fences_unreachable_since_s": 120.0}
     found = shown(alerts_table(ALERT_PROCESS.model_copy(update=holding)))
     assert found["fences unreachable since"] == "1970-01-01T00:02:00Z"
-    assert (found["lag s"], found["standby behind s"]) == ("unknown", "unknown")
+    assert found["lag s"] == "unknown"
