@@ -134,6 +134,7 @@ def _tasks(spark: SparkSession) -> dict[str, int]:
     return {"tasks_done": sum(one.numCompletedTasks for one in running), "tasks": sum(one.numTasks for one in running)}
 
 
+_REFERENCE_INTERVAL_S: Final = 60.0  # how often new fences are taken from their topic
 _TRIED_AGAIN: Final = {NotPublished: "not published", StoreUnavailable: "store does not answer"}
 _Run = UsageRun | GeofenceRun | ProximityRun
 _Compute = Callable[[SparkSession], tuple[_Run, CollectionResult | None]]
@@ -169,7 +170,7 @@ def run_geofence(settings: CloudSettings, report: Report = ignore_result, *, fol
     With `follow` again and again, until SIGTERM or SIGINT.
     """
     rules = settings.geofence
-    reference_trigger = PeriodicTrigger(rules.reference_interval_s)
+    reference_trigger = PeriodicTrigger(_REFERENCE_INTERVAL_S)
 
     def compute(spark: SparkSession) -> tuple[GeofenceRun, CollectionResult | None]:
         due = reference_trigger.fire()

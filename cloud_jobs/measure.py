@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, BinaryIO, Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import typer
+from numpy.typing import NDArray
+from pyarrow import csv
 
 from cloud_jobs.terminal import write_csv
 from geo.spatial import (
@@ -21,24 +24,23 @@ from geo.spatial import (
     FenceReport,
     FenceSet,
     FixError,
-    FixFile,
+    Fixes,
     Gate,
     GateSet,
     SpatialError,
     TrackRule,
     Tracks,
     TrackSettings,
-    bounded_lines,
     build_tracks,
     charged_crossings,
     charged_entries,
     fences_from_geojson,
     find_encounters,
-    read_fixes,
     use_by_fence,
 )
 from geo.spatial.geojson import box_of, latitude_first
-from waybill.settings import one_line, open_file
+from geo.spatial.ids import id_fault
+from waybill.settings import near_equal, one_line, open_file
 
 HEADER: Final = ("device_id", "fence_id", "km", "seconds", "entries")
 WHOLE_TRACK: Final = "*"
@@ -46,14 +48,14 @@ MAX_LINE_CHARACTERS: Final = 2_000
 MAX_ZERO_ROWS: Final = 100_000
 FAILED: Final = 1
 REFUSED: Final = 3
-"""Exit status: written, but rows or features were refused."""
+"""Exit status: written, but features were refused."""
 
 FixesFile = Annotated[
     Path,
     typer.Option("--fixes", exists=True, dir_okay=False, help="CSV: device_id,t_ms,lat,lon[,speed_mps,accuracy_m]"),
 ]
 MAX_GAP_S: Final = 31_622_400.0
-MAX_FENCE_BYTES: Final = 1 << 29
+MAX_FENCE_BYTES: Final = 1 << 28
 
 
 def finite(value: float) -> float:
@@ -114,8 +116,8 @@ def measure(
 ) -> None:
     """Kilometres, seconds and entries of each device in each fence, every fence on its own, and in all (fence *).
 
-    Exit status: 0; 1 when nothing was written; 2 for wrong options; 3 when rows or features were refused, each named on
-    standard error, and the rest was written.
+    Exit status: 0; 1 when nothing was written; 2 for wrong options; 3 when features were refused, each named
+    on standard error, and the rest was written.
 
     Example: cloud-jobs measure --fixes fixes.csv --fences fences.geojson --out usage.csv
     """
@@ -136,7 +138,7 @@ def measure(
     apart = location_mismatch(tracks, report)
     if apart:
         typer.echo(apart, err=True)
-    if not read.is_whole or report.refused:
+    if report.refused:
         raise typer.Exit(REFUSED)
 
 
@@ -246,35 +248,90 @@ def file_errors_as_messages() -> Iterator[None]:
     raise typer.Exit(FAILED)
 
 
-def read_fix_file(path: Path) -> FixFile:
-    """The fixes of a CSV file; malformed rows, and devices with times in another unit, are named on standard error.
+class FixFile(NamedTuple):
+    """Fixes of a file. `devices` are the ids in text order: `fixes.device` indexes it."""
 
-    Raises OSError, and `FixError` for a file without a fix that can be used.
-    """
-    # one byte that is not UTF-8 must not refuse the whole file
-    with io.TextIOWrapper(open_file(path), encoding="utf-8-sig", errors="surrogateescape") as file:
+    fixes: Fixes
+    devices: tuple[str, ...]
+
+
+def read_fix_file(path: Path) -> FixFile:
+    """The fixes of a CSV file. Raises OSError, and `FixError` for a file with a row that cannot be used."""
+    with open_file(path) as file:
         try:
-            read = read_fixes(bounded_lines(file))
-        except FixError as error:
-            raise FixError(f"{path}: {error}") from None
-    print_problems(path, read.notices)
-    print_problems(path, read.faults)
-    if read.fault_count > len(read.faults):
-        print_problems(path, [f"and {read.fault_count - len(read.faults)} more malformed rows"])
-    print_problems(path, read.device_faults)
-    if not len(read.fixes):
-        raise FixError(f"{path} holds no fix that can be used; nothing is written")
-    return read
+            return read_fixes(file)
+        except (FixError, pa.ArrowException) as error:
+            raise FixError(one_line(f"{path}: {error}", MAX_LINE_CHARACTERS)) from None
+
+
+REQUIRED: Final = ("device_id", "t_ms", "lat", "lon")
+OPTIONAL: Final = ("speed_mps", "accuracy_m")
+_MAX_HEADER_BYTES: Final = 65_536
+# Times are interpolated as doubles, which from here on leave out whole milliseconds.
+_MAX_TIME_MS: Final = 1 << 53
+_SECONDS: Final = (1_000_000_000, 4_200_000_000)
+"""Unix seconds of 2001 to 2103. As milliseconds they would all lie in the winter of 1970."""
+_UNITS: Final = {"seconds": 1, "microseconds": 1_000_000}
+
+
+def read_fixes(file: BinaryIO) -> FixFile:
+    """Fixes of a CSV file whose header names at least `device_id,t_ms,lat,lon`, in any order.
+
+    An absent accuracy or speed is empty or `nan`. Raises FixError or ArrowException for the first fault.
+    """
+    header = file.readline(_MAX_HEADER_BYTES).decode("utf-8-sig", errors="replace")
+    names = [name.strip().strip('"').lower() for name in header.split(",")]
+    missing = [name for name in REQUIRED if name not in names]
+    if missing:
+        raise FixError(f"the header lacks {', '.join(missing)}; it needs {','.join(REQUIRED)}")
+    if len(set(names)) < len(names):
+        raise FixError("the header names a column twice")
+    types = {name: pa.float64() for name in REQUIRED + OPTIONAL} | {"device_id": pa.string(), "t_ms": pa.int64()}
+    options = csv.ConvertOptions(
+        column_types=types,
+        include_columns=[*REQUIRED, *OPTIONAL],
+        include_missing_columns=True,
+        null_values=["", "nan", "NaN"],
+        strings_can_be_null=False,
+    )
+    # one thread, so that faults name their row
+    reading = csv.ReadOptions(column_names=names, use_threads=False)
+    rows = csv.read_csv(file, read_options=reading, convert_options=options)
+    if pc.any(pc.is_null(rows["t_ms"])).as_py():
+        raise FixError("a row has no t_ms")
+    columns = {name: rows[name].to_numpy() for name in ("t_ms", "lat", "lon", *OPTIONAL)}
+    _check_times(columns["t_ms"])
+    devices = sorted(pc.unique(rows["device_id"]).to_pylist())
+    for name in devices:
+        if fault := id_fault(name):
+            raise FixError(f"device_id {name!r}: {fault}")
+    for same in near_equal(devices):
+        raise FixError(f"these ids read the same: {', '.join(map(ascii, same))}")
+    device = pc.index_in(rows["device_id"], pa.array(devices, pa.string())).to_numpy()
+    return FixFile(Fixes(device=device, **columns), tuple(devices))
+
+
+def _check_times(t_ms: NDArray[np.int64]) -> None:
+    if (np.abs(t_ms) >= _MAX_TIME_MS).any():
+        raise FixError("a t_ms is not below 2^53")
+    low, high = (bound * 1_000 for bound in _SECONDS)
+    has_milliseconds = bool(((low <= t_ms) & (t_ms < high)).any())
+    for unit, factor in _UNITS.items():
+        suspect = (_SECONDS[0] * factor <= t_ms) & (t_ms < _SECONDS[1] * factor)
+        # 0 means unknown; times that count from 0 stay
+        if suspect.any() and (has_milliseconds or (suspect | (t_ms == 0)).all()):
+            row = int(np.flatnonzero(suspect)[0])
+            raise FixError(f"row {row + 1}: t_ms {t_ms[row]} looks like {unit}, and takes milliseconds")
 
 
 def read_fence_file(path: Path) -> FenceReport:
-    """The fences of a GeoJSON file; what is refused, repaired or ignored is named on standard error. Raises OSError."""
+    """The fences of a GeoJSON file; what is refused or ignored is named on standard error. Raises OSError."""
     with open_file(path) as file:
         content = file.read(MAX_FENCE_BYTES + 1)
     if len(content) > MAX_FENCE_BYTES:
         raise FenceError(f"{path} is longer than {MAX_FENCE_BYTES:,} bytes: split it")
     report = fences_from_geojson(content.decode("utf-8-sig", errors="surrogateescape"))
-    print_problems(path, [*report.refused, *report.repaired, *report.notices])
+    print_problems(path, [*report.refused, *report.notices])
     return report
 
 
@@ -339,7 +396,7 @@ def encounters(
 ) -> None:
     """Each time that two devices come within a distance of each other, with their closest approach.
 
-    Exit status as of `measure`.
+    Exit status: 0; 1 when nothing was written; 2 for wrong options.
 
     Example: cloud-jobs encounters --fixes fixes.csv --distance-m 500 --out encounters.csv
     """
@@ -351,8 +408,6 @@ def encounters(
         found = find_encounters(tracks, distance_m, settings.apart_m(distance_m))
         write_csv(out, ENCOUNTERS_HEADER, encounter_rows(read.devices, found))
     print_summary(tracks, f"{len(found)} encounters written to {out}")
-    if not read.is_whole:
-        raise typer.Exit(REFUSED)
 
 
 def encounter_rows(devices: tuple[str, ...], met: Encounters) -> Iterator[tuple[str, str, int, int, str, int]]:

@@ -185,7 +185,6 @@ _MAX_ERROR_CHARACTERS: Final = 400
 # The number of a run's result: the gauge that shows what the last run found.
 _FOUND: Final = {
     "commits_behind": ("waybill_jobs_behind_commits", "Commits of the ingest that the last run found new"),
-    "records_behind": ("waybill_jobs_behind_records", "Records that the last run found new"),
     "fences_refused": ("waybill_jobs_refused_fences", "Publications of fences that the last run could not use"),
     "messages_quarantined": (
         "waybill_jobs_quarantined_messages",

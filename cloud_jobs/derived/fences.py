@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from datetime import date, timedelta
 from typing import Final, NamedTuple
 
-import numpy as np
 from deltalake import DeltaTable
 
 from cloud_jobs.lake.snapshots import KEPT_FENCES, fences_number, read_fences
@@ -16,6 +16,7 @@ from geo.reference.in_force import parse_fence
 from geo.spatial import Activity, Fence, FenceError
 from geo.spatial.activity import DAY_MS, FOREVER_MS, effective_ms
 from geo.spatial.gates import Gate
+from geo.spatial.geojson import Box, box_of
 from geo.spatial.ids import named
 
 # Fences changed since a table was computed, and the times and places that they affect. No Spark.
@@ -25,7 +26,7 @@ MAX_CHANGES: Final = 100
 
 
 class FenceChange(NamedTuple):
-    """Days since 1970 (both included) and a box, in degrees, outside of which a change makes no event another one."""
+    """Days since 1970 (both included) and a box, in degrees, outside of which a change affects no event."""
 
     first_day: int
     last_day: int
@@ -36,14 +37,15 @@ class FenceChange(NamedTuple):
 
 
 _LAST_DAY: Final = FOREVER_MS // DAY_MS
+_LAST_PARTITION: Final = 50_000  # the days of records with a partition are before this one
 EVERYTHING: Final = FenceChange(-_LAST_DAY, _LAST_DAY, -180.0, -90.0, 180.0, 90.0)
 
 
 def changes_between(before: Sequence[str], now: Sequence[str], reach_ms: int) -> list[FenceChange]:
-    """The changes from some features to others; `reach_ms`: how far an event is decided by what is around it.
+    """The changes from some features to others; `reach_ms`: how far around it an event is decided.
 
-    A version ends the one before it, so from its beginning on every version of its id matters, the old ones too.
-    Raises `FenceError` for a feature that cannot be used: where it matters is not known.
+    A version ends the one before it, so from its beginning on every version of its id matters, the old ones too. Raises
+    `FenceError` for a feature that cannot be used: nobody knows where it matters.
     """
     if before == now:
         return []
@@ -54,7 +56,7 @@ def changes_between(before: Sequence[str], now: Sequence[str], reach_ms: int) ->
 
 
 def _by_id(features: Iterable[str]) -> dict[str, set[str]]:
-    """The features of each id, written in one way."""
+    """The features of each id, in one form."""
     texts: dict[str, set[str]] = {}
     for feature in features:
         value = json.loads(feature)
@@ -65,7 +67,7 @@ def _by_id(features: Iterable[str]) -> dict[str, set[str]]:
 
 
 def _change(old: set[str], new: set[str], reach_ms: int) -> FenceChange:
-    """Of one id: from where its versions differ to where the last of them ends, around all of them."""
+    """The change of one id: from where its versions differ to where the last of them ends, around all of them."""
     every = {feature: parse_fence(feature) for feature in old | new}
     begin = min(effective_ms(every[feature]) for feature in old ^ new)
     end = max(_end_ms(one.active) for one in every.values())
@@ -77,14 +79,12 @@ def _end_ms(active: Activity) -> int:
     return int(active.switches[-1]) if len(active.switches) else 0
 
 
-def _bounds(place: Fence | Gate) -> tuple[float, float, float, float]:
-    if isinstance(place, Fence):
-        west, south, east, north = place.shape.bounds
-        return west, south, east, north
-    west, south = np.min(place.line, axis=0).tolist()
-    east, north = np.max(place.line, axis=0).tolist()
-    # a line over the antimeridian is near it on both sides
-    return (west, south, east, north) if east - west <= 180.0 else (-180.0, south, 180.0, north)
+def _bounds(place: Fence | Gate) -> Box:
+    west, south, east, north = box_of(place)
+    if isinstance(place, Gate) and east - west > 180.0:
+        # a line over the antimeridian is near it on both sides
+        return -180.0, south, 180.0, north
+    return west, south, east, north
 
 
 def _around(changes: Iterable[FenceChange]) -> FenceChange:
@@ -93,9 +93,9 @@ def _around(changes: Iterable[FenceChange]) -> FenceChange:
 
 
 def changes_since(lake: Lake, opened: DeltaTable, features: Sequence[str], reach_ms: int) -> list[FenceChange]:
-    """How fences differ from those that a table was computed with. Where that is not known, everything may differ.
+    """How fences differ from those that a table was computed with. Where that is unknown, everything may differ.
 
-    Raises StoreUnavailable, LakeError: a file that is there and gives no answer says nothing of what it holds.
+    Raises StoreUnavailable, LakeError: an unreadable file does not say what it holds.
     """
     # who only asks for a number, as billing does, does not wait for Shapely and PROJ
 
@@ -110,3 +110,11 @@ def changes_since(lake: Lake, opened: DeltaTable, features: Sequence[str], reach
         return changes_between(before, features, reach_ms)
     except (ValueError, RecursionError, FenceError):
         return [EVERYTHING]
+
+
+def days_of(changes: Sequence[FenceChange]) -> tuple[date, date]:
+    """The first and the last day of changes of fences, as far as records have partitions."""
+    first, last = min(one.first_day for one in changes), max(one.last_day for one in changes)
+    epoch = date(1970, 1, 1)
+    low, high = (epoch + timedelta(days=min(max(day, 0), _LAST_PARTITION)) for day in (first, last))
+    return low, high

@@ -1,13 +1,13 @@
-"""What is new in the records since a table that is derived from them was last written, and how that table is written.
+"""Which records are new since a derived table was last written, and how that table is written.
 
-The rows of a run and the ingest number up to which they cover the records are one commit. A commit is made only upon
-the commit of the table that the run read: of two runs at the same time one gets CommitConflict, and nothing is written
-twice. What is new is found by the ingest number that each record keeps, whatever was compacted or deleted meanwhile.
+The rows of a run and the ingest number up to which they cover the records are one commit. A commit succeeds only on the
+version that the run read: of two runs at the same time one gets CommitConflict, and nothing is written twice. New
+records are found by the ingest number that each record keeps, whatever was compacted or deleted meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Final
@@ -17,16 +17,15 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from cloud_jobs.errors import CommitConflict, Fenced
-from cloud_jobs.lake.data_files import DataFile, StoredFiles, stored_rows
+from cloud_jobs.lake.data_files import DataFile, StoredFiles
 from cloud_jobs.lake.erasures import Erasures
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.snapshots import COVERED_COMMIT, covering
 from cloud_jobs.lake.tables import COVERS, Lake
 from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
-from cloud_jobs.spark import cast_to, read_files, write_files
+from cloud_jobs.spark import Transform, cast_to, read_files, write_files
 
 # Rows of a sorted stream as tables of whole keys: a key is never split.
 
@@ -34,7 +33,7 @@ from cloud_jobs.spark import cast_to, read_files, write_files
 def group_by_key(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, key: str, rows_at_once: int
 ) -> Iterator[pa.Table]:
-    """Tables of about `rows_at_once` rows. Rows of one key must follow on each other."""
+    """Tables of whole keys with about `rows_at_once` rows. Rows of one key must follow each other."""
     held: list[pa.Table] = []
     count = 0
     for batch in batches:
@@ -56,18 +55,28 @@ def group_by_key(
         yield pa.concat_tables(held)
 
 
+def by_key(
+    schema: pa.Schema, key: str, rows_at_once: int, work: Callable[[pa.Table], Iterable[pa.RecordBatch]]
+) -> Transform:
+    """A function of sorted rows that does `work` on tables of whole keys."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for table in group_by_key(batches, schema, key, rows_at_once):
+            yield from work(table)
+
+    return run
+
+
 def _start_of_last(table: pa.Table, key: str) -> int:
     return int(pc.index(table[key], table[key][-1]).as_py())
 
 
 # Days that cannot be computed again, because their positions are erased.
 
-COUNTED = pa.schema([pa.field("fixes", pa.int64())])
-
 
 @dataclass(frozen=True, slots=True)
 class ErasedSpans:
-    """Which spans of `span_ms` keep what was computed: their fixes, or some `margin_ms` before, may be erased."""
+    """Which spans of `span_ms` keep what was computed: positions in them, or `margin_ms` before, may be erased."""
 
     erasures: Erasures
     span_ms: int
@@ -77,7 +86,7 @@ class ErasedSpans:
         return bool(self.erasures)
 
     def first_computable(self, tenant: str, device: str) -> int:
-        """The number of the first span of a device that can be computed; all after it can be."""
+        """The number of the first span of a device that can be computed, as can all after it."""
         before = self.erasures.before(tenant, device)
         if before is None:
             return -(1 << 62)
@@ -90,14 +99,6 @@ class ErasedSpans:
             columns = zip(*(batch[column].to_pylist() for column in ("tenant", "device", name)), strict=True)
             keep = [_number(span) >= self.first_computable(tenant, device) for tenant, device, span in columns]
             yield batch.filter(pa.array(keep, pa.bool_()))
-
-    def count_erased(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """How many rows (columns `tenant`, `device`, `device_time`) lie in spans that keep what was computed."""
-        for batch in batches:
-            t_ms = [moment // 1000 for moment in pc.cast(batch["device_time"], pa.int64()).to_pylist()]
-            columns = zip(batch["tenant"].to_pylist(), batch["device"].to_pylist(), t_ms, strict=True)
-            count = sum(one // self.span_ms < self.first_computable(*name) for *name, one in columns)
-            yield pa.RecordBatch.from_pydict({"fixes": [count]}, COUNTED)
 
 
 def _number(span: int | date) -> int:
@@ -124,11 +125,9 @@ _READ: Final = (
 class Increment:
     """The records that a derived table does not cover yet: those with an ingest number after `since`, up to `until`.
 
-    `newest`: the number of the commit of the ingest that `until` stands for.
-    `opened`: the table as a run over them reads it, at the commit `previous`. `number`: that of the commit which the
-    run may make upon it.
-    `stored`: the files of the records, without those of clocks far off: what they say of a time is nothing that an hour
-    or a day can be computed from.
+    `newest`: the number of the commit of the ingest that `until` stands for. `opened`: the table as the run reads it,
+    at the commit `previous`. `number`: the number of the commit that the run may make on it. `stored`: the files of the
+    records, without those of clocks far off, whose times belong to no hour or day.
     """
 
     table: str
@@ -145,7 +144,7 @@ class Increment:
 
     @property
     def commit_number(self) -> int:
-        """What the rows of its commit have in that column."""
+        """The value of the column `commit_number` in the rows of its commit."""
         return counter_of(self.number)
 
     @property
@@ -155,14 +154,14 @@ class Increment:
 
     @property
     def new_files(self) -> StoredFiles:
-        """The files that can hold records of it."""
+        """The files that can hold records of the increment."""
         return self.stored.between("ingest_number", self.since + 1, self.until)
 
 
 def next_increment(lake: Lake, table: str) -> Increment:
-    """What is to be covered now.
+    """The increment that is due.
 
-    Raises OtherRecords for a table that covers what the records do not have, as after one of the two was restored.
+    Raises OtherRecords for a table that covers records that do not exist, as after one of the two was restored.
     """
     # the table first: a commit that another run makes from here on makes that of this run a conflict
     opened, records = lake.open(table), lake.open("records")
@@ -170,21 +169,6 @@ def next_increment(lake: Lake, table: str) -> Increment:
     previous = newest_number(opened, table)
     stored = StoredFiles.of(records, "records").of_days()
     return Increment(table, since or 0, until, newest, previous, next_number(previous), opened, stored)
-
-
-def records_behind(lake: Lake, increment: Increment) -> int:
-    """How many records an increment has. Files that were merged with older ones are opened, for that one column."""
-    if not increment:
-        return 0
-    wanted, files, count = (increment.since + 1, increment.until), lake.files("records"), 0
-    stored = increment.new_files
-    for path, rows, (low, high) in zip(stored.paths, stored.row_counts, stored.bounds("ingest_number"), strict=True):
-        if low is not None and wanted[0] <= low and high <= wanted[1]:
-            count += rows
-        else:
-            found = stored_rows(files, "records", path, ["ingest_number"], {"ingest_number": wanted})
-            count += sum(part.num_rows for part in found)
-    return count
 
 
 def new_positions(spark: SparkSession, lake: Lake, increment: Increment) -> DataFrame:
@@ -200,7 +184,7 @@ def positions_at(
     first: date | None = None,
     last: date | None = None,
 ) -> DataFrame:
-    """The positions up to an increment's end, of all days or of those between two; none of clocks far off."""
+    """The positions up to an increment's end, of all days or between two days; none of clocks far off."""
     return positions_in(spark, lake, increment, increment.stored.of_days(first, last))
 
 
@@ -211,27 +195,20 @@ def positions_in(spark: SparkSession, lake: Lake, increment: Increment, stored: 
 
 
 def computable(spans: DataFrame, erased: ErasedSpans, name: str) -> DataFrame:
-    """Those of the spans of devices (columns `tenant`, `device`, `name`) whose positions are not erased."""
+    """The spans of devices (columns `tenant`, `device`, `name`) whose positions are not erased."""
     return spans.mapInArrow(lambda batches: erased.keep_computable(batches, name), spans.schema)
 
 
-def fixes_after_erasure(positions: DataFrame, erased: ErasedSpans) -> int:
-    """How many positions lie in spans that keep what was computed."""
-    counts = positions.mapInArrow(erased.count_erased, from_arrow_schema(COUNTED))
-    return int(counts.agg(f.sum("fixes")).collect()[0][0] or 0)
-
-
 def rows_of_days(spark: SparkSession, lake: Lake, increment: Increment, days: Collection[date]) -> DataFrame:
-    """What the table of an increment holds of some days, as the run reads it."""
+    """The rows of some days in the table of an increment, as the run reads it."""
     stored = StoredFiles.of(increment.opened, increment.table).on_days(days)
     return read_files(spark, lake, stored, TABLES[increment.table].schema.names, {})
 
 
 def touched_spans(positions: DataFrame, name: str, *, span_ms: int, margin_ms: int) -> DataFrame:
-    """Devices, by the column `device` alone, which is to name the tenant, too, and, as `name`, the numbers of the spans
-    of time in which a new fix can change something.
+    """Devices, and as `name` the numbers of the spans of time in which a new fix can change something.
 
-    Those are all spans from the margin before it to the margin after it, however many.
+    Those are all spans from the margin before it to the margin after it. The column `device` must name the tenant, too.
     """
     t_ms = f.unix_millis("device_time")
     around = f.sequence(f.floor((t_ms - margin_ms) / span_ms), f.floor((t_ms + margin_ms) / span_ms))
@@ -246,12 +223,10 @@ def commit(
     stamp: str = "emitted_at",
     states: Mapping[str, int] | None = None,
 ) -> None:
-    """Appends the rows that were computed for an increment, with what they cover. No rows: only that.
+    """Append the rows that were computed for an increment, with what they cover. Without rows: only that.
 
-    `stamp`: the column that takes the time of now. `states`: as `commit_written` has it.
-
-    Raises CommitConflict if another run has written to the table since
-    this one read it; nothing is written then.
+    `stamp`: the column that takes the time of now. `states`: as for `commit_written`. Raises CommitConflict, and writes
+    nothing, if another run has written to the table since this one read it.
     """
     now = datetime.now(UTC)
     number = f.lit(increment.commit_number).cast("bigint")
@@ -261,7 +236,7 @@ def commit(
 
 
 def commit_written(increment: Increment, files: Sequence[DataFile], *, states: Mapping[str, int] | None = None) -> None:
-    """Makes the commit of an increment, from files whose rows have its commit number. Raises CommitConflict.
+    """Make the commit of an increment, from files whose rows have its commit number. Raises CommitConflict.
 
     `states`: what else the table states from this commit on.
     """

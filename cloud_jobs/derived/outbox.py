@@ -1,10 +1,10 @@
-"""What a derived table's commits added, published to a Pulsar topic: every row at least once.
+"""Publication of the rows that a derived table's commits added, to a Pulsar topic, at least once.
 
-The table is written first, and how far its commits were published is noted after Pulsar has persisted them. A crash
-between the two publishes some rows again; the key of a message, `id/revision`, lets consumers drop those. A note that
-was lost publishes the whole table again. Rows keep the number of the commit that brought them, so what is due is found
-whatever was compacted or deleted meanwhile. The note names the very commit: a table that was restored from a copy or
-made anew has another history, and is published whole.
+The table is written first; how far its commits were published is noted after Pulsar has persisted them. A crash between
+the two publishes some rows again; consumers drop them by the key of a message, `id/revision`. A lost note publishes the
+whole table again. Rows keep the number of their commit, so due rows are found whatever was compacted or deleted
+meanwhile. The note names the very commit: a table that was restored or created again has another history, and is
+published whole.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pulsar
 import pyarrow as pa
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from cloud_jobs.config import CloudSettings
 
 # Publication of revised events and encounters.
-
-NOTE: Final = "-"
-"""A row whose id begins so is a note of the job that wrote it, for its later runs: retracted, and never published."""
 
 
 def event_message(row: dict[str, Any]) -> dict[str, Any]:
@@ -68,9 +66,9 @@ Send = Callable[[Iterator[dict[str, Any]]], None]
 
 @dataclass(frozen=True, slots=True)
 class Outbox:
-    """The rows of one derived table that are due. `progress_file` says up to which commit they were published.
+    """The due rows of one derived table. `progress_file` notes up to which commit they were published.
 
-    `tenant`: only the rows of this one, which have a topic and a progress of their own.
+    `tenant`: only the rows of this tenant, which have their own topic and progress.
     """
 
     lake: Lake
@@ -79,7 +77,7 @@ class Outbox:
     tenant: str | None = None
 
     def _noted(self) -> tuple[str, int] | None:
-        """The id of the table and the number of its commit up to which everything was published."""
+        """The id of the table and the number of its last published commit."""
         try:
             note = json.loads(self.progress_file.read_text(encoding="utf-8"))
             return str(note[_TABLE_ID]), int(note[_NOTED])
@@ -87,7 +85,7 @@ class Outbox:
             return None
 
     def _published(self, opened: DeltaTable, newest: int | None) -> int:
-        """Up to which commit the rows of this very table were published, as a counter; 0: none."""
+        """The counter of the last published commit of this very table; 0 for none."""
         noted = self._noted()
         if noted is None or newest is None or noted[0] != str(opened.metadata().id):
             return 0
@@ -97,7 +95,7 @@ class Outbox:
         return counter_of(published) if is_past else 0
 
     def flush(self, send: Send) -> int:
-        """Publishes the rows that are due and returns their number."""
+        """Publish the due rows and return their number."""
         # fixed before the rows are read: what is committed from here on is due in the next run
         opened = self.lake.open(self.table)
         newest = newest_number(opened, self.table)
@@ -121,7 +119,7 @@ class Outbox:
         return count
 
     def waiting_since(self) -> datetime | None:
-        """When the oldest row that is due was made. None: none is due, or nobody ever published with this note.
+        """When the oldest due row was made. None: no row is due, or nothing was ever published with this note.
 
         Raises LakeError, OSError.
         """
@@ -136,7 +134,7 @@ class Outbox:
     def _rows(self, opened: DeltaTable, since: int, until: int) -> Iterator[dict[str, Any]]:
         for rows in self._due(opened, since, until, TABLES[self.table].schema.names):
             for batch in rows.to_batches(max_chunksize=10_000):
-                yield from (row for row in batch.to_pylist() if not row["id"].startswith(NOTE))
+                yield from batch.to_pylist()
 
     def _due(self, opened: DeltaTable, since: int, until: int, columns: Sequence[str]) -> Iterator[pa.Table]:
         due: dict[str, Range] = {"commit_number": (since + 1, until)}
@@ -149,7 +147,7 @@ class Outbox:
 
 
 def progress_file(checkpoints: Path, table: str, tenant: str | None = None) -> Path:
-    """Where a job notes how far the rows of a table were published, to the topic of all or of one tenant."""
+    """The file that notes how far the rows of a table were published, to the topic of all or of one tenant."""
     return checkpoints / "published" / (table if tenant is None else f"{table}@{tenant}")
 
 
@@ -181,7 +179,7 @@ def topic_sender(
                 failures.append(result)
 
         try:
-            for row in _chained(first, rows):
+            for row in chain([first], rows):
                 text = json.dumps(of_row(row), separators=(",", ":"), ensure_ascii=False)
                 key = f"{row['id']}/{row['revision']}"
                 producer.send_async(text.encode(), done, partition_key=key)
@@ -196,11 +194,6 @@ def topic_sender(
             raise NotPublished(topic, str(failures[0]))
 
     return send
-
-
-def _chained(first: dict[str, Any], rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    yield first
-    yield from rows
 
 
 def _producer(service_urls: Sequence[str], topic: str, access: PulsarAccess) -> tuple[Any, Any]:
@@ -229,9 +222,9 @@ def _producer(service_urls: Sequence[str], topic: str, access: PulsarAccess) -> 
 def publish_rows(
     settings: CloudSettings, table: str, topic: str, message: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> int:
-    """Publishes the rows of a table that were not published yet, and returns how many they were.
+    """Publish the due rows of a table, and return their number.
 
-    Where each tenant has a topic of its own, one that fails keeps no other's rows back. Raises NotPublished.
+    With one topic per tenant, a failing topic does not hold back the rows of others. Raises NotPublished.
     """
     count, failures = 0, []
     for name, tenant in settings.topics_of(topic).items():

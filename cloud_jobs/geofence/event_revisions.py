@@ -1,8 +1,7 @@
-"""From fixes and the known revisions to those that follow now: a pure function of both. Knows no Spark.
+"""New revisions of events, from fixes and known revisions: a pure function of both. Knows no Spark.
 
-Events of one UTC day of a device, and their ids, depend on its fixes of that day and of the stretch around it, never on
-the order in which these came. So a run over everything at once ends with the same events as any number of runs over
-parts of it.
+Events of one UTC day of a device, and their ids, depend on its fixes of that day and around it, never on the order in
+which they came. So one run over everything ends with the same events as any number of runs over parts.
 """
 
 from __future__ import annotations
@@ -10,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from cloud_jobs.errors import CloudError
 from cloud_jobs.lake.schemas import FIX, GEOFENCE_EVENTS, without
@@ -40,6 +39,8 @@ from geo.spatial.ragged import Bools, Ints, expand, run_starts
 
 # Days of devices to compute, and the fixes that each needs. Pure.
 
+REACH_MS: Final = 12 * 3_600_000
+"""Fixes this far before and after a UTC day have a say in its events."""
 _TIME_BITS: Final = 42  # device times of rows with a partition are before 2100, 4.1e12 ms
 
 
@@ -59,8 +60,8 @@ class Units:
 def units_of(device: Ints, t_ms: Ints, touched: Bools, *, max_gap_ms: float, reach_ms: int) -> Units:
     """The units of fixes that are sorted by (device, time); `touched`: the fix's own day is asked for.
 
-    A unit has the fixes of its day, and those around it that belong to the same unbroken stretch and are not farther
-    than `reach_ms` from the day. It is a function of the device's fixes alone, however they came.
+    A unit has the fixes of its day, and those of the same unbroken stretch within `reach_ms` of the day. It is a
+    function of the device's fixes alone.
     """
     if not len(device):
         nothing = np.zeros(0, dtype=np.int64)
@@ -113,7 +114,7 @@ REVISIONS: Final = without(GEOFENCE_EVENTS, "emitted_at", "commit_number")
 
 @dataclass(frozen=True, slots=True)
 class EventRules:
-    """Everything that decides what an event is, apart from the fixes. Raises CloudError for a gap beyond the reach."""
+    """All that decides events, apart from the fixes. Raises CloudError for a gap beyond the reach."""
 
     fences: FenceSet
     gates: GateSet
@@ -121,8 +122,8 @@ class EventRules:
     events: GeofenceSettings
 
     def __post_init__(self) -> None:
-        if self.tracks.max_gap_s > self.events.reach_h * 3600:
-            raise CloudError(f"tracks.max_gap_s cannot exceed geofence.reach_h ({self.events.reach_h} h)")
+        if self.tracks.max_gap_s * 1000 > REACH_MS:
+            raise CloudError(f"tracks.max_gap_s cannot exceed {REACH_MS // 1000} s, the reach of a day's events")
 
     @classmethod
     def of(cls, features: Iterable[str], tracks: TrackSettings, events: GeofenceSettings) -> EventRules:
@@ -164,7 +165,7 @@ def _events(unit: pa.Array, fixes: pa.Table, rules: EventRules) -> Iterator[tupl
         columns["t_ms"],
         columns["touched"].astype(bool),
         max_gap_ms=rules.tracks.max_gap_s * 1000,
-        reach_ms=round(rules.events.reach_h * 3_600_000),
+        reach_ms=REACH_MS,
     )
     events = _events_by_unit(units, columns, rules)
     for number, name in enumerate(units.device.tolist()):
@@ -227,26 +228,13 @@ def _row(tenant: str, device: str, revision: Revision[DayEvent]) -> dict[str, An
 
 
 class GeofenceSettings(PublishedEventSettings):
-    """When an event counts, how far around a day it may be decided, and where it is published.
+    """When an event counts, and where it is published.
 
-    Changed hysteresis holds for the days that new records touch; the others stay as they were published.
+    Changed hysteresis applies to the days that new records touch; the others stay as they were published.
     """
 
-    reach_h: float = Field(
-        default=12.0, ge=1, le=24, description="fixes this far before and after a UTC day have a say in its events"
-    )
     topic: str = Field(
         default="persistent://{tenant}/events/geofence",
         description="where events are published; `{tenant}`: each tenant's to its own",
     )
     interval_s: float = Field(default=5.0, ge=0.1, le=3600, description="the pause between two runs of --follow")
-    reference_interval_s: float = Field(
-        default=60.0, ge=1, le=86_400, description="how often --follow takes new fences from their topic"
-    )
-
-    @model_validator(mode="after")
-    def _decided_within_reach(self) -> Self:
-        longest = max(self.dwell_s or 0.0, self.min_stay_s)
-        if longest > self.reach_h * 3600:
-            raise ValueError(f"dwell_s and min_stay_s cannot exceed reach_h ({self.reach_h} h)")
-        return self

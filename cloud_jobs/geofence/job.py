@@ -11,23 +11,21 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from cloud_jobs.derived.fences import FenceChange, changes_since
+from cloud_jobs.derived.fences import FenceChange, changes_since, days_of
 from cloud_jobs.derived.incremental import (
     ErasedSpans,
     Increment,
+    by_key,
     commit,
     commit_written,
     computable,
-    fixes_after_erasure,
-    group_by_key,
     new_positions,
     next_increment,
     positions_at,
     positions_in,
-    records_behind,
     rows_of_days,
 )
-from cloud_jobs.geofence.event_revisions import INPUT, REVISIONS, EventRules, GeofenceSettings, revise
+from cloud_jobs.geofence.event_revisions import INPUT, REACH_MS, REVISIONS, EventRules, GeofenceSettings, revise
 from cloud_jobs.lake.erasures import read_erasures
 from cloud_jobs.lake.snapshots import note_fences
 from cloud_jobs.lake.tables import FENCES, Lake
@@ -40,50 +38,45 @@ from geo.spatial.event_ids import DAY_MS
 TABLE = "geofence_events"
 _ROWS_AT_ONCE = 200_000
 _DAY = timedelta(days=1)
-_LAST_DAY = 50_000
 _FEW_DEVICES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class GeofenceRun:
-    """What one run did: the ingest number up to which it covers the records, how many commits of the ingest and records
-    it was behind, fences that changed, days of devices touched, revisions.
+    """The result of a run: the ingest number that it covers, commits of the ingest it was behind, changed fences,
+    touched days of devices, and revisions.
 
-    `fixes_after_erasure`: new fixes of days of which positions are erased; the events of those days stay as they were.
-    `refused_fences`: publications of fences that cannot be used; what they were to replace was in force.
+    `refused_fences`: publications of fences that cannot be used; the versions before them stayed in force.
     """
 
     ingest_number: int
     commits_behind: int
-    records_behind: int
     fence_changes: int
     touched_days: int
     revisions: int
-    fixes_after_erasure: int
     refused_fences: tuple[RefusedVersion, ...]
 
     def __bool__(self) -> bool:
-        """Whether there was anything to compute."""
         return self.touched_days > 0
 
 
 def compute_events(spark: SparkSession, lake: Lake, tracks: TrackSettings, settings: GeofenceSettings) -> GeofenceRun:
-    """Brings the events up to the records and the fences as they are now. Running it again writes nothing.
+    """Bring the events up to the present records and fences. Running it again writes nothing.
 
-    The revisions, the ingest number up to which they cover the records, and the fences that they were computed with
-    are one commit: a crash leaves all or none. Raises CommitConflict.
+    The revisions, the ingest number that they cover, and the fences that they were computed with are one commit: a
+    crash leaves all or none. Raises CommitConflict.
     """
     increment = next_increment(lake, TABLE)
     since, until = increment.since, increment.until
     # after the records were opened: a version without the erased positions is never without the erasure
-    erased = ErasedSpans(read_erasures(lake), DAY_MS, round(settings.reach_h * 3_600_000))
+    erased = ErasedSpans(read_erasures(lake), DAY_MS, REACH_MS)
     published = fences_in(lake)
     fences, refused = published.features, published.refused
     reach_ms = erased.margin_ms
     # the first run computes every day that there is, whatever the fences
     changes = changes_since(lake, increment.opened, fences, reach_ms) if since else []
     if not increment and not changes:
-        return GeofenceRun(until, 0, 0, 0, 0, 0, 0, refused)
+        return GeofenceRun(until, 0, 0, 0, 0, refused)
     # settings that do not fit are refused here, before Spark works for minutes
     EventRules.of((), tracks, settings)
     new = new_positions(spark, lake, increment)
@@ -93,10 +86,8 @@ def compute_events(spark: SparkSession, lake: Lake, tracks: TrackSettings, setti
         touched = near if touched is None else touched.unionByName(near).distinct()
     assert touched is not None
     with ExitStack() as held:
-        late = 0
         if erased:
             touched = computable(touched, erased, "day")
-            late = fixes_after_erasure(new, erased)
         count, revision_count = persist_until(held, touched).count(), 0
         if count:
             rows = _rows(spark, lake, touched, increment, reach_ms)
@@ -106,8 +97,7 @@ def compute_events(spark: SparkSession, lake: Lake, tracks: TrackSettings, setti
             commit(lake, increment, revisions, states={FENCES: note_fences(lake, fences)})
         else:
             commit_written(increment, [], states={FENCES: note_fences(lake, fences)})
-        behind = increment.commits, records_behind(lake, increment)
-        return GeofenceRun(until, *behind, len(changes), count, revision_count, late, refused)
+        return GeofenceRun(until, increment.commits, len(changes), count, revision_count, refused)
 
 
 def _days_near(spark: SparkSession, lake: Lake, increment: Increment, changes: list[FenceChange]) -> DataFrame:
@@ -115,9 +105,9 @@ def _days_near(spark: SparkSession, lake: Lake, increment: Increment, changes: l
 
     A way is represented by the box around its fixes, from the day before to the day after.
     """
-    first, last = min(change.first_day for change in changes), max(change.last_day for change in changes)
+    first, last = days_of(changes)
     boxes = (
-        positions_at(spark, lake, increment, _date(first - 1), _date(last + 1))
+        positions_at(spark, lake, increment, first - _DAY, last + _DAY)
         .groupBy("tenant", "device", "device_date")
         .agg(*_box("longitude", "latitude", "longitude", "latitude"))
         .withColumn("day", f.explode(f.array(*(f.date_add("device_date", by) for by in (-1, 0, 1)))))
@@ -137,18 +127,13 @@ def _days_near(spark: SparkSession, lake: Lake, increment: Increment, changes: l
     return near.select("tenant", "device", "day")
 
 
-def _date(day: int) -> date:
-    # the days of records with a partition are within these
-    return date(1970, 1, 1) + timedelta(days=min(max(day, 0), _LAST_DAY))
-
-
 def _box(west: str, south: str, east: str, north: str) -> list[Column]:
     lows = [f.min(west).alias("west"), f.min(south).alias("south")]
     return [*lows, f.max(east).alias("east"), f.max(north).alias("north")]
 
 
 def _touched_days(positions: DataFrame, reach_ms: int) -> DataFrame:
-    """The days of devices in whose events a new fix may have a say: its own, and those within reach."""
+    """The days of devices whose events a new fix may affect: its own, and those within reach."""
     reach_s = reach_ms // 1000
     # the reach is a day at most, so no day between these is passed over
     shifts = f.array(*(f.lit(shift) for shift in (-reach_s, 0, reach_s)))
@@ -160,7 +145,7 @@ def _touched_days(positions: DataFrame, reach_ms: int) -> DataFrame:
 
 
 def _rows(spark: SparkSession, lake: Lake, touched: DataFrame, increment: Increment, reach_ms: int) -> DataFrame:
-    """What each touched day of a device needs (schema INPUT): a day is a key, so that no device is a hot one."""
+    """The input of each touched day of a device (schema INPUT): a day is a key, so no device is a hot key."""
     days, devices = _days_and_devices(touched)
     stored = increment.stored.on_days({day + by * _DAY for day in days for by in (-1, 0, 1)})
     if devices:
@@ -198,8 +183,8 @@ def _revise_days(fences: Sequence[str], tracks: TrackSettings, settings: Geofenc
     """A function from rows sorted by unit to their revisions: many units are one columnar value."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        # built by the worker: fences are not sent to it as objects
         rules = EventRules.of(fences, tracks, settings)
-        for units in group_by_key(batches, INPUT, "unit", _ROWS_AT_ONCE):
-            yield from revise(units, rules).to_batches()
+        yield from by_key(INPUT, "unit", _ROWS_AT_ONCE, lambda units: revise(units, rules).to_batches())(batches)
 
     return run

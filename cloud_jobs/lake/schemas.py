@@ -334,8 +334,8 @@ ENCOUNTERS = pa.schema(
 )
 """Pairs of devices of one tenant within the distance: `device_a` is before `device_b`, each pair and time once. Of each
 `id` the row with the highest `revision` is in force. `parts`: JSON `[[slice, start_ms, end_ms, min_m, t_min_ms, open],
-…]`, one for each slice of time, from which a later run makes the whole anew; `[[slice, open], …]` in a note (see
-`cloud_jobs.derived.outbox.NOTE`). `day`: the UTC day, the partition; no encounter spans two."""
+…]`, one for each slice of time, from which a later run makes the whole anew. `day`: the UTC day, the partition; no
+encounter spans two."""
 
 REFERENCE = pa.schema(
     [

@@ -1,16 +1,13 @@
-"""From parts and the known revisions of encounters to those that follow now: a pure function. Knows no Spark."""
+"""New revisions of encounters, from parts and known revisions: a pure function. Knows no Spark."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from cloud_jobs.derived.outbox import NOTE
 from cloud_jobs.lake.schemas import ENCOUNTERS, without
 from cloud_jobs.proximity.encounters import PARTS, SEPARATOR, SLICE_MS, slice_day
 from geo.spatial import Revision, fact_id, in_force, new_revisions, ordinals
@@ -37,9 +34,8 @@ REVISIONS: Final = without(ENCOUNTERS, "emitted_at", "commit_number")
 
 
 class Part(NamedTuple):
-    """The stretch of an encounter in one slice of time; `BEGIN` and `END` in `open`: the two were not apart then.
-
-    Of a slice in which two did not meet, and were not apart at one of its ends, it has only that: see `_unmet`.
+    """The stretch of an encounter in one slice of time. `open`: BEGIN and END, where the two were not apart at its
+    ends.
     """
 
     slice: int
@@ -48,11 +44,6 @@ class Part(NamedTuple):
     min_m: float
     t_min_ms: float
     open: int = 0
-
-    @property
-    def is_met(self) -> bool:
-        """Were they within the distance?"""
-        return self.start_ms <= self.end_ms
 
 
 Parts: TypeAlias = tuple[Part, ...]
@@ -67,26 +58,23 @@ class _Pair(NamedTuple):
 
     parts: list[dict[str, Any]]
     known: list[Revision[Parts]]
-    notes: list[Revision[Parts]]
     asked: set[int]
 
 
 def revise(rows: pa.Table, first_computable: Callable[[str, str], int] | None = None) -> pa.Table:
     """New revisions (schema REVISIONS) from whole pairs (schema INPUT).
 
-    `first_computable`: the slice of a tenant's device before which positions may be erased; parts there stay as known.
+    `first_computable`: the first slice of a tenant's device without erased positions; parts before it stay as known.
     """
     pairs: dict[tuple[str, str, int], _Pair] = {}
     for row in rows.to_pylist():
         key = (row["device_a"], row["device_b"], slice_day(row["slice"]))
-        pair = pairs.setdefault(key, _Pair([], [], [], set()))
+        pair = pairs.setdefault(key, _Pair([], [], set()))
         if row["id"] is None:
             pair.parts.append(row)
             continue
         pair.asked.update(row["asked"])
-        is_note = row["id"].startswith(NOTE)
-        revision = Revision(row["id"], row["revision"], parts_from(row["parts"]), row["retracted"] and not is_note)
-        (pair.notes if is_note else pair.known).append(revision)
+        pair.known.append(Revision(row["id"], row["revision"], parts_from(row["parts"]), row["retracted"]))
     revisions: list[dict[str, Any]] = []
     for (a, b, day), pair in sorted(pairs.items()):
         names = _bare(a, b)
@@ -94,20 +82,18 @@ def revise(rows: pa.Table, first_computable: Callable[[str, str], int] | None = 
         # parts of slices that were not computed now still hold
         kept = [
             part
-            for parts in (*in_force(pair.known).values(), *in_force(pair.notes).values())
+            for parts in in_force(pair.known).values()
             for part in parts
             if part.slice not in pair.asked or part.slice < first
         ]
-        encounters, unmet = joined_parts([*(one for one in parts_in(pair.parts) if one.slice >= first), *kept])
+        encounters = joined_parts([*(one for one in parts_in(pair.parts) if one.slice >= first), *kept])
         changed = new_revisions(pair.known, identified(*names, encounters))
         revisions += [_row(*names, day, one) for one in sorted(changed, key=lambda one: (one.content, one.id))]
-        note = {NOTE + fact_id("apart", *names, day): unmet} if unmet or pair.notes else {}
-        revisions += [_note(*names, day, one) for one in new_revisions(pair.notes, note)]
     return pa.Table.from_pylist(revisions, schema=REVISIONS)
 
 
 def parts_in(rows: Iterable[Mapping[str, Any]]) -> list[Part]:
-    """Parts of one pair from rows of PARTS, which may overlap; without those that nothing follows from."""
+    """Parts of one pair from rows of PARTS, which may overlap; only those within the distance."""
     parts: list[Part] = []
     last: Mapping[str, Any] | None = None
     for row in sorted(rows, key=lambda row: (row["slice"], row["from_ms"], row["to_ms"])):
@@ -118,7 +104,7 @@ def parts_in(rows: Iterable[Mapping[str, Any]]) -> list[Part]:
         is_open |= END * (last["to_ms"] >= begin_ms + SLICE_MS - JOINED_MS)
         part = Part(last["slice"], last["start_ms"], last["end_ms"], last["min_m"], last["t_min_ms"], is_open)
         parts[len(parts) - follows :] = [part]
-    return [part if part.is_met else _unmet(part.slice, part.open) for part in parts if part.is_met or part.open]
+    return [part for part in parts if part.start_ms <= part.end_ms]
 
 
 def _union(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -127,14 +113,10 @@ def _union(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any
     return {**least, **first, **{name: max(one[name], other[name]) for name in ("end_ms", "to_ms")}}
 
 
-def _unmet(number: int, is_open: int) -> Part:
-    return Part(number, math.inf, -math.inf, math.inf, math.inf, is_open)
+def joined_parts(parts: Iterable[Part]) -> list[Parts]:
+    """The encounters of one pair from its parts, in order.
 
-
-def joined_parts(parts: Iterable[Part]) -> tuple[list[Parts], Parts]:
-    """The encounters of one pair from its parts, in order, and the parts in which it did not meet.
-
-    Parts of one encounter are those between which the two were at no time apart.
+    Parts of one encounter are in slices that follow each other, and the two were not apart in between.
     """
     ordered = sorted(parts, key=lambda part: (part.slice, _PLACE_IN_SLICE[part.open], part.start_ms))
     runs: list[list[Part]] = []
@@ -144,15 +126,14 @@ def joined_parts(parts: Iterable[Part]) -> tuple[list[Parts], Parts]:
             runs[-1].append(part)
         else:
             runs.append([part])
-    met = (tuple(part for part in run if part.is_met) for run in runs)
-    return [one for one in met if one], tuple(part for part in ordered if not part.is_met)
+    return [tuple(run) for run in runs]
 
 
 def identified(tenant: str, device_a: str, device_b: str, encounters: Sequence[Parts]) -> dict[str, Parts]:
-    """The encounters of one pair and day, in order of time, by their ids, each from facts alone.
+    """The encounters of one pair and day, in order of time, by their ids.
 
-    Those are tenant and pair, the slice in which it began, and which of those that began there it is. So an encounter
-    that lasts longer keeps its id, and of two that join the first one's stays.
+    An id follows from tenant, pair, the slice in which the encounter began, and its index there. So an encounter that
+    lasts longer keeps its id, and of two that join the first one's id stays.
     """
     slices = [parts[0].slice for parts in encounters]
     found = {
@@ -164,8 +145,7 @@ def identified(tenant: str, device_a: str, device_b: str, encounters: Sequence[P
 
 
 def parts_from(text: str) -> Parts:
-    """Parts from their JSON."""
-    return tuple(_unmet(*numbers) if len(numbers) == 2 else Part(*numbers) for numbers in json.loads(text))
+    return tuple(Part(*numbers) for numbers in json.loads(text))
 
 
 def _bare(a: str, b: str) -> tuple[str, str, str]:
@@ -192,12 +172,3 @@ def _row(tenant: str, device_a: str, device_b: str, day: int, revision: Revision
         "parts": json.dumps(parts, separators=(",", ":")),
         "day": day,
     }
-
-
-def _note(tenant: str, device_a: str, device_b: str, day: int, revision: Revision[Parts]) -> dict[str, Any]:
-    """A note as a row: of all the time from its first slice to its last."""
-    slices = [part.slice for part in revision.content] or [day * 86_400_000 // SLICE_MS]
-    span = Part(0, slices[0] * SLICE_MS, (slices[-1] + 1) * SLICE_MS, 0.0, slices[0] * SLICE_MS)
-    parts = json.dumps([(part.slice, part.open) for part in revision.content], separators=(",", ":"))
-    row = _row(tenant, device_a, device_b, day, replace(revision, content=(span,)))
-    return row | {"retracted": True, "parts": parts}

@@ -4,19 +4,15 @@ Ten thousand vehicles in one yard are fifty million pairs, and nobody reads them
 number of devices around it is in a *crowd* for that minute. Two devices that are both in a crowd have no
 encounter as a pair; each of them has one with `CROWD`: as many rows as devices, and none is left out.
 
-Space is cut into cubes with an edge of the distance at which two part, time into spans of 10 s. Around a device are, in
-a span, all devices whose ways in it come through a cube that its own way comes through, or through one beside it. So
-whoever is in no crowd has never in that minute more than the limit, itself among them, within that distance. That
-depends on where all devices of its tenant were in the minute, and on nothing else.
-
-It is counted in two steps: roughly, in cubes of eight times the edge and whole minutes, and then only near where that
-was too many. The first finds all that the second does.
+Space is cut into cubes with an edge of the distance at which two part, time into minutes. Around a device are, in a
+minute, all devices whose ways come through a cube that its own way comes through, or through one beside it. So a device
+in no crowd never has more than the limit, itself included, within that distance in that minute. That depends on where
+all devices of its tenant were in the minute, and on nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 from zlib import crc32
@@ -64,17 +60,17 @@ def cut(segments: Segments, span_ms: int = SLICE_MS) -> tuple[Segments, Ints, In
 
 
 def length_m(segments: Segments) -> Floats:
-    """At least the lengths of segments, also where lines that are straight in degrees bend."""
+    """At least the lengths of segments, even where lines that are straight in degrees bend."""
     east, north = turns(segments)
     return np.asarray(1.01 * _EARTH_M * (np.cos(np.radians(flattest(segments))) * east + north))
 
 
 def cells(pieces: Segments, distance_m: float, cell_m: float) -> Iterator[tuple[Ints, Ints]]:
-    """Pairs (piece, cell): all cells that a piece comes within half the distance of; each piece whole in one block.
+    """Pairs (piece, cell): all cells within half the distance of a piece; each piece whole in one block.
 
-    Two pieces that come within the distance share a cell. A cell is a number that hardly any two places share, and
-    no harm is done if they do. A long piece is looked at in steps of a cell, so that its cells grow with its length;
-    with `cell_m` at least `distance_m` no step reaches more than 125.
+    Two pieces that come within the distance share a cell. A cell is a number that hardly any two places share; a
+    collision does no harm. A long piece is divided into steps of a cell, so its cells grow with its length. With
+    `cell_m` at least `distance_m` no step reaches more than 125.
     """
     steps = np.maximum(np.ceil(length_m(pieces) / cell_m), 1.0).astype(np.int64)
     for block in blocks(steps, _STEPS_AT_ONCE):
@@ -211,7 +207,7 @@ def parts_of(pieces: pa.Table, distance_m: float, apart_m: float) -> Iterator[pa
 
 
 def _kinds(segments: Segments, pieces: pa.Table, number: int) -> tuple[Ints, Segments, Ints]:
-    """Pieces of a slice, cut where their device comes into a crowd or out of it: (piece of each, segments, kinds).
+    """Pieces of a slice, cut where their device enters or leaves a crowd: (piece of each, segments, kinds).
 
     Two of one kind above 0 are not compared: 1, both are in a crowd; 2, neither was asked for. Every device in a crowd
     is asked for, so there is no third kind.
@@ -232,7 +228,7 @@ def _kinds(segments: Segments, pieces: pa.Table, number: int) -> tuple[Ints, Seg
 
 
 def _parts(segments: Segments, device: Ints, kind: Ints, limits_m: tuple[float, float]) -> Encounters:
-    """Each pair of pieces is compared over all the time that they share, whatever made them candidates."""
+    """Compares each pair of pieces over all the time that they share, whatever made them candidates."""
     count = np.int64(len(segments))
     encounters = []
     for near in candidates(segments, device, limits_m[1], kind):
@@ -245,7 +241,6 @@ def _parts(segments: Segments, device: Ints, kind: Ints, limits_m: tuple[float, 
 
 
 def segments_in(pieces: pa.Table) -> Segments:
-    """The columns of pieces as segments."""
     return Segments(*(pieces[name].to_numpy() for name in COLUMNS))
 
 
@@ -257,9 +252,8 @@ def slice_day(number: int) -> int:
 CROWD: Final = "*"
 """The one whom a device in a crowd meets; no device can be called so, and it comes before all of them."""
 
-SPAN_MS: Final = 10_000
-EDGES_PER_SPAN: Final = 128
-"""A way that comes through more cubes in a span is no vehicle's, and is not counted."""
+EDGES_PER_MINUTE: Final = 768
+"""A way that comes through more cubes in a minute is not a vehicle's, and is not counted."""
 _LEAST_EDGE_M: Final = 10.0
 _HELD_MS: Final = 150_000
 """So long before and after its minutes in a crowd a device has not surely left it; in the same slice."""
@@ -268,8 +262,10 @@ _COLUMNS: Final = tuple((x << 2 * _BITS) + (y << _BITS) for x in (-1, 0, 1) for 
 _CROWD_STEPS_AT_ONCE: Final = 1 << 18
 _PAIRS_AT_ONCE: Final = 1 << 20
 
-PLACES: Final = pa.schema([pa.field("device", pa.string()), pa.field("span", pa.int64()), pa.field("cell", pa.int64())])
-"""The cubes that each device came through in each span of time, each at least once."""
+PLACES: Final = pa.schema(
+    [pa.field("device", pa.string()), pa.field("minute", pa.int64()), pa.field("cell", pa.int64())]
+)
+"""The cubes that each device came through in each minute, each at least once."""
 
 IN_CROWD: Final = pa.schema(
     [pa.field("device", pa.string()), pa.field("slice", pa.int64()), pa.field("minutes", pa.int32())]
@@ -277,44 +273,22 @@ IN_CROWD: Final = pa.schema(
 """Devices in a crowd. `minutes`: bit k stands for minute k of the slice."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """Cubes of `fold` edges, spans of `span_ms`."""
-
-    fold: int
-    span_ms: int
-
-
-ROUGH: Final = Scale(8, MINUTE_MS)
-FINE: Final = Scale(1, SPAN_MS)
-
-
-def places_of(pieces: pa.Table, apart_m: float, scale: Scale, *, everywhere: bool) -> Iterator[pa.RecordBatch]:
-    """Places (schema PLACES) from the pieces (schema PIECES) of whole devices, in order of device and time.
-
-    In all minutes, or in those that the pieces name (`minutes`).
-    """
+def places_of(pieces: pa.Table, apart_m: float) -> Iterator[pa.RecordBatch]:
+    """Places (schema PLACES) from the pieces (schema PIECES) of whole devices, in order of device and time."""
     pieces = pieces.filter(pieces["home"])
     segments = segments_in(pieces)
     edge_m = max(apart_m, _LEAST_EDGE_M)
     lasts_ms, metres = segments.end_ms - segments.start_ms, length_m(segments)
-    slow = np.flatnonzero(metres * SPAN_MS <= EDGES_PER_SPAN * edge_m * lasts_ms)
-    number, minutes = pieces["slice"].to_numpy(), pieces["minutes"].to_numpy()
+    slow = np.flatnonzero(metres * MINUTE_MS <= EDGES_PER_MINUTE * edge_m * lasts_ms)
     names = pc.unique(pieces["device"].combine_chunks())
     device = pc.index_in(pieces["device"], names).to_numpy()
-    edge_m *= scale.fold
-    steps = lasts_ms[slow] / scale.span_ms + metres[slow] / edge_m + 2.0
+    steps = lasts_ms[slow] / MINUTE_MS + metres[slow] / edge_m + 2.0
     for block in blocks(steps.astype(np.int64), _CROWD_STEPS_AT_ONCE):
         rows = slow[block]
-        parts, owner, span = cut(segments.some(rows), scale.span_ms)
-        owner = rows[owner]
-        if not everywhere:
-            minute = span * scale.span_ms // MINUTE_MS - number[owner] * SLICE_MINUTES
-            some = np.flatnonzero(minutes[owner] >> minute & 1)
-            parts, owner, span = parts.some(some), owner[some], span[some]
+        parts, owner, minute = cut(segments.some(rows), MINUTE_MS)
         part, cell = _cells(parts, edge_m)
-        where, when = device[owner[part]], span[part]
-        # those of a device and span follow on each other
+        where, when = device[rows[owner[part]]], minute[part]
+        # those of a device and minute follow on each other
         order = np.lexsort((cell, np.cumsum(run_starts(where, when))))
         order = order[run_starts(where[order], when[order], cell[order])] if len(order) else order
         columns = [names.take(pa.array(where[order])), when[order], cell[order]]
@@ -322,12 +296,11 @@ def places_of(pieces: pa.Table, apart_m: float, scale: Scale, *, everywhere: boo
 
 
 def _cells(parts: Segments, edge_m: float) -> tuple[Ints, Ints]:
-    """Pairs (part, cube): all cubes that each part comes through; looked at in steps of an edge, by their boxes."""
+    """Pairs (part, cube): all cubes that each part comes through; in steps of an edge, by their boxes."""
     steps = np.maximum(np.ceil(length_m(parts) / edge_m), 1.0).astype(np.int64)
     part, step = expand(np.zeros(len(parts), dtype=np.int64), steps)
     ends = [earth_centred(*parts.at(part, limit / steps[part])) for limit in (step, step + 1)]
-    # how far a step bends, and what the boxes of the shorter steps of the finer scale add to it: a 36th part
-    margin = 1.08 * bulge_m(parts, part, 1.0 / steps[part]) + 1e-6 * edge_m
+    margin = bulge_m(parts, part, 1.0 / steps[part]) + 1e-6 * edge_m
     low = np.floor((np.minimum(*ends) - margin) / edge_m).astype(np.int64)
     high = np.floor((np.maximum(*ends) + margin) / edge_m).astype(np.int64)
     row, cell = expand(np.zeros(len(part), dtype=np.int64), (high - low + 1).prod(axis=0))
@@ -340,56 +313,43 @@ def _cells(parts: Segments, edge_m: float) -> tuple[Ints, Ints]:
     return part[row], (x << 2 * _BITS) + (y << _BITS) + z
 
 
-def near_crowds(places: pa.Table, most: int) -> Iterator[pa.RecordBatch]:
-    """Who may be in a crowd when, or count in one (schema IN_CROWD, a row a minute), from rough places (PLACES) of
-    whole spans.
-    """
-    yield from _those_in(places, most, ROUGH, beside=True)
-
-
 def crowded(places: pa.Table, most: int) -> Iterator[pa.RecordBatch]:
-    """Who is in a crowd when (schema IN_CROWD, a row a minute), from the fine places (schema PLACES) of whole spans.
+    """Which devices are in a crowd when (schema IN_CROWD, a row a minute), from the places (schema PLACES) of whole
+    minutes.
 
-    In one is a device if more than `most` devices, with itself, come through a cube of its way and the 26 around it.
+    A device is in a crowd if more than `most` devices, with itself, come through a cube of its way and the 26 around
+    it.
     """
-    yield from _those_in(places, most, FINE, beside=False)
-
-
-def _those_in(places: pa.Table, most: int, scale: Scale, *, beside: bool) -> Iterator[pa.RecordBatch]:
-    span, cell = places["span"].to_numpy(), places["cell"].to_numpy()
+    minute, cell = places["minute"].to_numpy(), places["cell"].to_numpy()
     names = pc.unique(places["device"].combine_chunks())
     device = pc.index_in(places["device"], names).to_numpy().astype(np.int64)
     tenant = tenants_of(names).dictionary_encode().indices.to_numpy()[device]
-    order = np.lexsort((tenant, span))
-    span, cell, device, tenant = span[order], cell[order], device[order], tenant[order]
-    begins = np.append(np.flatnonzero(run_starts(span, tenant)), len(span)).tolist()
+    order = np.lexsort((tenant, minute))
+    minute, cell, device, tenant = minute[order], cell[order], device[order], tenant[order]
+    begins = np.append(np.flatnonzero(run_starts(minute, tenant)), len(minute)).tolist()
     who, when = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
     for begin, end in pairwise(begins):
         if end - begin > most:
-            crowded = distinct(
-                device[begin:end][_Cubes(device[begin:end], cell[begin:end]).crowded(most, beside=beside)]
-            )
-            who.append(crowded)
-            when.append(np.full(len(crowded), span[begin] * scale.span_ms // MINUTE_MS))
-    device, minute = distinct_pairs(np.concatenate(who), np.concatenate(when))
-    number = minute // SLICE_MINUTES
-    bit = np.left_shift(1, minute - number * SLICE_MINUTES).astype(np.int32)
-    columns = [names.take(pa.array(device)), number, bit]
-    yield from pa.table(columns, schema=IN_CROWD).to_batches()
+            mine = device[begin:end]
+            found = distinct(mine[_Cubes(mine, cell[begin:end]).crowded(most)])
+            who.append(found)
+            when.append(np.full(len(found), minute[begin]))
+    in_crowd, at = np.concatenate(who), np.concatenate(when)
+    number = at // SLICE_MINUTES
+    bit = np.left_shift(1, at - number * SLICE_MINUTES).astype(np.int32)
+    yield from pa.table([names.take(pa.array(in_crowd)), number, bit], schema=IN_CROWD).to_batches()
 
 
 class _Cubes:
-    """The cubes of one span, and the devices in each. A device may be in many."""
+    """The cubes of one minute, and the devices in each. A device may be in many."""
 
     def __init__(self, device: Ints, cell: Ints) -> None:
         self._cell, self._place, count = np.unique(cell, return_inverse=True, return_counts=True)
         self._device = device[np.argsort(self._place, kind="stable")]
         self._first = offsets(count)
 
-    def crowded(self, most: int, *, beside: bool) -> Bools:
-        """Of the rows: do more than `most` devices come through the cube and the 26 around it? With `beside`: or
-        through one of these 26 and those around that?
-        """
+    def crowded(self, most: int) -> Bools:
+        """For each row: whether more than `most` devices come through the cube and the 26 around it."""
         rows = np.zeros(len(self._cell), dtype=np.int64)
         for low, high in self._around(slice(None)):
             rows += self._first[high] - self._first[low]
@@ -398,22 +358,16 @@ class _Cubes:
         some = np.flatnonzero(full)
         for block in blocks(rows[some], _PAIRS_AT_ONCE):
             full[some[block]] = self._devices_around(some[block]) > most
-        if beside:
-            changes = np.zeros(len(full) + 1, dtype=np.int64)
-            for low, high in self._around(np.flatnonzero(full)):
-                np.add.at(changes, low, 1)
-                np.add.at(changes, high, -1)
-            full = np.cumsum(changes)[:-1] > 0
         return np.asarray(full[self._place])
 
     def _around(self, cubes: Ints | slice) -> Iterator[tuple[Ints, Ints]]:
-        """From where to where the cubes around each are, itself among them: of those upright beside it, nine times."""
+        """Ranges of the cubes around each cube, itself included: nine columns of three."""
         for column in _COLUMNS:
             low, high = (self._cell[cubes] + (column + end) for end in (-1, 1))
             yield np.searchsorted(self._cell, low), np.searchsorted(self._cell, high, side="right")
 
     def _devices_around(self, cubes: Ints) -> Ints:
-        """How many devices are in each cube and the 26 around it."""
+        """The number of devices in each cube and the 26 around it."""
         many, pairs = np.int64(self._device.max() + 1), []
         for low, high in self._around(cubes):
             one, at = expand(self._first[low], self._first[high] - self._first[low])
@@ -424,7 +378,7 @@ class _Cubes:
 def parts_of_crowds(in_crowd: pa.Table, distance_m: float) -> Iterator[pa.RecordBatch]:
     """Parts (schema PARTS) of encounters with `CROWD`, one for each stretch of minutes of a device and slice.
 
-    How close they came is not looked at: `min_m` is the distance itself.
+    The approach is not measured: `min_m` is the distance itself.
     """
     rows: list[dict[str, Any]] = []
     for row in in_crowd.to_pylist():
@@ -441,7 +395,7 @@ def parts_of_crowds(in_crowd: pa.Table, distance_m: float) -> Iterator[pa.Record
 
 
 def _stretches(minutes: int) -> Iterator[tuple[int, int]]:
-    """The stretches of bits that are set: from the first to the one after the last."""
+    """The stretches of set bits: from the first to the one after the last."""
     minute = 0
     while minutes >> minute:
         if minutes >> minute & 1:

@@ -1,10 +1,10 @@
 """The proximity job: which slices of time new records touch, who met in them, and the revisions of their encounters.
 
-Pieces of tracks are shared out by slice and cell, and compared there; a pair's parts then come together again.
+Pieces of tracks are distributed by slice and cell, and compared there; a pair's parts then come together again.
 
-A cell that holds more pieces than one task may take is cut into blocks: its devices are dealt into groups, and each
-pair of groups is one block, so no key is a hot one. Devices that stand so close that their pairs are beyond counting
-are in a crowd, and meet that instead of each other (see `crowds`): so the revisions grow with the number of devices.
+A cell with more pieces than one task may take is cut into blocks: its devices are dealt into groups, and each pair of
+groups is one block, so no key is hot. Devices in a crowd (see `encounters`) meet the crowd instead of each other, so
+revisions grow with the number of devices.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -23,36 +24,30 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from cloud_jobs.derived.incremental import (
     ErasedSpans,
     Increment,
+    by_key,
     commit,
     commit_written,
     computable,
-    fixes_after_erasure,
-    group_by_key,
     new_positions,
     next_increment,
     positions_in,
-    records_behind,
     rows_of_days,
     touched_spans,
 )
-from cloud_jobs.derived.outbox import NOTE
 from cloud_jobs.job_settings import ProximitySettings
 from cloud_jobs.lake.erasures import read_erasures
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.proximity.encounter_revisions import INPUT, REVISIONS, parts_from, revise
 from cloud_jobs.proximity.encounters import (
     CROWD,
-    FINE,
     FIXES,
     IN_CROWD,
     PARTS,
     PIECES,
     PLACES,
-    ROUGH,
     SEPARATOR,
     SLICE_MS,
     crowded,
-    near_crowds,
     parts_of,
     parts_of_crowds,
     pieces_of,
@@ -66,6 +61,7 @@ from geo.spatial.ragged import Ints
 TABLE = "encounters"
 # 64 groups are 2,080 blocks of one cell; a cell that needs more gets larger blocks instead
 MAX_GROUPS = 64
+_CELL_M = 5_000.0
 _FIXES_AT_ONCE = 200_000
 _PAIR_ROWS_AT_ONCE = 50_000
 _EPOCH = date(1970, 1, 1)
@@ -75,53 +71,47 @@ _TASK = pa.schema([*PIECES, pa.field("task", pa.int64())])
 
 @dataclass(frozen=True, slots=True)
 class ProximityRun:
-    """What one run did: the ingest number up to which it covers the records, how many commits of the ingest and records
-    it was behind, slices of devices touched, of these in crowds, and revisions.
-
-    `fixes_after_erasure`: new fixes in slices of which positions are erased; what was published of those stays.
+    """The result of a run: the ingest number that it covers, commits of the ingest it was behind, touched slices of
+    devices, slices in crowds, and revisions.
     """
 
     ingest_number: int
     commits_behind: int
-    records_behind: int
     touched_slices: int
     in_crowds: int
     revisions: int
-    fixes_after_erasure: int
 
     def __bool__(self) -> bool:
-        """Whether there was anything to compute."""
         return self.touched_slices > 0
 
 
 def compute_encounters(
     spark: SparkSession, lake: Lake, tracks: TrackSettings, settings: ProximitySettings
 ) -> ProximityRun:
-    """Brings the encounters up to the records as they are now. Running it again writes nothing.
+    """Bring the encounters up to the present records. Running it again writes nothing.
 
-    The revisions and the ingest number up to which they cover the records are one commit. Raises CommitConflict.
+    The revisions and the ingest number that they cover are one commit. Raises CommitConflict.
     """
     increment = next_increment(lake, TABLE)
     until = increment.until
     if not increment:
-        return ProximityRun(until, 0, 0, 0, 0, 0, 0)
+        return ProximityRun(until, 0, 0, 0, 0)
     # after the records were opened: a version without the erased positions is never without the erasure
     erased = ErasedSpans(read_erasures(lake), SLICE_MS, tracks.margin_ms)
-    behind = increment.commits, records_behind(lake, increment)
     with ExitStack() as held:
         new = new_positions(spark, lake, increment)
-        late = fixes_after_erasure(new, erased) if erased else 0
         touched = persist_until(held, _touched_slices(new, erased))
         count = touched.count()
         if not count:
             commit_written(increment, [])
-            return ProximityRun(until, *behind, 0, 0, 0, late)
+            return ProximityRun(until, increment.commits, 0, 0, 0)
         slices = np.sort(touched.select("slice").distinct().toArrow()["slice"].to_numpy())
         apart_m = tracks.apart_m(settings.distance_m)
-        cutting = _cut_pieces(slices, tracks, apart_m, settings.cell_m)
+        cut_pieces = partial(pieces_of, slices=slices, tracks=tracks, apart_m=apart_m, cell_m=_CELL_M)
+        cutting = by_key(FIXES, "device", _FIXES_AT_ONCE, cut_pieces)
         fixes = _fixes(spark, lake, increment, slices, tracks.margin_ms)
         pieces = persist_until(held, _pieces(fixes, touched, cutting))
-        in_crowd = _in_crowd(held, pieces, apart_m, settings.crowd_devices)
+        in_crowd = persist_until(held, _crowds(pieces, apart_m, settings.crowd_devices))
         crowd_count = in_crowd.count()
         known_crowds = _known_crowds(lake, slices)
         asked = touched
@@ -133,12 +123,10 @@ def compute_encounters(
         parts = _parts(pieces, settings, apart_m).unionByName(
             in_crowd.mapInArrow(_crowd_parts(settings), from_arrow_schema(PARTS))
         )
-        revisions = persist_until(
-            held, _revisions(asked, parts, _known(spark, lake, increment, asked), _revise_pairs(erased))
-        )
-        revision_count = revisions.where(~f.col("id").startswith(NOTE)).count()
+        revisions = persist_until(held, _revisions(asked, parts, _known(spark, lake, increment, asked), erased))
+        revision_count = revisions.count()
         commit(lake, increment, revisions)
-        return ProximityRun(until, *behind, count, crowd_count, revision_count, late)
+        return ProximityRun(until, increment.commits, count, crowd_count, revision_count)
 
 
 def _touched_slices(new: DataFrame, erased: ErasedSpans) -> DataFrame:
@@ -178,7 +166,7 @@ def _slice(t_ms: str) -> Column:
 
 
 def _times(slices: Ints) -> list[tuple[datetime, datetime]]:
-    """From when to when stretches of neighbouring slices last, with a millisecond for the rounding of bounds."""
+    """The times of runs of neighbouring slices, with a millisecond for the rounding of bounds."""
     first = np.flatnonzero(np.append(True, np.diff(slices) > 1))
     last = np.append(first[1:], len(slices)) - 1
     begin, step = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=SLICE_MS)
@@ -187,39 +175,23 @@ def _times(slices: Ints) -> list[tuple[datetime, datetime]]:
 
 
 def _pieces(fixes: DataFrame, touched: DataFrame, cutting: Transform) -> DataFrame:
-    """Pieces of all devices in the touched slices (schema PIECES)."""
     asked = touched.select("device", f.col("slice").alias("asked"))
     rows = cast_to(FIXES, fixes).unionByName(cast_to(FIXES, asked))
     return map_sorted(rows, "device", cutting, PIECES, "t_ms", "epoch", "seq")
 
 
-def _in_crowd(held: ExitStack, pieces: DataFrame, apart_m: float, most: int) -> DataFrame:
+def _crowds(pieces: DataFrame, apart_m: float, most: int) -> DataFrame:
     """Which devices are in a crowd when (schema IN_CROWD, a row for each device and slice)."""
-    home = pieces.where("home")
-    # counted roughly first: most devices are near no crowd, and only the others are worth the fine count
-    near = persist_until(held, _crowds(home, apart_m, most, rough=True))
-    if near.isEmpty():
-        return near
-    home = cast_to(PIECES, home.drop("minutes").join(near, ["device", "slice"]))
-    return persist_until(held, _crowds(home.sortWithinPartitions("device", "start_ms"), apart_m, most, rough=False))
 
-
-def _crowds(home: DataFrame, apart_m: float, most: int, *, rough: bool) -> DataFrame:
-    def places(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        scale = ROUGH if rough else FINE
-        for shard in group_by_key(batches, PIECES, "device", _FIXES_AT_ONCE):
-            yield from places_of(shard, apart_m, scale, everywhere=rough)
-
-    def crowds(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for shard in group_by_key(batches, PLACES, "span", _FIXES_AT_ONCE):
-            yield from (near_crowds if rough else crowded)(shard, most)
-
-    found = map_sorted(home.mapInArrow(places, from_arrow_schema(PLACES)), "span", crowds, IN_CROWD)
+    places = by_key(PIECES, "device", _FIXES_AT_ONCE, partial(places_of, apart_m=apart_m))
+    crowds = by_key(PLACES, "minute", _FIXES_AT_ONCE, partial(crowded, most=most))
+    home = pieces.where("home").mapInArrow(places, from_arrow_schema(PLACES))
+    found = map_sorted(home, "minute", crowds, IN_CROWD)
     return found.groupBy("device", "slice").agg(f.bit_or("minutes").alias("minutes"))
 
 
 def _known_crowds(lake: Lake, slices: Ints) -> pa.Table:
-    """Which devices have a revision with a crowd in these slices, retracted ones too: columns `device` and `slice`."""
+    """The devices with a revision with a crowd in these slices, retracted ones too: columns `device` and `slice`."""
     first, last = (pa.scalar(slice_day(int(number)), pa.int32()).cast(pa.date32()) for number in slices[[0, -1]])
     where = [("device_a", "=", CROWD), ("day", ">=", first), ("day", "<=", last)]
     rows = lake.rows(TABLE, ["tenant", "device_b", "parts"], where=where)
@@ -234,7 +206,7 @@ def _known_crowds(lake: Lake, slices: Ints) -> pa.Table:
 
 
 def _with_crowds(pieces: DataFrame, asked: DataFrame, in_crowd: DataFrame) -> DataFrame:
-    """The same pieces, with those asked for marked anew, and the minutes in which their devices are in a crowd."""
+    """The same pieces, marked with what is asked for, and the minutes in which their devices are in a crowd."""
     marked = asked.join(in_crowd, ["device", "slice"], "left").withColumn("now_asked", f.lit(True))
     both = pieces.withColumnRenamed("minutes", "none").join(marked, ["device", "slice"], "left")
     both = both.withColumn("asked", f.coalesce("now_asked", f.lit(False)))
@@ -249,17 +221,11 @@ def _crowd_parts(settings: ProximitySettings) -> Transform:
     return run
 
 
-def _cut_pieces(slices: Ints, tracks: TrackSettings, apart_m: float, cell_m: float) -> Transform:
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for shard in group_by_key(batches, FIXES, "device", _FIXES_AT_ONCE):
-            yield from pieces_of(shard, slices, tracks, apart_m=apart_m, cell_m=cell_m)
-
-    return run
-
-
 def _parts(pieces: DataFrame, settings: ProximitySettings, apart_m: float) -> DataFrame:
     """Parts of encounters (schema PARTS): every piece meets those of its cell, block by block."""
-    return map_sorted(_blocks(pieces, settings.segments_per_task), "task", _meet(settings, apart_m), PARTS)
+    meet = partial(parts_of, distance_m=settings.distance_m, apart_m=apart_m)
+    work = by_key(_TASK, "task", settings.segments_per_task, meet)
+    return map_sorted(_blocks(pieces, settings.segments_per_task), "task", work, PARTS)
 
 
 def _blocks(pieces: DataFrame, most: int) -> DataFrame:
@@ -284,16 +250,8 @@ def _blocks(pieces: DataFrame, most: int) -> DataFrame:
     )
 
 
-def _meet(settings: ProximitySettings, apart_m: float) -> Transform:
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for shard in group_by_key(batches, _TASK, "task", settings.segments_per_task):
-            yield from parts_of(shard, settings.distance_m, apart_m)
-
-    return run
-
-
 def _known(spark: SparkSession, lake: Lake, increment: Increment, asked: DataFrame) -> DataFrame:
-    """What the table holds of the days that are asked for; devices are named with their tenant."""
+    """The table's rows of the days that are asked for; devices are named with their tenant."""
     days = {row["day"] for row in asked.select(_day_of_slice().alias("day")).distinct().collect()}
     known = rows_of_days(spark, lake, increment, days)
     return known.withColumns({name: _with_tenant(name) for name in ("device_a", "device_b")})
@@ -303,7 +261,7 @@ def _day_of_slice() -> Column:
     return f.expr(f"date_from_unix_date(cast(floor(slice * {SLICE_MS} / 86400000) as int))")
 
 
-def _revisions(asked: DataFrame, parts: DataFrame, known: DataFrame, revise_pairs: Transform) -> DataFrame:
+def _revisions(asked: DataFrame, parts: DataFrame, known: DataFrame, erased: ErasedSpans) -> DataFrame:
     """New revisions (schema REVISIONS) of pairs of which a device is asked for."""
     asked = asked.groupBy("device", _day_of_slice().alias("day")).agg(f.collect_set("slice").alias("slices"))
     of_a = asked.select(f.col("device").alias("device_a"), "day", f.col("slices").alias("slices_a"))
@@ -318,16 +276,9 @@ def _revisions(asked: DataFrame, parts: DataFrame, known: DataFrame, revise_pair
         .drop("min_m")
     )
     rows = cast_to(INPUT, _paired(parts)).unionByName(cast_to(INPUT, _paired(known)))
-    return map_sorted(rows, "pair", revise_pairs, REVISIONS)
+    work = by_key(INPUT, "pair", _PAIR_ROWS_AT_ONCE, lambda pairs: revise(pairs, erased.first_computable).to_batches())
+    return map_sorted(rows, "pair", work, REVISIONS)
 
 
 def _paired(frame: DataFrame) -> DataFrame:
     return frame.withColumn("pair", f.concat_ws("\n", "device_a", "device_b"))
-
-
-def _revise_pairs(erased: ErasedSpans) -> Transform:
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for shard in group_by_key(batches, INPUT, "pair", _PAIR_ROWS_AT_ONCE):
-            yield from revise(shard, erased.first_computable).to_batches()
-
-    return run

@@ -21,9 +21,8 @@ from geo.alerts import AlertError, usable_rule
 from geo.reference.in_force import Usable, usable_fence
 from geo.reference.messages import MAX_BYTES, MAX_VALUES, NAMESPACE, TOPICS, Kind, stated_version
 from geo.reference.moments import UNKNOWN_BEGINNING, beginning
-from geo.spatial import Fence, FenceError
-from geo.spatial.features import Feature, feature_notices, read_features
-from geo.spatial.geojson import fence_of, kind_of
+from geo.spatial import FenceError
+from geo.spatial.geojson import Feature, feature_notices, fence_of, kind_of, read_features
 from waybill.daemon.bounded_file import read_bounded
 from waybill.daemon.process import close_within
 from waybill.identity.publication_id import (
@@ -77,8 +76,7 @@ class ReferenceVersion:
 class PlacedVersion(NamedTuple):
     """A version and where it stands: its file and place, and those of a part of it.
 
-    `notices`: what it says without being wrong, and may not be meant: a shape that was repaired, a name that is almost
-    one that counts.
+    `notices`: ignored names that look like a misspelled one.
     """
 
     place: str
@@ -220,8 +218,7 @@ def _fence(feature: Feature) -> _Read:
         return _Read(place, str(FenceError(error.reason, fence_id=error.fence_id)))
     except ValueError as error:
         return _Read(place, str(error))
-    said = [*(made.notes if isinstance(made, Fence) else ()), *feature_notices(feature.value)]
-    notices = tuple(f"{kind_of(made)} {made.id!r}: {one}" for one in said)
+    notices = tuple(f"{kind_of(made)} {made.id!r}: {one}" for one in feature_notices(feature.value))
     return _Read(place, fault_of("fence", version.body) or version, notices)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.fs import FileSystem
 
-from cloud_jobs.derived.fences import EVERYTHING, FenceChange
+from cloud_jobs.derived.fences import EVERYTHING, FenceChange, days_of
 from cloud_jobs.lake.coverage import SeqRanges, TenantDevice
 from cloud_jobs.lake.data_files import DataFile, Range, StoredFiles, day_of, stored_rows, write_data_files
 from cloud_jobs.lake.erasures import Erasures
@@ -32,7 +33,6 @@ from cloud_jobs.usage.reading import (
     Arrays,
     Devices,
     RecordFile,
-    among,
     computable,
     count_devices,
     device_hours,
@@ -49,7 +49,7 @@ from cloud_jobs.usage.reading import (
     with_texts,
 )
 from geo.spatial import TrackSettings
-from geo.spatial.ragged import Bools, Ints, distinct
+from geo.spatial.ragged import Bools, Ints, among, distinct
 from waybill.record import IntervalSet
 
 # Usage rows to write: changed rows, and zeros for removed ones.
@@ -71,8 +71,6 @@ class Stamp(NamedTuple):
 
 
 class RowInForce(NamedTuple):
-    """What is in force for a key."""
-
     digest: str
     rules_number: int | None
     is_zeros: bool
@@ -85,7 +83,7 @@ def rows_to_follow(
     versions: FenceVersions,
     stamp: Stamp,
 ) -> pa.Table:
-    """The rows (schema USAGE) that must follow those in force for the hours that were metered."""
+    """The rows (schema USAGE) that must follow those in force for the metered hours."""
     found = metered.table(names, versions)
     if in_force:
         keys = [*zip(metered.device, metered.hour, metered.zone, strict=True)]
@@ -114,14 +112,14 @@ def stamped(found: pa.Table, stamp: Stamp) -> pa.Table:
 def usage_in_force(
     files: FileSystem, devices: Devices, paths: Sequence[str], touched: Ints
 ) -> dict[UsageKey, RowInForce]:
-    """What is in force for the touched hours: of each key the row that was committed last."""
+    """For each key of the touched hours the row that was committed last."""
     found = columns_in_force(files, devices, paths, touched, ("digest", "rules_number", "seq_ranges"))
     # an hour has few zones, but a run has many hours: no more than these is kept
     return {key: RowInForce(digest, rules, ranges == NO_RECORDS) for key, (digest, rules, ranges) in found.items()}
 
 
 def position_hours(files: FileSystem, devices: Devices, paths: Sequence[str], touched: Ints) -> Ints:
-    """The device hours around the touched ones of which tracks take positions by what is in force, in order."""
+    """The device hours around the touched ones in which tracks take positions, by the rows in force; in order."""
     hours = hour_of(touched)
     limits = _moment(int(hours.min()) - MOST_HOURS), _moment(int(hours.max()) + MOST_HOURS)
     whole = WHOLE_DEVICE, WHOLE_DEVICE
@@ -225,7 +223,7 @@ def meter_late(late: Arrays, in_force: Mapping[UsageKey, WholeRow], names: Seque
     bytes, and of LATE_POSITIONS with the positions among them, whose way is not metered.
 
     `late`: `device`, `t_ms`, `is_position`, `is_event`, `is_readable`, `is_odometer`, `reason`, `counter` and
-    LATE_COLUMNS, each record once. A record that is in a row already is passed over.
+    LATE_COLUMNS, each record once. A record that is in a row already is skipped.
     """
     rows: list[_LateRow] = []
     hours = late["t_ms"] // HOUR_MS
@@ -297,7 +295,7 @@ _NEVER_MS: Final = -(1 << 62)
 
 
 class Rules(NamedTuple):
-    """What decides usage apart from the fixes: fences (features), settings, and which fences are another now."""
+    """What decides usage apart from the fixes: fences (features), settings, and the changes of fences."""
 
     features: tuple[str, ...]
     settings: TrackSettings
@@ -305,11 +303,11 @@ class Rules(NamedTuple):
 
 
 class DeviceGroup(NamedTuple):
-    """Devices that one task computes, and the files that can hold what it needs of them.
+    """The devices of one task, and the files that can hold their data.
 
     `new`: records with an ingest number in `increment`. `changed`: of days in which fences changed. `around`: of the
-    days of both, and of those beside them. `usage`: what was computed before. `erased_before_ms`: of the devices that
-    have erased positions.
+    days of both, and of those beside them. `usage`: what was computed before. `erased_before_ms`: of the devices with
+    erased positions.
     """
 
     names: tuple[TenantDevice, ...]
@@ -322,8 +320,9 @@ class DeviceGroup(NamedTuple):
 
 
 class GroupResult(NamedTuple):
-    """What a task did: files with rows of usage, touched hours, new records in hours that are not computed again: of
-    those what needs no position is added to what is in force."""
+    """The result of a task: files with rows of usage, touched hours, and new records in hours that are not computed
+    again.
+    """
 
     files: tuple[DataFile, ...]
     rows: int
@@ -371,7 +370,7 @@ def compute_group(
 
 
 class _TouchedHours(NamedTuple):
-    """The hours to compute; `near`: those of them in which new positions have a say."""
+    """The hours to compute; `near`: those that new positions affect."""
 
     all: Ints
     near: Ints
@@ -410,7 +409,7 @@ def _late_records(files: FileSystem, devices: Devices, group: DeviceGroup, late:
 
 
 def _of_changes(files: FileSystem, devices: Devices, group: DeviceGroup, rules: Rules) -> Ints:
-    """The hours in which something may be another one now, although no record of them is new."""
+    """The hours that changed fences or settings may affect without a new record."""
     wanted: dict[str, Range] = {"ingest_number": (None, group.increment[1])}
     if EVERYTHING in rules.changes:
         # also hours without a fix: their rows say by which engine they were computed, and when
@@ -436,7 +435,7 @@ def group_records(
 ) -> Arrays:
     """The records of the touched hours and the fixes around them, each device's in the order of (epoch, seq).
 
-    `before`: hours whose fixes are needed too, where a gap may begin; the fixes after them have a say in theirs.
+    `before`: hours whose fixes are needed too, because a gap may begin there; the fixes after them affect them.
     """
     needed = distinct(np.concatenate([with_margin(touched, settings.margin_ms), before, before + 1]))
     hours = hour_of(needed)
@@ -477,13 +476,11 @@ MOST_RECORDS: Final = 1_000_000
 _LEAST_RECORDS: Final = 50_000
 _AROUND_EACH: Final = 400
 """About so many records are read around each device that has a new one."""
-_EPOCH: Final = date(1970, 1, 1)
-_LAST_DAY: Final = 50_000
 _DAY_MS: Final = 86_400_000
 
 
 class Wanted(NamedTuple):
-    """The files of a run: with new records, of days with changed fences, and of all days that have a say in these."""
+    """The files of a run: with new records, of days with changed fences, and of all days that affect these."""
 
     increment: tuple[int, int]
     new: StoredFiles
@@ -505,7 +502,7 @@ def wanted_files(
 ) -> Wanted:
     """The files of a run over an increment (first and last ingest number) and changes of fences.
 
-    A new fix touches hours up to a margin away, and the fixes that have a say in those lie up to a margin further.
+    A new fix touches hours up to a margin away, and the fixes that affect those lie up to a margin further.
     """
     new = stored.between("ingest_number", *increment)
     # an hour more for each margin: hours are computed and read whole; and the hours at both ends of the longest gap
@@ -520,29 +517,22 @@ def wanted_files(
     return Wanted(increment, new, changed, stored.on_days(around))
 
 
-def days_of(changes: Sequence[FenceChange]) -> tuple[date, date]:
-    """The first and the last day of changes of fences."""
-    return _date(min(one.first_day for one in changes)), _date(max(one.last_day for one in changes))
-
-
 def counted(files: FileSystem) -> Callable[[tuple[str, dict[str, Range]]], dict[TenantDevice, int]]:
     """A function that counts the records of each device in a file."""
     return lambda listed: count_devices(files, *listed)
 
 
-def total(counts: Iterable[Mapping[TenantDevice, int]]) -> dict[TenantDevice, int]:
-    """The counts of several files together."""
-    found: dict[TenantDevice, int] = {}
+def total(counts: Iterable[Mapping[TenantDevice, int]]) -> Counter[TenantDevice]:
+    found = Counter[TenantDevice]()
     for one in counts:
-        for name, number in one.items():
-            found[name] = found.get(name, 0) + number
+        found.update(one)
     return found
 
 
 def device_groups(
     counts: Mapping[TenantDevice, int], wanted: Wanted, usage: StoredFiles, erasures: Erasures, *, tasks: int
 ) -> Iterator[DeviceGroup]:
-    """Groups of neighbouring devices: about `tasks` of them, more of what is much, one of what is little."""
+    """Groups of neighbouring devices: about `tasks` of them, more for much data, one for little."""
     weights = {name: number + _AROUND_EACH for name, number in sorted(counts.items())}
     most = min(max(sum(weights.values()) // max(tasks, 1), _LEAST_RECORDS), MOST_RECORDS)
     # these are a day more on both sides than any touched hour
@@ -596,8 +586,3 @@ def _erased_before_ms(names: Iterable[TenantDevice], erasures: Erasures) -> dict
 
 def _ms(moment: Any) -> int | None:
     return None if moment is None else int(pa.scalar(moment, pa.timestamp("us", tz="UTC")).value // 1000)
-
-
-def _date(day: int) -> date:
-    # the days of records with a partition are within these
-    return _EPOCH + timedelta(days=min(max(day, 0), _LAST_DAY))

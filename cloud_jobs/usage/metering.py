@@ -63,9 +63,9 @@ class Gaps(NamedTuple):
 
 
 def gaps_of(tracks: Tracks, reported: Fixes, ends: Bools) -> Gaps:
-    """The gaps that count. `ends`: of each fix whether gaps that end there are asked for.
+    """The gaps that count. `ends`: for each fix, whether gaps that end there are asked for.
 
-    Places are the `reported` ones: those that a track takes instead depend on fixes that are not read of the beginning.
+    Places are the `reported` ones: the cleaned places of a track depend on fixes before the begin that are not read.
     """
     row, fixes = tracks.row, reported
     device = fixes.device[row]
@@ -83,10 +83,10 @@ def gaps_of(tracks: Tracks, reported: Fixes, ends: Bools) -> Gaps:
 
 
 def inferred_entries(reported: Fixes, gaps: Gaps, zones: ZoneSet, settings: TrackSettings) -> tuple[Ints, Ints]:
-    """The entries that must have happened in gaps: at which place among those, and the zone, by its name's number.
+    """The entries that must have happened in gaps: the place among the gaps, and the zone, by its name's number.
 
-    Both ends must be sure of their side of the border of the zone that is left and of the one that is entered: who
-    parks beside a border enters nothing, and what the track behind the gap enters is not entered twice.
+    Both ends must be surely on their side of the border of the zone that is left and of the zone that is entered. So a
+    vehicle parked beside a border enters nothing, and an entry of the track behind the gap is not counted twice.
     """
     ends = gaps.begin, gaps.end
     before, after = (zones.zone_at(reported.lon[at], reported.lat[at], reported.t_ms[at]) for at in ends)
@@ -98,7 +98,7 @@ def inferred_entries(reported: Fixes, gaps: Gaps, zones: ZoneSet, settings: Trac
 
 
 def driven(tracks: Tracks) -> tuple[Ints, Ints]:
-    """The rows of the fixes that end segments which were driven, and how long these took."""
+    """The rows of the fixes that end driven segments, and how long these took."""
     at = tracks.segments()
     end, begin = tracks.row[at], tracks.row[at - 1]
     ms = tracks.fixes.t_ms[end] - tracks.fixes.t_ms[begin]
@@ -107,8 +107,10 @@ def driven(tracks: Tracks) -> tuple[Ints, Ints]:
 
 
 def refused(tracks: Tracks, reported: Fixes, max_gap_s: float) -> Ints:
-    """The rows of the fixes that the tracks do not take, and that may hide a way: none of those that they take is
-    within the gap before it. Where one of the same time is taken, that of another place hides one."""
+    """The rows of excluded fixes that may hide a way: no kept fix is within the gap before them.
+
+    An excluded fix with the time of a kept one hides a way if it is at another place.
+    """
     row = np.flatnonzero(tracks.verdict != Verdict.KEPT)
     if not len(row) or not len(tracks.row):
         return row
@@ -150,8 +152,11 @@ class MeterRules:
 
 
 class Metered(NamedTuple):
-    """Rows of usage as columns, in the order of (device, hour, zone): `device` is the place among the names, `hour`
-    since 1970; of `quantities`, in the order of QUANTITIES, and `observed`, of OBSERVED, each is (rows, quarters)."""
+    """Rows of usage as columns, in the order of (device, hour, zone).
+
+    `device` is the place among the names, `hour` since 1970. Each of `quantities`, in the order of QUANTITIES, and of
+    `observed`, in that of OBSERVED, is (rows, quarters).
+    """
 
     device: list[int]
     hour: list[int]
@@ -168,7 +173,9 @@ class Metered(NamedTuple):
     def table(
         self, names: Sequence[TenantDevice], versions: FenceVersions, engine_version: int | None = None
     ) -> pa.Table:
-        """The rows with what they rest on (schema METERED); `engine_version`: that they state, else the one here."""
+        """The rows with what they rest on (schema METERED); `engine_version`: the one that they state, else the present
+        one.
+        """
         engine = ENGINE_VERSION if engine_version is None else engine_version
         quarters = [amounts.tolist() for amounts in self.quantities]
         observed = zip(*(amounts.tolist() for amounts in self.observed), strict=True)
@@ -204,8 +211,9 @@ class Metered(NamedTuple):
 
 
 class _Share(NamedTuple):
-    """What rows of usage are made of: of each thing the key of its row, the quarter of its hour, and the records (by
-    their places) that it lies between; one record is both."""
+    """The parts of rows of usage: for each the key of its row, the quarter of its hour, and the two records (by their
+    places) that it lies between; they may be the same.
+    """
 
     key: Ints
     quarter: Ints
@@ -216,8 +224,8 @@ class _Share(NamedTuple):
 def meter(records: Arrays, rules: MeterRules) -> Metered:
     """Usage of the touched hours, from records with the fixes around them.
 
-    `records`: RECORD_ARRAYS, `touched` (the record's hour is asked for), `reason` and `counter` (see
-    `with_texts`), each device's in the order of (epoch, seq).
+    `records`: RECORD_ARRAYS, `touched` (the record's hour is asked for), `reason` and `counter` (see `with_texts`),
+    each device's in the order of (epoch, seq).
     """
     place = np.flatnonzero(records["is_position"])
     track = track_of(records, place, rules.settings)
@@ -270,8 +278,9 @@ def meter(records: Arrays, rules: MeterRules) -> Metered:
 
 
 class _Unknown(NamedTuple):
-    """What is not known of the ways, and beside it what was driven; shares of the device as a whole, and of zones that
-    must have been entered in a gap; `refused`: which of the fixes hide a way."""
+    """What is unknown of the ways, and what was driven; shares of the device as a whole, and of zones that must have
+    been entered in a gap; `refused`: the fixes that hide a way.
+    """
 
     gaps: Gaps
     gap: _Share
@@ -307,14 +316,13 @@ def meter_table(
 
 
 class _Rows:
-    """The rows that there are, by their keys in order. A slot is a row's quarter."""
+    """The rows, by their keys in order. A slot is a row's quarter."""
 
     def __init__(self, keys: Ints) -> None:
         self.keys: Final = keys
         self._slots = len(keys) * QUARTERS
 
     def slot(self, share: _Share) -> Ints:
-        """Where each thing belongs."""
         return np.searchsorted(self.keys, share.key) * QUARTERS + share.quarter
 
     def counts(self, slot: Ints) -> Ints:
@@ -338,14 +346,14 @@ class _Rows:
 
 
 def _are(place: Ints, records: Arrays) -> Bools:
-    """Of all records whether they are at these places."""
+    """A mask of all records, true at these places."""
     found = np.zeros(len(records["t_ms"]), np.bool_)
     found[place] = True
     return found
 
 
 def _unreadable(rows: int, slot: Ints, reason: Ints) -> list[str]:
-    """Of each row how many messages of each quarter are raw, by the reason, as JSON; "" if none is."""
+    """For each row the number of raw messages by quarter and reason, as JSON; "" if there are none."""
     texts = [""] * rows
     raw = np.flatnonzero(reason != NOT_RAW)
     if len(raw):
@@ -366,7 +374,7 @@ def track_of(records: Arrays, place: Ints, settings: TrackSettings) -> Tracks:
 
 
 def fixes_of(records: Arrays, place: Ints) -> Fixes:
-    """The fixes among records, as they were reported."""
+    """The fixes among records, as reported."""
     return Fixes(
         device=records["device"][place],
         t_ms=records["t_ms"][place],
@@ -378,7 +386,7 @@ def fixes_of(records: Arrays, place: Ints) -> Fixes:
 
 
 def _crossed(track: Tracks, rules: MeterRules) -> tuple[Ints, Ints]:
-    """Of each crossing that counts the row of the fix that ends its segment, and the gate."""
+    """For each crossing that counts the row of the fix that ends its segment, and the gate."""
     if not rules.gates.gates:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     found = rules.gates.crossings(track)
@@ -393,7 +401,7 @@ def _share(records: Arrays, rules: MeterRules, begin: Ints, end: Ints, name: Int
 
 
 def _seq_ranges(rows: _Rows, shares: Sequence[_Share], records: Arrays) -> list[str]:
-    """What each row rests on: the records at both ends of its things."""
+    """The records behind each row: those at both ends of its parts."""
     row = [np.searchsorted(rows.keys, share.key) for share in shares]
     pairs = [(at, share.begin) for at, share in zip(row, shares, strict=True)]
     pairs += [(at, share.end) for at, share in zip(row, shares, strict=True) if share.end is not share.begin]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -17,7 +18,7 @@ from cloud_jobs.derived.fences import FenceChange
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import Range, stored_rows
 from cloud_jobs.lake.values import ODOMETER, dropped_messages, encoded, is_customer_event, odometer_m
-from geo.spatial.ragged import Bools, Floats, Ints, distinct, expand, run_starts
+from geo.spatial.ragged import Bools, Floats, Ints, among, distinct, expand, run_starts
 from waybill.record import (
     BROKER_DROPPED_EVENT,
     NO_FAULTS,
@@ -43,17 +44,15 @@ def device_hours(device: Ints, hour: Ints) -> Ints:
 
 
 def device_of(keys: Ints) -> Ints:
-    """The devices of device hours."""
     return keys >> _HOUR_BITS
 
 
 def hour_of(keys: Ints) -> Ints:
-    """The hours of device hours."""
     return (keys & ((1 << _HOUR_BITS) - 1)) - _BASE
 
 
 def touched_by(device: Ints, t_ms: Ints, reach_ahead_ms: int, margin_ms: int) -> Ints:
-    """The hours in which a new fix can change something: those in which a segment ends that it has a say in.
+    """The hours in which a new fix can change something: those that contain the end of a segment that it affects.
 
     A segment is decided by the fixes from the margin before its end to the reach ahead after it.
     """
@@ -61,38 +60,32 @@ def touched_by(device: Ints, t_ms: Ints, reach_ahead_ms: int, margin_ms: int) ->
 
 
 def with_margin(keys: Ints, margin_ms: int) -> Ints:
-    """Device hours, and those around them whose fixes have a say in them."""
+    """Device hours, and those around them whose fixes affect them."""
     reach, hour = -(-margin_ms // HOUR_MS), hour_of(keys)
     return _spans(device_of(keys), hour - reach, hour + reach)
 
 
 def hours_before(known: Ints, keys: Ints) -> Ints:
-    """Of device hours the last one before each that is among those `known` (in order), at most MOST_HOURS before it."""
+    """For each device hour the last one before it among those `known` (in order), at most MOST_HOURS before it."""
     at = np.searchsorted(known, keys) - 1
     found = known[np.maximum(at, 0)] if len(known) else keys
     return distinct(found[(at >= 0) & (keys - found <= MOST_HOURS)])
 
 
 def hours_after(known: Ints, keys: Ints) -> Ints:
-    """Of device hours the first one after each that is among those `known`, at most MOST_HOURS after it."""
+    """For each device hour the first one after it among those `known`, at most MOST_HOURS after it."""
     at = np.searchsorted(known, keys, side="right")
     found = np.append(known, keys[:1])[np.minimum(at, len(known))]
     return distinct(found[(at < len(known)) & (found - keys <= MOST_HOURS)])
 
 
 def computable(keys: Ints, erased_before_ms: Ints, margin_ms: int) -> Bools:
-    """Which of the device hours no erased position has a say in. `erased_before_ms`: of each device."""
+    """Which device hours no erased position affects. `erased_before_ms`: of each device."""
     return np.asarray(hour_of(keys) * HOUR_MS - margin_ms >= erased_before_ms[device_of(keys)], np.bool_)
 
 
-def among(keys: Ints, asked: Ints) -> Bools:
-    """Which keys are among others, which are in order."""
-    at = np.searchsorted(asked, keys)
-    return np.asarray(np.r_[asked, -1][at] == keys, np.bool_)
-
-
 def is_in_order(*columns: Ints) -> bool:
-    """Whether rows are in the order of some columns, the first one first, and no two are alike in all."""
+    """Whether rows are in the order of some columns, the first one first, and no two are equal in all."""
     less = np.zeros(max(len(columns[0]) - 1, 0), np.bool_)
     for column in reversed(columns):
         less = (column[:-1] < column[1:]) | ((column[:-1] == column[1:]) & less)
@@ -104,8 +97,8 @@ def near_changes(
 ) -> Ints:
     """The hours with a fix in which a change of fences may matter: those in its time whose way came near it.
 
-    A way is represented by the box around the fixes of the hour and of the gap before it: both ends of each segment
-    that ends in the hour are in that box, and all between them.
+    A way is represented by the box around the fixes of the hour and of the gap before it. That box holds both ends of
+    each segment that ends in the hour, and all between them.
     """
     if not len(device):
         return np.zeros(0, np.int64)
@@ -174,7 +167,7 @@ class Devices:
             self.ranges["device"] = (min(devices), max(devices))
 
     def places(self, rows: pa.Table) -> Integers:
-        """The place of the device of each row; -1 for one that is none of these."""
+        """The place of the device of each row; -1 for any other device."""
         tenants, devices = (encoded(rows[name]) for name in ("tenant", "device"))
         starts = np.flatnonzero(run_starts(tenants.indices.to_numpy(), devices.indices.to_numpy()))
         first = pa.array(starts)
@@ -188,7 +181,7 @@ class Devices:
 
 
 class RecordFile(NamedTuple):
-    """A file of the records, and between what device times its rows are, in milliseconds, None where unknown."""
+    """A file of the records, and the range of its device times, in milliseconds, None where unknown."""
 
     path: str
     first_ms: int | None
@@ -206,9 +199,11 @@ def positions(
 def records(
     files: FileSystem, path: str, devices: Devices, columns: Sequence[str], ranges: Mapping[str, Range]
 ) -> Iterator[Arrays]:
-    """The records of the devices in a file, of every kind, as `positions`; with whether each `is_position`, `is_event`
-    (a customer's: the system's own are none), `is_readable` (a message of the contract), `is_raw` (one that could not
-    be read, or was too large), `is_odometer` (a reading), `is_dropped` (the agent's, of what the broker dropped).
+    """The records of the devices in a file, of every kind, as `positions`, with these flags:
+
+    `is_position`; `is_event` (a customer's, not the system's own); `is_readable` (a message of the contract); `is_raw`
+    (it could not be read, or was too large); `is_odometer` (a reading); `is_dropped` (the agent's event about messages
+    that the broker dropped).
     """
     for arrays, found in _arrays(files, path, devices, columns, ranges, what=["kind", "name"]):
         kind, name = found["kind"], found["name"]
@@ -234,9 +229,9 @@ def with_texts(
     hours: Ints,
 ) -> Arrays:
     """Records with `reason`, the place in REASONS of why each is raw, else NOT_RAW, and `counter`: the metres of an
-    odometer's reading, or how many messages the vehicle's broker dropped, else 0. Outside of the device hours likewise.
+    odometer's reading, or the number of messages that the vehicle's broker dropped, else 0.
 
-    `hours`: in order. Texts are read where some records of them say it there, and nowhere else.
+    Both are set in the device `hours` (in order) alone, and texts are read only where a record there needs them.
     """
     paths, count = [*paths], len(found["device"])
     said: Arrays = {"reason": np.full(count, NOT_RAW, np.int16), "counter": np.zeros(count, np.int64)}
@@ -267,7 +262,7 @@ def _stream_order(rows: Arrays, at: Ints) -> Ints:
 
 @lru_cache(maxsize=1024)
 def reason_number(topic: str, reason: str) -> int:
-    """The place in REASONS of a message on a topic that is raw for a reason, which nobody here may know."""
+    """The place in REASONS of a raw message on a topic; unknown topics and reasons have places of their own."""
     if reason in NO_FAULTS:
         return _REASON_NUMBERS[reason]
     contract_topic = meant_contract_topic(topic)
@@ -284,7 +279,7 @@ def _reason_of_large(attributes: str) -> int:
 
 
 class _Text(NamedTuple):
-    """Records whose texts say something: by kind and name, which columns, and what of them it is as a number."""
+    """Records with a text to read: their kind and name, its columns, and the function that makes a number of it."""
 
     kind: str
     name: str
@@ -338,7 +333,7 @@ def _arrays(
 
 
 def joined(parts: Iterable[Arrays], names: Sequence[str]) -> Arrays:
-    """Arrays of several files as one of each name."""
+    """Arrays of several files, concatenated by name."""
     parts = [*parts]
     if not parts:
         return {name: np.zeros(0, np.bool_ if name.startswith("is_") else np.int64) for name in names}
@@ -346,11 +341,10 @@ def joined(parts: Iterable[Arrays], names: Sequence[str]) -> Arrays:
 
 
 def count_devices(files: FileSystem, path: str, ranges: Mapping[str, Range]) -> dict[TenantDevice, int]:
-    """How many records a file has of each device."""
-    counts: dict[TenantDevice, int] = {}
+    """The number of records of each device in a file."""
+    counts = Counter[TenantDevice]()
     for rows in stored_rows(files, "records", path, ["tenant", "device"], ranges):
         found = rows.group_by(["tenant", "device"], use_threads=False).aggregate([([], "count_all")])
         for row in found.to_pylist():
-            name = TenantDevice(row["tenant"], row["device"])
-            counts[name] = counts.get(name, 0) + int(row["count_all"])
+            counts[TenantDevice(row["tenant"], row["device"])] += int(row["count_all"])
     return counts

@@ -1,4 +1,4 @@
-"""The bytes of alerts and verdicts: JSON in UTF-8, judged where it enters."""
+"""The bytes of alerts and verdicts: JSON in UTF-8, validated where it enters."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class AlertError(Exception):
 
 
 class MalformedAlert(AlertError):
-    """Bytes that are no alert, or no verdict; the text says what of them is wrong."""
+    """Bytes that are no alert and no verdict; the text says why."""
 
 
 class UnusableRule(AlertError):
-    """A text that is no alert rule; the message says what of it is wrong, each fault behind its place."""
+    """A text that is no alert rule; the message names each fault with its place."""
 
 
 # forty times a real one
@@ -43,17 +43,17 @@ _Model = TypeVar("_Model", bound="AlertMessage")
 
 
 class AlertMessage(BaseModel):
-    """What travels as one JSON object: frozen, typed, with unknown names ignored, so that newer ones may have more."""
+    """A message that travels as one JSON object. Unknown names are ignored, so newer senders may add some."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False, strict=True)
 
     def encoded(self) -> bytes:
-        """Its bytes: the same for all that say the same."""
+        """The bytes: the same for equal messages."""
         return self.model_dump_json(exclude_none=True).encode()
 
 
 def decoded(kind: type[_Model], data: bytes) -> _Model:
-    """The message of some bytes. Raises MalformedAlert, and nothing else for any bytes."""
+    """The message in some bytes. Raises MalformedAlert, and nothing else for any bytes."""
     try:
         # bounded first: the parser of the model would unpack whatever is nested
         parse_json(data, max_bytes=MAX_BYTES, max_depth=4, max_values=200)
@@ -75,14 +75,13 @@ MAX_EPOCHS: Final = 16
 
 
 class Alert(AlertMessage):
-    """What a region says at once. It is *provisional*: the centre says later whether it is so (`AlertVerdict`).
+    """An alert from a region. It is *provisional*: the centre decides later (`AlertVerdict`).
 
-    `id`, `kind`, `place` and `value` are those of the event (`geo.spatial`), which has the same id at the centre:
+    `id`, `kind`, `place` and `value` are those of the event (`geo.spatial`), which has the same id at the centre.
     `epoch` and `seq` name the fix at its time or the first one after it. `t_ms`: device time, since 1970.
-    `received_ms`: when the region's cluster had the batch of the fix by which it was seen; `raised_ms`: when it was
-    raised, before it is sent; both by the region's clocks. `seen_until`: of each epoch of which it had fixes for this,
-    the seq of the newest one; so the centre knows which records it must have before it says that the event did not
-    happen. Empty: not said.
+    `received_ms`: when the region's cluster had the batch of the fix that showed it; `raised_ms`: when it was raised,
+    before it is sent; both by the region's clocks. `seen_until`: the newest seq of each epoch that the region had. The
+    centre needs these records before it says that the event did not happen. Empty: not stated.
     """
 
     id: Id
@@ -102,17 +101,15 @@ class Alert(AlertMessage):
     # what is the centre's, too, apart from the region's own times: only that is compared
     @property
     def event(self) -> DayEvent:
-        """What it says that happened."""
         return DayEvent(self.t_ms, self.kind, self.place, self.value, self.epoch, self.seq)
 
 
 def encode_alert(alert: Alert) -> bytes:
-    """An alert as it travels."""
     return alert.encoded()
 
 
 def decode_alert(data: bytes) -> Alert:
-    """The alert of a message. Raises MalformedAlert, and nothing else for any bytes."""
+    """Raises MalformedAlert, and nothing else for any bytes."""
     return decoded(Alert, data)
 
 
@@ -120,7 +117,7 @@ def decode_alert(data: bytes) -> Alert:
 
 
 class VerdictKind(StrEnum):
-    """What became of an alert."""
+    """The centre's decision about an alert."""
 
     CONFIRMED = "confirmed"
     """It happened, as the region said."""
@@ -151,7 +148,7 @@ Reason = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 
 
 class FinalEvent(AlertMessage):
-    """What the centre says that happened."""
+    """An event as the centre computed it."""
 
     kind: Kind
     place: Name
@@ -162,15 +159,12 @@ class FinalEvent(AlertMessage):
 
 
 class AlertVerdict(AlertMessage):
-    """A verdict. Of each `id` the one with the highest `revision` is in force: late records may change it, also after
-    the alert was withdrawn because they were missing.
+    """A verdict. Of each `id` the highest `revision` is in force: late records may change it, even after a withdrawal.
 
-    `event`: what is in force at the centre (None: withdrawn). `reason`: of one that is corrected or withdrawn, an
-    `ErrorReason`, or a word that a newer centre says.
-    `alerted`: what the region had said, as in EPCIS a declaration of an error repeats the event; None: nothing, the
-    same as `event`, or it is not said. `previous`: what the revision before said, where that is neither of the two: so
-    whoever heard of one of these finds that it was his. `corrective_ids`: events that stand in the place of a withdrawn
-    one. `decided_ms`: by the centre's clock.
+    `event`: what is in force at the centre (None: withdrawn). `reason`: of a corrected or withdrawn alert, an
+    `ErrorReason` or the word of a newer centre. `alerted`: what the region had said; None if it said nothing, or the
+    same as `event`. `previous`: what the revision before said, if it differs from both, so that a receiver of any of
+    them can match it. `corrective_ids`: the events that replace a withdrawn one. `decided_ms`: by the centre's clock.
     """
 
     id: Id
@@ -187,10 +181,9 @@ class AlertVerdict(AlertMessage):
 
 
 def encode_verdict(verdict: AlertVerdict) -> bytes:
-    """A verdict as it travels."""
     return verdict.encoded()
 
 
 def decode_verdict(data: bytes) -> AlertVerdict:
-    """The verdict of a message. Raises MalformedAlert, and nothing else for any bytes."""
+    """Raises MalformedAlert, and nothing else for any bytes."""
     return decoded(AlertVerdict, data)

@@ -1,11 +1,11 @@
-"""Alert rules: which account hears of what, when, and where. Reference data, like fences and tariffs. Pure."""
+"""Alert rules: which account is notified of what, when and where. Reference data, like fences and tariffs. Pure."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Final, Self, get_args
+from typing import Annotated, Final, get_args
 
-from pydantic import AfterValidator, Field, StringConstraints, ValidationError, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, ValidationError
 
 from geo.alerts.messages import UnusableRule
 from geo.reference.in_force import Usable
@@ -13,7 +13,7 @@ from geo.reference.moments import Moment
 from geo.spatial.event_ids import Kind
 from geo.spatial.ids import id_fault
 from geo.spatial.weekly import Weekly
-from waybill.settings import Settings
+from waybill.settings import Settings, problem_text, without_consequences
 
 __all__ = ["AlertRule", "RuleMessages", "matches_place", "usable_rule"]
 
@@ -49,12 +49,12 @@ WebhookName = Annotated[str, StringConstraints(pattern=rf"^{_NAME}$")]
 
 
 class AlertRule(Settings):
-    """One version of a rule. `id`: the account that hears, a stroke, and a name: `acme/yard`.
+    """One version of a rule. `id`: the account, a slash, and a name: `acme/yard`.
 
-    `kinds` and `places`: of which events; none are all. `webhook`: its name in the settings of whoever delivers.
-    `max_per_hour`: messages in any 60 minutes. `quiet`: windows of the local week in which nothing is sent. What a
-    window or the limit held back is summarised in one message afterwards (`digest`), or only counted.
-    `enabled` = false: from this version on the account hears nothing by this rule.
+    `kinds` and `places`: of which events; empty means all. `webhook`: its name in the settings of the notifier.
+    `max_per_hour`: messages in any 60 minutes. `quiet`: windows of the local week in which nothing is sent. Messages
+    held back by a window or the limit are summarised in one message afterwards (`digest`), or only counted. `enabled` =
+    false: from this version on the rule sends nothing.
     """
 
     id: Annotated[str, StringConstraints(pattern=rf"^{_NAME}/{_NAME}$")]
@@ -68,33 +68,22 @@ class AlertRule(Settings):
     digest: bool = True
     enabled: bool = True
 
-    @model_validator(mode="after")
-    def _says_something(self) -> Self:
-        for name, values in (("kinds", self.kinds), ("places", self.places)):
-            if len(set(values)) != len(values):
-                raise ValueError(f"{name} names one twice")
-        # a rule that looks right and never sends is worse than a fault
-        if self.quiet is not None and self.quiet.is_always_open:
-            raise ValueError("quiet covers the whole week, so nothing would ever be sent; write enabled = false")
-        return self
-
     @property
     def account(self) -> str:
-        """Who hears."""
         return self.id.partition("/")[0]
 
     def hears(self, *, is_verdict: bool) -> bool:
-        """Whether alerts, or verdicts, are for it."""
+        """Whether alerts, or verdicts, are sent by this rule."""
         return self.messages in {RuleMessages.BOTH, RuleMessages.VERDICTS if is_verdict else RuleMessages.ALERTS}
 
     def matches(self, kind: str, place: str) -> bool:
-        """Whether an event is one of those of which it hears."""
+        """Whether the rule covers an event."""
         return (not self.kinds or kind in self.kinds) and (
             not self.places or any(matches_place(one, place) for one in self.places)
         )
 
     def is_quiet_at(self, t_ms: int) -> bool:
-        """Whether nothing is to be sent at a moment (ms since 1970)."""
+        """Whether nothing may be sent at a moment (ms since 1970)."""
         return self.quiet is not None and self.quiet.is_open_at(t_ms)
 
 
@@ -108,11 +97,6 @@ def usable_rule(body: str) -> Usable[AlertRule]:
     try:
         made = AlertRule.model_validate_json(body)
     except ValidationError as error:
-        faults = [
-            f"{'.'.join(map(str, one['loc']))}: {said}" if one["loc"] else said
-            for one in error.errors(include_url=False, include_input=False)
-            for said in [one["msg"].removeprefix("Value error, ")]
-        ]
-        rest = [f"and {len(faults) - _MAX_REASONS} more faults"] if len(faults) > _MAX_REASONS else []
-        raise UnusableRule("; ".join([*faults[:_MAX_REASONS], *rest])) from error
+        details = without_consequences(error.errors(include_url=False))[:_MAX_REASONS]
+        raise UnusableRule("; ".join(problem_text(AlertRule, one) for one in details)) from error
     return Usable(round(made.effective_from.timestamp() * 1000), made)

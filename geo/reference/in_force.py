@@ -1,7 +1,7 @@
-"""Which publications of reference data are in force: one rule, for fences, tariffs and accounts. Pure.
+"""Which publications of reference data are in force: one rule for fences, tariffs and accounts. Pure.
 
-A version is an id and the moment from which it is in force. Of its publications the latest holds. One that cannot be
-used is not in force: what it was to replace stays in force, and the publication is named.
+A version is an id and the moment from which it is in force. Its latest publication counts. A publication that cannot be
+used is named and changes nothing: what it was to replace stays in force.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PublishedFences:
-    """GeoJSON features that are in force, all of which can be used; and what cannot be used.
+    """The GeoJSON features in force, all usable, and the refused publications.
 
-    Each is on one line with sorted keys, however it was written: so features are compared by what they say.
+    Each feature is on one line with sorted keys, however it was written, so that equal features are equal texts.
     """
 
     features: tuple[str, ...]
@@ -34,14 +34,14 @@ class PublishedFences:
 
 
 def published_fences(rows: Iterable[dict[str, Any]]) -> PublishedFences:
-    """The fences and gates in force, of rows of the reference table: each is validated on its own, as in a file."""
+    """The fences and gates in force, from rows of the reference table; each is validated on its own, as in a file."""
     fences = (row for row in rows if row["kind"] == "fence")
     found = versions_in_force(fences, lambda _, body: usable_fence(body), (FenceError,))
     return PublishedFences(tuple(_canonical(held.row["body"]) for held in found.held), found.refused)
 
 
 def _canonical(body: str) -> str:
-    """A text of JSON in one line that is the same for all that say the same: nothing changed where only it did."""
+    """JSON in one line that is the same for equal values, so a rewritten text is no change."""
     # with ASCII alone, no text holds what ends a line
     return json.dumps(json.loads(body), sort_keys=True)
 
@@ -68,7 +68,7 @@ Made_co = TypeVar("Made_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class RefusedVersion:
-    """A publication that cannot be used, and what it was to be. `place`: where its message stood: topic, message id."""
+    """A publication that cannot be used. `place`: topic and message id of its message."""
 
     kind: str
     id: str
@@ -92,8 +92,7 @@ class Usable(NamedTuple, Generic[Made_co]):
 
 @dataclass(frozen=True, slots=True)
 class HeldVersion(Generic[Made]):
-    """A version in force: the row of its latest publication that can be used, what that made, and the number that
-    orders it among the versions of its id."""
+    """A version in force: the row of its latest usable publication, what that made, and the number that orders it."""
 
     row: dict[str, Any]
     made: Made
@@ -102,7 +101,9 @@ class HeldVersion(Generic[Made]):
 
 @dataclass(frozen=True, slots=True)
 class InForce(Generic[Made]):
-    """The versions in force, by kind, id and beginning, and the publications that would replace them and cannot."""
+    """The versions in force, by kind, id and beginning, and the publications that would replace them and cannot be
+    used.
+    """
 
     held: tuple[HeldVersion[Made], ...]
     refused: tuple[RefusedVersion, ...]
@@ -110,7 +111,7 @@ class InForce(Generic[Made]):
 
 @dataclass(frozen=True, slots=True)
 class JudgedPublication(Generic[Made]):
-    """The row of a publication, its beginning as it is written, and what its text made; or why that cannot be used."""
+    """The row of a publication, its beginning as written, and what its text made, or why that cannot be used."""
 
     row: dict[str, Any]
     written: str
@@ -127,14 +128,14 @@ class _Thing(Generic[Made]):
 
 
 def publication_order(row: dict[str, Any]) -> str:
-    """By what rows of REFERENCE are sorted into the order in which they were published."""
+    """The key that sorts rows of REFERENCE into the order of publication."""
     return str(row["publication_id"])
 
 
 def versions_in_force(
     rows: Iterable[dict[str, Any]], parse: Callable[[str, str], Usable[Made]], faults: tuple[type[Exception], ...]
 ) -> InForce[Made]:
-    """What rows of the reference table, in any order, amount to.
+    """The versions in force, from rows of the reference table in any order.
 
     `parse` makes something of a kind and a text, or raises one of `faults`.
     """
@@ -144,7 +145,7 @@ def versions_in_force(
 def judged_publication(
     row: dict[str, Any], parse: Callable[[str, str], Usable[Made]], faults: tuple[type[Exception], ...]
 ) -> JudgedPublication[Made]:
-    """A publication by itself; what others say is for `held_versions`."""
+    """One publication on its own; `held_versions` compares it with others."""
     written = beginning(row["kind"], row["body"])
     try:
         return JudgedPublication(row, written, parse(row["kind"], row["body"]))
@@ -153,11 +154,10 @@ def judged_publication(
 
 
 def held_versions(publications: Iterable[JudgedPublication[Made]]) -> InForce[Made]:
-    """What publications amount to, given in `publication_order`. The bodies of their rows are not looked at.
+    """The versions in force, from publications in `publication_order`. The bodies of their rows are not read.
 
-    All versions of an id are of one type: one that would make a gate of a fence that stands with another version is
-    refused. A publication whose beginning cannot be read is taken for corrected by whatever usable publication of its
-    id comes later.
+    All versions of an id have one type: a gate under the id of a fence is refused. A publication without a readable
+    beginning counts as corrected by any later usable publication of its id.
     """
     things: dict[tuple[str, str], _Thing[Made]] = {}
     for one in publications:

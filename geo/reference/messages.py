@@ -1,8 +1,8 @@
-"""What the messages of the topics of reference data say: publications, and messages that are none. Knows no Spark.
+"""The messages on the topics of reference data: publications, and messages that are none. Knows no Spark.
 
-The key of a publication is the id of its thing and the moment from which it is in force, so that compaction keeps
-every version. Both stand in its body, too; a message whose key says another thing is none: compaction would go by the
-one, and all else by the other.
+The key of a publication is its id and the moment from which it is in force, so compaction keeps every version. Both
+also stand in its body. A message whose key differs is refused: compaction would go by the key, and all else by the
+body.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAX_SHOWN_REASON: Final = 500
 
 
 class Provenance(NamedTuple):
-    """Who published something and why: columns of REFERENCE. Without a signature it is only said, and by nobody."""
+    """Who published something and why: columns of REFERENCE. Without a signature these are unverified."""
 
     signer: str | None
     published_by: str | None
@@ -36,12 +36,12 @@ class Provenance(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReferenceTrust:
-    """The keys that the centre trusts; None: whatever comes is taken, which has to be said explicitly."""
+    """The keys that the centre trusts; None accepts everything, and must be configured explicitly."""
 
     keys: OperatorKeys | None
 
     def judged(self, publication: Publication, body: Mapping[str, Any], properties: Mapping[str, str]) -> Provenance:
-        """Who published this. Raises SignatureRefused for what is unsigned, altered, or not theirs to publish."""
+        """Who published this. Raises SignatureRefused if it is unsigned, altered, or not theirs to publish."""
         if self.keys is None:
             reason = properties.get(REASON)
             return Provenance(None, None, reason and reason[:_MAX_SHOWN_REASON], None)
@@ -50,7 +50,7 @@ class ReferenceTrust:
         return Provenance(found.signer, found.name, found.reason, properties[SIGNATURE])
 
     def signature_state(self, publication: Publication, body: Mapping[str, Any], properties: Mapping[str, str]) -> str:
-        """What can be said of a signature now: `signed`, `not checked` without keys, or the word of what is wrong."""
+        """The state of a signature now: `signed`, `not checked` without keys, or the word for its fault."""
         if not properties.get(SIGNER):
             return SignatureFault.UNSIGNED
         if self.keys is None:
@@ -67,10 +67,10 @@ ANYBODY: Final = ReferenceTrust(None)
 
 
 def scope_of(kind: str, body: Mapping[str, Any]) -> Scope:
-    """What a publication speaks for: of an account its tenants, itself and its parent, of an alert rule its account;
-    all else concerns every tenant.
+    """What a publication speaks for: an account for its tenants, itself and its parent; an alert rule for its account.
 
-    A fence counts for the vehicles of every tenant, and a tariff for whoever refers to it.
+    Anything else concerns every tenant: a fence counts for all vehicles, and a tariff for every account that refers to
+    it.
     """
     if kind == "alert_rule":
         name = body.get("id")
@@ -112,7 +112,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedMessage:
-    """A message that is no publication: where it stands, its key, and why it is none."""
+    """A message that is no publication: where it stands, its key, and the reason."""
 
     topic: str
     message_id: str
@@ -131,7 +131,7 @@ class ReadMessages(NamedTuple):
 
 
 def stated_version(kind: Kind, body: dict[str, Any]) -> tuple[str, str]:
-    """The id and the beginning that a body gives itself, as they stand in a key; "": none."""
+    """The id and the beginning in a body, as they stand in a key; "" if absent."""
     facts = body.get("properties") if kind == "fence" else body
     name = named(body) if kind == "fence" else body.get("id")
     begin = facts.get("effective_from") if isinstance(facts, dict) else None
@@ -141,13 +141,13 @@ def stated_version(kind: Kind, body: dict[str, Any]) -> tuple[str, str]:
 def read_messages(
     kind: Kind, messages: Iterable[dict[str, Any]], trust: ReferenceTrust, held: Mapping[str, str] = _NOTHING
 ) -> ReadMessages:
-    """What the messages of the topic of a kind say; one that is no publication stops no other.
+    """The publications and faults among the messages of a kind's topic; a fault stops no other message.
 
-    It is one only if `trust` takes who published it. `held`: digests by the ids of publications that were taken before:
-    what says the same is not judged again.
+    A message is a publication only if `trust` accepts its signer. `held`: digests of accepted publications by id; those
+    are not verified again.
 
     A message has the columns `key`, `value`, `properties` (pairs), `publish_time`, `message_id` and `malformed`. Of
-    publications with one id the first counts; another one that says another thing is quarantined.
+    publications with one id the first counts; another one with other content is quarantined.
     """
     read = ReadMessages([], [])
     digests: dict[str, str] = {}
@@ -186,7 +186,7 @@ def quarantined_publication(row: Row, reason: str) -> Row:
 
 
 def named_message(row: Row) -> QuarantinedMessage:
-    """What is shown of a row of the quarantine."""
+    """A row of the quarantine, as it is shown."""
     return QuarantinedMessage(row["topic"], row["message_id"] or "", row["key"] or "", row["reason"])
 
 

@@ -1,4 +1,4 @@
-"""Moments of what was agreed: on a quarter of an hour, in UTC, and written in one form."""
+"""Moments of agreements: on a quarter of an hour, in UTC, and written in one form."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def beginning(kind: str, body: str) -> str:
-    """From when a version is in force, as the bill and the fences take it: however its instant is written.
+    """From when a version is in force, in one form however it is written.
 
-    "": always, as an account without a beginning; UNKNOWN_BEGINNING: the body does not say, or says a moment at which
-    nothing of its kind can begin. A version at such a moment could never be corrected.
+    "": always, as for an account without a beginning. UNKNOWN_BEGINNING: the body gives none, or a moment at which
+    nothing of its kind can begin; such a version could never be corrected.
     """
     try:
         facts = json.loads(body)
@@ -37,7 +37,7 @@ def beginning(kind: str, body: str) -> str:
 
 
 def ending(kind: str, body: str) -> datetime | None:
-    """Until when a version is in force by what it says itself; None: it says no instant."""
+    """Until when a version is in force, by its own text; None if it gives no instant."""
     try:
         facts = json.loads(body)
         facts = facts["properties"] if kind == "fence" else facts
@@ -48,7 +48,7 @@ def ending(kind: str, body: str) -> datetime | None:
 
 
 def agreed_moment(moment: datetime) -> datetime:
-    """A moment at which what was agreed can begin, in UTC. Raises ValueError, which says what to write."""
+    """The moment in UTC, if an agreement can begin at it. Raises ValueError, which says what to write."""
     if moment.utcoffset() is None:
         raise ValueError(f"{moment.isoformat()} has no offset from UTC; end it with Z, or with one like +01:00")
     # on this side of the last year even where clocks are behind, and after the first one where they are ahead
@@ -60,7 +60,7 @@ def agreed_moment(moment: datetime) -> datetime:
 
 
 def instant_text(begin: Any) -> str:
-    """An instant in one form, however it is written; "": none, UNKNOWN_BEGINNING: not a moment."""
+    """An instant in one form, however it is written; "" for none, UNKNOWN_BEGINNING for no moment."""
     if begin is None or begin == "":
         return ""
     try:
@@ -83,7 +83,7 @@ def stamp(moment: datetime) -> str:
 
 
 def _moment(given: Any) -> datetime:
-    """A moment in UTC, of an ISO 8601 text or of TOML's date and time. Numbers are no moments. Raises ValueError."""
+    """A moment in UTC, from an ISO 8601 text or TOML's date and time. Numbers are no moments. Raises ValueError."""
     if isinstance(given, str):
         return _moment_of_text(given)
     if not isinstance(given, datetime):

@@ -2,7 +2,7 @@
 
 Use it in four steps, all on columns (numpy arrays):
 
-    report = fences_from_geojson(text)                 # .fences, .refused and .repaired (messages with their line)
+    report = fences_from_geojson(text)                 # .fences, and .refused (messages with their place)
     zones = ZoneSet(report.fences)                     # priorities resolved, versions in their time, index built
     tracks = build_tracks(Fixes(device=..., t_ms=..., lat=..., lon=...), TrackSettings(max_gap_s=300))
     pieces = zones.split(tracks)                       # .end_fix .zone .metres .ms .entry
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     )
     from geo.spatial.fence_set import FenceSet
     from geo.spatial.fences import Fence
-    from geo.spatial.fix_csv import FixFile, bounded_lines, read_fixes
     from geo.spatial.fixes import Fixes, TrackRule, TrackSettings, valid_positions
     from geo.spatial.gates import Crossings, Gate, GateSet
     from geo.spatial.geojson import FenceReport, fences_from_geojson
@@ -70,7 +69,6 @@ __all__ = [
     "FenceSet",
     "FenceUse",
     "FixError",
-    "FixFile",
     "Fixes",
     "Gate",
     "GateSet",
@@ -88,7 +86,6 @@ __all__ = [
     "VisitSettings",
     "Visits",
     "ZoneSet",
-    "bounded_lines",
     "build_tracks",
     "charged_crossings",
     "charged_entries",
@@ -106,7 +103,6 @@ __all__ = [
     "new_revisions",
     "ordinals",
     "pieces_by_fence",
-    "read_fixes",
     "use_by_fence",
     "valid_positions",
 ]
@@ -130,7 +126,6 @@ _MODULES = {
     "events": ("EventSettings", "GeofenceEvent", "PublishedEventSettings", "end_fixes", "events_of", "find_events"),
     "fence_set": ("FenceSet",),
     "fences": ("Fence",),
-    "fix_csv": ("FixFile", "bounded_lines", "read_fixes"),
     "fixes": ("Fixes", "TrackRule", "TrackSettings", "valid_positions"),
     "gates": ("Crossings", "Gate", "GateSet"),
     "geojson": ("FenceReport", "fences_from_geojson"),

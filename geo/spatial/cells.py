@@ -35,7 +35,9 @@ FEW: Final = 64
 
 
 class OverlapBound:
-    """`least`: what is said of most places; more of those in a cell of the lattice where there may be more."""
+    """An upper bound of the fences at a place: `least` almost everywhere, more in the few lattice cells that need
+    it.
+    """
 
     def __init__(self, cells: Cells, weight: Ints) -> None:
         at_most = cells.at_most(weight)
@@ -59,7 +61,7 @@ class OverlapBound:
 
 
 class FenceIndex(Protocol):
-    """Answers for many points or segments at once."""
+    """An index of outlines; it answers for many points or segments at once."""
 
     @property
     def outlines(self) -> Outlines:
@@ -71,23 +73,23 @@ class FenceIndex(Protocol):
         ...
 
     def locate(self, spots: Spots) -> tuple[Ints, Ints]:
-        """Pairs (spot, fence) of each spot with each fence that contains it or has it on its border: exactly.
+        """Pairs (spot, fence) of each spot with each fence that contains it or has it on its border: exact.
 
         In no particular order; longitudes in [-180, 180].
         """
         ...
 
     def edges_near(self, px: Floats, py: Floats, qx: Floats, qy: Floats) -> Iterator[Pairs]:
-        """Pairs (segment, edge), a bounded number at once: at least every edge that the segment meets; pairs may
+        """Pairs (segment, edge) in bounded blocks: every edge that the segment meets, and some more. Pairs may
         repeat.
         """
         ...
 
 
 def comes_near(index: FenceIndex, px: Floats, py: Floats, qx: Floats, qy: Floats) -> Bools:
-    """Whether an edge may meet each segment: true of all that meet one, and of some more.
+    """Whether an edge may meet each segment: true for all that meet one, and for some more.
 
-    Of a segment that ends beyond the antimeridian it is not looked at: it may.
+    Always true for a segment that ends beyond the antimeridian.
     """
     # the few that wrap are taken for near rather than moved, as the callers then look closely
     near: Bools = (qx < -180.0) | (qx >= 180.0)
@@ -105,7 +107,7 @@ CHILDREN = FOLD * FOLD
 class Crowded:
     """Cells to divide: `node`, `row` and `column` of each, and the `allowance` for all that comes of it.
 
-    Run r of cell `cell[r]` (ascending) are the edges `edge[r] .. edge[r] + edges[r] - 1` of `fence[r]`, with `bits`.
+    Run r of cell `cell[r]` (ascending) has the edges `edge[r] .. edge[r] + edges[r] - 1` of `fence[r]`, with `bits`.
     """
 
     node: Ints
@@ -173,7 +175,8 @@ def _mark(lattice: Lattice, number: int, crowded: Crowded, cell: Ints, place: in
 def _marks(
     lattice: Lattice, number: int, crowded: Crowded, pairs: tuple[Ints, Ints], ends: tuple[Points, Points]
 ) -> tuple[Bools, Bools]:
-    """For each pair (`cell`) and child: does the way between the two marks change sides; may rounding decide it?
+    """For each pair (`cell`) and child: whether the way between the two marks changes sides, and whether rounding may
+    decide it.
 
     `pairs`: the cell of each pair, and the pair of each edge.
     """
@@ -237,10 +240,10 @@ class Cells:
     """Nodes (cells with anything in them) of all levels, level by level.
 
     `root[row * columns + column]`: the node of each cell of level 0, or -1. Node n is wholly inside the fences
-    `inner_fence[inner_first[n] : inner_first[n + 1]]`; the runs of edges `run_first[n] .. run_first[n + 1]` go
-    through it, from `run_edge` on, of `run_fence`, each with its length and bits in `run_code` (see `raster`).
-    `divided[n]`: it has FOLD x FOLD children, and no runs. `parents` are the divided nodes, ascending, and `children`
-    the nodes below each of them, row by row, or -1.
+    `inner_fence[inner_first[n] : inner_first[n + 1]]`. The runs `run_first[n] .. run_first[n + 1]` of edges go through
+    it, from `run_edge` on, of `run_fence`, each with its length and bits in `run_code` (see `lattice`). `divided[n]`:
+    it has FOLD x FOLD children, and no runs. `parents` are the divided nodes, ascending, and `children` the nodes below
+    each of them, row by row, or -1.
     """
 
     outlines: Outlines
@@ -272,7 +275,7 @@ class Cells:
         return expand(self.run_edge[run], self.run_code[run] >> LENGTH_SHIFT)
 
     def child_of(self, node: NDArray[np.integer], place: Ints) -> Small:
-        """The node at `place` (row by row) below each divided node; -1: nothing is there."""
+        """The node at `place` (row by row) below each divided node; -1 if it is empty."""
         below: Small = self.children[np.searchsorted(self.parents, node) * (FOLD * FOLD) + place]
         return below
 
@@ -289,7 +292,6 @@ class Cells:
         return most[: int(self.root.max(initial=-1)) + 1]
 
     def nbytes(self) -> int:
-        """Bytes of all columns, without the outlines."""
         return sum(value.nbytes for name in self.__slots__ if isinstance(value := getattr(self, name), np.ndarray))
 
 
@@ -306,10 +308,10 @@ def _sums_between(weight: Ints, fence: Small, first: Small) -> Ints:
 def build_cells(outlines: Outlines) -> Cells:
     """Lay outlines on a lattice, and divide the cells that too many edges run through.
 
-    A cell may be divided, and its children, and theirs, as long as all that comes of it stays within its share, by its
-    edges, of `ENTRIES_PER_EDGE` for each edge there is; of an edge through many cells each has a part of that. So time
-    and memory grow with the number of edges, however long they are, and fences that no division separates, the same one
-    a thousand times over, are not divided to the last level; a lookup there costs what its answer is long.
+    A cell is divided, and its children, as long as the result stays within its share, by its edges, of
+    `ENTRIES_PER_EDGE` per edge. An edge through many cells gives each a part of its share. So time and memory grow with
+    the number of edges, however long they are. Fences that no division separates, such as one fence a thousand times
+    over, are not divided to the last level; a lookup there costs as much as its answer is long.
     """
     outlines = outlines.compact()
     boxes = _boxes(outlines)
@@ -362,10 +364,10 @@ def _lattice_for(boxes: _Boxes) -> Lattice:
 
 
 def _coarse_enough(lattice: Lattice, outlines: Outlines) -> tuple[Lattice, Floats | None]:
-    """A lattice on which long edges, however many, run through a bounded number of cells; and the allowance of all
-    edges before each one, for a cell that it runs through, None where it is ENTRIES_PER_EDGE for each.
+    """A lattice on which long edges run through a bounded number of cells; and the cumulative allowance of all edges
+    before each one, for a cell that it runs through, or None where it is ENTRIES_PER_EDGE for each.
 
-    With many long edges each shares what it may cost among its cells. So they take nothing from others, far from them.
+    With many long edges each shares its allowance among its cells, so it takes nothing from edges far away.
     """
     count = len(outlines.points)
     across = sum(float(cells.sum()) for cells in _cells_across(lattice, outlines))
@@ -381,7 +383,7 @@ def _coarse_enough(lattice: Lattice, outlines: Outlines) -> tuple[Lattice, Float
 
 
 def _cells_across(lattice: Lattice, outlines: Outlines) -> Iterator[Floats]:
-    """About how many sides of cells each edge crosses, some edges at once; 0 for the step from ring to ring."""
+    """About how many sides of cells each edge crosses, in blocks; 0 for the step from ring to ring."""
     for begin in range(0, len(outlines.points), _POINTS_AT_ONCE):
         points = outlines.degrees(outlines.points[begin : begin + _POINTS_AT_ONCE + 1])
         lengths = np.abs(np.diff(points, axis=0))
@@ -392,7 +394,7 @@ def _cells_across(lattice: Lattice, outlines: Outlines) -> Iterator[Floats]:
 
 
 class _Column:
-    """A column that grows in place: many small arrays, joined at the end, would leave the memory full of holes."""
+    """A column that grows in place: many small arrays, joined at the end, would fragment the memory."""
 
     def __init__(self, kind: type[np.generic]) -> None:
         self._values, self._count = np.empty(1 << 16, dtype=kind), 0
@@ -424,7 +426,6 @@ class _Maker:
         self._crowded: list[Crowded] = []
 
     def add_ground(self) -> None:
-        """Add the nodes of level 0."""
         columns = self._lattice.columns
         for first, end, fences in self._bands():
             raster = rasterise(self._outlines, Band(self._lattice, first, end), *self._edges_of(fences, first, end))
@@ -504,7 +505,6 @@ class _Maker:
         return edge[near], fences[fence[row[near]]]
 
     def result(self) -> Cells:
-        """All columns, joined."""
         self._columns["inner_first"].add(np.array([self._inners]))
         self._columns["run_first"].add(np.array([self._runs]))
         return Cells(
@@ -520,8 +520,8 @@ class _Maker:
 class _Added:
     """Nodes to append: their cells (`place`, ascending), the raster in their order, and what each holds.
 
-    `at`: the node of each run; of each node `edges`, `fences` (whose border runs through it) and `entries` (edges, and
-    fences that hold it).
+    `at`: the node of each run. For each node: `edges`, `fences` (whose border runs through it) and `entries` (edges,
+    and fences that hold it).
     """
 
     place: Ints
@@ -565,7 +565,7 @@ def _parts(crowded: Crowded) -> Iterator[Crowded]:
 
 
 def _shares(allowance: Floats, parent: Ints, added: _Added) -> Floats:
-    """What is left of the allowances of divided cells, to their children by their edges."""
+    """The rest of the allowances of divided cells, distributed to their children by their edges."""
     count = len(allowance)
     wanted = np.where(added.edges > EDGES_PER_CELL, added.edges, 0.0)
     left = allowance - np.bincount(parent, weights=added.entries, minlength=count)

@@ -1,9 +1,9 @@
-"""Entries and crossings that are charged: changes of sides that are sure, from a neighbourhood of bounded time.
+"""Charged entries and crossings: sure changes of sides, decided by a neighbourhood of bounded time.
 
 A stay on one side of a border is sure if it lasts `SURE_MS` or gets away from the border by more than the places are
-uncertain. A crossing counts if the stay that it begins is sure and the last sure one before it was on the other side.
-Before a crossing no stay is looked for longer than `LOOK_BACK_MS`: beyond, the side on which the vehicle was counts. So
-a late fix changes no entry of long ago.
+uncertain. A crossing counts if the stay that it begins is sure and the last sure stay before it was on the other side.
+The search before a crossing ends after `LOOK_BACK_MS`; beyond, the side on which the vehicle was counts. So a late fix
+changes no entry of long ago.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MIDDLE_LINE: Final = 0.5  # of the way from a border to the middle: what is ask
 
 
 def charged_entries(tracks: Tracks, fences: FenceSet, pieces: Pieces, settings: TrackSettings) -> Bools:
-    """Which pieces, of zones or fences, begin with an entry that counts. By the rule `every_fix` each entry does."""
+    """Which pieces, of zones or fences, begin with an entry that counts. With the rule `every_fix` each entry does."""
     entry = pieces.entry.copy()
     asked = np.flatnonzero(entry)
     if settings.rule == "every_fix" or not len(asked):
@@ -54,8 +54,10 @@ def charged_entries(tracks: Tracks, fences: FenceSet, pieces: Pieces, settings: 
 
 
 def is_sure(fixes: Fixes, row: Ints, fences: FenceSet, zone: Ints, settings: TrackSettings) -> Bools:
-    """Which fixes (`row`) are on one side of a fence for sure (`zone`: by its name's number, or OUTSIDE), each by
-    itself. By the rule `every_fix` each is, and so it is of a fence that is not in force."""
+    """Which fixes (`row`) are surely on one side of a fence (`zone`: its name's number, or OUTSIDE), each by itself.
+
+    With the rule `every_fix`, and for a fence that is not in force, every fix is.
+    """
     sure = np.ones(len(row), dtype=np.bool_)
     some = np.flatnonzero(zone != OUTSIDE)
     if settings.rule == "every_fix" or not len(some):
@@ -87,7 +89,7 @@ class _Moments:
 def _entered(
     tracks: Tracks, fences: FenceSet, settings: TrackSettings, moments: _Moments, zone: Ints, *, only_near: bool
 ) -> Bools:
-    """Whether each of these zones is entered for sure at its moment; `only_near`: as far as these tracks show it."""
+    """Whether each of these zones is surely entered at its moment; `only_near`: as far as these tracks show it."""
     course = Course(tracks)
     sides = sides_of(course, fences)
     sure = sides.end_ms - sides.start_ms >= SURE_MS
@@ -111,9 +113,10 @@ def _entered(
 
 
 def charged_crossings(tracks: Tracks, crossings: Crossings, settings: TrackSettings) -> Bools:
-    """Which crossings of gates count. By the rule `every_fix` each does.
+    """Which crossings of gates count. With the rule `every_fix` each does.
 
-    Two crossings there and back count only if the way between them is twice as long as places are uncertain, or lasts.
+    Two crossings there and back count only if the way between them is twice as long as places are uncertain, or lasts
+    `SURE_MS`.
     """
     count = len(crossings)
     if settings.rule == "every_fix" or not count:
@@ -154,7 +157,7 @@ def _millimetres(metres: Floats) -> Ints:
 
 
 def _counts(course: Ints, side: Bools, limits_ms: tuple[Floats, Floats], sure: Bools, *, only_near: bool) -> Bools:
-    """Which stays begin with a crossing that counts; of stays in the order of (course, time), whose sides alternate.
+    """Which stays begin with a crossing that counts; stays in the order of (course, time), whose sides alternate.
 
     `only_near`: only where a sure stay before it is among these.
     """
@@ -178,7 +181,7 @@ def _counts(course: Ints, side: Bools, limits_ms: tuple[Floats, Floats], sure: B
 
 
 def _around(tracks: Tracks, ends: Ints) -> Tracks:
-    """The tracks in the time around some fixes that decides what counts there."""
+    """The part of the tracks, around some fixes, that decides what counts there."""
     time = tracks.fixes.t_ms[tracks.row]
     step = np.append(0, np.diff(time))
     clock = np.cumsum(np.where(tracks.linked, step, _BREAK_MS))
@@ -206,6 +209,8 @@ def _part(tracks: Tracks, low: Ints, high: Ints) -> Tracks:
 
 
 def _uncertain_m(fixes: Fixes, row: Ints, settings: TrackSettings) -> Floats:
-    """How far each fix (`row`) may be from its place: as far as it states, or half of what is assumed elsewhere."""
+    """How far each fix (`row`) may be from its place: its stated accuracy, or half of the accuracy that is assumed
+    elsewhere.
+    """
     stated = stated_accuracy(fixes, row)
     return np.where(np.isnan(stated), settings.accuracy_not_said_m / 2.0, stated)

@@ -1,8 +1,8 @@
 """Where segments meet the borders of fences, and the stretches between those meetings.
 
-A segment runs at constant speed on the line that is straight in longitude and latitude. Everything here is in its
-fraction: 0 at the first fix, 1 at the second. Cuts closer together than `RESOLUTION_DEG` (a tenth of a micrometre)
-are one cut, so that rounding makes no slivers.
+A segment runs at constant speed on the line that is straight in longitude and latitude. Places on it are fractions: 0
+at the first fix, 1 at the second. Cuts closer together than `RESOLUTION_DEG` (a tenth of a micrometre) are one cut, so
+that rounding makes no slivers.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Made = TypeVar("Made")
 class Segments:
     """Straight pieces from (px, py) to (qx, qy), degrees; px in [-180, 180), qx within 180° of it; times in ms.
 
-    `follows[i]`: segment i starts at the fix that ends segment i - 1 (None: not known of any). `end_lon`: qx as it was
-    before it was moved by a turn (None: it was not).
+    `follows[i]`: segment i starts at the fix that ends segment i - 1 (None: unknown for all). `end_lon`: qx before it
+    was moved by a turn (None: it was not).
     """
 
     px: Floats
@@ -49,7 +49,7 @@ class Segments:
         return len(self.px)
 
     def part(self, rows: slice) -> Segments:
-        """Some neighbouring segments, of which the first follows on none."""
+        """Neighbouring segments; the first follows on none."""
         follows = None if self.follows is None else self.follows[rows].copy()
         if follows is not None:
             follows[:1] = False
@@ -65,7 +65,7 @@ class Segments:
         )
 
     def some(self, rows: Ints) -> Segments:
-        """Some segments, of which none is known to follow on another."""
+        """Some segments, none of which is known to follow another."""
         px, py, qx, qy = self.px[rows], self.py[rows], self.qx[rows], self.qy[rows]
         return Segments(px, py, qx, qy, self.start_ms[rows], self.end_ms[rows])
 
@@ -78,7 +78,7 @@ class Segments:
         return x, np.clip(y, -90.0, 90.0)
 
     def on_lines(self, segment: Ints, fraction: Floats) -> OnLines:
-        """The exact places on segments, of which `at` gives the nearest doubles."""
+        """The exact places on segments; `at` gives the nearest doubles."""
         p, q = (self.px[segment], self.py[segment]), (self.qx[segment], self.qy[segment])
         return OnLines(*p, *q, fraction, np.zeros(len(segment)))
 
@@ -109,9 +109,10 @@ def segments_of(tracks: Tracks) -> Segments:
 def in_parts(
     segments: Segments, pairs: Ints, most: int, make: Callable[[int, Segments], Made | None]
 ) -> Iterator[Made]:
-    """What is made of neighbouring segments (from which number on, they), of those at once of which each is expected to
-    make so many `pairs` that they are at most `most`; at least once. Several that give None are too many, and taken as
-    two halves.
+    """What `make` gives for blocks of neighbouring segments, with the number of the first; at least one block.
+
+    A block holds segments that are expected to make at most `most` of their `pairs`. If `make` gives None, several
+    segments were too many, and the block is halved.
     """
     for rows in blocks(pairs, most) if len(segments) else [slice(0, 0)]:
         yield from _halved(rows.start, segments.part(rows), make)
@@ -132,8 +133,8 @@ def _halved(begin: int, segments: Segments, make: Callable[[int, Segments], Made
 class Stretches:
     """Segments cut up: stretch i covers `start[i] .. end[i]` of `segment[i]`, sorted; every segment is covered once.
 
-    `by_time[i]`: the stretch starts where a fence came into force or went out of it. `first[s]`: the first stretch
-    of segment s (one more at the end).
+    `by_time[i]`: the stretch starts where a fence switched. `first[s]`: the first stretch of segment s (one more at the
+    end).
     """
 
     segment: Ints
@@ -163,32 +164,18 @@ def cut(segments: Segments, at_segment: Ints, fraction: Floats, switches: Pairs)
 
 
 def _distinguished(segment: Ints, where: Floats, by_time: Bools, resolution: Floats) -> Bools:
-    """Which cuts count, of those in order: every switch; a border unless it is within the resolution of a switch, or of
-    the last border that counts, and so one with it.
+    """Which cuts count, of those in order: every switch, and the first border of a chain without a switch.
+
+    In a chain each cut is within the resolution of the next one.
     """
     apart = np.ones(len(segment), dtype=np.bool_)
     apart[1:] = (np.diff(segment) != 0) | (np.diff(where) > resolution[segment[1:]])
     if apart.all():
         return apart
     first = np.flatnonzero(apart)
-    end = np.append(first[1:], len(apart))
     switched = np.logical_or.reduceat(by_time, first)
     kept = by_time.copy()
     kept[first[~switched]] = True
-    long = where[end - 1] - where[first] > resolution[segment[first]]
-    for low, high in zip(first[long].tolist(), end[long].tolist(), strict=True):
-        kept[low:high] = _of_a_chain(where[low:high], by_time[low:high], float(resolution[segment[low]]))
-    return kept
-
-
-def _of_a_chain(where: Floats, by_time: Bools, resolution: float) -> Bools:
-    """`_distinguished` for cuts of which each is near the next, but not all are near each other."""
-    kept, switches, last = by_time.copy(), where[by_time], -np.inf
-    for row in np.flatnonzero(~by_time).tolist():
-        after = int(np.searchsorted(switches, where[row]))
-        beside = switches[max(after - 1, 0) : after + 1]
-        if where[row] - last > resolution and (np.abs(beside - where[row]) > resolution).all():
-            kept[row], last = True, where[row]
     return kept
 
 
@@ -209,8 +196,8 @@ def _stretches(count: int, segment: Ints, where: Floats, by_time: Bools) -> Stre
 class Meetings:
     """Where segments meet borders between their fixes, and the antimeridian: at `fraction` of `segment`.
 
-    `touched`: pairs (segment, edge) that may have a place in common, fixes included; surely no others have.
-    `touches[s]`: segment s is in one of them, or leaves the map.
+    `touched`: pairs (segment, edge) that may have a place in common, fixes included; no others have. `touches[s]`:
+    segment s is in one of them, or leaves the map.
     """
 
     segment: Ints
@@ -220,11 +207,11 @@ class Meetings:
 
 
 def meet(segments: Segments, index: FenceIndex, most: int) -> Meetings | None:
-    """Every place where a segment crosses or touches a border between its fixes, and where the antimeridian.
+    """Every place where a segment crosses or touches a border between its fixes, or crosses the antimeridian.
 
-    Exact: an edge that a segment does not meet is not there, one that it does is, to the nearest double or within
-    `RESOLUTION_DEG` / 10. A segment along an edge meets the edges on both ends of it. None where several segments meet
-    more than `most` edges between their fixes, or touch more than `MAX_TOUCHED`: they are to be taken in parts.
+    Exact about which edges are met; places are the nearest double, or within `RESOLUTION_DEG` / 10. A segment along an
+    edge meets the edges on both ends of it. None where several segments meet more than `most` edges between their
+    fixes, or touch more than `MAX_TOUCHED`: the caller takes fewer segments.
     """
     copies, moved = world_copies(segments)
     over, turned = _antimeridian(segments)
@@ -252,7 +239,7 @@ def _antimeridian(segments: Segments) -> tuple[Ints, Floats]:
 
 
 def world_copies(segments: Segments) -> tuple[Ints, Segments]:
-    """Segments, and once more, a turn back, those that leave -180..180."""
+    """Segments, and a second copy, moved back by a turn, of those that leave -180..180."""
     # A fix at -180 is one at 180 as well, and fences that end there have their border at 180.
     over = np.flatnonzero((segments.qx >= 180.0) | (segments.qx <= -180.0) | (segments.px == -180.0))
     rows = np.arange(len(segments))
@@ -266,7 +253,7 @@ def world_copies(segments: Segments) -> tuple[Ints, Segments]:
 
 
 def _meet_edges(segments: Segments, segment: Ints, edge: Ints, outlines: Outlines) -> tuple[Ints, Floats, Ints]:
-    """Of pairs (segment, edge): those that meet between the fixes, the fraction of each; and those that may touch."""
+    """For pairs (segment, edge): those that meet between the fixes, the fraction of each; and those that may touch."""
     a, b = outlines.at(edge), outlines.at(edge + 1)
     p, q = (segments.px[segment], segments.py[segment]), (segments.qx[segment], segments.qy[segment])
     at_p, at_q = side(a, b, p), side(a, b, q)

@@ -1,17 +1,16 @@
-"""How far points are from the border of a fence, and whether any place of a way is so far."""
+"""How far points are from the border of a fence, and whether any place of a way is that far."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import product
 from typing import Final
 
 import numpy as np
 
-from geo.spatial.clip import RESOLUTION_DEG
 from geo.spatial.fences import Outlines
-from geo.spatial.geodesic import WGS84
+from geo.spatial.geodesic import degree_m
 from geo.spatial.ragged import Bools, Floats, Ints, Points, blocks, distinct, expand, offsets, run_starts
 
 _AT_ONCE: Final = 1 << 17  # edges, or boxes of edges: what fits a core's cache
@@ -26,9 +25,9 @@ def border_distance_m(
 ) -> Floats:
     """Metres from each point to the border of its fence, by the radii of curvature at the point.
 
-    Within 1e-3 of the geodesic distance up to some kilometres: made for hysteresis, not for metering. Where a fence
-    goes on beyond 180° the cut is no border; nor is a pole. What is farther than `up_to_m` may be returned as infinite:
-    then only edges in boxes that reach that near take their step.
+    Within 1e-3 of the geodesic distance up to some kilometres: made for hysteresis, not for metering. An edge along
+    ±180° or a pole is no border. A distance above `up_to_m` may be returned as infinite: then only edges in boxes that
+    near are measured.
     """
     boxes, numbers = _EdgeBoxes.of(outlines, fence)
     nearest, most = np.full(len(fence), np.inf), np.broadcast_to(up_to_m, len(fence))
@@ -39,18 +38,18 @@ def border_distance_m(
             away = _nearest(outlines, boxes, (point[some], box[some]), places)
             # `rows` is a slice: this writes into `nearest` itself.
             np.minimum.at(nearest[rows], point[some], away)
-    return np.asarray(np.minimum(nearest, _to_an_end_at_180(outlines, boxes.at_180(), fence, lon, lat)))
+    return nearest
 
 
 def anywhere_away(outlines: Outlines, fence: Ints, start: Points, end: Points, away_m: Floats) -> Bools:
-    """Is any place on each straight way, its ends included, at least `away_m` (above 0) from the border of its fence?
+    """Whether any place on each straight way, ends included, is at least `away_m` (above 0) from the border of its
+    fence.
 
     Distances are those of `border_distance_m`; `end` is within 180 degrees of `start`.
     """
     count = np.clip(np.ceil(np.abs(end[1] - start[1]) / _FLAT_DEG).astype(np.int64), 1, _MAX_PARTS)
     away = np.zeros(len(fence), dtype=np.bool_)
     boxes, numbers = _EdgeBoxes.of(outlines, fence)
-    reaching = boxes.at_180()
     for rows in blocks(boxes.count[numbers] * count, _AT_ONCE):
         row, part = expand(np.zeros(rows.stop - rows.start, dtype=np.int64), count[rows])
         row += rows.start
@@ -58,14 +57,13 @@ def anywhere_away(outlines: Outlines, fence: Ints, start: Points, end: Points, a
         near = [
             ways.within(*ends, away_m[row]) for ends in _ends_near(outlines, boxes, numbers[row], ways, away_m[row])
         ]
-        near += [ways.within(*ends, away_m[row]) for ends in _ends_at_180(outlines, reaching, fence[row])]
         away[row[ways.leave(near)]] = True
     return away
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ways:
-    """Straight ways around their middles: half of each (`dx`, `dy`), degrees, and metres of a degree there."""
+    """Straight ways around their middles: half of each (`dx`, `dy`) in degrees, and metres of a degree there."""
 
     lon: Floats
     lat: Floats
@@ -76,16 +74,16 @@ class _Ways:
 
     @classmethod
     def parts(cls, start: Points, end: Points, row: Ints, part: Ints, count: Ints) -> _Ways:
-        """Part number `part` of `count` equal ones of each row."""
+        """Part number `part` of `count` equal parts of each row."""
         (px, py), (qx, qy) = ((x[row], y[row]) for x, y in (start, end))
         middle, half = (part + 0.5) / count, 0.5 / count
         lon, lat = px + (qx - px) * middle, np.clip(py + (qy - py) * middle, -90.0, 90.0)
-        return cls(lon, lat, (qx - px) * half, (qy - py) * half, *_degree_m(lat))
+        return cls(lon, lat, (qx - px) * half, (qy - py) * half, *degree_m(lat))
 
     def within(self, way: Ints, a: Points, b: Points, away_m: Floats) -> tuple[Ints, Floats, Floats]:
-        """(way, from, to): on which part of each way, -1 to 1 over all of it, it is nearer to its edge than that.
+        """(way, from, to): the part of each way, -1 to 1 over all of it, that is nearer to its edge than `away_m`.
 
-        How far a place is from an edge is convex along a way: it is nearer on one stretch, or nowhere.
+        The distance from an edge is convex along a way, so there is one such part or none.
         """
         east, north, limit = self.east[way], self.north[way], away_m[way]
         turn = self.lon[way] + 360.0 * np.rint(((a[0] + b[0]) / 2 - self.lon[way]) / 360.0)
@@ -106,7 +104,7 @@ class _Ways:
         return way[some], low[some], high[some]
 
     def leave(self, near: list[tuple[Ints, Floats, Floats]]) -> Ints:
-        """The ways that stretches of them, without their ends, do not cover."""
+        """The ways that these open stretches do not cover."""
         none = np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0)
         way, low, high = (np.concatenate(column) for column in zip(none, *near, strict=True))
         order = np.lexsort((low, way))
@@ -124,7 +122,7 @@ class _Ways:
 
 
 def _between(value: Floats, slope: Floats, low: Floats, high: Floats) -> Points:
-    """From which u to which value + slope * u is between two limits, and none of them; infinite where there is none."""
+    """The open range of u in which value + slope * u is between two limits; (inf, -inf) if there is none."""
     with np.errstate(divide="ignore", invalid="ignore"):
         one, other = (low - value) / slope, (high - value) / slope
     level, holds = slope == 0.0, (low < value) & (value < high)
@@ -133,7 +131,7 @@ def _between(value: Floats, slope: Floats, low: Floats, high: Floats) -> Points:
 
 
 def _in_circle(x: Floats, y: Floats, dx: Floats, dy: Floats, radius: Floats) -> Points:
-    """From which u to which (dx, dy) * u is nearer to (x, y) than a radius; infinite where it is not."""
+    """The range of u in which (dx, dy) * u is nearer to (x, y) than a radius; (inf, -inf) if there is none."""
     square, along, rest = dx * dx + dy * dy, x * dx + y * dy, x * x + y * y - radius * radius
     root = along * along - square * rest
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -147,7 +145,7 @@ def _in_circle(x: Floats, y: Floats, dx: Floats, dy: Floats, radius: Floats) -> 
 def _ends_near(
     outlines: Outlines, boxes: _EdgeBoxes, number: Ints, ways: _Ways, up_to_m: Floats
 ) -> Iterator[tuple[Ints, Points, Points]]:
-    """(way, ends) of edges in boxes that reach so near to the way."""
+    """(way, ends) of the edges in boxes that reach this near to the way."""
     way, box = boxes.near(number, (ways.lon, ways.lat), up_to_m, (np.abs(ways.dx), np.abs(ways.dy)))
     for some in blocks(boxes.edges[box], _AT_ONCE):
         item, edge = expand(boxes.edge[box[some]], boxes.edges[box[some]])
@@ -156,19 +154,12 @@ def _ends_near(
         yield way[some][item[real]], (a[0][real], a[1][real]), (b[0][real], b[1][real])
 
 
-def _ends_at_180(outlines: Outlines, reaching: Ints, fence: Ints) -> Iterator[tuple[Ints, Points, Points]]:
-    for number, south, north in _one_sided_ends(outlines, reaching):
-        way = np.flatnonzero(fence == number)
-        line, low, high = (np.full(len(way), value) for value in (180.0, south, north))
-        yield way, (line, low), (line, high)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _EdgeBoxes:
     """Boxes (degrees) of up to `_EDGES_IN_A_BOX` neighbouring edges of some fences.
 
-    Fence `fence[n]` has the boxes `first[n] .. first[n] + count[n] - 1`; box b holds `edges[b]` edges from
-    `edge[b]` on, the steps from ring to ring among them.
+    Fence `fence[n]` has the boxes `first[n] .. first[n] + count[n] - 1`. Box b holds `edges[b]` edges from `edge[b]`
+    on, including the steps from ring to ring.
     """
 
     fence: Ints
@@ -183,7 +174,7 @@ class _EdgeBoxes:
 
     @classmethod
     def of(cls, outlines: Outlines, fence: Ints) -> tuple[_EdgeBoxes, Ints]:
-        """The boxes of the distinct ones of these fences, and where each of these is among the distinct ones."""
+        """The boxes of the distinct fences, and the place of each given fence among the distinct ones."""
         asked = distinct(fence)
         vertex = outlines.first_vertices()
         sizes = vertex[asked + 1] - vertex[asked] - 1
@@ -200,9 +191,10 @@ class _EdgeBoxes:
         return cls(asked, offsets(count)[:-1], count, edge, edges, *sides), np.searchsorted(asked, fence)
 
     def near(self, number: Ints, places: Points, up_to_m: Floats, reach: Points | None = None) -> tuple[Ints, Ints]:
-        """Pairs (row of `number`, box) of fences (by their place in `fence`) that reach this near to their places.
+        """Pairs (row of `number`, box) of boxes, of fences by their place in `fence`, that reach this near to their
+        places.
 
-        `reach`: how many degrees the places may be off what is given.
+        `reach`: how many degrees the places may be off.
         """
         row, box = expand(self.first[number], self.count[number])
         lon, lat = places[0][row], places[1][row]
@@ -212,61 +204,10 @@ class _EdgeBoxes:
         beyond = np.maximum(self.south[box] - lat, lat - self.north[box])
         if reach is not None:
             across, beyond = across - reach[0][row], beyond - reach[1][row]
-        to_east, to_north = _degree_m(places[1])
+        to_east, to_north = degree_m(places[1])
         away = np.hypot(np.maximum(across, 0.0) * to_east[row], np.maximum(beyond, 0.0) * to_north[row])
         near = np.flatnonzero(away <= up_to_m[row] + _SLACK_M)
         return row[near], box[near]
-
-    def at_180(self) -> Ints:
-        """Those fences that reach the antimeridian."""
-        row = np.repeat(np.arange(len(self.fence)), self.count)
-        return distinct(self.fence[row[(self.west == -180.0) | (self.east == 180.0)]])
-
-
-def _degree_m(lat: Floats) -> Points:
-    """Metres of a degree to the east and to the north."""
-    sine = np.sin(np.radians(lat))
-    flatness = 1.0 - WGS84.es * sine * sine
-    east = np.radians(WGS84.a / np.sqrt(flatness) * np.sqrt(1.0 - sine * sine))
-    return east, np.radians(WGS84.a * (1.0 - WGS84.es) / flatness**1.5)
-
-
-def _to_an_end_at_180(outlines: Outlines, reaching: Ints, fence: Ints, lon: Floats, lat: Floats) -> Floats:
-    """Metres from each point to where its fence ends at the antimeridian: it is on one side of that place alone.
-
-    `reaching`: the fences that reach there.
-    """
-    nearest = np.full(len(fence), np.inf)
-    for number, south, north in _one_sided_ends(outlines, reaching):
-        rows = np.flatnonzero(fence == number)
-        line = np.full(len(rows), 180.0)
-        ends = line, np.full(len(rows), south), line, np.full(len(rows), north)
-        away = _metres(ends, (lon[rows], lat[rows]), _degree_m(lat[rows]))
-        nearest[rows] = np.minimum(nearest[rows], away)
-    return nearest
-
-
-def _one_sided_ends(outlines: Outlines, reaching: Ints) -> Iterator[tuple[int, float, float]]:
-    """(fence, south, north) of where fences end at the antimeridian."""
-    for number in reaching.tolist():
-        edges = outlines.edges_of(number)
-        (ax, ay), (bx, by) = outlines.at(edges), outlines.at(edges + 1)
-        along = np.flatnonzero((np.abs(ax) == 180.0) & (ax == bx))
-        for south, north in _one_sided(ax[along] > 0, ay[along], by[along]):
-            yield number, south, north
-
-
-def _one_sided(east: Bools, start: Floats, end: Floats) -> list[tuple[float, float]]:
-    """From where to where edges along 180° have none along -180° beside them, or the other way round."""
-    low, high = np.minimum(start, end), np.maximum(start, end)
-    ends = distinct(np.concatenate([low, high]))
-    spans: list[tuple[float, float]] = []
-    for south, north in pairwise(ends.tolist()):
-        over = (low <= south) & (high >= north)
-        # the corners of a cut are rounded: a distance below the resolution of a place is zero
-        if (over & east).any() != (over & ~east).any() and north - south > RESOLUTION_DEG:
-            spans.append((south, north))
-    return spans
 
 
 def _nearest(outlines: Outlines, boxes: _EdgeBoxes, pairs: tuple[Ints, Ints], places: Points) -> Floats:
@@ -274,7 +215,7 @@ def _nearest(outlines: Outlines, boxes: _EdgeBoxes, pairs: tuple[Ints, Ints], pl
     point, box = pairs
     item, edge = expand(boxes.edge[box], boxes.edges[box])
     point = point[item]
-    east, north = (metres[point] for metres in _degree_m(places[1]))
+    east, north = (metres[point] for metres in degree_m(places[1]))
     (ax, ay), (bx, by) = outlines.at(edge), outlines.at(edge + 1)
     none = _no_border(outlines, edge, (ax, ay), (bx, by))
     away = _metres((ax, ay, bx, by), (places[0][point], places[1][point]), (east, north))
@@ -283,7 +224,7 @@ def _nearest(outlines: Outlines, boxes: _EdgeBoxes, pairs: tuple[Ints, Ints], pl
 
 
 def _no_border(outlines: Outlines, edge: Ints, a: Points, b: Points) -> Bools:
-    """Where the world ends, and the step from one ring of a fence to its next."""
+    """Whether an edge is the end of the world, or the step from one ring of a fence to its next."""
     (ax, ay), (bx, by) = a, b
     none: Bools = ((np.abs(ax) == 180.0) & (ax == bx)) | ((np.abs(ay) == 90.0) & (ay == by))
     if len(outlines.fence) > outlines.count:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 
 from geo.spatial.clip import Segments, segments_of
 from geo.spatial.errors import TooManyEncounters
 from geo.spatial.geodesic import WGS84, distance_m, offset_m
-from geo.spatial.nearby import Candidates, candidates, earth_centred
+from geo.spatial.nearby import Candidates, candidates, flattest, turns
 from geo.spatial.ragged import Bools, Floats, Ints, Points, expand, run_starts, stacked
 from geo.spatial.tracks import Tracks
 
@@ -23,24 +23,19 @@ _REFINEMENTS = 2
 _JOINED_MS = 1e-3
 _EXACT_M = 1e-7
 _EXACT_MS = 1e-4
-_GOLDEN: Final = 0.6180339887498949
-_SECTIONS: Final = 45
-_POLAR_DEG: Final = 80.0
 _STRAIGHT_M: Final = 2.0  # how far a way may bulge out of a line that is straight in metres
-
-Offset: TypeAlias = tuple[Floats, Floats, Floats]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encounters:
-    """One row an encounter: the longest stretch of time in which two devices that met do not part.
+    """One row per encounter: the longest stretch of time in which two devices that met do not part.
 
-    `device_a < device_b` (numbers of `Fixes.device`), times in Unix ms, interpolated; `min_m` is the WGS84 distance
-    at `t_min_ms`. Sorted by pair, then start. A break of either track ends an encounter.
+    `device_a < device_b` (numbers of `Fixes.device`), times in Unix ms, interpolated; `min_m` is the WGS84 distance at
+    `t_min_ms`. Sorted by pair, then start. A break of either track ends an encounter.
 
     `start_ms .. end_ms`: from when they were first within the distance to when they last were. `from_ms .. to_ms`: how
-    long around it they were not apart. In a part of an encounter in which they are never within the distance
-    `start_ms` is infinite and `end_ms` minus infinite.
+    long around it they were not apart. In a part of an encounter in which they are never within the distance `start_ms`
+    is infinite and `end_ms` minus infinite.
     """
 
     device_a: Ints
@@ -59,7 +54,7 @@ class Encounters:
 def find_encounters(tracks: Tracks, within_m: float, apart_m: float | None = None) -> Encounters:
     """Every encounter of every pair of devices, each once. Raises `TooManyEncounters`.
 
-    `apart_m`: two that met are together until they are so far apart (None: until they are beyond the distance).
+    `apart_m`: two that met are together until they are this far apart (None: until they are beyond the distance).
     """
     segments = segments_of(tracks)
     device = tracks.fixes.device[tracks.row[tracks.segments()]]
@@ -71,9 +66,9 @@ def find_encounters(tracks: Tracks, within_m: float, apart_m: float | None = Non
 
 
 def join_encounters(parts: Iterable[Encounters]) -> Encounters:
-    """Encounters whose parts follow on each other, made whole: of slices of time, of batches; or `TooManyEncounters`.
+    """Encounters from consecutive parts: of slices of time, or of batches. Raises `TooManyEncounters`.
 
-    Holds at most about `MAX_PARTS_HELD` rows more than there are encounters.
+    Holds about `MAX_PARTS_HELD` rows more than there are encounters.
     """
     whole, waiting, held = _empty(), list[Encounters](), 0
     for part in parts:
@@ -112,13 +107,13 @@ def _concatenated(parts: list[Encounters]) -> Encounters:
 
 
 class _Motion:
-    """Two things that move for a while: their distance at any time of it."""
+    """Two moving devices: their distance at any time."""
 
-    def __init__(self, segments: Segments, one: Ints, other: Ints, polar: Bools) -> None:
-        self._segments, self._one, self._other, self._polar = segments, one, other, polar
+    def __init__(self, segments: Segments, one: Ints, other: Ints) -> None:
+        self._segments, self._one, self._other = segments, one, other
 
     def rows(self, rows: Ints | Bools) -> _Motion:
-        return _Motion(self._segments, self._one[rows], self._other[rows], self._polar[rows])
+        return _Motion(self._segments, self._one[rows], self._other[rows])
 
     def _places(self, t_ms: Floats) -> tuple[Points, Points]:
         return self._at(self._one, t_ms), self._at(self._other, t_ms)
@@ -127,18 +122,11 @@ class _Motion:
         start, end = self._segments.start_ms[segment], self._segments.end_ms[segment]
         return self._segments.at(segment, (t_ms - start) / (end - start))
 
-    def offset(self, t_ms: Floats) -> Offset:
-        """Metres from one to the other: east and north, and nought; near a pole, earth-centred."""
-        one, other = self._places(t_ms)
-        east, north = offset_m(one, other)
-        up, row = np.zeros(len(east)), np.flatnonzero(self._polar)
-        if len(row):
-            start, end = (earth_centred(x[row], y[row]) for x, y in (one, other))
-            east[row], north[row], up[row] = end - start
-        return east, north, up
+    def offset(self, t_ms: Floats) -> Points:
+        """Metres from one to the other, east and north. Approximate beyond 80 degrees of latitude."""
+        return offset_m(*self._places(t_ms))
 
     def distance(self, t_ms: Floats) -> Floats:
-        """WGS84 metres between the two."""
         (x, y), (u, v) = self._places(t_ms)
         return distance_m(x, y, u, v)
 
@@ -151,25 +139,12 @@ class _Motion:
             step = (end - start) * 0.01
             look = (np.maximum(time - step, start), np.minimum(time + step, end))
             time = _nearest(look, (self.offset(look[0]), self.offset(look[1])), limits)
-        row = np.flatnonzero(self._polar)
-        if len(row):
-            time[row] = self.rows(row).searched(start[row], end[row], time[row])
         return time
 
-    def searched(self, start: Floats, end: Floats, best: Floats) -> Floats:
-        """The time of the least distance by golden sections, if it is less than at the time found: near a pole lines
-        bend so much that looking along them need not get closer.
-        """
-        low, high = start, end
-        for _ in range(_SECTIONS):
-            left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-            before = self.distance(left) < self.distance(right)
-            low, high = np.where(before, low, left), np.where(before, right, high)
-        middle = (low + high) / 2
-        return np.where(self.distance(middle) < self.distance(best), middle, best)
-
     def reaches(self, within_m: float, outside: Floats, inside: Floats) -> Floats:
-        """The time between `outside` (farther than the limit) and `inside` (within it) at which it is reached."""
+        """The time between `outside` (farther than the limit) and `inside` (within it) at which the limit is
+        reached.
+        """
         far, near = outside.copy(), inside.copy()
         over, under = self.distance(far) - within_m, self.distance(near) - within_m
         guess, done = near.copy(), np.zeros(len(far), dtype=np.bool_)
@@ -188,7 +163,7 @@ class _Motion:
         return guess
 
     def stretch(self, within_m: float, limits: Points, at_limits: Points, closest: Floats) -> Points:
-        """From when to when each is within the distance, where it is at the time of the least distance (`closest`)."""
+        """From when to when each is within the distance, which it is at the time of the least distance (`closest`)."""
         bounds = []
         for limit, at_limit in zip(limits, at_limits, strict=True):
             bound, beyond = limit.copy(), np.flatnonzero(at_limit > within_m)
@@ -197,17 +172,17 @@ class _Motion:
         return bounds[0], bounds[1]
 
 
-def _nearest(look: Points, offsets: tuple[Offset, Offset], limits: Points) -> Floats:
-    """Where the line through the offsets at two times (`look`) passes closest to nought, within `limits`."""
-    (x, y, z), (u, v, w) = offsets
-    dx, dy, dz = u - x, v - y, w - z
-    square = dx * dx + dy * dy + dz * dz
-    fraction = np.divide(-(x * dx + y * dy + z * dz), square, out=np.zeros(len(dx)), where=square > 0)
+def _nearest(look: Points, offsets: tuple[Points, Points], limits: Points) -> Floats:
+    """Where the line through the offsets at two times (`look`) passes closest to 0, within `limits`."""
+    (x, y), (u, v) = offsets
+    dx, dy = u - x, v - y
+    square = dx * dx + dy * dy
+    fraction = np.divide(-(x * dx + y * dy), square, out=np.zeros(len(dx)), where=square > 0)
     return np.clip(look[0] + fraction * (look[1] - look[0]), *limits)
 
 
 def meetings(device: Ints, segments: Segments, pairs: Candidates, within_m: float, apart_m: float) -> Encounters:
-    """For each pair of parts: the stretches of its time in which it is not apart, if any; each pair by itself."""
+    """For each pair of parts: the stretches of its time in which it is not apart; each pair by itself."""
     parts = _straight_parts(segments, pairs, within_m)
     curved = np.flatnonzero(parts > 1)
     straight = np.flatnonzero(parts == 1)
@@ -222,32 +197,22 @@ def meetings(device: Ints, segments: Segments, pairs: Candidates, within_m: floa
     return Encounters(device[pairs.one[row]], device[pairs.other[row]], *rest)
 
 
-def _polar(segments: Segments, segment: Ints) -> Bools:
-    """Does a segment come so near to a pole that east and north are no directions?"""
-    return np.asarray(np.maximum(np.abs(segments.py[segment]), np.abs(segments.qy[segment])) > _POLAR_DEG)
-
-
 def _straight_parts(segments: Segments, pairs: Candidates, within_m: float) -> Ints:
-    """In how many parts of its time both of a pair move on lines that are straight enough, in metres too."""
+    """Into how many parts of its time each pair is divided, so that both move on lines that are straight in metres
+    too.
+    """
     allowed = (_STRAIGHT_M + 0.002 * within_m) * 8.0 / WGS84.a
-    if not len(segments) or _most_turn(segments) ** 2 * 2.0 <= allowed:
+    if not len(segments):
+        return np.ones(0, dtype=np.int64)
+    east, north = turns(segments)
+    if float(east.max() + north.max()) ** 2 * 2.0 <= allowed:
         return np.ones(len(pairs.one), dtype=np.int64)
-    bulge = np.zeros(len(pairs.one))
+    level, bulge = np.cos(np.radians(flattest(segments))), np.zeros(len(pairs.one))
     for segment in (pairs.one, pairs.other):
         share = (pairs.end_ms - pairs.start_ms) / (segments.end_ms[segment] - segments.start_ms[segment])
-        turn = np.radians(np.abs(segments.qx[segment] - segments.px[segment])) * share
-        climb = np.radians(np.abs(segments.qy[segment] - segments.py[segment])) * share
-        low = np.minimum(np.abs(segments.py[segment]), np.abs(segments.qy[segment]))
-        low = np.where(segments.py[segment] * segments.qy[segment] < 0, 0.0, low)
-        own = turn * (np.cos(np.radians(low)) * turn + 2.0 * climb)
-        bulge += own + np.where(_polar(segments, segment), climb * climb, 0.0)
+        turn, climb = east[segment] * share, north[segment] * share
+        bulge += turn * (level[segment] * turn + 2.0 * climb)
     return np.maximum(np.ceil(np.sqrt(bulge / allowed)), 1).astype(np.int64)
-
-
-def _most_turn(segments: Segments) -> float:
-    """The most that longitude and latitude change on a segment, both together, in radians."""
-    most = np.abs(segments.qx - segments.px).max() + np.abs(segments.qy - segments.py).max()
-    return float(np.radians(most))
 
 
 def _taken(pairs: Candidates, row: Ints) -> Candidates:
@@ -263,13 +228,12 @@ def _parts_of(pairs: Candidates, row: Ints, part: Ints, parts: Ints) -> Candidat
 
 
 def _meetings(segments: Segments, pairs: Candidates, row: Ints, within_m: float, apart_m: float) -> Encounters:
-    """Stretches not apart, by pairs that move straight; in place of the devices the numbers `row`."""
-    polar = _polar(segments, pairs.one) | _polar(segments, pairs.other)
-    motion, start, end = _Motion(segments, pairs.one, pairs.other, polar), pairs.start_ms, pairs.end_ms
+    """Stretches not apart, of pairs that move straight; the numbers `row` stand in place of the devices."""
+    motion, start, end = _Motion(segments, pairs.one, pairs.other), pairs.start_ms, pairs.end_ms
     rough = _nearest((start, end), (motion.offset(start), motion.offset(end)), (start, end))
-    east, north, up = motion.offset(rough)
+    east, north = motion.offset(rough)
     # The offset is rough on a long way: the room beyond the limit keeps all that may come near.
-    near = np.flatnonzero(np.sqrt(east * east + north * north + up * up) <= 1.01 * apart_m + 10.0)
+    near = np.flatnonzero(np.hypot(east, north) <= 1.01 * apart_m + 10.0)
     motion, start, end = motion.rows(near), start[near], end[near]
     time = motion.closest(start, end)
     least, at_start, at_end = motion.distance(time), motion.distance(start), motion.distance(end)

@@ -14,7 +14,7 @@ class SpatialError(Exception):
 
 
 class FenceError(SpatialError):
-    """A fence was refused: `fence_id` as published, its `place` in its file, `reason`."""
+    """A fence was refused: its id as published, its place in the file, and the reason."""
 
     def __init__(self, reason: str, *, fence_id: str = "", place: str = "") -> None:
         self.reason, self.fence_id, self.place = reason, fence_id, place

@@ -16,7 +16,9 @@ _ID_CHARS: Final = 24
 
 @dataclass(frozen=True, slots=True)
 class Revision(Generic[Content]):
-    """One state of what has an id, counted from 0. A retracted one did not happen; it shows what was said before."""
+    """One state of an event or encounter, counted from 0. A retracted one did not happen; it keeps the content
+    before.
+    """
 
     id: str
     revision: int
@@ -25,7 +27,7 @@ class Revision(Generic[Content]):
 
 
 def fact_id(*facts: str | int) -> str:
-    """The id of what these facts identify: the same in every process, another one for other facts.
+    """The id of some facts: the same in every process, and another one for other facts.
 
     The first 96 bits of a SHA-256, as 24 hexadecimal digits: among 10^9 ids two are equal once in 10^11 times.
     """
@@ -34,7 +36,7 @@ def fact_id(*facts: str | int) -> str:
 
 
 def ordinals(keys: Iterable[Hashable]) -> list[int]:
-    """For each key how many equal ones were before it."""
+    """For each key the number of equal keys before it."""
     seen: dict[Hashable, int] = {}
     numbers: list[int] = []
     for key in keys:
@@ -44,7 +46,7 @@ def ordinals(keys: Iterable[Hashable]) -> list[int]:
 
 
 def latest_by_id(known: Iterable[Revision[Content]]) -> dict[str, Revision[Content]]:
-    """Of each id the highest revision, whatever the order."""
+    """The highest revision of each id, whatever the order."""
     latest: dict[str, Revision[Content]] = {}
     for one in known:
         if one.id not in latest or latest[one.id].revision < one.revision:
@@ -53,16 +55,15 @@ def latest_by_id(known: Iterable[Revision[Content]]) -> dict[str, Revision[Conte
 
 
 def in_force(known: Iterable[Revision[Content]]) -> dict[str, Content]:
-    """The content of each id that was not retracted, in the order of ids."""
+    """The content of each id that is not retracted, in the order of ids."""
     return {name: one.content for name, one in sorted(latest_by_id(known).items()) if not one.retracted}
 
 
 def new_revisions(known: Iterable[Revision[Content]], now: Mapping[str, Content]) -> list[Revision[Content]]:
-    """What to publish, in the order of ids, so that `now` is in force.
+    """The revisions to publish so that `now` is in force, in the order of ids.
 
-    `known` (any revisions, in any order) and `now` must be of the same devices and the same stretch of time. What has
-    other content than before, or was retracted and happened after all, is the next revision of its id; what is no
-    longer there is retracted.
+    `known` (any revisions, in any order) and `now` must cover the same devices and the same time. An id with changed
+    content, or one that was retracted and happened after all, gets the next revision. An id that is gone is retracted.
     """
     latest = latest_by_id(known)
     changed: list[Revision[Content]] = []
@@ -84,7 +85,7 @@ Kind = Literal["enter", "exit", "dwell", "forward", "backward", "speeding"]
 
 
 class DayEvent(NamedTuple):
-    """An event of a device and UTC day, and the record id of the fix at its time or the first one after it."""
+    """An event of a device and UTC day. `epoch` and `seq` name the fix at its time or the first one after it."""
 
     t_ms: int
     kind: str
@@ -99,10 +100,10 @@ _MAX_EQUAL: Final = 64
 
 
 def identified(tenant: str, device: str, events: Iterable[DayEvent]) -> dict[str, DayEvent]:
-    """Events of one device by their ids, each from facts alone.
+    """The events of one device by their ids.
 
-    Those are tenant and device, the fix, kind and place; which of several such it is, in order; and the day, because
-    what is known of an event is looked up by it. `events`: of each fix that ends a segment, all or none.
+    An id follows from tenant, device, day, fix, kind, place and the index among equal events. The day is part of it,
+    because known events are looked up by day. `events` must hold all events of each fix, or none.
     """
     in_order = sorted(events)
     keys = [_facts(one) for one in in_order]
@@ -113,7 +114,7 @@ def identified(tenant: str, device: str, events: Iterable[DayEvent]) -> dict[str
 
 
 def is_identified_by(name: str, tenant: str, device: str, event: DayEvent) -> bool:
-    """Whether a name is an id of such an event: of the first one of its segment, or of one of those after it."""
+    """Whether an id can belong to such an event, whatever its index among equal ones."""
     facts = _facts(event)
     return any(_id(tenant, device, facts, number) == name for number in range(_MAX_EQUAL))
 

@@ -1,4 +1,4 @@
-"""Events: what visits, gates and speeds mean to somebody who wants to be notified."""
+"""Events for notifications, from visits, gates and speeds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from geo.spatial.gates import GateSet
 from geo.spatial.measure import FenceRuns, runs_by_version
 from geo.spatial.ragged import Bools, Floats, Ints
 from geo.spatial.tracks import Tracks
-from geo.spatial.visits import Stays, Visits, VisitSettings, find_visits, joined_stays
+from geo.spatial.visits import MAX_STAY_S, Stays, Visits, VisitSettings, find_visits, joined_stays
 
 # The identity of an event: the fix that ends its segment.
 
@@ -24,7 +24,7 @@ from geo.spatial.visits import Stays, Visits, VisitSettings, find_visits, joined
 def end_fixes(tracks: Tracks, events: Sequence[GeofenceEvent]) -> Ints:
     """For each event of `tracks` the row of the fix that ends its segment: the first kept one at its time or after it.
 
-    Times of events are whole milliseconds, as those of fixes are: where both are equal, that fix is meant, also if the
+    Event times are whole milliseconds, like those of fixes. Where both are equal, that fix is meant, even if the
     segment begins there.
     """
     device, t_ms = (np.array([event[at] for event in events], dtype=np.int64) for at in (0, 1))
@@ -49,24 +49,23 @@ _Row: TypeAlias = tuple[int, int, Kind, str, float]  # the columns of an event
 
 
 class EventSettings(VisitSettings):
-    """When a change of sides counts, and after what time a visit is a dwell (None: never)."""
+    """When a change of sides counts, and after which time a visit is a dwell (None: never)."""
 
-    dwell_s: Annotated[float, Field(gt=0)] | None = None
+    dwell_s: Annotated[float, Field(gt=0, le=MAX_STAY_S)] | None = None
 
 
 class PublishedEventSettings(EventSettings):
-    """What counts for events that are published: the same in each region and at the centre, or they disagree."""
+    """Settings of published events. They must be the same in each region and at the centre."""
 
     buffer_m: Annotated[float, Field(ge=0)] = 10.0
-    dwell_s: Annotated[float, Field(gt=0)] | None = 300.0
+    dwell_s: Annotated[float, Field(gt=0, le=MAX_STAY_S)] | None = 300.0
 
 
 class GeofenceEvent(NamedTuple):
-    """Something that happened to a device at a fence or gate.
+    """An event of a device at a fence or gate.
 
-    `t_ms`: interpolated, rounded to the millisecond. `value`: seconds of the visit until then (exit, dwell),
-    or the highest speed (speeding), else 0. `forward` and `backward` are
-    crossings of a gate.
+    `t_ms`: interpolated, rounded to the millisecond. `value`: seconds of the visit until then (exit, dwell), the
+    highest speed (speeding), else 0. `forward` and `backward` are crossings of a gate.
     """
 
     device: int
@@ -87,7 +86,7 @@ def find_events(
 def events_of(
     visits: Visits, tracks: Tracks, fences: FenceSet, gates: GateSet | None, settings: EventSettings
 ) -> list[GeofenceEvent]:
-    """The same, of visits that were found already: who knows only the end of a track may know when they began."""
+    """As `find_events`, from known visits: a caller with only the end of a track may know when its visits began."""
     events = list(_of_visits(visits, fences.names, settings.dwell_s))
     events += _speeding(tracks, fences, settings.min_stay_s)
     if gates is not None:
@@ -111,7 +110,6 @@ def _of_visits(visits: Visits, names: tuple[str, ...], dwell_s: float | None) ->
 
 
 def _whole(values: Floats) -> list[int]:
-    """Rounded, as `round` does."""
     whole: list[int] = np.rint(values).astype(np.int64).tolist()
     return whole
 
@@ -125,10 +123,9 @@ def _of_gates(tracks: Tracks, gates: GateSet) -> Iterator[_Row]:
 
 
 def _speeding(tracks: Tracks, fences: FenceSet, min_stay_s: float) -> Iterator[_Row]:
-    """One event for each stretch of `min_stay_s` or more over the limit in force inside a fence, where it begins.
+    """One event for each stretch of `min_stay_s` or more above the speed limit in force inside a fence, at its begin.
 
-    Its value is the highest speed. The speed of a segment is the one that its second fix reported, else its length by
-    its time.
+    The value is the highest speed. The speed of a segment is the one reported by its second fix, else length by time.
     """
     limits = fences.speed_limit_mps
     if not fences.has_speed_limits:

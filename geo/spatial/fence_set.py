@@ -22,9 +22,10 @@ from geo.spatial.rings import Shape
 
 
 class SharedShapes:
-    """Fences with the same shape share it: it is indexed, and looked up, once.
+    """Fences with the same shape share it, so it is indexed and looked up once.
 
-    `shapes`: the distinct ones, in order of appearance, `counts`: fences of each; `of_fence[f]`: the shape of f.
+    `shapes`: the distinct shapes, in order of appearance; `counts`: the fences of each; `of_fence[f]`: the shape of
+    fence f.
     """
 
     def __init__(self, shapes: Sequence[Shape]) -> None:
@@ -44,7 +45,7 @@ class SharedShapes:
         self._half_widths_m = np.full(len(unique), np.nan)
 
     def half_widths_m(self, wanted: Ints) -> Floats:
-        """How far the middle of each shape is from its border, if it were a strip; only those `wanted` are known."""
+        """Metres from the middle of each shape to its border, as if it were a strip. Only those `wanted` are known."""
         unknown = wanted[np.isnan(self._half_widths_m[wanted])]
         if len(unknown):
             shapes = np.array([self.shapes[at] for at in unknown.tolist()], dtype=np.object_)
@@ -58,7 +59,7 @@ class SharedShapes:
         return self._half_widths_m
 
     def fences(self, row: Ints, shape: Ints) -> tuple[Ints, Ints]:
-        """Pairs (row, fence) from pairs (row, shape): each fence of the shape."""
+        """Pairs (row, fence) from pairs (row, shape)."""
         if len(self.shapes) == len(self.of_fence):
             return row, shape
         item, at = expand(self._first[shape], np.diff(self._first)[shape])
@@ -74,14 +75,14 @@ PAIRS_AT_ONCE: Final = 1 << 21
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentFences:
-    """What holds which part of segments, as pairs of row and fence, in no particular order.
+    """Which fences hold which part of segments, as pairs of row and fence, in no particular order.
 
-    `first`, `last`: numbers of segments from one to another, each following on the one before, all of which lie in
-    the same fences all the time: `held`/`held_fence`, by row. The others are `segments`, of the numbers `rest`, cut at
-    borders: `stretch`/`stretch_fence`: stretches that lie in a fence; `start`/`start_fence` and `end`/`end_fence`:
-    segments whose first or second fix does. A fix at the very moment of a switch belongs to the time after it as a
-    start, and to the time before it as an end. `comes`, `goes`: of each pair of stretch and fence, the fence comes into
-    force where the stretch starts, goes out of it where it ends.
+    `first`, `last`: runs of segments, each following on the one before, that lie in the same fences all the time:
+    `held`/`held_fence`, by row. The other segments are `segments`, with the numbers `rest`, cut at borders.
+    `stretch`/`stretch_fence`: stretches that lie in a fence. `start`/`start_fence` and `end`/`end_fence`: segments
+    whose first or second fix lies in a fence. A fix at the moment of a switch belongs to the time after it as a start,
+    and to the time before it as an end. `comes`, `goes`: for each pair of stretch and fence, whether the fence comes
+    into force where the stretch starts, or goes out of force where it ends.
     """
 
     first: Ints
@@ -102,16 +103,16 @@ class SegmentFences:
 
 
 class FenceSet:
-    """Fences in the order in which they win: highest priority first, then smallest id.
+    """Fences in the order in which they win: highest priority first, then smallest id. Immutable.
 
-    `speed_limit_mps`: of each, infinity where none is. `names` are the distinct ids, sorted; the versions of a fence
-    share one name, and a later version (by its effective date) ends the one before it. Immutable; building it builds
-    the `index` of the distinct shapes (`shared`).
+    `names` are the distinct ids, sorted. The versions of a fence share one name, and a later version (by its effective
+    date) ends the one before it. `speed_limit_mps` is infinite where there is none. `index` holds the distinct shapes
+    (`shared`).
     """
 
     def __init__(self, fences: Sequence[Fence], *, index: IndexMaker = GridIndex.of) -> None:
         ranked = sorted(superseded(fences), key=lambda fence: (-fence.priority, fence.id))
-        self.fences: Final = tuple(ranked)
+        self.fences: Final[tuple[Fence, ...]] = tuple(ranked)
         self.names: Final = tuple(sorted({fence.id for fence in ranked}))
         number = {name: at for at, name in enumerate(self.names)}
         self.name_of_fence: Final = np.array([number[fence.id] for fence in ranked], dtype=np.int64)
@@ -127,7 +128,9 @@ class FenceSet:
         self._overlap_bound = self.index.overlap_bound(self.shared.counts)
 
     def holding(self, lon: Floats, lat: Floats, t_ms: Ints | Floats) -> tuple[Ints, Ints]:
-        """Pairs (point, fence in force that holds it or has it on its border); fence indexes `fences`."""
+        """Pairs (point, fence): the fences in force that hold each point or have it on their border; fence indexes
+        `fences`.
+        """
         return self._in_force(self._locate(Spots(wrap_lon(lon), lat)), t_ms)
 
     def version_at(self, name: Ints, t_ms: Floats) -> Ints:
@@ -136,7 +139,7 @@ class FenceSet:
         return np.where(self._schedule.in_force(fence, t_ms), fence, -1)
 
     def switches_of(self, name: Ints, start_ms: Floats, end_ms: Floats) -> tuple[Ints, Ints]:
-        """(row, ms): when what a name stands for may change, or go out of force, within each stretch of time."""
+        """(row, ms): when the version of a name may change or go out of force, within each stretch of time."""
         if self._schedule.always:
             none = np.zeros(0, dtype=np.int64)
             return none, none
@@ -145,13 +148,13 @@ class FenceSet:
         return row[item], t_ms
 
     def may_cross(self, px: Floats, py: Floats, qx: Floats, qy: Floats) -> Bools:
-        """Whether each segment may meet a border: the fences that hold its ends are the same where it does not."""
+        """Whether each segment may meet a border. Where it does not, the same fences hold both of its ends."""
         return comes_near(self.index, px, py, qx, qy)
 
     def next_switch_ms(self, lon: Floats, lat: Floats, t_ms: Ints, horizon_ms: int) -> Floats:
-        """When one of the fences around each place, in force or not, next comes into force or goes out of it.
+        """When one of the fences around each place, in force or not, next comes into force or goes out of force.
 
-        The end of the horizon where none does within it; never (infinity) where no fence is around.
+        The end of the horizon if none switches within it; infinity where no fence is around.
         """
         until = np.full(len(lon), np.inf)
         place, fence = self._locate(Spots(wrap_lon(lon), lat))
@@ -180,14 +183,15 @@ class FenceSet:
         return pairs // len(self.fences), pairs % len(self.fences)
 
     def place(self, segments: Segments) -> Iterator[SegmentFences]:
-        """Cut segments at borders and switches, and find what holds each part: neighbours together; at least once.
+        """Cut segments at borders and switches, and find the fences of each part: blocks of neighbours, at least one
+        block.
 
-        Holds at most about `PAIRS_AT_ONCE` pairs, or those of one segment.
+        Holds about `PAIRS_AT_ONCE` pairs, or those of one segment.
         """
         yield from in_parts(segments, self._expected(segments), PAIRS_AT_ONCE, self._place)
 
     def _expected(self, segments: Segments) -> Ints:
-        """At most how many fences hold each first fix, and the second one where no segment goes on from it."""
+        """An upper bound of the fences that hold each first fix, and the second fix where no segment follows."""
         pairs = self._overlap_bound.at(segments.px, segments.py)
         last = np.ones(len(segments), dtype=np.bool_)
         if segments.follows is not None:
@@ -197,7 +201,9 @@ class FenceSet:
         return pairs
 
     def _place(self, begin: int, segments: Segments) -> SegmentFences | None:
-        """None where several segments would make more than `PAIRS_AT_ONCE` pairs: counted, not made."""
+        """None where several segments would make more than `PAIRS_AT_ONCE` pairs: they are counted before they are
+        made.
+        """
         most = PAIRS_AT_ONCE // self._overlap_bound.least
         met = meet(segments, self.index, most)
         if met is None:
@@ -227,8 +233,10 @@ class FenceSet:
         return SegmentFences(*uniform_rows, rest + begin, others, stretches, *stretch, *changes, *start, *end)
 
     def _switches(self, segments: Segments, met: Meetings, fixes: _Fixes) -> Pairs | None:
-        """(segment, ms), each once: when the fences that hold a part of a segment switch, from its start on and before
-        its end. None where they are too many for several segments.
+        """(segment, ms), each once: when the fences that hold a part of a segment switch, from its start on and
+        before its end.
+
+        None where they are too many for several segments.
         """
         none = np.zeros(0, dtype=np.int64)
         if self._schedule.always:
@@ -248,7 +256,7 @@ class FenceSet:
         return distinct_pairs(segment[row], t_ms)
 
     def _switching(self, segments: Segments, fixes: _Fixes) -> Pairs:
-        """Pairs (segment, kind of schedule) of fences that hold its first fix: all of those that switch within it."""
+        """Pairs (segment, kind of schedule) of the fences that hold its first fix and switch within it."""
         first, last = fixes.together()
         row, fence = fixes.at_start(first)
         row, kind = distinct_pairs(row, self._schedule.kind[fence])
@@ -259,15 +267,16 @@ class FenceSet:
         return segment, kind[item]
 
     def _in_force(self, pairs: Pairs, t_ms: Ints | Floats) -> Pairs:
-        """Those pairs (row, fence) of which the fence is in force at the time of the row."""
+        """The pairs (row, fence) whose fence is in force at the time of the row."""
         row, fence = pairs
         force = self._schedule.in_force(fence, t_ms[row])
         return row[force], fence[force]
 
     def _changes(self, segments: Segments, stretches: Stretches, stretch: Ints, fence: Ints) -> tuple[Bools, Bools]:
-        """Of pairs (stretch, fence in force): does the fence come into force at its start, go out of it at its end?
+        """For pairs (stretch, fence in force): whether the fence comes into force at its start, and goes out of
+        force at its end.
 
-        A stretch may also start and end where another fence does so.
+        A stretch may also start or end where another fence switches.
         """
         comes = stretches.by_time[stretch]
         goes = np.append(stretches.by_time, False)[stretch + 1]
@@ -280,7 +289,7 @@ class FenceSet:
         return comes, goes
 
     def _stretch_fences(self, segments: Segments, stretches: Stretches, middle: Floats) -> Pairs:
-        """Pairs (stretch, fence in force), by where the stretch's middle exactly is."""
+        """Pairs (stretch, fence in force), decided at the exact middle of the stretch."""
         stretch, fence = self._locate(Spots.on_lines(segments.on_lines(stretches.segment, middle)))
         return self._in_force((stretch, fence), _switched_ms(segments, stretches))
 
@@ -288,7 +297,7 @@ class FenceSet:
 class _Fixes:
     """The fences at the fixes of segments, in force or not.
 
-    Looked up once is a fix that two segments share, and one of all fixes joined by segments that touch no border.
+    A fix that two segments share is looked up once, and so are all fixes joined by segments that touch no border.
     """
 
     def __init__(self, segments: Segments, touches: Bools, locate: Callable[[Spots], Pairs]) -> None:
@@ -311,16 +320,14 @@ class _Fixes:
         self._first = offsets(np.bincount(place, minlength=len(x)))
 
     def together(self) -> tuple[Ints, Ints]:
-        """From where to where segments start in the same fences: all but the last of each row touch no border."""
+        """Runs of segments that start in the same fences: (first, last). All but the last of a run touch no border."""
         first = np.flatnonzero(run_starts(self._start)) if len(self._start) else self._start
         return first, np.append(first[1:], len(self._start))[: len(first)] - 1
 
     def at_start(self, segment: Ints) -> Pairs:
-        """Pairs (row of `segment`, fence) of the first fixes."""
         return self._at(self._start[segment])
 
     def at_end(self, segment: Ints) -> Pairs:
-        """Pairs (row of `segment`, fence) of the second fixes."""
         return self._at(self._end[segment])
 
     def _at(self, place: Ints) -> Pairs:
@@ -330,9 +337,8 @@ class _Fixes:
 
 
 def _uniform(segments: Segments, touches: Bools, switched: Ints) -> tuple[Bools, Bools]:
-    """Which segments surely touch no border, and none of their fences switches from their start on: whatever holds
-    their first fix, in place and time, holds all of them. And which of those go on like the segment before, on which
-    they follow.
+    """Segments that touch no border and whose fences do not switch, so the fences of their first fix hold all of
+    them; and which of those continue the segment before.
     """
     uniform, goes_on = ~touches, np.zeros(len(segments), dtype=np.bool_)
     uniform[switched] = False
@@ -342,9 +348,10 @@ def _uniform(segments: Segments, touches: Bools, switched: Ints) -> tuple[Bools,
 
 
 def _switched_ms(segments: Segments, stretches: Stretches) -> Floats:
-    """The last switch before or at the start of each stretch, or its first fix: what was in force then is all along.
+    """The last switch before or at the start of each stretch, or its first fix: what was in force then is in force all
+    along.
 
-    Whole milliseconds, as all switches are: a time within a stretch would be rounded, over a switch if one is near.
+    Whole milliseconds, like all switches: a time within a stretch could be rounded over a switch.
     """
     opens = stretches.by_time.copy()
     opens[stretches.first[:-1]] = True

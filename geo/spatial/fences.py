@@ -21,31 +21,29 @@ _BLOCK: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fence:
-    """One version of a fence. `shape` is valid and in the world's bounds (`rings.world_polygon` makes it so).
+    """One version of a fence. `shape` is valid and in the world's bounds, see `rings.world_polygon`.
 
-    Several fences may share an `id`: they are its versions, and each ends where the next one begins, by
-    `effective_from_ms` (None: when `active` begins). `notes` says what was repaired; `line` is where it was published.
+    Fences with one `id` are its versions. Each ends where the next one begins, by `effective_from_ms` (None: when
+    `active` begins).
     """
 
     id: str
     shape: Shape
     priority: int = 0
     active: Activity = ALWAYS
-    notes: tuple[str, ...] = ()
-    line: int | None = None
     speed_limit_mps: float | None = None
     effective_from_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outlines:
-    """The rings of many fences as columns: what an index is built from.
+    """The rings of many fences as columns, from which an index is built.
 
-    `at(v)` is where vertex v lies; `points` (n, 2), lon and lat, are degrees or (after `compact`) whole 1e-7 degrees,
-    side by side, so that a vertex is one access of the memory. Rings are
-    closed (the first vertex is there again at the end), one after the other; ring r has the vertices
-    `rings[r] .. rings[r + 1]` and belongs to fence `fence[r]` (ascending). Edge v leads from vertex v to v + 1; the
-    last vertex of a ring starts none. Inside is where a ray crosses an odd number of a fence's edges, and the border.
+    `points` (n, 2) are lon and lat in degrees or, after `compact`, whole 1e-7 degrees, side by side: a vertex is one
+    memory access. Rings are closed (the first vertex is repeated at the end) and laid end to end. Ring r has the
+    vertices `rings[r] .. rings[r + 1]` and belongs to fence `fence[r]` (ascending). Edge v leads from vertex v to v +
+    1; the last vertex of a ring starts none. A place is inside if a ray crosses an odd number of the fence's edges, or
+    if it is on the border.
     """
 
     points: Floats | NDArray[np.int32]
@@ -55,7 +53,6 @@ class Outlines:
 
     @classmethod
     def of(cls, shapes: Sequence[Shape]) -> Outlines:
-        """Columns of these shapes."""
         if not len(shapes):
             return cls(np.zeros((0, 2)), np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64), 0)
         multi = shapely.multipolygons(shapely.get_parts(shapes), indices=_part_owner(shapes))
@@ -82,7 +79,7 @@ class Outlines:
         return values / _PER_DEGREE if values.dtype == np.int32 else values.astype(np.float64, copy=False)
 
     def compact(self) -> Outlines:
-        """The same outlines in half the memory, if not a bit of a coordinate is lost; else these."""
+        """The same outlines in half the memory, if no bit of a coordinate is lost; else these."""
         if self.points.dtype == np.int32 or not _fits_int32(self.points):
             return self
         whole = np.empty(self.points.shape, dtype=np.int32)
@@ -91,7 +88,7 @@ class Outlines:
         return Outlines(whole, self.rings, self.fence, self.count)
 
     def first_vertices(self) -> Ints:
-        """Fence f has the vertices `first[f] .. first[f + 1]`."""
+        """Limits of fences: fence f has the vertices `first[f] .. first[f + 1]`."""
         return self.rings[np.searchsorted(self.fence, np.arange(self.count + 1))]
 
     def edges_of(self, fence: int) -> Ints:
@@ -108,7 +105,7 @@ class Outlines:
 
 
 def _fits_int32(degrees: Floats | NDArray[np.int32]) -> bool:
-    """Is every value a whole number of 1e-7 degrees, and such that 32 bits hold it (up to 214.748 degrees)?"""
+    """Whether every value is a whole number of 1e-7 degrees that fits 32 bits (up to 214.748 degrees)."""
     blocks = (degrees[at : at + _BLOCK] for at in range(0, len(degrees), _BLOCK))
     return all(_block_fits(block) for block in blocks)
 

@@ -1,4 +1,4 @@
-"""Fixes as columns, and the settings by which tracks are made of them."""
+"""Fixes as columns, and the settings of tracks."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ TrackRule: TypeAlias = Literal["standstill", "every_fix"]
 
 
 class TrackSettings(Settings):
-    """What a track is made of. `None` switches a rule off; `TrackSettings.every_fix()` switches all off but the gap.
+    """How a track is made. `None` switches a rule off; `TrackSettings.every_fix()` switches all off but the gap.
 
-    `rule`: `standstill` takes the noise of receivers out of the places, `every_fix` takes each place as it is reported.
-    `accuracy_not_said_m`: what is assumed of a fix that does not state its accuracy. `buffer_m`: by the rule
-    `standstill` an entry or a crossing counts only if the vehicle then gets so far from the border, or as far as its
-    places are accurate, or stays; and two that met part only twice as far beyond the distance.
+    `rule`: `standstill` removes the receivers' noise from places, `every_fix` takes each place as reported.
+    `accuracy_not_said_m`: the accuracy assumed for a fix that states none. `buffer_m`: with `standstill`, an entry or
+    crossing counts only if the vehicle then gets this far from the border, or as far as its places are accurate, or
+    stays. Two devices that met part only twice this beyond the distance.
     """
 
     rule: TrackRule = "standstill"
@@ -44,27 +44,25 @@ class TrackSettings(Settings):
 
     @property
     def margin_ms(self) -> int:
-        """How long before a segment's end fixes can have a say in it: a fix's verdict reaches over two gaps.
+        """How long before a segment's end fixes can affect it.
 
-        Of a cleaned place, from the segment's first fix on, and over the gap with which a window of standing ends.
+        A fix's verdict reaches over two gaps. A cleaned place adds its reach from the segment's first fix, and the gap
+        that ends a window of standing.
         """
         return math.ceil(2_000 * self.max_gap_s) + self._cleaning_ms(2, CHARGE_BEFORE_MS)
 
     @property
     def reach_ahead_ms(self) -> int:
-        """How long after a fix others have a say in the segment that it ends: from then on nothing changes any more.
+        """How long after a fix others affect the segment that it ends: from then on nothing changes.
 
-        Its verdict looks ahead, at the next fix, and at that only within the gap; a cleaned place looks further.
+        Its verdict looks at the next fix, within the gap; a cleaned place looks further.
         """
         none = self.max_speed_mps is None and self.rule == "every_fix"
         verdict = 0 if none else math.ceil(1_000 * self.max_gap_s)
         return verdict + self._cleaning_ms(1, CHARGE_AHEAD_MS)
 
     def apart_m(self, within_m: float) -> float:
-        """How far from each other two are that met within a distance, and have parted: an encounter is over then.
-
-        Twice the buffer beyond it: both places are noisy.
-        """
+        """The distance at which two devices that met have parted, which ends the encounter: both places are noisy."""
         return within_m + (2.0 * self.buffer_m if self.rule == "standstill" else 0.0)
 
     def _cleaning_ms(self, gaps: int, charge_ms: int) -> int:
@@ -78,19 +76,19 @@ class TrackSettings(Settings):
         return cls(rule="every_fix", max_gap_s=max_gap_s, max_accuracy_m=None, max_speed_mps=None, null_island_deg=None)
 
     def as_reported(self) -> TrackSettings:
-        """The same with each place as it is reported: for what is said at once, and cannot wait for later fixes."""
+        """The same with each place as reported: for what is said at once and cannot wait for later fixes."""
         return self.model_copy(update={"rule": "every_fix"})
 
 
 @dataclass(frozen=True, slots=True, init=False, eq=False)
 class Fixes:
-    """Positions of any number of devices, in any order, one row a fix.
+    """Positions of any number of devices, in any order, one row per fix.
 
-    `device` int64 (the caller's own number for a device), `t_ms` int64 (device time, Unix epoch), `lat` and `lon`
-    float64 degrees (180 becomes -180), `accuracy_m` and `speed_mps` float64 with NaN for *not reported*, or None. An
-    accuracy of 0 or less and a negative speed, with which platforms mark an invalid one, become NaN.
+    `device` int64 (the caller's number of a device), `t_ms` int64 (device time, Unix epoch), `lat` and `lon` float64
+    degrees (180 becomes -180), `accuracy_m` and `speed_mps` float64 with NaN for *not reported*, or None. An accuracy
+    of 0 or less and a negative speed, with which platforms mark an invalid one, become NaN.
 
-    Raises `FixError` for columns of unequal length, for latitudes outside ±90 and for anything that is not finite;
+    Raises `FixError` for columns of unequal length, latitudes outside ±90 and positions that are not finite.
     `valid_positions` says beforehand which rows would be refused.
     """
 
@@ -138,7 +136,7 @@ class Fixes:
 
 
 def _reported(column: ArrayLike, is_above: np.ufunc) -> Floats:
-    """A column in which what is no measurement, by its sign, is NaN."""
+    """A column with NaN for values whose sign marks them as no measurement."""
     values = np.ascontiguousarray(column, dtype=np.float64)
     given = is_above(values, 0.0) | np.isnan(values)
     return values if given.all() else np.where(given, values, np.nan)

@@ -20,7 +20,9 @@ def distance_m(lon1: Floats, lat1: Floats, lon2: Floats, lat2: Floats) -> Floats
 
 
 def wrap_lon(lon: Floats) -> Floats:
-    """Longitudes in [-180, 180), from [-540, 540): those there already, and those of 180 to 360, keep every bit."""
+    """Longitudes in [-180, 180), from [-540, 540). Values that are there already, and those of 180 to 360, keep
+    every bit.
+    """
     return np.where(lon >= 180.0, lon - 360.0, np.where(lon < -180.0, lon + 360.0, lon))
 
 
@@ -28,6 +30,14 @@ def unwrapped_end(lon_from: Floats, lon_to: Floats) -> Floats:
     """`lon_to` moved by a whole turn where the step from `lon_from` is over 180°: the short way round."""
     step = lon_to - lon_from
     return np.where(step > 180.0, lon_to - 360.0, np.where(step < -180.0, lon_to + 360.0, lon_to))
+
+
+def degree_m(lat: Floats) -> tuple[Floats, Floats]:
+    """Metres of a degree to the east and to the north, by the radii of curvature at each latitude."""
+    sine = np.sin(np.radians(lat))
+    flatness = 1.0 - WGS84.es * sine * sine
+    east = np.radians(WGS84.a / np.sqrt(flatness) * np.sqrt(1.0 - sine * sine))
+    return east, np.radians(WGS84.a * (1.0 - WGS84.es) / flatness**1.5)
 
 
 def offset_m(start: tuple[Floats, Floats], end: tuple[Floats, Floats]) -> tuple[Floats, Floats]:

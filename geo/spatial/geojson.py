@@ -1,32 +1,36 @@
-"""Fences from GeoJSON (RFC 7946), each feature used or named with its place."""
+"""Fences from GeoJSON (RFC 7946): every feature is used, or named with its place and the reason.
+
+A text is one or more JSON values: FeatureCollections, arrays of Features, or lone Features (RFC 8142, one per line).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from difflib import get_close_matches
 from operator import itemgetter
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, NoReturn
 
 import numpy as np
 import shapely
 from numpy.typing import NDArray
-from pydantic import ValidationError
-from shapely import MultiPolygon, Polygon
+from pydantic import ConfigDict, Field, PlainValidator, ValidationError
+from shapely import Polygon
 
 from geo.spatial.activity import FOREVER_MS, YEARS, Activity, effective_ms
 from geo.spatial.errors import FenceError
-from geo.spatial.features import Feature, crs_fault, feature_notices, read_features
 from geo.spatial.fences import Fence
 from geo.spatial.fixes import valid_positions
 from geo.spatial.gates import Gate
-from geo.spatial.geodesic import WGS84
+from geo.spatial.geodesic import WGS84, degree_m
 from geo.spatial.ids import given_properties, id_fault, named
 from geo.spatial.ragged import Floats, Ints
-from geo.spatial.rings import Shape, into_world, refused_by_geos, world_polygon
-from geo.spatial.weekly import weekly_faults, weekly_of
-from waybill.settings import as_read
+from geo.spatial.rings import Shape, areas, into_world, joined, refused_by_geos, world_polygon
+from geo.spatial.weekly import Weekly
+from waybill.settings import Settings, as_read, problem_text, without_consequences
 
 # Circles and corridors as polygons on the ellipsoid.
 
@@ -47,24 +51,24 @@ _METRES_A_DEGREE: Final = 110_500.0  # of latitude: not more anywhere
 def circle(lon: float, lat: float, radius_m: float) -> Shape:
     """All places within `radius_m` of a place, as a polygon.
 
-    Its corners lie on the geodesic circle; between them it is off by at most 1 cm up to a radius of 33 km, where
-    `MAX_CORNERS` is reached, and radius * 1.5e-6 beyond (sides are straight in degrees, not on the ground). Sides that
-    end above 80 degrees of latitude: up to 33 km 3 cm for a centre at 89.5 and 1 m at 89.7, and beyond less than two
-    corners are apart, radius * 1.6e-3. Raises `FenceError`.
+    Its corners lie on the geodesic circle. Between them it is off by at most 1 cm up to a radius of 33 km, where
+    `MAX_CORNERS` is reached, and by radius * 1.5e-6 beyond: sides are straight in degrees, not on the ground. Sides
+    that end above 80 degrees of latitude are off by more: 3 cm up to 33 km for a centre at 89.5, 1 m at 89.7, and
+    radius * 1.6e-3 beyond less than two corners. Raises `FenceError`.
     """
     if not TOLERANCE_M <= radius_m <= 9_000_000.0:
         raise FenceError(f"radius_m {radius_m} is not between 1 cm and 9,000 km")
     ring = _arc(lon, lat, radius_m, 0.0, 360.0)
-    return world_polygon([[np.vstack([ring[:-1], ring[:1]])]])[0]
+    return world_polygon([[np.vstack([ring[:-1], ring[:1]])]])
 
 
 @refused_by_geos()
 def corridor(line: Floats, width_m: float) -> Shape:
     """All places within half of `width_m` of a line (n, 2), straight in degrees between its positions.
 
-    To 1 cm up to a width of 2 km, and to 1e-5 of half the width beyond. Raises `FenceError`, also for a corridor of
-    which anything lies beyond 89 degrees of latitude, for one of more corners than its positions account for, and for
-    one that crosses itself everywhere.
+    To 1 cm up to a width of 2 km, and to 1e-5 of half the width beyond. Raises `FenceError`, also for a corridor that
+    reaches beyond 89 degrees of latitude, that needs more corners than its positions account for, or that crosses
+    itself everywhere.
     """
     if not TOLERANCE_M <= width_m <= 100_000.0:
         raise FenceError(f"width_m {width_m} is not between 1 cm and 100 km")
@@ -82,11 +86,11 @@ def corridor(line: Floats, width_m: float) -> Shape:
     parts = np.array(_parts(line, steps, bends, radius_m))
     crossed = ~shapely.is_valid(parts)
     parts[crossed] = shapely.make_valid(parts[crossed])
-    return into_world(_areas(_united(parts)))
+    return into_world(joined(areas(_united(parts))))
 
 
 def _parts(line: Floats, steps: Ints, bends: list[_Bend], radius_m: float) -> list[Polygon]:
-    """What a corridor is put together from, along its line."""
+    """The polygons whose union is the corridor, along its line."""
     numbered = [(2 * bend.at, _fan(bend, radius_m)) for bend in bends]
     for at, count in enumerate(steps.tolist()):
         numbered.append((2 * at + 1, _side_to_side(line[at], line[at + 1], radius_m, count)))
@@ -94,9 +98,7 @@ def _parts(line: Floats, steps: Ints, bends: list[_Bend], radius_m: float) -> li
 
 
 def _united(parts: NDArray[np.object_]) -> shapely.Geometry:
-    """The union, a few neighbours at once, and then of such unions: what lies over each other along the line is gone
-    before it is held against the rest.
-    """
+    """The union, of a few neighbours first and then of such unions, so that overlaps along the line go early."""
     while len(parts) > 1:
         groups = [parts[at : at + _UNITED_AT_ONCE] for at in range(0, len(parts), _UNITED_AT_ONCE)]
         parts = np.array([shapely.union_all(group) for group in groups])
@@ -105,18 +107,13 @@ def _united(parts: NDArray[np.object_]) -> shapely.Geometry:
 
 @dataclass(frozen=True, slots=True)
 class _Bend:
-    """The arc around the position `at` of a line from one azimuth to another, anticlockwise, in so many sides."""
+    """The arc around the position `at` of a line from one azimuth to another, anticlockwise, with this many sides."""
 
     at: int
     place: Floats
     start_deg: float
     end_deg: float
     corners: int
-
-
-def _areas(shape: shapely.Geometry) -> Shape:
-    parts = [part for part in shapely.get_parts(shape) if isinstance(part, Polygon) and part.area > 0]
-    return parts[0] if len(parts) == 1 else MultiPolygon(parts)
 
 
 def _arc(lon: float, lat: float, radius_m: float, start_deg: float, end_deg: float) -> Floats:
@@ -127,14 +124,14 @@ def _arc(lon: float, lat: float, radius_m: float, start_deg: float, end_deg: flo
 
 
 def _from(places: Floats, azimuth: Floats, metres: float) -> Floats:
-    """Where geodesics from places (n or 1) lead, longitudes within 180° of theirs."""
+    """The ends of geodesics from places (n or 1), with longitudes within 180° of theirs."""
     lon, lat = np.broadcast_to(places[:, 0], len(azimuth)), np.broadcast_to(places[:, 1], len(azimuth))
     lons, lats, _ = WGS84.fwd(lon, lat, azimuth, np.full(len(azimuth), metres))
     return np.column_stack([lon + np.mod(lons - lon + 180.0, 360.0) - 180.0, lats])
 
 
 def _distinct(line: Floats) -> Floats:
-    """The positions of a line, each edge over more than 180 degrees by the short way; none twice in a row."""
+    """The positions of a line without repetitions; each edge over more than 180 degrees goes the short way."""
     if line.ndim != 2 or len(line) < 2:
         raise FenceError("a line needs two positions")
     if not np.isfinite(line).all() or (np.abs(line[:, 1]) > 90).any() or (np.abs(line[:, 0]) > 180).any():
@@ -145,17 +142,9 @@ def _distinct(line: Floats) -> Floats:
     return np.asarray(line[np.append(True, (np.diff(line, axis=0) != 0.0).any(axis=1))])
 
 
-def _degree_m(lat: Floats) -> tuple[Floats, Floats]:
-    """Metres of a degree to the east and to the north."""
-    sine = np.sin(np.radians(lat))
-    flatness = 1.0 - WGS84.es * sine * sine
-    east = np.radians(WGS84.a / np.sqrt(flatness) * np.cos(np.radians(lat)))
-    return east, np.radians(WGS84.a * (1.0 - WGS84.es) / flatness**1.5)
-
-
 def _azimuth(step: Floats, lat: Floats) -> Floats:
-    """Where a line that is straight in degrees leads, at some of its latitudes."""
-    east, north = _degree_m(lat)
+    """The azimuth of a line that is straight in degrees, at some of its latitudes."""
+    east, north = degree_m(lat)
     return np.degrees(np.arctan2(step[..., 0] * east, step[..., 1] * north))
 
 
@@ -164,9 +153,9 @@ def _tolerance_m(radius_m: float) -> float:
 
 
 def _steps(line: Floats, radius_m: float) -> Ints:
-    """Into how many parts each edge goes: beside it, a side that is straight in degrees stays as far from it.
+    """The number of parts of each edge: a side that is straight in degrees then keeps its distance from the edge.
 
-    What is `radius_m` beside such a line bends by less than radius / R² (3 + 10 tan² latitude) a metre.
+    The offset of such a line by `radius_m` bends by less than radius / R² (3 + 10 tan² latitude) a metre.
     """
     step, lat = np.abs(np.diff(line, axis=0)), np.abs(line[:, 1])
     high, low = (
@@ -175,12 +164,12 @@ def _steps(line: Floats, radius_m: float) -> Ints:
     )
     steep = np.tan(np.radians(np.minimum(high + radius_m / _METRES_A_DEGREE, _CORRIDOR_LATITUDE)))
     bent = radius_m / WGS84.a**2 * (3.0 + 10.0 * steep**2)
-    length = np.hypot(step[:, 0] * _degree_m(low)[0], step[:, 1] * _degree_m(high)[1])
+    length = np.hypot(step[:, 0] * degree_m(low)[0], step[:, 1] * degree_m(high)[1])
     return np.ceil(length / np.sqrt(8.0 * _tolerance_m(radius_m) / bent)).astype(np.int64)
 
 
 def _bends(line: Floats, radius_m: float) -> list[_Bend]:
-    """Half a circle at both ends, and at each position between what its outer side needs."""
+    """Half a circle at both ends, and at each position between them the arc of its outer side."""
     step = np.diff(line, axis=0)
     starts, ends = _azimuth(step, line[:-1, 1]), _azimuth(step, line[1:, 1])
     last = len(line) - 1
@@ -215,28 +204,212 @@ def _side_to_side(start: Floats, end: Floats, radius_m: float, steps: int) -> Po
     return Polygon(np.vstack([start[None, :], left, end[None, :], right[::-1]]))
 
 
+# The features of a text.
+
+MAX_TEXT_CHARS: Final = 1 << 28
+_BLANK: Final = re.compile(r"[ \t\r\n\x1e]*")  # with the record separator of RFC 8142
+_COLLECTION: Final = "FeatureCollection"
+_WGS84: Final = re.compile(r"WGS[ _]?84|(.*[:/])?CRS:?84H?|.*EPSG.*\b(4326|4979)(/PROJ4)?/?")
+"""Names of WGS84 in capitals: EPSG:4326, OGC:CRS84, and these as URN or address."""
+_SHOWN_CHARS: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One decoded feature, or the fault of a place that has none. `place` is its number in the text."""
+
+    place: str
+    value: dict[str, Any]
+    fault: str | None = None
+
+
+def read_features(text: str) -> Iterator[Feature]:
+    """Every feature of a text, and every fault of it, in order. Nothing after a place that is not JSON is read."""
+    if len(text) > MAX_TEXT_CHARS:
+        yield Feature("feature 1", {}, f"the text is longer than {MAX_TEXT_CHARS:,} characters: split it")
+        return
+    at, number = _skip_blank(text, 0), 0
+    while at < len(text):
+        try:
+            document, at = _DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError) as error:
+            yield Feature(f"feature {number + 1}", {}, f"not JSON: {error}; nothing after it is read")
+            return
+        features, fault = _members(document)
+        if fault:
+            number += 1
+            yield Feature(f"feature {number}", {}, f"{fault}; no feature of the collection is used")
+            features = []
+        for value in features:
+            number += 1
+            yield _feature(f"feature {number}", value)
+        at = _skip_blank(text, at)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("an object has a member twice")
+    return value
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a JSON number")
+
+
+# By itself the decoder takes NaN and Infinity, which are not JSON, and the last of members with one name.
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_number)
+
+
+def _skip_blank(text: str, at: int) -> int:
+    return _BLANK.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty string
+
+
+def _members(document: Any) -> tuple[list[Any], str]:
+    """The features of a collection or list, and the fault of the collection. Anything else stands for itself."""
+    if isinstance(document, list):
+        return document, ""
+    if isinstance(document, dict) and document.get("type", _COLLECTION) == _COLLECTION:
+        features = document.get("features")
+        if isinstance(features, list):
+            return features, _crs_fault(document.get("crs"))
+    return [document], ""
+
+
+def _feature(place: str, value: Any) -> Feature:
+    if isinstance(value, dict):
+        return Feature(place, value)
+    return Feature(place, {}, f"it is not a Feature but a {type(value).__name__}")
+
+
+def _crs_fault(value: object) -> str:
+    """Why a member `crs` (of GeoJSON 2008) cannot be used; "" for WGS84 by any of its names, and for no `crs`.
+
+    Other systems are refused: positions converted by a guess, or without the right grid, are metres off and billed.
+    """
+    if value is None:
+        return ""
+    shown = _crs_name(value)[:_SHOWN_CHARS]
+    if _WGS84.fullmatch(shown.strip().upper()):
+        return ""
+    said = f"is {shown!r}" if shown else "names no system that is known"
+    return (
+        f"its crs {said}, and positions are WGS84 (longitude, latitude): convert the file, for instance with "
+        "`ogr2ogr -f GeoJSON -t_srs EPSG:4326 -lco RFC7946=YES NEW.geojson OLD.geojson`"
+    )
+
+
+def _crs_name(value: object) -> str:
+    """The name, link or EPSG code that is written; "" for none."""
+    if isinstance(value, str):
+        return value
+    given = value.get("properties") if isinstance(value, dict) else None
+    if not isinstance(given, dict):
+        return ""
+    code = given.get("code")
+    names = [given.get("name"), given.get("href"), f"EPSG:{code}" if isinstance(code, int | str) else None]
+    return next((name for name in names if isinstance(name, str)), "")
+
+
+# The properties of a feature.
+
+
+def _instant_ms(value: Any) -> int:
+    try:
+        time = datetime.fromisoformat(value)
+        offset = time.utcoffset()
+    except (TypeError, ValueError):
+        raise ValueError("it is not an ISO 8601 time") from None
+    if offset is None:
+        raise ValueError("it has no offset from UTC")
+    # By hand: astimezone() raises where the time in UTC lies outside the years 1 to 9999.
+    return (time.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC) - offset) // timedelta(milliseconds=1)
+
+
+_Positive = Annotated[float, Field(gt=0, strict=True)]
+_Instant = Annotated[int, PlainValidator(_instant_ms)]
+
+
+class _Properties(Settings):
+    """The properties that have a meaning here. Others are the publisher's own. Instants are Unix milliseconds."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    gate: Annotated[bool, Field(strict=True)] = False
+    radius_m: _Positive | None = None
+    width_m: _Positive | None = None
+    priority: Annotated[int, Field(strict=True, gt=-(1 << 53), lt=1 << 53)] = 0
+    speed_limit_mps: _Positive | None = None
+    effective_from: _Instant | None = None
+    effective_until: _Instant | None = None
+    weekly: Weekly | None = None
+
+    def active(self) -> Activity:
+        """When the version is in force. Raises FenceError if that is never."""
+        span = Activity([(self.effective_from, self.effective_until)])
+        if not span.ever():
+            raise FenceError("effective_until is not after effective_from")
+        active = span if self.weekly is None else span & self.weekly.activity()
+        if not active.ever():
+            raise FenceError(
+                "it is never in force: between its effective_from and effective_until no weekly window is open"
+                f" (they hold from {YEARS[0]} to {YEARS[1] - 1})"
+            )
+        return active
+
+    def check_geometry(self, kind: str) -> None:
+        """Raises FenceError for a property that makes a shape of another geometry: nobody guesses what was meant."""
+        given = {"radius_m": self.radius_m is not None, "width_m": self.width_m is not None, "gate": self.gate}
+        for name, belongs in (("radius_m", "Point"), ("width_m", "LineString"), ("gate", "LineString")):
+            if given[name] and kind != belongs:
+                raise FenceError(f"{name} is for a {belongs}, not for a {kind!r}")
+        if self.gate and self.width_m is not None:
+            raise FenceError("it is a gate or has a width_m, not both")
+
+
+_MAX_NOTICES: Final = 20
+_MAX_PROBLEMS: Final = 20
+_SIMILAR: Final = 0.8
+"""As much as `radius` is like `radius_m`. With less, `date` would be taken for `gate`."""
+_MAX_PROPERTIES: Final = 1_000
+
+
+def feature_notices(feature: dict[str, Any]) -> list[str]:
+    """Properties that are ignored and look like a misspelled one."""
+    given = given_properties(feature)
+    known = ["id", *_Properties.model_fields]
+    absent = [name for name in known if name not in given]
+    notices = []
+    for name in list(given)[:_MAX_PROPERTIES]:
+        if name not in known and len(name) <= _SHOWN_CHARS:
+            near = get_close_matches(name.casefold().replace("-", "_"), absent, 1, _SIMILAR)
+            advice = f"the property {name!r} means nothing here, and is ignored: did you mean "
+            notices += [f"{advice}{meant}?" for meant in near]
+    return notices[:_MAX_NOTICES]
+
+
+# Features as fences and gates.
+
+
 @dataclass(frozen=True, slots=True)
 class FenceReport:
-    """The usable fences and gates, and a message with its line for each refused or repaired one.
+    """The usable fences and gates, and a message with its place for each refused one.
 
-    `notices`: of usable ones, properties that are ignored and may be meant as one that counts.
+    `notices`: ignored properties of usable ones that look like a misspelled one.
     """
 
     fences: tuple[Fence, ...] = ()
     gates: tuple[Gate, ...] = ()
     refused: tuple[str, ...] = ()
-    repaired: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
 
 
 MAX_REFUSED: Final = 10_000
-"""So many refusals have a message each, the others are counted."""
+"""So many refusals have a message each; the rest are counted."""
 Box = tuple[float, float, float, float]
 _MAX_LATITUDE: Final = 90.0
 RESERVED_ID: Final = "*"  # begins what stands for the whole track, or for a crowd
-_SHOWN_CHARS: Final = 60
 _NUMBERS: Final = frozenset({int, float})  # true and false are none
-_Part = TypeVar("_Part")
 _NO_POSITIONS: Final = "its coordinates are not positions of [longitude, latitude]"
 
 
@@ -244,15 +417,13 @@ def fences_from_geojson(text: str) -> FenceReport:
     """Every fence and gate of a GeoJSON text that can be used, and a message with its place for each that cannot.
 
     Shapes: Polygon and MultiPolygon; Point with `radius_m` (a circle); LineString with `width_m` (a corridor);
-    LineString with `"gate": true`. Properties: `id` (or the feature's own `id`), `priority` (0), `effective_from`,
-    `effective_until` (ISO 8601 with offset), `weekly` (see `weekly.Weekly`), `speed_limit_mps`. Others are the
-    publisher's own, and `null` is none. An `id` that comes again is a later version, by its `effective_from`; the same
+    LineString with `"gate": true`. An `id` that comes again is a later version, by its `effective_from`; the same
     beginning twice is refused, and so is an id that is both a fence and a gate. Raises nothing for any text.
     """
     fences: list[Fence] = []
     gates: list[Gate] = []
     refused, more = list[str](), 0
-    repaired, notices = list[str](), list[str]()
+    notices = list[str]()
     known = _Known()
     for feature in read_features(text):
         try:
@@ -267,12 +438,11 @@ def fences_from_geojson(text: str) -> FenceReport:
             gates.append(made)
         else:
             fences.append(made)
-            repaired += [f"{feature.place}: fence {made.id!r}: {note}" for note in made.notes]
     if not (fences or gates or refused):
-        refused.append("line 1: the text holds no GeoJSON feature")
+        refused.append("the text holds no GeoJSON feature")
     if more:
         refused.append(f"and {more:,} more features that cannot be used")
-    return FenceReport(tuple(fences), tuple(gates), tuple(refused), tuple(repaired), tuple(notices))
+    return FenceReport(tuple(fences), tuple(gates), tuple(refused), tuple(notices))
 
 
 def box_of(made: Fence | Gate) -> Box:
@@ -284,9 +454,9 @@ def box_of(made: Fence | Gate) -> Box:
 
 
 def latitude_first(boxes: Sequence[Box], places: Sequence[Box], margin_deg: float = 0.0) -> list[int]:
-    """Which boxes (west, south, east, north) may have their axes swapped: they meet no place, and would if they had.
+    """Which boxes (west, south, east, north) may have swapped axes: they meet no place, and would with axes swapped.
 
-    A box beyond 180° of longitude, or the swapped one of which lies beyond a pole, is none of them.
+    A box beyond 180° of longitude, or whose swapped box lies beyond a pole, is not one of them.
     """
     tree = shapely.STRtree([shapely.box(*place) for place in places])
 
@@ -303,18 +473,18 @@ def latitude_first(boxes: Sequence[Box], places: Sequence[Box], margin_deg: floa
 
 
 def kind_of(made: Fence | Gate) -> str:
-    """What a message calls it."""
     return "gate" if isinstance(made, Gate) else "fence"
 
 
 def fence_of_text(text: str) -> Fence | Gate:
     """The fence or gate of a text that is one GeoJSON feature; raises `FenceError`."""
-    features = list(islice(read_features(text), 2))
-    if len(features) != 1 or not text.lstrip().startswith("{"):
-        raise FenceError("it is not one GeoJSON feature")
-    if features[0].fault is None and features[0].value.get("type") != "Feature":
+    try:
+        value = _DECODER.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise FenceError(f"not JSON: {error}") from None
+    if not isinstance(value, dict) or value.get("type") != "Feature":
         raise FenceError("it is not a GeoJSON feature")
-    return fence_of(features[0])
+    return fence_of(Feature("", value))
 
 
 def fence_of(feature: Feature) -> Fence | Gate:
@@ -323,16 +493,9 @@ def fence_of(feature: Feature) -> Fence | Gate:
     try:
         if feature.fault is not None:
             raise FenceError(feature.fault)
-        if feature.value.get("type", "Feature") != "Feature":
-            raise FenceError(f"its type is {_shown(feature.value['type'])}, not 'Feature'")
-        for said in (feature.value.get("geometry"), feature.value):
-            if isinstance(said, dict) and (fault := crs_fault(said.get("crs"))):
-                raise FenceError(fault)
-        if not isinstance(feature.value.get("properties") or {}, dict):
-            raise FenceError("its properties are not an object")
-        return _made(_id(name), feature, given_properties(feature.value))
+        return _made(_id(name), feature.value)
     except FenceError as fault:
-        shown = "" if name is None else str(name)[:_SHOWN_CHARS]
+        shown = str(name)[:_SHOWN_CHARS] if isinstance(name, (str, int, float)) else ""
         raise FenceError(fault.reason, fence_id=shown, place=feature.place) from None
 
 
@@ -345,15 +508,17 @@ class _Known:
         self._readings: dict[str, tuple[str, str]] = {}
 
     def add(self, made: Fence | Gate, place: str) -> None:
-        if self._kinds.setdefault(made.id, type(made)) is not type(made):
-            raise FenceError("this id is a fence and a gate", fence_id=made.id, place=place)
-        name, where = self._readings.setdefault(as_read(made.id), (made.id, place))
-        if name != made.id:
-            reason = f"its id is written {made.id!a}, and {name!a} on {where} reads the same"
-            raise FenceError(reason, fence_id=made.id, place=place)
+        """Raises FenceError for an id that cannot stand beside those before."""
         key = made.id, effective_ms(made)
-        if key in self._places:
-            reason = f"this id is used on {self._places[key]} already; another version needs another effective_from"
+        name, where = self._readings.setdefault(as_read(made.id), (made.id, place))
+        reason = ""
+        if self._kinds.setdefault(made.id, type(made)) is not type(made):
+            reason = "this id is a fence and a gate"
+        elif name != made.id:
+            reason = f"its id is written {made.id!a}, and {name!a} of {where} reads the same"
+        elif key in self._places:
+            reason = f"this id is used by {self._places[key]} already; another version needs another effective_from"
+        if reason:
             raise FenceError(reason, fence_id=made.id, place=place)
         self._places[key] = place
 
@@ -368,104 +533,50 @@ def _id(name: Any) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True)
-class _Geometry:
-    """A geometry whose type is a text and whose coordinates are an array: nothing else is looked at."""
-
-    kind: str
-    coordinates: list[Any]
-
-
-def _geometry(value: object) -> _Geometry:
-    if not isinstance(value, dict):
+def _made(name: str, value: dict[str, Any]) -> Fence | Gate:
+    geometry = value.get("geometry")
+    if value.get("type", "Feature") != "Feature" or "features" in value:
+        raise FenceError("its type is not 'Feature', or it has a member 'features'")
+    if not isinstance(geometry, dict):
         raise FenceError("it has no geometry")
-    kind, coordinates = value.get("type"), value.get("coordinates")
-    if not isinstance(kind, str):
-        raise FenceError(f"the type of its geometry is {_shown(kind)}, not a text")
-    if not isinstance(coordinates, list):
-        raise FenceError(f"its geometry {_shown(kind)} has no coordinates")
-    return _Geometry(kind, coordinates)
-
-
-class _Parts:
-    """The parts of a feature, each judged though another one has a fault."""
-
-    def __init__(self) -> None:
-        self._faults: list[str] = []
-
-    def of(self, make: Callable[[], _Part]) -> _Part | None:
-        """A part; None where it has a fault."""
-        try:
-            return make()
-        except FenceError as fault:
-            self._faults.append(fault.reason)
-        except ValidationError as fault:
-            self._faults.append(weekly_faults(fault))
-        return None
-
-    def check(self) -> None:
-        """Raises FenceError with every fault, in one text."""
-        if self._faults:
-            raise FenceError("; ".join(self._faults))
-
-
-def _made(name: str, feature: Feature, properties: dict[str, Any]) -> Fence | Gate:
-    parts = _Parts()
-    geometry = parts.of(lambda: _geometry(feature.value.get("geometry")))
-    is_gate = geometry and parts.of(lambda: _is_gate(geometry.kind, properties))
-    in_force = parts.of(lambda: _in_force(properties))
-    if geometry and is_gate:
-        line = parts.of(lambda: _ring(geometry.coordinates))
-        gate = parts.of(lambda: Gate(name, line, *in_force)) if line is not None and in_force else None
-        parts.check()
-        assert gate is not None
-        return gate
-    shape = geometry and is_gate is False and parts.of(lambda: _shape(geometry, properties))
-    priority = parts.of(lambda: _priority(properties.get("priority", 0)))
-    limited = "speed_limit_mps" in properties
-    limit = parts.of(lambda: _number(properties, "speed_limit_mps")) if limited else None
-    parts.check()
-    assert shape, "checked"
-    assert in_force, "checked"
-    assert priority is not None, "checked"
+    if fault := _crs_fault(geometry.get("crs")) or _crs_fault(value.get("crs")):
+        raise FenceError(fault)
+    if not isinstance(value.get("properties") or {}, dict):
+        raise FenceError("its properties are not an object")
+    try:
+        properties = _Properties.model_validate(given_properties(value))
+    except ValidationError as error:
+        details = without_consequences(error.errors(include_url=False))[:_MAX_PROBLEMS]
+        raise FenceError("; ".join(problem_text(_Properties, one, "property") for one in details)) from None
+    active = properties.active()
+    begin = -FOREVER_MS if properties.effective_from is None else properties.effective_from
+    kind, coordinates = geometry.get("type"), geometry.get("coordinates")
+    if not isinstance(kind, str) or not isinstance(coordinates, list):
+        raise FenceError("its geometry has no type or no coordinates")
+    properties.check_geometry(kind[:_SHOWN_CHARS])
+    if properties.gate:
+        return Gate(name, _ring(coordinates), active, begin)
     return Fence(
         id=name,
-        shape=shape[0],
-        priority=priority,
-        active=in_force[0],
-        notes=shape[1],
-        line=feature.line,
-        speed_limit_mps=limit,
-        effective_from_ms=in_force[1],
+        shape=_shape(kind, coordinates, properties),
+        priority=properties.priority,
+        active=active,
+        speed_limit_mps=properties.speed_limit_mps,
+        effective_from_ms=begin,
     )
 
 
-def _is_gate(kind: str, properties: dict[str, Any]) -> bool:
-    """What was meant is not guessed: a property that makes a shape of one geometry is not passed over at another."""
-    gate = properties.get("gate", False)
-    if not isinstance(gate, bool):
-        raise FenceError(f"gate {_shown(gate)} is not true or false")
-    given = {"radius_m": "radius_m" in properties, "width_m": "width_m" in properties, "gate": gate}
-    for name, belongs in (("radius_m", "Point"), ("width_m", "LineString"), ("gate", "LineString")):
-        if given[name] and kind != belongs:
-            raise FenceError(f"{name} is for a {belongs}, not for a {_shown(kind)}")
-    if gate and given["width_m"]:
-        raise FenceError("it is a gate or has a width_m, not both")
-    return gate
-
-
-def _shape(geometry: _Geometry, properties: dict[str, Any]) -> tuple[Shape, tuple[str, ...]]:
-    kind, coordinates = geometry.kind, geometry.coordinates
-    if kind == "Point" and "radius_m" in properties:
+def _shape(kind: str, coordinates: list[Any], properties: _Properties) -> Shape:
+    if kind == "Point" and properties.radius_m is not None:
         lon, lat = _ring([coordinates])[0]
         if not valid_positions(np.array([lat]), np.array([lon])).all():
             raise FenceError("a position is not valid: longitude first, then latitude within ±90")
-        return circle(float(lon), float(lat), _number(properties, "radius_m")), ()
-    if kind == "LineString" and "width_m" in properties:
-        return corridor(_ring(coordinates), _number(properties, "width_m")), ()
+        return circle(float(lon), float(lat), properties.radius_m)
+    if kind == "LineString" and properties.width_m is not None:
+        return corridor(_ring(coordinates), properties.width_m)
     if kind not in {"Polygon", "MultiPolygon"}:
         needs = {"Point": ": a Point needs radius_m", "LineString": ": a LineString needs width_m or gate"}
-        raise FenceError(f"geometry {_shown(kind)} is not an area{needs.get(kind, '')}")
+        raise FenceError(f"geometry {kind[:_SHOWN_CHARS]!r} is not an area{needs.get(kind, '')}")
     polygons = [coordinates] if kind == "Polygon" else coordinates
     if not all(isinstance(rings, list) for rings in polygons):
         raise FenceError("its coordinates are not rings of positions")
@@ -484,67 +595,3 @@ def _ring(positions: Any) -> Floats:
 
 def _is_position(value: Any) -> bool:
     return type(value) is list and len(value) >= 2 and _NUMBERS.issuperset(map(type, value))
-
-
-def _number(properties: dict[str, Any], key: str) -> float:
-    value = properties[key]
-    try:
-        number = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else np.nan
-    except OverflowError:
-        number = np.nan
-    if not 0 < number < np.inf:
-        raise FenceError(f"{key} {_shown(value)} is not a number above 0")
-    return number
-
-
-def _priority(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << 53:
-        raise FenceError(f"priority {_shown(value)} is not a whole number below 2^53")
-    return value
-
-
-def _in_force(properties: dict[str, Any]) -> tuple[Activity, int]:
-    """When a version is in force, and its effective date: an earlier version ends there, whatever the windows are."""
-    parts, weekly = _Parts(), properties.get("weekly")
-    begin = parts.of(lambda: effective_from_ms(properties))
-    until = parts.of(lambda: _instant(properties, "effective_until"))
-    windows = None if weekly is None else parts.of(lambda: weekly_of(weekly).activity())
-    parts.check()
-    span = Activity([(begin, until)])
-    if not span.ever():
-        raise FenceError("effective_until is not after effective_from")
-    active = span if windows is None else span & windows
-    if not active.ever():
-        raise FenceError(
-            "it is never in force: between its effective_from and effective_until no weekly window is open"
-            f" (they hold from {YEARS[0]} to {YEARS[1] - 1})"
-        )
-    return active, -FOREVER_MS if begin is None else begin
-
-
-def effective_from_ms(properties: dict[str, Any]) -> int | None:
-    """The effective date of a version in Unix ms, None for all of the past; raises `FenceError`."""
-    return _instant(properties, "effective_from")
-
-
-def _instant(properties: dict[str, Any], key: str) -> int | None:
-    value = properties.get(key)
-    if value is None:
-        return None
-    try:
-        time = datetime.fromisoformat(value)
-        offset = time.utcoffset()
-    except (TypeError, ValueError):
-        raise FenceError(f"{key} {_shown(value)} is not an ISO 8601 time") from None
-    if offset is None:
-        raise FenceError(f"{key} {_shown(value)} has no offset from UTC")
-    # By hand: astimezone() raises where the time in UTC lies outside the years 1 to 9999.
-    return (time.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC) - offset) // timedelta(milliseconds=1)
-
-
-def _shown(value: Any) -> str:
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):
-        return "of too many digits, or too deep"
-    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."

@@ -1,9 +1,9 @@
 """The index: a lattice of cells that know which fences hold them and which borders run through them.
 
-A lookup is a few gathers: the cell of a point lists the fences that hold the whole cell; for each fence whose border
-runs through the cell, the way from the point to the cell's mark (up or down to the middle line, then along it) is
-followed, and each edge of the cell that it crosses changes sides. Where rounding could decide, whole numbers do
-(`predicates`). Cells with many edges are divided into 4 x 4, again and again, so that a lookup costs the same anywhere.
+A lookup is a few gathers. The cell of a point lists the fences that hold the whole cell. For each fence with a border
+in the cell, the index follows the way from the point to the cell's mark (up or down to the middle line, then along it);
+each edge that it crosses changes sides. Where rounding could decide, integers do (`predicates`). Cells with many edges
+are divided into 4 x 4, repeatedly, so a lookup costs the same anywhere.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ class GridIndex:
 
     @classmethod
     def of(cls, shapes: Sequence[Shape]) -> GridIndex:
-        """An index of shapes."""
         return cls(Outlines.of(shapes))
 
     def nbytes(self) -> int:
@@ -57,11 +56,9 @@ class GridIndex:
         return self._cells.nbytes() + sum(part.nbytes for part in (outlines.points, outlines.rings, outlines.fence))
 
     def overlap_bound(self, weight: Ints) -> OverlapBound:
-        """How many fences, counted by their weights, may hold a place."""
         return OverlapBound(self._cells, weight)
 
     def locate(self, spots: Spots) -> tuple[Ints, Ints]:
-        """Pairs (spot, fence) of each spot with each fence that contains it or has it on its border."""
         x, y = spots.x, spots.y
         order = self._near_each_other(x, y)
         if order is not None:
@@ -79,9 +76,9 @@ class GridIndex:
         return point if order is None else order[point], np.concatenate([none, *fences])
 
     def _near_each_other(self, x: Floats, y: Floats) -> Ints | None:
-        """An order in which neighbours lie near each other, row by row; None if they do as they are, as on tracks.
+        """An order in which neighbours lie near each other, row by row; None if they already do, as on tracks.
 
-        What a point needs of the index is then in the processor's cache, more often than not.
+        The part of the index that a point needs is then more often in the processor's cache.
         """
         lattice = self._cells.lattice
         row = np.clip(lattice.v(y), 0, lattice.rows - 1).astype(np.int64)
@@ -110,7 +107,7 @@ class GridIndex:
     def _borders(
         self, level: int, at: tuple[Ints, NDArray[np.integer]], places: Points, cell: Points, exact: _Exact
     ) -> Iterator[tuple[Ints, Ints]]:
-        """Of points in cells with a border: the fences that hold them; a bounded number of edges at once."""
+        """The fences that hold points in cells with a border; a bounded number of edges at once."""
         point, node = at
         runs = self._cells.run_first[node + 1] - self._cells.run_first[node]
         some = np.flatnonzero(runs)
@@ -122,7 +119,6 @@ class GridIndex:
     def _border(
         self, level: int, at: tuple[Ints, NDArray[np.integer]], places: Points, cell: Points, exact: _Exact
     ) -> tuple[Ints, Ints]:
-        """Of points in cells with a border: the fences that hold them."""
         cells, (point, node), (x, y) = self._cells, at, places
         row, run = cells.runs_of(node)
         code = cells.run_code[run]
@@ -153,7 +149,6 @@ class GridIndex:
         return pair_point[inside], pair_fence[inside]
 
     def edges_near(self, px: Floats, py: Floats, qx: Floats, qy: Floats) -> Iterator[Pairs]:
-        """Pairs (segment, edge), a bounded number at once: every edge that a segment meets, and some more."""
         lattice = self._cells.lattice
         for begin in range(0, len(px), _POINTS_AT_ONCE):
             chunk = slice(begin, begin + _POINTS_AT_ONCE)
@@ -168,7 +163,7 @@ class GridIndex:
                     yield self._touching(segment, edge, p, q, begin)
 
     def _edges_in(self, level: int, at: _InCells, lines: tuple[Points, Points]) -> Iterator[Pairs]:
-        """Pairs (line, edge) of the edges in some cells that lines run through, and in all that is below these."""
+        """Pairs (line, edge) of the edges in some cells that lines run through, and in all cells below these."""
         cells = self._cells
         some = np.flatnonzero(at[1] >= 0)
         segment, node, column, row = at[0][some], at[1][some], at[2][some], at[3][some]
@@ -185,7 +180,7 @@ class GridIndex:
             yield from self._edges_in(level + 1, below, lines)
 
     def _children(self, level: int, at: _InCells, lines: tuple[Points, Points]) -> _InCells:
-        """The cells below some divided ones that lines run through."""
+        """The cells below divided ones that lines run through."""
         segment, node, column, row = at
         scale, column, row = float(FOLD ** (level + 1)), column * FOLD, row * FOLD
         start, end = ((u[segment] * scale, v[segment] * scale) for u, v in lines)
@@ -194,7 +189,7 @@ class GridIndex:
         return segment[line], self._cells.child_of(node[line], place), column, row
 
     def _touching(self, segment: Ints, edge: Ints, p: Points, q: Points, begin: int) -> Pairs:
-        """Those pairs whose boxes touch, of segments counted from `begin` on."""
+        """The pairs whose boxes touch; segments are counted from `begin` on."""
         (ax, ay), (bx, by) = self.outlines.at(edge), self.outlines.at(edge + 1)
         px, qx = p[0][segment], q[0][segment]
         near = np.flatnonzero((np.minimum(ax, bx) <= np.maximum(px, qx)) & (np.maximum(ax, bx) >= np.minimum(px, qx)))
@@ -204,7 +199,7 @@ class GridIndex:
 
 
 class _Exact:
-    """Decides in whole numbers where doubles cannot, for the spots of one chunk from `begin` on (in `order`)."""
+    """Decides with integers where doubles cannot, for the spots of one chunk from `begin` on (in `order`)."""
 
     def __init__(self, outlines: Outlines, spots: Spots, begin: int, order: Ints | None) -> None:
         self.slop: Final = spots.slop
@@ -216,9 +211,10 @@ class _Exact:
         return self._begin + point if self._order is None else int(self._order[self._begin + point])
 
     def plainly_on(self, point: Ints, edge: Ints, count: Ints) -> Bools:
-        """Is each place on one of its `count` edges at a glance: at a corner, or on a meridian or parallel with it?
+        """Whether each place is on one of its `count` edges at a glance: at a corner, or on a meridian or parallel with
+        it.
 
-        So is a fix on a corner, and a way along a border that many fences share.
+        This covers fixes on a corner, and ways along a border that many fences share.
         """
         if not len(point):
             return np.zeros(0, dtype=np.bool_)
@@ -233,17 +229,19 @@ class _Exact:
         return np.asarray(np.bitwise_or.reduceat(on, offsets(count)[:-1]), dtype=np.bool_)
 
     def in_cell(self, point: int, edge: Ints, mark: tuple[float, float], mark_inside: bool) -> bool:
-        """Is the place inside or on the border of the fence of these edges, all that it has in the cell of `mark`?"""
+        """Whether the place is inside or on the border of the fence of these edges, all that it has in the cell of
+        `mark`.
+        """
         row = self._row(point)
         key = (*self._spots.key(row), int(edge[0]), *mark)
         if key not in self._known:
             place, odd = self._spots.exact(row), mark_inside
             for ends in zip(*(part.tolist() for part in self._ends(edge)), strict=True):
                 turn = turn_of(ends, place, mark)
-                if turn.holds:
+                if turn is None:
                     odd = True
                     break
-                odd ^= turn.crosses
+                odd ^= turn
             self._known[key] = odd
         return self._known[key]
 
@@ -262,11 +260,12 @@ class _Exact:
 
 
 def _turns(ends: tuple[Points, Points], point: Points, mark: Points, owner: Ints, slop: float) -> tuple[Bools, Bools]:
-    """Does the way from point to mark cross each edge an odd number of times; and could rounding have decided it?
+    """Whether the way from point to mark crosses each edge an odd number of times, and whether rounding could decide
+    it.
 
     The way goes from (x, y) along the meridian to (x, mark y), then along the parallel to the mark. An edge holds
-    its lower end (by x for the first leg, by y for the second), so that a shared vertex counts once. Points may truly
-    be `slop` degrees away: the way from the doubles is a way as good as any, unless a border lies between.
+    its lower end (by x for the first leg, by y for the second), so a shared vertex counts once. Points may truly
+    be `slop` degrees away: the way from the doubles is as good as any, unless a border lies between.
     """
     (ax, ay), (bx, by) = ends
     x, y, mark_x, mark_y = point[0][owner], point[1][owner], mark[0][owner], mark[1][owner]

@@ -1,4 +1,4 @@
-"""What an id of a device or a fence may be: rows of a file are distinguished by it, and it is shown on terminals."""
+"""Rules for the ids of devices and fences: rows of files are distinguished by them, and terminals show them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, Final
 
 
 def named(feature: dict[str, Any]) -> Any:
-    """The id that a feature gives, `properties.id` or its own, whatever it is; None: it gives none."""
+    """The id that a GeoJSON feature gives, `properties.id` or its own, whatever its type; None if it gives none."""
     return given_properties(feature).get("id", feature.get("id"))
 
 
 def given_properties(feature: dict[str, Any]) -> dict[str, Any]:
-    """The properties that are given: null, which tables are exported with, gives none."""
+    """The properties of a feature that are not null: exported tables write null for a missing value."""
     value = feature.get("properties")
     return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else {}
 
@@ -32,7 +32,7 @@ With them a name or an amount reads otherwise than it is stored, and XML has no 
 
 
 def id_fault(name: str) -> str:
-    """What is wrong with an id; empty if nothing is."""
+    """Why a text cannot be an id; "" if it can."""
     if not name:
         return "it is empty"
     if len(name) > MAX_ID_CHARS:
@@ -43,7 +43,7 @@ def id_fault(name: str) -> str:
 
 
 def unshown_in(text: str) -> str:
-    """The first character of a text that no id may have, as a fault; empty if there is none."""
+    """The first character of a text that no id may have, as a fault; "" if there is none."""
     match = UNSHOWN.search(text)
     if match is None:
         return ""

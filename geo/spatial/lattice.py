@@ -1,4 +1,4 @@
-"""A lattice of equal cells over the fences, refined fourfold level by level, and what cells lines run through."""
+"""A lattice of equal cells over the fences, refined fourfold level by level, and the cells that lines run through."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from geo.spatial.fences import Outlines
-from geo.spatial.ragged import Bools, Floats, Ints, Points, distinct, expand, run_starts
+from geo.spatial.ragged import Bools, Floats, Ints, Points, among, distinct, expand, run_starts
 
 # Outlines on a lattice: border cells and inner cells.
 
@@ -24,11 +24,11 @@ MAX_EDGES: Final = 0xFF >> LENGTH_SHIFT
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Raster:
-    """Of some fences; `cell` is a number of a cell, on a lattice row * columns + column.
+    """Cells of some fences; `cell` is a cell's number, row * columns + column on a lattice.
 
-    Border: run i are the edges `edge[i] .. edge[i] + edges[i] - 1` of `fence[i]` in `cell[i]`, with `bits`; the
-    runs of a (cell, fence) are neighbours, and none has more edges than a code has room for. Inner: `inner_cell[j]`
-    lies wholly inside `inner_fence[j]`.
+    Border: run i has the edges `edge[i] .. edge[i] + edges[i] - 1` of `fence[i]` in `cell[i]`, with `bits`. The runs of
+    a (cell, fence) are neighbours, and none has more edges than a code has room for. Inner: `inner_cell[j]` lies wholly
+    inside `inner_fence[j]`.
     """
 
     cell: Ints
@@ -50,7 +50,7 @@ class Band:
 
 
 def rasterise(outlines: Outlines, band: Band, edge: Ints, owner: Ints) -> Raster:
-    """Lay edges (of some fences all those that reach into the band) of fences `owner` (ascending) on a band."""
+    """Lay edges on a band: all edges of fences `owner` (ascending) that reach into the band."""
     lattice, columns = band.lattice, band.lattice.columns
     ends = outlines.at(edge), outlines.at(edge + 1)
     start, end = ((lattice.u(x), lattice.v(y)) for x, y in ends)
@@ -64,7 +64,8 @@ def rasterise(outlines: Outlines, band: Band, edge: Ints, owner: Ints) -> Raster
     spans = crossings.spans()
     span, inner_column = expand(spans.left, np.maximum(spans.right - spans.left + 1, 0))
     inner_cell, inner_fence = spans.row[span] * columns + inner_column, spans.fence[span]
-    bare = ~_pair_in((inner_fence, inner_cell), (runs.fence[starts], runs.cell[starts]), columns * lattice.rows)
+    cells = columns * lattice.rows
+    bare = ~among(inner_fence * cells + inner_cell, runs.fence[starts] * cells + runs.cell[starts])
     return Raster(runs.cell, runs.fence, runs.edge, runs.edges, bits, inner_cell[bare], inner_fence[bare])
 
 
@@ -90,7 +91,7 @@ def runs_of_cells(edge: Ints, fence: Ints, cell: Ints) -> EdgeRuns:
 
 
 def _cut(runs: EdgeRuns) -> EdgeRuns:
-    """Runs with more than `MAX_EDGES` edges as several."""
+    """Divide runs with more than `MAX_EDGES` edges."""
     row, part = expand(np.zeros(len(runs.edges), dtype=np.int64), -(-runs.edges // MAX_EDGES))
     before = part * MAX_EDGES
     edges = np.minimum(runs.edges[row] - before, MAX_EDGES)
@@ -137,15 +138,11 @@ class _Crossings:
         return ((fence - self._base) * self._rows + row) * self._columns + column
 
     def marks(self, fence: Ints, cell: Ints) -> tuple[Bools, Bools]:
-        """Is the mark of each cell inside its fence; and is it too close to the border to know?"""
+        """Whether the mark of each cell is inside its fence, and whether it is too close to the border to know."""
         key = self._key(fence, cell // self._columns, cell % self._columns)
         row_start = self._key(fence, cell // self._columns, np.zeros(len(cell), dtype=np.int64))
         before = np.searchsorted(self._keys, key) - np.searchsorted(self._keys, row_start)
-        position = np.searchsorted(self._hard, key)
-        hard = np.zeros(len(key), dtype=np.bool_)
-        if len(self._hard):
-            hard = self._hard[np.minimum(position, len(self._hard) - 1)] == key
-        return before % 2 == 1, hard
+        return before % 2 == 1, among(key, self._hard)
 
     def spans(self) -> _Spans:
         """Stretches of cells between an entering and a leaving crossing."""
@@ -164,19 +161,6 @@ class _Spans:
     row: Ints
     left: Ints
     right: Ints
-
-
-def _pair_in(pairs: tuple[Ints, Ints], others: tuple[Ints, Ints], cells: int) -> Bools:
-    """Which (fence, cell) are among the others, which are sorted?"""
-    (fence, cell), (other_fence, other_cell) = pairs, others
-    return _member(fence * cells + cell, other_fence * cells + other_cell)
-
-
-def _member(value: Ints, ascending: Ints) -> Bools:
-    if not len(ascending):
-        return np.zeros(len(value), dtype=np.bool_)
-    at = np.minimum(np.searchsorted(ascending, value), len(ascending) - 1)
-    return np.asarray(ascending[at] == value, dtype=np.bool_)
 
 
 FOLD: Final = 4

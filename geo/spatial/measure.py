@@ -1,4 +1,4 @@
-"""How far, how long and how often each device was inside: of every fence on its own, or of zones by priority."""
+"""How far, how long and how often each device was inside: per fence, or per zone by priority."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ OUTSIDE: Final = -1
 class Pieces:
     """Stretches of segments, each as long as it stays in one zone; sorted by track, then by time.
 
-    `end_fix[i]`: the row (in the `Fixes` given to `build_tracks`) of the fix that ends the segment of piece i; take
-    its device and hour from there. `zone[i]`: index into the zone names, `OUTSIDE` (-1) for outside. `metres[i]`:
-    WGS84 geodesic between the piece's ends; `ms[i]`: its share of the segment's time. `entry[i]`: the piece begins
-    with an inward crossing of its zone's border. `start`, `end`: fractions of the segment.
+    `end_fix[i]`: the row (in the `Fixes` given to `build_tracks`) of the fix that ends the segment of piece i; it gives
+    the device and hour. `zone[i]`: index into the zone names, `OUTSIDE` (-1) for outside. `metres[i]`: WGS84 geodesic
+    between the piece's ends; `ms[i]`: its share of the segment's time. `entry[i]`: the piece begins with an inward
+    crossing of its zone's border. `start`, `end`: fractions of the segment.
 
-    A piece of no length stands for a fix that lies on the border of a zone which the segment only reaches with it;
-    it has metres 0 and ms 0 and carries the entry. Every segment's pieces cover it exactly once.
+    A piece of no length stands for a fix on the border of a zone that the segment reaches only with that fix. It has
+    metres 0 and ms 0 and carries the entry. Every segment's pieces cover it exactly once.
     """
 
     end_fix: Ints
@@ -53,7 +53,7 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ZoneRuns:
-    """Parts of segments that lie in one zone (or fence): `start .. end`, fractions of `segment`; `entry` as above."""
+    """Parts of segments in one zone (or fence): `start .. end`, fractions of `segment`; `entry` as in `Pieces`."""
 
     segment: Ints
     zone: Ints
@@ -63,24 +63,21 @@ class ZoneRuns:
 
     @classmethod
     def whole(cls, segment: Ints, zone: Ints) -> ZoneRuns:
-        """Whole segments."""
         count = len(segment)
         return cls(segment, zone, np.zeros(count), np.ones(count), np.zeros(count, dtype=np.bool_))
 
     def rows(self, some: Ints) -> ZoneRuns:
-        """Some of them, in this order."""
         return ZoneRuns(*(getattr(self, name)[some] for name in ZoneRuns.__slots__))
 
 
 def joined_runs(parts: Iterable[ZoneRuns]) -> ZoneRuns:
-    """Runs of neighbouring segments, one part after the other."""
     return ZoneRuns(*stacked(list(parts)))
 
 
 def measured(tracks: Tracks, segments: Segments, runs: ZoneRuns) -> Pieces:
     """Pieces from runs over `segments` (those of `tracks`), with their metres and milliseconds.
 
-    Of a segment on which the vehicle stands they have no metres and no entry: its places differ by noise alone.
+    Pieces of a segment on which the vehicle stands have no metres and no entry: its places differ by noise alone.
     """
     ends = tracks.segments()[runs.segment]
     metres = tracks.metres[ends]
@@ -99,14 +96,14 @@ def measured(tracks: Tracks, segments: Segments, runs: ZoneRuns) -> Pieces:
 
 
 class ZoneSet(FenceSet):
-    """Fences as zones: a place belongs to the one with the highest priority that holds it, then the smallest id."""
+    """Fences as zones: a place belongs to the fence with the highest priority that holds it, then the smallest id."""
 
     def zone_at(self, lon: Floats, lat: Floats, t_ms: Ints | Floats) -> Ints:
         """The zone of each place and time, as an index into `names`; `OUTSIDE` where there is none."""
         return self._names(self._winner(*self.holding(lon, lat, t_ms), len(lon)))
 
     def split(self, tracks: Tracks) -> Pieces:
-        """Split every segment over the zones: see `Pieces`."""
+        """Split every segment over the zones."""
         segments = segments_of(tracks)
         return measured(tracks, segments, joined_runs(map(self._runs, self.place(segments))))
 
@@ -129,16 +126,15 @@ class ZoneSet(FenceSet):
         return best
 
     def _names(self, fence: Ints) -> Ints:
-        """The names of fences, and of none."""
         # "None" is the number after the last fence, and finds the value that was put there.
         return np.append(self.name_of_fence, OUTSIDE)[fence]
 
 
 def _switched(parts: SegmentFences, winner: Ints) -> Bools:
-    """Which stretches have another winner than the one before because of a switch alone: no border is crossed.
+    """Stretches whose winner differs from the one before only because of a switch: no border is crossed.
 
-    The winner came into force, or the one before it went, and it was there all along. Where it was not, its border is
-    met at the very moment of the other's switch.
+    The winner came into force there, or the one before went and the winner was there all along. Otherwise the winner's
+    border is met at the very moment of the other's switch.
     """
     stretch, fence, count = parts.stretch, parts.stretch_fence, len(winner)
     switched, goes = np.zeros(count, dtype=np.bool_), np.zeros(count + 1, dtype=np.bool_)
@@ -155,7 +151,7 @@ def _switched(parts: SegmentFences, winner: Ints) -> Bools:
 def _runs(stretches: Stretches, zone: Ints, ends: tuple[Ints, Ints], switched: Bools) -> ZoneRuns:
     """Join neighbouring stretches of one zone.
 
-    The end points take part as stretches of no length, so that an entry depends on its own segment alone.
+    The end points take part as stretches of no length, so an entry depends on its own segment alone.
     """
     (before, after), count = ends, len(ends[0])
     rows = np.diff(stretches.first) + 2
@@ -182,7 +178,7 @@ EntryRule: TypeAlias = Callable[[Pieces], Bools]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FenceUse:
-    """One row for each (device, fence) with anything in it, sorted; `fence` indexes the set's `names`."""
+    """One row per (device, fence) with anything in it, sorted; `fence` indexes the set's `names`."""
 
     device: Ints
     fence: Ints
@@ -201,7 +197,7 @@ def pieces_by_fence(tracks: Tracks, fences: FenceSet) -> Pieces:
 
 
 def _lasting(runs: FenceRuns) -> ZoneRuns:
-    """Runs that have a length or an entry, by segment, sorted by segment, fence, time."""
+    """The runs with a length or an entry, each on one segment, sorted by segment, fence, time."""
     runs = runs.by_segment()
     keep = np.flatnonzero((runs.end > runs.start) | runs.entry)
     return runs.rows(keep[lexical(runs.segment[keep], runs.zone[keep])])
@@ -211,7 +207,7 @@ def _lasting(runs: FenceRuns) -> ZoneRuns:
 class FenceRuns(ZoneRuns):
     """Runs inside fences. `leaves`: the run ends with an outward crossing. A run of no length is a touch at a fix.
 
-    `last`: the segment on which it ends; all of those from `segment` to it, if it is another one.
+    `last`: the segment on which the run ends; it covers all segments from `segment` to it.
     """
 
     leaves: Bools
@@ -227,7 +223,7 @@ class FenceRuns(ZoneRuns):
 def runs_by_fence(segments: Segments, fences: FenceSet) -> Iterator[FenceRuns]:
     """The parts of segments inside each fence (`zone`: its name), whichever of its versions are in force.
 
-    Some segments after the other, see `FenceSet.place`; those of a segment and fence are in order of time.
+    In blocks of segments, see `FenceSet.place`; runs of one segment and fence are in order of time.
     """
     for parts in fences.place(segments):
         yield _fence_runs(parts, fences.name_of_fence)
@@ -240,9 +236,9 @@ def runs_by_version(segments: Segments, fences: FenceSet) -> Iterator[FenceRuns]
 
 
 def use_by_fence(tracks: Tracks, fences: FenceSet, counts: EntryRule | None = None) -> FenceUse:
-    """Sums of `pieces_by_fence` for each device and fence; the pieces themselves are not held.
+    """Sums of `pieces_by_fence` for each device and fence, without holding the pieces.
 
-    `counts`: which pieces have an entry that counts, see `geo.spatial.charges` (None: each entry does).
+    `counts`: which pieces have an entry that counts, see `geo.spatial.charges` (None: every entry counts).
     """
     segments, names = segments_of(tracks), max(len(fences.names), 1)
     devices, number = np.unique(tracks.fixes.device, return_inverse=True)
@@ -263,8 +259,8 @@ def use_by_fence(tracks: Tracks, fences: FenceSet, counts: EntryRule | None = No
 def _fence_runs(parts: SegmentFences, name_of_fence: Ints) -> FenceRuns:
     """Join neighbouring stretches in fences of one name.
 
-    A segment's first fix, its stretches and its second fix are numbered through as steps; what is one step apart
-    follows on. The fixes are stretches of no length, so that an entry depends on its own segment alone.
+    A segment's first fix, its stretches and its second fix are numbered as steps; parts one step apart follow each
+    other. Fixes are stretches of no length, so an entry depends on its own segment alone.
     """
     stretches, count = parts.stretches, len(parts.segments)
     first = 2 * np.arange(count) + stretches.first[:-1]

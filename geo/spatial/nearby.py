@@ -1,6 +1,6 @@
-"""Which moving things may come near each other: candidates by a grid hash over slices of time.
+"""Candidates for encounters: a grid hash over slices of time finds what may come near each other.
 
-Positions are taken to earth-centred metres, so that neither the antimeridian nor a pole is anything special.
+Positions are converted to earth-centred metres, so neither the antimeridian nor a pole is special.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def earth_centred(lon: Floats, lat: Floats) -> Corners:
 def bulge_m(segments: Segments, segment: Ints, share: Floats) -> Floats:
     """How far parts of segments, `share` of their time, bend away from their chords at most.
 
-    An eighth of the square of the time by the most that the way is bent: near a pole a turn is short.
+    An eighth of the square of the time times the greatest curvature of the way: near a pole a turn is short.
     """
     east, north = (turn[segment] * share for turn in turns(segments))
     bent = np.cos(np.radians(flattest(segments)))[segment] * east * east + 2.0 * east * north + north * north
@@ -53,14 +53,14 @@ def turns(segments: Segments) -> tuple[Floats, Floats]:
 
 
 def flattest(segments: Segments) -> Floats:
-    """The latitude of each segment that is nearest to the equator, without its sign."""
+    """The absolute latitude of each segment that is nearest to the equator."""
     least = np.minimum(np.abs(segments.py), np.abs(segments.qy))
     return np.where(segments.py * segments.qy < 0, 0.0, least)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentParts:
-    """Parts of segments that lie in one slice of time: `start_ms .. end_ms` of `segment`, in `slice_number`."""
+    """Parts of segments in one slice of time: `start_ms .. end_ms` of `segment`, in `slice_number`."""
 
     segment: Ints
     slice_number: Ints
@@ -81,8 +81,8 @@ class Candidates:
 def candidates(segments: Segments, device: Ints, distance_m: float, apart: Ints | None = None) -> Iterator[Candidates]:
     """Pairs of segments that may come within `distance_m` of each other, each for the time of one slice.
 
-    Complete: no pair that does is missing. Each pair of parts comes once. Chunks hold at most about
-    `MAX_PAIRS_AT_ONCE` pairs. With `apart`, two segments with the same number above 0 are no pair, and cost nothing.
+    Complete: no pair that does is missing. Each pair of parts comes once. Chunks hold about `MAX_PAIRS_AT_ONCE` pairs.
+    With `apart`, two segments with the same number above 0 are no pair, and cost nothing.
     """
     if len(segments) < 2:
         return
@@ -164,7 +164,7 @@ def _of(columns: NDArray[T], rows: Ints | None) -> NDArray[T]:
 
 
 def _pairs_in_cells(boxed: _Boxed, rows: Ints | None, cells: tuple[Ints, Ints], done: Bools) -> Iterator[Candidates]:
-    """Pairs of rows whose boxes share a cell; of two that are done the pairs were found in smaller cells.
+    """Pairs of rows whose boxes share a cell. Pairs of two `done` rows were found in smaller cells.
 
     `cells`: the lowest cell of each part, and how many each row reaches.
     """
@@ -200,7 +200,7 @@ def _may_meet(boxed: _Boxed, one: Ints, two: Ints) -> Bools:
 
 
 def _partners(key: Ints, group: Ints | None) -> tuple[Ints, Ints]:
-    """For each row of sorted (key, group): its first partner, and how many follow on, to the end of its key."""
+    """For each row of sorted (key, group): its first partner, and how many follow, to the end of its key."""
     following = np.arange(len(key)) + 1
     ends = _ends(run_starts(key))
     if group is not None:

@@ -1,7 +1,7 @@
 """Which side of a line a place lies on, decided exactly.
 
-A double is a whole number of 2^-1074, so a determinant of doubles is a whole number of a smaller unit: where the
-rounding of floating point could decide (Shewchuk's bound), whole numbers of any length do.
+A double is a whole number of 2^-1074, so a determinant of doubles is a whole number of a smaller unit. Where
+floating-point rounding could decide (Shewchuk's bound), integers of any length do.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def side(a: Points, b: Points, point: Points) -> Points:
 
 
 def orientation(a: Points, b: Points, point: Points, known: Points | None = None) -> Signs:
-    """1 where `point` is on the left of the line from a to b, -1 on its right, 0 on it: exactly.
+    """1 where `point` is on the left of the line from a to b, -1 on its right, 0 on it: exact.
 
-    `known`: what `side` gave for them, if it was asked already.
+    `known`: the result of `side` for them, if there is one.
     """
     value, slack = side(a, b, point) if known is None else known
     signs = np.sign(value).astype(np.int8)
@@ -64,7 +64,7 @@ def whole(value: float) -> int:
 def crossing_fraction(
     p: tuple[float, float], q: tuple[float, float], a: tuple[float, float], b: tuple[float, float]
 ) -> float:
-    """The fraction of p-q at which it crosses the line a-b, which is not parallel: the double nearest to it."""
+    """The fraction of p-q at which it crosses the line a-b, which is not parallel: the nearest double."""
     (px, py), (qx, qy), (ax, ay), (bx, by) = ((whole(x), whole(y)) for x, y in (p, q, a, b))
     at_p = (bx - ax) * (py - ay) - (by - ay) * (px - ax)
     at_q = (bx - ax) * (qy - ay) - (by - ay) * (qx - ax)
@@ -85,7 +85,7 @@ class OnLines:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spots:
-    """Places to look up. Those on lines are no doubles: `x` and `y` are within `slop` degrees of where they are."""
+    """Places to look up. Places on lines are not doubles: `x` and `y` are within `slop` degrees of them."""
 
     x: Floats
     y: Floats
@@ -97,7 +97,7 @@ class Spots:
 
     @classmethod
     def on_lines(cls, on: OnLines) -> Spots:
-        """Places on lines, each in [-180, 180]."""
+        """Places on lines, each moved into [-180, 180]."""
         rest = 1.0 - on.fraction
         x, y = on.px * rest + on.qx * on.fraction, on.py * rest + on.qy * on.fraction
         turns = np.where(x >= 180.0, -1.0, np.where(x < -180.0, 1.0, 0.0))
@@ -105,7 +105,7 @@ class Spots:
         return cls(x + 360.0 * turns, y, _MOVED * 540.0, on)
 
     def turned(self, rows: Ints, turns: Floats) -> Spots:
-        """Some of them, by their other names: whole turns of longitude to the east."""
+        """Some of them, moved by whole turns of longitude to the east."""
         on = self.on
         if on is not None:
             columns = (column[rows] for column in (on.px, on.py, on.qx, on.qy, on.fraction, on.turns + 0.0))
@@ -118,7 +118,7 @@ class Spots:
         return self.x[rows], self.y[rows]
 
     def doubles(self, rows: Ints) -> Points:
-        """The coordinates of some of them where they are doubles, to the last bit; NaN where they need not be."""
+        """The exact coordinates of some of them where they are known to be doubles; else NaN."""
         on = self.on
         if on is None:
             return self.at(rows)
@@ -127,7 +127,7 @@ class Spots:
         return np.where(upright, on.px[rows], np.nan), np.where(level, on.py[rows], np.nan)
 
     def key(self, row: int) -> tuple[float, ...]:
-        """The same for the same place only."""
+        """A key that identifies the exact place."""
         if self.on is None:
             return float(self.x[row]), float(self.y[row])
         on = self.on
@@ -144,19 +144,15 @@ class Spots:
         return x + (whole(360.0 * turns) << bits), y, bits
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """What an edge does to the way from a place along its meridian to a corner, and along the parallel to a mark."""
+def turn_of(
+    edge: tuple[float, float, float, float], place: tuple[int, int, int], mark: tuple[float, float]
+) -> bool | None:
+    """Whether the way from place to mark crosses the edge an odd number of times, exactly; None: the place is on the
+    edge.
 
-    crosses: bool
-    holds: bool  # the place lies on the edge
-
-
-def turn_of(edge: tuple[float, float, float, float], place: tuple[int, int, int], mark: tuple[float, float]) -> Turn:
-    """Does the way from place to mark cross the edge an odd number of times? Exactly.
-
-    The way is taken a trace east of the place, and its second leg a still smaller trace north of the mark: then it
-    meets no vertex and no edge runs along it.
+    The way goes along the meridian of the place to a corner, then along the parallel to the mark. It is taken a
+    trace east of the place, and its second leg a still smaller trace north of the mark. So it meets no vertex,
+    and no edge runs along it.
     """
     x, y, bits = place
     ax, ay, bx, by = (whole(value) << bits for value in edge)
@@ -164,16 +160,16 @@ def turn_of(edge: tuple[float, float, float, float], place: tuple[int, int, int]
     dx, dy = bx - ax, by - ay
     at_place = dx * (y - ay) - dy * (x - ax)
     if at_place == 0 and min(ax, bx) <= x <= max(ax, bx) and min(ay, by) <= y <= max(ay, by):
-        return Turn(crosses=False, holds=True)
+        return None
     over, beside = (ax <= x) != (bx <= x), (ay <= mark_y) != (by <= mark_y)
     along = dx * (mark_y - ay)
     corner = (along - dy * (x - ax) or -dy or dx) > 0
     far = (along - dy * (mark_x - ax) or dx) > 0
-    return Turn(crosses=(over and (at_place > 0) != corner) != (beside and corner != far), holds=False)
+    return (over and (at_place > 0) != corner) != (beside and corner != far)
 
 
 def on_or_odd(edges: tuple[Points, Points], place: tuple[int, int, int], near: tuple[float, float, float]) -> bool:
-    """Does the place lie on one of these edges, or are an odd number of them north of it? Exactly.
+    """Whether the place lies on one of these edges, or an odd number of them are north of it: exact.
 
     `near`: the place as doubles, and how far they may be from it.
     """
@@ -186,7 +182,7 @@ def on_or_odd(edges: tuple[Points, Points], place: tuple[int, int, int], near: t
     odd = np.count_nonzero(over & ~unsure & ((value < 0) == (bx > ax))) % 2 == 1
     for row in np.flatnonzero(unsure).tolist():
         turn = turn_of((float(ax[row]), float(ay[row]), float(bx[row]), float(by[row])), place, (0.0, 1000.0))
-        if turn.holds:
+        if turn is None:
             return True
-        odd ^= turn.crosses
+        odd ^= turn
     return bool(odd)

@@ -1,4 +1,4 @@
-"""Arrays of unequal rows, held flat: what the vectorised code uses in place of nested loops."""
+"""Arrays of unequal rows, held flat: vectorised code uses them in place of nested loops."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def run_starts(*keys: NDArray[np.generic]) -> Bools:
 
 
 def lexical(*keys: Ints) -> Ints:
-    """The order of rows by their keys, the first key first; rows alike in all of them keep theirs.
+    """The order of rows by their keys, the first key first; equal rows keep their order.
 
-    As `numpy.lexsort`, but several times faster where one number can stand for all keys.
+    Like `numpy.lexsort`, but several times faster where one number can stand for all keys.
     """
     count = len(keys[0])
     packed, values = np.zeros(count, dtype=np.int64), 1
@@ -62,7 +62,7 @@ def lexical(*keys: Ints) -> Ints:
 
 
 def offsets(counts: NDArray[np.integer]) -> Ints:
-    """Row limits of rows with these counts: `offsets[i] .. offsets[i + 1]`."""
+    """Limits of rows with these counts: `offsets[i] .. offsets[i + 1]`."""
     limits = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=limits[1:])
     return limits
@@ -74,13 +74,18 @@ def distinct(values: Ints) -> Ints:
     return values[run_starts(values)] if len(values) else values
 
 
+def among(values: Ints, ascending: Ints) -> Bools:
+    """Which values occur in `ascending`, whose values are not negative; faster than `numpy.isin`."""
+    at = np.searchsorted(ascending, values)
+    return np.asarray(np.append(ascending, -1)[at] == values, dtype=np.bool_)
+
+
 def stacked(parts: Sequence[Any]) -> tuple[Any, ...]:
-    """The columns (slots) of parts, which are of one class: each column, one part after the other."""
+    """The columns (slots) of parts of one class, each column concatenated over the parts."""
     return tuple(np.concatenate([getattr(part, name) for part in parts]) for name in type(parts[0]).__slots__)
 
 
 def joined_pairs(parts: Iterable[Pairs]) -> Pairs:
-    """Pairs, one part after the other."""
     none = np.zeros(0, dtype=np.int64)
     one, other = (np.concatenate(column) for column in zip((none, none), *parts, strict=True))
     return one, other

@@ -1,11 +1,11 @@
 """Where a vehicle truly was: one place while it stands, a smoothed way while it drives slowly.
 
-A receiver's places have noise: a parked vehicle seems to move, and a slow one to zigzag. The places of a track are
-cleaned from their neighbourhood, in time and in the noise that the accuracy states. Every value is a function of the
-fixes within `CLEANING_REACH_MS` and some gaps around it, decided with whole numbers: sums over a window are differences
-of cumulative sums in int64, exact wherever the arrays begin. So any cut and any order of the fixes give the same bytes.
+A receiver's places have noise: a parked vehicle seems to move, and a slow one to zigzag. Places are cleaned from their
+neighbourhood, in time and in the noise that the accuracy states. Every value is a function of the fixes within
+`CLEANING_REACH_MS` and some gaps around it, decided with integers: sums over a window are differences of cumulative
+int64 sums, exact wherever the arrays begin. So any cut and any order of the fixes give the same bytes.
 
-`docs/spatial.md` has the rules, `docs/decisions/0037` why.
+`docs/standstill.md` has the rules, `docs/decisions/0037` the reasons.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ MOST_STEP: Final = 2.0 * _LENGTH
 
 
 def sums_of(values: Ints) -> Ints:
-    """Cumulative sums with a nought before them. They may wrap: differences below 2^63 are right all the same."""
+    """Cumulative sums with a leading 0. They may wrap: differences below 2^63 are right all the same."""
     sums = np.zeros(len(values) + 1, dtype=np.int64)
     np.cumsum(values, out=sums[1:])
     return sums
 
 
 class Smoothing:
-    """Means over fixes of unbroken tracks, one after the other, on one `clock` that jumps at each break (ms).
+    """Means over fixes of unbroken tracks, laid end to end on one `clock` that jumps at each break (ms).
 
-    `first`: the first fix of the track of each. `scale`: metres of a unit, east (of each fix) and north. `reported`:
-    the places that show how noisy they are; `sigma`: how noisy they may be at most; `metres`: of the steps.
+    `first`: the first fix of each fix's track. `scale`: metres of a unit, east (of each fix) and north. `reported`: the
+    places that show how noisy they are; `sigma`: their greatest noise; `metres`: lengths of the steps.
     """
 
     def __init__(
@@ -62,15 +62,16 @@ class Smoothing:
         self._opposing_before = self._opposing()
 
     def means(self, places: tuple[Ints, Ints], standing: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """The fixes that are smoothed, none of them `standing`: which ones, the sums of places around them (x, y), and
-        the weight of these."""
+        """The smoothed fixes, none of them `standing`: which ones, the sums of places around them (x, y), and their
+        weight.
+        """
         self._x, self._y = places
         self._sum_x, self._sum_y = sums_of(self._x), sums_of(self._y)
         moving, half = self._half_widths(standing)
         return moving, *self._box(moving, half)
 
     def _box(self, some: Ints, half: Ints) -> tuple[Ints, Ints, Ints]:
-        """The sums of places over so many parts of a fix on each side, and their weight."""
+        """The sums of places over this many parts of a fix on each side, and their weight."""
         whole, part = half // _PARTS, half % _PARTS
         low, high = some - whole, some + whole
         # where the outermost have no part, they need not be there
@@ -88,7 +89,9 @@ class Smoothing:
         return east, (y - weight * self._y[some]) / weight * self._north
 
     def _narrowed(self, some: Ints, half: Ints, wanted: Floats, rough: Floats) -> Ints:
-        """Half widths, halved where the way bends within them: where the place is moved sideways more than by noise."""
+        """Half widths, halved where the way bends within them: where the place moves sideways by more than the
+        noise.
+        """
         asked = np.arange(len(some))
         for _ in range(_NARROWINGS):
             asked = asked[half[asked] >= _PARTS]
@@ -110,7 +113,7 @@ class Smoothing:
         return half
 
     def _ahead(self, some: Ints, many: Ints) -> Points:
-        """Metres from the mean of some fixes up to each to the mean of as many from it on."""
+        """Metres from the mean of some fixes up to each one to the mean of as many from it on."""
         found = []
         for sums, scale in ((self._sum_x, self._east[some]), (self._sum_y, self._north)):
             ahead, behind = sums[some + many + 1] - sums[some], sums[some + 1] - sums[some - many]
@@ -157,7 +160,7 @@ class Smoothing:
         return np.asarray(np.minimum(before, after), dtype=np.int64)
 
     def _roughness(self, some: Ints) -> Floats:
-        """The noise in each direction, by how second differences next to each other oppose: those of a bend do not."""
+        """The noise in each direction, from opposing neighbouring second differences: those of a bend do not oppose."""
         sums, pairs = self._opposing_before
         low, high = np.maximum(some - _ROUGH_FIXES, 0), np.minimum(some + _ROUGH_FIXES, self._count - 1)
         wide = (self._clock[some] - self._clock[low] > _ROUGH_MS) | (self._clock[high] - self._clock[some] > _ROUGH_MS)
@@ -169,9 +172,9 @@ class Smoothing:
         return np.asarray(np.sqrt(np.maximum(-(sums[high] - sums[low]) / (8e4 * many), 0.0)))
 
     def _opposing(self) -> tuple[Ints, Ints]:
-        """Sums of the products of neighbouring second differences (1e-4 m²), and how many there are, before each fix.
+        """Sums of the products of neighbouring second differences (1e-4 m²), and their number, before each fix.
 
-        A fix is held against where it would be, at its time, on the line between its neighbours.
+        A fix is compared with the place, at its time, on the line between its neighbours.
         """
         step = np.diff(self._clock).astype(np.float64)
         inner = self._first[2:] <= np.arange(self._count - 2)
@@ -192,8 +195,10 @@ class Smoothing:
         return opposing, pairs
 
     def _advance(self, some: Ints, many: Ints) -> Floats:
-        """How far the mean of some fixes from each on is from the mean of as many up to it; half of the way on one
-        side, if that is more: there and back is an advance, too."""
+        """Distance between the mean of `many` fixes up to each one and the mean of as many from it on.
+
+        Or half of the way on one side, if that is more: there and back is an advance too.
+        """
         low, high = some - many, some + many
         metres = []
         for sums, values, scale in (
@@ -236,8 +241,9 @@ _PARKED_SIGMA_M, _PARKED_MS, _PARKED_FEW, _PARKED_CREEP_M = 10.0, 150_000, 6, 60
 
 
 class CleanPlaces(NamedTuple):
-    """Places of the kept fixes. `moved`: others than those reported; the rest keep every bit. `still`: the segment that
-    ends at the fix is standing."""
+    """Places of the kept fixes. `moved`: they differ from the reported ones; the others keep every bit. `still`: the
+    segment that ends at the fix is standing.
+    """
 
     lat: Floats
     lon: Floats
@@ -246,7 +252,7 @@ class CleanPlaces(NamedTuple):
 
 
 def clean_places(fixes: Fixes, row: Ints, linked: Bools, metres: Floats, accuracy_not_said_m: float) -> CleanPlaces:
-    """Places of fixes (`row`, in the order of device and time), linked by segments of such lengths."""
+    """Places of fixes (`row`, in the order of device and time), linked by segments of the given lengths."""
     lat, lon = fixes.lat[row], fixes.lon[row]
     moved, still = np.zeros(len(row), dtype=np.bool_), np.zeros(len(row), dtype=np.bool_)
     accuracy = stated_accuracy(fixes, row)
@@ -279,12 +285,12 @@ def clean_places(fixes: Fixes, row: Ints, linked: Bools, metres: Floats, accurac
 
 
 def stated_accuracy(fixes: Fixes, row: Ints) -> Floats:
-    """What fixes say of their accuracy, NaN where nothing."""
+    """The stated accuracy of fixes, NaN where there is none."""
     return np.full(len(row), np.nan) if fixes.accuracy_m is None else fixes.accuracy_m[row]
 
 
 def uncertain_m(fixes: Fixes, row: Ints, accuracy_not_said_m: float) -> Floats:
-    """How far off places may be: by their accuracy, that of who reports to be at rest being 20 m at the best."""
+    """How far off places may be, by their accuracy; at least 20 m for a vehicle that reports to be at rest."""
     stated = stated_accuracy(fixes, row)
     accuracy = np.where(np.isnan(stated), accuracy_not_said_m, stated)
     if fixes.speed_mps is None:
@@ -293,7 +299,7 @@ def uncertain_m(fixes: Fixes, row: Ints, accuracy_not_said_m: float) -> Floats:
 
 
 def _says_rest(speed_mps: Floats) -> Bools:
-    """Where a speed next to nought is reported; NaN and what is negative report none."""
+    """Where a speed near 0 is reported. NaN and negative speeds report none."""
     return np.asarray((speed_mps >= 0.0) & (speed_mps < 2.0 * _REST_MPS))
 
 
@@ -305,7 +311,7 @@ def _of_ends(values: Floats) -> Floats:
 
 
 def _tracks_with(some: Bools, linked: Bools) -> Ints:
-    """The places of all fixes of unbroken tracks with some segment of a kind."""
+    """The places of all fixes of the unbroken tracks that contain one of these segments."""
     number = np.cumsum(~linked) - 1
     wanted = np.zeros(int(number[-1]) + 1 if len(number) else 0, dtype=np.bool_)
     wanted[number[some]] = True
@@ -313,7 +319,7 @@ def _tracks_with(some: Bools, linked: Bools) -> Ints:
 
 
 class _Track:
-    """Fixes of unbroken tracks, one after the other. `still`: which of the `slow` segments are standing."""
+    """Fixes of unbroken tracks, laid end to end. `still`: which of the `slow` segments are standing."""
 
     def __init__(
         self,
@@ -347,11 +353,11 @@ class _Track:
         self.still &= ~self._creeping(sums_of(quiet.astype(np.int64)))
 
     def _at_rest(self, speed: Floats) -> tuple[Bools, Bools]:
-        """The fixes that report to be at rest, and the segments between two of them that the places do not belie.
+        """The fixes that report to be at rest, and the segments between two of them that the places do not contradict.
 
-        They do where the mean place of a minute before is farther from that of the minute after than the noise and
-        the reported speeds explain: so a constant 0, or the wheels' speed on a ferry, is no standing. How much noise
-        there is says the accuracy; where rest is reported for minutes, an accuracy that is too good is not believed.
+        They contradict where the mean place of a minute before is farther from that of the minute after than the noise
+        and the reported speeds explain. So a constant 0, or the wheels' speed on a ferry, is no standing. The accuracy
+        says how much noise there is; where rest is reported for minutes, an accuracy that is too good is not believed.
         """
         says = np.where(speed >= 0.0, np.minimum(speed, 1e3), 0.0)  # NaN: not said
         whole = np.rint(says * 1_000.0).astype(np.int64)
@@ -379,7 +385,7 @@ class _Track:
         return both
 
     def _is_slow(self, some: Ints, mm_s: Ints) -> Bools:
-        """Is the mean of the speeds of some seconds before, or of those after, next to nought? One may be off."""
+        """Whether the mean speed of some seconds before, or after, is near 0. One speed may be off."""
         sums = sums_of(mm_s)
         low, high = self._around(some, self._first[some], np.full(len(some), self._count), _SPEED_MS)
         before = (sums[some + 1] - sums[low]) / (some - low + 1)
@@ -398,13 +404,13 @@ class _Track:
         return found[0], found[1]
 
     def _covered(self) -> Bools:
-        """The segments that lie in some window over which the places scatter no more than their noise does."""
+        """The segments in some window over which the places scatter no more than their noise."""
         lasts = np.rint(np.clip(12_000.0 / _SLOW_MPS * self._sigma, 20_000.0, MAX_WINDOW_MS)).astype(np.int64)
         begin, end = self._windows(np.arange(self._count), lasts)
         return self._within(begin, end, self._scatters(begin, end, self._variance(begin, end), _FEW))
 
     def _parked(self, quiet: Bools) -> Bools:
-        """The same with an accuracy of 20 m at the best, for windows in which nearly all fixes report to be at rest."""
+        """The same with an accuracy of at least 20 m, for windows in which nearly all fixes report to be at rest."""
         some = np.flatnonzero(quiet)
         begin, end = self._windows(some, np.full(len(some), _PARKED_MS))
         mostly = self._mostly(sums_of(quiet.astype(np.int64)), begin, end)
@@ -414,18 +420,18 @@ class _Track:
 
     @staticmethod
     def _mostly(sums: Ints, low: Ints, high: Ints) -> Bools:
-        """Are nine of ten of `low .. high` of a kind?"""
+        """Whether nine of ten of `low .. high` are counted in `sums`."""
         return np.asarray(10 * (sums[high + 1] - sums[low]) >= 9 * (high - low + 1))
 
     def _windows(self, begin: Ints, lasts_ms: Ints) -> tuple[Ints, Ints]:
-        """The windows from some fixes that last so long: their first fixes and their last."""
+        """The windows of this length from some fixes on: their first and their last fixes."""
         end = np.minimum(np.searchsorted(self._clock, self._clock[begin] + lasts_ms), self._count - 1)
         there = (self._first[end] <= begin) & (self._clock[end] - self._clock[begin] >= lasts_ms) & (end > begin)
         there &= end - begin < _MOST_IN_WINDOW
         return begin[there], end[there]
 
     def _scatters(self, begin: Ints, end: Ints, noise: Floats, few: int) -> Bools:
-        """Do the places of windows scatter no more than so noisy ones? Of `few` they may scatter more."""
+        """Whether the places of windows scatter no more than this noise. A window of `few` fixes may scatter more."""
         many = end - begin + 1
         east, north = self._variances(begin, end + 1, many)
         east *= self._east[begin] ** 2
@@ -441,7 +447,7 @@ class _Track:
         return covered
 
     def _variances(self, low: Ints, high: Ints, many: Ints) -> tuple[Floats, Floats]:
-        """Of longitudes and latitudes of windows, in units²."""
+        """Variances of longitudes and latitudes of windows, in units²."""
         found = []
         for values in (self._x >> _COARSE, self._y >> _COARSE):
             sums, squares = sums_of(values), sums_of(values * values)
@@ -451,7 +457,7 @@ class _Track:
         return found[0], found[1]
 
     def _stands(self) -> tuple[Ints, Ints, Ints]:
-        """The fixes that stand, and the first and the last fix of the stand of each."""
+        """The standing fixes, and the first and the last fix of the stand of each."""
         place = np.arange(self._count)
         goes_on = np.append(self.still[1:], False)
         first = np.maximum.accumulate(np.where(self.still, 0, place))
@@ -460,14 +466,16 @@ class _Track:
         return some, first[some], last[some]
 
     def _around(self, some: Ints, first: Ints, last: Ints, reach_ms: int) -> tuple[Ints, Ints]:
-        """From which fix to which one the stand reaches, so far at most on each side."""
+        """The first and last fix of the stand within this reach on each side."""
         low = np.maximum(first, np.searchsorted(self._clock, self._clock[some] - reach_ms))
         high = np.minimum(last, np.searchsorted(self._clock, self._clock[some] + reach_ms, side="right") - 1)
         return low, high
 
     def _creeping(self, quiet: Ints) -> Bools:
-        """The segments at whose ends the mean place of some time before is not that of the time after. `quiet`: sums of
-        the fixes that report to be at rest."""
+        """The segments at whose ends the mean place of some time before differs from that of the time after.
+
+        `quiet`: sums of the fixes that report to be at rest.
+        """
         some, first, last = self._stands()
         low, high = self._around(some, first, last, CREEP_MS)
         clock = self._clock
@@ -485,7 +493,7 @@ class _Track:
 
     @staticmethod
     def _mean(sums: Ints, values: Ints, own: Ints, low: Ints, high: Ints) -> Floats:
-        """The mean of `low .. high`, from the own value on: in units, small numbers."""
+        """The mean of `low .. high`, relative to the own value: in units, small numbers."""
         many = high - low + 1
         return np.asarray((sums[high + 1] - sums[low] - many * values[own]) / many)
 
@@ -509,14 +517,14 @@ class _Track:
 
 
 def _unwrapped(x: Ints, linked: Bools) -> Ints:
-    """Longitudes that go on beyond 180° within a track."""
+    """Longitudes that continue beyond 180° within a track."""
     step = np.append(0, np.diff(x))
     turn = np.where(linked & (np.abs(step) > _TURN // 2), -np.sign(step), 0)
     return x + _TURN * np.cumsum(turn) if turn.any() else x
 
 
 def _degrees(total: Ints, weight: Ints) -> Floats:
-    """A mean of whole places, in degrees: the same bytes for the same ones."""
+    """The mean of whole places, in degrees: equal places give equal bytes."""
     whole, rest = np.divmod(total, weight)
     return np.asarray((whole + rest / weight) / _UNIT)
 

@@ -1,4 +1,4 @@
-"""From fixes to tracks: order, what is excluded, where a track breaks."""
+"""From fixes to tracks: their order, excluded fixes, and breaks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ SPIKE_MPS, SPIKE_S = 10.0, 60.0
 
 
 class Verdict(IntEnum):
-    """What became of a fix."""
-
     KEPT = 0
     DUPLICATE = 1  # an equal device time was there before it
     NULL_ISLAND = 2
@@ -32,11 +30,11 @@ class Tracks:
     """Kept fixes in the order of (device, time), with the segments between neighbours.
 
     `row[i]` is the row of `fixes` that is the track's i-th fix. `linked[i]`: a segment leads from fix i-1 to fix i
-    (same device, no break between); `metres[i]` is its WGS84 length, else 0. `verdict` (a `Verdict`) has one value
-    for each row of `fixes`. `gap_breaks` and `speed_breaks` count the breaks between neighbours of one device.
+    (same device, no break between); `metres[i]` is its WGS84 length, else 0. `verdict` (a `Verdict`) has one value per
+    row of `fixes`. `gap_breaks` and `speed_breaks` count the breaks between neighbours of one device.
 
-    By the rule `standstill` the places of `fixes` are the cleaned ones. `still[i]`: the vehicle stands from fix i-1 to
-    fix i; that segment has no length and crosses nothing. `reported_m[i]` is the length between the reported places.
+    With the rule `standstill` the places of `fixes` are the cleaned ones. `still[i]`: the vehicle stands from fix i-1
+    to fix i; that segment has no length and crosses nothing. `reported_m[i]` is the length between the reported places.
     """
 
     fixes: Fixes
@@ -54,13 +52,13 @@ class Tracks:
         return np.flatnonzero(self.linked)
 
     def unknown(self) -> tuple[Ints, Ints, Ints]:
-        """The breaks, as (device, from ms, to ms): times between two fixes to which nothing is attributed."""
+        """The breaks, as (device, from ms, to ms): times to which nothing is attributed."""
         device, t_ms = self.fixes.device[self.row], self.fixes.t_ms[self.row]
         at = np.flatnonzero(~self.linked[1:] & (device[1:] == device[:-1])) + 1
         return device[at], t_ms[at - 1], t_ms[at]
 
     def counts(self) -> dict[str, int]:
-        """How many fixes got each verdict, by its name in lower case."""
+        """The number of fixes per verdict, by its name in lower case."""
         found = np.bincount(self.verdict, minlength=len(Verdict))
         return {verdict.name.lower(): int(found[verdict]) for verdict in Verdict}
 
@@ -68,10 +66,10 @@ class Tracks:
 def build_tracks(fixes: Fixes, rules: TrackSettings | None = None) -> Tracks:
     """Order fixes by (device, time), exclude what the rules refuse, and break tracks.
 
-    Of equal times the row given first is kept: give the rows of a device in the order of (epoch, seq). Every rule
-    is local in time: a segment depends on the fixes from two `max_gap_s` before its second fix to one after it, so a
-    window with two gaps around its fixes gives the same segments as the whole. No number of fixes is such a margin: of
-    a zigzag between two places any number may be excluded in a row.
+    Of equal times the row given first is kept: give the rows of a device in the order of (epoch, seq). Every rule is
+    local in time: a segment depends on the fixes from two `max_gap_s` before its second fix to one after it. So a
+    window with two gaps around its fixes gives the same segments as the whole. A number of fixes is no such margin: in
+    a zigzag between two places any number in a row may be excluded.
     """
     rules = rules or TrackSettings()
     verdict = np.zeros(len(fixes), dtype=np.uint8)
@@ -103,7 +101,7 @@ def build_tracks(fixes: Fixes, rules: TrackSettings | None = None) -> Tracks:
 
 
 def _cleaned(tracks: Tracks, rules: TrackSettings) -> Tracks:
-    """The same tracks, on the places without the receivers' noise."""
+    """The same tracks, on places without the receivers' noise."""
     fixes, row = tracks.fixes, tracks.row
     places = clean_places(fixes, row, tracks.linked, tracks.metres, rules.accuracy_not_said_m)
     if not places.moved.any():
@@ -158,7 +156,7 @@ def _same_device(fixes: Fixes, row: Ints) -> Bools:
 
 
 def _steps(fixes: Fixes, row: Ints, rules: TrackSettings) -> tuple[Bools, Floats]:
-    """For each fix: is the one before it of the same device and within the gap; and how far away is it."""
+    """For each fix: whether the one before it is of the same device and within the gap; and the metres between them."""
     near = _same_device(fixes, row)
     near[1:] &= np.diff(fixes.t_ms[row]) <= rules.max_gap_s * 1000.0
     metres = np.zeros(len(row))
@@ -188,7 +186,7 @@ def _uncertain_m(fixes: Fixes, start: Ints, end: Ints, rules: TrackSettings) -> 
 
 
 def _outliers(fixes: Fixes, row: Ints, near: Bools, metres: Floats, rules: TrackSettings) -> Bools:
-    """Fixes reached and left too fast although the way past them is not. One pass: none sees another's removal."""
+    """Fixes reached and left too fast although the way past them is not. One pass: no fix sees another's removal."""
     outlier = _spikes(fixes, row, near, metres, rules)
     if rules.max_speed_mps is None:
         return outlier
@@ -203,8 +201,11 @@ def _outliers(fixes: Fixes, row: Ints, near: Bools, metres: Floats, rules: Track
 
 
 def _spikes(fixes: Fixes, row: Ints, near: Bools, metres: Floats, rules: TrackSettings) -> Bools:
-    """By the rule `standstill` fixes to which a vehicle that stands would have driven and come back within two minutes:
-    the place of another receiver or of a mobile network's mast."""
+    """With the rule `standstill`, far fixes between two stands at one place that a vehicle cannot have driven to and
+    from.
+
+    They come from another receiver or from a mobile network's mast.
+    """
     spike = np.zeros(len(row), dtype=np.bool_)
     if rules.rule == "every_fix" or len(row) < 5:
         return spike

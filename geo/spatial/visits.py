@@ -1,9 +1,8 @@
 """Visits: from entering a fence to leaving it, with hysteresis, so that jitter at a border makes no visit.
 
-Metering counts every metre exactly (`pieces`); visits are what is reported to people. A device is taken to be on the
-other side of a border only once it is there for sure: at least `min_stay_s` long and, at one place of it, at least
-`buffer_m` (or the accuracy that the fix reported, if that is worse) away from the border. The time of an entry or
-exit stays the exact crossing that began it.
+Metering counts every metre exactly (`Pieces`); visits are reported to people. A device is on the other side of a border
+only once that is sure: it stays there `min_stay_s` and is, at one place, at least `buffer_m` (or the accuracy that the
+fix reported, if that is worse) from the border. The time of an entry or exit is the exact crossing that began it.
 """
 
 from __future__ import annotations
@@ -31,7 +30,8 @@ MAX_ROWS_HELD: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stays:
-    """Stretches inside `fence` (a name), sorted by group, fence and time; what follows on in one group is one row.
+    """Stretches inside `fence` (a name), sorted by group, fence and time; stretches that follow each other in one group
+    are one row.
 
     `group`: an unbroken track, or a device. `segment`: where a stretch begins. `entry`: it begins with a crossing;
     `leaves`: it ends with one. `speed`: the highest on it, m/s.
@@ -51,9 +51,9 @@ class Stays:
 
 
 def joined_stays(parts: Iterable[Stays]) -> Stays:
-    """All stretches of some parts, joined: those of a segment and fence are given in order of time.
+    """All stretches of some parts, joined. Those of a segment and fence must come in order of time.
 
-    Holds at most about `MAX_ROWS_HELD` rows more than there are in the end.
+    Holds about `MAX_ROWS_HELD` rows more than the result has.
     """
     whole, waiting, held = _none(), list[Stays](), 0
     for part in parts:
@@ -89,19 +89,23 @@ _TIMES_AT_ONCE: Final = 1 << 20
 _BESIDE_MS: Final = 1e-3  # what a time of a switch that was computed may be off
 
 
+MAX_STAY_S: Final = 43_200
+"""Events of a day are decided by the fixes of half a day around it."""
+
+
 class VisitSettings(Settings):
     """When a change of sides counts."""
 
     buffer_m: Annotated[float, Field(ge=0)] = 0.0
-    min_stay_s: Annotated[float, Field(ge=0)] = 0.0
+    min_stay_s: Annotated[float, Field(ge=0, le=MAX_STAY_S)] = 0.0
     use_accuracy: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Visits:
-    """One row a visit, sorted by device, fence and time; `fence` indexes the set's `names`.
+    """One row per visit, sorted by device, fence and time; `fence` indexes the set's `names`.
 
-    `entered`: it began with a crossing; else the track began (or went on after a break) inside, or the fence came
+    `entered`: it began with a crossing; else the track began (or continued after a break) inside, or the fence came
     into force. `left`: it ended with a crossing; else the track ended or broke, or the fence went out of force.
     """
 
@@ -132,12 +136,11 @@ class Sides:
     crossed: Bools
 
     def rows(self, keep: Bools) -> Sides:
-        """Some of them."""
         return Sides(*(getattr(self, name)[keep] for name in self.__slots__))
 
 
 class Course:
-    """The segments of tracks, and which of them follow on each other without a break."""
+    """The segments of tracks, and which of them follow each other without a break."""
 
     def __init__(self, tracks: Tracks) -> None:
         ends = tracks.segments()
@@ -151,11 +154,9 @@ class Course:
         return self.tracks.fixes.device[self.tracks.row[self.ends[self.first[track]]]]
 
     def start_ms(self, track: Ints) -> Floats:
-        """When unbroken tracks begin."""
         return self.segments.start_ms[self.first[track]]
 
     def end_ms(self, track: Ints) -> Floats:
-        """When unbroken tracks end."""
         return self.segments.end_ms[self.first[track + 1] - 1]
 
 
@@ -201,7 +202,7 @@ def _stays(course: Course, runs: FenceRuns) -> Stays:
 
 
 def _sure(course: Course, sides: Sides, fences: FenceSet, settings: VisitSettings) -> Bools:
-    """Which stretches are no jitter."""
+    """Which stretches are long and deep enough to count."""
     # The cheap question first: only what lasts long enough is measured against the border.
     sure = sides.end_ms - sides.start_ms >= settings.min_stay_s * 1000.0
     accuracy = course.tracks.fixes.accuracy_m if settings.use_accuracy else None
@@ -224,7 +225,7 @@ def deep_stays(sides: Sides, ask: Ints, samples: Samples) -> Bools:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Parts:
-    """Parts of stretches (`row`), each on one segment and while one version, or none (-1), is in force."""
+    """Parts of stretches (`row`), each on one segment and within the time of one version, or of none (-1)."""
 
     row: Ints
     segment: Ints
@@ -234,10 +235,10 @@ class _Parts:
 
 
 class Samples:
-    """Places on a track: are they farther from a fence's border than their uncertainty?
+    """Places on a track, compared with their distance from a fence's border.
 
-    The border is that of the version in force; where none is, there is no border near. `most_m`: of each shape, how
-    far a place has to be at most (None: as far as it is uncertain).
+    The border is that of the version in force; where none is, there is no border near. `most_m`: for each shape, the
+    largest distance that is asked for (None: the uncertainty of the place).
     """
 
     def __init__(
@@ -273,7 +274,7 @@ class Samples:
         return np.asarray(np.minimum(uncertainty_m, self._most_m[self._fences.shared.of_fence[fence]]))
 
     def deep(self, track: Ints, name: Ints, start_ms: Floats, end_ms: Floats) -> Bools:
-        """Is the place in the middle of each stretch so far away? That says enough of most."""
+        """Whether the place in the middle of each stretch is that far away, which decides most stretches."""
         t_ms = (start_ms + end_ms) / 2
         segment = self._segment(track, t_ms)
         fence = self._fences.version_at(name, _version_ms(start_ms, t_ms))
@@ -287,7 +288,7 @@ class Samples:
         return deep
 
     def anywhere_deep(self, parts: _Parts) -> Bools:
-        """Is any place of each part so far away?"""
+        """Whether any place of each part is that far away."""
         uncertainty_m = self._uncertainty_m(parts.segment, parts.fence)
         deep: Bools = (parts.fence < 0) | (uncertainty_m == 0.0)
         near = np.flatnonzero(~deep)
@@ -297,7 +298,7 @@ class Samples:
         return deep
 
     def parts(self, track: Ints, name: Ints, start_ms: Floats, end_ms: Floats) -> Iterator[_Parts]:
-        """All parts of each stretch, cut at fixes and where its version changes; some at once."""
+        """The parts of each stretch, cut at fixes and where its version changes; in blocks."""
         course = self._course
         low, high = self._segment(track, start_ms), self._segment(track, end_ms)
         for block in blocks(high - low + 1, _TIMES_AT_ONCE):
@@ -315,9 +316,9 @@ class Samples:
 
 
 def _version_ms(start_ms: Floats, t_ms: Floats) -> Floats:
-    """When to ask for the version in force at times of stretches that begin at some: at a switch, the one before it.
+    """The time at which to ask for the version in force: at a switch, just before it.
 
-    Switches are at whole milliseconds, what is computed may be beside them.
+    Switches are at whole milliseconds; computed times may be beside them.
     """
     return np.asarray(np.maximum(t_ms - 0.5, start_ms + _BESIDE_MS))
 

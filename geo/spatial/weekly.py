@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Final, Literal, get_args
 from zoneinfo import ZoneInfo, available_timezones
 
-from pydantic import ConfigDict, Field, ValidationError, field_validator
-from pydantic_core import ErrorDetails
+from pydantic import ConfigDict, Field, field_validator
 
 from geo.spatial.event_ids import DAY_MS
 from waybill.settings import Settings
@@ -21,12 +20,11 @@ Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 DAYS: Final[tuple[Day, ...]] = get_args(Day)
 WEEK_MS: Final = 7 * DAY_MS
 MAX_WINDOWS: Final = 64
-_SHOWN_CHARS: Final = 60
 _CLOCK: Final = r"^([01]\d|2[0-3]):[0-5]\d$|^24:00$"
 
 
 class WeeklyWindow(Settings):
-    """From a time of the local clock until another, on some days. Until at or before from: on the day after."""
+    """From one time of the local clock until another, on some days. An `until` not after `from` is on the next day."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
@@ -36,9 +34,9 @@ class WeeklyWindow(Settings):
 
 
 class Weekly(Settings):
-    """Windows that recur each week. On a day when clocks change, what counts is what the local clock shows:
+    """Windows that recur each week, by what the local clock shows.
 
-    an hour that is skipped is in no window, and one that comes twice is in its windows twice.
+    When clocks change, a skipped hour is in no window, and an hour that comes twice is in its windows twice.
     """
 
     timezone: str
@@ -52,35 +50,20 @@ class Weekly(Settings):
         return value
 
     def activity(self) -> Activity:
-        """When the windows are open, over `hours.YEARS`."""
+        """When the windows are open, over `activity.YEARS`."""
         return _activity(self)
 
     def is_open_at(self, t_ms: int) -> bool:
         """Whether the local clock shows a time in a window at a moment (ms since 1970), in any year."""
-        clock = datetime.fromtimestamp(t_ms / 1000, UTC).astimezone(_zone(self.timezone))
+        clock = datetime.fromtimestamp(t_ms / 1000, UTC).astimezone(ZoneInfo(self.timezone))
         of_day = ((clock.hour * 60 + clock.minute) * 60 + clock.second) * 1000 + clock.microsecond // 1000
         shown = clock.weekday() * DAY_MS + of_day
         return any(start <= shown < until for start, until in _stretches(self))
-
-    @property
-    def is_always_open(self) -> bool:
-        """Whether a window is open at every time of the week."""
-        reached = 0
-        for start, until in sorted(_stretches(self)):
-            if start > reached:
-                return False
-            reached = max(reached, until)
-        return reached >= WEEK_MS
 
 
 @lru_cache(maxsize=1024)
 def _stretches(weekly: Weekly) -> tuple[tuple[int, int], ...]:
     return tuple(_of_week(weekly))
-
-
-@lru_cache(maxsize=1024)
-def _zone(name: str) -> ZoneInfo:
-    return ZoneInfo(name)
 
 
 @lru_cache(maxsize=32)
@@ -99,7 +82,7 @@ def _activity(weekly: Weekly) -> Activity:
 
 
 def _of_week(weekly: Weekly) -> Iterator[tuple[int, int]]:
-    """The windows in ms of the local week; what runs past its end goes on at its start."""
+    """The windows in ms of the local week; a window past its end continues at its start."""
     for window in weekly.windows:
         start, until = _clock_ms(window.start), _clock_ms(window.until)
         for name in window.days:
@@ -115,46 +98,10 @@ def _of_week(weekly: Weekly) -> Iterator[tuple[int, int]]:
 # available_timezones() opens every file of the machine's folder of zones.
 @lru_cache(maxsize=1)
 def _zones() -> frozenset[str]:
-    """The names of the IANA list that mean a place; what else a machine's folder of zones holds is its own."""
+    """The IANA names that mean a place; other files in a machine's folder of zones are its own."""
     return frozenset(available_timezones() - {"localtime", "posixrules", "Factory"})
 
 
 def _clock_ms(clock: str) -> int:
     hours, minutes = clock.split(":")
     return (int(hours) * 60 + int(minutes)) * 60_000
-
-
-def weekly_of(value: Any) -> Weekly:
-    """Windows as they are published, `{"timezone": ..., "windows": [{"days": [...], "from": ..., "until": ...}]}`."""
-    return Weekly.model_validate(value)
-
-
-def weekly_faults(error: ValidationError) -> str:
-    """What is wrong with windows, in the words of their format."""
-    details = error.errors()
-    inner = {detail["loc"][:end] for detail in details for end in range(len(detail["loc"]))}
-    # a list without its faulty items is said to be empty: a consequence
-    return "; ".join(_fault(detail) for detail in details if detail["loc"] not in inner)
-
-
-def _step(part: int | str) -> str:
-    """One step to a place: a name that is not a plain one is a publisher's, and shown escaped."""
-    plain = isinstance(part, str) and part.isidentifier() and part.isascii() and len(part) <= _SHOWN_CHARS
-    return f".{part}" if plain else f"[{part!r:.{_SHOWN_CHARS}}]"
-
-
-def _fault(detail: ErrorDetails) -> str:
-    place = "weekly" + "".join(map(_step, detail["loc"]))
-    said = {
-        "missing": "is not there",
-        "extra_forbidden": "is unknown",
-        "string_pattern_mismatch": "is not a time of the local clock like 07:00, up to 24:00",
-        "literal_error": f"is none of {', '.join(DAYS)}",
-        "too_short": "is empty",
-        "tuple_type": "is not a list",
-        "string_type": "is not a text",
-        "model_type": "is not an object",
-        "model_attributes_type": "is not an object",
-        "value_error": detail["msg"].removeprefix("Value error, "),
-    }.get(detail["type"], detail["msg"][:1].lower() + detail["msg"][1:])
-    return f"{place}: {said}"

@@ -217,7 +217,7 @@ def test_the_command_publishes_all_or_nothing_and_shows_what_is_in_force(
     bad.write_text("[{}]")
     code, _, said = run("put", str(good), str(bad))
     assert (code, clusters["pulsar://dr:6650"].ids) == (1, [])
-    assert f"{bad}: line 1: " in said
+    assert f"{bad}: feature 1: " in said
     code, printed = run("put", str(good))[:2]
     assert (code, printed.splitlines()[0]) == (0, "published: 1 account, 1 tariff")
     # who closes at once closes by the former ones

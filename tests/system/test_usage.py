@@ -60,7 +60,7 @@ def test_a_late_fix_changes_every_hour_that_its_segments_reach(spark: SparkSessi
     assert (run.touched_hours, run.refused_fences) == (4, ())
     assert metered(late) == metered(whole)
     assert {hour.hour for hour, _ in metered(whole)} == {10, 11}
-    assert compute_usage(spark, late, GAP) == UsageRun(2, 0, 0, 0, 0, 0, 0, 0, ())
+    assert compute_usage(spark, late, GAP) == UsageRun(2, 0, 0, 0, 0, 0, ())
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (2, 3))])

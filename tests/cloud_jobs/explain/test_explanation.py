@@ -198,7 +198,8 @@ def features(draw: st.DrawFn) -> str:
         return feature("Point", [lon, lat], radius_m=draw(st.sampled_from([1, 500, 50_000, 2_000_000])))
     if kind in {"corridor", "gate"}:
         more = {"gate": True} if kind == "gate" else {"width_m": draw(st.sampled_from([1, 20_000, 100_000]))}
-        return feature("LineString", draw(st.lists(corner, min_size=2, max_size=4)), **more)
+        most = 2 if kind == "gate" else 4
+        return feature("LineString", draw(st.lists(corner, min_size=2, max_size=most)), **more)
     ring = draw(st.lists(corner, min_size=4, max_size=6))
     if kind == "wide":
         ring = draw(st.lists(st.tuples(DEGREES, st.integers(-90, 90)).map(list), min_size=4, max_size=6))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from cloud_jobs.geofence.event_revisions import INPUT, EventRules, GeofenceSettings, revise
+from cloud_jobs.geofence.event_revisions import INPUT, REACH_MS, EventRules, GeofenceSettings, revise
 from geo.spatial import TrackSettings
 from geo.spatial.event_ids import DAY_MS
 
@@ -33,7 +33,7 @@ class GeofenceCentre:
     def take(self, arrivals: Iterable[GeofenceFix]) -> list[dict[str, Any]]:
         new = set(arrivals) - self.fixes
         self.fixes |= new
-        reach = round(self.rules.events.reach_h * 3_600_000)
+        reach = REACH_MS
         touched = {
             (fix.tenant, fix.device, (fix.t_ms + shift) // DAY_MS) for fix in new for shift in (-reach, 0, reach)
         }

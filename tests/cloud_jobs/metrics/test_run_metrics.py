@@ -56,11 +56,11 @@ def test_each_run_is_counted_once_by_how_it_ended(outcomes: list[RunOutcome]) ->
 
 def test_rows_and_what_is_published_add_up_and_what_was_found_is_of_the_last_run() -> None:
     job = Clocked()
-    job.run(RunOutcome.COMPUTED, rows=3, published=2, records_behind=10, fences_refused=4)
-    job.run(RunOutcome.COMPUTED, revisions=2, records_behind=5)
+    job.run(RunOutcome.COMPUTED, rows=3, published=2, commits_behind=10, fences_refused=4)
+    job.run(RunOutcome.COMPUTED, revisions=2, commits_behind=5)
     assert job.value("waybill_jobs_rows_total") == 5
     assert job.value("waybill_jobs_published_rows_total") == 2
-    assert job.value("waybill_jobs_behind_records") == 5
+    assert job.value("waybill_jobs_behind_commits") == 5
     assert job.value("waybill_jobs_refused_fences") == 4, "the second run did not look"
     assert job.value("waybill_jobs_run_seconds_sum") == 4
 

@@ -11,18 +11,14 @@ import pyarrow as pa
 from cloud_jobs.proximity.encounter_revisions import INPUT, revise
 from cloud_jobs.proximity.encounters import (
     CROWD,
-    FINE,
     FIXES,
     IN_CROWD,
     PARTS,
     PIECES,
     PLACES,
-    ROUGH,
     SEPARATOR,
     SLICE_MS,
-    Scale,
     crowded,
-    near_crowds,
     parts_of,
     parts_of_crowds,
     pieces_of,
@@ -134,15 +130,8 @@ class ProximityCentre:
 
 def in_crowds(pieces: pa.Table, apart_m: float, most: int) -> dict[tuple[str, int], int]:
     """The minutes (bits) in which devices are in a crowd, by device and slice: as the job counts them."""
-    near = _minutes(near_crowds(_places(pieces, apart_m, ROUGH, everywhere=True), most))
-    rows = [row | {"minutes": near.get((row["device"], row["slice"]), 0)} for row in pieces.to_pylist()]
-    pieces = pa.Table.from_pylist([row for row in rows if row["minutes"]], schema=PIECES)
-    return _minutes(crowded(_places(pieces, apart_m, FINE, everywhere=False), most))
-
-
-def _places(pieces: pa.Table, apart_m: float, scale: Scale, *, everywhere: bool) -> pa.Table:
-    found = places_of(pieces, apart_m, scale, everywhere=everywhere)
-    return pa.Table.from_batches(found, PLACES).sort_by("span")
+    places = pa.Table.from_batches(places_of(pieces, apart_m), PLACES).sort_by("minute")
+    return _minutes(crowded(places, most))
 
 
 def _minutes(batches: Iterable[pa.RecordBatch]) -> dict[tuple[str, int], int]:

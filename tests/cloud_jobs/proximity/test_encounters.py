@@ -10,14 +10,13 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_jobs.derived.outbox import NOTE
-from cloud_jobs.proximity.encounter_revisions import BEGIN, INPUT, identified, joined_parts, parts_in, revise
+from cloud_jobs.proximity.encounter_revisions import BEGIN, identified, joined_parts, parts_in
 from cloud_jobs.proximity.encounters import COLUMNS, CROWD, MINUTE_MS, PIECES, SLICE_MS, cells, length_m
 from geo.spatial import TrackSettings
 from geo.spatial.clip import Segments
 from geo.spatial.geodesic import distance_m
 from geo.spatial.nearby import earth_centred
-from tests.cloud_jobs.proximity.centre import DAY_SLICES, ProximityCentre, ProximityFix, as_rows, in_crowds, known_row
+from tests.cloud_jobs.proximity.centre import DAY_SLICES, ProximityCentre, ProximityFix, in_crowds
 from tests.examples import examples
 
 MIDNIGHT = 20_000 * 86_400_000
@@ -199,20 +198,21 @@ def part(number: int, start_s: float, end_s: float, *, meets: bool = True) -> Ro
 
 
 def ids(*parts: Row, pair: tuple[str, str] = ("a", "b")) -> list[str]:
-    return [*identified("acme", *pair, joined_parts(parts_in(parts))[0])]
+    return [*identified("acme", *pair, joined_parts(parts_in(parts)))]
 
 
 def encounters(*parts: Row) -> list[list[int]]:
-    return [[one.slice - FIRST for one in found] for found in joined_parts(parts_in(parts))[0]]
+    return [[one.slice - FIRST for one in found] for found in joined_parts(parts_in(parts))]
 
 
-def test_an_encounter_ends_where_two_are_apart_and_not_where_they_are_only_beyond_the_distance() -> None:
-    first, last = part(0, 100, 200), part(2, 300, 400)
-    between = [part(0, 200, 900, meets=False), part(1, 0, 900, meets=False), part(2, 0, 300, meets=False)]
-    assert encounters(first, *between, last) == [[0, 2]]
-    for at in range(3):
-        assert encounters(first, *(one for number, one in enumerate(between) if number != at), last) == [[0], [2]]
+def test_an_encounter_ends_where_two_are_apart_or_a_whole_slice_beyond_the_distance() -> None:
+    first, last = part(0, 100, 200), part(1, 300, 400)
+    between = [part(0, 200, 900, meets=False), part(1, 0, 300, meets=False)]
+    assert encounters(first, *between, last) == [[0, 1]]
+    for at in range(2):
+        assert encounters(first, between[at], last) == [[0], [1]]
     assert encounters(*between) == []
+    assert encounters(first, between[0], part(1, 0, 900, meets=False), part(2, 0, 400)) == [[0], [2]]
     # parts that overlap, as several tasks find them, are one
     (found,) = parts_in([part(0, 0, 5), part(0, 4, 9), part(0, 0, 5), part(0, 8, 12, meets=False)])
     assert (found.start_ms, found.end_ms, found.open) == (part(0, 0, 9)["start_ms"], part(0, 0, 9)["end_ms"], BEGIN)
@@ -223,27 +223,6 @@ def test_an_encounter_that_lasts_longer_or_begins_earlier_in_its_slice_keeps_its
     assert ids(part(3, 100, 900), part(4, 0, 900), part(5, 0, 10)) == [short]
     assert ids(part(3, 20, 900)) == [short]
     assert ids(part(2, 800, 900), part(3, 0, 200)) != [short]
-
-
-def published(table: list[dict[str, object]], parts: list[Row], asked: set[int]) -> list[dict[str, object]]:
-    rows: list[dict[str, object]] = [
-        one | {"pair": "acme/a\nacme/b", "device_a": "acme/a", "device_b": "acme/b"}
-        for one in parts
-        if one["slice"] in asked
-    ]
-    rows += [known_row(row) | {"pair": "acme/a\nacme/b", "asked": [*asked]} for row in table]
-    return as_rows(revise(pa.Table.from_pylist(rows, schema=INPUT)))
-
-
-def is_note(row: dict[str, object]) -> bool:
-    return str(row["id"]).startswith(NOTE)
-
-
-Meeting = tuple[int, int, bool]
-BESIDE: list[list[Meeting]] = [[], [(0, 18, False)], [(0, 18, False)], [(0, 3, True)], [(15, 3, True)]]
-within = st.tuples(st.integers(0, 17), st.integers(1, 18), st.booleans())
-contents = st.sampled_from(BESIDE) | st.lists(within, max_size=3)
-runs = st.dictionaries(st.integers(0, 4), contents, min_size=1)
 
 
 NIGHT = 20_000 * 86_400_000

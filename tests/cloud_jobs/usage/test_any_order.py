@@ -121,7 +121,7 @@ def test_a_fence_that_is_published_late_changes_the_hours_near_it_and_no_others(
     assert (far.fence_changes, far.touched_hours, far.rows) == (1, 0, 0)
     publish(lake, square("square"))
     run = compute(lake)
-    assert (run.fence_changes, run.records_behind) == (1, 0)
+    assert (run.fence_changes, run.commits_behind) == (1, 0)
     assert {zone for _, _, _, zone in in_force(lake)} == {"", "*", "square"}
     assert 0 < run.touched_hours < len(before)
     assert compute(lake).fence_changes == 0

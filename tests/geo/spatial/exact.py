@@ -108,6 +108,20 @@ class ExactFence:
                 found.add(Fraction(at_p, at_p - at_q))
         return sorted(found)
 
+    def gate_crossings(self, p: tuple[float, float], q: tuple[float, float]) -> list[tuple[int, bool, Fraction]]:
+        """Of the edges, each taken as a gate, those that the way crosses: (edge, from left to right, where on the way).
+
+        A fix on the line of a gate is on its left, and both ends belong to the gate.
+        """
+        start, end, turned = self.placed(p, q)
+        home = len(self._everywhere) // 3
+        found = []
+        for number, (a, b) in enumerate(self._everywhere if turned else self.edges):
+            at_p, at_q = _cross(a, b, start), _cross(a, b, end)
+            if (at_p >= 0) != (at_q >= 0) and _cross(start, end, a) * _cross(start, end, b) <= 0:
+                found.append((number % home, at_p >= 0, Fraction(at_p, at_p - at_q)))
+        return found
+
     def _near(self, p: Place, q: Place) -> list[Edge]:
         (west, east), (south, north) = (sorted(pair) for pair in zip(p, q, strict=True))
         return [

@@ -107,9 +107,18 @@ def _shape(random: Random, spots: _Spots) -> Shape | None:
         centre = rings[0].mean(axis=0)
         rings.append(centre + (rings[0] - centre) * random.choice((0.5, 0.25, 1.0 / 3)))
     try:
-        return world_polygon([rings])[0]
-    except FenceError:
+        return repaired(rings)
+    except (FenceError, shapely.GEOSException):
         return None
+
+
+def repaired(rings: list[Table]) -> Shape:
+    """What a ring encloses, without its hole, made valid. Raises FenceError, GEOSException."""
+    whole, *holes = (shapely.make_valid(Polygon(ring), method="structure", keep_collapsed=False) for ring in rings)
+    for hole in holes:
+        whole = shapely.difference(whole, hole)
+    parts = [part for part in shapely.get_parts(whole) if isinstance(part, Polygon) and part.area > 0]
+    return world_polygon([np.array(ring.coords) for ring in (part.exterior, *part.interiors)] for part in parts)
 
 
 def _fix(random: Random, spots: _Spots, corners: list[Spot]) -> Spot:
@@ -154,7 +163,7 @@ def compare(made: ExactWorld, counts: ExactCounts) -> None:
     if made.seed % _LAWS_EVERY == 0:
         _laws(made, fences, (entries, ms, metres), counts)
     bits = bits_of([*np.ravel(made.track).tolist(), *np.ravel(shapely.get_coordinates(made.shapes)).tolist()])
-    crossed = _by_gates(made.shapes, tracks, shape)
+    crossed = _by_gates(made.shapes, tracks)
     back = _sums(tracks_of(made.track[::-1]), fences, shape)
     for number, polygon in enumerate(made.shapes):
         exact = ExactFence(polygon, bits)
@@ -171,12 +180,14 @@ def compare(made: ExactWorld, counts: ExactCounts) -> None:
             turned = len(made.track) - end, number
             if not _agree(backwards, (back[0][turned], back[1][turned], back[2][turned]), fine=fine):
                 counts.faults.append(f"seed {made.seed}: segment {end} driven backwards, fence {number}")
-            # along a border a way is inside the fence, but it crosses no gate as long as it stays on its side
-            if not (fine or expected.along) and row in crossed:
-                counts.crossings += expected.entries + expected.exits
-                if crossed[row] != (expected.exits, expected.entries):
+            if number in crossed:
+                ends = made.track[end - 1], made.track[end]
+                expected_gates = sorted((edge, forward) for edge, forward, _ in exact.gate_crossings(*ends))
+                found = sorted(crossed[number].get(end, []))
+                counts.crossings += len(found)
+                if found != expected_gates:
                     counts.faults.append(
-                        f"seed {made.seed}: segment {end}, gate {number}: {crossed[row]} for {expected}"
+                        f"seed {made.seed}: segment {end}, gates of {number}: {found} for {expected_gates}"
                     )
 
 
@@ -232,23 +243,19 @@ def _agree(expected: Inside, got: tuple[float, float, float], *, fine: bool) -> 
     )
 
 
-def _by_gates(shapes: list[Shape], tracks: Tracks, size: tuple[int, int]) -> dict[tuple[int, int], tuple[int, int]]:
-    """(forward, backward) of gates along fences of one ring: with the inside on the left, ways out and ways in."""
-    rings = {
-        number: shapely.get_coordinates(shape)
-        for number, shape in enumerate(shapes)
-        if isinstance(shape, Polygon) and not shape.interiors and np.abs(shapely.bounds(shape)[[0, 2]]).max() < 180
-    }
-    lines = {
-        number: ring if shapely.is_ccw(shapely.linearrings(ring)) else ring[::-1] for number, ring in rings.items()
-    }
-    found = GateSet([Gate(str(number), line) for number, line in lines.items()]).crossings(tracks)
-    counts = {(end, number): (0, 0) for number in lines for end in range(size[0])}
-    order = list(lines)
-    for end, gate, forward in zip(found.end_fix.tolist(), found.gate.tolist(), found.forward.tolist(), strict=True):
-        out, back = counts[end, order[gate]]
-        counts[end, order[gate]] = (out + forward, back + (not forward))
-    return counts
+def _by_gates(shapes: list[Shape], tracks: Tracks) -> dict[int, dict[int, list[tuple[int, bool]]]]:
+    """Each edge of the shapes of one ring as a gate: by shape and segment which edges are crossed, and if forward."""
+    found: dict[int, dict[int, list[tuple[int, bool]]]] = {}
+    for number, shape in enumerate(shapes):
+        if not isinstance(shape, Polygon) or shape.interiors or np.abs(shapely.bounds(shape)[[0, 2]]).max() >= 180:
+            continue
+        ring = shapely.get_coordinates(shape)
+        gates = GateSet([Gate(f"{edge:03}", ring[edge : edge + 2]) for edge in range(len(ring) - 1)])
+        met = gates.crossings(tracks)
+        found[number] = {}
+        for end, gate, forward in zip(met.end_fix.tolist(), met.gate.tolist(), met.forward.tolist(), strict=True):
+            found[number].setdefault(end, []).append((gate, forward))
+    return found
 
 
 def run(seed: int, pairs: int, seconds: float = math.inf) -> tuple[ExactCounts, int]:

