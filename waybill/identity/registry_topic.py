@@ -1,7 +1,7 @@
-"""The device registry as it holds now, read from one compacted topic of each tenant: for gateways, daemons, commands.
+"""The device registry, read from one compacted topic of each tenant: for gateways, daemons and commands.
 
-Memory is bounded: of each device what `keep` makes of its entry, and of each tenant at most `max_devices`, and as many
-more that may not connect: a registry that is full still locks out. What finds no room is refused and counted.
+Memory is bounded: for each device the value that `keep` returns, and for each tenant at most `max_devices`, and as many
+more that may not connect, so that a full registry still locks devices out. Other entries are refused and counted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from waybill.identity.publication_id import (
 from waybill.identity.registry import DeviceEntry, Precedence
 from waybill.identity.registry_messages import (
     AHEAD,
-    ARGUABLE,
     NO_ROOM,
     OTHER_TENANT,
     CheckSigned,
@@ -44,7 +43,6 @@ from waybill.identity.registry_messages import (
     tenant_of,
     unsigned,
 )
-from waybill.identity.tokens import InvalidToken, read_claims
 from waybill.pulsar.compacted_topic import (
     RECEIVER_QUEUE,
     CompactedTopicReader,
@@ -56,7 +54,6 @@ from waybill.pulsar.pulsar_client import (
     AccessRefusal,
     PulsarAccess,
     PulsarAccessError,
-    PulsarToken,
     access_refusal,
     close_quietly,
     connected_producer,
@@ -66,40 +63,16 @@ from waybill.pulsar.pulsar_client import (
 # Messages of a refused access to a cluster.
 
 
-def whom_named(access: PulsarAccess) -> str:
-    """Who an access says that we are: the role and the file that names it."""
-    where = f" ({access.token_file})" if access.token_file else ""
-    try:
-        token = PulsarToken(access)
-        role = read_claims(token()).role if token else ""
-    except (PulsarAccessError, InvalidToken):
-        return f"the token{where}"
-    if role:
-        return f"the role {role}{where}"
-    return (
-        "an anonymous client, because [access] has no token,"
-        if access.tls_certificate is None
-        else str(access.tls_certificate)
-    )
-
-
 def refusal_text(refusal: AccessRefusal, problem: str, access: PulsarAccess, topic: str, right: str) -> str:
-    """Why a cluster did not let us do something with a topic; `right`: what it needs, `consume` or `produce`."""
-    match refusal:
-        case AccessRefusal.NO_RIGHT:
-            return (
-                f"{whom_named(access)} may not {right} {topic}: name the token of a role that may, or grant "
-                f"{right} to this one in the topology"
-            )
-        case AccessRefusal.UNKNOWN:
-            return (
-                f"the cluster refuses {whom_named(access)}: the token has expired, or another issuer signed it; "
-                "create a new one (waybill pki token ROLE)"
-            )
-        case AccessRefusal.HELD:
-            return f"another producer has {topic} for itself alone: see 'A hostile tenant' in docs/runbooks/access.md"
-        case AccessRefusal.UNUSABLE:
-            return problem
+    """Why a cluster refused access to a topic. `right`: the one that is needed, `consume` or `produce`."""
+    if refusal is AccessRefusal.UNUSABLE:
+        return problem
+    if refusal is AccessRefusal.HELD:
+        return f"another producer has {topic} for itself alone: see 'A hostile tenant' in docs/runbooks/access.md"
+    who = f"the role {access.role}" if access.role else "a client without a token"
+    if refusal is AccessRefusal.NO_RIGHT:
+        return f"{who} may not {right} {topic}: use the token of another role, or grant {right} in the topology"
+    return f"the cluster refuses {who}: the token has expired, or another issuer signed it (waybill pki token ROLE)"
 
 
 # Publication of registry entries, in order.
@@ -108,25 +81,25 @@ _TIMEOUT_S: Final = 10
 
 
 class RegistryUnreachable(IdentityError):
-    """No cluster takes or gives the registry now."""
+    """The registry cannot be read or changed now."""
 
 
 class RegistryRefused(RegistryUnreachable):
-    """A cluster does not let us read or change the registry, and waiting does not help."""
+    """A cluster refuses access to the registry; waiting does not help."""
 
 
 class ClockRefused(IdentityError):
-    """This machine's clock is far from the cluster's: what it publishes would come in the wrong order."""
+    """This machine's clock is far from the cluster's: its publications would have the wrong order."""
 
 
 class PublicationUnknown(RegistryUnreachable):
-    """An entry was sent, and no answer came: it may be published."""
+    """An entry was sent and not acknowledged: it may be published."""
 
 
 class RegistryPublisher:
-    """Publishes to one cluster, from which it is replicated to all: each entry to the topic of its tenant.
+    """Publishes each entry to the topic of its tenant in one cluster, which replicates it to all.
 
-    `newest`: the id after which the next one comes. `topics_held`: how often another producer had a topic for itself.
+    `newest`: the next id comes after it. `topics_held`: how often another producer had a topic exclusively.
     """
 
     def __init__(
@@ -150,17 +123,15 @@ class RegistryPublisher:
         self.close()
 
     def publish(self, entry: DeviceEntry, warrant: str = "") -> str:
-        """Publishes an entry, and returns its publication id once it is persisted.
+        """Publish an entry; returns its publication id once it is persisted.
 
-        Raises RegistryUnreachable where it was not sent, PublicationUnknown where it was, and RegistryRefused.
-
-        `warrant`: of an operator, beside the signature of who has no right of its own.
+        `warrant`: an operator's, for a key that has no right of its own. Raises RegistryUnreachable where it was not
+        sent, PublicationUnknown where it was, and RegistryRefused.
         """
         import pulsar  # noqa: PLC0415 - an agent is installed without it
 
-        # Drawn before it is sent: what was sent and not answered is published under the same order again.
         now_ms = round(self._clock() * 1000)
-        # A clock that was ahead once must not date for ever what comes after it.
+        # An id from a clock that was ahead once must not date every later one.
         newest = None if self.newest is not None and is_far_ahead(self.newest, now_ms) else self.newest
         self.newest = publication_id = next_publication_id(newest, now_ms, secrets.randbits(RANDOM_BITS))
         body = entry_body(entry)
@@ -171,7 +142,7 @@ class RegistryPublisher:
             is_sent = True
             producer.send(body, partition_key=entry.name, properties=properties)
         except (pulsar.PulsarException, PulsarAccessError, ValueError, RuntimeError) as error:
-            # The next one begins anew: a client that got no producer would be left behind.
+            # The next entry opens a new client.
             self.close()
             if refusal := access_refusal(error):
                 self.topics_held[topic] += refusal is AccessRefusal.HELD
@@ -184,12 +155,10 @@ class RegistryPublisher:
         return publication_id
 
     def close(self) -> None:
-        """Close the connection."""
         client, self._client, self._producers = self._client, None, {}
         close_quietly(client)
 
     def _producer(self, topic: str) -> Any:
-        # At the first use: a command that is refused connects to nobody.
         if self._client is None:
             self._client = open_pulsar_client(self._service_url, self._access, timeout_s=_TIMEOUT_S)
         found = connected_producer(self._client, topic, self._producers.get(topic), _TIMEOUT_S)
@@ -198,15 +167,10 @@ class RegistryPublisher:
 
 
 MAX_DEVICES: Final = 1_000_000
-# entries that nobody may have published are shown, and do not fill the memory
-_MAX_OTHERS: Final = 20_000
 _LOG = structlog.get_logger("registry")
-_NOT_TAKEN = (
-    "it is unknown here, but may be known elsewhere: {}; compare your `operators` and your clock with the regions'"
-)
 _LEAST_QUEUE: Final = 10
 READ_AGAIN_S: Final = 60.0
-"""For entries that were dated ahead the topic is not read again more often."""
+"""The topic is not read again more often for entries that were dated ahead."""
 T = TypeVar("T")
 T_ = TypeVar("T_")
 
@@ -217,36 +181,36 @@ class _Held(NamedTuple, Generic[T]):
 
 
 class Taken(NamedTuple):
-    """A publication that holds now."""
+    """A publication that is in force now."""
 
     publication: DevicePublication
 
 
 class Outranked(NamedTuple):
-    """A publication that came after one of its device that holds against it.
+    """A publication that came after one of higher rank.
 
-    Compaction keeps what came last: the one that holds has to be published again.
+    Compaction keeps the last one, so the one of higher rank has to be published again.
     """
 
     publication: DevicePublication
 
 
 class Repeated(NamedTuple):
-    """The publication that holds, once more: to who connects again, or to everybody after another one came last."""
+    """The publication in force, once more: after a reconnection, or published again."""
 
     publication: DevicePublication
 
 
 BecameOfMessage = Taken | Outranked | Repeated | EntryRefused
-"""What became of a message of the registry."""
+"""The result of a message of the registry."""
 
 
 class DeviceRegistry(Generic[T]):
-    """What holds of each device, as `keep` has it. One at a time takes, any may look. `clock`: seconds since 1970.
+    """The entry in force of each device, as `keep` returns it. One thread calls `take`, any may read.
 
-    `max_devices`: of each tenant. Entries that are dated ahead of that clock are refused, and the topic is read again
-    once it has come so far: it may be our own that was wrong. Messages are counted: `taken`, `outranked`, and
-    `refused_by` the word of the reason.
+    `max_devices`: of each tenant. `clock`: seconds since 1970. Entries that are dated ahead of it are refused, and the
+    topic is read again once the clock has come so far: our own clock may have been wrong. Messages are counted as
+    `taken`, `outranked`, and `refused_by` reason.
     """
 
     def __init__(
@@ -269,37 +233,37 @@ class DeviceRegistry(Generic[T]):
 
     @property
     def problem(self) -> str:
-        """That entries found no room, which lasts until a start with more of it, or are dated ahead; else empty."""
+        """Entries without room (until a restart with more of it) or dated ahead; else empty."""
         refused = self.refused_by[NO_ROOM]
         if refused:
             return f"{refused} entries found no room: registry.max_devices is {self.max_devices}"
         if not self._ahead:
             return ""
         return (
-            f"{self._ahead} entries are dated ahead of this machine's clock, and wait until it has come so far; compare"
-            f" this machine's clock with the cluster's; the last that was refused: {self.last_refused}"
+            f"{self._ahead} entries are dated ahead of this machine's clock, and wait until it has come so far: compare"
+            f" it with the cluster's; the last one: {self.last_refused}"
         )
 
     def get(self, name: str) -> T | None:
-        """What is kept of a device; None: it is not known."""
+        """The kept value of a device; None: it is unknown."""
         held = self._held.get(tenant_of(name), {}).get(name)
         return None if held is None else held.kept
 
     def precedence(self, name: str) -> Precedence | None:
-        """The rank of what holds of a device; None: it is not known."""
+        """The rank of the entry in force; None: the device is unknown."""
         held = self._held.get(tenant_of(name), {}).get(name)
         return None if held is None else held.precedence
 
     def names(self, tenant: str) -> set[str]:
-        """Every device of a tenant that is known."""
+        """The known devices of a tenant."""
         return set(self._held.get(tenant, {}))
 
     def all(self) -> dict[str, T]:
-        """What is kept of every device, by name."""
+        """The kept values, by name."""
         return {name: held.kept for known in self._held.copy().values() for name, held in known.copy().items()}
 
     def take(self, message: TopicMessage, check_signed: CheckSigned | None, tenant: str = "") -> BecameOfMessage:
-        """What became of a message. `tenant`: in whose topic it stands; "": in a topic of all."""
+        """Take a message. `tenant`: the tenant of its topic; "": a topic of all tenants."""
         key = message.key or ""
         if tenant not in ("", tenant_of(key)):
             return self._refuse(EntryRefused(key, f"it stands in the topic of the tenant {tenant}", OTHER_TENANT))
@@ -315,11 +279,11 @@ class DeviceRegistry(Generic[T]):
         return self.hold(made, message)
 
     def bar(self, name: str, rank: Precedence) -> None:
-        """From here on nothing of lower rank is taken of a device, though what has this rank is not held."""
+        """Refuse entries of lower rank from now on, although the entry of this rank is not held."""
         self._barred[name] = rank
 
     def is_to_be_read_again(self) -> bool:
-        """Whether our clock has come so far that something is ahead of it no more; asked by who reads the topic."""
+        """Whether the clock has reached the date of an entry that was ahead."""
         is_due = self._clock() * 1000 >= self._ahead_until_ms and self._monotonic() >= self._read_again_s
         if is_due:
             self._ahead, self._ahead_until_ms = 0, math.inf
@@ -327,7 +291,7 @@ class DeviceRegistry(Generic[T]):
         return is_due
 
     def hold(self, made: DevicePublication, message: TopicMessage) -> BecameOfMessage:
-        """What became of a publication that is right, and its message: whichever holds is decided by rank alone."""
+        """Take a valid publication: rank alone decides which one is in force."""
         name, rank = made.entry.name, made.precedence
         known = self._held[made.entry.tenant]
         held, barred = known.get(name), self._barred.get(name)
@@ -336,7 +300,7 @@ class DeviceRegistry(Generic[T]):
         if (held is not None and rank < held.precedence) or (barred is not None and rank < barred):
             self.outranked += 1
             return Outranked(made)
-        # A device that is known keeps its place, and who is locked out has a reserve: no flood of names hides them.
+        # Known devices keep their place and lock-outs have a reserve: no flood of names displaces them.
         room = self.max_devices if made.entry.may_connect else 2 * self.max_devices
         if held is None and len(known) >= room:
             return self._refuse(EntryRefused(name, f"{len(known)} devices are remembered already", NO_ROOM))
@@ -352,10 +316,11 @@ class DeviceRegistry(Generic[T]):
 
 
 class RegistryReader(Generic[T]):
-    """Follows the topics of tenants into a registry, in a thread for each; one of them calls at a time.
+    """Follows the topics of tenants into a registry, in a thread for each; only one of them calls at a time.
 
-    `on_message` hears of what holds, and of what does not. An entry in the topic of another tenant is refused and
-    counted, and `on_message` does not hear of it. `on_standing` and `on_begin` get the tenant first.
+    `on_message` is not called for an entry in the topic of another tenant, which is refused and counted.
+    `on_standing` and `on_begin` get the tenant first. `names`: only these devices are read; None: all. All topics are
+    read again when `starts_anew` returns true, and for entries that were ahead of our clock.
     """
 
     def __init__(
@@ -374,15 +339,7 @@ class RegistryReader(Generic[T]):
         loss_look_s: float = math.inf,
         names: frozenset[str] | None = None,
     ) -> None:
-        """`names`: of which devices alone messages are taken; None: of all.
-
-        It reads all topics again when `starts_anew` says so, and for entries that were ahead of our clock.
-        """
         self.registry, self._names = registry, names
-        self.others: dict[str, None] = {}
-        """Devices of which messages came that were not taken, the first so many: what somebody may have meant."""
-        self.not_taken: dict[str, str] = {}
-        """Of the devices that are asked about those of which an entry came that another reader may take, and why."""
         self._check_signed, self._on_message, self._starts_anew = check_signed, on_message, starts_anew
         self._lock = threading.RLock()
         self._to_read_again: set[str] = set()
@@ -399,7 +356,7 @@ class RegistryReader(Generic[T]):
                 starts_anew=partial(self._locked, self._is_to_be_read_again, tenant),
                 loss_look_s=loss_look_s,
                 client=client,
-                # Together they hold no more than one reader of one topic.
+                # Together they hold as much as one reader of one topic.
                 receiver_queue=max(RECEIVER_QUEUE // len(tenants), _LEAST_QUEUE),
             )
             for tenant in tenants
@@ -407,7 +364,7 @@ class RegistryReader(Generic[T]):
 
     @property
     def standing(self) -> TopicStanding:
-        """How far it has read: current if every topic is; a topic that is not is named."""
+        """Current if every topic is; names the first one that is not."""
         each = [one.standing for one in self._readers.values()]
         away = [one for one in each if not one.is_current]
         if not each:
@@ -426,25 +383,22 @@ class RegistryReader(Generic[T]):
 
     @property
     def is_running(self) -> bool:
-        """Whether all of its threads run."""
         return all(one.is_running for one in self._readers.values())
 
     def is_current(self, tenant: str) -> bool:
-        """Whether the topic of a tenant is read to its end now."""
+        """Whether the topic of a tenant is read to its end."""
         return tenant in self._readers and self._readers[tenant].standing.is_current
 
     def was_read(self, tenant: str) -> bool:
-        """Whether all of a tenant's devices were known once; of a tenant without a topic, whether all others' were."""
+        """Whether the topic of a tenant, or all topics for an unknown tenant, was read to its end once."""
         found = self._readers.get(tenant)
         return (self if found is None else found).standing.was_current
 
     def start(self) -> None:
-        """Begin to read."""
         for one in self._readers.values():
             one.start()
 
     def close(self) -> None:
-        """Stop reading."""
         close_within([one.close for one in self._readers.values()])
 
     def _locked(self, call: Callable[..., T_], *arguments: object) -> T_:
@@ -452,7 +406,7 @@ class RegistryReader(Generic[T]):
             return call(*arguments)
 
     def _is_to_be_read_again(self, tenant: str) -> bool:
-        # Both are asked: each may have something to do. Whoever hears it first hears it for all topics.
+        # Both are called: each has an effect. The first topic decides for all.
         if any([self._starts_anew(), self.registry.is_to_be_read_again()]):
             self._to_read_again.update(self._readers)
         is_due = tenant in self._to_read_again
@@ -460,16 +414,12 @@ class RegistryReader(Generic[T]):
         return is_due
 
     def _take(self, tenant: str, message: TopicMessage) -> None:
-        # To judge a message costs more than to read it: a command for one device skips those of all others.
+        # Checking a message costs more than reading it.
         if self._names is not None and message.key not in self._names:
-            if message.key and len(self.others) < _MAX_OTHERS:
-                self.others[message.key] = None
             return
         became = self.registry.take(message, self._check_signed, tenant)
         if isinstance(became, EntryRefused):
             _LOG.warning("registry entry refused", problem=str(became))
             if became.reason == OTHER_TENANT:
                 return
-            if self._names is not None and became.key in self._names and became.reason in ARGUABLE:
-                self.not_taken[became.key] = _NOT_TAKEN.format(became)
         self._on_message(message, became)

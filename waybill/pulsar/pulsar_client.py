@@ -265,12 +265,14 @@ class PulsarAccess(Settings):
         )
 
     def token_problem(self, now_s: float) -> str:
-        """That our token has ended or is not good yet: role, file and end; "": nothing is known against it."""
-        return self._said_of_token(lambda life: life.problem(now_s))
+        """Why our token is not valid now: role, file and expiry; "": no problem is known."""
+        life = self._token_life()
+        return self._token_text(said, life.role) if life is not None and (said := life.problem(now_s)) else ""
 
     def token_ends_soon(self, now_s: float) -> str:
-        """That our token ends soon: role, file and end; "": it does not, or it has ended."""
-        return self._said_of_token(lambda life: life.ends_soon(now_s))
+        """That our token expires soon: role, file and expiry; else ""."""
+        life = self._token_life()
+        return self._token_text(said, life.role) if life is not None and (said := life.ends_soon(now_s)) else ""
 
     def check_token(self, now_s: float) -> None:
         """Raises TokenNotGood for a token that no cluster takes now, for who would ask in vain until time is over.
@@ -280,15 +282,21 @@ class PulsarAccess(Settings):
         if problem := self.token_problem(now_s):
             raise TokenNotGood(problem)
 
-    def _said_of_token(self, said_of: Callable[[TokenLife], str]) -> str:
+    @property
+    def role(self) -> str:
+        """The role that our token names; "" where there is none."""
+        life = self._token_life()
+        return "" if life is None else life.role
+
+    def _token_life(self) -> TokenLife | None:
         try:
             token = PulsarToken(self)
         except PulsarAccessError:
-            return ""  # what cannot be read ends at no moment: `file_faults` names it
-        life = token_life(token()) if token else None
-        if life is None or not (said := said_of(life)):
-            return ""
-        whose = f"of {life.role}" if life.role else "of a role that it does not name"
+            return None  # `file_faults` names it
+        return token_life(token()) if token else None
+
+    def _token_text(self, said: str, role: str) -> str:
+        whose = f"of {role}" if role else "of a role that it does not name"
         return f"token {whose}{f' in {self.token_file}' if self.token_file else ''} {said}"
 
     def as_toml(self) -> str:

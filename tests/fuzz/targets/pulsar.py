@@ -24,7 +24,6 @@ from tests.cloud_jobs.billing.contracts.test_toml_text import EXAMPLE
 from tests.cloud_jobs.publications import message_of
 from tests.fuzz.bounds import Target, refused_as
 from tests.fuzz.targets.files import FEATURES
-from waybill.daemon.status_reader import StatusUnavailable, answered_value
 from waybill.daemon.status_server import MAX_HEAD_BYTES, _handler, json_answer
 
 LEDGERS: Any = {
@@ -144,15 +143,6 @@ def judge_publication(data: bytes) -> None:
         assert len(features) == len(found.held)
         parse_fences(features)
         changes_between((), features, 0)
-
-
-def answer(body: bytes, head: bytes = b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n") -> bytes:
-    return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
-
-
-def judge_status(data: bytes) -> None:
-    with refused_as(StatusUnavailable):
-        assert isinstance(answered_value(data), dict)
 
 
 HANDLER = _handler({"/status": lambda: json_answer("{}")})
@@ -277,19 +267,6 @@ TARGETS = {
         ),
         judge_publication,
         read_publication,  # what a shape takes is bounded by its corners
-    ),
-    "status_answer": Target(
-        (
-            answer(b'{"gateway": "g", "healthy": true, "listed": [["a", "b", 1.5]]}\n'),
-            answer(b"{}", b"HTTP/1.1 503 Service Unavailable\r\n"),
-            answer(b'{"a": 1}')[:-1],
-            answer(b"[]") + answer(b"{}"),
-            answer(b"[" * 50_000),
-            answer(b'{"a": NaN, "b": 1e999}'),
-            b"HTTP/1.0 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n{}",
-            b"SSH-2.0-OpenSSH\r\n",
-        ),
-        judge_status,
     ),
     "status_request": Target(
         (
