@@ -97,7 +97,7 @@ def _name_problems(settings: GatewaySettings) -> Iterator[str]:
     with contextlib.suppress(OSError, ValueError, IdentityError):
         named = common_name(read_certificates(read_file(tls.certificate))[0].subject)
         if named != own:
-            make = f"waybill pki gateway {settings.name} --region {settings.region} --out FOLDER"
+            make = f"waybill pki issue gateway@{settings.name} --region {settings.region} --out FOLDER"
             yield (
                 f"mqtt.tls.certificate: {tls.certificate} is for {named!r}, but this gateway is {own!r}; change name, "
                 f"or create a certificate with `{make}`"

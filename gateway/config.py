@@ -204,7 +204,7 @@ class Mqtt(BrokerSettings):
         if self.tls is not None and self.tls.certificate is not None and self.share_file is None:
             raise ValueError(
                 "with tls.certificate a share_file is needed, one for all gateways of the region: "
-                "`waybill pki gateway` writes it beside the certificate, as `share`"
+                "`waybill pki issue` writes it beside the certificate, as `share`"
             )
         return self
 

@@ -413,12 +413,12 @@ def test_servers_of_pulsar_are_signed_and_renewed_by_an_authority_of_their_own(t
     pki, out = tmp_path / "pki", tmp_path / "out"
     run(pki, "init")
     run(pki, "region", "eu", "--servers", "eu.example")
-    server = ("server", "pulsar@hq", "--at", "pulsar.hq.example", "--out", out)
+    server = ("issue", "pulsar@hq", "--at", "pulsar.hq.example", "--out", out)
     assert "`waybill pki pulsar` makes it" in run(pki, *server).output
     assert run(pki, "pulsar").exit_code == 0
     assert "never replaced" in run(pki, "pulsar").output
     assert "leave out --region eu" in run(pki, *server, "--region", "eu").output
-    assert "such as --region eu" in run(pki, "server", "broker@eu", "--at", "eu.example", "--out", out).output
+    assert "such as --region eu" in run(pki, "issue", "broker@eu", "--at", "eu.example", "--out", out).output
     assert run(pki, *server).exit_code == 0
     assert run(pki, "renew", out).exit_code == 0
     assert len(read_certificates((out / "certificate.pem").read_bytes())) == 1

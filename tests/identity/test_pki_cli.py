@@ -40,11 +40,11 @@ def run(folder: Path, *arguments: object) -> Result:
 @pytest.mark.parametrize(
     ("command", "name"),
     [
-        (["server", "broker@eu", "--region", "eu", "--at", "127.0.0.1", "--at", "localhost"], "broker@eu"),
-        (["gateway", "eu-1", "--region", "eu"], "gateway@eu-1"),
-        (["access", "eu"], "access@eu"),
-        (["device", "acme/bus-17", "--region", "eu"], "acme/bus-17"),
-        (["factory", "VIN-1", "--region", "eu"], "claim@VIN-1"),
+        (["issue", "broker@eu", "--region", "eu", "--at", "127.0.0.1", "--at", "localhost"], "broker@eu"),
+        (["issue", "gateway@eu-1", "--region", "eu"], "gateway@eu-1"),
+        (["issue", "access@eu", "--region", "eu"], "access@eu"),
+        (["issue", "acme/bus-17", "--region", "eu"], "acme/bus-17"),
+        (["issue", "claim@VIN-1", "--region", "eu"], "claim@VIN-1"),
     ],
     ids=lambda part: part if isinstance(part, str) else part[0],
 )
@@ -65,7 +65,7 @@ def test_the_gateways_of_a_region_have_one_secret_and_those_of_another_region_an
 ) -> None:
     assert run(pki, "region", "us", "--root-key", tmp_path / SAFE).exit_code == 0
     for name, region in (("eu-1", "eu"), ("eu-2", "eu"), ("us-1", "us")):
-        run(pki, "gateway", name, "--region", region, "--out", tmp_path / name)
+        run(pki, "issue", f"gateway@{name}", "--region", region, "--out", tmp_path / name)
     first, second, other = (tmp_path / name / "share" for name in ("eu-1", "eu-2", "us-1"))
     assert first.read_text() == second.read_text() != other.read_text()
     assert len(first.read_text().strip()) == 32
@@ -76,26 +76,26 @@ def test_a_device_may_keep_its_key_to_itself(pki: Path, tmp_path: Path) -> None:
     key, request = KeyPair.generate(), tmp_path / "request.pem"
     request.write_bytes(make_request(key, "acme/bus-1"))
     out = tmp_path / "out"
-    assert run(pki, "device", "acme/bus-1", "--region", "eu", "--out", out, "--request", request).exit_code == 0
+    assert run(pki, "issue", "acme/bus-1", "--region", "eu", "--out", out, "--request", request).exit_code == 0
     assert read_certificates((out / "certificate.pem").read_bytes())[0].public_key() == key.public
     assert not (out / "key.pem").exists()
     other = tmp_path / "other"
-    refused = run(pki, "device", "acme/bus-2", "--region", "eu", "--out", other, "--request", request)
+    refused = run(pki, "issue", "acme/bus-2", "--region", "eu", "--out", other, "--request", request)
     assert refused.exit_code == 1
     assert "not for 'acme/bus-2'" in refused.output
 
 
 def test_no_command_replaces_a_key_or_another_s_certificate(pki: Path, tmp_path: Path) -> None:
     out, request = tmp_path / "out", tmp_path / "request.pem"
-    assert run(pki, "gateway", "eu-9", "--region", "eu", "--out", out).exit_code == 0
+    assert run(pki, "issue", "gateway@eu-9", "--region", "eu", "--out", out).exit_code == 0
     before = {file.name: file.read_bytes() for file in out.iterdir()}
     request.write_bytes(make_request(KeyPair.generate(), "acme/bus-17"))
     for command in (
-        ("device", "acme/bus-17"),
-        ("device", "acme/bus-17", "--request", request),
-        ("gateway", "eu-9"),
-        ("factory", "VIN-1"),
-        ("server", "broker@eu", "--at", "127.0.0.1"),
+        ("issue", "acme/bus-17"),
+        ("issue", "acme/bus-17", "--request", request),
+        ("issue", "gateway@eu-9"),
+        ("issue", "claim@VIN-1"),
+        ("issue", "broker@eu", "--at", "127.0.0.1"),
     ):
         refused = run(pki, *command, "--region", "eu", "--out", out)
         assert refused.exit_code == 1
@@ -108,7 +108,7 @@ def test_no_command_replaces_a_key_or_another_s_certificate(pki: Path, tmp_path:
 
 def test_one_folder_that_cannot_be_renewed_keeps_no_other_from_it(pki: Path, tmp_path: Path) -> None:
     for name in ("eu-1", "eu-2", "eu-3"):
-        run(pki, "gateway", name, "--region", "eu", "--out", tmp_path / name, "--days", "20")
+        run(pki, "issue", f"gateway@{name}", "--region", "eu", "--out", tmp_path / name, "--days", "20")
     (tmp_path / "eu-2" / "key.pem").write_bytes((tmp_path / "eu-3" / "key.pem").read_bytes())
     (tmp_path / "stray").mkdir()
     (tmp_path / "file").write_text("")
@@ -124,7 +124,7 @@ def test_one_folder_that_cannot_be_renewed_keeps_no_other_from_it(pki: Path, tmp
 
 
 def test_a_folder_is_shown_as_it_is_renewed(pki: Path, tmp_path: Path) -> None:
-    run(pki, "server", "broker@eu", "--region", "eu", "--at", "localhost", "--out", tmp_path / "broker")
+    run(pki, "issue", "broker@eu", "--region", "eu", "--at", "localhost", "--out", tmp_path / "broker")
     shown = CliRunner().invoke(app, ["show", str(tmp_path / "broker"), "--json"])
     assert (shown.exit_code, json.loads(shown.output)[0]["name"]) == (0, "broker@eu")
 
@@ -144,8 +144,8 @@ def listed(pki: Path, *arguments: object) -> tuple[int, dict[str, str]]:
 
 
 def test_what_ends_soon_is_named_until_it_is_renewed(pki: Path, tmp_path: Path) -> None:
-    run(pki, "gateway", "eu-1", "--region", "eu", "--out", tmp_path / "gw", "--days", "20")
-    server = ["server", "broker@eu", "--region", "eu", "--at", "localhost", "--out", tmp_path / "broker"]
+    run(pki, "issue", "gateway@eu-1", "--region", "eu", "--out", tmp_path / "gw", "--days", "20")
+    server = ["issue", "broker@eu", "--region", "eu", "--at", "localhost", "--out", tmp_path / "broker"]
     run(pki, *server, "--days", "80")
     assert listed(pki) == (
         1,
@@ -169,21 +169,26 @@ def test_what_ends_soon_is_named_until_it_is_renewed(pki: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("command", "advice"),
     [
-        (["gateway", "eu-1", "--region", "ue"], "has no region 'ue': did you mean eu? it has eu;"),
-        (["gateway", "eu-1", "--region", "EU"], "has no region 'EU': did you mean eu?"),
-        (["gateway", "eu-1", "--region", "mars"], "has no region 'mars': it has eu; `waybill pki region` makes one"),
-        (["access", "EU"], "did you mean eu?"),
-        (["device", "acme/bus-1", "--region", "Eu"], "did you mean eu?"),
-        (["factory", "VIN-1", "--region", "euu"], "did you mean eu?"),
-        (["factory", "token-0123456789abcdef", "--region", "eu"], "is what a token is called"),
-        (["device", "bus-1", "--region", "eu"], "write TENANT/DEVICE, such as acme/bus-17"),
-        (["device", "gateway@eu-1", "--region", "eu"], "write TENANT/DEVICE"),
-        (["device", "acme/a b", "--region", "eu"], "'a b' is no name of a device"),
-        (["server", "broker", "--region", "eu", "--at", "localhost"], "write broker@NAME or pulsar@NAME"),
-        (["server", "broker@", "--region", "eu", "--at", "localhost"], "such as broker@eu"),
-        (["server", "gateway@eu", "--region", "eu", "--at", "localhost"], "such as broker@eu"),
-        (["server", "broker@eu", "--region", "eu", "--at", "https://localhost:8883"], "write one alone"),
-        (["server", "broker@eu", "--region", "ue", "--at", "localhost"], "did you mean eu?"),
+        (["issue", "gateway@eu-1", "--region", "ue"], "has no region 'ue': did you mean eu? it has eu;"),
+        (["issue", "gateway@eu-1", "--region", "EU"], "has no region 'EU': did you mean eu?"),
+        (
+            ["issue", "gateway@eu-1", "--region", "mars"],
+            "it has eu; `waybill pki region` makes one",
+        ),
+        (["issue", "access@eu", "--region", "EU"], "did you mean eu?"),
+        (["issue", "acme/bus-1", "--region", "Eu"], "did you mean eu?"),
+        (["issue", "claim@VIN-1", "--region", "euu"], "did you mean eu?"),
+        (["issue", "claim@token-0123456789abcdef", "--region", "eu"], "is what a token is called"),
+        (["issue", "bus-1", "--region", "eu"], "is not a name: a device is TENANT/DEVICE"),
+        (["issue", "acme/a b", "--region", "eu"], "is not a name"),
+        (["issue", "broker", "--region", "eu", "--at", "localhost"], "only broker@NAME and pulsar@NAME"),
+        (["issue", "broker@", "--region", "eu", "--at", "localhost"], "only broker@NAME and pulsar@NAME"),
+        (
+            ["issue", "gateway@eu", "--region", "eu", "--at", "localhost"],
+            "only broker@NAME and pulsar@NAME",
+        ),
+        (["issue", "broker@eu", "--region", "eu", "--at", "https://localhost:8883"], "write one alone"),
+        (["issue", "broker@eu", "--region", "ue", "--at", "localhost"], "did you mean eu?"),
     ],
     ids=lambda part: " ".join(part) if isinstance(part, list) else "",
 )

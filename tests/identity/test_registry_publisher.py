@@ -133,14 +133,11 @@ def test_a_registry_of_any_size_is_read_while_messages_come_and_given_up_when_no
         RegistrySession(SETTINGS).__enter__()
 
 
-def test_only_what_is_asked_about_is_judged_and_the_rest_is_read_when_it_is_asked_for(world: World) -> None:
-    for name in ("bus-1", "bus-2", "bus-4"):
+def test_only_what_is_asked_about_is_judged(world: World) -> None:
+    for name in ("bus-1", "bus-2"):
         world.put(active("acme", name))
-    with RegistrySession(SETTINGS, names={"acme/bus-1", "acme/bus-44"}) as session:
+    with RegistrySession(SETTINGS, names={"acme/bus-1", "acma/bus-1"}) as session:
         assert [one.entry.name for one in session.publications()] == ["acme/bus-1"]
-        found = session.get("acme/bus-2")
-        assert found is not None
-        assert (found.name, session.get("acme/bus-3")) == ("acme/bus-2", None)
         with pytest.raises(NotInSettings, match="there is no tenant 'acma': did you mean acme"):
             session.get("acma/bus-1")
 

@@ -103,5 +103,5 @@ TokenDays = Annotated[float, typer.Option("--days", help="Validity of the token 
 Factory = Annotated[str | None, typer.Option("--factory", help="The serial in the device's factory certificate.")]
 ByHand = Annotated[
     bool,
-    typer.Option("--by-hand", help="No claim: the device connects with a certificate of `waybill pki device`."),
+    typer.Option("--by-hand", help="No claim: the device connects with a certificate of `waybill pki issue`."),
 ]

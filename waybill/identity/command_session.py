@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import typer
@@ -121,18 +120,12 @@ def end(text: str, status: int, *, as_json: bool = False) -> NoReturn:
     raise typer.Exit(status)
 
 
-def say_outcome(
-    outcome: ChangeOutcome,
-    wait_s: float,
-    *,
-    as_json: bool,
-    more: Mapping[str, object] = MappingProxyType({}),
-) -> None:
-    """Show the result of each device; if not all is done, end the command. `more`: further facts for `--json`."""
+def say_outcome(outcome: ChangeOutcome, wait_s: float, *, as_json: bool) -> None:
+    """Show the result of each device; if not all is done, end the command."""
     problems = [*_problems(outcome, wait_s)]
     if as_json:
         why = "; ".join(text for _, text in problems)
-        facts = {"result": _RESULTS[problems[0][0] if problems else 0], "why": why, **_outcome_facts(outcome), **more}
+        facts = {"result": _RESULTS[problems[0][0] if problems else 0], "why": why, **_outcome_facts(outcome)}
         typer.echo(json.dumps(facts, indent=2))
     else:
         _say_devices(outcome)
@@ -201,7 +194,7 @@ def _advice(entry: DeviceEntry) -> Iterator[str]:
         again = f"waybill device expect {place} --again --token-file FILE --reason WHY"
         yield f"it was never enrolled, and its claim is used up: {again} gives it another one"
     if entry.state == "active" and entry.claim is None and not entry.certificates:
-        yield f"it may connect at once, with a certificate by hand: waybill pki device {place} --out FOLDER"
+        yield f"it may connect at once, with a certificate by hand: waybill pki issue {place} --out FOLDER"
 
 
 def show_devices(config: Path | None, tenant: str, *, as_json: bool) -> None:

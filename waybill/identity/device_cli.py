@@ -116,16 +116,10 @@ def expect(
     with claim_option(token_file, factory, by_hand=by_hand, days=days) as claim:
 
         def entries(session: RegistrySession, change: DeviceChange) -> tuple[DeviceEntry, ...]:
-            held = session.known(device) if again else session.get(device)
-            waits_for = None if held is None else held.predecessor
-            before = None if waits_for is None else session.get(waits_for)
-            if again and held is not None:
-                made = expect_again(held, region=region, claim=claim, change=change, predecessor=before)
-            else:
-                made = expected(tenant, name, region=region, claim=claim, change=change, held=held)
-            if waits_for is not None and made.predecessor is None:
-                typer.echo(f"waybill device: {waits_for} ended otherwise: {device} is a device of its own", err=True)
-            return (made,)
+            if again:
+                return (expect_again(session.known(device), region=region, claim=claim, change=change),)
+            held = session.get(device)
+            return (expected(tenant, name, region=region, claim=claim, change=change, held=held),)
 
         _change(config, key, reason, wait, entries, names={device}, region=region, tenant=tenant, as_json=as_json)
 
@@ -416,7 +410,7 @@ def _change(
     tenant: str | None = None,
     as_json: bool,
 ) -> None:
-    from waybill.identity.registry import DeviceChange, ended_claims
+    from waybill.identity.registry import DeviceChange
     from waybill.identity.registry_session import exactly
 
     def check(settings: OperatorSettings) -> None:
@@ -428,9 +422,5 @@ def _change(
     with command_session(config, key, names=names, check=check, as_json=as_json) as (session, _):
         change = DeviceChange(datetime.now(UTC), session.operator, reason)
         made = entries(session, change)
-        ended = ended_claims({one.name: session.get(one.name) for one in made}, made)
         outcome = session.change({one.name: exactly(one) for one in made}, wait_s, together=True)
-    ended = {name: said for name, said in ended.items() if name in outcome.published}
-    for name, said in ended.items() if not as_json else ():
-        typer.echo(printable(f"waybill device: {name}: {said}"), err=True)
-    say_outcome(outcome, wait_s, as_json=as_json, more={"void": ended} if ended else {})
+    say_outcome(outcome, wait_s, as_json=as_json)

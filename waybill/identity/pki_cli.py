@@ -16,14 +16,13 @@ from rich.table import Table
 from rich.text import Text
 
 from waybill.daemon.durable_file import create_durably, replace_durably
-from waybill.daemon.tls import TlsSettings
 from waybill.identity.authority import common_name, regional_name
 from waybill.identity.authority_folder import IssuedCertificate, latest
 from waybill.identity.claims import check_factory_serial
 from waybill.identity.command_options import AsJson, error_text, errors_as_messages, print_error
 from waybill.identity.errors import IdentityError, NameRefused, SealingKeyError
-from waybill.identity.names import PrincipalKind, device_name, principal
-from waybill.identity.pki_folder import PkiFolder, credentials_in
+from waybill.identity.names import PrincipalKind
+from waybill.identity.pki_folder import PkiFolder
 from waybill.identity.token_cli import app as token_key
 from waybill.identity.token_cli import token
 from waybill.record.record import DEVICE_PATTERN
@@ -78,9 +77,8 @@ Servers = Annotated[
     list[str] | None,
     typer.Option(help="A DNS name (includes subdomains) or IP network allowed for its servers; may be repeated."),
 ]
-Region = Annotated[str, typer.Option(help="The region whose authority signs.")]
 Out = Annotated[Path, typer.Option(help="A folder for ca.pem, certificate.pem and key.pem.")]
-At = Annotated[list[str], typer.Option("--at", help="DNS name or IP address of the server; may be repeated.")]
+At = Annotated[list[str] | None, typer.Option("--at", help="DNS name or IP address of the server; may be repeated.")]
 Days = Annotated[float, typer.Option(min=0.01, max=36_500, help="Validity of the certificate in days.")]
 Within = Annotated[
     float, typer.Option(min=0, help="Report certificates that expire within these days (exit status 1).")
@@ -154,111 +152,46 @@ def region(
 
 
 @app.command()
-def server(
-    name: Annotated[str, typer.Argument(help="Such as broker@eu or pulsar@eu.")],
+def issue(
+    name: Annotated[
+        str,
+        typer.Argument(help="TENANT/DEVICE, gateway@NAME, access@REGION, claim@SERIAL, broker@NAME or pulsar@NAME."),
+    ],
     *,
     region: Annotated[
         str | None, typer.Option(help="The region whose authority signs; not for a Pulsar server.")
     ] = None,
-    at: At,
-    out: Out,
-    folder: Folder = DEFAULT_FOLDER,
-    days: Days = _LEAF_DAYS,
-    as_json: AsJson = False,
-) -> None:
-    """Create a server key and certificate: a region signs broker@NAME, the Pulsar authority signs pulsar@NAME.
-
-    Example: waybill pki server broker@eu --region eu --at broker.eu.example --at 10.0.0.5 --out broker
-    """
-    _write(folder, region, out, name=name, days=days, as_json=as_json, servers=at)
-
-
-@app.command()
-def gateway(
-    name: Annotated[str, typer.Argument(help="Such as eu-1.")],
-    *,
-    region: Region,
-    out: Out,
-    folder: Folder = DEFAULT_FOLDER,
-    days: Days = _LEAF_DAYS,
-    as_json: AsJson = False,
-) -> None:
-    """Create the key and certificate gateway@NAME, and the file `share`, the same for all gateways of a region.
-
-    Example: waybill pki gateway eu-1 --region eu --out gateway-eu-1
-    """
-    with errors_as_messages():
-        now, lifetime = _now(), timedelta(days=days)
-        pki = PkiFolder(folder)
-        made = pki.write_gateway(region, out, name, now=now, lifetime=lifetime)
-        _say_written(made, as_json, now + lifetime)
-
-
-@app.command()
-def access(
-    region: Annotated[str, typer.Argument(help="The region, such as eu; its authority signs.")],
-    out: Out,
-    folder: Folder = DEFAULT_FOLDER,
-    days: Days = _LEAF_DAYS,
-    as_json: AsJson = False,
-) -> None:
-    """Create the key and certificate access@REGION for a region's access daemon.
-
-    Example: waybill pki access eu --out access-eu
-    """
-    with errors_as_messages():
-        name = principal(PrincipalKind.ACCESS, region)
-    _write(folder, region, out, name=name, days=days, as_json=as_json)
-
-
-@app.command()
-def factory(
-    serial: Annotated[str, typer.Argument(help="The device's serial, as the registry expects it.")],
-    *,
-    region: Region,
-    out: Out,
-    folder: Folder = DEFAULT_FOLDER,
-    days: Days = _ROOT_DAYS,
-    as_json: AsJson = False,
-) -> None:
-    """Create a key and factory certificate claim@SERIAL, which a device can only use to enrol.
-
-    Example: waybill pki factory VIN-4711 --region eu --out flash/VIN-4711
-    """
-    with errors_as_messages():
-        check_factory_serial(serial)
-        name = principal(PrincipalKind.CLAIM, serial)
-    _write(folder, region, out, name=name, days=days, as_json=as_json)
-
-
-@app.command()
-def device(
-    name: Annotated[str, typer.Argument(help="TENANT/DEVICE.")],
-    *,
-    region: Region,
+    at: At = None,
     out: Out,
     folder: Folder = DEFAULT_FOLDER,
     request: Annotated[
-        Path | None, typer.Option(help="A certificate request (PEM); the key stays on the device.")
+        Path | None, typer.Option(help="A device's certificate request (PEM); the key stays on the device.")
     ] = None,
-    days: Days = _LEAF_DAYS,
+    days: Annotated[
+        float | None,
+        typer.Option(min=0.01, max=36_500, help="Validity in days.", show_default="90, for claim@SERIAL 3650"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a device's operational certificate for a new key or a certificate request.
+    """Create a key and certificate for a device, a client, or with --at a server.
 
-    Example: waybill pki device acme/bus-17 --region eu --out bus-17
+    A gateway also gets the file `share`, the same for all gateways of a region. A device with the factory certificate
+    claim@SERIAL can only enrol.
+
+    Example: waybill pki issue broker@eu --region eu --at broker.eu.example --at 10.0.0.5 --out broker
     """
     with errors_as_messages():
-        device_name(*name.split("/", 1) if "/" in name else (name, ""))
-    if request is None:
-        _write(folder, region, out, name=name, days=days, as_json=as_json)
-        return
-    with errors_as_messages():
-        now, lifetime = _now(), timedelta(days=days)
-        pki = PkiFolder(folder)
-        pki.sign_request(region, out, name, request, now=now, lifetime=lifetime)
-        made = credentials_in(out)
-        _say_written(made, as_json, now + lifetime)
+        kind, _, serial = name.partition("@")
+        if kind == PrincipalKind.CLAIM:
+            check_factory_serial(serial)
+        lifetime = timedelta(days=days or (_ROOT_DAYS if kind == PrincipalKind.CLAIM else _LEAF_DAYS))
+        pki, now = PkiFolder(folder), _now()
+        if request is not None:
+            pki.sign_request(region or "", out, name, request, now=now, lifetime=lifetime)
+        else:
+            pki.write(region, out, name, servers=at or (), now=now, lifetime=lifetime)
+        made = IssuedCertificate.read(out / "certificate.pem")
+        _say_certificate(as_json, {"name": made.name, "not_after": made.not_after, "folder": out}, now + lifetime)
 
 
 @app.command()
@@ -375,21 +308,6 @@ def _sealing_pair(out: Path, tenant: str) -> tuple[Path, Path]:
         raise SealingKeyError(f"{out} has a key of {tenant}, which is never replaced: choose another folder")
     replace_durably(public, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     return private, public
-
-
-def _write(
-    folder: Path, region: str | None, out: Path, *, name: str, days: float, as_json: bool, servers: Sequence[str] = ()
-) -> None:
-    with errors_as_messages():
-        pki, now, lifetime = PkiFolder(folder), _now(), timedelta(days=days)
-        files = pki.write(region, out, name, servers=servers, now=now, lifetime=lifetime)
-        _say_written(files, as_json, now + lifetime)
-
-
-def _say_written(files: TlsSettings, as_json: bool, asked: datetime) -> None:
-    assert files.certificate is not None
-    made = IssuedCertificate.read(files.certificate)
-    _say_certificate(as_json, {"name": made.name, "not_after": made.not_after, "folder": made.file.parent}, asked)
 
 
 def _say_certificate(as_json: bool, made: Mapping[str, object], asked: datetime | None = None) -> None:

@@ -51,7 +51,6 @@ from waybill.identity.names import (
     PrincipalName,
     did_you_mean,
     parse_name,
-    principal,
 )
 from waybill.record.record import DEVICE_PATTERN
 from waybill.settings import read_file
@@ -203,26 +202,24 @@ class PkiFolder:
     ) -> TlsSettings:
         """A key and its certificate as files of a folder, for a device, a client, or a server with `servers`.
 
+        A gateway's folder also gets a copy of the region's share.
+
         `region`: whose authority signs; None for a server of Pulsar. A key without a certificate is used again.
         Raises KeyExists where the folder has a certificate, AuthorityMissing, NameRefused, KeyRefused,
         AuthorityExpired.
         """
         self._check_free(folder)
-        if servers:
-            _check_server(name)
+        named = parse_name(name)
+        kind = named.kind if isinstance(named, PrincipalName) else None
+        if (kind in {PrincipalKind.BROKER, PrincipalKind.PULSAR}) != bool(servers):
+            raise NameRefused(f"{name!r:.80}: only broker@NAME and pulsar@NAME are servers, and need addresses (--at)")
         authority = self._authority_of(name, region)
-        kept = _key_in(folder)
-        key = kept or KeyPair.generate()
+        key = _key_in(folder) or KeyPair.generate()
         issued = authority.certify(key, name, servers=servers, now=now, lifetime=lifetime)
+        if kind is PrincipalKind.GATEWAY and region is not None:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_durably(folder / _SHARE, read_file(self.share(region)), mode=0o600)
         return write_credentials(folder, root_pem=authority.root_pem, chain_pem=issued.chain_pem, key=key)
-
-    def write_gateway(
-        self, region: str, folder: Path, gateway: str, *, now: datetime, lifetime: timedelta
-    ) -> TlsSettings:
-        """The same for a gateway, with a copy of the region's share. Raises what `write` and `share` raise."""
-        files = self.write(region, folder, principal(PrincipalKind.GATEWAY, gateway), now=now, lifetime=lifetime)
-        replace_durably(folder / _SHARE, read_file(self.share(region)), mode=0o600)
-        return files
 
     def sign_request(
         self, region: str, folder: Path, name: str, request: Path, *, now: datetime, lifetime: timedelta
@@ -307,12 +304,6 @@ class PkiFolder:
         if not DEVICE_PATTERN.fullmatch(region):
             raise NameRefused(f"{region!r:.80} is not the name of a region: write one such as eu, {NAME_FORM}")
         return self.folder / "regions" / region
-
-
-def _check_server(name: str) -> None:
-    named = parse_name(name)
-    if not isinstance(named, PrincipalName) or named.kind not in {PrincipalKind.BROKER, PrincipalKind.PULSAR}:
-        raise NameRefused(f"{name!r:.80} is no server's name: write broker@NAME or pulsar@NAME, such as broker@eu")
 
 
 def _key_in(folder: Path) -> KeyPair | None:

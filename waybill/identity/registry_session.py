@@ -131,32 +131,26 @@ class RegistrySession:
         self._came: set[str] = set()
         self._is_read = False
         self._former: dict[str, DeviceEntry] = {}
-        self._check_signed = settings.check_signed()
-        self._tenants = (tenant,) if tenant in settings.tenants else settings.tenants
+        tenants = (tenant,) if tenant in settings.tenants else settings.tenants
         self._names, url, access = None if names is None else frozenset(names), settings.service_url, settings.access
-        self._reader = self._reader_of(self._names, self._on_entry)
+        registry: DeviceRegistry[DevicePublication] = DeviceRegistry(lambda publication, _: publication)
+        self._reader = RegistryReader(
+            url,
+            access,
+            registry,
+            on_message=self._on_entry,
+            on_standing=lambda _, __: self._notify(),
+            tenants=[one for one in tenants if names is None or one in set(map(tenant_of, names))],
+            check_signed=settings.check_signed(),
+            is_compacted=not with_history,
+            names=self._names,
+        )
         self._confirmations = CompactedTopicReader(
             url, access, CONFIRMATIONS_TOPIC, self._on_confirmation, lambda _: self._notify(), is_compacted=False
         )
         self._trusted = None if settings.operators is None else read_operators(settings.operators)
         self._key = None if settings.key is None else read_operator_key(settings.key)
         self._publisher = RegistryPublisher(url, access, sign=unsigned if self._key is None else signed_by(self._key))
-
-    def _reader_of(
-        self, names: frozenset[str] | None, on_message: Callable[[TopicMessage, BecameOfMessage], object]
-    ) -> RegistryReader[DevicePublication]:
-        registry: DeviceRegistry[DevicePublication] = DeviceRegistry(lambda publication, _: publication)
-        return RegistryReader(
-            self._settings.service_url,
-            self._settings.access,
-            registry,
-            on_message=on_message,
-            on_standing=lambda _, __: self._notify(),
-            tenants=[one for one in self._tenants if names is None or one in set(map(tenant_of, names))],
-            check_signed=self._check_signed,
-            is_compacted=not self._with_history,
-            names=names,
-        )
 
     def __enter__(self) -> Self:
         try:
@@ -167,7 +161,7 @@ class RegistrySession:
         try:
             if self._revokes:
                 self._revoke_unread()
-            self._read(self._reader)
+            self._read()
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -195,7 +189,8 @@ class RegistrySession:
             except RegistryUnreachable as error:
                 raise type(error)(f"{number} of {len(allowed)} revoked: {error}; repeat the command") from error
 
-    def _read(self, reader: RegistryReader[DevicePublication]) -> None:
+    def _read(self) -> None:
+        reader = self._reader
         reader.start()
 
         def is_over() -> bool:
@@ -218,16 +213,10 @@ class RegistrySession:
         return refusal_text(standing.refusal, standing.problem, self._settings.access, topic, "consume")
 
     def get(self, name: str) -> DeviceEntry | None:
-        """The entry of a device; None: it is unknown. Other names than `names` are read now. Raises NotInSettings."""
+        """The entry of a device, one of `names`; None: it is unknown. Raises NotInSettings."""
         self._settings.check_tenant(tenant_of(name))
-        reader = self._reader
-        if self._names is not None and name not in self._names:
-            reader = self._reader_of(frozenset((name,)), lambda _, __: None)
-            try:
-                self._read(reader)
-            finally:
-                reader.close()
-        found = reader.registry.get(name)
+        assert self._names is None or name in self._names
+        found = self._reader.registry.get(name)
         return None if found is None else found.entry
 
     def known(self, name: str) -> DeviceEntry:
