@@ -56,24 +56,6 @@ class Elsewhere(Settings):
     broker: Inner = Inner()
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ('[access]\nca = "x"', "access.ca: no such setting; did you mean 'tls_ca'?"),
-        ('[access]\ntoken = "x"', "access.token: no such setting; did you mean 'token_file'?"),
-        ('[pulsar]\ntoken_file = "x"', "pulsar: no such setting; did you mean 'access'?"),
-        ('[broker]\ntoken_file = "x"', "broker.token_file: no such setting; did you mean 'access.token_file'?"),
-        ("[access]\nport = 1", "access.port: no such setting; did you mean 'broker.port'?"),
-        ('[access]\ntls = "x"', "access.tls: no such setting; known are tls_ca, tls_key, token_file"),
-        ("[pulsar]\n", "pulsar: no such setting; known are access, broker"),
-    ],
-)
-def test_a_key_in_another_table_or_with_fewer_words_is_named_where_it_can_only_be_that(text: str, problem: str) -> None:
-    with pytest.raises(SettingsError) as caught:
-        parse(Elsewhere, text, "x.toml")
-    assert caught.value.problems == [problem]
-
-
 def test_every_mistake_is_listed_at_once() -> None:
     assert len(problems('host = 5\ninner = { port = "x" }\nwrong = 1')) == 3
 

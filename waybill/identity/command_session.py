@@ -64,7 +64,6 @@ def command_session(
     *,
     names: Collection[str] | None = None,
     tenant: str = "",
-    with_history: bool = False,
     signs: bool = True,
     revokes: str = "",
     check: Callable[[OperatorSettings], None] = lambda _: None,
@@ -94,7 +93,6 @@ def command_session(
                 settings,
                 names=names,
                 tenant=tenant,
-                with_history=with_history,
                 revokes=revokes,
                 on_progress=on_progress,
             ) as session,
@@ -213,20 +211,14 @@ def show_devices(config: Path | None, tenant: str, *, as_json: bool) -> None:
 
 
 def show_device(device: str, config: Path | None, *, as_json: bool) -> None:
-    """Show a device and its stored changes."""
-    with command_session(config, names={device}, with_history=True, signs=False) as (session, _):
+    """Show a device."""
+    with command_session(config, names={device}, signs=False) as (session, _):
         session.known(device)
         held = session.publication(device)
         assert held is not None
-        past = [(one, session.signed_by(one)) for one in session.history(device)]
         by = session.signed_by(held)
-    if as_json:
-        history = [_device_facts(one, signer) for one, signer in past]
-        typer.echo(json.dumps({"device": _device_facts(held, by), "history": history}, indent=2))
-        return
-    typer.echo(device_line(held.entry, by))
-    for one, signer in past:
-        typer.echo(f"  {device_line(one.entry, signer)}  {one.entry.reason}")
+    line = f"{device_line(held.entry, by)}  {held.entry.reason}"
+    typer.echo(json.dumps(_device_facts(held, by), indent=2) if as_json else line)
 
 
 def _device_facts(publication: DevicePublication, signed_by: str) -> dict[str, Any]:

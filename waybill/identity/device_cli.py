@@ -73,7 +73,7 @@ def list_devices(
 
 @app.command()
 def show(device: Device, *, config: Config = None, as_json: AsJson = False) -> None:
-    """Show a device and its stored changes: time, author, reason.
+    """Show a device and its last change: time, author, reason.
 
     Example: waybill device show acme/bus-1 --config operator.toml
     """

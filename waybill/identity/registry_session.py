@@ -119,15 +119,13 @@ class RegistrySession:
         *,
         names: Collection[str] | None = None,
         tenant: str = "",
-        with_history: bool = False,
         revokes: str = "",
         on_progress: Callable[[str, int], object] = lambda _, __: None,
     ) -> None:
-        self._settings, self._with_history, self._on_progress = settings, with_history, on_progress
+        self._settings, self._on_progress = settings, on_progress
         self._revokes = revokes
         self._changed = threading.Condition()
         self._answers = RegionAnswers()
-        self._history: list[DevicePublication] = []
         self._came: set[str] = set()
         self._is_read = False
         self._former: dict[str, DeviceEntry] = {}
@@ -142,7 +140,6 @@ class RegistrySession:
             on_standing=lambda _, __: self._notify(),
             tenants=[one for one in tenants if names is None or one in set(map(tenant_of, names))],
             check_signed=settings.check_signed(),
-            is_compacted=not with_history,
             names=self._names,
         )
         self._confirmations = CompactedTopicReader(
@@ -236,10 +233,6 @@ class RegistrySession:
         """The name of the key that signed it; "" where signatures are not checked."""
         key = None if self._trusted is None else self._trusted.keys.get(publication.signer)
         return "" if key is None else key.name
-
-    def history(self, name: str) -> list[DevicePublication]:
-        """The publications of a device that the topic still has, in their order."""
-        return [one for one in self._history if one.entry.name == name]
 
     @property
     def operator(self) -> str:
@@ -436,8 +429,6 @@ class RegistrySession:
             return
         with self._changed:
             made = became.publication
-            if self._with_history:
-                self._history.append(made)
             if self._is_read:
                 self._came.add(made.publication_id)
             former = self._former.get(made.entry.name)

@@ -90,7 +90,6 @@ class UnknownVersion(WireError):
 
     def __init__(self, version: int) -> None:
         super().__init__(f"batch of wire version {version}; this code reads version 2")
-        self.version = version
 
 
 class Truncated(WireError):
@@ -100,8 +99,6 @@ class Truncated(WireError):
 
     def __init__(self, *, expected: int, got: int) -> None:
         super().__init__(f"batch of {expected} bytes ends after {got}")
-        self.expected = expected
-        self.got = got
 
 
 class ChecksumMismatch(WireError):
@@ -111,8 +108,6 @@ class ChecksumMismatch(WireError):
 
     def __init__(self, *, stated: int, computed: int) -> None:
         super().__init__(f"batch states checksum {stated:08x}, its bytes have {computed:08x}")
-        self.stated = stated
-        self.computed = computed
 
 
 class TooLarge(WireError):

@@ -121,7 +121,7 @@ def problem_text(model: type[BaseModel], detail: ErrorDetails, called: str = "se
         fault = _fault_of_value(where, detail)
         return f"{where}: {fault}" if where else fault
     here, wrong = _model_at(model, detail["loc"][:-1]), str(detail["loc"][-1])
-    nearest = _nearest(model, here, wrong, detail["input"])
+    nearest = _nearest(here, wrong)
     advice = f"did you mean {nearest!r}?" if nearest else f"known are {', '.join(sorted(here.model_fields))}"
     return f"{where}: no such {called}; {advice}"
 
@@ -138,23 +138,12 @@ def _fault_of_value(where: str, detail: ErrorDetails) -> str:
     return detail["msg"].removeprefix("Value error, ")
 
 
-def _nearest(model: type[BaseModel], here: type[BaseModel], wrong: str, given: Any) -> str | None:
-    """A key of this table; else one of a table below; else the one key or table elsewhere that it can only be."""
-    known = list(here.model_fields)
-    if near := get_close_matches(wrong, known, 1, SIMILAR):
-        return near[0]
-    words = set(wrong.split("_"))
-    same_words = [key for key in known if words <= set(key.split("_")) or set(key.split("_")) <= words]
-    if len(same_words) == 1:
-        return same_words[0]
-    if near := get_close_matches(wrong, _keys_below(here), 1, SIMILAR):
-        return near[0]
-    tables = {name: inner for name, field in model.model_fields.items() if (inner := _model_inside(field.annotation))}
-    if isinstance(given, dict) and given:
-        elsewhere = [name for name, table in tables.items() if given.keys() <= table.model_fields.keys()]
-    else:
-        elsewhere = [f"{name}.{wrong}" for name, table in tables.items() if wrong in table.model_fields]
-    return elsewhere[0] if len(elsewhere) == 1 else None
+def _nearest(here: type[BaseModel], wrong: str) -> str | None:
+    """A similar key of this table, or of a table in it."""
+    tables = ((name, _model_inside(field.annotation)) for name, field in here.model_fields.items())
+    below = [f"{name}.{key}" for name, table in tables if table is not None for key in table.model_fields]
+    near = get_close_matches(wrong, [*here.model_fields, *below], 1, SIMILAR)
+    return near[0] if near else None
 
 
 def _model_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
@@ -162,11 +151,6 @@ def _model_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type[B
         if isinstance(part, str) and part in model.model_fields:
             model = _model_inside(model.model_fields[part].annotation) or model
     return model
-
-
-def _keys_below(model: type[BaseModel]) -> list[str]:
-    tables = ((name, _model_inside(field.annotation)) for name, field in model.model_fields.items())
-    return [f"{name}.{key}" for name, table in tables if table is not None for key in table.model_fields]
 
 
 def _model_inside(annotation: Any) -> type[BaseModel] | None:
