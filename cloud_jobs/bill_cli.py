@@ -35,9 +35,6 @@ def explain(
     ] = None,
     hour: Annotated[str | None, typer.Option(help="Also show the records of this hour (2026-03-05T06).")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="The most hours and records to show.")] = 24,
-    picture: Annotated[
-        Path | None, typer.Option("--picture", help="Write the track and the zone's border into this SVG file.")
-    ] = None,
     seller: Annotated[str | None, typer.Option(help="The legal entity, if two have this number.")] = None,
     access_log: Annotated[
         Path | None,
@@ -51,19 +48,16 @@ def explain(
 
     Exit status: 0 everything agrees, 3 something differs or is unknown.
 
-    Example: waybill bill explain WB-EU-00000001 3 --lake lake --device acme/eu-0001 --picture line3.svg
+    Example: waybill bill explain WB-EU-00000001 3 --lake lake --device acme/eu-0001
     """
     from cloud_jobs.billing.register.tables import Register
-    from cloud_jobs.explain.issued_line import drawing_of, explain_line, records_of_hour
+    from cloud_jobs.explain.issued_line import explain_line, records_of_hour
     from cloud_jobs.lake.location import Location
     from cloud_jobs.lake.tables import Lake
     from cloud_jobs.maintenance.erasing import log_access
-    from cloud_jobs.terminal import writing_result
 
     opened, wanted = Lake(Location.of(lake)), None if device is None else device_of(device)
     asked = None if hour is None else _hour(hour)
-    if picture is not None and picture.exists():
-        raise typer.BadParameter(f"{picture} is there already, and is not written over")
     found = explain_line(Register(opened), number, line, wanted, legal_entity=seller)
     key = found.explanation.charge.key
     hours = [one for one in found.explanation.hours if one.hour == asked]
@@ -74,9 +68,6 @@ def explain(
     log_access(opened.location, access_log, "waybill bill explain", of_device, **what)
     records = [row for one in hours for row in records_of_hour(opened, of_device, one, limit)]
     count = sum(one.seq_ranges.count for one in hours)
-    if picture is not None:
-        with writing_result(picture) as file:
-            file.write(drawing_of(found))
     _show(found, asked, records, count, limit=limit, as_json=as_json)
     if found.explanation.agrees is not True:
         raise typer.Exit(NOT_AGREED)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
-import shapely
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts import PayerContract, Pool
@@ -21,70 +19,26 @@ from cloud_jobs.billing.rating.pools import price_text
 from cloud_jobs.billing.register.current_contracts import contracts_above
 from cloud_jobs.billing.register.documents_of import issued_again
 from cloud_jobs.billing.register.tables import Register
-from cloud_jobs.billing.units import MEASURE_OF, Meter, MeterZones, place_text
+from cloud_jobs.billing.units import Meter
 from cloud_jobs.billing.usage import MAX_SEGMENT, tracks_at
 from cloud_jobs.explain.explanation import ExplainedHour, Explanation, explain, with_hours_again
-from cloud_jobs.explain.metered_again import MAX_HOURS, MeteredAgain, meter_again, stretches_of
-from cloud_jobs.explain.picture import Border, track_picture
+from cloud_jobs.explain.metered_again import MAX_HOURS, MeteredAgain, meter_again
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.erasures import records_and_erasures
 from cloud_jobs.lake.snapshot_reads import reference_table, usage_rows
 from cloud_jobs.lake.snapshots import Snapshot, read_snapshot
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.usage.metering import MeterRules
 from geo.spatial import TrackSettings
 
 # Errors.
 
-_MAX_NAMED = 10
+
+_MAX_NAMED: Final = 10
 
 
 class ExplainError(BillingError):
-    """Base of what keeps a line from being explained."""
-
-
-class NoSuchLine(ExplainError):
-    """No line of that number, or none of that device."""
-
-    def __init__(self, number: str, line: int, lines: int, device: TenantDevice | None) -> None:
-        of = "" if device is None else f" of the device {device.tenant}/{device.device}"
-        super().__init__(f"document {number} has no line {line}{of}; its lines are numbered 1 to {lines}")
-
-
-class SeveralDevices(ExplainError):
-    """The line adds up several devices, and each is explained by itself. `devices`: which."""
-
-    def __init__(self, number: str, line: int, devices: Sequence[TenantDevice]) -> None:
-        named = ", ".join(f"{one.tenant}/{one.device}" for one in devices[:_MAX_NAMED])
-        more = f" and {len(devices) - _MAX_NAMED} more" if len(devices) > _MAX_NAMED else ""
-        super().__init__(f"line {line} of {number} is of {len(devices)} devices: {named}{more}; add --device")
-
-
-class NotOfUsage(ExplainError):
-    """The charge follows from other charges of its account."""
-
-    def __init__(self, number: str, line: int, kind: str) -> None:
-        super().__init__(
-            f"line {line} of {number} is a {kind}: it follows from the other lines of its account, not from records"
-        )
-
-
-class TracksUnknown(ExplainError):
-    """Usage stated no track settings when the snapshot was taken."""
-
-    def __init__(self, snapshot_id: str) -> None:
-        super().__init__(
-            f"snapshot {snapshot_id} does not say with which track settings its usage was computed: no run of"
-            " `cloud-jobs usage` had stated them when it was taken. Run it, and close the period again"
-        )
-
-
-class NothingToDraw(ExplainError):
-    """The line has no hour that could be computed again, or none with two fixes."""
-
-    def __init__(self, number: str, line: int) -> None:
-        super().__init__(f"line {line} of {number} has no track that could be drawn: its positions are erased, or none")
+    """The line cannot be explained."""
 
 
 # Records of one hour of a charge.
@@ -132,8 +86,7 @@ class ExplainedLine:
 
     `posted`: the charge that was posted before a note (None: no note, or there was none). `is_void`: what is explained
     was posted, and is taken back. `erased_before`: positions of the device before this moment are erased, and their
-    hours not computed again. `requests`: rows of `erasures` that data subjects asked for. `again`: what was computed
-    again; None: no hour could be.
+    hours not computed again. `again`: what was computed again; None: no hour could be.
     """
 
     number: str
@@ -144,7 +97,6 @@ class ExplainedLine:
     posted: Charge | None
     is_void: bool
     erased_before: datetime | None
-    requests: tuple[dict[str, Any], ...]
     again: MeteredAgain | None
 
 
@@ -158,8 +110,8 @@ def explain_line(
 ) -> ExplainedLine:
     """The charge of a device on a line of a document: its hours, and each of them computed again from its records.
 
-    Of a note what is owed by its closing is explained. Raises UnknownDocument, NoSuchLine, SeveralDevices, NotOfUsage,
-    TracksUnknown, RegisterDamaged, LakeError.
+    For a note, the charge of its closing is explained. Raises UnknownDocument, ExplainError, RegisterDamaged,
+    LakeError.
     """
     lake, issued = register.lake, issued_again(register, number, legal_entity)
     key = _key_of(issued.document, number, line, device)
@@ -169,7 +121,12 @@ def explain_line(
     charge = _charge(issued.charges[closing.in_register], key)
     posted = issued.before if issued.closing else None
     snapshot = read_snapshot(lake, closing.snapshot_id)
-    tracks, reference = _tracks(snapshot), reference_table(lake, snapshot)
+    if snapshot.usage_tracks is None:
+        raise ExplainError(
+            f"snapshot {snapshot.id} does not state the track settings of its usage; run `cloud-jobs usage` and"
+            " close the period again"
+        )
+    tracks, reference = tracks_at(snapshot), reference_table(lake, snapshot)
     period = BillingPeriod(closing.time_zone, closing.key.first_day, closing.key.last_day)
     contract = contracts_above(reference, [key.account]).contract_of(closing.key.payer, period)
     found = _explained(lake, snapshot, contract, charge)
@@ -189,21 +146,8 @@ def explain_line(
         posted=None if posted is None else _charge(issued.charges[posted.in_register], key),
         is_void=issued.closing is None,
         erased_before=erased,
-        requests=_requests(lake, key) if erased else (),
         again=again,
     )
-
-
-def _requests(lake: Lake, key: ChargeKey) -> tuple[dict[str, Any], ...]:
-    rows = lake.rows("erasures", where=[("device", "=", key.device)]).to_pylist()
-    return tuple(row for row in rows if row["since"] is not None and row["tenant"] == key.tenant)
-
-
-def _tracks(snapshot: Snapshot) -> TrackSettings:
-    """What usage was computed with, whatever the jobs' settings say today."""
-    if snapshot.usage_tracks is None:
-        raise TracksUnknown(snapshot.id)
-    return tracks_at(snapshot)
 
 
 def _key_of(made: Document, number: str, line: int, device: TenantDevice | None) -> ChargeKey:
@@ -211,16 +155,19 @@ def _key_of(made: Document, number: str, line: int, device: TenantDevice | None)
     found = [one for one in made["lines"] if one["invoice_line_identifier"] == line]
     entries = [one for one in made["annex"] if one["line"] == line]
     if not found or not entries:
-        raise NoSuchLine(number, line, len(made["lines"]), None)
+        raise ExplainError(f"document {number} has no line {line}; its lines are numbered 1 to {len(made['lines'])}")
     stated = found[0]
     if stated["kind"] != ChargeKind.USAGE.value:
-        raise NotOfUsage(number, line, stated["kind"])
+        raise ExplainError(
+            f"line {line} of {number} is a {stated['kind']}: it follows from other lines, not from records"
+        )
     devices = [TenantDevice(one["tenant"], one["device"]) for one in entries]
     if device is None and len(devices) > 1:
-        raise SeveralDevices(number, line, devices)
+        named = ", ".join(f"{one.tenant}/{one.device}" for one in devices[:_MAX_NAMED])
+        raise ExplainError(f"line {line} of {number} is of {len(devices)} devices ({named} ...); add --device")
     chosen = devices[0] if device is None else device
     if chosen not in devices:
-        raise NoSuchLine(number, line, len(made["lines"]), chosen)
+        raise ExplainError(f"line {line} of document {number} does not charge {chosen.tenant}/{chosen.device}")
     names: dict[str, Any] = {name: stated[name] for name in ("account", "region", "zone", "window", "price")}
     return ChargeKey(**names, **chosen._asdict(), kind=ChargeKind.USAGE, meter=Meter(stated["meter"]))
 
@@ -259,40 +206,3 @@ def _computable(found: Explanation, tracks: TrackSettings, erased: datetime | No
     """The hours that the records still give once more, as many as are held at once."""
     margin = timedelta(milliseconds=tracks.margin_ms)
     return [one.hour for one in found.hours if erased is None or one.hour - margin >= erased][:MAX_HOURS]
-
-
-_OF_STRETCHES: Final = {MeterZones.EVERYWHERE, MeterZones.INSIDE}
-"""Where meters count that are metered for one stretch of a track, and not for another."""
-
-
-def drawing_of(line: ExplainedLine) -> str:
-    """SVG text. Raises NothingToDraw where no track can be computed again."""
-    key, meter = line.explanation.charge.key, line.explanation.charge.key.meter
-    assert meter is not None, "a usage charge is of a meter"
-    parts = (f"{line.number}, line {line.line}: {key.tenant}/{key.device}", place_text(meter, key.zone))
-    title = ", ".join(part for part in parts if part)
-    if line.again is None:
-        raise NothingToDraw(line.number, line.line)
-    stretches = stretches_of(line.again.records, line.again.rules, key.zone)
-    # what is inferred happened where no track is
-    if MEASURE_OF[meter].zones not in _OF_STRETCHES or meter is Meter.INFERRED_ENTRY:
-        stretches = [one._replace(metered=False) for one in stretches]
-    if not stretches:
-        raise NothingToDraw(line.number, line.line)
-    return track_picture(title, stretches, _borders(line.again.rules, key.zone))
-
-
-def _borders(rules: MeterRules, zone: str) -> list[Border]:
-    """The charge's zone in all its versions, or its gate; outside of all zones those that are near the track."""
-    fences = [
-        Border(fence.id, tuple(np.asarray(ring.coords)[:, :2] for ring in _rings(fence.shape)))
-        for fence in rules.zones.fences
-        if zone in {"", fence.id}
-    ]
-    gates = [Border(gate.id, (gate.line,)) for gate in rules.gates.gates if gate.id == zone]
-    return [*fences, *gates]
-
-
-def _rings(shape: shapely.Geometry) -> list[shapely.LinearRing]:
-    parts = [part for part in shapely.get_parts(shape) if isinstance(part, shapely.Polygon)]
-    return [ring for part in parts for ring in (part.exterior, *part.interiors)]

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from cloud_jobs.billing.contracts.published import EPOCH
 from cloud_jobs.billing.usage import engine_at
-from cloud_jobs.explain.picture import Stretch
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import StoredFiles
 from cloud_jobs.lake.snapshot_reads import publications
@@ -24,7 +23,7 @@ from cloud_jobs.usage.devices import DeviceGroup, group_records, record_files
 from cloud_jobs.usage.metering import MeterRules, meter_table, track_of
 from cloud_jobs.usage.reading import MOST_HOURS, Arrays, Devices, device_hours
 from geo.reference.in_force import published_fences
-from geo.spatial import ENGINE_VERSION, OUTSIDE, TrackSettings
+from geo.spatial import ENGINE_VERSION, TrackSettings
 from geo.spatial.ragged import Floats, Ints
 
 # Fences that a track may touch, by bounding boxes. Pure.
@@ -103,13 +102,12 @@ MAX_HOURS: Final = 31 * 24 + 1
 
 
 class MeteredAgain(NamedTuple):
-    """The rows (schema METERED) of the hours that were asked for, the records that they were computed from, with those
-    around them, and what decided the rest. `engine_version`: that of the engine which usage was computed by, and which
-    the rows state; those here were computed by the one that is installed."""
+    """Rows (schema METERED) of the requested hours, computed by the installed engine.
+
+    `engine_version`: of the engine that computed the usage; the rows state it.
+    """
 
     rows: pa.Table
-    records: Arrays
-    rules: MeterRules
     engine_version: int
 
     @property
@@ -140,7 +138,7 @@ def meter_again(
     rules = MeterRules(published_fences(publications(fences, ids=near)).features, tracks)
     # rows of two engines are alike where all that they say is, but for which of them says it
     engine = engine_at(snapshot) or ENGINE_VERSION
-    return MeteredAgain(meter_table(records, [device], rules, engine), records, rules, engine)
+    return MeteredAgain(meter_table(records, [device], rules, engine), engine)
 
 
 def _records(
@@ -175,41 +173,3 @@ def _box(records: Arrays, tracks: TrackSettings) -> TrackBox | None:
     """Around the fixes that are part of the track: one at 0°/0°, and what is no fix, has no fence near it."""
     track = track_of(records, np.flatnonzero(records["is_position"]), tracks)
     return TrackBox.around(track.fixes.lon[track.row], track.fixes.lat[track.row])
-
-
-def noise_left_out_m(again: MeteredAgain) -> float | None:
-    """How much longer the ways of the hours would be through the reported places; None: these were metered."""
-    rules, records = again.rules.settings, again.records
-    if rules.rule == "every_fix":
-        return None
-    place = np.flatnonzero(records["is_position"])
-    track = track_of(records, place, rules)
-    touched = records["touched"][place[track.row]]
-    return float((track.reported_m - track.metres)[touched].sum())
-
-
-def stretches_of(records: Arrays, rules: MeterRules, zone: str) -> list[Stretch]:
-    """The track of the records of one device in the hours that were asked for, in the order of time; `metered` is what
-    lay in a zone ("": outside of all)."""
-    place = np.flatnonzero(records["is_position"])
-    if not len(place):
-        return []
-    track = track_of(records, place, rules.settings)
-    pieces = rules.zones.split(track)
-    in_zone = pieces.zone == (OUTSIDE if not zone else [*rules.zones.names, zone].index(zone))
-    before = np.arange(len(place), dtype=np.int64)
-    before[track.row[1:]] = track.row[:-1]
-    rows = np.flatnonzero(records["touched"][place[pieces.end_fix]])
-    end, begin = place[pieces.end_fix[rows]], place[before[pieces.end_fix[rows]]]
-    longitude, latitude = records["longitude"], records["latitude"]
-    # the shorter way round
-    wide = (longitude[end] - longitude[begin] + 180) % 360 - 180
-    high = latitude[end] - latitude[begin]
-    ends = [
-        np.column_stack([longitude[begin] + share * wide, latitude[begin] + share * high]).tolist()
-        for share in (pieces.start[rows], pieces.end[rows])
-    ]
-    return [
-        Stretch((first[0], first[1]), (last[0], last[1]), metered)
-        for first, last, metered in zip(*ends, in_zone[rows].tolist(), strict=True)
-    ]

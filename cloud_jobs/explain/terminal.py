@@ -13,12 +13,10 @@ from cloud_jobs.billing.rating import Charge
 from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, place_text, quantity_text
 from cloud_jobs.explain.explanation import ExplainedHour
 from cloud_jobs.explain.issued_line import ExplainedLine
-from cloud_jobs.explain.metered_again import noise_left_out_m
 from cloud_jobs.terminal import Column, FittedTable
 from geo.reference.moments import stamp
 from geo.spatial import ENGINE_VERSION
 
-_REQUEST: Final = ("since", "before", "erased_at")
 _WORDS: Final = {True: "yes", False: "NO", None: "unknown"}
 
 
@@ -49,9 +47,7 @@ def line_values(line: ExplainedLine, limit: int) -> dict[str, Any]:
         "digest": {"sha256": found.digest, "agrees": found.digest_agrees},
         "amount": {"minor": found.amount_minor, "agrees": found.amount_agrees},
         "engine_version": None if line.again is None else line.again.engine_version,
-        "noise_left_out_m": None if (noise_m := _noise_m(line)) is None else round(noise_m, 3),
         "positions_erased_before": None if line.erased_before is None else stamp(line.erased_before),
-        "erasure_requests": [{name: stamp(row[name]) for name in _REQUEST} for row in line.requests],
         "agrees": found.agrees,
     }
 
@@ -173,22 +169,11 @@ def _notes(line: ExplainedLine) -> Iterable[Text]:
             f"Positions before {stamp(line.erased_before)} are erased: what was metered of them stands, and cannot be"
             " computed again."
         )
-    for row in line.requests:
-        first, until, at = (stamp(row[name]) for name in _REQUEST)
-        yield Text(f"What the device recorded from {first} until {until} was erased on {at} by subject request.")
-    if (noise_m := _noise_m(line)) is not None:
-        yield Text(
-            f"The receiver's noise is left out: {noise_m:,.0f} m of the device's way in these hours, in all zones."
-        )
     if line.again is not None and line.again.is_of_other_engine:
         yield Text(
             f"Usage was metered by engine version {line.again.engine_version}; version {ENGINE_VERSION} is installed."
             " An hour of which it makes the same agrees; whether another one was right is unknown."
         )
-
-
-def _noise_m(line: ExplainedLine) -> float | None:
-    return None if line.again is None else noise_left_out_m(line.again)
 
 
 def _charge_text(charge: Charge, currency: str) -> str:

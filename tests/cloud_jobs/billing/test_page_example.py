@@ -38,8 +38,6 @@ def test_the_commands_of_the_page_print_what_stands_below_them(tmp_path: Path, m
     readings = [json.loads(one) for one in log.read_text(encoding="utf-8").splitlines()]
     explained = [line for line, _ in shown if line.startswith("$ waybill bill explain")]
     assert [one["command"] for one in readings] == ["waybill bill explain"] * len(explained)
-    picture = DOCS / "pictures" / "explained-line.svg"
-    assert (tmp_path / "line11.svg").read_text(encoding="utf-8") == picture.read_text(encoding="utf-8")
 
 
 def test_on_a_terminal_of_80_columns_no_number_amount_or_name_is_cut(
