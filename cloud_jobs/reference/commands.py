@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -22,7 +21,6 @@ from waybill.identity.command_session import shows_progress
 from waybill.settings import printable, printable_json
 
 if TYPE_CHECKING:
-    from cloud_jobs.billing.contracts.check import BillChange, Bills, KnownBill
     from cloud_jobs.config import CloudSettings
     from cloud_jobs.lake.tables import Lake
     from cloud_jobs.reference.checks import ReferenceCheck
@@ -32,12 +30,6 @@ if TYPE_CHECKING:
 
 
 # `waybill reference check`.
-
-MAX_LISTED: Final = 100
-"""So many bills are listed for a reader."""
-MAX_REASONS: Final = 5
-EACH_S: Final = 5.0
-"""So often it is said how far a comparison is."""
 
 
 @cloud_errors_as_messages("waybill reference")
@@ -54,10 +46,9 @@ def check(
 ) -> None:
     """Check contract files and list each fault with file and line.
 
-    With --lake, also compare them with published versions and list the bills that would change: last month's and those
-    of each issued period. Faults are then also: a device in two accounts, an account without a payer, an unknown tariff
-    or price zone, a currency change within a month. The command also lists devices without a payer, meters that become
-    free, and replaced versions.
+    With --lake, also compare them with published versions. Faults are then also: a device in two accounts, an account
+    without a payer, an unknown tariff or price zone, a currency change within a month. The command also lists devices
+    without a payer and meters that become free.
 
     Exit status: 0 if the files can be published, 1 when they have a fault, 75 when the object store does not answer.
 
@@ -67,64 +58,33 @@ def check(
     from cloud_jobs.lake.tables import Lake
     from cloud_jobs.reference.checks import check_reference
 
-    there, progress = None if lake is None else Lake(Location.of(lake)), _Progress()
+    there = None if lake is None else Lake(Location.of(lake))
     try:
-        judged = check_reference(files, there, datetime.now(UTC), None if there is None else _bills(there, progress))
+        judged = check_reference(files, there, datetime.now(UTC))
     except ReferenceFileError as error:
-        _say(list(error.faults), [], [], Counter(), compared=None, as_json=as_json)
+        _say(list(error.faults), [], Counter(), with_lake=lake is not None, as_json=as_json)
         raise typer.Exit(1) from None
     checked = judged.checked
     # without a lake what is not in the files may be published already
     faults = [*checked.faults, *(checked.lacking if there else [])]
     warnings = [*checked.notices, *([] if there else (f"not in these files: {one}" for one in checked.lacking))]
-    compared = None if there is None else progress.whole
-    _say(faults, warnings, checked.changes, judged.counts, compared=compared, as_json=as_json)
+    _say(faults, warnings, judged.counts, with_lake=lake is not None, as_json=as_json)
     if faults:
         raise typer.Exit(1)
-
-
-def _bills(lake: Lake, progress: _Progress) -> Bills:
-    # rating is imported where something is rated
-    from cloud_jobs.reference.checks import LakeBills
-
-    return LakeBills(lake, progress)
-
-
-class _Progress:
-    """Says on standard error how far a long comparison is. `whole`: of how many bills."""
-
-    def __init__(self) -> None:
-        self._said = time.monotonic()
-        self.whole = 0
-
-    def __call__(self, done: int, whole: int) -> None:
-        self.whole = whole
-        if time.monotonic() - self._said > EACH_S:
-            self._said = time.monotonic()
-            typer.echo(f"compared {done:,} of {whole:,} bills", err=True)
 
 
 def _say(
     faults: list[str],
     warnings: list[str],
-    changes: Sequence[BillChange],
     counts: Counter[Any],
     *,
-    compared: int | None,
+    with_lake: bool,
     as_json: bool,
 ) -> None:
-    """`compared`: how many bills; None: there was no lake to hold the files against."""
     from cloud_jobs.reference.files import counts_text
 
     if as_json:
-        bills = [_change(one) for one in changes]
-        made: dict[str, Any] = {
-            "faults": faults,
-            "warnings": warnings,
-            "versions": dict(sorted(counts.items())),
-            "bills": bills,
-        }
-        made |= {"bills_compared": compared}
+        made = {"faults": faults, "warnings": warnings, "versions": dict(sorted(counts.items()))}
         sys.stdout.write(printable_json(made, indent=2) + "\n")
         return
     for fault in faults:
@@ -134,60 +94,8 @@ def _say(
     if faults:
         typer.echo(f"{len(faults)} fault{'' if len(faults) == 1 else 's'}; nothing can be published", err=True)
         return
-    alone = " by themselves, not held against a lake" if compared is None else ""
+    alone = "" if with_lake else " by themselves, not held against a lake"
     typer.echo(f"right{alone}: {counts_text(counts) or 'the files hold no version'}")
-    if compared is not None and not changes:
-        typer.echo(f"no bill changes ({compared:,} looked at)")
-    for change in changes[:MAX_LISTED]:
-        posted = ", posted" if change.is_posted else ""
-        typer.echo(printable(f"{change.payer} {change.period}{posted}: {_change_text(change.before, change.after)}"))
-    if len(changes) > MAX_LISTED:
-        typer.echo(f"and {len(changes) - MAX_LISTED:,} more, which --json names")
-
-
-def _change(change: BillChange) -> dict[str, Any]:
-    return {
-        "payer": change.payer,
-        "period": str(change.period),
-        "time_zone": change.period.time_zone,
-        "posted": change.is_posted,
-        "before": _owed_json(change.before),
-        "after": _owed_json(change.after),
-    }
-
-
-def _owed_json(bill: KnownBill) -> dict[str, Any]:
-    net, tax = bill.owed or (None, None)
-    return {
-        "currency": bill.currency,
-        "net_minor": net,
-        "tax_minor": tax,
-        "pays": bill.pays,
-        "blocked": list(bill.reasons),
-    }
-
-
-def _change_text(before: KnownBill, after: KnownBill) -> str:
-    shown = f"{_text_of(before)} -> {_text_of(after)}"
-    was, would_be = before.owed, after.owed
-    if was is None or would_be is None or was.net_minor != would_be.net_minor or before.currency != after.currency:
-        return shown
-    return f"{shown}, tax {_amount(was.tax_minor, before)} -> {_amount(would_be.tax_minor, after)}"
-
-
-def _text_of(bill: KnownBill) -> str:
-    if bill.owed is not None:
-        return _amount(bill.owed.net_minor, bill)
-    rest = [f"and {len(bill.reasons) - MAX_REASONS} more reasons"] if len(bill.reasons) > MAX_REASONS else []
-    why = "; ".join([*bill.reasons[:MAX_REASONS], *rest])
-    return f"{'blocked' if bill.pays else 'no payer'} ({why})"
-
-
-def _amount(minor: int, bill: KnownBill) -> str:
-    from cloud_jobs.billing.units import amount_text
-
-    assert bill.currency is not None
-    return f"{amount_text(minor, bill.currency)} {bill.currency}"
 
 
 MAX_FIELDS: Final = 40

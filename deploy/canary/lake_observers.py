@@ -12,15 +12,15 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from cloud_jobs.billing.billing_period import BillingPeriod
-from cloud_jobs.billing.contracts import Contracts, NetAndTax
+from cloud_jobs.billing.contracts import Contracts
 from cloud_jobs.billing.errors import BillingError
+from cloud_jobs.billing.rating import cells_of_usage, rate, rated_columns, rating_contract
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import StoredFiles, read_stored
 from cloud_jobs.lake.snapshot_reads import reference_rows, usage_rows
 from cloud_jobs.lake.snapshots import LakeState, newest_state
 from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import counter_of, newest_number
-from cloud_jobs.reference.checks import LakeBills
 from deploy.canary.config import CANARY_RECORD, POSITION, QUARTER_MS, Hop, ProbeItem
 from deploy.canary.probes import SentProbes
 from deploy.canary.reference import bill_fault
@@ -287,21 +287,19 @@ class MoneyObserver(Observer):
     def _bill_fault(self, state: LakeState, period: BillingPeriod) -> str:
         """How what the canary account owes for a month differs from what follows from its entries."""
         name = self._watch.settings.name
-        columns = (*_KEY, "entries")
         last = period.end - timedelta.resolution
-        rows: list[dict[str, Any]] = usage_rows(
-            self._lake, state, [self._device], period.start, last, columns=columns
-        ).to_pylist()
-        entries = sum(sum(row["entries"]) for row in rows if row["zone"] == name)
         try:
-            contract = Contracts(reference_rows(self._lake, state, ids=[name])).contract_of(name, period)
-            (owed,) = LakeBills(self._lake, lambda _done, _of: None, state).rated([contract])
+            contract = rating_contract(
+                Contracts(reference_rows(self._lake, state, ids=[name])).contract_of(name, period)
+            )
+            columns = rated_columns([contract])
+            rows = usage_rows(self._lake, state, [self._device], period.start, last, columns=columns)
+            (used,) = cells_of_usage([contract], rows)
+            owed = rate(contract, used.cells, used.metered)
         except BillingError as error:
             return f"nothing can be rated: {error}"
-        # an account that cannot be rated, and why
-        if not isinstance(owed, NetAndTax):
-            return f"nothing can be rated: {owed}"
-        return bill_fault(entries, owed.net_minor, owed.tax_minor, contract.payer.currency)
+        entries = sum(sum(row["entries"]) for row in rows.to_pylist() if row["zone"] == name)
+        return bill_fault(entries, owed.net_minor, owed.tax_minor, contract.currency)
 
 
 def _moment(quarter: int) -> datetime:

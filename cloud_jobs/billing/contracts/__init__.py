@@ -12,15 +12,7 @@ from cloud_jobs.billing.contracts.account import (
     is_canary,
     rate_id,
 )
-from cloud_jobs.billing.contracts.check import (
-    BillChange,
-    Bills,
-    CheckedContracts,
-    KnownBill,
-    NetAndTax,
-    check_contracts,
-    what_if,
-)
+from cloud_jobs.billing.contracts.check import CheckedContracts, check_contracts
 from cloud_jobs.billing.contracts.errors import (
     AccountCycle,
     BlockedPayer,
@@ -75,8 +67,6 @@ __all__ = [
     "Address",
     "Assigned",
     "Assignment",
-    "BillChange",
-    "Bills",
     "BlockedPayer",
     "Cap",
     "CapSpan",
@@ -87,11 +77,9 @@ __all__ = [
     "DeviceInTwoAccounts",
     "DoubtBounds",
     "ExchangeRate",
-    "KnownBill",
     "LegalEntity",
     "MetersForgotten",
     "MissingParent",
-    "NetAndTax",
     "NoExchangeRate",
     "OtherTimeZone",
     "OtherZoneThanBefore",
@@ -123,6 +111,5 @@ __all__ = [
     "is_canary",
     "rate_id",
     "usable_contract",
-    "what_if",
     "window_of_quarters",
 ]

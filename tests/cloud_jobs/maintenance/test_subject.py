@@ -169,7 +169,7 @@ def test_after_an_erasure_nothing_of_the_device_is_on_the_disk_and_the_bills_are
     assert rows_but(lake, "eu-1") == others
     assert bills(billed, "after") == owed
     found = explain_line(billed.register, number, 1)
-    assert ([row["since"] for row in found.requests], found.explanation.agrees) == ([DAY], None)
+    assert (found.erased_before, found.explanation.agrees) == (OTHER_DAY + timedelta(days=1), None)
 
 
 def test_the_command_says_erased_only_when_the_files_are_gone(lake: Lake) -> None:
