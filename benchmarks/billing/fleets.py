@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from datetime import UTC, date, datetime, timedelta
 from itertools import product
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -14,8 +13,17 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from benchmarks import lakes
-from cloud_jobs.billing.contracts import Assignment, Tariff, Vat
-from cloud_jobs.billing.rating import AccountTerms, RatingContract, TariffInForce
+from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.contracts import (
+    Account,
+    AccountContract,
+    Assigned,
+    LegalEntity,
+    PayerContract,
+    Tariff,
+    TariffSpan,
+)
+from cloud_jobs.billing.contracts.published import micros
 from cloud_jobs.derived.incremental import commit_written, next_increment
 from cloud_jobs.explain import meter_again
 from cloud_jobs.job_settings import MaintenanceSettings
@@ -87,23 +95,25 @@ class FleetSize(NamedTuple):
         return f"van-{at:08}"
 
 
-def contracts(fleet: FleetSize, first: int, payers: int, *, daily_cap: bool) -> list[RatingContract]:
+def contracts(fleet: FleetSize, first: int, payers: int, *, daily_cap: bool) -> list[PayerContract]:
     """Of some payers of a fleet; the tariff changes in the middle of the month."""
     middle = datetime(2026, 3, 15, 12, tzinfo=UTC)
-    versions = tuple(TariffInForce(begin, tariff(begin, daily_cap=daily_cap)) for begin in (ALWAYS, middle))
-    vat = Vat.model_validate({"category": "S", "rate": Decimal(19)})
+    period = BillingPeriod("Europe/Berlin", date(2026, 3, 1), date(2026, 3, 31))
+    start, end = micros(START), micros(END)
+    spans = tuple(TariffSpan(micros(since), end, tariff(since, daily_cap=daily_cap)) for since in (ALWAYS, middle))
+    account, seller = (
+        Account.model_validate(makers.account("payer")),
+        LegalEntity.model_validate(makers.legal_entity()),
+    )
     made = []
     for payer in range(first, first + payers):
-        devices = tuple(
-            Assignment(tenant=TENANT, device=fleet.name(payer, number), region="eu", begin=ALWAYS)
-            for number in range(fleet.devices)
-        )
         name = f"payer-{payer:06}"
-        terms = (AccountTerms(account=name, tariffs=versions, devices=devices),)
-        zone = "Europe/Berlin"
-        made.append(
-            RatingContract(payer=name, currency="EUR", time_zone=zone, start=START, end=END, vat=vat, accounts=terms)
+        devices = tuple(
+            Assigned(TENANT, fleet.name(payer, number), start, end, name, "eu") for number in range(fleet.devices)
         )
+        mine = AccountContract(id=name, name=name, times=((start, end),), spans=spans, assigned=devices)
+        named = account.model_copy(update={"id": name})
+        made.append(PayerContract(account=named, period=period, seller=seller, accounts=(mine,), rates={}, digest=""))
     return made
 
 

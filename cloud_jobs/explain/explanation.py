@@ -13,12 +13,12 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cloud_jobs.billing.contracts import PayerContract
 from cloud_jobs.billing.rating import (
     Cell,
     Charge,
     ChargeKey,
     PriceBooks,
-    RatingContract,
     cells_of_usage,
 )
 from cloud_jobs.billing.rating.cells_of_usage import QUARTER
@@ -40,15 +40,15 @@ from cloud_jobs.billing.units import Meter, exponent, round_ratio
 from cloud_jobs.lake.coverage import SeqRanges, TenantDevice
 
 
-def arithmetic_of(contract: RatingContract, uses: Uses, key: ChargeKey) -> Iterator[tuple[str, str]]:
+def arithmetic_of(contract: PayerContract, uses: Uses, key: ChargeKey) -> Iterator[tuple[str, str]]:
     """How the amount of a usage charge arises, by all uses of a pool that it has a part of: each step in words, and its
     figure; what says nothing is left out. The steps are those of docs/rating.md."""
     place = Place(key.region, key.tenant, key.device, key.zone, key.window)
     price = next(one for one, at in uses if (one.text, at) == (key.price, place))
     currencies = next(
-        [one.tariff.currency for one in terms.tariffs] for terms in contract.accounts if terms.account == key.account
+        [one.tariff.currency for one in account.spans] for account in contract.accounts if account.id == key.account
     )
-    unit, per_unit, digits = price.price.unit, price.price.base_per_unit, exponent(contract.currency)
+    unit, per_unit, digits = price.price.unit, price.price.base_per_unit, exponent(contract.payer.currency)
     shares, exact = {(one.place, one.text): one for one in pool_shares(uses)}, exact_shares(uses)
     mine, whole = shares[place, key.price], sum((one.minor for one in exact.values()), Fraction(0))
     pool, vehicles = sum(uses.values()), len({(at.tenant, at.device) for _, at in uses})
@@ -67,21 +67,21 @@ def arithmetic_of(contract: RatingContract, uses: Uses, key: ChargeKey) -> Itera
             paid.append(currency)
             yield f"{_text(share)} {unit} × {amount:f} {currency}", f"{_text(share * Fraction(amount))} {currency}"
     currency, minor = currencies[price.version], 10**digits
-    if {*paid} == {currency} != {contract.currency}:
+    if {*paid} == {currency} != {contract.payer.currency}:
         rate = worth_of(currency, contract) / minor
-        yield f"exchanged at {_text(rate)}", f"{_text(whole / minor)} {contract.currency}"
+        yield f"exchanged at {_text(rate)}", f"{_text(whole / minor)} {contract.payer.currency}"
     elif len(paid) > 1:
-        yield "together", f"{_text(whole / minor)} {contract.currency}"
+        yield "together", f"{_text(whole / minor)} {contract.payer.currency}"
     rounded, share_minor = (
         Decimal(one).scaleb(-digits) for one in (round_ratio(*whole.as_integer_ratio()), mine.amount_minor)
     )
-    yield "rounded, a half up", f"{rounded:f} {contract.currency}"
+    yield "rounded, a half up", f"{rounded:f} {contract.payer.currency}"
     if len(shares) > 1:
         part_exact = exact[place, key.price].minor
         words = f"{_text(Fraction(mine.quantity, per_unit))} of {_text(Fraction(pool, per_unit))} {unit}"
         is_in_ratio = part_exact * pool == whole * mine.quantity
-        costs = "" if is_in_ratio else f", exactly {_text(part_exact / minor)} {contract.currency}"
-        yield f"the part of {words}{costs}, by largest remainder", f"{share_minor:f} {contract.currency}"
+        costs = "" if is_in_ratio else f", exactly {_text(part_exact / minor)} {contract.payer.currency}"
+        yield f"the part of {words}{costs}, by largest remainder", f"{share_minor:f} {contract.payer.currency}"
 
 
 def _paid(step: PoolStep, currencies: Sequence[str]) -> Iterator[tuple[Fraction, Decimal, str]]:
@@ -168,7 +168,7 @@ class Explanation:
         return None if None in found else True
 
 
-def explain(contract: RatingContract, usage: pa.Table, charge: Charge, *, is_whole: bool) -> Explanation:
+def explain(contract: PayerContract, usage: pa.Table, charge: Charge, *, is_whole: bool) -> Explanation:
     """A usage charge by the usage in force (schema USAGE) of its device, or of all devices that its price is of.
 
     `contract`: of the charge's account at least. `is_whole`: all that shares in the charge's pool is in `usage`.
@@ -224,23 +224,23 @@ def _whose(key: ChargeKey) -> MeteredKey:
     return metered_key(key.account, key.tenant, key.device, key.meter, key.zone)
 
 
-def _of_account(contract: RatingContract, account: str) -> RatingContract:
-    return replace(contract, accounts=tuple(one for one in contract.accounts if one.account == account))
+def _of_account(contract: PayerContract, account: str) -> PayerContract:
+    return replace(contract, accounts=tuple(one for one in contract.accounts if one.id == account))
 
 
-def _of_device(contract: RatingContract, device: TenantDevice) -> RatingContract:
+def _of_device(contract: PayerContract, device: TenantDevice) -> PayerContract:
     accounts = (
-        replace(one, devices=tuple(each for each in one.devices if each.of_device == device))
+        replace(one, assigned=tuple(each for each in one.assigned if each.of_device == device))
         for one in contract.accounts
     )
     return replace(contract, accounts=tuple(accounts))
 
 
-def _hours(contract: RatingContract, rows: pa.Table, key: ChargeKey) -> Iterator[ExplainedHour]:
+def _hours(contract: PayerContract, rows: pa.Table, key: ChargeKey) -> Iterator[ExplainedHour]:
     """Each row that the charge counts something of."""
-    [terms], days = contract.accounts, set[date]()
-    book = PriceBooks().book(terms.tariffs, contract)
-    zone = ZoneInfo(contract.time_zone)
+    [account], days = contract.accounts, set[date]()
+    book = PriceBooks().book(account.spans, contract)
+    zone = ZoneInfo(contract.period.time_zone)
     quantities = Counter[int]()
     for at, cell in _cells_of_each(contract, rows):
         if _is_of(book, cell, key):
@@ -257,11 +257,11 @@ def _hours(contract: RatingContract, rows: pa.Table, key: ChargeKey) -> Iterator
             yield ExplainedHour(hour=hour, quantity=quantity, seq_ranges=seq_ranges, digest=row["digest"])
 
 
-def _cells_of_each(contract: RatingContract, rows: pa.Table) -> Iterator[tuple[int, Cell]]:
+def _cells_of_each(contract: PayerContract, rows: pa.Table) -> Iterator[tuple[int, Cell]]:
     """The cells of each row by itself, with its place: rated as if it were the only one of a device of its own."""
     names = [str(at) for at in range(rows.num_rows)]
     accounts = (
-        replace(one, devices=tuple(each.model_copy(update={"device": name}) for each in one.devices for name in names))
+        replace(one, assigned=tuple(each._replace(device=name) for each in one.assigned for name in names))
         for one in contract.accounts
     )
     apart = rows.set_column(rows.column_names.index("device"), "device", pa.array(names, pa.string()))
@@ -284,10 +284,10 @@ def _is_of(book: PriceBook, cell: Cell, key: ChargeKey) -> bool:
     return price is not None and (price.text, price.price.window) == (key.price, key.window)
 
 
-def _rated(contract: RatingContract, usage: pa.Table) -> AccountRating:
+def _rated(contract: PayerContract, usage: pa.Table) -> AccountRating:
     """The one account of the contract, with all of its usage."""
-    [found], [terms] = cells_of_usage([contract], usage), contract.accounts
-    rating = AccountRating(terms, PriceBooks().book(terms.tariffs, contract), contract, found.metered)
+    [found], [account] = cells_of_usage([contract], usage), contract.accounts
+    rating = AccountRating(account, PriceBooks().book(account.spans, contract), contract, found.metered)
     for cell in found.cells:
         rating.add(cell)
     return rating

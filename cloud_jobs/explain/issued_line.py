@@ -13,8 +13,7 @@ from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts import PayerContract, Pool
 from cloud_jobs.billing.documents import Document
 from cloud_jobs.billing.errors import BillingError
-from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, RatingContract
-from cloud_jobs.billing.rating.contract import rating_contract
+from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind
 from cloud_jobs.billing.rating.pools import price_text
 from cloud_jobs.billing.register.current_contracts import contracts_above
 from cloud_jobs.billing.register.documents_of import issued_again
@@ -179,25 +178,25 @@ def _charge(charges: Iterable[Charge], key: ChargeKey) -> Charge:
 
 
 def _explained(lake: Lake, snapshot: Snapshot, contract: PayerContract, charge: Charge) -> Explanation:
-    key, agreed = charge.key, rating_contract(contract)
+    key = charge.key
     mine = TenantDevice(key.tenant, key.device)
     devices = {mine}
-    if _is_pooled(agreed, key):
+    if _is_pooled(contract, key):
         devices = {one.of_device for one in contract.assigned if one.account == key.account} | devices
     is_whole = len(devices) <= MAX_POOL_DEVICES
     usage = usage_rows(
         lake, snapshot, devices if is_whole else {mine}, contract.period.start, contract.period.end - _MOMENT
     )
-    return explain(agreed, usage, charge, is_whole=is_whole)
+    return explain(contract, usage, charge, is_whole=is_whole)
 
 
-def _is_pooled(contract: RatingContract, key: ChargeKey) -> bool:
+def _is_pooled(contract: PayerContract, key: ChargeKey) -> bool:
     """Whether the amount of a charge depends on other devices of its account."""
     return any(
         price.pool is Pool.ACCOUNT and price.meter is key.meter and price_text(price, one.tariff.currency) == key.price
-        for terms in contract.accounts
-        if terms.account == key.account
-        for one in terms.tariffs
+        for account in contract.accounts
+        if account.id == key.account
+        for one in account.spans
         for price in one.tariff.prices
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
-from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +17,6 @@ from cloud_jobs.billing.certificates import CertificateState, DeviceCertificate,
 from cloud_jobs.billing.certificates.decisions import by_device, decisions
 from cloud_jobs.billing.contracts import Contracts, PayerContract
 from cloud_jobs.billing.contracts.published import micros
-from cloud_jobs.billing.rating import RatingContract, rating_contract
 from cloud_jobs.billing.register.close import contracts_of
 from cloud_jobs.billing.register.closer import ClosedPayer, ClosingRun
 from cloud_jobs.billing.register.closing import ClosingState, Days
@@ -453,17 +451,15 @@ def _hours(days: Days, contracts: Sequence[PayerContract]) -> tuple[datetime, da
     return min(one.period.start for one in contracts), max(one.period.end for one in contracts)
 
 
-def _parts(contracts: Sequence[PayerContract]) -> Iterator[tuple[Sequence[TenantDevice], list[RatingContract]]]:
+def _parts(contracts: Sequence[PayerContract]) -> Iterator[tuple[Sequence[TenantDevice], list[PayerContract]]]:
     """Each device once, with all who pay for it in the period."""
     agreed = {one.id: one for one in contracts}
     payers: dict[TenantDevice, list[str]] = {}
     for contract in contracts:
         for device in contract.devices:
             payers.setdefault(device, []).append(contract.id)
-    # neighbours mostly have one payer, who may have very many
-    rated = lru_cache(maxsize=_DEVICES_AT_ONCE)(lambda payer: rating_contract(agreed[payer]))
     for some in in_parts(sorted(payers), _DEVICES_AT_ONCE):
-        yield some, [rated(payer) for payer in sorted({payer for device in some for payer in payers[device]})]
+        yield some, [agreed[payer] for payer in sorted({payer for device in some for payer in payers[device]})]
 
 
 def _unbilled(

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cloud_jobs.billing.certificates import Observed, observed_usage, unmetered_records
-from cloud_jobs.billing.rating import RatingContract, cells_of_usage
+from cloud_jobs.billing.contracts import PayerContract
+from cloud_jobs.billing.rating import cells_of_usage
 from cloud_jobs.billing.rating.cells_of_usage import quarter_number
 from cloud_jobs.billing.register.control_totals import (
     COUNTED,
@@ -64,7 +65,7 @@ class CountedUsage:
     late_positions: int = 0
     observed: dict[TenantDevice, Observed] = field(default_factory=dict)
 
-    def add(self, devices: Sequence[TenantDevice], contracts: Sequence[RatingContract]) -> None:
+    def add(self, devices: Sequence[TenantDevice], contracts: Sequence[PayerContract]) -> None:
         """Counts devices that are read together, with the contracts of all who pay for some of them in the period.
 
         Raises BillingError, LakeError.
@@ -87,20 +88,20 @@ class CountedUsage:
         self._add_assigned(contracts, rows)
         self._add_unassigned(devices, contracts, rows)
 
-    def _add_assigned(self, contracts: Sequence[RatingContract], rows: pa.Table) -> None:
+    def _add_assigned(self, contracts: Sequence[PayerContract], rows: pa.Table) -> None:
         for payer, sums in held_usage(held_by(contracts), rows).items():
             self.unsold.update({(payer, *key): quantity for key, quantity in sums.items()})
         for contract, used in zip(contracts, cells_of_usage(contracts, rows), strict=True):
             sold = sold_meters(contract)
             for cell in used.cells:
                 if cell.meter is not Meter.ACTIVE_DAY and (cell.account, cell.version, cell.meter) in sold:
-                    self.owed[contract.payer, cell.account, cell.meter, cell.zone] += cell.quantity
-                    self.unsold[contract.payer, cell.account, cell.meter] -= cell.quantity
+                    self.owed[contract.id, cell.account, cell.meter, cell.zone] += cell.quantity
+                    self.unsold[contract.id, cell.account, cell.meter] -= cell.quantity
 
     def _add_unassigned(
-        self, devices: Iterable[TenantDevice], contracts: Sequence[RatingContract], rows: pa.Table
+        self, devices: Iterable[TenantDevice], contracts: Sequence[PayerContract], rows: pa.Table
     ) -> None:
-        periods = {one.payer: (quarter_number(one.start), quarter_number(one.end)) for one in contracts}
+        periods = {one.id: (quarter_number(one.period.start), quarter_number(one.period.end)) for one in contracts}
         names = {f"{one.tenant}/{one.device}": one for one in devices}
         held, whole, assigned = held_by(contracts), dict[TenantDevice, list[Held]](), dict[TenantDevice, list[Held]]()
         for name, device in names.items():

@@ -14,7 +14,7 @@ from deltalake.exceptions import DeltaError
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts import Contracts
 from cloud_jobs.billing.errors import BillingError
-from cloud_jobs.billing.rating import cells_of_usage, rate, rated_columns, rating_contract
+from cloud_jobs.billing.rating import cells_of_usage, rate, rated_columns
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import StoredFiles, read_stored
 from cloud_jobs.lake.snapshot_reads import reference_rows, usage_rows
@@ -289,9 +289,7 @@ class MoneyObserver(Observer):
         name = self._watch.settings.name
         last = period.end - timedelta.resolution
         try:
-            contract = rating_contract(
-                Contracts(reference_rows(self._lake, state, ids=[name])).contract_of(name, period)
-            )
+            contract = Contracts(reference_rows(self._lake, state, ids=[name])).contract_of(name, period)
             columns = rated_columns([contract])
             rows = usage_rows(self._lake, state, [self._device], period.start, last, columns=columns)
             (used,) = cells_of_usage([contract], rows)
@@ -299,7 +297,7 @@ class MoneyObserver(Observer):
         except BillingError as error:
             return f"nothing can be rated: {error}"
         entries = sum(sum(row["entries"]) for row in rows.to_pylist() if row["zone"] == name)
-        return bill_fault(entries, owed.net_minor, owed.tax_minor, contract.currency)
+        return bill_fault(entries, owed.net_minor, owed.tax_minor, contract.payer.currency)
 
 
 def _moment(quarter: int) -> datetime:

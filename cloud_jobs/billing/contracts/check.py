@@ -9,18 +9,7 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from cloud_jobs.billing.billing_period import BillingPeriod, zone_of
-from cloud_jobs.billing.contracts.errors import (
-    AccountCycle,
-    BlockedPayer,
-    ContractFault,
-    DeviceInTwoAccounts,
-    MetersForgotten,
-    MissingParent,
-    SharedNumberPrefix,
-    UnknownLegalEntity,
-    UnknownPayer,
-    UnknownTariff,
-)
+from cloud_jobs.billing.contracts.errors import BlockedPayer, ContractFault, UnknownPayer, meters_forgotten
 from cloud_jobs.billing.contracts.published import MODEL_OF
 from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.tariff import ANY_ZONE, Tariff
@@ -186,7 +175,7 @@ def check_contracts(published: Sequence[Row], stated: Sequence[Row], moment: dat
     before, after = Contracts(published), Contracts([*published, *_as_published(published, stated, moment)])
     changed = {(row["kind"], row["id"]) for row in stated}
     payers = sorted({*before.payers_of(changed), *after.payers_of(changed)})
-    places = {(row["kind"], row["id"], since): row["place"] for row in stated for since in (None, begin_of(row))}
+    places = {(row["kind"], row["id"]): row["place"] for row in stated}
     ids = _ids((*published, *stated))
     found = [
         (_placed(fault, places) + _advice(fault, ids), fault.is_lack)
@@ -234,7 +223,7 @@ def _forgotten(before: Contracts, after: Contracts, stated: Iterable[Row]) -> It
             now = after.tariff_at(row["id"], begin)
             gone = before.tariff_at(row["id"], begin).sold - now.sold - now.not_sold
             if gone:
-                yield MetersForgotten(row["id"], sorted(gone), begin)
+                yield meters_forgotten(row["id"], sorted(gone), begin)
 
 
 def _as_published(published: Iterable[Row], stated: Iterable[Row], moment: datetime) -> list[Row]:
@@ -247,9 +236,9 @@ def _as_published(published: Iterable[Row], stated: Iterable[Row], moment: datet
     return made
 
 
-def _placed(fault: ContractFault, places: Mapping[tuple[str, str, datetime | None], str]) -> str:
-    """A fault behind the file and line of what it names, if that is in the files."""
-    found = [places[one] for one in _named(fault) if one in places]
+def _placed(fault: ContractFault, places: Mapping[tuple[str, str], str]) -> str:
+    """A fault after the file and line of each contract that it is about."""
+    found = [places[one] for one in fault.about if one in places]
     return ": ".join([", ".join(found), str(fault)]).removeprefix(": ")
 
 
@@ -262,29 +251,11 @@ def _ids(rows: Iterable[Row]) -> dict[str, set[str]]:
 
 
 def _advice(fault: ContractFault, ids: Mapping[str, set[str]]) -> str:
-    """The name that may be meant by one that is not there."""
-    match fault:
-        case UnknownTariff():
-            kind, name = "tariff", fault.tariff
-        case UnknownLegalEntity():
-            kind, name = "legal_entity", fault.legal_entity
-        case MissingParent():
-            kind, name = "account", fault.parent
-        case _:
-            return ""
+    """The similar name that may be meant by one that is not there."""
+    if fault.missing is None:
+        return ""
+    kind, name = fault.missing
     return name_advice(name, ids.get(kind, ()))
-
-
-def _named(fault: ContractFault) -> Iterator[tuple[str, str, datetime | None]]:
-    match fault:
-        case DeviceInTwoAccounts() | AccountCycle():
-            yield from (("account", one, None) for one in fault.accounts)
-        case SharedNumberPrefix():
-            yield from (("legal_entity", one, None) for one in fault.legal_entities)
-        case MetersForgotten():
-            yield "tariff", fault.tariff, fault.begin
-        case _:
-            yield "account", getattr(fault, "account", ""), None
 
 
 def _month_of(contracts: Contracts, payer: str, moment: datetime) -> BillingPeriod | None:

@@ -1,25 +1,18 @@
-"""What holds for one payer in one period: everything that rating takes besides usage. Small enough to be sent."""
+"""The contract of one payer for one period: what rating needs besides usage. Small enough to send to executors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts.account import Account, ExchangeRate, LegalEntity, Payer, rate_id
-from cloud_jobs.billing.contracts.errors import (
-    ContractFault,
-    NoExchangeRate,
-    RefusedVersionUsed,
-    SellerWithoutVatId,
-    TariffNotInForce,
-    UnknownLegalEntity,
-    UnknownTariff,
-)
+from cloud_jobs.billing.contracts.errors import ContractFault
 from cloud_jobs.billing.contracts.fields import NEEDS_SELLERS_VAT_ID
 from cloud_jobs.billing.contracts.published import (
     EVER,
@@ -30,14 +23,16 @@ from cloud_jobs.billing.contracts.published import (
     moment_of,
     parsed,
 )
-from cloud_jobs.billing.contracts.tariff import Tariff
+from cloud_jobs.billing.contracts.tariff import CapSpan, Tariff
+from cloud_jobs.billing.units import Meter
 from cloud_jobs.lake.coverage import TenantDevice
+from geo.reference.moments import stamp
 
 
 class Assigned(NamedTuple):
-    """A device of an account for a time of the period, from `begin_us` until `end_us` (excluded; µs since 1970).
+    """A device of an account within the period, from `begin_us` until `end_us` (excluded; µs since 1970).
 
-    The times of one device do not overlap, whichever accounts they are of. All are on quarters of an hour.
+    The times of one device never overlap, in whichever accounts. All are on quarters of an hour.
     """
 
     tenant: str
@@ -49,12 +44,11 @@ class Assigned(NamedTuple):
 
     @property
     def of_device(self) -> TenantDevice:
-        """Which device it is."""
         return TenantDevice(self.tenant, self.device)
 
 
 class TariffSpan(NamedTuple):
-    """For how long (µs since 1970, `end_us` excluded) a version of a tariff is that of an account."""
+    """From when until when (µs since 1970, the end excluded) a version of a tariff applies to an account."""
 
     begin_us: int
     end_us: int
@@ -63,32 +57,43 @@ class TariffSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountContract:
-    """One account of a payer's tree. `times`: from when until when it is in force (µs since 1970), in order, apart.
-    `spans`: in order, apart, and one for each time in which it has a device."""
+    """One account of a payer's tree in the period.
+
+    `times`: when the account is in force (µs since 1970), in order. `spans`: its tariff versions in order; a cell of
+    usage names them by position, from 0.
+    """
 
     id: str
     name: str
-    parent: str | None
     times: tuple[tuple[int, int], ...]
     spans: tuple[TariffSpan, ...]
+    assigned: tuple[Assigned, ...] = ()
+
+    @property
+    def depends_on_days(self) -> bool:
+        """Whether a charge depends on the day of use: a daily cap does."""
+        return any(cap.per is CapSpan.DAY for span in self.spans for cap in span.tariff.caps)
+
+    @property
+    def sells_inferred_entries(self) -> bool:
+        """Whether a tariff version has a price for them; otherwise they affect no charge."""
+        return any(price.meter is Meter.INFERRED_ENTRY for span in self.spans for price in span.tariff.prices)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PayerContract:
     """The contract of a payer for a period.
 
-    `account`: the version in force at the period's last moment, without its devices. `accounts`: the payer and those
-    below it, by id. `assigned`: by tenant, device and begin. `rates`: of each other currency of a tariff into the
-    payer's, as of the last moment, by currency. `digest`: SHA-256 (hex) over the texts of all
-    versions that it is made of.
+    `account`: the version in force at the period's last moment, without devices. `accounts`: the payer's account and
+    those below it, by id. `rates`: units of the payer's currency for one unit of each other tariff currency, at the
+    period's last moment. `digest`: SHA-256 (hex) over the texts of all versions used.
     """
 
     account: Account
     period: BillingPeriod
     seller: LegalEntity
     accounts: tuple[AccountContract, ...]
-    assigned: tuple[Assigned, ...]
-    rates: tuple[ExchangeRate, ...]
+    rates: Mapping[str, Decimal]
     digest: str
 
     @property
@@ -98,31 +103,28 @@ class PayerContract:
 
     @property
     def payer(self) -> Payer:
-        """Who buys: currency, time zone, address, VAT."""
+        """Currency, time zone, address and VAT of the buyer."""
         assert self.account.payer is not None
         return self.account.payer
 
     @property
-    def once_a_period(self) -> tuple[str, ...]:
-        """What its tariffs count from the period's first day to its last, and anew in the next one, in words."""
-        found = {words for account in self.accounts for span in account.spans for words in span.tariff.once_a_period}
-        return tuple(sorted(found))
+    def assigned(self) -> tuple[Assigned, ...]:
+        """The devices of all accounts, by tenant, device and begin."""
+        return tuple(sorted(one for account in self.accounts for one in account.assigned))
 
     @cached_property
     def devices(self) -> tuple[TenantDevice, ...]:
         """Every device that is assigned for some of the period, once, sorted."""
-        return tuple(sorted({one.of_device for one in self.assigned}))
+        return tuple(sorted({one.of_device for account in self.accounts for one in account.assigned}))
 
     @cached_property
     def spans(self) -> dict[TenantDevice, tuple[datetime, datetime]]:
-        """Of each device from when until when (excluded) it is the payer's: of the period, also where it is somebody
-        else's in between."""
-        first, end = micros(self.period.start), micros(self.period.end)
+        """From when until when (excluded) each device is the payer's, including times in between with other payers."""
         found: dict[TenantDevice, tuple[int, int]] = {}
         for one in self.assigned:
-            before = found.get(one.of_device, (end, first))
-            found[one.of_device] = min(before[0], max(one.begin_us, first)), max(before[1], min(one.end_us, end))
-        # of nearly all devices it is the whole period
+            begin, end = found.get(one.of_device, (one.begin_us, one.end_us))
+            found[one.of_device] = min(begin, one.begin_us), max(end, one.end_us)
+        # nearly all devices have the whole period
         moments = {us: moment_of(us) for span in {*found.values()} for us in span}
         return {device: (moments[begin], moments[until]) for device, (begin, until) in found.items()}
 
@@ -133,7 +135,7 @@ _NONE: Final[ContractVersions[Any]] = ContractVersions()
 
 
 class PayerParts:
-    """Puts together what holds from `start_us` until `end_us`; `faults` has what keeps it from being whole."""
+    """Assembles what is in force from `start_us` until `end_us`; `faults` has what is missing or contradictory."""
 
     def __init__(self, of_kind: Mapping[str, Mapping[str, ContractVersions[Any]]], start_us: int, end_us: int) -> None:
         self._of_kind = of_kind
@@ -147,26 +149,21 @@ class PayerParts:
         return sorted(self._publications)
 
     def contract(self, payer_id: str, names: Sequence[str], period: BillingPeriod) -> PayerContract | None:
-        """The contract of a payer with the accounts of these names; None where a fault leaves it without a part."""
-        accounts, assigned = list[AccountContract](), list[Assigned]()
-        payers: dict[str, Account] = {}
+        """The contract of a payer with the accounts of these names; None without a seller."""
+        accounts, last = list[AccountContract](), dict[str, Account]()
         for name in names:
             versions = list(self._of_kind["account"][name].within(self._start_us, self._end_us))
             made = [parsed(Account, version.body) for version in versions]
             self._publications.update((version.publication_id, version.body) for version in versions)
-            mine = sorted(_joined(_assigned(versions, made)))
-            spans = tuple(self._spans(name, versions, mine))
-            last = payers[name] = made[-1]
+            assigned = tuple(_joined(_assigned(versions, made)))
+            last[name] = made[-1]
             times = self._of_kind["account"][name].times_within(self._start_us, self._end_us)
-            accounts.append(AccountContract(id=name, name=last.name, parent=last.parent, times=times, spans=spans))
-            assigned += mine
-        account = payers[payer_id]
+            spans = tuple(self._spans(name, versions, assigned))
+            accounts.append(AccountContract(id=name, name=made[-1].name, times=times, spans=spans, assigned=assigned))
+        account = last[payer_id]
         assert account.payer is not None
-        seller = self._seller(payer_id, account.payer.legal_entity)
-        category = account.payer.vat.category
-        if seller and not seller.vat_id and (rule := NEEDS_SELLERS_VAT_ID.get(category)):
-            self.faults.append(SellerWithoutVatId(payer_id, seller.id, category, rule))
-        rates = tuple(self._rates(accounts, account.payer.currency))
+        rates = self._rates(accounts, account.payer.currency)
+        seller = self._seller(payer_id, account.payer)
         if seller is None:
             return None
         return PayerContract(
@@ -174,31 +171,30 @@ class PayerParts:
             period=period,
             seller=seller,
             accounts=tuple(accounts),
-            assigned=tuple(sorted(assigned)),
             rates=rates,
             digest=self._digest(period.time_zone),
         )
 
     def _digest(self, time_zone: str) -> str:
-        # what was published again as it was is the same contract
+        # what was published again unchanged is the same contract
         texts = sorted({_text_digest(body) for body in self._publications.values()})
         return sha256("".join([time_zone, *texts]).encode()).hexdigest()
 
     def _spans(
         self, account: str, versions: Sequence[ContractVersion[Any]], assigned: Sequence[Assigned]
     ) -> Iterator[TariffSpan]:
-        """The tariff's versions of an account, one after the other; a version that goes on is one span."""
+        """The tariff versions of an account in order; a version that continues is one span."""
         open_span: TariffSpan | None = None
         for version in versions:
             tariff = version.facts.tariff
-            mine = self._of_kind["tariff"].get(tariff, _NONE)
-            refused = list(mine.refused_within(version.begin_us, version.end_us))
-            self.faults.extend(RefusedVersionUsed(one.refused) for one in refused)
-            if not mine.begins and not refused:
-                self.faults.append(UnknownTariff(account, tariff))
+            published = self._of_kind["tariff"].get(tariff, _NONE)
+            if not published.all:
+                text = f"account {account!r} has the tariff {tariff!r}, which was not published"
+                self.faults.append(ContractFault(text, ("account", account), missing=("tariff", tariff)))
+                continue
             reached = version.begin_us
-            for one in mine.within(version.begin_us, version.end_us):
-                self._check_hole(account, tariff, (reached, one.begin_us), assigned)
+            for one in published.within(version.begin_us, version.end_us):
+                self._check_gap(account, tariff, (reached, one.begin_us), assigned)
                 reached = one.end_us
                 self._publications[one.publication_id] = one.body
                 span = TariffSpan(one.begin_us, one.end_us, known(Tariff, one.body))
@@ -207,57 +203,71 @@ class PayerParts:
                 elif open_span:
                     yield open_span
                 open_span = span
-            if mine.begins:
-                self._check_hole(account, tariff, (reached, version.end_us), assigned)
+            self._check_gap(account, tariff, (reached, version.end_us), assigned)
         if open_span:
             yield open_span
 
-    def _check_hole(self, account: str, tariff: str, hole: tuple[int, int], assigned: Sequence[Assigned]) -> None:
-        begin, end = hole
+    def _check_gap(self, account: str, tariff: str, gap: tuple[int, int], assigned: Sequence[Assigned]) -> None:
+        begin, end = gap
         within = [one for one in assigned if one.begin_us < end and begin < one.end_us]
         if begin < end and within:
-            first = max(begin, min(one.begin_us for one in within))
-            until = min(end, max(one.end_us for one in within))
-            self.faults.append(TariffNotInForce(account, tariff, moment_of(first), moment_of(until)))
+            first = stamp(moment_of(max(begin, min(one.begin_us for one in within))))
+            until = stamp(moment_of(min(end, max(one.end_us for one in within))))
+            text = (
+                f"tariff {tariff!r} of account {account!r} has no version in force from {first} until {until}, "
+                "while a device is assigned"
+            )
+            self.faults.append(ContractFault(text, ("account", account), is_lack=True))
 
-    def _seller(self, payer: str, name: str) -> LegalEntity | None:
-        versions = self._of_kind["legal_entity"].get(name, _NONE)
-        found, is_refused = self._at_the_end(versions)
-        if found is None and not is_refused:
-            self.faults.append(UnknownLegalEntity(payer, name))
-        return found and known(LegalEntity, found.body)
+    def _seller(self, account: str, payer: Payer) -> LegalEntity | None:
+        name, category = payer.legal_entity, payer.vat.category
+        found = self._at_the_end("legal_entity", name)
+        if found is None:
+            text = f"account {account!r} buys of the legal entity {name!r}, which is not there by the period's end"
+            self.faults.append(ContractFault(text, ("account", account), missing=("legal_entity", name)))
+            return None
+        seller: LegalEntity = known(LegalEntity, found.body)
+        if not seller.vat_id and (rule := NEEDS_SELLERS_VAT_ID.get(category)):
+            text = (
+                f"account {account!r} is charged VAT of category {category}, for which its seller, the legal entity "
+                f"{name!r}, needs a vat_id (EN 16931, {rule})"
+            )
+            self.faults.append(ContractFault(text, ("account", account)))
+        return seller
 
-    def _rates(self, accounts: Sequence[AccountContract], into: str) -> Iterator[ExchangeRate]:
-        """The rates of the currencies of the tariffs, each once, by currency."""
+    def _rates(self, accounts: Sequence[AccountContract], into: str) -> dict[str, Decimal]:
+        rates: dict[str, Decimal] = {}
         needed = {span.tariff.currency: account.id for account in reversed(accounts) for span in account.spans}
         for currency, account in sorted(needed.items()):
-            if currency != into:
-                name = rate_id(currency, into)
-                versions = self._of_kind["exchange_rate"].get(name, _NONE)
-                found, is_refused = self._at_the_end(versions)
-                if found:
-                    yield known(ExchangeRate, found.body)
-                elif not is_refused:
-                    self.faults.append(NoExchangeRate(account, currency, into, name))
+            if currency == into:
+                continue
+            name = rate_id(currency, into)
+            if found := self._at_the_end("exchange_rate", name):
+                rates[currency] = known(ExchangeRate, found.body).rate
+            else:
+                text = (
+                    f"account {account!r} has prices in {currency}, is billed in {into}, and no exchange rate {name!r} "
+                    "is in force at the period's end"
+                )
+                self.faults.append(ContractFault(text, ("account", account), is_lack=True))
+        return rates
 
-    def _at_the_end(self, versions: ContractVersions[Any]) -> tuple[ContractVersion[Any] | None, bool]:
-        """The version in force at the last moment, and whether there is one that cannot be used."""
-        refused = list(versions.refused_within(self._end_us - 1, self._end_us))
-        self.faults.extend(RefusedVersionUsed(one.refused) for one in refused)
-        found = versions.at(self._end_us - 1)
+    def _at_the_end(self, kind: str, name: str) -> ContractVersion[Any] | None:
+        """The version in force at the last moment."""
+        found = self._of_kind[kind].get(name, _NONE).at(self._end_us - 1)
         if found:
             self._publications[found.publication_id] = found.body
-        return found, bool(refused)
+        return found
 
 
-# price lists are few, long, and of many payers
+# price lists are few and long, and many payers have the same one
 @lru_cache(maxsize=4096)
 def _text_digest(body: str) -> str:
     return sha256(body.encode()).hexdigest()
 
 
 def _assigned(versions: Sequence[ContractVersion[Any]], made: Sequence[Account]) -> Iterator[Assigned]:
-    """What each version says of devices, for as long as it is in force."""
+    """The devices of each version, for as long as it is in force."""
     for version, account in zip(versions, made, strict=True):
         for one in account.devices:
             begin = max(micros(one.begin), version.begin_us)
@@ -266,15 +276,12 @@ def _assigned(versions: Sequence[ContractVersion[Any]], made: Sequence[Account])
                 yield Assigned(one.tenant, one.device, begin, end, account.id, one.region)
 
 
-def _joined(assigned: Iterator[Assigned]) -> Iterator[Assigned]:
-    """With one entry where versions that follow each other say the same."""
-    last: Assigned | None = None
+def _joined(assigned: Iterable[Assigned]) -> list[Assigned]:
+    """In order, with one entry where consecutive versions assign the same device."""
+    found: list[Assigned] = []
     for one in sorted(assigned):
-        if last and last.end_us == one.begin_us and last._replace(begin_us=one.begin_us, end_us=one.end_us) == one:
-            last = last._replace(end_us=one.end_us)
-            continue
-        if last:
-            yield last
-        last = one
-    if last:
-        yield last
+        if found and found[-1] == one._replace(begin_us=found[-1].begin_us, end_us=one.begin_us):
+            found[-1] = found[-1]._replace(end_us=one.end_us)
+        else:
+            found.append(one)
+    return found

@@ -1,4 +1,4 @@
-"""Contracts as they are published: the text of a version, judged, and the little that is kept of each."""
+"""Published contracts: versions by id and time, and the facts that are kept of each text."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
 from cloud_jobs.billing.contracts.account import Account, ExchangeRate, LegalEntity
 from cloud_jobs.billing.contracts.fields import Contract
-from cloud_jobs.billing.contracts.tariff import PoolKey, Tariff
+from cloud_jobs.billing.contracts.tariff import Tariff
 from cloud_jobs.billing.errors import BadReference
-from geo.reference.in_force import RefusedVersion, Usable
+from geo.reference.in_force import Usable
 
-# Versions of one id by start, with its unusable publications.
+# Versions of one id by start.
 
 Facts = TypeVar("Facts")
 EVER: Final = (1 << 63) - 1
@@ -28,8 +27,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ContractVersion(NamedTuple, Generic[Facts]):
-    """One version: what is known of it, its text, the publication that it is of, and from when until when (µs since
-    1970, excluded) it is in force, of the time that was asked for."""
+    """One version: from when until when it is in force (µs since 1970, the end excluded), facts, text, publication."""
 
     begin_us: int
     end_us: int
@@ -38,69 +36,42 @@ class ContractVersion(NamedTuple, Generic[Facts]):
     publication_id: str
 
 
-class UnusableVersion(NamedTuple):
-    """A publication that cannot be used, and what of its text could be read. `begin_us` None: no beginning could."""
-
-    begin_us: int | None
-    refused: RefusedVersion
-    body: dict[str, Any]
-
-
-@dataclass(slots=True)
 class ContractVersions(Generic[Facts]):
-    """The versions of one id. `begins`, `ends`, `facts`, `bodies`, `publication_ids` are parallel, in order.
+    """The versions of one id in order of time. Each ends at its stated end or where the next one begins."""
 
-    `ends`: what a version says itself of its end (EVER: nothing); the next version ends it, too.
-    """
+    def __init__(self) -> None:
+        self.all: list[ContractVersion[Facts]] = []
+        self._begins: list[int] = []
 
-    begins: list[int] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
-    facts: list[Facts] = field(default_factory=list)
-    bodies: list[str] = field(default_factory=list)
-    publication_ids: list[str] = field(default_factory=list)
-    refusals: list[UnusableVersion] = field(default_factory=list)
-
-    def add(self, begin_us: int, facts: Facts, body: str, publication_id: str, end_us: int = EVER) -> None:
-        """The next version."""
-        assert not self.begins or self.begins[-1] < begin_us
-        assert begin_us < end_us
-        self.begins.append(begin_us)
-        self.ends.append(end_us)
-        self.facts.append(facts)
-        self.bodies.append(body)
-        self.publication_ids.append(publication_id)
+    def add(self, version: ContractVersion[Facts]) -> None:
+        """Append the next version."""
+        assert version.begin_us < version.end_us
+        if self.all:
+            before = self.all[-1]
+            assert before.begin_us < version.begin_us
+            self.all[-1] = before._replace(end_us=min(before.end_us, version.begin_us))
+        self.all.append(version)
+        self._begins.append(version.begin_us)
 
     def within(self, start_us: int, end_us: int) -> Iterator[ContractVersion[Facts]]:
-        """The versions in force in a time, one after the other, clipped to it; after an end there may be a hole."""
-        first = max(0, bisect_right(self.begins, start_us) - 1)
-        for at in range(first, bisect_left(self.begins, end_us)):
-            following = self.begins[at + 1] if at + 1 < len(self.begins) else EVER
-            begin, end = max(start_us, self.begins[at]), min(end_us, following, self.ends[at])
+        """The versions in force within a time, in order, clipped to it. There may be gaps between them."""
+        first = max(0, bisect_right(self._begins, start_us) - 1)
+        for one in self.all[first : bisect_left(self._begins, end_us)]:
+            begin, end = max(start_us, one.begin_us), min(end_us, one.end_us)
             if begin < end:
-                yield ContractVersion(begin, end, self.facts[at], self.bodies[at], self.publication_ids[at])
+                yield one._replace(begin_us=begin, end_us=end)
 
     def at(self, moment_us: int) -> ContractVersion[Facts] | None:
         """The version in force at a moment."""
         return next(self.within(moment_us, moment_us + 1), None)
 
     def times_within(self, start_us: int, end_us: int) -> tuple[tuple[int, int], ...]:
-        """From when until when any version is in force, of a time, in order and apart."""
+        """The spans in which some version is in force, in order; adjacent versions make one span."""
         found = list[tuple[int, int]]()
         for one in self.within(start_us, end_us):
             joins = found and found[-1][1] == one.begin_us
             found.append((found.pop()[0] if joins else one.begin_us, one.end_us))
         return tuple(found)
-
-    def refused_within(self, start_us: int, end_us: int) -> Iterator[UnusableVersion]:
-        """The publications that would be in force in a time if they could be used; without a beginning: always."""
-        for refusal in self.refusals:
-            if refusal.begin_us is None or (refusal.begin_us < end_us and start_us < self._end_of(refusal.begin_us)):
-                yield refusal
-
-    def _end_of(self, begin_us: int) -> int:
-        later = [*self.begins[bisect_right(self.begins, begin_us) :][:1]]
-        later += [one.begin_us for one in self.refusals if one.begin_us is not None and one.begin_us > begin_us]
-        return min(later, default=EVER)
 
 
 def micros(moment: datetime) -> int:
@@ -136,12 +107,10 @@ class Pays(NamedTuple):
 
 
 class TariffFacts(NamedTuple):
-    """What is kept of a version of a tariff: the meters that have a price, those that it says are not sold, and the
-    pools that have an allowance or tiers."""
+    """The meters that a version of a tariff has prices for, and those that it states are not sold."""
 
     sold: frozenset[str]
     not_sold: frozenset[str]
-    pools: frozenset[PoolKey]
 
 
 class AccountFacts(NamedTuple):
@@ -188,7 +157,6 @@ def facts_of(made: Contract, numbers: DeviceNumbers) -> AccountFacts | TariffFac
             return TariffFacts(
                 sold=frozenset(one.meter.value for one in made.prices),
                 not_sold=frozenset(made.not_sold),
-                pools=frozenset(one.pool_key for one in made.prices if not one.is_flat),
             )
         case LegalEntity():
             return made.number_prefix

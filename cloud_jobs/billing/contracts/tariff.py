@@ -255,17 +255,6 @@ class Tariff(Contract):
     minimum_without_devices: bool = False
     not_sold: tuple[Meter, ...] = ()
 
-    @property
-    def once_a_period(self) -> tuple[str, ...]:
-        """What is counted from the first day of a period to its last, however long that is, in words."""
-        agreed = {
-            "allowances": any(price.allowance for price in self.prices),
-            "the minimum fee": self.minimum_amount is not None,
-            "caps of a period": any(cap.per is CapSpan.PERIOD for cap in self.caps),
-            "tiers": any(price.tiers for price in self.prices),
-        }
-        return tuple(words for words, is_agreed in agreed.items() if is_agreed)
-
     @model_validator(mode="after")
     def _without_contradictions(self) -> Self:
         faults = [*self._window_faults(), *self._price_faults(), *self._cap_faults(), *self._decimal_faults()]

@@ -15,12 +15,10 @@ from cloud_jobs.billing.rating.charges import (
     difference,
     taken_back,
 )
-from cloud_jobs.billing.rating.contract import AccountTerms, RatingContract, TariffInForce, rating_contract
 from cloud_jobs.billing.rating.pools import PriceBooks
 from cloud_jobs.billing.rating.rate import rate
 
 __all__ = [
-    "AccountTerms",
     "Cell",
     "Charge",
     "ChargeKey",
@@ -31,14 +29,11 @@ __all__ = [
     "PayerUsage",
     "PriceBooks",
     "RatedAccount",
-    "RatingContract",
-    "TariffInForce",
     "TaxGroup",
     "cells_of_usage",
     "change_in_parts",
     "difference",
     "rate",
     "rated_columns",
-    "rating_contract",
     "taken_back",
 ]

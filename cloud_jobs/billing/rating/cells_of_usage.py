@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
 from functools import lru_cache
 from hashlib import sha256
 from itertools import pairwise
@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from cloud_jobs.billing.contracts import Assignment, Tariff, Window
+from cloud_jobs.billing.contracts import AccountContract, Assigned, PayerContract, Tariff, TariffSpan, Window
 from cloud_jobs.billing.contracts.published import EPOCH
+from cloud_jobs.billing.contracts.tariff import QUARTERS_OF_A_DAY
 from cloud_jobs.billing.errors import AssignedTwice, BadUsage, ContradictoryUsage
 from cloud_jobs.billing.rating.charges import WITHOUT_ZONE, Cell, MeteredKey, MeteredRows
-from cloud_jobs.billing.rating.contract import AccountTerms, RatingContract, TariffInForce
 from cloud_jobs.billing.units import Meter
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS, WHOLE_DEVICE
@@ -28,7 +28,7 @@ from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS, WHOLE_DEVICE
 
 Ints = NDArray[np.int64]
 QUARTER: Final = timedelta(minutes=15)
-WEEKDAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+QUARTER_US: Final = 900_000_000
 MAX_LOCAL_TIMES: Final = 64
 """Of how many time zones and periods the local times are kept ready."""
 
@@ -56,19 +56,10 @@ def local_times(time_zone: str, first: int, count: int) -> LocalTimes:
     )
 
 
-def _minute(clock: time) -> int:
-    return clock.hour * 60 + clock.minute
-
-
 def window_mask(window: Window, local: LocalTimes) -> NDArray[np.bool_]:
-    """The quarters in a window. One that ends at or before its beginning goes on into the next day."""
-    begin, end = _minute(window.begin), _minute(window.end)
+    """Which quarters are in a window."""
     weekday = (local.day - 1) % 7  # the ordinal 1 was a Monday
-    days = np.zeros(7, np.bool_)
-    days[[WEEKDAYS.index(day) for day in window.days]] = True
-    if begin < end:
-        return days[weekday] & (begin <= local.minute) & (local.minute < end)
-    return (days[weekday] & (local.minute >= begin)) | (days[(weekday - 1) % 7] & (local.minute < end))
+    return np.isin(weekday * QUARTERS_OF_A_DAY + local.minute // 15, [*window.quarters])
 
 
 class Slot(NamedTuple):
@@ -89,10 +80,10 @@ class Calendar(NamedTuple):
     slots: tuple[Slot, ...]
 
 
-def calendar_of(tariffs: tuple[TariffInForce, ...], local: LocalTimes, first: int, *, by_day: bool) -> Calendar:
+def calendar_of(tariffs: tuple[TariffSpan, ...], local: LocalTimes, first: int, *, by_day: bool) -> Calendar:
     """The calendar of an account for the quarters from the number `first`; `by_day`: whether prices look at days."""
     numbers = np.arange(first, first + len(local.day), dtype=np.int64)
-    begins = np.array([quarter_number(one.begin) for one in tariffs], np.int64)
+    begins = np.array([one.begin_us // QUARTER_US for one in tariffs], np.int64)
     version = np.searchsorted(begins, numbers, side="right").astype(np.int64) - 1
     names = [""]
     window = np.zeros(len(numbers), np.int64)
@@ -268,7 +259,7 @@ class Holdings:
     `payer_of` has the payer of each holder; holders of a payer follow each other.
     """
 
-    def __init__(self, contracts: Sequence[RatingContract]) -> None:
+    def __init__(self, contracts: Sequence[PayerContract]) -> None:
         self.devices: dict[TenantDevice, int] = {}
         self.holders: dict[tuple[int, Holder], int] = {}
         self.owners: dict[tuple[int, str, TenantDevice], int] = {}
@@ -279,12 +270,12 @@ class Holdings:
         self._inferred: list[bool] = []
         rows: list[tuple[int, int, int, int, int, int]] = []
         for payer, contract in enumerate(contracts):
-            first, end = quarter_number(contract.start), quarter_number(contract.end)
+            first, end = quarter_number(contract.period.start), quarter_number(contract.period.end)
             for terms in contract.accounts:
-                if terms.devices:
+                if terms.assigned:
                     calendar = self._calendar(contract, terms, first, end)
-                    rows += (self._row(payer, terms.account, one, (first, end), calendar) for one in terms.devices)
-        rows = sorted(row for row in rows if row[1] < row[2])
+                    rows += (self._row(payer, one, calendar) for one in terms.assigned)
+        rows.sort()
         self._refuse_overlaps(rows)
         columns = np.array(rows, np.int64).reshape(-1, 6).T
         self.device, self.begin, self.end, self.holder, self.owner, self.calendar = columns
@@ -292,32 +283,28 @@ class Holdings:
         self._key = self.device * SPAN + self.begin
         self._join_calendars()
 
-    def _calendar(self, contract: RatingContract, terms: AccountTerms, first: int, end: int) -> int:
+    def _calendar(self, contract: PayerContract, terms: AccountContract, first: int, end: int) -> int:
         """The number of a calendar; accounts with the same versions, time zone and period have one together."""
-        versions = tuple((one.begin, id(one.tariff)) for one in terms.tariffs)
-        key = (contract.time_zone, first, end, versions)
+        versions = tuple((one.begin_us, id(one.tariff)) for one in terms.spans)
+        key = (contract.period.time_zone, first, end, versions)
         if key not in self._calendars:
             self._calendars[key] = len(self._made)
-            local = local_times(contract.time_zone, first, end - first)
-            self._made.append((calendar_of(terms.tariffs, local, first, by_day=terms.looks_at_days), first))
+            local = local_times(contract.period.time_zone, first, end - first)
+            self._made.append((calendar_of(terms.spans, local, first, by_day=terms.depends_on_days), first))
             self._inferred.append(terms.sells_inferred_entries)
         return self._calendars[key]
 
-    def _row(
-        self, payer: int, account: str, one: Assignment, period: tuple[int, int], calendar: int
-    ) -> tuple[int, int, int, int, int, int]:
-        first, last = period
-        begin = max(quarter_number(one.begin), first)
-        end = last if one.end is None else min(quarter_number(one.end), last)
+    def _row(self, payer: int, one: Assigned, calendar: int) -> tuple[int, int, int, int, int, int]:
         device = self.devices.setdefault(one.of_device, len(self.devices))
-        holder = payer, Holder(account, one.tenant, one.device, one.region)
-        owner = payer, account, one.of_device
+        holder = payer, Holder(one.account, one.tenant, one.device, one.region)
+        owner = payer, one.account, one.of_device
         if holder not in self.holders:
             self.holders[holder] = len(self.holders)
             self.payer_of.append(payer)
         if owner not in self.owners:
             self.owners[owner] = len(self.owners)
             self.owner_payer.append(payer)
+        begin, end = one.begin_us // QUARTER_US, one.end_us // QUARTER_US
         return device, begin, end, self.holders[holder], self.owners[owner], calendar
 
     def _refuse_overlaps(self, rows: list[tuple[int, int, int, int, int, int]]) -> None:
@@ -424,15 +411,15 @@ class Parts(NamedTuple):
     quantities: tuple[Ints, ...]
 
 
-def rated_columns(contracts: Iterable[RatingContract]) -> tuple[str, ...]:
+def rated_columns(contracts: Iterable[PayerContract]) -> tuple[str, ...]:
     """The columns of USAGE that rating takes by some contracts; the digest stands for the others."""
     # most accounts have the same versions
-    versions = {tuple(id(of.tariff) for of in terms.tariffs): terms for one in contracts for terms in one.accounts}
+    versions = {tuple(id(of.tariff) for of in terms.spans): terms for one in contracts for terms in one.accounts}
     sold = any(terms.sells_inferred_entries for terms in versions.values())
     return ("tenant", "device", "hour", "zone", *(METER_OF if sold else QUANTITIES), "digest", "commit_number")
 
 
-def cells_of_usage(contracts: Sequence[RatingContract], usage: pa.Table) -> list[PayerUsage]:
+def cells_of_usage(contracts: Sequence[PayerContract], usage: pa.Table) -> list[PayerUsage]:
     """What each payer's devices used, payer by payer.
 
     `usage` has `rated_columns`; rows of other devices and times are passed over, of rows of one key the one that was

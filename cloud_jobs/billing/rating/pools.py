@@ -17,10 +17,20 @@ from itertools import groupby
 from math import lcm
 from typing import Final, NamedTuple
 
-from cloud_jobs.billing.contracts import ANY_ZONE, Cap, CapSpan, Pool, PoolKey, Price, Tariff, TierMode
+from cloud_jobs.billing.contracts import (
+    ANY_ZONE,
+    Cap,
+    CapSpan,
+    PayerContract,
+    Pool,
+    PoolKey,
+    Price,
+    Tariff,
+    TariffSpan,
+    TierMode,
+)
 from cloud_jobs.billing.errors import BadReference, MissingRate
 from cloud_jobs.billing.rating.charges import WITHOUT_ZONE
-from cloud_jobs.billing.rating.contract import RatingContract, TariffInForce
 from cloud_jobs.billing.units import Meter, exponent, round_ratio
 
 # Division of a rounded total by largest remainders.
@@ -324,7 +334,7 @@ _Place = tuple[Meter, str, str]
 class PriceBook:
     """The prices of an account's tariff versions. Raises MissingRate."""
 
-    def __init__(self, tariffs: tuple[TariffInForce, ...], contract: RatingContract) -> None:
+    def __init__(self, tariffs: tuple[TariffSpan, ...], contract: PayerContract) -> None:
         self.tariffs = tuple(one.tariff for one in tariffs)
         self.worths = tuple(worth_of(tariff.currency, contract) for tariff in self.tariffs)
         self._listed: list[dict[_Place, RatedPrice]] = []
@@ -371,12 +381,12 @@ class PriceBooks:
     def __init__(self) -> None:
         self._books: dict[tuple[object, ...], PriceBook] = {}
 
-    def book(self, tariffs: tuple[TariffInForce, ...], contract: RatingContract) -> PriceBook:
+    def book(self, tariffs: tuple[TariffSpan, ...], contract: PayerContract) -> PriceBook:
         """The book of these versions for a payer of this currency and these rates. Raises MissingRate."""
         # The same objects: comparing their contents would cost more than the book. A book keeps its tariffs alive, so
         # that no other one gets the identity of one that is gone.
         rates = tuple(contract.rates.get(one.tariff.currency) for one in tariffs)
-        key = (contract.currency, rates, *(id(one.tariff) for one in tariffs))
+        key = (contract.payer.currency, rates, *(id(one.tariff) for one in tariffs))
         if key not in self._books:
             if len(self._books) >= MAX_BOOKS:
                 self._books.clear()
@@ -384,14 +394,14 @@ class PriceBooks:
         return self._books[key]
 
 
-def worth_of(currency: str, contract: RatingContract) -> Fraction:
+def worth_of(currency: str, contract: PayerContract) -> Fraction:
     """How many of the payer's minor units one unit of a currency is. Raises MissingRate, UnknownCurrency."""
-    minor: int = 10 ** exponent(contract.currency)
-    if currency == contract.currency:
+    minor: int = 10 ** exponent(contract.payer.currency)
+    if currency == contract.payer.currency:
         return Fraction(minor)
     rate = contract.rates.get(currency)
     if rate is None:
-        raise MissingRate(currency, contract.currency)
+        raise MissingRate(currency, contract.payer.currency)
     return Fraction(rate) * minor
 
 

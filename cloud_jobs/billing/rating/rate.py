@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cloud_jobs.billing.contracts import CapSpan, Pool, PoolKey, Proration, Vat
+from cloud_jobs.billing.contracts import AccountContract, CapSpan, PayerContract, Pool, PoolKey, Proration, Vat
 from cloud_jobs.billing.errors import AmountTooLarge, BadReference, BadUsage, NoTermsInForce, UnpricedZone
-from cloud_jobs.billing.rating.cells_of_usage import local_times, quarter_number
+from cloud_jobs.billing.rating.cells_of_usage import QUARTER_US, local_times, quarter_number
 from cloud_jobs.billing.rating.charges import (
     MOST_MINOR,
     MOST_QUANTITY,
@@ -26,7 +26,6 @@ from cloud_jobs.billing.rating.charges import (
     TaxGroup,
     metered_key,
 )
-from cloud_jobs.billing.rating.contract import AccountTerms, RatingContract
 from cloud_jobs.billing.rating.pools import (
     Exact,
     Place,
@@ -60,8 +59,8 @@ class DayUse(NamedTuple):
 class AccountRating:
     """Takes an account's cells in any order and any pieces; `usage_charges` are then what they cost."""
 
-    def __init__(self, terms: AccountTerms, book: PriceBook, contract: RatingContract, metered: Metered) -> None:
-        self.account = terms.account
+    def __init__(self, terms: AccountContract, book: PriceBook, contract: PayerContract, metered: Metered) -> None:
+        self.account = terms.id
         self.terms = terms
         self.book = book
         self.versions: set[int] = set()
@@ -135,7 +134,7 @@ class AccountRating:
 
     def _first_hour(self, cell: Cell) -> datetime:
         rows = self._metered.get(metered_key(self.account, cell.tenant, cell.device, cell.meter, cell.zone))
-        return rows.first_hour if rows else self._contract.start
+        return rows.first_hour if rows else self._contract.period.start
 
 
 def _one_of_each_key(charges: list[Charge]) -> list[Charge]:
@@ -281,12 +280,12 @@ def period_caps(book: PriceBook, left: CapRemainder) -> list[Charge]:
     return charges
 
 
-def minimum_fee(terms: AccountTerms, contract: RatingContract, book: PriceBook, total_minor: int) -> list[Charge]:
+def minimum_fee(terms: AccountContract, contract: PayerContract, book: PriceBook, total_minor: int) -> list[Charge]:
     """What is missing to the least that the last version asks for a period; none if nothing is."""
     tariff = book.tariffs[-1] if book.tariffs else None
     if tariff is None or tariff.minimum_amount is None:
         return []
-    if not tariff.minimum_without_devices and not _has_device(terms, contract):
+    if not tariff.minimum_without_devices and not terms.assigned:
         return []
     least, text = (
         Fraction(tariff.minimum_amount) * book.worths[-1],
@@ -299,22 +298,15 @@ def minimum_fee(terms: AccountTerms, contract: RatingContract, book: PriceBook, 
     minor = round_ratio(least.numerator, least.denominator) - total_minor
     if minor <= 0:
         return []
-    key = ChargeKey(account=terms.account, kind=ChargeKind.MINIMUM, price=text)
+    key = ChargeKey(account=terms.id, kind=ChargeKind.MINIMUM, price=text)
     return [Charge(key=key, quantity=0, free=0, amount_minor=minor, metered=None)]
 
 
-def _has_device(terms: AccountTerms, contract: RatingContract) -> bool:
-    """Whether the account has a device for some of the period."""
-    return any(one.begin < contract.end and (one.end is None or contract.start < one.end) for one in terms.devices)
-
-
-def _days_in_force(terms: AccountTerms, contract: RatingContract) -> tuple[int, int]:
+def _days_in_force(terms: AccountContract, contract: PayerContract) -> tuple[int, int]:
     """On how many local days of the period the account is in force, for the whole day or a part of it; of how many."""
-    first, end = quarter_number(contract.start), quarter_number(contract.end)
-    day = local_times(contract.time_zone, first, end - first).day
-    if terms.times is None:
-        return len(np.unique(day)), len(np.unique(day))
-    of_time = [day[max(0, quarter_number(one) - first) : quarter_number(until) - first] for one, until in terms.times]
+    first, end = quarter_number(contract.period.start), quarter_number(contract.period.end)
+    day = local_times(contract.period.time_zone, first, end - first).day
+    of_time = [day[one // QUARTER_US - first : until // QUARTER_US - first] for one, until in terms.times]
     return len(np.unique(np.concatenate([day[:0], *of_time]))), len(np.unique(day))
 
 
@@ -371,7 +363,7 @@ def tax_group(vat: Vat, taxable_minor: int) -> TaxGroup:
 
 
 def rate(
-    contract: RatingContract, cells: Iterable[Cell], metered: Metered, books: PriceBooks | None = None
+    contract: PayerContract, cells: Iterable[Cell], metered: Metered, books: PriceBooks | None = None
 ) -> RatedAccount:
     """The charges of a payer and its children, and the tax on them.
 
@@ -381,7 +373,7 @@ def rate(
     """
     books = books or PriceBooks()
     ratings = {
-        terms.account: AccountRating(terms, books.book(terms.tariffs, contract), contract, metered)
+        terms.id: AccountRating(terms, books.book(terms.spans, contract), contract, metered)
         for terms in contract.accounts
     }
     for cell in cells:
@@ -391,10 +383,10 @@ def rate(
     charges.sort(key=lambda charge: charge.key.order)
     net = sum(charge.amount_minor for charge in charges)
     return RatedAccount(
-        payer=contract.payer,
-        currency=contract.currency,
+        payer=contract.id,
+        currency=contract.payer.currency,
         charges=tuple(charges),
-        taxes=(tax_group(contract.vat, net),),
+        taxes=(tax_group(contract.payer.vat, net),),
     )
 
 
@@ -409,7 +401,7 @@ def _check_bounds(charges: list[Charge]) -> None:
             raise BadUsage(f"the {meter} of {device!r} is {one.quantity:,} base units, more than can be metered")
 
 
-def _of_account(rating: AccountRating, contract: RatingContract) -> list[Charge]:
+def _of_account(rating: AccountRating, contract: PayerContract) -> list[Charge]:
     charges = rating.usage_charges()
     if any(tariff.caps for tariff in rating.book.tariffs):
         left = CapRemainder(rating.account, charges)

@@ -29,11 +29,9 @@ from cloud_jobs.billing.rating import (
     MeteredKey,
     MeteredRows,
     PriceBooks,
-    RatingContract,
     cells_of_usage,
     rate,
     rated_columns,
-    rating_contract,
 )
 from cloud_jobs.billing.register.closer import ClosedPayer, ClosingFences, ClosingRun, blocked, closed, closing_fences
 from cloud_jobs.billing.register.closing import Closing, ClosingNotes, ClosingState, Days, Parties
@@ -254,10 +252,11 @@ class _UsageReader:
     against_records: bool = True
     miscounted: Mapping[TenantDevice, tuple[int, int]] = field(default_factory=dict)
 
-    def read(self, contracts: Sequence[PayerContract], agreed: Mapping[str, RatingContract]) -> dict[str, _Used]:
+    def read(self, contracts: Sequence[PayerContract]) -> dict[str, _Used]:
         """What each payer's devices used. Raises BillingError for what cannot be taken of one of them."""
         used = {one.id: _Used() for one in contracts}
-        columns = rated_columns(agreed[one.id] for one in contracts)
+        columns = rated_columns(contracts)
+        agreed = {one.id: one for one in contracts}
         columns += RECORDS_COLUMNS if self.against_records else ()
         for part in usage_parts(self.lake, self.snapshot, contracts, columns):
             of_part = [agreed[name] for name in part.payers]
@@ -426,9 +425,8 @@ def close_group(
 def _closed_group(
     reader: _UsageReader, contracts: Sequence[PayerContract], run: ClosingRun, fences: ClosingFences
 ) -> Iterable[ClosedPayer]:
-    agreed = {one.id: rating_contract(one) for one in contracts}
     try:
-        used = reader.read(contracts, agreed)
+        used = reader.read(contracts)
     except BillingError:
         if len(contracts) > 1:
             # the fault is of one of them; each by itself, and the others are closed
@@ -440,17 +438,17 @@ def _closed_group(
     # most payers of a group have the same price list, which is read once
     books = PriceBooks()
     for one in contracts:
-        contract, its = agreed[one.id], used.get(one.id)
+        its = used.get(one.id)
         try:
             if its is None:
-                its = reader.read([one], agreed)[one.id]
-            rated = rate(contract, its.cells, its.metered, books)
+                its = reader.read([one])[one.id]
+            rated = rate(one, its.cells, its.metered, books)
         except BillingError as fault:
             days = one.period.first_day, one.period.last_day
             yield blocked(run, one.id, days, one.period.time_zone, [str(fault)], contract=one)
             continue
         # before anything is written: a difference is part of the closing
-        totals = control_totals(contract, its.assigned, its.cells, rated)
+        totals = control_totals(one, its.assigned, its.cells, rated)
         if reader.against_records:
             wrong = {device: reader.miscounted[device] for device in one.devices if device in reader.miscounted}
             totals = (*record_totals(one.id, its.records, wrong), *totals)

@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from cloud_jobs.billing.rating import Cell, Charge, ChargeKind, RatedAccount, RatingContract
-from cloud_jobs.billing.rating.cells_of_usage import METER_OF, quarter_number, quarters_of
+from cloud_jobs.billing.contracts import PayerContract
+from cloud_jobs.billing.rating import Cell, Charge, ChargeKind, RatedAccount
+from cloud_jobs.billing.rating.cells_of_usage import METER_OF, QUARTER_US, quarters_of
 from cloud_jobs.billing.rating.charges import WITHOUT_ZONE
 from cloud_jobs.billing.units import Meter
 from cloud_jobs.billing.usage import MAX_SEGMENT
@@ -268,7 +269,6 @@ def _is_within(day: date, request: Erasure) -> bool:
 
 # Control: quantities summed from usage rows, independent of rating.
 
-_QUARTER_US: Final = 900_000_000
 _QUARTERS: Final = 4
 _INFERRED: Final = "inferred_entries"
 
@@ -282,19 +282,19 @@ class Held(NamedTuple):
     account: str
 
 
-def assigned_usage(contracts: Sequence[RatingContract], usage: pa.Table) -> dict[str, Counter[tuple[str, Meter]]]:
+def assigned_usage(contracts: Sequence[PayerContract], usage: pa.Table) -> dict[str, Counter[tuple[str, Meter]]]:
     """For each payer the quantities of its accounts, by account and meter; active days are left out, and inferred
     entries of accounts that have no price for them.
 
     `usage`: rows in force, in the order of tenant and device. Rows of other devices are passed over.
     """
-    sums: dict[str, Counter[tuple[str, Meter]]] = {contract.payer: Counter() for contract in contracts}
+    sums: dict[str, Counter[tuple[str, Meter]]] = {contract.id: Counter() for contract in contracts}
     sums |= held_usage(held_by(contracts), usage)
     if _INFERRED in usage.column_names:
         for contract in contracts:
             for terms in contract.accounts:
                 if not terms.sells_inferred_entries:
-                    del sums[contract.payer][terms.account, METER_OF[_INFERRED]]
+                    del sums[contract.id][terms.id, METER_OF[_INFERRED]]
     return sums
 
 
@@ -307,7 +307,7 @@ def held_usage(
         return sums
     usage = usage.combine_chunks()
     devices, starts = _device_starts(usage)
-    first = usage["hour"].cast(pa.int64()).to_numpy() // _QUARTER_US
+    first = usage["hour"].cast(pa.int64()).to_numpy() // QUARTER_US
     lows, highs = np.minimum.reduceat(first, starts), np.maximum.reduceat(first, starts) + _QUARTERS
     counted = _counted(usage)
     whole = {meter: np.add.reduceat(values.sum(axis=1), starts) for meter, values in counted.items()}
@@ -337,17 +337,14 @@ def _counted(usage: pa.Table) -> dict[Meter, NDArray[np.int64]]:
     }
 
 
-def held_by(contracts: Sequence[RatingContract]) -> dict[TenantDevice, list[Held]]:
+def held_by(contracts: Sequence[PayerContract]) -> dict[TenantDevice, list[Held]]:
     """Whose each device is, and when, within the periods of contracts."""
     found: dict[TenantDevice, list[Held]] = defaultdict(list)
     for contract in contracts:
         for terms in contract.accounts:
-            for one in terms.devices:
-                begin, end = max(one.begin, contract.start), min(one.end or contract.end, contract.end)
-                if begin < end:
-                    found[one.of_device].append(
-                        Held(quarter_number(begin), quarter_number(end), contract.payer, terms.account)
-                    )
+            for one in terms.assigned:
+                begin, end = one.begin_us // QUARTER_US, one.end_us // QUARTER_US
+                found[one.of_device].append(Held(begin, end, contract.id, one.account))
     return found
 
 
@@ -418,7 +415,7 @@ def record_totals(
 
 
 def control_totals(
-    contract: RatingContract, usage: Sums, cells: Iterable[Cell], rated: RatedAccount
+    contract: PayerContract, usage: Sums, cells: Iterable[Cell], rated: RatedAccount
 ) -> tuple[ControlTotal, ...]:
     """The totals of a payer and period; `usage`: what was assigned to its accounts, summed apart from rating.
 
@@ -445,11 +442,11 @@ def control_totals(
     return (*found, *_amounts(contract, rated))
 
 
-def _amounts(contract: RatingContract, rated: RatedAccount) -> Iterable[ControlTotal]:
-    accounts = {terms.account for terms in contract.accounts}
-    yield ControlTotal("charges of accounts", contract.payer, rated.net_minor, _amount(rated.charges, accounts))
+def _amounts(contract: PayerContract, rated: RatedAccount) -> Iterable[ControlTotal]:
+    accounts = {terms.id for terms in contract.accounts}
+    yield ControlTotal("charges of accounts", contract.id, rated.net_minor, _amount(rated.charges, accounts))
     yield ControlTotal(
-        "taxable amount", contract.payer, rated.net_minor, sum(group.taxable_minor for group in rated.taxes)
+        "taxable amount", contract.id, rated.net_minor, sum(group.taxable_minor for group in rated.taxes)
     )
 
 
@@ -457,13 +454,13 @@ def _amount(charges: Iterable[Charge], accounts: set[str]) -> int:
     return sum(charge.amount_minor for charge in charges if charge.key.account in accounts)
 
 
-def sold_meters(contract: RatingContract) -> set[tuple[str, int, Meter]]:
+def sold_meters(contract: PayerContract) -> set[tuple[str, int, Meter]]:
     """The meters that have a price, by account and version of its tariff."""
     return {
-        (terms.account, version, price.meter)
+        (terms.id, version, price.meter)
         for terms in contract.accounts
-        for version, in_force in enumerate(terms.tariffs)
-        for price in in_force.tariff.prices
+        for version, span in enumerate(terms.spans)
+        for price in span.tariff.prices
     }
 
 

@@ -26,7 +26,6 @@ from cloud_jobs.billing.rating import (
     cells_of_usage,
     difference,
     rate,
-    rating_contract,
     taken_back,
 )
 from cloud_jobs.billing.rating.charges import MOST_MINOR
@@ -202,10 +201,10 @@ def test_payers_that_are_rated_together_are_rated_as_each_by_itself(
     first = one[0].contract
     second = replace(
         other[0].contract,
-        payer="other",
+        account=other[0].contract.account.model_copy(update={"id": "other"}),
         accounts=tuple(
-            replace(terms, devices=tuple(device.model_copy(update={"tenant": "rival"}) for device in terms.devices))
-            for terms in other[0].contract.accounts
+            replace(account, assigned=tuple(one._replace(tenant="rival") for one in account.assigned))
+            for account in other[0].contract.accounts
         ),
     )
     rows = one[1] + [row | {"tenant": "rival"} for row in other[1]]
@@ -232,10 +231,11 @@ def test_what_was_inferred_changes_no_bill_by_tariffs_without_a_price_for_it(
     known = [{**row, "inferred_entries": [0, 0, 0, 0]} for row in rows]
     (without,) = cells_of_usage([contract], table(known))
     strangers = [
-        replace(terms, devices=tuple(one.model_copy(update={"tenant": "rival"}) for one in terms.devices))
-        for terms in other[0].contract.accounts
+        replace(account, assigned=tuple(one._replace(tenant="rival") for one in account.assigned))
+        for account in other[0].contract.accounts
     ]
-    beside = replace(other[0].contract, payer="other", accounts=tuple(strangers))
+    named = other[0].contract.account.model_copy(update={"id": "other"})
+    beside = replace(other[0].contract, account=named, accounts=tuple(strangers))
     both, _ = cells_of_usage([contract, beside], table(rows + [row | {"tenant": "rival"} for row in other[1]]))
     for found in (both, *cells_of_usage([contract], table(rows).drop_columns(["inferred_entries"]))):
         assert rate(contract, *found) == rate(contract, *without)
@@ -292,7 +292,7 @@ def agreed(*bodies: dict[str, Any]) -> Contracts:
 
 
 def rated_in_bounds(made: Contracts, rows: list[Row]) -> RatedAccount:
-    contract = rating_contract(made.contract_of("acme", MARCH))
+    contract = made.contract_of("acme", MARCH)
     usage = table(rows)
     ((cells, metered),) = cells_of_usage([contract], usage)
     assigned_usage([contract], usage)

@@ -10,9 +10,20 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from cloud_jobs.billing.contracts import Account, Assignment, Tariff, Vat
-from cloud_jobs.billing.rating import AccountTerms, RatedAccount, RatingContract, TariffInForce, cells_of_usage, rate
+from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.contracts import (
+    Account,
+    AccountContract,
+    Assigned,
+    LegalEntity,
+    PayerContract,
+    Tariff,
+    TariffSpan,
+)
+from cloud_jobs.billing.contracts.published import EVER, micros
+from cloud_jobs.billing.rating import RatedAccount, cells_of_usage, rate
 from simulator.truth import TrueContracts, TrueDays, TrueQuarter, quarters_of
+from tests.cloud_jobs.billing.contracts.makers import legal_entity
 
 QUANTITIES = ("distance_mm", "duration_ms", "entries", "crossings", "events", "content_bytes", "inferred_entries")
 QUARTER = timedelta(minutes=15)
@@ -107,30 +118,41 @@ class World:
         return TrueContracts([self.published])
 
     @property
-    def contract(self) -> RatingContract:
+    def contract(self) -> PayerContract:
         versions = sorted((Tariff.model_validate(one) for one in self.tariffs), key=lambda one: one.effective_from)
-        in_force = [TariffInForce(one.effective_from, one) for one in versions]
         accounts = [Account.model_validate(one) for one in self.published["account"]]
-        moments = [moment for moment, _ in quarters_of(self.days)]
-        start, end = min(moments), max(moments) + QUARTER
-        return RatingContract(
-            payer="acme",
-            currency=self.currency,
-            time_zone=self.days.time_zone,
-            start=start,
-            end=end,
-            vat=Vat.model_validate({"category": "S", "rate": "19"}),
-            accounts=tuple(
-                AccountTerms(
-                    account=one.id,
-                    tariffs=tuple(held for held in in_force if held.begin < (one.effective_until or end)),
-                    devices=tuple(map(Assignment.model_validate, one.devices)),
-                    times=((max(start, one.effective_from), min(end, one.effective_until or end)),),
+        period = BillingPeriod(*self.days)
+        start, end = micros(period.start), micros(period.end)
+        spans = tuple(TariffSpan(micros(one.effective_from), EVER, one) for one in versions)
+        made = []
+        for one in accounts:
+            until = end if one.effective_until is None else min(end, micros(one.effective_until))
+            made.append(
+                AccountContract(
+                    id=one.id,
+                    name=one.name,
+                    times=((max(start, micros(one.effective_from)), until),),
+                    spans=tuple(span for span in spans if span.begin_us < until),
+                    assigned=assignments(one, start, end),
                 )
-                for one in accounts
-            ),
+            )
+        return PayerContract(
+            account=accounts[0],
+            period=period,
+            seller=LegalEntity.model_validate(legal_entity()),
+            accounts=tuple(made),
             rates={of: Decimal(rate) for of, rate in self.rates},
+            digest="",
         )
+
+
+def assignments(account: Account, start: int, end: int) -> tuple[Assigned, ...]:
+    found = []
+    for one in account.devices:
+        begin, until = max(start, micros(one.begin)), end if one.end is None else min(end, micros(one.end))
+        if begin < until:
+            found.append(Assigned(one.tenant, one.device, begin, until, account.id, one.region))
+    return tuple(found)
 
 
 def rated(world: World, rows: Iterable[Row]) -> RatedAccount:
