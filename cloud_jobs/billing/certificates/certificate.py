@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -267,51 +267,28 @@ _CLOSED: Final = (CertificateState.COMPLETE, CertificateState.DECLARED_LOSS, Cer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceCounts:
-    """Records of a device that have no say in its state.
+    """Records of a device that do not affect its state.
 
-    `erased`: the usage of the period was computed from them, and their positions are erased. `not_metered`: of the
-    period, received, and usage does not cover them yet. `late_positions`: came after the positions around them were
-    erased, so their way is metered nowhere (their bytes are). `former_rules`: hours that were metered by other fences,
-    other track settings or another engine than those of the snapshot, as their positions are erased. `conflicts`: came
-    again with another content, in any period.
-    `may_be_more`: records that usage does not cover may be erased since, so `not_metered` may be too low.
+    `not_metered`: received in the period and not yet covered by usage. `may_be_more`: such records may have been erased
+    since. `late_positions`: arrived after the positions around them were erased, so their distance is not metered.
+    `conflicts`: arrived again with different content, in any period.
     """
 
-    erased: int = 0
     late_positions: int = 0
-    former_rules: int = 0
     not_metered: int = 0
     conflicts: int = 0
     may_be_more: bool = False
 
 
-class HeardRecords(NamedTuple):
-    """What came of a period of a buffer that never stated anything: how many records, and when the device made the
-    first and the last of them."""
-
-    records: int
-    first: datetime
-    last: datetime
-
-    @classmethod
-    def together(cls, found: Sequence[HeardRecords]) -> HeardRecords:
-        """What came of several, one at least."""
-        return cls(sum(one.records for one in found), min(one.first for one in found), max(one.last for one in found))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceCertificate:
-    """What the centre knows of a device in [start, end), with its reasons, at one snapshot.
+    """What the centre knows of a device in [start, end) at one snapshot, with reasons.
 
-    `since`: of a silent device up to when it accounted for everything; None: never, and `heard` is what came of the
-    period all the same. `silent_epochs`: the buffers that both are about; none: all that the device has in the period.
-    `received`, `missing`,
-    `declared_lost` (by the reason that the device gave): of the streams that may hold records of the period, all of
-    them, for a seq that is not there says no time; `missing` without those above a head that was stated for the end.
-    `decision`: what closes it, and `state` is DECIDED; `stated_state`: what it is without. `settled_at`: up to when the
-    device has to account for what it made, its end or later: until then fixes have a say in the period. `observed`:
-    what usage says of the period beside what is metered; `doubts`: what of that is beyond the bounds, in words;
-    `accepted`: the decision that closes these.
+    `stated_state`: the state without the decision that closes it. `since`: up to when a silent device accounted for
+    everything; None: never. `received`, `missing`, `declared_lost` (by reason): of all streams that may hold records of
+    the period, since a missing seq has no time; `missing` leaves out seqs above a head that was stated for the end.
+    `settled_at`: up to when the device must account for its records, because later fixes affect the period.
+    `doubts`: observations beyond the agreed bounds; `accepted`: the decision that accepts them.
     """
 
     tenant: str
@@ -321,8 +298,6 @@ class DeviceCertificate:
     state: CertificateState
     stated_state: CertificateState
     since: datetime | None = None
-    heard: HeardRecords | None = None
-    silent_epochs: tuple[int, ...] = ()
     received: int = 0
     missing: SeqRanges = field(default_factory=SeqRanges)
     declared_lost: tuple[tuple[str, SeqRanges], ...] = ()
@@ -363,24 +338,11 @@ class DeviceCertificate:
             return (f"{self.missing.count:,} records are missing: seqs {_shown(self.missing)}",)
         if self.stated_state is not CertificateState.SILENT:
             return ()
-        # of its other buffers the device says enough
-        epochs = ", ".join(map(str, self.silent_epochs[:_MAX_RANGES]))
-        return (f"buffer {epochs}: {self._silence()}" if epochs else self._silence(),)
-
-    def _silence(self) -> str:
-        if self.since is not None:
-            # it said enough for the period, were it not for its last segments
-            late = self.settled_at is not None and self.since >= self.end
-            more = (
-                f"; fixes until {stamp(self.settled_at)} have a say in the period" if late and self.settled_at else ""
-            )
-            return f"silent since {stamp(self.since)}{more}"
-        if self.heard is not None:
-            count, first, last = self.heard
-            span = f"from {stamp(first)} to {stamp(last)}"
-            return f"never sent a statement; {count:,} records of the period came, {span}"
-        # whether some of the period came is not asked by everyone who certifies
-        return "never sent a statement" if self.received else "never sent anything"
+        if self.since is None:
+            return ("never sent a statement" if self.received else "never sent anything",)
+        if self.settled_at is not None and self.since >= self.end:
+            return (f"silent since {stamp(self.since)}; fixes until {stamp(self.settled_at)} have a say in the period",)
+        return (f"silent since {stamp(self.since)}",)
 
     def document(self) -> dict[str, Any]:
         """As JSON has it, with its digest."""
@@ -401,16 +363,10 @@ class DeviceCertificate:
             "state": self.state.value,
             "stated_state": self.stated_state.value,
             "since": None if self.since is None else stamp(self.since),
-            "heard": None
-            if self.heard is None
-            else {"records": self.heard.records, "first": stamp(self.heard.first), "last": stamp(self.heard.last)},
-            "silent_epochs": [*self.silent_epochs],
             "received": self.received,
             "missing": self.missing.document(),
             "declared_lost": {reason: seqs.document() for reason, seqs in self.declared_lost},
-            "erased": self.counts.erased,
             "late_positions": self.counts.late_positions,
-            "former_rules": self.counts.former_rules,
             "not_metered": self.counts.not_metered,
             "may_be_more": self.counts.may_be_more,
             "conflicts": self.counts.conflicts,
@@ -444,15 +400,13 @@ def certify(
     reach: Reach = _NO_REACH,
     counts: DeviceCounts | None = None,
     decisions: Iterable[Decision] = (),
-    heard: Mapping[int, HeardRecords] | None = None,
     observed: Observed = _NOTHING,
     bounds: DoubtBounds = USUAL_BOUNDS,
 ) -> DeviceCertificate:
     """The certificate of a device for [start, end), from the coverage of its epochs, in any order.
 
     `reach`: how far around the period fixes have a say in what is metered in it: all of that has to be accounted for.
-    `decisions`: of any device; the latest that closes this state for the whole period counts. `heard`: what came of
-    the period, by epoch, of the streams that never stated anything. `bounds`: of what is `observed`.
+    `decisions`: of any device; the latest that closes this state for the whole period counts. `bounds`: for `observed`.
     """
     assert start < end, "a period"
     settled_us = micros(end + reach.after)
@@ -461,9 +415,9 @@ def certify(
     states = {epoch: stream_state(coverage, settled_us) for epoch, coverage in of_period.items()}
     # a device that was never heard of may have driven
     state = max(states.values(), key=_BEST_FIRST.index, default=CertificateState.SILENT)
-    silent = _silent(of_period, states) if state is CertificateState.SILENT else {}
-    first = min((one.stated_us for one in silent.values()), default=0)
-    came = [heard[epoch] for epoch in silent if epoch in heard] if heard and first <= 0 else []
+    # streams that are complete say nothing of how long the others have been silent
+    silent = [of_period[epoch].stated_us for epoch, one in states.items() if one is CertificateState.SILENT]
+    first = min(silent, default=0) if state is CertificateState.SILENT else 0
     decisions, doubts = [*decisions], observed.doubts(bounds)
     decision = in_effect(decisions, device, state.value, start, end)
     return DeviceCertificate(
@@ -474,8 +428,6 @@ def certify(
         state=state if decision is None else CertificateState.DECIDED,
         stated_state=state,
         since=moment_of(first) if first > 0 else None,
-        heard=HeardRecords.together(came) if came else None,
-        silent_epochs=tuple(silent) if len(silent) < len(of_period) else (),
         received=sum(coverage.received.count for coverage in of_period.values()),
         missing=SeqRanges.of(
             {epoch: coverage.missing for epoch, coverage in of_period.items() if states[epoch] is CertificateState.OPEN}
@@ -488,14 +440,6 @@ def certify(
         doubts=doubts,
         accepted=accepting(decisions, device, observed.amounts, start, end) if doubts else None,
     )
-
-
-def _silent(streams: Mapping[int, Coverage], states: Mapping[int, CertificateState]) -> dict[int, Coverage]:
-    """The silent streams; those alone that never stated anything, if there are such."""
-    # streams that are complete say nothing of how long the others have been silent
-    silent = {epoch: streams[epoch] for epoch, state in states.items() if state is CertificateState.SILENT}
-    wordless = {epoch: one for epoch, one in silent.items() if one.stated_us <= 0}
-    return wordless or silent
 
 
 def _declared_lost(streams: Mapping[int, Coverage]) -> tuple[tuple[str, SeqRanges], ...]:

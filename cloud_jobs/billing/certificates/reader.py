@@ -20,15 +20,14 @@ from cloud_jobs.billing.certificates.certificate import (
     USUAL_BOUNDS,
     DeviceCertificate,
     DeviceCounts,
-    HeardRecords,
     Observed,
     certify,
 )
 from cloud_jobs.billing.certificates.decisions import by_device, decisions
 from cloud_jobs.billing.contracts import DoubtBounds
-from cloud_jobs.billing.contracts.published import EPOCH, micros, moment_of
+from cloud_jobs.billing.contracts.published import micros, moment_of
 from cloud_jobs.billing.rating.cells_of_usage import quarters_of
-from cloud_jobs.billing.usage import Reach, reach_at, tracks_at
+from cloud_jobs.billing.usage import Reach, reach_at
 from cloud_jobs.lake.coverage import Coverage, SeqRanges, TenantDevice
 from cloud_jobs.lake.data_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.erasures import Erasures
@@ -42,13 +41,11 @@ from cloud_jobs.lake.snapshot_reads import (
     reference_rows,
     usage_rows,
 )
-from cloud_jobs.lake.snapshots import LakeState, tracks_number
+from cloud_jobs.lake.snapshots import LakeState
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.values import OdometerWay, encoded
-from cloud_jobs.reference.tables import FenceVersions, parsed
 from geo.reference.in_force import RefusedVersion, published_fences
 from geo.reference.moments import stamp
-from waybill.record import IntervalSet
 
 # Counts of records that do not affect a certificate's state, for many devices at once.
 
@@ -56,7 +53,6 @@ _HOUR: Final = timedelta(hours=1)
 _QUARTER: Final = _HOUR / QUARTERS
 _NO_REACH: Final = Reach()
 _OF_DEVICE: Final = ("tenant", "device")
-_OF_STREAM: Final = (*_OF_DEVICE, "epoch")
 _USAGE_KEY: Final = (*_OF_DEVICE, "hour", "zone", "commit_number")
 _POSITION: Final = "position"
 _OBSERVED: Final = (*OBSERVED, "events")
@@ -88,30 +84,6 @@ def count_not_metered(lake: Lake, snapshot: LakeState, hours_of: HoursOf, reach:
     return found
 
 
-def heard_records(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> dict[TenantDevice, dict[int, HeardRecords]]:
-    """What came of the time of each of some devices by a snapshot, of each buffer (by epoch); where nothing did, none
-    is. Raises LakeError.
-    """
-    found: dict[TenantDevice, dict[int, HeardRecords]] = {}
-    if not hours_of:
-        return found
-    start, end = _around(hours_of)
-    wanted: dict[str, Range] = {
-        "device_time": (start, end - timedelta.resolution),
-        "ingest_number": (None, snapshot.ingest_number),
-    }
-    stored = _of_days(lake, *wanted["device_time"]).between("device_time", *wanted["device_time"])
-    for rows in _rows(lake, stored, hours_of, (*_OF_STREAM, "device_time"), wanted):
-        by_stream = rows.filter(_within(rows, hours_of)).group_by([*_OF_STREAM])
-        grouped = by_stream.aggregate([("device_time", one) for one in ("count", "min", "max")])
-        for row in grouped.to_pylist():
-            of, epoch = found.setdefault(TenantDevice(row["tenant"], row["device"]), {}), row["epoch"]
-            first, last = (row[f"device_time_{one}"].astimezone(UTC) for one in ("min", "max"))
-            came = HeardRecords(row["device_time_count"], first, last)
-            of[epoch] = HeardRecords.together([of.get(epoch, HeardRecords(0, first, last)), came])
-    return found
-
-
 def count_far_off(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> Counter[TenantDevice]:
     """How many records of each device have no day, as its clock was far off, and may be of its time: none is that was
     received before that began. Raises LakeError.
@@ -130,45 +102,22 @@ def count_far_off(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> Counter
     return found
 
 
-def count_erased(
-    lake: Lake, snapshot: LakeState, before: Mapping[TenantDevice, datetime], hours_of: HoursOf
-) -> tuple[Counts, Counts, Counts]:
-    """What erasures mean for the usage of each device's time, by device: records that usage was computed from and whose
-    positions are erased; positions that came after those around them were erased; hours that were metered by other
-    fences, track settings or another engine than those of the snapshot, and cannot be metered again.
-
-    `before`: of devices the moment before which their positions are. Raises LakeError.
-    """
-    # as usage has it: an hour that begins so long after the moment is computed like any other
-    margin = timedelta(milliseconds=tracks_at(snapshot).margin_ms)
-    concerned = {device: moment for device, moment in before.items() if moment > hours_of[device][0] - margin}
-    if not concerned:
-        return Counter(), Counter(), Counter()
-    # where the moment is after the period nothing of it is kept, and no record has to be read
-    within = {device: moment for device, moment in concerned.items() if moment < hours_of[device][1]}
-    kept = _kept(lake, snapshot, within, margin)
-    erased: dict[TenantDevice, list[SeqRanges]] = {}
+def count_late_positions(
+    lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], hours_of: HoursOf
+) -> Counter[TenantDevice]:
+    """Positions of each device's time that arrived after the positions around them were erased."""
     late: Counter[TenantDevice] = Counter()
-    stay: list[_StayingRow] = []
-    first, limit = _around(hours_of)
-    usage = usage_rows(lake, snapshot, [*concerned], first, limit - timedelta.resolution)
-    for row in usage.select([*_OF_DEVICE, "seq_ranges", *_StayingRow._fields[1:]]).to_pylist():
-        device, named = TenantDevice(row.pop("tenant"), row.pop("device")), SeqRanges.parse(row.pop("seq_ranges"))
-        start, end = hours_of[device]
-        if not start - _HOUR < row["hour"] < end:
-            continue
-        # named, and metered nowhere: usage was not computed from them
-        if row["zone"] == LATE_POSITIONS:
-            late[device] += named.count
-        # a row of zeros is the same whatever decided it
-        elif named and row["hour"] < concerned[device] + margin:
-            erased.setdefault(device, []).append(named - kept.get(device, SeqRanges()))
-            stay.append(_StayingRow(device, **row))
-    return (
-        Counter({device: SeqRanges.union(parts).count for device, parts in erased.items()}),
-        late,
-        Counter(device for device, _ in _by_former_rules(lake, snapshot, stay)),
-    )
+    if devices:
+        start, end = _around(hours_of)
+        columns = (*_USAGE_KEY, "seq_ranges")
+        last = end - timedelta.resolution
+        rows = usage_rows(lake, snapshot, devices, start, last, columns=columns, zone=LATE_POSITIONS)
+        for row in rows.to_pylist():
+            device = TenantDevice(row["tenant"], row["device"])
+            begin, until = hours_of[device]
+            if begin - _HOUR < row["hour"] < until:
+                late[device] += SeqRanges.parse(row["seq_ranges"]).count
+    return late
 
 
 def observed_usage(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> dict[TenantDevice, Observed]:
@@ -297,59 +246,6 @@ def _sums(
     return found
 
 
-class _StayingRow(NamedTuple):
-    """What decided a row of usage that is never computed again."""
-
-    device: TenantDevice
-    hour: datetime
-    zone: str
-    fence_version: str
-    rules_number: int | None
-
-
-def _by_former_rules(
-    lake: Lake, snapshot: LakeState, rows: Sequence[_StayingRow]
-) -> set[tuple[TenantDevice, datetime]]:
-    """The hours of rows that other fences, track settings or another engine decided than those of a snapshot."""
-    # of a device as a whole records are counted, which no rule has a say in
-    rows = [row for row in rows if row.zone != WHOLE_DEVICE]
-    versions = _fence_versions(lake, snapshot, {row.zone for row in rows})
-    rules = tracks_number(snapshot.usage_tracks)
-    return {
-        (row.device, row.hour)
-        for row in rows
-        if row.rules_number != rules or row.fence_version != versions.of(row.zone, (row.hour - EPOCH) // _HOUR)
-    }
-
-
-def _fence_versions(lake: Lake, snapshot: LakeState, ids: Collection[str]) -> FenceVersions:
-    # as usage states them, whatever was published after the snapshot; a country has very many more than are asked for
-    features = published_fences(reference_rows(lake, snapshot, "fence", ids)).features if ids else ()
-    return FenceVersions(zip(features, parsed(features), strict=True), round(tracks_at(snapshot).max_gap_s * 1000))
-
-
-def _kept(
-    lake: Lake, snapshot: LakeState, before: Mapping[TenantDevice, datetime], margin: timedelta
-) -> dict[TenantDevice, SeqRanges]:
-    """The records that are there of the hours for which a segment may have begun before a device's moment."""
-    by_moment: dict[datetime, list[TenantDevice]] = {}
-    for device, moment in before.items():
-        by_moment.setdefault(moment, []).append(device)
-    found: dict[TenantDevice, dict[int, list[int]]] = {}
-    for first, devices in by_moment.items():
-        last = first + margin + _HOUR
-        stored = _of_days(lake, first, last).between("device_time", first, last)
-        wanted: dict[str, Range] = {"device_time": (first, last), "ingest_number": (None, snapshot.ingest_number)}
-        for rows in _rows(lake, stored, devices, (*_OF_DEVICE, "epoch", "seq"), wanted):
-            for row in rows.group_by([*_OF_DEVICE, "epoch"]).aggregate([("seq", "list")]).to_pylist():
-                epochs = found.setdefault(TenantDevice(row["tenant"], row["device"]), {})
-                epochs.setdefault(row["epoch"], []).extend(row["seq_list"])
-    return {
-        device: SeqRanges.of({epoch: IntervalSet.of(seqs) for epoch, seqs in epochs.items()})
-        for device, epochs in found.items()
-    }
-
-
 def _of_days(lake: Lake, first: datetime, last: datetime) -> StoredFiles:
     with lake.damage_as_error("records"):
         return StoredFiles.of(lake.open("records"), "records").of_days(first.date(), last.date())
@@ -391,9 +287,6 @@ def _counted(rows: pa.Table) -> Counter[TenantDevice]:
     return Counter({TenantDevice(row["tenant"], row["device"]): row["count_all"] for row in counted})
 
 
-_NO_BOUNDS: Final[Mapping[TenantDevice, DoubtBounds]] = MappingProxyType({})
-
-
 def certificates_from(
     lake: Lake,
     snapshot: LakeState,
@@ -413,7 +306,7 @@ def certificates_of_spans(
     lake: Lake,
     snapshot: LakeState,
     spans: Mapping[TenantDevice, tuple[datetime, datetime]],
-    bounds: Mapping[TenantDevice, DoubtBounds] = _NO_BOUNDS,
+    bounds: Mapping[TenantDevice, DoubtBounds] = MappingProxyType({}),
 ) -> dict[TenantDevice, DeviceCertificate]:
     """The certificate of each device for a time of its own (its end excluded), in the order of the devices.
 
@@ -430,9 +323,6 @@ def certificates_of_spans(
     counts, observed = _counts(lake, snapshot, hours_of), observed_usage(lake, snapshot, hours_of)
     far_off = count_far_off(lake, snapshot, hours_of)
     decided = by_device(decisions(lake, snapshot, names))
-    # few: a device states what it has with each batch, once its clock is set
-    wordless = [device for device, of in streams.items() if any(known.stated_us <= 0 for known in of.values())]
-    heard = heard_records(lake, snapshot, {device: hours_of[device] for device in wordless})
     return {
         device: certify(
             device,
@@ -441,7 +331,6 @@ def certificates_of_spans(
             reach=reach,
             counts=counts[device],
             decisions=decided.get(device, ()),
-            heard=heard.get(device),
             observed=observed.get(device, Observed())._replace(far_off=far_off[device]),
             bounds=bounds.get(device, USUAL_BOUNDS),
         )
@@ -465,13 +354,11 @@ def unmetered_records(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> tup
 def _counts(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> dict[TenantDevice, DeviceCounts]:
     devices = [*hours_of]
     not_metered, may_be_more = unmetered_records(lake, snapshot, hours_of)
-    erased, late, former_rules = count_erased(lake, snapshot, _before(erasures(lake, snapshot), devices), hours_of)
+    late = count_late_positions(lake, snapshot, _before(erasures(lake, snapshot), devices), hours_of)
     conflicting = conflicts(lake, snapshot, devices)
     return {
         device: DeviceCounts(
-            erased=erased[device],
             late_positions=late[device],
-            former_rules=former_rules[device],
             not_metered=not_metered[device],
             conflicts=conflicting[device],
             may_be_more=device in may_be_more,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Any, Final
@@ -63,6 +63,12 @@ def closing_fences(lake: Lake, snapshot: LakeState) -> ClosingFences:
 
 
 _INFERRED: Final = ChargeKind.USAGE, Meter.INFERRED_ENTRY
+_NOTES: Final = {
+    "conflicts": "not billed: records that arrived again with different content, now in quarantine",
+    "far_off": "not billed: records of a clock that was far off, which belong to no day",
+    "late_positions": "distance not billed: positions that arrived after the positions around them were erased",
+    "unreadable": "not billed: messages that could not be read",
+}
 _MAX_NAMED: Final = 20
 """So many decisions and doubts are named by a closing and its documents; the certificates name them all."""
 
@@ -112,7 +118,7 @@ def closed(
         buyer=contract.account,
         names={account.id: account.name for account in contract.accounts if account.id != contract.id},
         devices_by_state=dict(sorted(Counter(one.state.value for one in certificates).items())),
-        noticed=_noticed(contract, certificates, fences, rated),
+        noticed=_noticed(certificates, fences, rated),
     )
     # a wrong sum is never final, however complete the records are
     state = ClosingState.BLOCKED if faults else ClosingState.PROVISIONAL if open_ends else ClosingState.FINAL
@@ -145,31 +151,45 @@ def closed(
     return ClosedPayer(closing=_drafted(closing, parties, rated, unknown), charges=columns, certificates=rows)
 
 
-def _noticed(
-    contract: PayerContract, certificates: Sequence[DeviceCertificate], fences: ClosingFences, rated: RatedAccount
-) -> ClosingNotes:
-    inferred = sum(one.observed.inferred_entries for one in certificates)
-    if inferred:
-        # those that stand on a line are billed
-        lines = (one for one in rated.charges if (one.key.kind, one.key.meter) == _INFERRED)
-        inferred -= sum(one.quantity for one in lines)
+def _noticed(certificates: Sequence[DeviceCertificate], fences: ClosingFences, rated: RatedAccount) -> ClosingNotes:
+    # inferred entries that are on a line are billed
+    billed = sum(one.quantity for one in rated.charges if (one.key.kind, one.key.meter) == _INFERRED)
     no_faults = sum((Counter(one.observed.no_faults) for one in certificates), Counter[str]())
+    counts = {
+        "conflicts": sum(one.counts.conflicts for one in certificates),
+        "far_off": sum(one.observed.far_off for one in certificates),
+        "late_positions": sum(one.counts.late_positions for one in certificates),
+        "unreadable": sum(one.observed.faults for one in certificates),
+        "no_faults": no_faults.total(),
+        "unknown_mm": sum(one.observed.unknown_mm for one in certificates),
+        "inferred": sum(one.observed.inferred_entries for one in certificates) - billed,
+        "dropped": sum(one.observed.dropped for one in certificates),
+    }
+    notes = [f"{text}: {counts[name]:,}" for name, text in _NOTES.items() if counts[name]]
+    if no_faults:
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(no_faults.items()))
+        notes.append(f"not billed: messages without a position, value or known topic: {reasons}")
     return ClosingNotes(
-        conflicts=sum(one.counts.conflicts for one in certificates),
-        far_off=sum(one.observed.far_off for one in certificates),
-        late_positions=sum(one.counts.late_positions for one in certificates),
-        former_rules=sum(one.counts.former_rules for one in certificates),
+        counts=counts,
+        notes=tuple(notes),
+        unknown=_unknown(counts),
+        doubtful=_named([f"{one.tenant}/{one.device}: {doubt}" for one in certificates for doubt in one.doubts]),
         decisions=_decisions(certificates),
         refused_fences=fences.refused,
-        # of a whole month nobody takes it for less
-        once_a_period=() if contract.period.is_of_whole_months else contract.once_a_period,
-        unreadable=sum(one.observed.faults for one in certificates),
-        unknown_mm=sum(one.observed.unknown_mm for one in certificates),
-        inferred=inferred,
-        dropped=sum(one.observed.dropped for one in certificates),
-        no_faults=tuple(f"{reason} {count:,}" for reason, count in sorted(no_faults.items())),
-        doubtful=_named([f"{one.tenant}/{one.device}: {doubt}" for one in certificates for doubt in one.doubts]),
     )
+
+
+def _unknown(counts: Mapping[str, int]) -> str:
+    """What no line bills because the way of the devices is unknown."""
+    found = []
+    if counts["unknown_mm"]:
+        made = f", inferred entries: {counts['inferred']:,}" if counts["inferred"] else ""
+        beeline = f"{counts['unknown_mm'] / 1_000_000:.2f} km of beeline"
+        found.append(f"not billed, as the way between positions is unknown: {beeline}{made}")
+    if counts["dropped"]:
+        dropped = f"{counts['dropped']:,} messages"
+        found.append(f"not billed, as the vehicles' brokers dropped them before the agents: {dropped}")
+    return "; ".join(found)
 
 
 def _decisions(certificates: Sequence[DeviceCertificate]) -> tuple[str, ...]:

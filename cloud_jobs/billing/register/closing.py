@@ -123,48 +123,26 @@ class Closing:
 
 
 class ClosingNotes(NamedTuple):
-    """What a closing noticed that has no say in its sum: records that came again with another content, records of a
-    clock far off, which are in no period, positions that came after an erasure, erased hours that were metered by
-    former rules, the decisions that it rests on and publications of fences that cannot be used, in words, and what was
-    agreed by the period, where that is a part of a month. `unreadable`: messages that could not be read; `no_faults`:
-    how many are raw although nothing is wrong, by reason, in words;
-    `unknown_mm`: the beeline of gaps, and the entries `inferred` in them that are not charged; `doubtful`: what of a
-    device is beyond the bounds, in words; `dropped`: messages that vehicles' brokers dropped before their agents."""
+    """What a closing reports that does not affect its sum.
 
-    conflicts: int = 0
-    far_off: int = 0
-    late_positions: int = 0
-    former_rules: int = 0
+    `counts`: by name, for programs. The rest is text for people. `unknown`: what no line bills because it is unknown;
+    `doubtful`: devices beyond the agreed bounds; `decisions`: those that the closing relies on; `refused_fences`:
+    publications that cannot be used; `notes`: anything else.
+    """
+
+    counts: Mapping[str, int] = MappingProxyType({})
+    notes: tuple[str, ...] = ()
+    unknown: str = ""
+    doubtful: tuple[str, ...] = ()
     decisions: tuple[str, ...] = ()
     refused_fences: tuple[str, ...] = ()
-    once_a_period: tuple[str, ...] = ()
-    unreadable: int = 0
-    unknown_mm: int = 0
-    inferred: int = 0
-    doubtful: tuple[str, ...] = ()
-    dropped: int = 0
-    no_faults: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, text: str) -> ClosingNotes:
-        """What stands beside the parties of a closing; of one that is blocked for its contracts nothing does."""
-        found, empty = json.loads(text), cls()
+    def of(cls, parties: str) -> ClosingNotes:
+        """The notes in the parties of a closing; none in a closing that is blocked by its contracts."""
+        found, empty = json.loads(parties), cls()
         said = (found.get(name, getattr(empty, name)) for name in cls._fields)
         return cls._make(tuple(one) if isinstance(one, list) else one for one in said)
-
-    @property
-    def unknown(self) -> str:
-        """What stands on no line, as it is not known which way devices went; "": nothing."""
-        found = []
-        if self.unknown_mm:
-            made = f", inferred entries: {self.inferred:,}" if self.inferred else ""
-            beeline = f"{self.unknown_mm / 1_000_000:.2f} km of beeline"
-            found.append(f"not billed, as the way between positions is unknown: {beeline}{made}")
-        if self.dropped:
-            found.append(
-                f"not billed, as the vehicles' brokers dropped them before the agents: {self.dropped:,} messages"
-            )
-        return "; ".join(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +167,7 @@ class Parties:
                 "buyer": self.buyer.model_copy(update={"devices": ()}).model_dump(mode="json"),
                 "names": dict(self.names),
                 "devices_by_state": dict(self.devices_by_state),
-                **self.noticed._asdict(),
+                **self.noticed._asdict() | {"counts": dict(self.noticed.counts)},
             }
         )
 

@@ -37,15 +37,8 @@ def closing_values(closing: Closing) -> dict[str, Any]:
         "snapshot": closing.snapshot_id,
         "closing": closing.id,
         "control_totals": json.loads(closing.control_totals),
-        "conflicts": noticed.conflicts,
-        "far_off": noticed.far_off,
-        "late_positions": noticed.late_positions,
-        "former_rules": noticed.former_rules,
-        "unreadable": noticed.unreadable,
-        "no_faults": [*noticed.no_faults],
-        "unknown_mm": noticed.unknown_mm,
-        "inferred": noticed.inferred,
-        "dropped": noticed.dropped,
+        **noticed.counts,
+        "notes": [*noticed.notes],
         "doubtful": [*noticed.doubtful],
         "decisions": [*noticed.decisions],
         "refused_fences": [*noticed.refused_fences],
@@ -76,48 +69,14 @@ def closings_table(closings: Iterable[Closing], *, with_snapshots: bool = False)
 
 
 def _noticed(closings: Iterable[Closing]) -> Iterator[str]:
-    """The records in quarantine of each payer's devices, and each refused fence once: it is none of a payer's."""
+    """The notes of each payer, and each refused fence once."""
     refused: dict[str, None] = {}
     for one in closings:
         noticed = ClosingNotes.of(one.parties)
         refused |= dict.fromkeys(noticed.refused_fences)
-        if noticed.conflicts:
-            yield (
-                f"{one.key.payer}: {noticed.conflicts:,} records of its devices came again with another content; these "
-                "are in quarantine, and are not billed"
-            )
-        if noticed.far_off:
-            yield (
-                f"{one.key.payer}: {noticed.far_off:,} records of its devices are of no day, as the clock was far off; "
-                "they are in no period, and are not billed"
-            )
-        if noticed.late_positions:
-            yield (
-                f"{one.key.payer}: {noticed.late_positions:,} positions of its devices came after the positions around "
-                "them were erased; their way is not metered"
-            )
-        if noticed.former_rules:
-            yield (
-                f"{one.key.payer}: {noticed.former_rules:,} hours of its devices are metered by former fences, "
-                "track settings or engine, as their positions are erased"
-            )
-        if noticed.unreadable:
-            yield (
-                f"{one.key.payer}: messages of its devices that could not be read, and are in no sum: "
-                f"{noticed.unreadable:,}"
-            )
-        if noticed.no_faults:
-            yield (
-                f"{one.key.payer}: messages of its devices without a position, value or known topic, which are in no "
-                f"sum: {', '.join(noticed.no_faults)}"
-            )
-        said = noticed.unknown, *noticed.doubtful, *noticed.decisions
-        yield from (f"{one.key.payer}: {words}" for words in said if words)
-        if noticed.once_a_period:
-            yield (
-                f"{one.key.payer}: once for these days: {', '.join(noticed.once_a_period)}; other days of the month, "
-                "closed by themselves, have their own"
-            )
+        for text in (*noticed.notes, noticed.unknown, *noticed.doubtful, *noticed.decisions):
+            if text:
+                yield f"{one.key.payer}: {text}"
     yield from (f"refused, so what it was to replace was metered: {one}" for one in refused)
 
 

@@ -253,13 +253,13 @@ def test_a_complete_device_is_not_final_before_usage_covers_it(counts: DeviceCou
     certificate = certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, known, counts=counts)
     assert (certificate.state, certificate.is_final) == (CertificateState.COMPLETE, False)
     assert certificate.reasons == (reason,)
-    shown = DeviceCounts(erased=4, conflicts=5)
+    shown = DeviceCounts(late_positions=4, conflicts=5)
     assert certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, known, counts=shown).is_final
 
 
 def test_everything_in_a_certificate_has_a_say_in_its_digest() -> None:
     known = {7: stream((1, 9), stated="2026-10-01")}
-    counts = DeviceCounts(erased=2, not_metered=3, conflicts=4)
+    counts = DeviceCounts(late_positions=2, not_metered=3, conflicts=4)
     certificates: list[DeviceCertificate] = [
         certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, known, counts=counts),
         certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, known),
@@ -272,7 +272,7 @@ def test_everything_in_a_certificate_has_a_say_in_its_digest() -> None:
     assert len({one.digest() for one in certificates}) == len(certificates) - 1
     document = certificates[0].document()
     assert json.loads(json.dumps(document)) == document
-    assert (document["erased"], document["not_metered"], document["conflicts"]) == (2, 3, 4)
+    assert (document["late_positions"], document["not_metered"], document["conflicts"]) == (2, 3, 4)
 
 
 def decision(number: int = 1, kind: ClosedState = ClosedState.SILENT, **other: Any) -> Decision:

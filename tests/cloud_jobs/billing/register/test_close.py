@@ -389,7 +389,8 @@ def test_what_comes_after_an_erasure_is_billed_but_for_ways_and_those_are_counte
     assert {one.outcome for one in after} == {ClosingState.FINAL}
     # an event is 5 cents
     assert {one.key.payer: one.net_minor - before[one.key.payer] for one in after} == {"acme": 500, "beta": 0}
-    assert ClosingNotes.of(next(one.parties for one in after if one.key.payer == "acme")).late_positions == 1
+    noticed = ClosingNotes.of(next(one.parties for one in after if one.key.payer == "acme"))
+    assert noticed.counts["late_positions"] == 1
     van, days = TenantDevice("acme", "eu-1"), BillingPeriod.parse("2026-01", "Europe/Berlin")
     found = certificates_from(made.lake, take_snapshot(made.lake, NOW), [van], (days.start, days.end))[van]
     assert (found.is_final, found.counts.late_positions) == (True, 1)
@@ -398,17 +399,6 @@ def test_what_comes_after_an_erasure_is_billed_but_for_ways_and_those_are_counte
     assert (events.expected, events.found) == (104, 104)
     (named,) = [one for one in reconciled.comparisons if one.name == "positions that came after an erasure"]
     assert (named.found, named.outcome) == (1, ComparisonOutcome.COUNTED)
-
-
-def test_hours_that_keep_what_former_rules_made_of_them_are_counted(tmp_path: Path) -> None:
-    made = metered_lake(tmp_path)
-    declare_erasure(made.lake, Erasure(None, None, TEN + timedelta(days=10)), NOW)
-    assert {ClosingNotes.of(one.parties).former_rules for one in made.close("one", days=JANUARY)} == {0}
-    publish(made, square("square", lon=5.0))
-    meter(made)
-    # two hours of two devices, and of one
-    found = {one.key.payer: ClosingNotes.of(one.parties).former_rules for one in made.close("two", days=JANUARY)}
-    assert found == {"acme": 2, "beta": 1}
 
 
 def driven(folder: Path, stated_s: int) -> BilledLake:
