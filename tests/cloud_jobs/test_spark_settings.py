@@ -182,7 +182,7 @@ def run_apart(archive: Path, folder: Path, code: str) -> list[str]:
 
 def test_what_executors_run_is_imported_from_the_archive_alone(tmp_path: Path) -> None:
     archive = write_project_archive(tmp_path / "archive")
-    known = ("jinja2", "pyspark", "typer", *EXECUTOR_PACKAGES)
+    known = ("reportlab", "pyspark", "typer", *EXECUTOR_PACKAGES)
     code = PRINT_ORIGINS.format(modules=ON_EXECUTORS, packages=PROJECT_PACKAGES, known=known)
     places, imported = run_apart(archive, tmp_path, code)
     assert places

@@ -247,7 +247,7 @@ def test_all_that_a_command_can_import_comes_with_its_extra(name: str) -> None:
     assert not missing, f"the extra {command.extra} does not bring {missing}"
 
 
-SLOW = {"pandas", "pyspark", "reportlab", "jinja2"}
+SLOW = {"pandas", "pyspark", "reportlab"}
 SPATIAL = {"shapely", "pyproj"}
 LIST = """
 import sys

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import io
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -14,16 +13,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from cloud_jobs.billing.documents import presentation
-from cloud_jobs.billing.documents.canonical import UNKNOWN, Document, NotIssued, NotWritten, canonical_pieces
-from cloud_jobs.billing.documents.document import DocumentType
+from cloud_jobs.billing.documents.canonical import UNKNOWN, Document, NotWritten, canonical_pieces
 from cloud_jobs.billing.documents.ubl import to_ubl
-from cloud_jobs.billing.rating import ChargeKind
 from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, quantity_text
-from cloud_jobs.terminal import PIPE_WIDTH, Column, FittedTable, spreadsheet_text
+from cloud_jobs.terminal import Column, FittedTable, spreadsheet_text
 from waybill.daemon.durable_file import create_durably, sync_folder
 
 # A document as Rich tables.
@@ -68,7 +65,7 @@ def _totals(document: Document) -> FittedTable:
     return table
 
 
-# A document as CSV, and as FOCUS 1.2 for cost tools.
+# A document as CSV.
 
 COLUMNS: Final = (
     "invoice_number", "invoice_type_code", "line", "account", "region", "tenant", "device", "kind", "meter", "zone",
@@ -76,27 +73,9 @@ COLUMNS: Final = (
     "metered_rows", "first_hour", "last_hour", "metered_digest", *UNKNOWN,
 )  # fmt: skip
 
-FOCUS_COLUMNS: Final = (
-    "BilledCost", "BillingAccountId", "BillingAccountName", "BillingAccountType", "BillingCurrency",
-    "BillingPeriodEnd", "BillingPeriodStart", "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargePeriodEnd",
-    "ChargePeriodStart", "ConsumedQuantity", "ConsumedUnit", "ContractedCost", "EffectiveCost", "InvoiceId",
-    "InvoiceIssuerName", "ListCost", "PricingQuantity", "PricingUnit", "ProviderName", "PublisherName", "RegionId",
-    "RegionName", "ResourceId", "ResourceName", "ResourceType", "ServiceCategory", "ServiceName", "SkuId",
-    "SubAccountId", "SubAccountName", "SubAccountType", "x_Zone", "x_Window", "x_Price",
-)  # fmt: skip
-"""FOCUS 1.2: all that are mandatory, and those of the others that we have; in the order of the alphabet, ours last."""
 
-_CATEGORY: Final = {
-    ChargeKind.USAGE: "Usage",
-    ChargeKind.DAILY_CAP: "Adjustment",
-    ChargeKind.PERIOD_CAP: "Adjustment",
-    ChargeKind.MINIMUM: "Adjustment",
-}
-_SERVICE: Final = "Vehicle telematics"
-_SERVICE_CATEGORY: Final = "Internet of Things"
 _NUMERIC: Final = frozenset({
     "quantity", "quantity_base", "free_base", "posted_amount", *UNKNOWN,
-    "BilledCost", "ConsumedQuantity", "ContractedCost", "EffectiveCost", "ListCost", "PricingQuantity",
 })  # fmt: skip
 
 
@@ -104,16 +83,6 @@ def to_csv(document: Document) -> Iterator[bytes]:
     """Line by line: one row for each entry of the annex, and behind them one, without an amount, for each device whose
     way is unknown in part; with the header COLUMNS, in UTF-8 with CRLF (RFC 4180)."""
     return _written(COLUMNS, chain(_rows(document), _unknown_rows(document)))
-
-
-def to_focus(document: Document) -> Iterator[bytes]:
-    """FOCUS 1.2 as CSV, line by line: a row for each entry of the annex and each tax; their sum is what is posted.
-
-    Raises NotIssued: a cost of a draft is nobody's yet.
-    """
-    if document["invoice_number"] is None:
-        raise NotIssued("a draft has no number, so its costs are not billed; issue the period first")
-    return _written(FOCUS_COLUMNS, _focus_rows(document))
 
 
 class _Lines:
@@ -176,67 +145,6 @@ def _quantities(line: Document, quantity: int) -> dict[str, Any]:
     }
 
 
-def _focus_rows(document: Document) -> Iterator[dict[str, Any]]:
-    sign, currency = document["posting_sign"], document["invoice_currency_code"]
-    common = _focus_common(document)
-    for line, entry in _entries(document):
-        category, device = _CATEGORY[ChargeKind(line["kind"])], entry["device"]
-        quantities = _quantities(line, sign * entry["quantity_base"])
-        yield {
-            **common,
-            **_costs(amount_text(sign * entry["amount_minor"], currency)),
-            "ChargeCategory": category,
-            "ChargeDescription": line["item_name"],
-            "ConsumedQuantity": quantities["quantity"],
-            "ConsumedUnit": quantities["unit"],
-            "PricingQuantity": quantities["quantity"],
-            "PricingUnit": quantities["unit"],
-            "RegionId": line["region"] or None,
-            "RegionName": line["region"] or None,
-            "ResourceId": f"{entry['tenant']}/{device}" if device else None,
-            "ResourceName": device or None,
-            "ResourceType": "Vehicle" if device else None,
-            "SkuId": line["meter"] if line["quantity"] else None,
-            "SubAccountId": line["account"],
-            "SubAccountName": line["account_name"],
-            "SubAccountType": "Account",
-            "x_Zone": line["zone"] or None,
-            "x_Window": line["window"] or None,
-            "x_Price": line["price"] or None,
-        }
-    for vat in document["vat_breakdown"]:
-        tax = sign * vat["vat_category_tax_amount"]["minor"]
-        if tax:
-            yield {**common, **_costs(amount_text(tax, currency)), "ChargeCategory": "Tax", "ChargeDescription": "VAT"}
-
-
-def _focus_common(document: Document) -> dict[str, Any]:
-    period, seller, buyer = document["invoicing_period"], document["seller"], document["buyer"]
-    invoice = document["invoice_type_code"] == DocumentType.INVOICE
-    return {
-        "BillingAccountId": buyer["buyer_identifier"],
-        "BillingAccountName": buyer["buyer_name"],
-        "BillingAccountType": "Payer",
-        "BillingCurrency": document["invoice_currency_code"],
-        "BillingPeriodEnd": period["end"],
-        "BillingPeriodStart": period["start"],
-        "ChargeClass": None if invoice else "Correction",
-        "ChargePeriodEnd": period["end"],
-        "ChargePeriodStart": period["start"],
-        "InvoiceId": document["invoice_number"],
-        "InvoiceIssuerName": seller["seller_name"],
-        "ProviderName": seller["seller_name"],
-        "PublisherName": seller["seller_name"],
-        "ServiceCategory": _SERVICE_CATEGORY,
-        "ServiceName": _SERVICE,
-    }
-
-
-def _costs(amount: str) -> dict[str, str]:
-    """There is one price, and nothing is paid ahead: all four costs are what is billed."""
-    return dict.fromkeys(("BilledCost", "ContractedCost", "EffectiveCost", "ListCost"), amount)
-
-
 # Atomic writing of document files into one folder, without overwriting.
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -278,22 +186,6 @@ def _remove(made: list[Path]) -> None:
             sync_folder(made[0].parent)
 
 
-def document_to_html(document: Document) -> str:
-    """A document as a page that prints: plain HTML, no script, nothing loaded from elsewhere; every text is escaped."""
-    # imported when it is asked for, as is what draws a PDF: together they take longer than all that shows a table
-    from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape  # noqa: PLC0415
-
-    environment = Environment(
-        loader=PackageLoader("cloud_jobs.billing.documents"),
-        autoescape=select_autoescape(default=True),
-        # a name that the document lacks is an error, not a blank on an invoice
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("document.html.j2").render(document=document, show=presentation)
-
-
 def to_pdf(document: Document) -> bytes:
     """A document as a PDF (see `pdf`). Raises UnusableText."""
     from cloud_jobs.billing.documents.pdf import to_pdf as made  # noqa: PLC0415
@@ -304,19 +196,10 @@ def to_pdf(document: Document) -> bytes:
 class Form(StrEnum):
     """What a document can be asked for as."""
 
-    TABLE = "table"
     JSON = "json"
-    HTML = "html"
     PDF = "pdf"
     CSV = "csv"
-    FOCUS = "focus"
     UBL = "ubl"
-
-
-def _text(document: Document) -> Iterator[bytes]:
-    file = io.StringIO()
-    Console(file=file, width=PIPE_WIDTH).print(document_table(document))
-    yield file.getvalue().encode()
 
 
 def _json(document: Document) -> Iterator[bytes]:
@@ -326,20 +209,19 @@ def _json(document: Document) -> Iterator[bytes]:
 
 
 _MADE: Final[Mapping[Form, tuple[str, Callable[[Document], Iterable[bytes]]]]] = {
-    Form.TABLE: (".txt", _text),
     Form.JSON: (".json", _json),
-    Form.HTML: (".html", lambda document: [document_to_html(document).encode()]),
     Form.PDF: (".pdf", lambda document: [to_pdf(document)]),
     Form.CSV: (".csv", to_csv),
-    Form.FOCUS: (".focus.csv", to_focus),
     Form.UBL: (".xml", lambda document: [to_ubl(document)]),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentContent:
-    """The bytes of a document in one form, in pieces that are made each time somebody asks for them: the whole may be
-    larger than all else. Asking raises NotIssued (FOCUS and UBL of a draft), before the first piece."""
+    """The bytes of a document in one form, generated piece by piece on each iteration: the whole may not fit in memory.
+
+    Iterating raises NotIssued for the UBL of a draft, before the first piece.
+    """
 
     document: Document
     form: Form

@@ -40,7 +40,7 @@ _PLAIN: Final = TableStyle([
 
 
 def to_pdf(document: Document) -> bytes:
-    """A4 pages. A character that the font lacks is shown by its number; the page of HTML shows it as it is."""
+    """A4 pages. A character that the font lacks is shown by its number."""
     written = io.BytesIO()
     template = SimpleDocTemplate(
         written,

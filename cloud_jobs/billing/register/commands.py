@@ -301,7 +301,7 @@ def show(
 ) -> None:
     """Show a document, rebuilt from the register and verified against its stored digest.
 
-    Example: waybill bill show WB-EU-00000001 --lake lake --form html --form ubl --out invoices
+    Example: waybill bill show WB-EU-00000001 --lake lake --form pdf --form ubl --out invoices
     """
     forms = [*(form or []), *([Form.JSON] if as_json else [])]
     if out is None and len(forms) > 1:
@@ -312,7 +312,7 @@ def show(
         write_documents(out, files)
         for name in files:
             typer.echo(str(out / name))
-    elif forms and forms != [Form.TABLE]:
+    elif forms:
         _write(DocumentContent(made, forms[0]))
     else:
         screen().print(document_table(made))

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lxml import html
 from rich.console import Console
 
-from cloud_jobs.billing.documents import Document, DocumentType, document_table, document_to_html, to_ubl
+from cloud_jobs.billing.documents import Document, DocumentType, document_table, to_ubl
 from cloud_jobs.billing.rating import ChargeKind
 from cloud_jobs.billing.units import Meter
 from tests.cloud_jobs.billing.documents.rated import charge, fixed, issued, taxed
@@ -54,19 +53,6 @@ def test_every_part_of_a_document_is_explained_and_every_name_of_the_page_is_in_
     assert NOTE.keys() - explained - {"format"} == set()
 
 
-def page_text(made: Document) -> str:
-    """The first page of HTML, a line for each paragraph, fact and row of a table."""
-    body = html.document_fromstring(document_to_html(made)).find("body")
-    lines = []
-    for element in body.iter("h1", "h2", "p", "dt", "tr"):
-        if element.get("class") == "annex":
-            break
-        cells = list(element) if element.tag == "tr" else [element]
-        cells += [element.getnext()] if element.tag == "dt" else []
-        lines.append(" | ".join(" ".join(cell.text_content().split()) for cell in cells))
-    return "\n".join(lines)
-
-
 def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)\n```", PAGE, re.DOTALL)
 
@@ -83,10 +69,6 @@ def test_the_ubl_of_the_page_is_in_the_file() -> None:
     assert [block for block in found if block not in to_ubl(example()).decode()] == []
 
 
-def test_the_page_as_text_is_that_of_the_html() -> None:
-    assert blocks("text")[1] == page_text(example())
-
-
 def test_each_form_is_named() -> None:
-    for name in ("document_table", "document_to_html", "to_pdf", "to_csv", "to_focus", "to_ubl", "write_documents"):
+    for name in ("document_table", "to_pdf", "to_csv", "to_ubl", "write_documents"):
         assert f"`{name}" in PAGE

@@ -120,12 +120,9 @@ def test_a_note_says_why_it_was_made(billed: BilledLake) -> None:
 
 
 FORMS = {
-    "table": (".txt", b"WB-EU-00000001"),
     "json": (".json", b'{"annex"'),
-    "html": (".html", b"<!doctype html>"),
     "pdf": (".pdf", b"%PDF-"),
     "csv": (".csv", b"invoice_number,"),
-    "focus": (".focus.csv", b"BilledCost,"),
     "ubl": (".xml", b"<?xml"),
 }
 
