@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts.account import Account, ExchangeRate, LegalEntity, Payer, rate_id
-from cloud_jobs.billing.contracts.errors import ContractFault
+from cloud_jobs.billing.contracts.errors import ContractFault, Named
 from cloud_jobs.billing.contracts.fields import NEEDS_SELLERS_VAT_ID
 from cloud_jobs.billing.contracts.published import (
     EVER,
@@ -135,13 +135,17 @@ _NONE: Final[ContractVersions[Any]] = ContractVersions()
 
 
 class PayerParts:
-    """Assembles what is in force from `start_us` until `end_us`; `faults` has what is missing or contradictory."""
+    """Assembles what is in force from `start_us` until `end_us`.
+
+    `faults`: what is missing or contradictory. `used`: the tariffs, sellers and rates that the contract refers to.
+    """
 
     def __init__(self, of_kind: Mapping[str, Mapping[str, ContractVersions[Any]]], start_us: int, end_us: int) -> None:
         self._of_kind = of_kind
         self._start_us, self._end_us = start_us, end_us
         self._publications: dict[str, str] = {}
         self.faults: list[ContractFault] = []
+        self.used: set[Named] = set()
 
     @property
     def publications(self) -> list[str]:
@@ -187,6 +191,7 @@ class PayerParts:
         open_span: TariffSpan | None = None
         for version in versions:
             tariff = version.facts.tariff
+            self.used.add(("tariff", tariff))
             published = self._of_kind["tariff"].get(tariff, _NONE)
             if not published.all:
                 text = f"account {account!r} has the tariff {tariff!r}, which was not published"
@@ -254,6 +259,7 @@ class PayerParts:
 
     def _at_the_end(self, kind: str, name: str) -> ContractVersion[Any] | None:
         """The version in force at the last moment."""
+        self.used.add((kind, name))
         found = self._of_kind[kind].get(name, _NONE).at(self._end_us - 1)
         if found:
             self._publications[found.publication_id] = found.body

@@ -6,7 +6,7 @@ Pure. Each publication is validated once and little of it is kept; the texts tha
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from datetime import date, datetime
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -19,6 +19,7 @@ from cloud_jobs.billing.contracts.account import Account, DoubtBounds
 from cloud_jobs.billing.contracts.errors import (
     BlockedPayer,
     ContractFault,
+    Named,
     UnknownPayer,
     changes_in_period,
     meters_forgotten,
@@ -422,12 +423,12 @@ class Contracts:
     def contract_of(self, payer_id: str, period: BillingPeriod) -> PayerContract:
         """The contract of a payer and all accounts below it. Raises BlockedPayer with every reason why there is none.
 
-        A publication that cannot be used may concern any payer, so it blocks every period that ends after its start.
+        A publication that cannot be used blocks those who use its id, for every period that ends after its start.
         """
         start, end = micros(period.start), micros(period.end)
-        faults = [_refused_fault(one) for one in self.refused if _may_begin_before(one, period.end)]
-        faults += self._payer_faults(payer_id, period)
+        faults = [*self._payer_faults(payer_id, period)]
         if faults:
+            faults += self._refused_faults({("account", payer_id)}, period)
             raise BlockedPayer(payer_id, period, faults)
         names = self._tree.below(payer_id, start, end, faults)
         for name in names:
@@ -438,9 +439,17 @@ class Contracts:
         shared = dict.fromkeys(one for name in names for one in self._overlaps.get(name, ()))
         faults += [*parts.faults, *(one.fault for one in shared if one.begin_us < end and start < one.end_us)]
         faults += [self._contradictions[one] for one in parts.publications if one in self._contradictions]
+        faults += self._refused_faults({*parts.used, *(("account", name) for name in names)}, period)
         if faults or made is None:
             raise BlockedPayer(payer_id, period, list({str(fault): fault for fault in faults}.values()))
         return made
+
+    def _refused_faults(self, used: Set[Named], period: BillingPeriod) -> list[ContractFault]:
+        return [
+            ContractFault(f"{one}; publish it again, corrected", (one.kind, one.id))
+            for one in self.refused
+            if (one.kind, one.id) in used and _may_begin_before(one, period.end)
+        ]
 
     def _payer_faults(self, payer_id: str, period: BillingPeriod) -> Iterator[ContractFault]:
         """Why an account gets no invoice of its own for a period."""
@@ -465,10 +474,6 @@ class Contracts:
         if fault is not None and ("account", account) in fault.about:
             return fault
         return UnknownPayer(account, f"is paid for by its parent, {there[-1].facts.parent!r}")
-
-
-def _refused_fault(refused: RefusedVersion) -> ContractFault:
-    return ContractFault(f"{refused}; publish it again, corrected", (refused.kind, refused.id))
 
 
 def _may_begin_before(refused: RefusedVersion, moment: datetime) -> bool:
