@@ -46,9 +46,6 @@ from geo.reference.moments import UNKNOWN_BEGINNING, stamp
 
 # The account tree in a period: accounts below each payer, and accounts without a payer.
 
-MAX_LEVELS: Final = 16
-"""The most levels of accounts below a payer."""
-
 _Accounts = Mapping[str, ContractVersions[AccountFacts]]
 _NO_ACCOUNT: Final = ContractVersions[AccountFacts]()
 
@@ -72,31 +69,25 @@ class AccountTree:
             if any(one.facts.pays for one in versions.within(start_us, end_us))
         )
 
-    def above(self, names: Iterable[str]) -> list[str]:
-        """Those of some accounts and of all accounts ever above them that ever pay, sorted."""
-        seen, waiting = set[str](), [*names]
-        while waiting:
-            name = waiting.pop()
-            if name not in seen and name in self._accounts:
-                seen.add(name)
-                waiting += [one.facts.parent for one in self._accounts[name].all if one.facts.parent]
-        return sorted(name for name in seen if any(one.facts.pays for one in self._accounts[name].all))
+    def above(self, names: Collection[str]) -> list[str]:
+        """Those of some accounts and of their parents that ever pay, sorted."""
+        own = [one.facts for name in names for one in self._accounts.get(name, _NO_ACCOUNT).all]
+        known = {*names, *(facts.parent for facts in own if facts.parent)}
+        return sorted(
+            name for name in known if any(one.facts.pays for one in self._accounts.get(name, _NO_ACCOUNT).all)
+        )
 
     def below(self, payer: str, start_us: int, end_us: int, faults: list[ContractFault]) -> list[str]:
-        """The payer and all accounts that lead to it within the time, sorted. Appends to `faults`."""
-        found, level = {payer}, [payer]
-        for depth in range(MAX_LEVELS + 1):
-            following = []
-            for parent in level:
-                for name in sorted(self._children.get(parent, ())):
-                    if self._is_child(name, parent, start_us, end_us, faults) and name not in found:
-                        found.add(name)
-                        following.append(name)
-            if depth == MAX_LEVELS:
-                for name in following:
-                    text = f"account {name!r} is more than {MAX_LEVELS} levels below its payer"
-                    faults.append(ContractFault(text, ("account", name)))
-            level = following
+        """The payer and its children within the time, sorted. Appends to `faults`."""
+        found = [payer]
+        for name in sorted(self._children.get(payer, ())):
+            if self._is_child(name, payer, start_us, end_us, faults):
+                found.append(name)
+                faults += [
+                    _parent_is_child(grandchild, name, payer)
+                    for grandchild in sorted(self._children.get(name, ()))
+                    if self._is_child(grandchild, name, start_us, end_us, [])
+                ]
         return sorted(found)
 
     def _is_child(self, name: str, parent: str, start_us: int, end_us: int, faults: list[ContractFault]) -> bool:
@@ -119,37 +110,32 @@ class AccountTree:
 
     def way_up(self, name: str, moment_us: int) -> ContractFault | None:
         """Why an account in force leads to no payer at a moment; None: it is not in force, or a payer is found."""
-        path: dict[str, None] = {}
         version = self.version_at(name, moment_us)
-        while version is not None and version.facts.parent is not None:
-            path[name] = None
-            above = version.facts.parent
-            if above in path:
-                names = [*path][[*path].index(above) :]
-                text = f"accounts are their own parents: {' -> '.join([*names, above])}; one of them must pay"
-                return ContractFault(text, *(("account", one) for one in names))
-            version = self.version_at(above, moment_us)
-            if version is None:
-                return _missing_parent(name, above, moment_us)
-            name = above
-        return None
+        if version is None or version.facts.parent is None:
+            return None
+        parent = version.facts.parent
+        above = self.version_at(parent, moment_us)
+        if above is None:
+            return _missing_parent(name, parent, moment_us)
+        return None if above.facts.parent is None else _parent_is_child(name, parent, above.facts.parent)
 
     def version_at(self, name: str, moment_us: int) -> ContractVersion[AccountFacts] | None:
         """The version of an account that is in force at a moment."""
         return self._accounts.get(name, _NO_ACCOUNT).at(moment_us)
 
     def without_payer(self, moment_us: int) -> list[ContractFault]:
-        """Why accounts lead to no payer at a moment: each cycle and each missing parent once."""
-        faults = dict[tuple[tuple[str, str], ...], ContractFault]()
-        for name in sorted(self._accounts):
-            if fault := self.way_up(name, moment_us):
-                faults.setdefault(tuple(sorted(fault.about)), fault)
-        return [*faults.values()]
+        """The accounts that lead to no payer at a moment."""
+        return [fault for name in sorted(self._accounts) if (fault := self.way_up(name, moment_us))]
 
 
 def _missing_parent(account: str, parent: str, since_us: int) -> ContractFault:
     text = f"account {account!r} has the parent {parent!r}, which is not there at {stamp(moment_of(since_us))}"
     return ContractFault(text, ("account", account), missing=("account", parent))
+
+
+def _parent_is_child(account: str, parent: str, above: str) -> ContractFault:
+    text = f"account {account!r} has the parent {parent!r}, which has the parent {above!r}; a parent must pay itself"
+    return ContractFault(text, ("account", account))
 
 
 # Faults between versions: shared invoice numbers, changed time zones, missing meters. Computed once for all periods.
@@ -471,9 +457,7 @@ class Contracts:
         if not there:
             return UnknownPayer(account, "is not in force in the period")
         fault = self._tree.way_up(account, there[-1].end_us - 1)
-        if fault is not None and ("account", account) in fault.about:
-            return fault
-        return UnknownPayer(account, f"is paid for by its parent, {there[-1].facts.parent!r}")
+        return fault or UnknownPayer(account, f"is paid for by its parent, {there[-1].facts.parent!r}")
 
 
 def _may_begin_before(refused: RefusedVersion, moment: datetime) -> bool:

@@ -30,15 +30,13 @@ def agreed_with(contracts: Contracts, payer: str, days: Days) -> PayerContract |
 
 
 def contracts_above(reference: pa.Table, accounts: Collection[str], *, with_prices: bool = True) -> Contracts:
-    """The contracts of some accounts and of those above them, of all accounts only these; by rows of the table
-    `reference`. Without prices they say who pays for which devices."""
-    asked, above = set[str](), {*accounts}
-    while above := above - asked:
-        asked |= above
-        made = Contracts(publications(reference, "account", asked))
-        above = made.parents
-    others = [row for kind in _PRICES if with_prices for row in publications(reference, kind)]
-    return Contracts([*publications(reference, "account", asked), *others]) if others else made
+    """The contracts of some accounts and of their parents, from rows of the table `reference`.
+
+    Without prices they only state who pays for which devices.
+    """
+    asked = {*accounts, *Contracts(publications(reference, "account", accounts)).parents}
+    prices = [row for kind in _PRICES if with_prices for row in publications(reference, kind)]
+    return Contracts([*publications(reference, "account", asked), *prices])
 
 
 def contract_digest(contract: PayerContract | BillingError) -> str:

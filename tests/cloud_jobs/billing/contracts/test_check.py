@@ -54,11 +54,11 @@ def test_of_what_is_not_there_the_nearest_name_is_said() -> None:
     assert not any("did you mean" in one for one in checked(account("gamma", device("van-3"), tariff="zz")).lacking)
 
 
-def test_a_circle_that_a_new_version_would_close_is_named() -> None:
+def test_a_parent_that_a_new_version_makes_a_child_is_named() -> None:
     published = rows(*WHOLE, tariff(id="other"), account("child", parent="beta"))
     closing = account("beta", device("van-2"), parent="child", effective_from="2026-05-01T00:00:00Z")
     assert any(
-        "accounts are their own parents: beta -> child -> beta" in one
+        "account 'child' has the parent 'beta', which has the parent 'child'; a parent must pay itself" in one
         for one in checked(closing, published=published).faults
     )
 
