@@ -35,7 +35,6 @@ def explain(
     ] = None,
     hour: Annotated[str | None, typer.Option(help="Also show the records of this hour (2026-03-05T06).")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="The most hours and records to show.")] = 24,
-    seller: Annotated[str | None, typer.Option(help="The legal entity, if two have this number.")] = None,
     access_log: Annotated[
         Path | None,
         typer.Option(envvar="WAYBILL_ACCESS_LOG", help="Access log file. Default: next to the lake."),
@@ -58,7 +57,7 @@ def explain(
 
     opened, wanted = Lake(Location.of(lake)), None if device is None else device_of(device)
     asked = None if hour is None else _hour(hour)
-    found = explain_line(Register(opened), number, line, wanted, legal_entity=seller)
+    found = explain_line(Register(opened), number, line, wanted)
     key = found.explanation.charge.key
     hours = [one for one in found.explanation.hours if one.hour == asked]
     if asked is not None and not hours:

@@ -104,15 +104,13 @@ def explain_line(
     number: str,
     line: int,
     device: TenantDevice | None = None,
-    *,
-    legal_entity: str | None = None,
 ) -> ExplainedLine:
     """The charge of a device on a line of a document: its hours, and each of them computed again from its records.
 
     For a note, the charge of its closing is explained. Raises UnknownDocument, ExplainError, RegisterDamaged,
     LakeError.
     """
-    lake, issued = register.lake, issued_again(register, number, legal_entity)
+    lake, issued = register.lake, issued_again(register, number)
     key = _key_of(issued.document, number, line, device)
     # a void has no closing of its own: what it takes back is explained
     closing = issued.closing or issued.before

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from math import cos, inf, radians
+from math import inf
 from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import shapely
 
 from cloud_jobs.billing.contracts.published import EPOCH
 from cloud_jobs.billing.usage import engine_at
@@ -31,10 +32,8 @@ from geo.spatial.ragged import Floats, Ints
 _LEAST_METRES_A_DEGREE: Final = 110_000.0
 """Of latitude there is no degree that is shorter."""
 _SLACK_DEG: Final = 1e-6
-"""A border that is so near may be met: coordinates are compared after rounding."""
-_WIDTHS: Final = {"Point": "radius_m", "LineString": "width_m"}
-"""What says how far beside its positions a circle or a corridor reaches."""
-_DECODER: Final = json.JSONDecoder()
+"""A border this near may be met: coordinates are compared after rounding."""
+_WIDTH: Final = re.compile(r'"(?:radius_m|width_m)"\s*:\s*"?([0-9.eE+-]+)')
 
 
 class TrackBox(NamedTuple):
@@ -49,52 +48,37 @@ class TrackBox(NamedTuple):
     def around(cls, longitudes: Floats, latitudes: Floats) -> TrackBox | None:
         """That of some fixes; None: of a way over the antimeridian, which has all of the world around it."""
         if not len(longitudes):
-            # nothing is near no track
+            # nothing is near an empty track
             return cls(inf, inf, -inf, -inf)
         low, high = (longitudes.min(), latitudes.min()), (longitudes.max(), latitudes.max())
         found = cls(*(float(one) - _SLACK_DEG for one in low), *(float(one) + _SLACK_DEG for one in high))
-        return None if _is_around_the_world(found.west, found.east) else found
+        is_around_the_world = found.east - found.west >= 180 or found.west <= -180 or found.east >= 180
+        return None if is_around_the_world else found
 
 
-def ids_near(bodies: Iterable[tuple[str, str]], track: TrackBox) -> set[str]:
-    """Of pairs of a fence's id and the text of a publication the ids of which any publication may lie near a track.
+def ids_near(bodies: Sequence[tuple[str, str]], track: TrackBox) -> set[str]:
+    """The ids, of pairs of a fence's id and a published text, of which any publication may lie near a track.
 
-    All publications of an id belong together: one decides from when to when another one holds, and whether it does.
+    All publications of an id belong together: one decides from when to when another one is in force.
     """
-    return {name for name, body in bodies if _may_be_near(body, track)}
+    texts = [body for _, body in bodies]
+    west, south, east, north = shapely.bounds(shapely.from_geojson(texts, on_invalid="ignore")).reshape(-1, 4).T
+    margin = np.array([_margin_deg(body) for body in texts])
+    south, north = south - margin, north + margin
+    # a degree of longitude is shortest where the latitude is highest
+    narrowest = np.cos(np.radians(np.minimum(np.maximum(abs(south), abs(north)), 90.0)))
+    around = np.minimum(margin / np.maximum(narrowest, 1e-9), 360.0)
+    west, east = west - around, east + around
+    is_apart = (west > track.east) | (east < track.west) | (south > track.north) | (north < track.south)
+    # a text that GEOS cannot read has no bounds (NaN), and is apart from nothing
+    is_near = ~is_apart | (east - west >= 180) | (west <= -180) | (east >= 180)
+    return {name for (name, _), near in zip(bodies, is_near.tolist(), strict=True) if near}
 
 
-def _may_be_near(body: str, track: TrackBox) -> bool:
-    """Also a text that cannot be read may be: whether it can be used is for others to say."""
-    try:
-        feature, _ = _DECODER.raw_decode(body)
-        geometry = feature["geometry"]
-        kind, positions = geometry["type"], geometry["coordinates"]
-        if kind == "Polygon":
-            positions = [one for ring in positions for one in ring]
-        elif kind == "MultiPolygon":
-            positions = [one for rings in positions for ring in rings for one in ring]
-        elif kind == "Point":
-            positions = [positions]
-        latitudes = [one[1] for one in positions]
-        south, north = min(latitudes), max(latitudes)
-        longitudes = [one[0] for one in positions]
-        west, east = min(longitudes), max(longitudes)
-        if kind in _WIDTHS and (width_m := (feature.get("properties") or {}).get(_WIDTHS[kind])):
-            margin = float(width_m) / _LEAST_METRES_A_DEGREE
-            south, north = south - margin, north + margin
-            # a degree of longitude is the shortest where the latitude is highest
-            narrowest = cos(radians(min(max(abs(south), abs(north)), 90.0)))
-            around = margin / narrowest if narrowest > margin / 180.0 else 360.0
-            west, east = west - around, east + around
-        is_apart = west > track.east or east < track.west or south > track.north or north < track.south
-        return not is_apart or _is_around_the_world(west, east)
-    except (ValueError, TypeError, LookupError, RecursionError, OverflowError, AttributeError):
-        return True
-
-
-def _is_around_the_world(west: float, east: float) -> bool:
-    return east - west >= 180.0 or west <= -180.0 or east >= 180.0
+def _margin_deg(body: str) -> float:
+    """How far a circle or a corridor reaches beyond its positions, in degrees of latitude; other fences: 0."""
+    found = _WIDTH.search(body)
+    return float(found.group(1)) / _LEAST_METRES_A_DEGREE if found else 0.0
 
 
 MAX_HOURS: Final = 31 * 24 + 1
@@ -134,7 +118,7 @@ def meter_again(
     box = _box(records, tracks)
     near = None
     if box is not None:
-        near = ids_near(zip(fences["id"].to_pylist(), fences["body"].to_pylist(), strict=True), box)
+        near = ids_near([*zip(fences["id"].to_pylist(), fences["body"].to_pylist(), strict=True)], box)
     rules = MeterRules(published_fences(publications(fences, ids=near)).features, tracks)
     # rows of two engines are alike where all that they say is, but for which of them says it
     engine = engine_at(snapshot) or ENGINE_VERSION

@@ -20,7 +20,7 @@ from cloud_jobs.billing.contracts.published import micros
 from cloud_jobs.billing.register.close import contracts_of
 from cloud_jobs.billing.register.closer import ClosedPayer, ClosingRun
 from cloud_jobs.billing.register.closing import ClosingState, Days
-from cloud_jobs.billing.register.control_totals import WITH_REGION, whole_hours
+from cloud_jobs.billing.register.control_totals import whole_hours
 from cloud_jobs.billing.register.tables import Register, in_parts
 from cloud_jobs.billing.units import Meter
 from cloud_jobs.billing.usage import reach_at
@@ -188,8 +188,6 @@ def compare_usage(
                 one.metered,
             )
             for one in used.differences
-            # of the region there is a station of its own
-            if one.name != WITH_REGION
         ]
     )
     if snapshot.covers < snapshot.ingest_number:

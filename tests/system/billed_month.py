@@ -132,8 +132,7 @@ class Centre:
         invoices = [one for one in self.register.documents() if one.type is DocumentType.INVOICE]
         for one in invoices:
             with suppress(AlreadyVoid):
-                seller = one.key.legal_entity
-                void_invoice(self.register, one.number, "wrong buyer", seller, clerk=self._clerk(now))
+                void_invoice(self.register, one.number, "wrong buyer", clerk=self._clerk(now))
 
     def documents(self) -> list[Document]:
         """All that were issued, each made again; numbers are without gaps."""

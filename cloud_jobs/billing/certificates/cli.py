@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import typer
 
 from cloud_jobs.billing.billing_period import BillingPeriod
@@ -25,44 +22,14 @@ from cloud_jobs.billing.certificates.decisions import (
 )
 from cloud_jobs.billing.certificates.reader import certificates_from
 from cloud_jobs.billing.contracts import Contracts
-from cloud_jobs.billing.register.current_contracts import contracts_above
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.location import Location
-from cloud_jobs.lake.snapshot_reads import reference_table
+from cloud_jobs.lake.snapshot_reads import reference_rows
 from cloud_jobs.lake.snapshots import newest_state
 from cloud_jobs.lake.tables import Lake, checked_time
 from cloud_jobs.terminal import Column, FittedTable, cloud_errors_as_messages, device_of, screen
 from geo.reference.moments import stamp
 from waybill.settings import read_file
-
-# Who pays for the given devices.
-
-
-def _not_paid_for(
-    contracts: Contracts, payer: str, naming: Collection[str], devices: Collection[TenantDevice], period: BillingPeriod
-) -> dict[TenantDevice, str]:
-    """Why those of some devices are not the payer's that neither it nor an account below it has in a period."""
-    theirs = contracts.devices_paid_for(payer, period)
-    found, paid = dict[TenantDevice, str](), dict[str, set[TenantDevice]]()
-    for one in devices:
-        if one not in theirs:
-            names = contracts.payers_of({("account", name) for name in naming}) if not paid else ()
-            paid |= {name: contracts.devices_paid_for(name, period) for name in names}
-            others = ", ".join(repr(name) for name in paid if one in paid[name])
-            found[one] = (
-                f"{payer!r} does not pay for it in {period}: {others} does"
-                if others
-                else f"no account that {payer!r} pays for names it in {period}: look at tenant, device and payer"
-            )
-    return found
-
-
-def _naming(accounts: pa.Table, devices: Collection[TenantDevice]) -> set[str]:
-    """The ids of the accounts in whose texts a device stands, however its name is escaped there."""
-    spelled = {json.dumps(one.device, ensure_ascii=escaped) for one in devices for escaped in (True, False)}
-    found = pc.match_substring_regex(accounts["body"], "|".join(map(re.escape, sorted(spelled))))
-    return {*accounts.filter(found)["id"].to_pylist()}
-
 
 MAX_DEVICES: Final = 1000
 """The most devices of one command."""
@@ -124,16 +91,14 @@ def close_device(
     now = checked_time(opened)
     # nothing is written to look: a snapshot would be kept for ever
     state = newest_state(opened)
-    reference = reference_table(opened, state)
-    # a publication that cannot be used names nobody: what one account says wrong holds up no other
-    naming = _naming(reference.filter(pc.equal(reference["kind"], "account")), named)
-    contracts = contracts_above(reference, {payer, *naming}, with_prices=False)
+    contracts = Contracts(reference_rows(opened, state, "account"))
     days = contracts.period_of(payer, asked.first_day, asked.last_day)
     # what there is to decide, before anything is
     bounds, span = contracts.doubt_bounds(payer, days), (days.start, days.end)
     stated = certificates_from(opened, state, named, span, bounds)
     kinds = {one: closes or _to_close(stated[one]) for one in named}
-    faults = _not_paid_for(contracts, payer, naming, named, days)
+    theirs = contracts.devices_paid_for(payer, days)
+    faults = {one: f"{payer!r} does not pay for it in {days}" for one in named if one not in theirs}
     for one, kind in kinds.items():
         if fault := _undecidable(stated[one], kind):
             faults.setdefault(one, fault)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from itertools import pairwise
 from typing import Annotated, Final, Self
@@ -38,29 +37,6 @@ CANARY: Final = "canary"
 def is_canary(name: str) -> bool:
     """Whether an account or a seller is one of canaries, by its id."""
     return name == CANARY or name.startswith(f"{CANARY}-")
-
-
-def canary_faults(
-    account: str, *, tenants: Iterable[str], parent: str | None, legal_entity: str | None
-) -> Iterator[str]:
-    """What of an account belongs to canaries and to customers at once.
-
-    `tenants`: of its devices; `parent`: the account that pays for it; `legal_entity`: who sells to it.
-    """
-    mine = is_canary(account)
-    strangers = sorted({tenant for tenant in tenants if (tenant == CANARY) != mine})
-    if strangers and mine:
-        yield f"it is an account of canaries, whose devices are of the tenant {CANARY!r} alone, not of {strangers[0]!r}"
-    elif strangers:
-        yield (
-            f"it has a device of the tenant {CANARY!r}, which is reserved for canaries: no customer pays for one; "
-            f"their accounts are named {CANARY!r}, or begin with {CANARY + '-'!r}"
-        )
-    if parent is not None and (mine or is_canary(parent)):
-        yield f"an account of canaries pays for itself and for no other: it has no parent and is none ({parent!r})"
-    if legal_entity is not None and is_canary(legal_entity) != mine:
-        whose = "is of canaries" if mine else "is a customer's"
-        yield f"it {whose}, and its seller {legal_entity!r} is not: a seller's documents are numbered without gaps"
 
 
 # Exchange rates.
@@ -222,14 +198,15 @@ class Account(Contract):
 
     @model_validator(mode="after")
     def _canaries_apart(self) -> Self:
-        faults = canary_faults(
-            self.id,
-            tenants={one.tenant for one in self.devices},
-            parent=self.parent,
-            legal_entity=None if self.payer is None else self.payer.legal_entity,
-        )
-        for fault in faults:
-            raise ValueError(fault)
+        mine = is_canary(self.id)
+        if any((one.tenant == CANARY) != mine for one in self.devices):
+            raise ValueError(
+                f"canary accounts ({CANARY!r}, {CANARY + '-'!r}...), and no others, have devices of the tenant {CANARY!r}"
+            )
+        if self.parent is not None and (mine or is_canary(self.parent)):
+            raise ValueError(f"a canary account neither has nor is a parent ({self.parent!r})")
+        if self.payer is not None and is_canary(self.payer.legal_entity) != mine:
+            raise ValueError(f"only canary accounts have a canary seller ({self.payer.legal_entity!r})")
         return self
 
     @model_validator(mode="after")

@@ -51,14 +51,14 @@ def write_issued(
     Raises RegisterDamaged, LakeError, StoreUnavailable.
     """
     for one in documents:
-        made = issued_document(register, one.number, one.key.legal_entity)
+        made = issued_document(register, one.number)
         try:
             files = files_of(made, forms)
             write_documents(folder, {name: one for name, one in files.items() if not _is_there(folder / name, one)})
         except DocumentError as error:
             # what writes it later; the folder is perhaps another one then
             words = ["waybill", "bill", "show", one.number, "--lake", str(register.lake.location)]
-            words += ["--seller", one.key.legal_entity, "--out", str(folder)]
+            words += ["--out", str(folder)]
             words += [word for form in forms for word in ("--form", form.value)]
             yield f"{one.number} is issued, but not written: {error}; `{shlex.join(words)}` writes it"
 
@@ -122,9 +122,6 @@ PayersOption = Annotated[
     typer.Option(
         "--payer", parser=payer_id, metavar="ID", help="Only this payer; may be repeated. Default: all payers."
     ),
-]
-SellerOption = Annotated[
-    str | None, typer.Option("--seller", metavar="ID", help="The legal entity, if two have this number.")
 ]
 SnapshotOption = Annotated[str | None, typer.Option("--snapshot", help="Use this snapshot instead of a new one.")]
 ByOption = Annotated[
@@ -226,7 +223,6 @@ def void(
     *,
     lake: LakeOption,
     reason: Annotated[str, typer.Option("--reason", help="Reason shown on the note.")],
-    seller: SellerOption = None,
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -236,7 +232,7 @@ def void(
     """
     register = Register(_lake(lake))
     clerk = _clerk(register.lake, by)
-    made = void_invoice(register, number, reason, seller, clerk=clerk)
+    made = void_invoice(register, number, reason, clerk=clerk)
     _print(as_json, [document_values(made)], documents_table([made]))
 
 
@@ -289,7 +285,6 @@ def show(
     number: Annotated[str, typer.Argument(help="The number of the invoice or note.")],
     *,
     lake: LakeOption,
-    seller: SellerOption = None,
     form: Annotated[
         list[Form] | None, typer.Option("--form", help="Its format; with --out it may be repeated. Default: a table.")
     ] = None,
@@ -306,7 +301,7 @@ def show(
     forms = [*(form or []), *([Form.JSON] if as_json else [])]
     if out is None and len(forms) > 1:
         raise typer.BadParameter("several formats need a folder: add --out")
-    made = issued_document(Register(_lake(lake)), number, seller)
+    made = issued_document(Register(_lake(lake)), number)
     if out is not None:
         files = files_of(made, forms or [Form.JSON])
         write_documents(out, files)

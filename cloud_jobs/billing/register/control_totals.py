@@ -24,7 +24,7 @@ from cloud_jobs.billing.units import Meter
 from cloud_jobs.billing.usage import MAX_SEGMENT
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import Range, StoredFiles, stored_rows
-from cloud_jobs.lake.erasures import Erasure, Erasures, records_and_erasures
+from cloud_jobs.lake.erasures import Erasures, records_and_erasures
 from cloud_jobs.lake.schemas import WHOLE_DEVICE
 from cloud_jobs.lake.snapshot_reads import of_devices
 from cloud_jobs.lake.snapshots import LakeState
@@ -37,21 +37,18 @@ _HOUR: Final = timedelta(hours=1)
 _KEY: Final = ("tenant", "device", "day")
 COUNTED: Final = ("records", "events", "content_bytes")
 """What is counted on both sides: records, those that are a customer's events, and the bytes of their content."""
-WITH_REGION: Final = "records with a region"
-"""What is counted beside the records: those that name the region through which they came."""
 _COUNTS: Final = pa.schema(
     [
         pa.field("tenant", pa.string()),
         pa.field("device", pa.string()),
         pa.field("day", pa.date32()),
-        *(pa.field(name, pa.int64()) for name in (*COUNTED, WITH_REGION)),
+        *(pa.field(name, pa.int64()) for name in COUNTED),
     ]
 )
 
 
 class DayDifference(NamedTuple):
-    """A device and UTC day whose records and usage differ in one of COUNTED, or whose records are not all of a region:
-    WITH_REGION, where `recorded` are all records, and `metered` those that name one."""
+    """A device and UTC day whose records and usage differ in one of COUNTED."""
 
     device: TenantDevice
     day: date
@@ -102,19 +99,23 @@ def compare_records(
 ) -> MeteredRecords:
     """The records that usage covers at a snapshot beside the rows of usage that count them.
 
-    `usage`: `usage_rows` of these devices for the hours with a moment between the two of `hours`, both included. Of
-    days of which positions are erased only the events are on both sides: no position is one. Of days that a data
-    subject asked to erase nothing is on either. Raises LakeError.
+    `usage`: `usage_rows` of these devices for the hours with a moment between the two of `hours`, both included.
+    Devices whose positions of these hours are erased are on neither side. Raises LakeError.
     """
     begin, end = whole_hours((hours[0], hours[1] + timedelta.resolution))
     # also erasures declared since the snapshot: a read at it has no such position any more
     stored, erasures = records_and_erasures(lake)
-    erased = _erased_until(erasures, devices, begin)
-    found = _recorded(lake, snapshot, stored, devices, (begin, end))
-    covered = int(pc.sum(found["records"]).as_py() or 0)
-    requested = {device: erasures.requests(*device) for device in erased}
-    recorded, metered = (_events_alone(rows, erased, requested) for rows in (found, _metered(usage)))
+    recorded = _recorded(lake, snapshot, stored, devices, (begin, end))
+    metered, covered = _metered(usage), int(pc.sum(recorded["records"]).as_py() or 0)
+    whole = [one for one in devices if not _is_erased(erasures, one, begin)]
+    if len(whole) < len(devices):
+        recorded, metered = of_devices(recorded, whole), of_devices(metered, whole)
     return MeteredRecords(recorded, metered, _differences(recorded, metered), covered)
+
+
+def _is_erased(erasures: Erasures, device: TenantDevice, begin: datetime) -> bool:
+    before = erasures.before(*device)
+    return before is not None and before + MAX_SEGMENT > begin
 
 
 def seq_counts(texts: pa.ChunkedArray) -> NDArray[np.int64]:
@@ -150,8 +151,7 @@ def _metered(usage: pa.Table) -> pa.Table:
     rows = whole.select([*_KEY]).append_column("records", pa.array(seq_counts(whole["seq_ranges"])))
     for name, values in counts.items():
         rows = rows.append_column(name, pa.array(values))
-    # of a region usage says nothing
-    return _grouped(rows.append_column(WITH_REGION, pa.array(np.zeros(rows.num_rows, np.int64))))
+    return _grouped(rows)
 
 
 def _recorded(
@@ -190,7 +190,7 @@ def _counted_files(
                 wanted["ingest_number"] = (None, snapshot.covers)
             if earliest is None or earliest < begin or latest > last:
                 wanted["device_time"] = (begin, last)
-            columns = ("tenant", "device", "device_date", "kind", "name", "content_bytes", "region")
+            columns = ("tenant", "device", "device_date", "kind", "name", "content_bytes")
             for rows in stored_rows(files, "records", path, columns, wanted):
                 yield _grouped(_as_counts(of_devices(rows, devices)))
 
@@ -198,15 +198,13 @@ def _counted_files(
 def _as_counts(rows: pa.Table) -> pa.Table:
     ones = np.ones(rows.num_rows, np.int64)
     counts = [ones, is_customer_event(rows).astype(np.int64), rows["content_bytes"].cast(pa.int64())]
-    counts.append(pc.is_valid(rows["region"]).cast(pa.int64()))
     key = [rows["tenant"], rows["device"], rows["device_date"]]
     return pa.table([*key, *counts], names=_COUNTS.names).cast(_COUNTS)
 
 
 def _grouped(rows: pa.Table) -> pa.Table:
-    names = (*COUNTED, WITH_REGION)
-    made = rows.group_by([*_KEY]).aggregate([(name, "sum") for name in names])
-    return made.select([*_KEY, *(f"{name}_sum" for name in names)]).rename_columns(_COUNTS.names).cast(_COUNTS)
+    made = rows.group_by([*_KEY]).aggregate([(name, "sum") for name in COUNTED])
+    return made.select([*_KEY, *(f"{name}_sum" for name in COUNTED)]).rename_columns(_COUNTS.names).cast(_COUNTS)
 
 
 def _by_device(rows: pa.Table) -> dict[TenantDevice, int]:
@@ -216,7 +214,7 @@ def _by_device(rows: pa.Table) -> dict[TenantDevice, int]:
 
 def _differences(recorded: pa.Table, metered: pa.Table) -> list[DayDifference]:
     joined = recorded.join(metered, [*_KEY], join_type="full outer", left_suffix="", right_suffix=" metered")
-    sides = {name: (name, f"{name} metered") for name in COUNTED} | {WITH_REGION: ("records", WITH_REGION)}
+    sides = {name: (name, f"{name} metered") for name in COUNTED}
     wrong = None
     for one, other in sides.values():
         differs = pc.not_equal(pc.fill_null(joined[one], 0), pc.fill_null(joined[other], 0))
@@ -228,43 +226,6 @@ def _differences(recorded: pa.Table, metered: pa.Table) -> list[DayDifference]:
         if (row[one] or 0) != (row[other] or 0)
     ]
     return sorted(found, key=lambda one: (one.device, one.day, [*sides].index(one.name)))
-
-
-def _erased_until(erasures: Erasures, devices: Collection[TenantDevice], begin: datetime) -> dict[TenantDevice, date]:
-    """Of devices the last day for which a position that is erased may have counted."""
-    found: dict[TenantDevice, date] = {}
-    for device in devices if erasures else ():
-        before = erasures.before(*device)
-        if before is not None and before + MAX_SEGMENT > begin:
-            found[device] = (before + MAX_SEGMENT).astimezone(UTC).date()
-    return found
-
-
-def _events_alone(
-    rows: pa.Table, erased: dict[TenantDevice, date], requested: Mapping[TenantDevice, Sequence[Erasure]]
-) -> pa.Table:
-    """Of days with erased positions the events: how many records there were, and their bytes, only usage knows.
-
-    Of days within a request not even these.
-    """
-    if not erased or not rows.num_rows:
-        return rows
-    keys = [
-        (TenantDevice(tenant, device), day)
-        for tenant, device, day in zip(*(rows[name].to_pylist() for name in _KEY), strict=True)
-    ]
-    whole = pa.array([day > erased.get(device, date.min) for device, day in keys])
-    # no position is an event, so of these none is gone but by a request
-    events = pa.array([not any(_is_within(day, one) for one in requested.get(device, ())) for device, day in keys])
-    for name in (*COUNTED, WITH_REGION):
-        there = events if name == "events" else whole
-        rows = rows.set_column(rows.schema.get_field_index(name), name, pc.if_else(there, rows[name], 0))
-    return rows
-
-
-def _is_within(day: date, request: Erasure) -> bool:
-    assert request.since is not None, "a request has a beginning"
-    return request.since.date() <= day <= (request.before - timedelta.resolution).date()
 
 
 # Control: quantities summed from usage rows, independent of rating.
@@ -401,7 +362,7 @@ def record_totals(
     """
     differing = [
         ControlTotal(
-            one.name if one.name == WITH_REGION else f"{one.name} metered",
+            f"{one.name} metered",
             f"{one.device.tenant}/{one.device.device} on {one.day}",
             *one[3:],
         )

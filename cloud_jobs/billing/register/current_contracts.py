@@ -29,13 +29,10 @@ def agreed_with(contracts: Contracts, payer: str, days: Days) -> PayerContract |
         return fault
 
 
-def contracts_above(reference: pa.Table, accounts: Collection[str], *, with_prices: bool = True) -> Contracts:
-    """The contracts of some accounts and of their parents, from rows of the table `reference`.
-
-    Without prices they only state who pays for which devices.
-    """
+def contracts_above(reference: pa.Table, accounts: Collection[str]) -> Contracts:
+    """The contracts of some accounts and of their parents, from rows of the table `reference`."""
     asked = {*accounts, *Contracts(publications(reference, "account", accounts)).parents}
-    prices = [row for kind in _PRICES if with_prices for row in publications(reference, kind)]
+    prices = [row for kind in _PRICES for row in publications(reference, kind)]
     return Contracts([*publications(reference, "account", asked), *prices])
 
 

@@ -153,17 +153,17 @@ class IssuedAgain(NamedTuple):
     charges: Mapping[RegisterKey, Sequence[Charge]]
 
 
-def issued_document(register: Register, number: str, legal_entity: str | None = None) -> Document:
+def issued_document(register: Register, number: str) -> Document:
     """The document of a number, made again from the register's rows and held against the digest of then.
 
     Raises UnknownDocument, RegisterDamaged, LakeError.
     """
-    return issued_again(register, number, legal_entity).document
+    return issued_again(register, number).document
 
 
-def issued_again(register: Register, number: str, legal_entity: str | None = None) -> IssuedAgain:
+def issued_again(register: Register, number: str) -> IssuedAgain:
     """`issued_document` with what it was made of, which is read once. Raises as it does."""
-    entry, row = register.document(number, legal_entity)
+    entry, row = register.document(number)
     closing = register.closing(entry.key, entry.closing) if entry.closing else None
     before = register.closing(entry.key, entry.before) if entry.before else None
     maker = DocumentMaker(register)

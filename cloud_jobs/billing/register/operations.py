@@ -344,18 +344,17 @@ def void_invoice(
     register: Register,
     number: str,
     reason: str,
-    legal_entity: str | None = None,
     *,
     clerk: Clerk,
     maker: DocumentMaker | None = None,
 ) -> IssuedDocument:
-    """Takes back all that is posted to an invoice; `legal_entity`: its seller, if two have the number.
+    """Takes back all that is posted to an invoice.
 
     Raises UnknownDocument, AlreadyVoid, Unattributed, and as `issue_period`.
     """
     if faults := [*attribution_faults(clerk.by, reason)]:
         raise Unattributed("; ".join(faults))
-    invoice, _ = register.document(number, legal_entity)
+    invoice, _ = register.document(number)
     maker = maker or DocumentMaker(register)
 
     def make(opened: DeltaTable) -> Iterator[list[Row]]:

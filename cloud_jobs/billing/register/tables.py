@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from cloud_jobs.billing.contracts.fields import VatCategory
@@ -26,9 +25,9 @@ from cloud_jobs.billing.register.closing import Closing, ClosingState, PeriodKey
 from cloud_jobs.billing.register.errors import RegisterDamaged, UnknownDocument
 from cloud_jobs.billing.register.ledger import BESIDE, IssuedDocument, Ledger, Numbering
 from cloud_jobs.billing.units import Meter
-from cloud_jobs.lake.data_files import Range, StoredFiles, read_stored, stored_rows
+from cloud_jobs.lake.data_files import Range, StoredFiles
 from cloud_jobs.lake.schemas import CERTIFICATES, CHARGE_KEY, RATED_LINES, TABLES
-from cloud_jobs.lake.tables import Lake, row_fault_as_error
+from cloud_jobs.lake.tables import Condition, Lake, row_fault_as_error
 
 if TYPE_CHECKING:
     from cloud_jobs.billing.certificates import DeviceCertificate
@@ -306,7 +305,6 @@ def _moment(us: int) -> datetime:
 
 
 _Item = TypeVar("_Item")
-_NUMBERS: Final = ("legal_entity", "counter", "issue_date")
 _OF_THE_LEDGER: Final = tuple(name for name in TABLES["documents"].schema.names if name not in {"head", "attempt"})
 
 
@@ -318,35 +316,35 @@ class Register:
 
     def closings(self, first_day: date, last_day: date, payers: Collection[str] | None = None) -> list[Closing]:
         """All closings of some payers, or of all, for exactly these days, in order of payer and rank."""
-        ranges: dict[str, Range] = {"last_day": (last_day, last_day)}
+        where: list[Condition] = [("first_day", "=", first_day), ("last_day", "=", last_day)]
         found = []
-        for row in self._rows("closings", ranges, payers, day=first_day):
+        for row in self.lake.rows("closings", where=[*where, *_of_payers_alone(payers)]).to_pylist():
             with row_fault_as_error("closings", row):
                 found.append(closing_from(row))
         return sorted(found, key=lambda one: (one.key.payer, one.rank))
 
     def payers(self, first_day: date, last_day: date) -> list[str]:
         """Whose closings for exactly these days there are, in order."""
-        ranges: dict[str, Range] = {"last_day": (last_day, last_day)}
-        return sorted(self._read("closings", ranges, ["payer"], first_day)["payer"].unique().to_pylist())
+        where: list[Condition] = [("first_day", "=", first_day), ("last_day", "=", last_day)]
+        return sorted(self.lake.rows("closings", ["payer"], where=where)["payer"].unique().to_pylist())
 
     def payers_by_snapshot(self, opened: DeltaTable, first_day: date, last_day: date) -> dict[int, set[str]]:
         """By the number of the snapshot that was posted whose documents there are, of periods with a day of these."""
-        ranges: dict[str, Range] = {"last_day": (first_day, None), "first_day": (None, last_day)}
-        rows = self._read("documents", ranges, ["snapshot", "payer"], opened=opened)
+        where: list[Condition] = [("last_day", ">=", first_day), ("first_day", "<=", last_day)]
+        rows = self.lake.rows("documents", ["snapshot", "payer"], where=where, opened=opened)
         grouped = rows.group_by("snapshot").aggregate([("payer", "distinct")])
         return {row["snapshot"]: {*row["payer_distinct"]} for row in grouped.to_pylist()}
 
     def posted(self, opened: DeltaTable, payers: Collection[str], first_day: date, last_day: date) -> Ledger:
         """What stands of some payers, of periods with a day of these; it numbers nothing."""
-        return Ledger(self._documents(opened, payers, first_day, last_day))
+        return Ledger(self._documents(payers, first_day, last_day, opened=opened))
 
     def closing(self, key: PeriodKey, closing_id: str) -> Closing:
         """The closing that a document names. Raises RegisterDamaged if it is not there."""
         # its id ends with the run, by which its file is found
         run = closing_id.rpartition("/")[2]
-        ranges: dict[str, Range] = {"last_day": (key.last_day, key.last_day), "run": (run, run)}
-        for row in self._rows("closings", ranges, [key.payer], day=key.first_day):
+        where: list[Condition] = [("last_day", "=", key.last_day), ("run", "=", run), ("payer", "=", key.payer)]
+        for row in self.lake.rows("closings", where=where).to_pylist():
             with row_fault_as_error("closings", row):
                 closing = closing_from(row)
             if closing.id == closing_id and closing.key == key:
@@ -398,19 +396,13 @@ class Register:
         # a row that is there twice is one charge: which they are is looked at one by one
         self.charges_of(wrong)
 
-    def document(self, number: str, legal_entity: str | None = None) -> tuple[IssuedDocument, Mapping[str, Any]]:
+    def document(self, number: str) -> tuple[IssuedDocument, Mapping[str, Any]]:
         """A document and its row. Raises UnknownDocument."""
-        found = [
-            row
-            for row in self._rows("documents", {"number": (number, number)})
-            if legal_entity in {None, row["legal_entity"]}
-        ]
+        found = self.lake.rows("documents", where=[("number", "=", number)]).to_pylist()
         if not found:
             raise UnknownDocument(number)
-        # two sellers may have chosen one prefix
         if len(found) > 1:
-            entities = ", ".join(sorted(row["legal_entity"] for row in found))
-            raise RegisterDamaged(f"the number {number} is of several legal entities ({entities}); add --seller")
+            raise RegisterDamaged(f"{len(found)} documents have the number {number}")
         with row_fault_as_error("documents", found[0]):
             return document_from(found[0]), found[0]
 
@@ -418,8 +410,7 @@ class Register:
         self, payers: Collection[str] | None = None, *, first_day: date | None = None, last_day: date | None = None
     ) -> list[IssuedDocument]:
         """The documents of payers, or of all, of periods that have a day of those from `first_day` to `last_day`."""
-        found = self._documents(self.lake.open("documents"), payers, first_day, last_day)
-        return sorted(found, key=lambda one: (one.key.legal_entity, one.counter))
+        return self._documents(payers, first_day, last_day)
 
     def ledger(
         self, opened: DeltaTable, keys: Iterable[PeriodKey], numbering: Mapping[str, Numbering] | None = None
@@ -434,17 +425,16 @@ class Register:
         payers = {key.payer for key in keys}
         # by other clocks the days before and after may overlap, too
         first, last = min(key.first_day for key in keys) - BESIDE, max(key.last_day for key in keys) + BESIDE
-        documents = self._documents(opened, payers, first, last)
-        return Ledger(documents, {**self._numbering(opened), **(numbering or {})})
+        documents = self._documents(payers, first, last, opened=opened)
+        return Ledger(documents, self._numbering(opened) if numbering is None else numbering)
 
     def attempted(self, opened: DeltaTable, attempt: str) -> list[IssuedDocument]:
         """What a command wrote already, in the version that was opened."""
-        rows = self._rows("documents", {"attempt": (attempt, attempt)}, columns=_OF_THE_LEDGER, opened=opened)
-        return sorted((document_from(row) for row in rows), key=lambda one: (one.key.legal_entity, one.counter))
+        return self._documents(opened=opened, where=[("attempt", "=", attempt)])
 
     def counters(self) -> dict[str, list[int]]:
         """The counters of all documents of each legal entity, in order."""
-        rows = self._read("documents", {}, ["legal_entity", "counter"])
+        rows = self.lake.rows("documents", ["legal_entity", "counter"])
         grouped = rows.sort_by("counter").group_by("legal_entity", use_threads=False).aggregate([("counter", "list")])
         return {row["legal_entity"]: row["counter_list"] for row in grouped.to_pylist()}
 
@@ -456,100 +446,52 @@ class Register:
         return pa.concat_tables(self._of_closings("certificates", closings, columns))
 
     def _of_closings(self, table: str, closings: Collection[Closing], columns: Collection[str]) -> Iterator[pa.Table]:
-        """Rows of closings of one period, and of other runs and payers between them, some at a time."""
+        """Rows of closings of one period, piece by piece, with rows of other runs and payers between them."""
         days = {(one.key.first_day, one.key.last_day) for one in closings}
         assert len(days) == 1, "closings of one period"
         ((first_day, last_day),) = days
         payers, runs = {one.key.payer for one in closings}, {one.run for one in closings}
         ranges: dict[str, Range] = {"payer": (min(payers), max(payers)), "run": (min(runs), max(runs))}
         ranges["last_day"] = last_day, last_day
-        return self._pieces(table, ranges, columns, first_day)
-
-    def _documents(
-        self, opened: DeltaTable, payers: Collection[str] | None, first_day: date | None, last_day: date | None
-    ) -> Iterator[IssuedDocument]:
-        ranges: dict[str, Range] = {"last_day": (first_day, None), "first_day": (None, last_day)}
-        for row in self._rows("documents", ranges, payers, columns=_OF_THE_LEDGER, opened=opened):
-            with row_fault_as_error("documents", row):
-                made = document_from(row)
-            yield made
-
-    def _numbering(self, opened: DeltaTable) -> dict[str, Numbering]:
-        """Where the numbers of each legal entity are: a file of one of them says it by its bounds."""
-        numbering: dict[str, Numbering] = {}
-
-        def seen(legal_entity: str, counter: int, issue_date: date) -> None:
-            before = numbering.get(legal_entity, Numbering())
-            numbering[legal_entity] = Numbering(
-                counter=max(before.counter, counter), issue_date=max(before.issue_date, issue_date)
-            )
-
-        stored, files = StoredFiles.of(opened, "documents"), self.lake.files("documents")
-        if not len(stored):
-            return {}
-        bounds = zip(stored.paths, *(stored.bounds(name) for name in _NUMBERS), strict=True)
-        for path, entities, counters, dates in bounds:
-            # issue writes each seller's rows apart; a merge may have put two into one file
-            if entities[0] is not None and entities[0] == entities[1]:
-                seen(entities[0], counters[1], dates[1])
-                continue
-            for row in read_stored(files, "documents", path, _NUMBERS, {}).to_pylist():
-                seen(row["legal_entity"], row["counter"], row["issue_date"])
-        return numbering
-
-    def _rows(
-        self,
-        table: str,
-        ranges: Mapping[str, Range],
-        payers: Collection[str] | None = None,
-        *,
-        columns: Collection[str] | None = None,
-        day: date | None = None,
-        opened: DeltaTable | None = None,
-    ) -> list[dict[str, Any]]:
-        if payers is not None:
-            if not payers:
-                return []
-            ranges = {**ranges, "payer": (min(payers), max(payers))}
-        rows = self._read(table, ranges, columns or TABLES[table].schema.names, day, opened)
-        if payers is not None and len(payers) > 1:
-            rows = rows.filter(pc.is_in(rows["payer"], pa.array(sorted(payers), pa.string())))
-        # deleted and added again by a merge: rows are what they are, in an order of their own
-        return list(rows.to_pylist())
-
-    def _read(
-        self,
-        table: str,
-        ranges: Mapping[str, Range],
-        columns: Collection[str],
-        day: date | None = None,
-        opened: DeltaTable | None = None,
-    ) -> pa.Table:
-        return pa.concat_tables(self._pieces(table, ranges, columns, day, opened))
-
-    def _pieces(
-        self,
-        table: str,
-        ranges: Mapping[str, Range],
-        columns: Collection[str],
-        day: date | None = None,
-        opened: DeltaTable | None = None,
-    ) -> Iterator[pa.Table]:
-        """The rows of one group of a file after another; first none, so that there is a table."""
         empty = TABLES[table].schema.empty_table().select([*columns])
         yield empty
         with self.lake.damage_as_error(table):
-            stored = StoredFiles.of(opened or self.lake.open(table), table)
-            if not len(stored):
-                return
-            if day is not None:
-                stored = stored.on_days([day])
-            for name, (low, high) in ranges.items():
-                stored = stored.between(name, low, high)
-            files = self.lake.files(table)
-            for path in stored.paths:
-                for rows in stored_rows(files, table, path, [*columns], ranges):
-                    yield rows.cast(empty.schema)
+            stored = StoredFiles.of(self.lake.open(table), table).on_days([first_day])
+            for rows in stored.rows(self.lake.files(table), [*columns], ranges):
+                yield rows.cast(empty.schema)
+
+    def _documents(
+        self,
+        payers: Collection[str] | None = None,
+        first_day: date | None = None,
+        last_day: date | None = None,
+        *,
+        opened: DeltaTable | None = None,
+        where: Sequence[Condition] = (),
+    ) -> list[IssuedDocument]:
+        conditions = [*where, *_of_payers_alone(payers)]
+        if first_day is not None:
+            conditions.append(("last_day", ">=", first_day))
+        if last_day is not None:
+            conditions.append(("first_day", "<=", last_day))
+        found = []
+        for row in self.lake.rows("documents", _OF_THE_LEDGER, where=conditions, opened=opened).to_pylist():
+            with row_fault_as_error("documents", row):
+                found.append(document_from(row))
+        return sorted(found, key=lambda one: (one.key.legal_entity, one.counter))
+
+    def _numbering(self, opened: DeltaTable) -> dict[str, Numbering]:
+        """The last number and date of each legal entity."""
+        rows = self.lake.rows("documents", ["legal_entity", "counter", "issue_date"], opened=opened)
+        newest = rows.group_by("legal_entity").aggregate([("counter", "max"), ("issue_date", "max")]).to_pylist()
+        return {
+            row["legal_entity"]: Numbering(counter=row["counter_max"], issue_date=row["issue_date_max"])
+            for row in newest
+        }
+
+
+def _of_payers_alone(payers: Collection[str] | None) -> list[Condition]:
+    return [] if payers is None else [("payer", "in", pa.array(sorted(payers), pa.string()))]
 
 
 def in_parts(items: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:
