@@ -73,18 +73,6 @@ class BillingPeriod:
         """The first moment after it, in UTC; excluded."""
         return day_start(self.time_zone, self.last_day + _DAY)
 
-    @property
-    def days(self) -> tuple[date, ...]:
-        """The days of the calendar, also those that the zone skipped."""
-        count = (self.last_day - self.first_day).days + 1
-        return tuple(self.first_day + timedelta(days=number) for number in range(count))
-
-    @property
-    def is_of_whole_months(self) -> bool:
-        """Whether it begins on the first day of a month and ends on the last one of a month."""
-        last = self.last_day
-        return self.first_day.day == 1 and last.day == monthrange(last.year, last.month)[1]
-
     def __contains__(self, moment: datetime) -> bool:
         return self.start <= moment < self.end
 
@@ -101,12 +89,6 @@ def days_text(first: date, last: date) -> str:
     if whole_months and (first.year, first.month) == (last.year, last.month):
         return f"{first.year:04}-{first.month:02}"
     return str(first) if first == last else f"{first}/{last}"
-
-
-def month_before(time_zone: str, moment: datetime) -> BillingPeriod:
-    """The last calendar month of a zone that was over at a moment."""
-    last = moment.astimezone(zone_of(time_zone)).date().replace(day=1) - _DAY
-    return BillingPeriod(time_zone, last.replace(day=1), last)
 
 
 def zone_of(name: str) -> ZoneInfo:
@@ -126,25 +108,12 @@ def time_zones() -> frozenset[str]:
 
 @lru_cache(maxsize=65536)
 def day_start(time_zone: str, day: date) -> datetime:
-    """The first moment, in UTC, at which the clocks of a zone show this day or a later one.
+    """The first moment, in UTC, at which the clocks of a zone show this day or a later one. Raises BadPeriod.
 
-    That is the midnight; the first of two, where clocks are put back across it; where they are put forward across it,
-    or a whole day is skipped, the moment at which they are. Raises BadPeriod.
+    Of two midnights it is the first. Where clocks are put forward across midnight it is the moment of the change: the
+    offset before the change gives it (PEP 495, fold 0).
     """
-    zone = zone_of(time_zone)
-    midnight = datetime(day.year, day.month, day.day)  # what the clocks show
-    after = midnight.replace(tzinfo=zone).astimezone(UTC)
-    if after.astimezone(zone).replace(tzinfo=None) == midnight:
-        return after
-    # Clocks never show it (PEP 495): read with the offsets before and after the change it lies on both sides of that.
-    before = midnight.replace(tzinfo=zone, fold=1).astimezone(UTC)
-    while after - before > timedelta(seconds=1):
-        middle = before + timedelta(seconds=(after - before) // timedelta(seconds=2))
-        if middle.astimezone(zone).date() >= day:
-            after = middle
-        else:
-            before = middle
-    return after
+    return datetime(day.year, day.month, day.day, tzinfo=zone_of(time_zone)).astimezone(UTC)
 
 
 def _days(text: str) -> tuple[date, date]:

@@ -201,7 +201,7 @@ class Account(Contract):
         mine = is_canary(self.id)
         if any((one.tenant == CANARY) != mine for one in self.devices):
             raise ValueError(
-                f"canary accounts ({CANARY!r}, {CANARY + '-'!r}...), and no others, have devices of the tenant {CANARY!r}"
+                f"canary accounts ({CANARY!r}, {CANARY + '-'!r}...) have devices of the tenant {CANARY!r}, no others do"
             )
         if self.parent is not None and (mine or is_canary(self.parent)):
             raise ValueError(f"a canary account neither has nor is a parent ({self.parent!r})")

@@ -63,27 +63,18 @@ def _left(before: Contracts, after: Contracts, stated: Iterable[Row]) -> Iterato
 
 
 def _free(before: Contracts, after: Contracts, stated: Iterable[Row]) -> Iterator[str]:
-    """Meters that are sold until a stated version begins, and not by it: it says so, or is of another tariff."""
-    for row in stated:
-        begin = begin_of(row)
-        if begin is None or row["kind"] not in {"account", "tariff"}:
-            continue
+    """Meters that an account paid for and that its tariff no longer sells from a stated version on."""
+    for row, begin in _accounts(stated):
         just_before = begin - timedelta.resolution
-        was = _sold(before, row, begin) | _sold(after, row, just_before)
-        gone = was - _sold(after, row, begin)
-        if row["kind"] == "tariff":
-            # one that says nothing of it is a fault
-            gone &= after.tariff_at(row["id"], begin).not_sold
-        if gone:
+        gone = _sold(before, row, begin) | _sold(after, row, just_before)
+        if gone := gone - _sold(after, row, begin):
             yield (
-                f"{row['place']}: {row['kind']} {row['id']!r} has no price for {', '.join(sorted(gone))} from "
-                f"{stamp(begin)} on, and had one; what is used of it is free"
+                f"{row['place']}: account {row['id']!r} has no price for {', '.join(sorted(gone))} from {stamp(begin)} "
+                "on, and had one; what is used of it is free"
             )
 
 
 def _sold(contracts: Contracts, row: Row, moment: datetime) -> frozenset[str]:
-    if row["kind"] == "tariff":
-        return contracts.tariff_at(row["id"], moment).sold
     account = contracts.account_at(row["id"], moment)
     return frozenset() if account is None else contracts.tariff_at(account.tariff, moment).sold
 

@@ -11,7 +11,6 @@ from cloud_jobs.billing.documents.canonical import (
     canonical_bytes,
     head,
     read_document,
-    unknown_way,
 )
 from cloud_jobs.billing.documents.document import (
     CertificateSummary,
@@ -62,6 +61,5 @@ __all__ = [
     "to_csv",
     "to_pdf",
     "to_ubl",
-    "unknown_way",
     "write_documents",
 ]

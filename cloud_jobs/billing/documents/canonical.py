@@ -59,15 +59,6 @@ _NOT_METERED: Final = (None,) * len(_METERED)
 _KEY: Final = attrgetter("key")
 
 
-UNKNOWN: Final = ("unknown_ms", "unknown_mm", "inferred_entries")
-"""What a certificate says of a way that is unknown: it is on no line."""
-
-
-def unknown_way(certificate: Mapping[str, Any]) -> Entry:
-    """What of a device's way is unknown, by its certificate as JSON has it."""
-    return {name: certificate[name] for name in ("tenant", "device", *UNKNOWN)}
-
-
 def annex_columns(charges_by_line: Iterable[Iterable[Charge]], sign: int) -> Columns:
     """The annex of the charges of each line, numbered from 1, as columns; each line's by vehicle."""
     numbers: list[int] = []
@@ -127,7 +118,7 @@ Document = dict[str, Any]
 list of its entries."""
 
 FORMAT: Final = 1
-BODY: Final = frozenset({"annex", "lines", "subtotals", "unknown_ways"})
+BODY: Final = frozenset({"annex", "lines", "subtotals"})
 """What is made of the charges and certificates alone, whatever number and dates the document gets."""
 _DIGEST: Final = "digest"
 _BODY_DIGEST: Final = "body_digest"

@@ -342,20 +342,17 @@ CREDITED: Final = "This amount is credited; nothing is to be paid."
 
 
 class Body(NamedTuple):
-    """Lines, sub-totals and annex of a document, what of its vehicles' ways is unknown and so on no line, and the
-    SHA-256 (hex) over them, which stands in its head."""
+    """Lines, sub-totals and annex of a document, and the SHA-256 (hex) over them, which stands in its head."""
 
     lines: list[Document]
     subtotals: list[Document]
     annex: Columns
-    unknown_ways: list[Document]
     digest: str
 
     @property
     def parts(self) -> Document:
         """As they stand in the document."""
-        made = {"lines": self.lines, "subtotals": self.subtotals, "annex": Annex(self.annex)}
-        return {**made, "unknown_ways": self.unknown_ways}
+        return {"lines": self.lines, "subtotals": self.subtotals, "annex": Annex(self.annex)}
 
 
 def document(
@@ -373,7 +370,6 @@ def document(
     certificates: CertificateSummary,
     preceding: PrecedingInvoice | None = None,
     reason: str | None = None,
-    unknown_ways: Sequence[Document] = (),
 ) -> Document:
     """The document of what a payer owes, or of what is posted beside it, sealed with its digest.
 
@@ -382,7 +378,7 @@ def document(
     category and rate of VAT, and no two are of the same. `reason`: why a note was made (BT-22). Raises UnusableText,
     MissingFact, UnknownCurrency.
     """
-    body = document_body(parts, kind=kind, buyer=buyer, names=names, unknown_ways=unknown_ways)
+    body = document_body(parts, kind=kind, buyer=buyer, names=names)
     made = document_head(
         kind=kind,
         number=number,
@@ -407,17 +403,16 @@ def document_body(
     kind: DocumentType,
     buyer: Account,
     names: Mapping[str, str],
-    unknown_ways: Sequence[Document] = (),
 ) -> Body:
     """What is of the charges and certificates alone, so that it can be made before anybody numbers it.
 
-    `unknown_ways`: of an invoice's devices, see `unknown_way`. Raises UnusableText, MissingFact.
+    Raises UnusableText, MissingFact.
     """
     assert buyer.payer is not None, f"account {buyer.id} does not pay itself"
     names = {**names, buyer.id: buyer.name}
     taxed = [(part.charges, _tax(part.owed, buyer.payer)) for part in parts]
     lines, subtotals, annex = lines_and_annex(taxed, buyer.id, names, parts[0].currency, kind.sign)
-    made = {"lines": lines, "subtotals": subtotals, "annex": annex, "unknown_ways": [*unknown_ways]}
+    made = {"lines": lines, "subtotals": subtotals, "annex": annex}
 
     def checked() -> Iterator[str]:
         is_checked = False
@@ -427,7 +422,7 @@ def document_body(
                 is_checked = True
             yield piece
 
-    return Body(lines, subtotals, annex, [*unknown_ways], digest_of(checked()))
+    return Body(lines, subtotals, annex, digest_of(checked()))
 
 
 def document_head(

@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +16,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from cloud_jobs.billing.documents import presentation
-from cloud_jobs.billing.documents.canonical import UNKNOWN, Document, NotWritten, canonical_pieces
+from cloud_jobs.billing.documents.canonical import Document, NotWritten, canonical_pieces
 from cloud_jobs.billing.documents.ubl import to_ubl
 from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, quantity_text
 from cloud_jobs.terminal import Column, FittedTable, spreadsheet_text
@@ -70,19 +69,18 @@ def _totals(document: Document) -> FittedTable:
 COLUMNS: Final = (
     "invoice_number", "invoice_type_code", "line", "account", "region", "tenant", "device", "kind", "meter", "zone",
     "window", "price", "quantity", "unit", "quantity_base", "base_unit", "free_base", "posted_amount", "currency",
-    "metered_rows", "first_hour", "last_hour", "metered_digest", *UNKNOWN,
+    "metered_rows", "first_hour", "last_hour", "metered_digest",
 )  # fmt: skip
 
 
 _NUMERIC: Final = frozenset({
-    "quantity", "quantity_base", "free_base", "posted_amount", *UNKNOWN,
+    "quantity", "quantity_base", "free_base", "posted_amount",
 })  # fmt: skip
 
 
 def to_csv(document: Document) -> Iterator[bytes]:
-    """Line by line: one row for each entry of the annex, and behind them one, without an amount, for each device whose
-    way is unknown in part; with the header COLUMNS, in UTF-8 with CRLF (RFC 4180)."""
-    return _written(COLUMNS, chain(_rows(document), _unknown_rows(document)))
+    """Line by line, one row for each entry of the annex; with the header COLUMNS, in UTF-8 with CRLF (RFC 4180)."""
+    return _written(COLUMNS, _rows(document))
 
 
 class _Lines:
@@ -126,11 +124,6 @@ def _rows(document: Document) -> Iterator[dict[str, Any]]:
             "last_hour": metered.get("last_hour"),
             "metered_digest": metered.get("digest"),
         }
-
-
-def _unknown_rows(document: Document) -> Iterator[dict[str, Any]]:
-    of = {name: document[name] for name in ("invoice_number", "invoice_type_code")}
-    return ({**of, **one, "kind": "unknown_way"} for one in document["unknown_ways"])
 
 
 def _quantities(line: Document, quantity: int) -> dict[str, Any]:

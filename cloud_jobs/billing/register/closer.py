@@ -11,7 +11,7 @@ from typing import Any, Final
 from cloud_jobs.billing.billing_period import day_start
 from cloud_jobs.billing.certificates import DeviceCertificate
 from cloud_jobs.billing.contracts import PayerContract
-from cloud_jobs.billing.documents import Document, DocumentError, DocumentType, document_body, unknown_way
+from cloud_jobs.billing.documents import DocumentError, DocumentType, document_body
 from cloud_jobs.billing.documents.canonical import canonical_text
 from cloud_jobs.billing.rating import ChargeKind, RatedAccount
 from cloud_jobs.billing.register.closing import Closing, ClosingNotes, ClosingState, Parties, PeriodKey, closing_head
@@ -147,8 +147,7 @@ def closed(
         contract_digest=contract.digest,
         decisions=tuple(sorted({made.number for one in certificates for made in (one.decision, one.accepted) if made})),
     )
-    unknown = [unknown_way(one.document()) for one in certificates if one.observed.unknown_mm]
-    return ClosedPayer(closing=_drafted(closing, parties, rated, unknown), charges=columns, certificates=rows)
+    return ClosedPayer(closing=_drafted(closing, parties, rated), charges=columns, certificates=rows)
 
 
 def _noticed(certificates: Sequence[DeviceCertificate], fences: ClosingFences, rated: RatedAccount) -> ClosingNotes:
@@ -211,13 +210,11 @@ def _named(found: Sequence[str]) -> tuple[str, ...]:
     return (*found[:_MAX_NAMED], *([f"and {more:,} more, as their certificates say"] if more > 0 else []))
 
 
-def _drafted(closing: Closing, parties: Parties, rated: RatedAccount, unknown: Sequence[Document]) -> Closing:
+def _drafted(closing: Closing, parties: Parties, rated: RatedAccount) -> Closing:
     """With the digest of what its invoice says of the charges, made while they are in memory; blocked if no valid
     invoice can be made: that is known before anybody numbers it."""
     try:
-        body = document_body(
-            [rated], kind=DocumentType.INVOICE, buyer=parties.buyer, names=parties.names, unknown_ways=unknown
-        )
+        body = document_body([rated], kind=DocumentType.INVOICE, buyer=parties.buyer, names=parties.names)
         closing_head(closing, parties, [rated.owed], body.digest)
     except DocumentError as error:
         faults = closing.reasons if closing.outcome is ClosingState.BLOCKED else ()

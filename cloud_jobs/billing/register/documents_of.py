@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
-from operator import itemgetter
 from typing import NamedTuple
-
-import pyarrow.compute as pc
 
 from cloud_jobs.billing.billing_period import days_text
 from cloud_jobs.billing.documents import (
@@ -17,7 +13,6 @@ from cloud_jobs.billing.documents import (
     check_taxes,
     document_body,
     head,
-    unknown_way,
 )
 from cloud_jobs.billing.rating import Charge, Owed, RatedAccount, change_in_parts, taken_back
 from cloud_jobs.billing.register.closing import Closing, Days, Parties, RegisterKey, closing_head
@@ -78,18 +73,8 @@ class DocumentMaker:
         document can be made of."""
         basis, parties = _terms(closing, before)
         parts = self.parts(before, closing)
-        # a note says what changes of the charges alone
-        unknown = [] if closing is None or before is not None else self._unknown_ways(closing)
-        body = document_body(parts, kind=entry.type, buyer=parties.buyer, names=parties.names, unknown_ways=unknown)
+        body = document_body(parts, kind=entry.type, buyer=parties.buyer, names=parties.names)
         return {**_head(entry, basis, parties, [one.owed for one in parts], body.digest), **body.parts}
-
-    def _unknown_ways(self, closing: Closing) -> list[Document]:
-        rows = self._register.certificates_of([closing])
-        mine = pc.and_(pc.equal(rows["payer"], closing.key.payer), pc.equal(rows["run"], closing.run))
-        # the same row twice is one certificate
-        found = map(json.loads, {*rows.filter(mine)["certificate"].to_pylist()})
-        ways = [unknown_way(one) for one in found if one["unknown_mm"]]
-        return sorted(ways, key=itemgetter("tenant", "device"))
 
     def seal(self, entry: IssuedDocument, closing: Closing | None, before: Closing | None) -> tuple[str, str]:
         """What the register keeps of the document of an entry: its head (canonical JSON) and the digest of the whole.

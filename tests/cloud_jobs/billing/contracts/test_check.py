@@ -34,10 +34,6 @@ def test_a_version_that_forgets_a_meter_is_a_fault_wherever_it_begins(since: str
     assert fault.startswith(f"f:1: tariff 'standard' from {since} has no price for entry, which is sold until then")
     found = checked(forgets | {"not_sold": ["entry"]}, published=published)
     assert found.faults == []
-    assert (
-        f"f:1: tariff 'standard' has no price for entry from {since} on, and had one; what is used of it is free"
-        in (found.notices)
-    )
 
 
 def test_what_is_neither_there_nor_in_the_files_is_named() -> None:
