@@ -1,4 +1,4 @@
-"""Whole days of a time zone: what an invoice is for. It begins and ends at local midnights, whatever clocks do."""
+"""Billing periods: whole local days of a time zone, from midnight to midnight."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _OF_THE_MACHINE: Final = {"Factory", "localtime", "posixrules"}
 
 @dataclass(frozen=True, slots=True, order=True)
 class BillingPeriod:
-    """From the beginning of `first_day` to the end of `last_day`, as the clocks of `time_zone` (IANA) show them.
+    """From the start of `first_day` to the end of `last_day` in `time_zone` (IANA).
 
-    Raises BadPeriod for a zone that is not known, days in the wrong order or of other years than the bounds, and for a
-    midnight that is not on a quarter of an hour of UTC, since usage is kept by the quarter.
+    Raises BadPeriod for an unknown zone, days in the wrong order or out of range, and a midnight that is not on a
+    quarter of an hour in UTC, because usage is kept by the quarter.
     """
 
     time_zone: str
@@ -53,10 +53,7 @@ class BillingPeriod:
 
     @classmethod
     def parse(cls, text: str, time_zone: str) -> BillingPeriod:
-        """The period that a person writes: a year, a month, a day, or two of them with a stroke between.
-
-        Raises BadPeriod.
-        """
+        """A year, a month, a day, or two of them separated by a slash. Raises BadPeriod."""
         try:
             first, _, last = text.partition("/")
             return cls(time_zone, _days(first)[0], _days(last if "/" in text else first)[1])
@@ -65,24 +62,23 @@ class BillingPeriod:
 
     @property
     def start(self) -> datetime:
-        """The first moment, in UTC; included."""
+        """The first moment, in UTC."""
         return day_start(self.time_zone, self.first_day)
 
     @property
     def end(self) -> datetime:
-        """The first moment after it, in UTC; excluded."""
+        """The first moment after the period, in UTC."""
         return day_start(self.time_zone, self.last_day + _DAY)
 
     def __contains__(self, moment: datetime) -> bool:
         return self.start <= moment < self.end
 
     def __str__(self) -> str:
-        """The shortest text that `parse` reads as these days."""
         return days_text(self.first_day, self.last_day)
 
 
 def days_text(first: date, last: date) -> str:
-    """The shortest text that `BillingPeriod.parse` reads as the days from one to another, both included."""
+    """The shortest text that `BillingPeriod.parse` reads as these days, both included."""
     if (first.year, first.month, first.day, last.month, last.day) == (last.year, 1, 1, 12, 31):
         return f"{first.year:04}"
     whole_months = first.day == 1 and last.day == monthrange(last.year, last.month)[1]
@@ -92,7 +88,7 @@ def days_text(first: date, last: date) -> str:
 
 
 def zone_of(name: str) -> ZoneInfo:
-    """The rules of an IANA time zone. Raises BadPeriod."""
+    """Raises BadPeriod for a name that is not in the IANA database."""
     if name not in time_zones():
         near = get_close_matches(name[:100], time_zones(), 1)
         advice = f"did you mean {near[0]!r}?" if near else "use an IANA name, for instance Europe/Berlin"
@@ -102,7 +98,6 @@ def zone_of(name: str) -> ZoneInfo:
 
 @cache
 def time_zones() -> frozenset[str]:
-    """The names of the zones that a period can be of."""
     return frozenset(available_timezones() - _OF_THE_MACHINE)
 
 
@@ -117,7 +112,7 @@ def day_start(time_zone: str, day: date) -> datetime:
 
 
 def _days(text: str) -> tuple[date, date]:
-    """The first and the last day of what a text names. Raises ValueError."""
+    """First and last day of a text. Raises ValueError."""
     match = _TEXT.fullmatch(text.strip())
     if match is None:
         raise ValueError(text)

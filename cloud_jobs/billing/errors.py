@@ -1,19 +1,4 @@
-"""What can keep a bill from being made.
-
-BillingError
-├── BadReference         an account or a tariff is not what the format says, or contradicts itself
-├── UnknownCurrency      no currency of that name in ISO 4217's table
-├── ContradictoryUsage   two rows say different things about one device, hour and zone at one time
-├── UnpricedZone         usage of a zone that the tariff has no price for, of a meter that it has prices for elsewhere
-├── NoTermsInForce       usage of a device whose account has no tariff at that moment
-├── MissingRate          a tariff in a currency without a rate into the payer's
-├── AmountTooLarge       a charge beyond all sense, of a mistyped price or exchange rate
-├── AssignedTwice        a device that two accounts pay for at one moment
-├── BadUsage             a table of usage that is not what its schema says
-└── BadPeriod            a period that cannot be read or is empty
-
-A table that is missing or is not what the format says is a `LakeError`; both are a `CloudError`.
-"""
+"""Why a bill cannot be made. Each is a `CloudError`; a missing or damaged table is a `LakeError`."""
 
 from __future__ import annotations
 
@@ -24,22 +9,20 @@ from cloud_jobs.errors import CloudError
 
 
 class BillingError(CloudError):
-    """Base of everything that keeps a bill from being made."""
+    """Base of all errors of billing."""
 
 
 class BadReference(BillingError):
-    """Reference data that no bill can be computed from."""
+    """Reference data that is invalid or contradicts itself."""
 
 
 class UnknownCurrency(BillingError):
-    """A currency that ISO 4217 does not list."""
-
     def __init__(self, currency: str) -> None:
         super().__init__(f"no currency {currency!r} in ISO 4217; use its three capital letters, for instance EUR")
 
 
 class ContradictoryUsage(BillingError):
-    """Two rows of the same key and the same moment of computation differ."""
+    """Two rows of one key and one commit differ."""
 
     def __init__(self, tenant: str, device: str, hour: datetime, zone: str) -> None:
         super().__init__(
@@ -48,7 +31,7 @@ class ContradictoryUsage(BillingError):
 
 
 class UnpricedZone(BillingError):
-    """A meter is sold, but not in this zone and window: a gap in the price list is never free."""
+    """The meter is sold, but has no price in this zone and window. A gap in the price list is never free."""
 
     def __init__(self, tariff: str, *, meter: str, zone: str, window: str, device: str, first_hour: datetime) -> None:
         where = f"zone {zone!r}" if zone else "outside all zones"
@@ -61,7 +44,7 @@ class UnpricedZone(BillingError):
 
 
 class NoTermsInForce(BillingError):
-    """A device is assigned to an account that has no tariff yet."""
+    """A device is assigned before its account has a tariff."""
 
     def __init__(self, account: str, device: str, first_hour: datetime) -> None:
         super().__init__(
@@ -71,14 +54,14 @@ class NoTermsInForce(BillingError):
 
 
 class MissingRate(BillingError):
-    """A price cannot be stated in the payer's currency."""
+    """No exchange rate into the payer's currency."""
 
     def __init__(self, currency: str, into: str) -> None:
         super().__init__(f"no exchange rate from {currency} into {into} in force at the period's end; publish one")
 
 
 class AmountTooLarge(BillingError):
-    """Charges above the maximum, which the register's tables could not store. The largest is named."""
+    """Charges above the maximum that tables can store. The largest is named."""
 
     def __init__(self, account: str, price: str, amount_minor: int) -> None:
         super().__init__(
@@ -88,7 +71,7 @@ class AmountTooLarge(BillingError):
 
 
 class AssignedTwice(BillingError):
-    """At one moment two accounts pay for a device."""
+    """Two accounts pay for a device at one moment."""
 
     def __init__(self, tenant: str, device: str, accounts: Sequence[str], moment: datetime) -> None:
         super().__init__(
@@ -97,8 +80,8 @@ class AssignedTwice(BillingError):
 
 
 class BadUsage(BillingError):
-    """Rows of usage that cannot be rated, whatever they mean."""
+    """Usage rows that do not follow their schema."""
 
 
 class BadPeriod(BillingError):
-    """A period is `2026`, `2026-03`, `2026-03-05`, or `2026-03-05/2026-03-19`: local days."""
+    """A period that cannot be read or is empty."""

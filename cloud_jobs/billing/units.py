@@ -1,4 +1,4 @@
-"""What is measured and sold: the meters, their units, currencies, and the one place where an amount is rounded."""
+"""Meters, their units, currencies, and the one function that rounds amounts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXPONENT_OF: dict[str, int] = {
 
 
 def exponent(currency: str) -> int:
-    """How many digits after the point the currency has. Raises UnknownCurrency."""
+    """The digits after the point of a currency. Raises UnknownCurrency."""
     try:
         return EXPONENT_OF[currency]
     except KeyError:
@@ -38,7 +38,7 @@ def exponent(currency: str) -> int:
 
 
 def amount_text(amount_minor: int, currency: str) -> str:
-    """The amount in major units with all of the currency's digits, without its name: `-12.30`, `500`, `0.005`."""
+    """The amount in major units with all digits of the currency: `-12.30`, `500`, `0.005`."""
     digits = exponent(currency)
     sign, whole = ("-" if amount_minor < 0 else ""), abs(amount_minor)
     if digits == 0:
@@ -47,7 +47,7 @@ def amount_text(amount_minor: int, currency: str) -> str:
 
 
 class Meter(StrEnum):
-    """What a price can be for, in the order of a bill."""
+    """What can be priced, in the order of a bill."""
 
     DISTANCE = "distance"
     DURATION = "duration"
@@ -60,7 +60,7 @@ class Meter(StrEnum):
 
 
 class MeterZones(StrEnum):
-    """Where a meter counts: in zones and outside all of them, in zones alone, at gates, or for a whole device."""
+    """Where a meter counts: everywhere, inside zones only, at gates, or for the whole device."""
 
     EVERYWHERE = "everywhere"
     INSIDE = "inside"
@@ -69,8 +69,7 @@ class MeterZones(StrEnum):
 
 
 class SaleUnit(NamedTuple):
-    """A unit that a price can be for. `base_per_unit` of the meter's base unit make one; `code` is its code in UN/ECE
-    Recommendation 20, which EN 16931 asks for."""
+    """A unit of prices. `code`: its code in UN/ECE Recommendation 20, which EN 16931 requires."""
 
     base_per_unit: int
     code: str
@@ -78,9 +77,8 @@ class SaleUnit(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """How a meter counts and how it is sold.
-
-    `base`: the unit of the stored integer. `sale_units`: the units of its prices; the first is the one of reading.
+    """How a meter counts and is sold. `base`: the unit of stored integers. The first of `sale_units` is shown to
+    people.
     """
 
     base: str
@@ -89,17 +87,14 @@ class Measure:
 
     @property
     def unit(self) -> str:
-        """The unit in which quantities are read, and prices mostly are."""
         return next(iter(self.sale_units))
 
     @property
     def base_per_unit(self) -> int:
-        """How many of the base unit make one `unit`."""
         return self.sale_units[self.unit].base_per_unit
 
     @property
     def code(self) -> str:
-        """The code of `unit`."""
         return self.sale_units[self.unit].code
 
 
@@ -130,15 +125,16 @@ MEASURE_OF: dict[Meter, Measure] = {
 
 
 def round_ratio(numerator: int, denominator: int) -> int:
-    """The integer nearest to a ratio of integers (the denominator above 0), a half away from zero. Every amount of a
-    bill is rounded here, once, and nowhere else."""
+    """The nearest integer to a ratio (denominator above 0); halves go away from zero. Every amount is rounded here,
+    once.
+    """
     # in integers: `round` takes a half to the even neighbour, and a float holds no tenth of a cent
     magnitude = (2 * abs(numerator) + denominator) // (2 * denominator)
     return -magnitude if numerator < 0 else magnitude
 
 
 def place_text(meter: Meter, zone: str) -> str:
-    """Where something was metered, for reading; "" of a meter that knows no places."""
+    """The place as text; "" for a meter without zones."""
     zones = MEASURE_OF[meter].zones
     if zones is MeterZones.NONE:
         return ""
@@ -148,7 +144,7 @@ def place_text(meter: Meter, zone: str) -> str:
 
 
 def quantity_text(meter: Meter, quantity: int) -> str:
-    """The quantity in the meter's unit of sale, for reading: six decimals, or none for what is counted."""
+    """The quantity in the meter's unit of sale with six decimals; counts without."""
     per_unit = MEASURE_OF[meter].base_per_unit
     if per_unit == 1:
         return str(quantity)

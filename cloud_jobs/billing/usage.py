@@ -1,4 +1,4 @@
-"""How far the usage of a period reaches into the time before it and after it."""
+"""The track settings and engine of a snapshot's usage, and how far fixes around a period affect it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ MAX_SEGMENT: Final = timedelta(days=1)
 
 
 class Reach(NamedTuple):
-    """How long before a period, and after it, fixes have a say in what is metered in it."""
+    """How long before and after a period fixes affect what is metered in it."""
 
     before: timedelta = timedelta()
     after: timedelta = timedelta()
 
 
 def reach_at(snapshot: LakeState) -> Reach:
-    """By the track settings that the usage of a snapshot was computed with."""
     tracks = tracks_at(snapshot)
     return Reach(timedelta(milliseconds=tracks.margin_ms), timedelta(milliseconds=tracks.reach_ahead_ms))
 
@@ -34,7 +33,7 @@ def tracks_at(snapshot: LakeState) -> TrackSettings:
 
 
 def engine_at(snapshot: LakeState) -> int | None:
-    """The version of the engine that the usage of a snapshot was computed by; None: it states none."""
+    """The engine version that computed the usage of a snapshot; None if it states none."""
     found: int | None = _stated(snapshot).get("engine_version")
     return found
 

@@ -20,7 +20,6 @@ from cloud_jobs.billing.contracts.published import MODEL_OF, usable_contract
 from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.tariff import (
     ANY_ZONE,
-    QUARTERS_OF_A_WEEK,
     Cap,
     CapSpan,
     Pool,
@@ -31,7 +30,6 @@ from cloud_jobs.billing.contracts.tariff import (
     Tier,
     TierMode,
     Window,
-    window_of_quarters,
 )
 from cloud_jobs.billing.contracts.toml_text import StatedContract, contracts_of_toml
 
@@ -41,7 +39,6 @@ __all__ = [
     "MODEL_OF",
     "NEEDS_BUYERS_VAT_ID",
     "NEEDS_SELLERS_VAT_ID",
-    "QUARTERS_OF_A_WEEK",
     "Account",
     "AccountContract",
     "Address",
@@ -77,5 +74,4 @@ __all__ = [
     "is_canary",
     "rate_id",
     "usable_contract",
-    "window_of_quarters",
 ]

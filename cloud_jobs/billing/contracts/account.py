@@ -1,4 +1,4 @@
-"""Who pays, and for which devices from when until when. Accounts are a tree: children roll up to the payer."""
+"""Sellers, exchange rates, and accounts: who pays for which devices. A child's charges are on its parent's invoice."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CANARY: Final = "canary"
 
 
 def is_canary(name: str) -> bool:
-    """Whether an account or a seller is one of canaries, by its id."""
+    """Whether this is the id of a canary's account or seller."""
     return name == CANARY or name.startswith(f"{CANARY}-")
 
 
@@ -43,9 +43,9 @@ def is_canary(name: str) -> bool:
 
 
 class ExchangeRate(Contract):
-    """One version of a rate: an amount in `currency` times `rate` is the amount in `into`. `source`: who stated it.
+    """One version of a rate: an amount in `currency` times `rate` is the amount in `into`.
 
-    Its id is both currencies, `usd-eur`, so that no two rates of a pair hold at one moment.
+    The id is both currencies, `usd-eur`, so that a pair has one rate at a time. `source`: who published the rate.
     """
 
     id: Id
@@ -68,7 +68,7 @@ class ExchangeRate(Contract):
 
 
 def rate_id(currency: str, into: str) -> str:
-    """The id of the rate by which amounts in `currency` become amounts in `into`."""
+    """The id of the rate from `currency` into `into`."""
     return f"{currency}-{into}".lower()
 
 
@@ -76,7 +76,7 @@ def rate_id(currency: str, into: str) -> str:
 
 
 class Payment(Contract):
-    """How an invoice is to be paid. `means_code`: UNCL 4461, for instance 58 for a SEPA credit transfer."""
+    """How to pay an invoice. `means_code`: UNCL 4461, for instance 58 for a SEPA credit transfer."""
 
     means_code: PaymentMeans
     iban: Iban
@@ -84,7 +84,7 @@ class Payment(Contract):
 
 
 class LegalEntity(Contract):
-    """One version of a seller. Its documents are numbered without gaps: `number_prefix` and a counter."""
+    """One version of a seller. `number_prefix` and a counter without gaps make the numbers of its documents."""
 
     id: Id
     effective_from: Moment
@@ -105,12 +105,11 @@ class LegalEntity(Contract):
 
 
 class DoubtBounds(Contract):
-    """How much of a device's period may be doubtful; beyond that a closing is provisional until somebody decides.
+    """The doubts that a payer accepts for each device and period; beyond them a closing is provisional until a
+    decision.
 
-    `unreadable_percent`: of the positions, of the signals and of the events, those that could not be read, and of all
-    messages those of a clock far off.
-    `unknown_percent`: of the driven time, that of gaps in which the device moved. `refused_percent`: of the positions,
-    those that no track takes and that may hide a way.
+    `unreadable_percent`: unreadable messages by kind, and messages with a wrong clock. `unknown_percent`: driven
+    time in gaps in which the device moved. `refused_percent`: positions that no track can use.
     """
 
     unreadable_percent: Percent = Decimal(1)
@@ -119,7 +118,7 @@ class DoubtBounds(Contract):
 
 
 class Payer(Contract):
-    """What an account has that gets invoices: one seller, one currency, one time zone for itself and its children."""
+    """The part of an account that gets invoices: one seller, currency and time zone for itself and its children."""
 
     legal_entity: Id
     currency: Currency
@@ -139,7 +138,7 @@ class Payer(Contract):
 
 
 class Assignment(Contract):
-    """A device that an account pays for, from a moment on until another (excluded; None: for good)."""
+    """A device that an account pays for, from `begin` until `end` (excluded; None: no end)."""
 
     tenant: WireName
     device: WireName
@@ -158,15 +157,14 @@ class Assignment(Contract):
 
     @property
     def of_device(self) -> TenantDevice:
-        """Which device it is."""
         return TenantDevice(self.tenant, self.device)
 
 
 class Account(Contract):
-    """One version of an account. It pays itself (`payer`), or its charges stand on the invoice of its `parent`.
+    """One version of an account. It pays itself (`payer`), or its charges are on the invoice of its `parent`.
 
-    In force until the next version, or until `effective_until` (excluded): from then on the account and its devices
-    are nobody's, unless a later version begins.
+    It is in force until the next version, or until `effective_until` (excluded). After that nobody pays for its
+    devices, unless a later version begins.
     """
 
     id: Id

@@ -33,7 +33,7 @@ def notices(stated: Sequence[Row], before: Contracts, after: Contracts) -> list[
 
 
 def begin_of(row: Row) -> datetime | None:
-    """From when a version of a contract is in force; None: it does not say, or is none."""
+    """The start of a contract version; None if the row states none or is no contract."""
     if row["kind"] not in MODEL_OF:
         return None
     try:
@@ -43,7 +43,7 @@ def begin_of(row: Row) -> datetime | None:
 
 
 def _left(before: Contracts, after: Contracts, stated: Iterable[Row]) -> Iterator[str]:
-    """Devices that somebody pays for until a stated version of an account begins or ends, and nobody from then on."""
+    """Devices that have a payer until a stated account version begins or ends, and none afterwards."""
     for row, begin in _accounts(stated):
         changes = [(begin, before.devices_of(row["id"], begin))]
         if end := ending("account", row["body"]):
@@ -94,10 +94,9 @@ _LAST: Final[Row] = {"publication_id": "~", "published_at": datetime.max.replace
 
 
 def faults_of_zones(published: Sequence[Row], stated: Sequence[Row]) -> Iterator[tuple[str, bool]]:
-    """What is wrong with the zones of stated prices, each behind its place, and whether a zone is merely not there.
+    """Faults in the zones of stated prices, with their place, and whether the zone is only missing.
 
-    Fences and gates are those of both, as rows of the table `reference`. Without any publication and any fence nobody
-    knows which zones there are, and nothing is said.
+    Zones are the published and the stated fences and gates. Without any publication or fence nothing is reported.
     """
     fences = [row for row in (*published, *stated) if row["kind"] == "fence"]
     if not published and not fences:
@@ -129,7 +128,7 @@ def faults_of_zones(published: Sequence[Row], stated: Sequence[Row]) -> Iterator
 
 
 def _gates(fences: Iterable[Row], names: set[str]) -> dict[str, bool]:
-    """Of some ids those that are in force, and whether they are gates; no others are read: there may be a country's."""
+    """For each of these ids in force, whether it is a gate. Other fences are not read: there may be very many."""
     from geo.spatial import Gate  # noqa: PLC0415, as in `published_fences`
 
     rows = [_LAST | row for row in fences if row["id"] in names]
@@ -149,8 +148,9 @@ MAX_MONTHS: Final = 24
 
 
 class CheckedContracts(NamedTuple):
-    """`faults`: what contradicts itself, or what is published; `lacking`: what is needed and neither there nor in the
-    files; `notices`: what may be meant, or a slip."""
+    """`faults`: contradictions. `lacking`: references to what neither the files nor the publications have. `notices`:
+    warnings.
+    """
 
     faults: list[str]
     lacking: list[str]
@@ -158,10 +158,10 @@ class CheckedContracts(NamedTuple):
 
 
 def check_contracts(published: Sequence[Row], stated: Sequence[Row], moment: datetime) -> CheckedContracts:
-    """Judges versions (rows of the table `reference`, of no publication yet) beside those that were published.
+    """Checks stated versions (rows of the table `reference`, not published yet) together with the published ones.
 
-    A stated row has its `place`, and may have `place_of`, which says where a part of it stands. Faults of the published
-    versions themselves are not reported. `moment`: when the stated versions would be published.
+    A stated row has its `place`, and may have `place_of`, which locates a part of it. Faults of the published versions
+    themselves are not reported. `moment`: when the stated versions would be published.
     """
     before, after = Contracts(published), Contracts([*published, *_as_published(published, stated, moment)])
     changed = {(row["kind"], row["id"]) for row in stated}
@@ -183,7 +183,7 @@ def check_contracts(published: Sequence[Row], stated: Sequence[Row], moment: dat
 def _faults(
     before: Contracts, after: Contracts, stated: Sequence[Row], payers: Sequence[str]
 ) -> Iterator[ContractFault]:
-    """What is wrong with the contracts as they would be, and is not with those that are published."""
+    """The faults that the stated versions would add."""
     there = set(map(str, before.contradictions()))
     yield from (one for one in after.contradictions() if str(one) not in there)
     yield from _forgotten(before, after, stated)
@@ -207,7 +207,9 @@ def _without_payer(before: Contracts, after: Contracts, moment: datetime) -> Ite
 
 
 def _forgotten(before: Contracts, after: Contracts, stated: Iterable[Row]) -> Iterator[ContractFault]:
-    """Meters that are sold where a stated version begins, and of which it says nothing: also one that it replaces."""
+    """Meters that are sold where a stated version begins and that it does not mention, also if it replaces that
+    version.
+    """
     for row in stated:
         begin = begin_of(row)
         if row["kind"] == "tariff" and begin is not None:
@@ -218,7 +220,7 @@ def _forgotten(before: Contracts, after: Contracts, stated: Iterable[Row]) -> It
 
 
 def _as_published(published: Iterable[Row], stated: Iterable[Row], moment: datetime) -> list[Row]:
-    """The rows as they would be: after all others."""
+    """The stated rows as the newest publications."""
     newest = max((row["publication_id"] for row in published), default=None)
     made = list[Row]()
     for row in stated:
@@ -228,13 +230,12 @@ def _as_published(published: Iterable[Row], stated: Iterable[Row], moment: datet
 
 
 def _placed(fault: ContractFault, places: Mapping[tuple[str, str], str]) -> str:
-    """A fault after the file and line of each contract that it is about."""
+    """The fault, prefixed with file and line of each stated contract that it is about."""
     found = [places[one] for one in fault.about if one in places]
     return ": ".join([", ".join(found), str(fault)]).removeprefix(": ")
 
 
 def _ids(rows: Iterable[Row]) -> dict[str, set[str]]:
-    """The ids that there are of each kind, published or stated."""
     ids: dict[str, set[str]] = {}
     for row in rows:
         ids.setdefault(row["kind"], set()).add(row["id"])
@@ -242,7 +243,7 @@ def _ids(rows: Iterable[Row]) -> dict[str, set[str]]:
 
 
 def _advice(fault: ContractFault, ids: Mapping[str, set[str]]) -> str:
-    """The similar name that may be meant by one that is not there."""
+    """The similar name that may be meant instead of a missing one."""
     if fault.missing is None:
         return ""
     kind, name = fault.missing
@@ -250,7 +251,7 @@ def _advice(fault: ContractFault, ids: Mapping[str, set[str]]) -> str:
 
 
 def _month_of(contracts: Contracts, payer: str, moment: datetime) -> BillingPeriod | None:
-    """The month of a payer in which a moment is."""
+    """The payer's local month that contains a moment."""
     try:
         zone = contracts.time_zone_of(payer)
         return BillingPeriod.parse(f"{moment.astimezone(zone_of(zone)):%Y-%m}", zone)

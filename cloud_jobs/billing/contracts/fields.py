@@ -1,4 +1,4 @@
-"""The values that contracts are made of: ids, texts, amounts, moments, currencies, zones of time, accounts of banks."""
+"""Field types of contracts: ids, texts, amounts, moments, currencies, time zones, bank accounts, VAT."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _NOT_PRINTED: Final = re.compile(f"[^{_PRINTED}]")
 
 
 def unprintable(text: str) -> str | None:
-    """The first character of a text that no document prints; None: it can be printed."""
+    """The first character that documents cannot print; None if there is none."""
     found = _NOT_PRINTED.search(text)
     return None if found is None else found.group()
 
@@ -74,7 +74,7 @@ _CHECKSUM: Final = 97
 
 
 class Contract(BaseModel):
-    """A part of what was agreed; a key that it does not know is an error."""
+    """Base of all contract models; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -191,7 +191,7 @@ VatId = Annotated[
 
 
 def decimals_of(amount: Decimal) -> int:
-    """How many digits an amount has after the point, without zeros at its end."""
+    """The number of digits after the point, without trailing zeros."""
     return max(0, -int(amount.normalize().as_tuple().exponent))
 
 
@@ -231,7 +231,7 @@ NEEDS_BUYERS_VAT_ID: Final[Mapping[VatCategory, str]] = MappingProxyType(
 
 
 class Vat(Contract):
-    """The tax on everything that a payer is charged. `rate` in per cent; above 0 for the category S alone."""
+    """The tax on all charges of a payer. `rate` in per cent; above 0 only for category S."""
 
     category: VatCategory
     rate: Annotated[Number, Field(ge=0, le=100, max_digits=6, decimal_places=3)] = Decimal(0)

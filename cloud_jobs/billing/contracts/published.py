@@ -27,7 +27,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ContractVersion(NamedTuple, Generic[Facts]):
-    """One version: from when until when it is in force (µs since 1970, the end excluded), facts, text, publication."""
+    """One version, in force from `begin_us` until `end_us` (µs since 1970, excluded)."""
 
     begin_us: int
     end_us: int
@@ -44,7 +44,6 @@ class ContractVersions(Generic[Facts]):
         self._begins: list[int] = []
 
     def add(self, version: ContractVersion[Facts]) -> None:
-        """Append the next version."""
         assert version.begin_us < version.end_us
         if self.all:
             before = self.all[-1]
@@ -54,7 +53,7 @@ class ContractVersions(Generic[Facts]):
         self._begins.append(version.begin_us)
 
     def within(self, start_us: int, end_us: int) -> Iterator[ContractVersion[Facts]]:
-        """The versions in force within a time, in order, clipped to it. There may be gaps between them."""
+        """The versions in force within a time, in order, clipped to it. There may be gaps."""
         first = max(0, bisect_right(self._begins, start_us) - 1)
         for one in self.all[first : bisect_left(self._begins, end_us)]:
             begin, end = max(start_us, one.begin_us), min(end_us, one.end_us)
@@ -62,7 +61,6 @@ class ContractVersions(Generic[Facts]):
                 yield one._replace(begin_us=begin, end_us=end)
 
     def at(self, moment_us: int) -> ContractVersion[Facts] | None:
-        """The version in force at a moment."""
         return next(self.within(moment_us, moment_us + 1), None)
 
     def times_within(self, start_us: int, end_us: int) -> tuple[tuple[int, int], ...]:
@@ -75,12 +73,10 @@ class ContractVersions(Generic[Facts]):
 
 
 def micros(moment: datetime) -> int:
-    """A moment as µs since 1970."""
     return (moment - EPOCH) // timedelta(microseconds=1)
 
 
 def moment_of(us: int) -> datetime:
-    """µs since 1970 as a moment in UTC."""
     return EPOCH + timedelta(microseconds=us)
 
 
@@ -99,8 +95,6 @@ _Made = TypeVar("_Made", bound=Contract)
 
 
 class Pays(NamedTuple):
-    """What is kept of a payer's part."""
-
     legal_entity: str
     currency: str
     time_zone: str
@@ -114,9 +108,9 @@ class TariffFacts(NamedTuple):
 
 
 class AccountFacts(NamedTuple):
-    """What is kept of a version of an account. `pays`: of one that pays itself. `end_us`: what it says of its end.
+    """The facts of an account version. `pays`: None for a child.
 
-    `devices`: three numbers for each assignment: the device's in `DeviceNumbers`, begin and end in µs since 1970.
+    `devices`: three numbers for each assignment: the device number, begin and end in µs since 1970.
     """
 
     parent: str | None
@@ -127,29 +121,27 @@ class AccountFacts(NamedTuple):
 
 
 class DeviceNumbers:
-    """A number for each device that an account names, counted from 0."""
+    """Numbers devices from 0, in the order in which accounts name them."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, str], int] = {}
 
     def of(self, tenant: str, device: str) -> int:
-        """The number of a device."""
         return self._numbers.setdefault((sys.intern(tenant), device), len(self._numbers))
 
     @property
     def names(self) -> list[tuple[str, str]]:
-        """Tenant and device of each number."""
         return list(self._numbers)
 
 
 def usable_contract(kind: str, body: str) -> Usable[Contract]:
-    """A contract from its JSON text, and from when it is in force (µs since 1970). Raises BadReference."""
+    """The contract of a JSON text, and its start (µs since 1970). Raises BadReference."""
     made = parsed(MODEL_OF[kind], body)
     return Usable(micros(made.effective_from), made)  # type: ignore[attr-defined]
 
 
 def facts_of(made: Contract, numbers: DeviceNumbers) -> AccountFacts | TariffFacts | str | None:
-    """What is kept of a version: of a seller the prefix of its numbers, of a rate nothing."""
+    """The facts of a version; for a seller its number prefix, for a rate None."""
     match made:
         case Account():
             return _account_facts(made, numbers)
@@ -164,7 +156,7 @@ def facts_of(made: Contract, numbers: DeviceNumbers) -> AccountFacts | TariffFac
 
 
 def _account_facts(account: Account, numbers: DeviceNumbers) -> AccountFacts:
-    """What is kept of an account while a hundred thousand of them are."""
+    """Compact, because there may be a hundred thousand accounts."""
     devices = array("q")
     for one in account.devices:
         end = EVER if one.end is None else micros(one.end)
@@ -177,7 +169,7 @@ def _account_facts(account: Account, numbers: DeviceNumbers) -> AccountFacts:
 
 
 def parsed(model: type[_Made], body: str) -> _Made:
-    """A contract from its JSON text. Raises BadReference with what is wrong, each fault behind its place."""
+    """The contract of a JSON text. Raises BadReference with each fault and its place."""
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
@@ -193,5 +185,5 @@ def parsed(model: type[_Made], body: str) -> _Made:
 # price lists are few, and the accounts that have them are many
 @lru_cache(maxsize=4096)
 def known(model: type[_Made], body: str) -> _Made:
-    """A contract from a text that could be used once."""
+    """Cached, because few price lists are shared by many accounts. The text must be valid."""
     return parsed(model, body)

@@ -1,8 +1,8 @@
-"""The prices: what is sold where and when, with windows, caps and a minimum; one version of a list of them."""
+"""Tariffs: prices by meter, zone and window, with tiers, caps and a minimum fee."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import time
 from decimal import Decimal
 from enum import StrEnum
@@ -42,8 +42,10 @@ TimeOfDay = Annotated[
 
 
 class Window(Contract):
-    """Local times of a day on which another price may hold: from `begin` until `end` (excluded; not after `begin`: the
-    next day's), on quarters of an hour. `days`: the days on which it begins."""
+    """A weekly window of local time, on quarters of an hour. `days`: the days on which it begins.
+
+    If `end` is not after `begin`, the window ends on the next day.
+    """
 
     id: Id
     days: tuple[Weekday, ...]
@@ -60,29 +62,15 @@ class Window(Contract):
 
     @property
     def quarters(self) -> frozenset[int]:
-        """The quarters of the week in it, counted from 0, Monday at 00:00."""
+        """Its quarters of the week, counted from Monday 00:00."""
         begin, end = (one.hour * 4 + one.minute // _MINUTES for one in (self.begin, self.end))
         length = (end - begin) % QUARTERS_OF_A_DAY or QUARTERS_OF_A_DAY
         starts = (_NUMBER_OF[day] * QUARTERS_OF_A_DAY + begin for day in self.days)
         return frozenset((start + number) % QUARTERS_OF_A_WEEK for start in starts for number in range(length))
 
 
-def window_of_quarters(windows: Iterable[Window]) -> tuple[str, ...]:
-    """The window ("": none) of each quarter of a week of the payer's clocks, counted from 0, Monday at 00:00.
-
-    Raises ValueError for windows that overlap.
-    """
-    found = [""] * QUARTERS_OF_A_WEEK
-    for window in windows:
-        for quarter in sorted(window.quarters):
-            if found[quarter]:
-                raise ValueError(f"windows {found[quarter]!r} and {window.id!r} overlap on {quarter_text(quarter)}")
-            found[quarter] = window.id
-    return tuple(found)
-
-
 def quarter_text(quarter: int) -> str:
-    """A quarter of the week for reading: `mon 06:15`."""
+    """A quarter of the week as text: `mon 06:15`."""
     day, of_day = divmod(quarter, QUARTERS_OF_A_DAY)
     return f"{get_args(Weekday)[day]} {of_day // 4:02}:{of_day % 4 * _MINUTES:02}"
 
@@ -95,28 +83,28 @@ MAX_TIERS: Final = 100
 
 
 class TierMode(StrEnum):
-    """Graduated: each unit costs what its own tier says. Volume: all cost what the tier of the whole quantity says."""
+    """Graduated: each unit is priced by its own tier. Volume: all units by the tier of the whole quantity."""
 
     GRADUATED = "graduated"
     VOLUME = "volume"
 
 
 class Pool(StrEnum):
-    """What is added up before tiers, allowances and caps look at it: each device's, or the whole account's."""
+    """Whose quantities are added up for tiers, allowances and caps: each device's or the whole account's."""
 
     DEVICE = "device"
     ACCOUNT = "account"
 
 
 class Tier(Contract):
-    """Units up to and including `up_to` (None: all above). Units are those of the price."""
+    """Units up to and including `up_to` (None: all above), in the unit of the price."""
 
     up_to: Amount | None = None
     unit_amount: UnitAmount
 
 
 class PoolKey(NamedTuple):
-    """Which pool a price is of, whichever version of a tariff states it: a `pool_id`, or the place of the price."""
+    """The pool of a price in all versions of a tariff: by `pool_id`, or by the place of the price."""
 
     is_of_account: bool
     meter: Meter
@@ -126,9 +114,9 @@ class PoolKey(NamedTuple):
 
 
 class Price(Contract):
-    """What one unit of a meter costs in a zone and a window ("": whenever no other window has a price).
+    """The price of one unit of a meter in a zone and a window ("": when no other window has a price).
 
-    Each price has an allowance, tiers and one rounding of its own; prices with the same `pool_id` have them together.
+    Each price has its own allowance, tiers and rounding; prices with the same `pool_id` share them.
     """
 
     meter: Meter
@@ -144,12 +132,11 @@ class Price(Contract):
 
     @property
     def base_per_unit(self) -> int:
-        """How many of the meter's base unit make one unit of the price."""
+        """Base units of the meter in one unit of the price."""
         return MEASURE_OF[self.meter].sale_units[self.unit].base_per_unit
 
     @property
     def pool_key(self) -> PoolKey:
-        """The pool that its quantities are added up in."""
         is_of_account = self.pool is Pool.ACCOUNT
         if self.pool_id is not None:
             return PoolKey(is_of_account, self.meter, self.pool_id)
@@ -157,7 +144,7 @@ class Price(Contract):
 
     @property
     def is_flat(self) -> bool:
-        """Whether each unit costs the same, from the first one on."""
+        """Whether every unit costs the same."""
         return not self.tiers and not self.allowance
 
     @model_validator(mode="after")
@@ -197,7 +184,6 @@ class Price(Contract):
         return self
 
     def __str__(self) -> str:
-        """What the price is for, as messages name it."""
         zone = {"": "outside", ANY_ZONE: "in any zone"}.get(self.zone, f"in zone {self.zone!r}")
         where = "" if MEASURE_OF[self.meter].zones is MeterZones.NONE else f" {zone}"
         return f"{self.meter}{where}" + (f" in window {self.window!r}" if self.window else "")
@@ -209,21 +195,21 @@ MAX_CAPS: Final = 100
 
 
 class CapSpan(StrEnum):
-    """Of how long a cap is the most: of each local day, or of the whole billing period."""
+    """The time that a cap limits: each local day, or the whole billing period."""
 
     DAY = "day"
     PERIOD = "period"
 
 
 class Proration(StrEnum):
-    """What an account pays of a minimum fee that is in force for a part of a period: all, or by its local days."""
+    """The minimum fee of an account in force for part of a period: whole, or in proportion to its local days."""
 
     WHOLE = "whole"
     BY_DAY = "by_day"
 
 
 class Cap(Contract):
-    """The most that is charged, for each device or the account, by local day or period; `meters` (): of all meters."""
+    """The maximum for each device or the account, by local day or period. `meters` (): all meters."""
 
     pool: Pool
     per: CapSpan
@@ -231,17 +217,16 @@ class Cap(Contract):
     meters: tuple[Meter, ...] = ()
 
     def holds_for(self, meter: Meter) -> bool:
-        """Whether what a meter costs counts."""
         return not self.meters or meter in self.meters
 
 
 class Tariff(Contract):
-    """One version of a price list, in force from `effective_from` until the next version's.
+    """One version of a price list, in force from `effective_from` until the next version.
 
-    What has a price for one zone must have one for each: a zone without a price, and without one for ANY_ZONE, is an
-    error, never free. A meter without any price is not sold; `not_sold` says so of one that the version before sells.
-    `minimum_amount`: the least that an account pays a period in which it has a device, or in any period with
-    `minimum_without_devices`; by `proration` for the days on which the account is in force.
+    A meter that has a price for one zone needs one for every zone in which it is used, its own or ANY_ZONE's; a missing
+    price is an error, never free. A meter without any price is not sold; `not_sold` must name one that the previous
+    version sells. `minimum_amount`: the least that an account pays for a period in which it has a device, or for any
+    period with `minimum_without_devices`; see `proration`.
     """
 
     id: Id
@@ -265,10 +250,9 @@ class Tariff(Contract):
     def _window_faults(self) -> Iterator[str]:
         ids = [window.id for window in self.windows]
         yield from (f"two windows have the id {one!r}" for one in sorted(set(ids)) if ids.count(one) > 1)
-        try:
-            window_of_quarters({window.id: window for window in self.windows}.values())
-        except ValueError as error:
-            yield str(error)
+        for one, other in combinations(self.windows, 2):
+            if shared := one.quarters & other.quarters:
+                yield f"windows {one.id!r} and {other.id!r} overlap on {quarter_text(min(shared))}"
 
     def _price_faults(self) -> Iterator[str]:
         windows = {"", *(window.id for window in self.windows)}
@@ -289,7 +273,7 @@ class Tariff(Contract):
                 yield f"{self.prices[placed[meter, zone, window]]} has a price, and none outside its windows"
 
     def _pool_faults(self) -> Iterator[str]:
-        """Prices of one pool may differ in amounts; of two allowances nobody could say which the pool has."""
+        """Prices of one pool may differ in amounts, but not in meter, pool and allowance."""
         first: dict[str, int] = {}
         for number, price in enumerate(self.prices):
             if price.pool_id is not None:

@@ -1,5 +1,4 @@
-"""Contracts as people write them: TOML with [[tariff]], [[account]], [[legal_entity]], [[exchange_rate]] and
-[[alert_rule]]. Pure."""
+"""Contracts as TOML: [[tariff]], [[account]], [[legal_entity]], [[exchange_rate]] and [[alert_rule]]. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ _DEVICE: Final = "device"
 
 
 class StatedContract(NamedTuple):
-    """A contract or rule of a text, and where its parts stand."""
+    """A contract or rule of a text, and where its parts are."""
 
     kind: str
     made: BaseModel
@@ -43,12 +42,12 @@ class StatedContract(NamedTuple):
     lines: TomlLines
 
     def line_of(self, *inner: str | int) -> int:
-        """On which line it begins, or a part of it does, or what is around that part; 0: unknown."""
+        """The line of the contract or of a part of it, or of what contains that part; 0 if unknown."""
         return self.lines.of((*self.path, *inner)) or 0
 
 
 def contracts_of_toml(text: str) -> tuple[list[StatedContract], list[TextFault]]:
-    """The contracts of a text and all that is wrong with it; what is right beside a fault is there too."""
+    """The valid contracts of a text, and all of its faults."""
     try:
         tables = parse_toml(text, MAX_TOML_CONTRACTS_BYTES, parse_float=_number)
     except ValueError as error:
@@ -76,7 +75,7 @@ def contracts_of_toml(text: str) -> tuple[list[StatedContract], list[TextFault]]
 
 
 def _number(text: str) -> Decimal:
-    """A number of TOML with each of its digits. Raises ValueError for one of more than any amount has."""
+    """A TOML number with all its digits. Raises ValueError for too many digits."""
     if len(text) > _MAX_NUMBER:
         raise ValueError(f"a number of {len(text)} signs")
     try:
@@ -86,7 +85,7 @@ def _number(text: str) -> Decimal:
 
 
 def _entries(tables: dict[str, Any]) -> Iterator[tuple[str, int | None, Any]]:
-    """Kind, number and table of each contract; a text instead of a table says what is wrong."""
+    """Kind, number and table of each contract; an error text instead of the table if it is none."""
     for kind, given in tables.items():
         if kind not in TABLES:
             yield kind, None, f"{one_line(kind, 80)}: no such table; {_table_meant(kind)}"
@@ -105,7 +104,7 @@ def _table_meant(kind: str) -> str:
 
 
 def _reasons(kind: str, table: dict[str, Any], error: ValidationError) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """The place of each fault in a contract, and what is said of it."""
+    """The place and text of each fault in a contract."""
     named = table.get("id")
     who = f"{kind} {named!r}" if isinstance(named, str) else kind
     for detail in without_consequences(error.errors(include_url=False)):

@@ -1,4 +1,4 @@
-"""From usage and contracts to charges: exact until one rounding per pool, independent of input order."""
+"""Rating: from usage and contracts to charges. Exact until one rounding per pool, and independent of input order."""
 
 from cloud_jobs.billing.rating.cells_of_usage import PayerUsage, cells_of_usage, rated_columns
 from cloud_jobs.billing.rating.charges import (

@@ -1,4 +1,4 @@
-"""From rows of usage to cells, for many payers at once: each quarter of an hour finds its account, day and window."""
+"""From rows of usage to cells, for many payers at once: account, day and window of each quarter of an hour."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ MAX_LOCAL_TIMES: Final = 64
 
 
 class LocalTimes(NamedTuple):
-    """What the clocks of a time zone show at the beginning of each quarter: the day (as an ordinal) and the minute."""
+    """Local day (as an ordinal) and minute of the day at the start of each quarter of an hour."""
 
     day: Ints
     minute: Ints
 
 
 def quarter_number(moment: datetime) -> int:
-    """Which quarter of an hour begins at a moment, counted from 1970; the one that it lies in."""
+    """The number, from 1970, of the quarter of an hour that contains a moment."""
     return (moment - EPOCH) // QUARTER
 
 
 @lru_cache(maxsize=MAX_LOCAL_TIMES)
 def local_times(time_zone: str, first: int, count: int) -> LocalTimes:
-    """Of `count` quarters from the number `first`. Each is asked for by itself, so a change of clocks is exact."""
+    """Local times of `count` quarters from number `first`. Each is converted by itself, so clock changes are exact."""
     zone = ZoneInfo(time_zone)
     moments = [(EPOCH + QUARTER * number).astimezone(zone) for number in range(first, first + count)]
     return LocalTimes(
@@ -57,13 +57,12 @@ def local_times(time_zone: str, first: int, count: int) -> LocalTimes:
 
 
 def window_mask(window: Window, local: LocalTimes) -> NDArray[np.bool_]:
-    """Which quarters are in a window."""
     weekday = (local.day - 1) % 7  # the ordinal 1 was a Monday
     return np.isin(weekday * QUARTERS_OF_A_DAY + local.minute // 15, [*window.quarters])
 
 
 class Slot(NamedTuple):
-    """What a price can depend on besides meter and zone."""
+    """What a price can depend on, apart from meter and zone."""
 
     day: date | None
     window: str
@@ -71,8 +70,11 @@ class Slot(NamedTuple):
 
 
 class Calendar(NamedTuple):
-    """Of each quarter of a period: `run`, which rises wherever day, window or version change; and of each run what
-    they are. `slot` counts the different (day or None, window, version), `day` the local days."""
+    """For each quarter of a period its run; day, window and version are constant within a run.
+
+    `run_slot` and `run_day`: slot number and local day of each run. `slots`: the distinct (day or None, window,
+    version).
+    """
 
     run: Ints
     run_slot: Ints
@@ -81,7 +83,7 @@ class Calendar(NamedTuple):
 
 
 def calendar_of(tariffs: tuple[TariffSpan, ...], local: LocalTimes, first: int, *, by_day: bool) -> Calendar:
-    """The calendar of an account for the quarters from the number `first`; `by_day`: whether prices look at days."""
+    """The calendar of an account from quarter number `first`. `by_day`: whether prices depend on the day."""
     numbers = np.arange(first, first + len(local.day), dtype=np.int64)
     begins = np.array([one.begin_us // QUARTER_US for one in tariffs], np.int64)
     version = np.searchsorted(begins, numbers, side="right").astype(np.int64) - 1
@@ -124,9 +126,9 @@ MOST: Final = 1 << 62
 
 
 class UsageColumns:
-    """In the order of device (its number), zone (its number in `zones`) and hour (since 1970).
+    """Usage as arrays, ordered by device number, zone (its index in `zones`) and hour (since 1970).
 
-    `quantities`: for each of `names` an array of (rows, 4), the quarters of the hour. `digests`: 16 bytes each.
+    `quantities`: for each of `names` an array of shape (rows, 4), one column per quarter. `digests`: 16 bytes per row.
     Raises BadUsage, ContradictoryUsage.
     """
 
@@ -165,13 +167,12 @@ class UsageColumns:
 
     @property
     def first_quarter(self) -> Ints:
-        """The number of the first quarter of each hour."""
         found: Ints = self.hour * QUARTERS
         return found
 
 
 def _device_numbers(usage: pa.Table, devices: dict[TenantDevice, int]) -> tuple[Ints, Any]:
-    """The number of the device of each row, and which rows are of one that is asked for."""
+    """The device number of each row, and a mask of the rows of requested devices."""
     tenants = sorted({device.tenant for device in devices})
     names = sorted({device.device for device in devices})
     of_tenant, of_name = {name: at for at, name in enumerate(tenants)}, {name: at for at, name in enumerate(names)}
@@ -187,12 +188,12 @@ def _device_numbers(usage: pa.Table, devices: dict[TenantDevice, int]) -> tuple[
 
 
 def known_quarters(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A quantity that rows may not state, with 0 where they do not."""
+    """A quantity column with zeros where a row does not state it."""
     return pc.coalesce(column, pa.scalar([0] * QUARTERS, column.type)) if column.null_count else column
 
 
 def quarters_of(column: pa.ChunkedArray) -> Ints:
-    """The quarters of each row of a quantity, (rows, 4); 0 of a row that does not state it."""
+    """The quarters of a quantity, shape (rows, 4); zeros where a row does not state it."""
     return np.asarray(pc.list_flatten(known_quarters(column)).to_numpy(), np.int64).reshape(len(column), QUARTERS)
 
 
@@ -218,7 +219,7 @@ def _digests(column: pa.ChunkedArray) -> Any:
 
 
 def _refuse_contradictions(usage: pa.Table, one: Ints, other: Ints, quarters: list[Ints], digests: Any) -> None:
-    """The same row twice is no contradiction; two of one key and commit that differ are."""
+    """Raises ContradictoryUsage if two rows of one key and one commit differ."""
     differ = digests[one] != digests[other]
     for values in quarters:
         differ |= (values[one] != values[other]).any(axis=1)
@@ -236,8 +237,6 @@ SPAN: Final = 1 << 32
 
 
 class Holder(NamedTuple):
-    """Whose a quantity is."""
-
     account: str
     tenant: str
     device: str
@@ -245,18 +244,17 @@ class Holder(NamedTuple):
 
 
 class HoldingMatch(NamedTuple):
-    """For each asked (device, quarter): the place of the holding that began last, and whether it still lasts."""
+    """For each requested (device, quarter): the index of the latest holding, and whether it still lasts."""
 
     holding: Ints
     held: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
 class Holdings:
-    """The assignments of the devices of some payers, each within its payer's period. Raises AssignedTwice.
+    """The device assignments of some payers, as arrays in the order of device and time. Raises AssignedTwice.
 
-    Arrays by holding, in the order of device and time: `holder`, `owner` (the holder whatever its region), `calendar`,
-    `sells_inferred` (whether its account has a price for inferred entries).
-    `payer_of` has the payer of each holder; holders of a payer follow each other.
+    `holder`: account, device and region. `owner`: account and device. `calendar`: number of the account's calendar.
+    `sells_inferred`: whether the account has a price for inferred entries. `payer_of`: payer number of each holder.
     """
 
     def __init__(self, contracts: Sequence[PayerContract]) -> None:
@@ -284,7 +282,7 @@ class Holdings:
         self._join_calendars()
 
     def _calendar(self, contract: PayerContract, terms: AccountContract, first: int, end: int) -> int:
-        """The number of a calendar; accounts with the same versions, time zone and period have one together."""
+        """The number of a calendar; accounts with the same versions, time zone and period share one."""
         versions = tuple((one.begin_us, id(one.tariff)) for one in terms.spans)
         key = (contract.period.time_zone, first, end, versions)
         if key not in self._calendars:
@@ -316,7 +314,7 @@ class Holdings:
                 raise AssignedTwice(first.tenant, first.device, (first.account, second.account), moment)
 
     def _join_calendars(self) -> None:
-        """One table of runs for all calendars, so that a quarter of any of them is one look-up."""
+        """Joins the runs of all calendars into one table, so that any quarter is one look-up."""
         quarters = np.cumsum([0, *(len(made.run) for made, _ in self._made)])
         runs = np.cumsum([0, *(len(made.run_slot) for made, _ in self._made)])
         slots: dict[Slot, int] = {}
@@ -335,7 +333,6 @@ class Holdings:
         self.slots = tuple(slots)
 
     def locate(self, device: Ints, quarter: Ints) -> HoldingMatch:
-        """The holding of each device at each quarter, by their numbers."""
         holding = np.searchsorted(self._key, device * SPAN + quarter, side="right") - 1
         if not len(self._key):
             return HoldingMatch(holding, np.zeros(len(holding), np.bool_))
@@ -343,7 +340,7 @@ class Holdings:
         return HoldingMatch(holding, held)
 
     def run(self, holding: Ints, quarter: Ints) -> Ints:
-        """The run of the calendar that a quarter lies in, which the holding must hold."""
+        """The calendar run that contains each quarter. The holding must hold the quarter."""
         found: Ints = self._run[self._zero[holding] + quarter]
         return found
 
@@ -354,9 +351,9 @@ class Holdings:
 def metered_rows(
     columns: UsageColumns, holdings: Holdings, row: Ints, holding: Ints
 ) -> Iterator[tuple[tuple[int, MeteredKey], MeteredRows]]:
-    """The payer's number, whose rows, and the rows; of pieces of rows, given by their row and holding.
+    """Payer number, key and summary of the usage rows of each account, device and zone.
 
-    An hour in which a device changed accounts is a row of both, if something was used in both.
+    An hour in which a device changed accounts counts for both if both used something.
     """
     if not len(row):
         return
@@ -392,16 +389,16 @@ counted from the rows of the whole device."""
 
 
 class PayerUsage(NamedTuple):
-    """What a payer's devices used in its period, and from which rows."""
+    """The usage of a payer's devices in its period, and the rows that it comes from."""
 
     cells: list[Cell]
     metered: dict[MeteredKey, MeteredRows]
 
 
 class Parts(NamedTuple):
-    """Pieces of rows that have one holding, day, window and version each: a whole hour, or a quarter of it.
+    """Parts of usage rows with one holding, day, window and version: a whole hour or one quarter of it.
 
-    `row`: its place in the columns. `quantities`: an array for each that is counted. Pieces of nothing are left out.
+    `row`: index in the columns. `quantities`: one array per meter. Parts without usage are left out.
     """
 
     row: Ints
@@ -412,7 +409,7 @@ class Parts(NamedTuple):
 
 
 def rated_columns(contracts: Iterable[PayerContract]) -> tuple[str, ...]:
-    """The columns of USAGE that rating takes by some contracts; the digest stands for the others."""
+    """The columns of USAGE that these contracts need; the digest stands for the others."""
     # most accounts have the same versions
     versions = {tuple(id(of.tariff) for of in terms.spans): terms for one in contracts for terms in one.accounts}
     sold = any(terms.sells_inferred_entries for terms in versions.values())
@@ -420,10 +417,10 @@ def rated_columns(contracts: Iterable[PayerContract]) -> tuple[str, ...]:
 
 
 def cells_of_usage(contracts: Sequence[PayerContract], usage: pa.Table) -> list[PayerUsage]:
-    """What each payer's devices used, payer by payer.
+    """The usage of each payer's devices, in the order of the contracts.
 
-    `usage` has `rated_columns`; rows of other devices and times are passed over, of rows of one key the one that was
-    committed last counts, in any order. Raises AssignedTwice, BadUsage, ContradictoryUsage.
+    `usage` has `rated_columns`, in any order. Rows of other devices and times are ignored; of rows with one key the
+    last commit counts. Raises AssignedTwice, BadUsage, ContradictoryUsage.
     """
     holdings = Holdings(contracts)
     # an hour is there if a quarter of it is: India's midnight is in the middle of one
@@ -440,7 +437,7 @@ def cells_of_usage(contracts: Sequence[PayerContract], usage: pa.Table) -> list[
 
 
 def _parts(columns: UsageColumns, holdings: Holdings) -> Parts:
-    """Hours that lie within one holding and one run are taken whole; the others are cut into quarters."""
+    """Hours within one holding and one run stay whole; the others are cut into quarters."""
     device, quarter = columns.device, columns.first_quarter
     begin, end = (holdings.locate(device, quarter + offset) for offset in (0, QUARTERS - 1))
     same = begin.holding == end.holding
@@ -493,9 +490,9 @@ def _add_cells(found: list[PayerUsage], columns: UsageColumns, holdings: Holding
 
 
 def _active_days(holdings: Holdings, parts: Parts) -> tuple[tuple[Slot, ...], tuple[Ints, Ints, Ints]]:
-    """The slots of active days, which are in no window, and the number of days by holder and slot.
+    """The slots of active days, without window, and the number of days by holder and slot.
 
-    A day of a device in an account counts once: where its first record of the day is.
+    A day of a device in an account counts once, where its first record of the day is.
     """
     # no record is without content
     active = np.flatnonzero(parts.quantities[QUANTITIES.index("content_bytes")] > 0)
@@ -518,7 +515,6 @@ def _append(
     names: tuple[list[int], list[Holder], list[str], tuple[Slot, ...]],
     numbers: tuple[Ints, Ints, Ints, Ints],
 ) -> None:
-    """A cell for each (holder, zone, slot, quantity)."""
     payer_of, holders, zones, slots = names
     if meter in WITHOUT_ZONE:
         zones = [""] * len(zones)

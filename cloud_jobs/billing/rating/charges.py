@@ -1,4 +1,4 @@
-"""What a payer is charged for one period: charges, each with the rows it comes from, and the tax on them."""
+"""The charges of a payer for one period, each with the usage rows that it comes from, and the tax on them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ WITHOUT_ZONE: Final = frozenset(meter for meter in Meter if MEASURE_OF[meter].zo
 class Cell(NamedTuple):
     """A quantity (in the meter's base unit) with everything that a price can depend on.
 
-    `zone`: "" outside all zones; of a crossing its gate; "" of meters that have no zone. `day`: the local day; None
-    where the account's tariff has no daily cap, so that nothing looks at it. `window`: "" in none, and of an active
-    day. `version`: of the account's tariff, counted from 0 in the order of their beginnings; -1 before the first.
+    `zone`: "" outside all zones and for meters without zones; the gate of a crossing. `day`: local day; None if the
+    account's tariff has no daily cap. `window`: "" for none, and for active days. `version`: position of the account's
+    tariff version, from 0; -1 before the first.
     """
 
     account: str
@@ -40,8 +40,10 @@ class Cell(NamedTuple):
 
 
 class MeteredRows(NamedTuple):
-    """From which rows of usage the charges of a device and zone come: their number, the first and the last hour, and
-    the SHA-256 (hex) of their digests in the order of the hours. Rows of zeros are not among them."""
+    """The usage rows of a device and zone: number, first and last hour, and SHA-256 (hex) of their digests by hour.
+
+    Rows of zeros are left out.
+    """
 
     rows: int
     first_hour: datetime
@@ -50,7 +52,7 @@ class MeteredRows(NamedTuple):
 
 
 class MeteredKey(NamedTuple):
-    """Whose rows of usage: of an account, a device, a zone as the rows have it (WHOLE_DEVICE too)."""
+    """Account, device and zone of usage rows; the zone may be WHOLE_DEVICE."""
 
     account: str
     tenant: str
@@ -59,12 +61,12 @@ class MeteredKey(NamedTuple):
 
 
 def metered_key(account: str, tenant: str, device: str, meter: Meter, zone: str) -> MeteredKey:
-    """The rows that a charge of a meter comes from."""
+    """The usage rows that a charge of a meter comes from."""
     return MeteredKey(account, tenant, device, WHOLE_DEVICE if meter in WITHOUT_ZONE else zone)
 
 
 class ChargeKind(StrEnum):
-    """Why an amount is charged; a cap takes away what is above it."""
+    """Why an amount is charged. A cap is a negative charge."""
 
     USAGE = "usage"
     DAILY_CAP = "daily cap"
@@ -81,10 +83,10 @@ _KIND_PLACE = {kind: place for place, kind in enumerate(ChargeKind)}
 
 
 class ChargeKey(NamedTuple):
-    """What a charge is about; no two charges of an account have the same. "" stands for none.
+    """What a charge is for; unique within a payer and period. "" stands for none.
 
-    `price`: the price as text, by which two versions of a tariff with the same price are one:
-    `0.45 EUR/km`, `graduated 0.50 to 100, 0.30 EUR/km`.
+    `price`: the price as text, so that two versions of a tariff with the same price have one charge: `0.45 EUR/km`,
+    `graduated 0.50 to 100, 0.30 EUR/km`.
     """
 
     account: str
@@ -99,7 +101,7 @@ class ChargeKey(NamedTuple):
 
     @property
     def order(self) -> tuple[str, str, str, str, int, int, str, str, str]:
-        """The place of the charge on a document; kinds and meters as they are listed, no meter before them."""
+        """The sort key of charges on a document."""
         kind, meter = _KIND_PLACE[self.kind], _METER_PLACE[self.meter] if self.meter else 0
         return (
             *(self.account, self.region, self.tenant, self.device),
@@ -108,8 +110,11 @@ class ChargeKey(NamedTuple):
 
 
 class Charge(NamedTuple):
-    """What is owed for one key. `quantity` in the meter's base unit, of it `free` in an allowance; `amount_minor` in
-    the payer's currency, rounded once (of a pool of devices: the rounded whole, split by largest remainder)."""
+    """The amount owed for one key.
+
+    `quantity` and its `free` part are in the meter's base unit. `amount_minor` is in the payer's currency, rounded
+    once; a pool of devices is rounded as a whole and split by largest remainder.
+    """
 
     key: ChargeKey
     quantity: int
@@ -120,7 +125,7 @@ class Charge(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaxGroup:
-    """EN 16931 BG-23: what is taxable at one category and rate, and the tax on it, rounded once (BR-CO-17)."""
+    """EN 16931 BG-23: the taxable amount of one category and rate, and the tax on it, rounded once (BR-CO-17)."""
 
     category: VatCategory
     rate: Decimal
@@ -130,7 +135,7 @@ class TaxGroup:
 
 
 class Owed(NamedTuple):
-    """What a payer owes for a period, summed up, in minor units. `net_minor`: BT-109, the sum of the charges."""
+    """The sums that a payer owes for a period, in minor units. `net_minor`: BT-109, the sum of the charges."""
 
     payer: str
     currency: str
@@ -145,7 +150,7 @@ class Owed(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RatedAccount:
-    """All that a payer owes for a period: its own charges and those of its children, in the order of their keys."""
+    """The charges of a payer and its children for a period, in the order of their keys, and the tax."""
 
     payer: str
     currency: str
@@ -154,7 +159,6 @@ class RatedAccount:
 
     @property
     def owed(self) -> Owed:
-        """Its sums."""
         return Owed(self.payer, self.currency, self.net_minor, self.taxes)
 
     @cached_property
@@ -169,7 +173,7 @@ class RatedAccount:
 
     @property
     def gross_minor(self) -> int:
-        """BT-112, what is to be paid."""
+        """BT-112, the amount to pay."""
         return self.net_minor + self.tax_minor
 
 
@@ -177,10 +181,10 @@ class RatedAccount:
 
 
 def change_in_parts(before: RatedAccount, after: RatedAccount) -> tuple[RatedAccount, ...]:
-    """What brings what is posted from one account to another, in parts that are each of one category and rate of VAT.
+    """The change from what is posted to a newer account, in parts of one VAT category and rate each.
 
-    One, the difference, where both are taxed alike; else what is taken back and what is owed, without a part that has
-    no charge.
+    One part, the difference, if both are taxed alike. Otherwise one part takes back what was posted, and one charges
+    what is owed; a part without charges is left out.
     """
     # of a closing there is one, also where nothing is charged
     if _by_rate(before).keys() == _by_rate(after).keys():
@@ -189,7 +193,7 @@ def change_in_parts(before: RatedAccount, after: RatedAccount) -> tuple[RatedAcc
 
 
 def taken_back(rated: RatedAccount) -> RatedAccount:
-    """The account that makes nothing of another one."""
+    """The account with every amount negated."""
     charges = tuple(
         one._replace(quantity=-one.quantity, free=-one.free, amount_minor=-one.amount_minor, metered=None)
         for one in rated.charges
@@ -199,10 +203,10 @@ def taken_back(rated: RatedAccount) -> RatedAccount:
 
 
 def difference(before: RatedAccount, now: RatedAccount) -> RatedAccount:
-    """The charges and taxes of the note that brings what is posted to `now`; none of both: nothing to post.
+    """The charges and taxes of the note that brings the posted amounts to `now`; empty if nothing changes.
 
-    A charge is there if its quantity, what of it is free, or its amount differ. The tax is the difference of the taxes
-    and not that of the note's own sum, so that all documents together have the tax of the whole.
+    A charge is included if quantity, free quantity or amount differ. The tax is the difference of the taxes, not the
+    tax on the note's own sum, so that all documents together have the tax of the whole.
     """
     changes = {one.key: one for one in taken_back(before).charges}
     for one in now.charges:
@@ -231,5 +235,5 @@ def difference(before: RatedAccount, now: RatedAccount) -> RatedAccount:
 
 
 def _by_rate(rated: RatedAccount) -> dict[tuple[VatCategory, Decimal], TaxGroup]:
-    """What is taxed together (BR-S-08). Not by the reason of an exemption, which is words: the newest are said."""
+    """The tax by what is taxed together (BR-S-08). Exemption reasons are text only; the newest is shown."""
     return {(group.category, group.rate): group for group in rated.taxes}

@@ -1,9 +1,9 @@
-"""What a pool costs: the allowance takes its first units, tiers price the rest, and the whole is rounded once.
+"""Cost of a pool: the allowance covers its first units, tiers price the rest, and the whole is rounded once.
 
-A pool is what is added up for one purpose in one period: of a device or an account, of a meter, and of the place of
-the price or the `pool_id` that prices share. The text of a price is no part of it. A change of price begins a new step:
-usage before the change comes first, so what is left of the allowance and the place in the tiers go on. Within a step
-no unit is the first one in time, and every use bears the step's average.
+A pool is one meter of a device or an account in one period, by the place of its price or by a shared `pool_id`. The
+text of a price does not matter. A change of price begins a new step: usage before the change comes first, so the rest
+of the allowance and the position in the tiers continue. Within a step units have no order; every use pays the step's
+average.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from cloud_jobs.billing.units import Meter, exponent, round_ratio
 
 
 class Exact(NamedTuple):
-    """A number of at least 0 as a ratio of integers, not reduced: as exact as a fraction, and several times as fast."""
+    """A non-negative ratio of integers, not reduced: as exact as Fraction, and several times faster."""
 
     numerator: int
     denominator: int = 1
 
 
 def split(whole: int, exact: Exact | Fraction, weights: Sequence[int]) -> list[int]:
-    """`whole`, which is `exact` after rounding it up or down, in the ratio of the weights.
+    """Splits `whole`, which is `exact` rounded up or down, in the ratio of the weights by largest remainder.
 
-    The remainders are those of the exact shares; of equal ones the earlier part gets the unit. A part of the weight 0
-    gets nothing, none is below 0. Raises ValueError for a whole that is another one, and where all weights are 0.
+    Of equal remainders the earlier part gets the unit. A part of weight 0 gets nothing. Raises ValueError if `whole` is
+    not a rounding of `exact`, or all weights are 0.
     """
     total, numerator, denominator = sum(weights), exact.numerator, exact.denominator
     if numerator < 0 or abs(whole * denominator - numerator) >= denominator or total <= 0 or min(weights) < 0:
@@ -59,9 +59,9 @@ def split(whole: int, exact: Exact | Fraction, weights: Sequence[int]) -> list[i
 
 
 def split_exact(whole: int, shares: Sequence[Fraction]) -> list[int]:
-    """`whole`, which is the sum of exact shares after rounding it up or down, in units near to each share.
+    """Splits `whole`, which is the sum of exact shares rounded up or down, by largest remainder.
 
-    As `split`, for shares in no ratio of integers. Raises ValueError for a whole that is another one.
+    Raises ValueError if `whole` is not a rounding of that sum.
     """
     if abs(whole - sum(shares, Fraction(0))) >= 1 or min(shares) < 0:
         raise ValueError(f"{whole} cannot be split into {[str(share) for share in shares]}")
@@ -69,7 +69,6 @@ def split_exact(whole: int, shares: Sequence[Fraction]) -> list[int]:
 
 
 def _whole_units(whole: int, shares: Sequence[tuple[int, int | Fraction]]) -> list[int]:
-    """The whole units of each share, and one more for the largest remainders."""
     parts = [part for part, _ in shares]
     left = whole - sum(parts)
     if left:
@@ -85,7 +84,7 @@ def _whole_units(whole: int, shares: Sequence[tuple[int, int | Fraction]]) -> li
 
 
 def number_text(value: Decimal, digits: int = 0) -> str:
-    """A number without zeros that say nothing, but with at least so many digits after the point: 0.50, 0.4567, 100."""
+    """A number without trailing zeros, but with at least `digits` digits after the point: 0.50, 0.4567, 100."""
     whole, _, fraction = f"{value:f}".partition(".")
     fraction = fraction.rstrip("0").ljust(digits, "0")
     return f"{whole}.{fraction}" if fraction else whole
@@ -123,12 +122,11 @@ def minimum_text(amount: Decimal, currency: str) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RatedPrice:
-    """A price of a version of a tariff, as rating uses it.
+    """A price of a tariff version, prepared for rating.
 
-    `version`: the first one of those that follow each other with this price. `terms`: equal for two versions of which
-    all prices of the pool are the same. `worth`: minor units of the payer's
-    currency for one unit of the tariff's. `flat`: of a price without tiers, minor units for one base unit of the meter.
-    `allowance`: in base units.
+    `version`: the first of consecutive versions with this price. `terms`: equal for versions in which all prices of the
+    pool are equal. `worth`: minor units of the payer's currency for one unit of the tariff's currency. `flat`: minor
+    units for one base unit, for a price without tiers. `allowance`: in base units.
     """
 
     price: Price
@@ -142,11 +140,11 @@ class RatedPrice:
 
     @property
     def by_day(self) -> Exact | None:
-        """What one base unit costs on any day; None: that cannot be said, for tiers or an allowance look at more."""
+        """The cost of one base unit on any day; None if tiers or an allowance apply to the whole period."""
         return self.flat if not self.allowance.numerator else None
 
     def exact_minor(self, quantity: int) -> Exact:
-        """What a pool of so many base units costs if nothing else is in it. Raises BadReference above the last tier."""
+        """The cost of a pool with only this quantity, in base units. Raises BadReference above the last tier."""
         if self.flat is not None:
             # the integers of the fraction, without the work of reducing it
             paid = max(0, quantity * self.allowance.denominator - self.allowance.numerator)
@@ -156,12 +154,12 @@ class RatedPrice:
         return Exact(amount.numerator, amount.denominator)
 
     def free_of(self, quantity: int) -> int:
-        """How many base units of a pool the allowance takes whole if nothing else is in it."""
+        """The whole base units that the allowance covers in a pool with only this quantity."""
         return min(quantity, self.allowance.numerator // self.allowance.denominator)
 
 
 class Place(NamedTuple):
-    """What a charge of a pool is about, in the order of the keys: equal remainders are settled in it."""
+    """What a charge of a pool is for. Equal remainders are settled in this order."""
 
     region: str
     tenant: str
@@ -175,19 +173,19 @@ Uses = Mapping[tuple[RatedPrice, Place], int]
 
 
 class Paid(NamedTuple):
-    """Units beyond the allowance: from the place `begin` of those of the pool to `end`, of `whole` in the period."""
+    """Units beyond the allowance, from position `begin` to `end` in the pool; `whole`: all of them in the period."""
 
     begin: Fraction
     end: Fraction
     whole: Fraction
 
     def per(self, base_per_unit: int) -> Paid:
-        """In units of a price, from base units."""
+        """Converts base units to units of a price."""
         return Paid(*(one / base_per_unit for one in self))
 
 
 class PoolStep(NamedTuple):
-    """What was used while a pool had the same prices; in base units. The allowance takes `free` of `quantity`."""
+    """The uses of a pool while its prices did not change, in base units; the allowance covers `free` of `quantity`."""
 
     uses: tuple[tuple[RatedPrice, Place, int], ...]
     quantity: int
@@ -196,7 +194,7 @@ class PoolStep(NamedTuple):
 
 
 class PoolShare(NamedTuple):
-    """What is charged for a place and price: a part of the pool's quantity, of what is free, and of the whole."""
+    """The part of a pool that one place and price is charged."""
 
     place: Place
     text: str
@@ -206,7 +204,7 @@ class PoolShare(NamedTuple):
 
 
 def pool_shares(uses: Uses) -> Iterable[PoolShare]:
-    """The shares of a pool, which has something in it, in the order of their keys. Raises BadReference."""
+    """The shares of a non-empty pool, in the order of their keys. Raises BadReference."""
     if len(uses) == 1:
         # as most have
         (((price, place), whole),) = uses.items()
@@ -234,7 +232,7 @@ def pool_shares(uses: Uses) -> Iterable[PoolShare]:
 
 
 def pool_steps(uses: Uses) -> list[PoolStep]:
-    """The steps of a pool in the order of time."""
+    """The steps of a pool in order of time."""
     ordered = sorted(((price, place, quantity) for (price, place), quantity in uses.items()), key=_version_of)
     found = [tuple(step) for _, step in groupby(ordered, key=_terms_of)]
     free, quantities = list[Fraction](), [sum(quantity for _, _, quantity in step) for step in found]
@@ -260,7 +258,7 @@ def _terms_of(use: tuple[RatedPrice, Place, int]) -> int:
 
 
 class ExactShare(NamedTuple):
-    """The part of a place and price before anything is rounded; `minor` in the payer's currency."""
+    """A share before rounding; `minor` in the payer's currency."""
 
     quantity: int
     free: Fraction
@@ -268,7 +266,7 @@ class ExactShare(NamedTuple):
 
 
 def exact_shares(uses: Uses) -> dict[tuple[Place, str], ExactShare]:
-    """The exact parts of a pool by place and text of the price, in order. Raises BadReference."""
+    """The exact shares of a pool by place and price text, in order. Raises BadReference."""
     found: dict[tuple[Place, str], ExactShare] = {}
     for step in pool_steps(uses):
         for price, place, quantity in step.uses:
@@ -290,15 +288,12 @@ def _stepped_shares(uses: Uses) -> Iterator[PoolShare]:
 
 
 def cost(price: Price, paid: Paid) -> Fraction:
-    """What units of a pool cost, in the tariff's currency. Raises BadReference above the last tier."""
+    """The cost of units of a pool, in the tariff's currency. Raises BadReference above the last tier."""
     return sum((part * Fraction(amount) for part, amount in parts_of(price, paid)), Fraction(0))
 
 
 def parts_of(price: Price, paid: Paid) -> list[tuple[Fraction, Decimal]]:
-    """Units of a pool, in parts of which each unit costs the same, and what it costs.
-
-    Raises BadReference above the last tier.
-    """
+    """The units of a pool by unit amount: pairs of units and amount. Raises BadReference above the last tier."""
     if price.unit_amount is not None:
         return [(paid.end - paid.begin, price.unit_amount)]
     found, below = list[tuple[Fraction, Decimal]](), Fraction(0)
@@ -351,13 +346,13 @@ class PriceBook:
         self.capped_by_day = [any(cap.per == "day" for cap in tariff.caps) for tariff in self.tariffs]
 
     def sells(self, version: int, meter: Meter) -> bool:
-        """Whether the version has a price for the meter anywhere. What has none is not sold."""
+        """Whether the version has a price for the meter anywhere. A meter without a price is not sold."""
         return meter in self._sold[version]
 
     def price(self, version: int, meter: Meter, zone: str, window: str) -> RatedPrice | None:
-        """The price that holds: of the zone or else of ANY_ZONE, each in the window or else in none.
+        """The price that applies: of the zone or else of ANY_ZONE, each in the window or else in none.
 
-        Outside all zones ("") is no zone that ANY_ZONE stands for. None: no price, which is an error of what is sold.
+        ANY_ZONE does not include "" (outside all zones). None is an error if the meter is sold elsewhere.
         """
         of = (version, meter, zone, window)
         found = self._found.get(of)
@@ -376,13 +371,13 @@ class PriceBook:
 
 
 class PriceBooks:
-    """Price books by the versions they are of, at most MAX_BOOKS: many accounts have the same tariff."""
+    """A cache of price books, at most MAX_BOOKS: many accounts have the same tariff."""
 
     def __init__(self) -> None:
         self._books: dict[tuple[object, ...], PriceBook] = {}
 
     def book(self, tariffs: tuple[TariffSpan, ...], contract: PayerContract) -> PriceBook:
-        """The book of these versions for a payer of this currency and these rates. Raises MissingRate."""
+        """The book of these versions for the payer's currency and rates. Raises MissingRate."""
         # The same objects: comparing their contents would cost more than the book. A book keeps its tariffs alive, so
         # that no other one gets the identity of one that is gone.
         rates = tuple(contract.rates.get(one.tariff.currency) for one in tariffs)
@@ -395,7 +390,7 @@ class PriceBooks:
 
 
 def worth_of(currency: str, contract: PayerContract) -> Fraction:
-    """How many of the payer's minor units one unit of a currency is. Raises MissingRate, UnknownCurrency."""
+    """The payer's minor units for one unit of a currency. Raises MissingRate, UnknownCurrency."""
     minor: int = 10 ** exponent(contract.payer.currency)
     if currency == contract.payer.currency:
         return Fraction(minor)
@@ -408,8 +403,10 @@ def worth_of(currency: str, contract: PayerContract) -> Fraction:
 def _rated(
     version: int, tariff: Tariff, worth: Fraction, terms: dict[object, int], before: Mapping[_Place, RatedPrice]
 ) -> dict[_Place, RatedPrice]:
-    """The prices of a version by meter, zone and window. `terms` numbers what the prices of a pool say together; where
-    they say what they did in the version before, the price is that of `before`."""
+    """The prices of a version by meter, zone and window.
+
+    `terms` numbers the sets of prices of a pool. A price whose pool did not change is the object of `before`.
+    """
     of_pool: defaultdict[PoolKey, list[tuple[str, str, str]]] = defaultdict(list)
     stated = [(price, price.pool_key, price_text(price, tariff.currency)) for price in tariff.prices]
     for price, pool, text in stated:

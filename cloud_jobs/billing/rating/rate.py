@@ -1,4 +1,4 @@
-"""What a payer owes for a period: a pure function of what was agreed and what was used."""
+"""The amount that a payer owes for a period: a pure function of contract and usage."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Metered = Mapping[MeteredKey, MeteredRows]
 
 
 class DayUse(NamedTuple):
-    """Whose amounts of which day a daily cap adds up; they are counted in `PriceBook.parts` of a minor unit."""
+    """Key of the amounts that a daily cap adds up, counted in `PriceBook.parts` of a minor unit."""
 
     version: int
     tenant: str
@@ -57,7 +57,7 @@ class DayUse(NamedTuple):
 
 
 class AccountRating:
-    """Takes an account's cells in any order and any pieces; `usage_charges` are then what they cost."""
+    """Collects the cells of an account in any order, then computes its usage charges."""
 
     def __init__(self, terms: AccountContract, book: PriceBook, contract: PayerContract, metered: Metered) -> None:
         self.account = terms.id
@@ -70,7 +70,7 @@ class AccountRating:
         self._pools: dict[tuple[str, str, PoolKey], dict[tuple[RatedPrice, Place], int]] = {}
 
     def add(self, cell: Cell) -> None:
-        """Count a cell in. Raises UnpricedZone, NoTermsInForce, BadReference."""
+        """Raises UnpricedZone, NoTermsInForce, BadReference."""
         _, tenant, device, region, meter, zone, day, window, version, quantity = cell
         assert quantity >= 0, cell
         if not quantity:
@@ -98,7 +98,7 @@ class AccountRating:
             self._count_day(price, cell, day)
 
     def usage_charges(self) -> list[Charge]:
-        """One for each place and price, in no order. Raises BadReference for what is above the last tier."""
+        """One charge for each place and price, unordered. Raises BadReference above the last tier."""
         charges: list[Charge] = []
         for of_pool, uses in self._pools.items():
             meter = of_pool[2].meter
@@ -109,7 +109,7 @@ class AccountRating:
         return _one_of_each_key(charges)
 
     def pools_of(self, key: ChargeKey) -> list[Uses]:
-        """The pools that a usage charge has a part of: one, or two where another price of the same words took over."""
+        """The pools of a usage charge: one, or two if another price with the same text took over."""
         place = Place(key.region, key.tenant, key.device, key.zone, key.window)
         return [
             uses
@@ -138,7 +138,7 @@ class AccountRating:
 
 
 def _one_of_each_key(charges: list[Charge]) -> list[Charge]:
-    """Where a zone loses a price of its own, the price of any zone may say the same: two pools, and one charge."""
+    """Merges charges with one key: a zone's price and the price of any zone may have the same text in two pools."""
     found: dict[ChargeKey, Charge] = {}
     for one in charges:
         other = found.setdefault(one.key, one)
@@ -158,15 +158,14 @@ Scope = tuple[str, str]
 
 
 class CapInForce(NamedTuple):
-    """A cap: whose it is, of which meters (none: all), and for each version of the tariff that has it what it is in the
-    payer's minor unit, and its words. It is one cap whatever its amount."""
+    """A cap across tariff versions. `of`: for each version its amount in the payer's minor unit, and its text."""
 
     pool: Pool
     meters: tuple[Meter, ...]
     of: Mapping[int, tuple[Fraction, str]]
 
     def scope(self, tenant: str, device: str, meter: Meter) -> Scope | None:
-        """Where an amount is added; None: the cap does not look at it."""
+        """The scope that an amount is added to; None if the cap does not cover the meter."""
         if self.meters and meter not in self.meters:
             return None
         return (tenant, device) if self.pool is Pool.DEVICE else ("", "")
@@ -188,7 +187,7 @@ class CapRemainder:
             self._region_of[device] = min(self._region_of.get(device, key.region), key.region)
 
     def by_scope(self, cap: CapInForce) -> dict[Scope, list[tuple[str, str, Meter]]]:
-        """The keys of what a cap looks at, by what it adds up, all in order."""
+        """The keys that a cap covers, by scope, in order."""
         found: defaultdict[Scope, list[tuple[str, str, Meter]]] = defaultdict(list)
         for of in sorted(self._amounts):
             scope = cap.scope(*of)
@@ -197,14 +196,12 @@ class CapRemainder:
         return found
 
     def total(self, keys: Iterable[tuple[str, str, Meter]]) -> int:
-        """The sum of these."""
         return sum(self._amounts[of] for of in keys)
 
     def take(
         self, cap: CapInForce, kind: ChargeKind, keys: list[tuple[str, str, Meter]], minor: Mapping[str, int]
     ) -> Iterator[Charge]:
-        """The charges that take so much off, by the words of the cap; each key loses its share, so that the next cap
-        sees what is left."""
+        """The negative charges of a cap, by its text. The keys lose their shares, so the next cap sees the rest."""
         whole, amounts = sum(minor.values()), [self._amounts[of] for of in keys]
         for of, part in zip(keys, split(whole, Exact(whole), amounts), strict=True):
             self._amounts[of] -= part
@@ -225,7 +222,7 @@ class CapRemainder:
 
 
 def caps_in_force(book: PriceBook, span: CapSpan, versions: Iterable[int]) -> list[CapInForce]:
-    """The caps of these versions of a tariff in the order in which they apply."""
+    """The caps of these versions in the order in which they apply."""
     found: defaultdict[tuple[Pool, tuple[Meter, ...]], dict[int, tuple[Fraction, str]]] = defaultdict(dict)
     for version in versions:
         tariff = book.tariffs[version]
@@ -238,9 +235,9 @@ def caps_in_force(book: PriceBook, span: CapSpan, versions: Iterable[int]) -> li
 
 
 def daily_caps(rating: AccountRating, left: CapRemainder) -> list[Charge]:
-    """What is above the caps of a day: exact by day, added over the period, rounded once for each device or account.
+    """The amounts above daily caps: exact by day, summed over the period, rounded once for each device or account.
 
-    Where every use was under the cap, the rest is never above the caps of the days together, whatever was rounded.
+    If every use was under the cap, the rest never exceeds the caps of the days together, despite rounding.
     """
     charges: list[Charge] = []
     days = dict(rating.days)
@@ -261,14 +258,14 @@ def daily_caps(rating: AccountRating, left: CapRemainder) -> list[Charge]:
 
 
 def _by_text(minor: int, above: Mapping[str, Fraction]) -> dict[str, int]:
-    """What is taken off, by the words of the cap in the ratio of what was above it; of a rounding by the last words."""
+    """Splits what is taken off over the cap's texts, in the ratio of what exceeded each."""
     texts, over = sorted(above), sum(above.values(), Fraction(0))
     shares = [minor * above[text] / over if over else Fraction(minor * (text == texts[-1])) for text in texts]
     return dict(zip(texts, split_exact(minor, shares), strict=True))
 
 
 def period_caps(book: PriceBook, left: CapRemainder) -> list[Charge]:
-    """What is above the caps that the last version has for a period, of amounts that are rounded."""
+    """The rounded amounts above the period caps of the last version."""
     charges: list[Charge] = []
     for cap in caps_in_force(book, CapSpan.PERIOD, range(len(book.tariffs))[-1:]):
         ((exact, text),) = cap.of.values()
@@ -281,7 +278,7 @@ def period_caps(book: PriceBook, left: CapRemainder) -> list[Charge]:
 
 
 def minimum_fee(terms: AccountContract, contract: PayerContract, book: PriceBook, total_minor: int) -> list[Charge]:
-    """What is missing to the least that the last version asks for a period; none if nothing is."""
+    """The charge that is missing to the minimum of the last version, if any."""
     tariff = book.tariffs[-1] if book.tariffs else None
     if tariff is None or tariff.minimum_amount is None:
         return []
@@ -303,7 +300,7 @@ def minimum_fee(terms: AccountContract, contract: PayerContract, book: PriceBook
 
 
 def _days_in_force(terms: AccountContract, contract: PayerContract) -> tuple[int, int]:
-    """On how many local days of the period the account is in force, for the whole day or a part of it; of how many."""
+    """The number of local days on which the account is in force, even partly, and the days of the period."""
     first, end = quarter_number(contract.period.start), quarter_number(contract.period.end)
     day = local_times(contract.period.time_zone, first, end - first).day
     of_time = [day[one // QUARTER_US - first : until // QUARTER_US - first] for one, until in terms.times]
@@ -313,10 +310,10 @@ def _days_in_force(terms: AccountContract, contract: PayerContract) -> tuple[int
 def _above_by_day(
     cap: CapInForce, days: dict[DayUse, int | Fraction], parts: int
 ) -> dict[Scope, tuple[dict[str, Fraction], Fraction]]:
-    """For each scope what is above the cap on its days, by the words of the cap, and the most of these days together.
+    """For each scope the amount above the cap by cap text, and the sum of the daily limits.
 
-    Where the amount of the cap changes within a day, what was charged before counts for the new one. What is above is
-    taken off `days`, from each of the version's amounts in proportion.
+    If the cap changes within a day, what was charged before counts towards the new one. The excess is taken off `days`,
+    from each of the version's amounts in proportion.
     """
     limits = {version: most * parts for version, (most, _) in cap.of.items()}
     of_day: defaultdict[tuple[Scope, object], list[DayUse]] = defaultdict(list)
@@ -350,7 +347,7 @@ def _above_by_day(
 
 
 def tax_group(vat: Vat, taxable_minor: int) -> TaxGroup:
-    """The tax on the sum of the charges that are of one category and rate (BR-CO-17)."""
+    """The tax on the sum of the charges of one category and rate (BR-CO-17)."""
     # the rate is in per cent: the product of integers over a hundred times the rate's denominator
     numerator, denominator = vat.rate.as_integer_ratio()
     return TaxGroup(
@@ -367,9 +364,9 @@ def rate(
 ) -> RatedAccount:
     """The charges of a payer and its children, and the tax on them.
 
-    Cells in any order and any pieces; each account of the tree by itself: usage, daily caps, period caps, minimum fee.
-    `books`: kept from payer to payer, it saves reading the same tariff anew. Raises UnpricedZone, NoTermsInForce,
-    MissingRate, AmountTooLarge, BadUsage, BadReference.
+    Cells may come in any order. Each account is rated by itself: usage, daily caps, period caps, minimum fee. `books`:
+    a cache to share between payers. Raises UnpricedZone, NoTermsInForce, MissingRate, AmountTooLarge, BadUsage,
+    BadReference.
     """
     books = books or PriceBooks()
     ratings = {
@@ -391,7 +388,7 @@ def rate(
 
 
 def _check_bounds(charges: list[Charge]) -> None:
-    """Here and not where prices enter: with what was used, and all together, they make too much."""
+    """Checked on charges, because only usage and prices together make an amount too large."""
     if sum(abs(one.amount_minor) for one in charges) > MOST_MINOR:
         largest = max(charges, key=lambda one: abs(one.amount_minor))
         raise AmountTooLarge(largest.key.account, largest.key.price, largest.amount_minor)

@@ -97,7 +97,9 @@ def test_a_garage_and_topics_of_nobody_are_no_faults_while_something_is_read(bil
     found = close(billed)
     assert (found["outcome"], found["unreadable"], found["no_faults"]) == ("final", 0, 51)
     assert certificate(billed)["unreadable"] == {"no-fix": 50, "unknown-topic": 1}
-    assert "are in no sum: no-fix 50, unknown-topic 1" in run(billed, "bill", "close", "--period", "2026-01").stdout
+    assert (
+        "value or known topic: no-fix 50, unknown-topic 1" in run(billed, "bill", "close", "--period", "2026-01").stdout
+    )
     _, comparisons = compared(billed)
     shown = [(one["place"], one["found"], one["note"]) for one in comparisons if "known topic" in one["name"]]
     assert ("acme/van", 51, "no-fix 50, unknown-topic 1") in shown
