@@ -14,7 +14,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from tempfile import TemporaryFile
 from types import FrameType
 from typing import IO
@@ -22,7 +21,6 @@ from typing import IO
 GRACE_S = 90
 """How long an interrupted part may take to stop its servers before it is killed, and they with it."""
 EXIT_SIGNALLED = 128
-_LAUNCHER = Path(__file__).parents[1] / "deploy" / "local" / "launcher.py"
 
 
 class Parts:
@@ -40,7 +38,7 @@ class Parts:
     def start(self, command: str, output: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
         """Start a part; without `output` it prints where we print."""
         part = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_LAUNCHER), str(os.getpid()), *shlex.split(command)],
+            ["setpriv", "--pdeathsig", "KILL", *shlex.split(command)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT if output else None,

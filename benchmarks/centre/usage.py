@@ -19,7 +19,7 @@ from cloud_jobs.job_settings import SparkSettings
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.spark import start_spark
 from cloud_jobs.usage.job import compute_usage
-from deploy.local import PortBook, SparkCluster, SparkClusterSettings
+from deploy.local import PortBook, SparkCluster
 from geo.spatial import TrackSettings
 from tests.cloud_jobs.publications import rows_of
 from tests.system.lake_of_fixes import square
@@ -81,7 +81,7 @@ def run(spark: SparkSession, lake: Lake) -> float:
 @contextmanager
 def executors_of(folder: Path, executors: int) -> Iterator[SparkSession]:
     folder.mkdir(parents=True)
-    cluster = SparkCluster(folder, SparkClusterSettings(workers=executors), PortBook(folder / "ports.json"))
+    cluster = SparkCluster(folder, PortBook(folder / "ports.json"), workers=executors)
     servers = [cluster.master, *cluster.workers]
     try:
         for server in servers:

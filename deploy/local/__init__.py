@@ -2,7 +2,6 @@
 
 from deploy.local.credentials import LocalAuthority, StackOperator, stack_access, stack_operator
 from deploy.local.errors import (
-    FolderDamaged,
     FolderNotOurs,
     LinkControlError,
     LocalStackError,
@@ -18,7 +17,7 @@ from deploy.local.object_store import LakePlace, ObjectStore
 from deploy.local.ports import PortBook, free_port
 from deploy.local.pulsar import PulsarCluster, PulsarSecurity, PulsarSettings
 from deploy.local.server import DaemonProcess, Server, ServerState, http_health, wait_all
-from deploy.local.spark_cluster import SparkCluster, SparkClusterSettings, SparkMaster, SparkWorker
+from deploy.local.spark_cluster import SparkCluster
 from deploy.local.stack import LocalStack, StackSettings
 from deploy.local.stack_state import StackState
 from waybill.identity.broker_conf import MosquittoSettings
@@ -29,7 +28,6 @@ __all__ = [
     "DaemonProcess",
     "EnrolmentBroker",
     "EnrolmentBrokerFiles",
-    "FolderDamaged",
     "FolderNotOurs",
     "LakePlace",
     "LinkControlError",
@@ -49,9 +47,6 @@ __all__ = [
     "ServerFailed",
     "ServerState",
     "SparkCluster",
-    "SparkClusterSettings",
-    "SparkMaster",
-    "SparkWorker",
     "StackInUse",
     "StackNotRunning",
     "StackOperator",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from deploy.local.mosquitto import EnrolmentBroker, EnrolmentBrokerFiles, MosquittoBroker, TlsFiles
 from deploy.local.ports import PortBook
 from deploy.local.pulsar import PulsarSecurity
-from deploy.local.server import DaemonProcess, Health, HttpHealth, Server, http_health
+from deploy.local.server import DaemonProcess, Server, http_health
 from geo.replication import Topology
 from geo.replication.model import BROKERS
 from waybill.daemon.durable_file import replace_durably
@@ -113,37 +113,31 @@ def _now() -> datetime:
 class TokenKeyServer(Server):
     """A small HTTPS server of what a token issuer has published."""
 
-    kind = "keys"
     start_timeout_s = 20.0
     stop_timeout_s = 5.0
 
     def __init__(self, folder: Path, port: int, tls: TlsFiles, published: Path) -> None:
         super().__init__("token-keys", folder)
-        self.port, self._tls, self._published = port, tls, published
-
-    @property
-    def url(self) -> str:
-        """What tokens name as their issuer."""
-        return f"https://127.0.0.1:{self.port}"
+        self._port, self._tls, self._published = port, tls, published
+        self._url = f"https://127.0.0.1:{port}"
 
     def addresses(self) -> dict[str, str]:
-        """The issuer's URL."""
-        return {"url": self.url}
+        return {"url": self._url}
 
     def command(self) -> Sequence[str]:
-        """A process that imports nothing of ours: it needs 20 MB."""
+        # It imports nothing of ours: it needs 20 MB.
         program = Path(__file__).with_name("key_server_process.py")
         files = self._tls.certificate, self._tls.key, self._published
-        return [sys.executable, "-I", str(program), str(self.port), *map(str, files)]
+        return [sys.executable, "-I", str(program), str(self._port), *map(str, files)]
 
-    def health(self) -> Health:
-        """Whether it serves the keys to who trusts the authority."""
-        return HttpHealth(urls=(f"{self.url}/keys.json",), tls_ca=self._tls.ca)
+    def probe(self) -> bool:
+        return http_health(f"{self._url}/keys.json", tls_ca=self._tls.ca)()
 
 
 # The operator's signing key of the stack.
 
-NAME = "operator"
+OPERATOR = "operator"
+"""The role, and the name of the key, that may do everything."""
 _EVERY = ("*",)
 
 
@@ -158,20 +152,8 @@ class StackOperator(NamedTuple):
         """The private key. Raises OperatorKeyRefused."""
         return read_operator_key(self.key_file)
 
-    def settings(self, service_url: str, admin_url: str, regions: Iterable[str], tenants: Iterable[str]) -> str:
-        """What `waybill device` takes by itself, but for `[access]`."""
-        facts = {
-            "service_url": service_url,
-            "admin_url": admin_url,
-            "regions": sorted(regions),
-            "tenants": sorted(tenants),
-            "key": str(self.key_file),
-            "operators": str(self.operators_file),
-        }
-        return "".join(f"{name} = {json.dumps(value)}\n" for name, value in facts.items())
-
     def reference_settings(self) -> str:
-        """What the settings of the jobs say of whom they trust."""
+        """The settings of the jobs that say whom they trust."""
         return f'[reference]\noperators = "{self.operators_file}"\n'
 
 
@@ -180,45 +162,29 @@ def stack_operator(folder: Path) -> StackOperator:
 
     Raises SettingsError for a file of trusted keys that is none.
     """
-    made = StackOperator(folder / f"{NAME}.key", folder / "operators.toml")
-    if not made.key_file.exists():
-        write_operator(made.key_file, _everything(OperatorKey.generate()))
-    # apart from the key: whoever takes the file away and starts again finds the same operator
-    if not (made.operators_file.exists() and made.key.key_id in read_operators(made.operators_file).keys):
-        trust_operator(made.operators_file, _everything(made.key))
+    made = StackOperator(folder / f"{OPERATOR}.key", folder / "operators.toml")
+    _trusted(made.operators_file, made.key_file, OPERATOR, _EVERY)
     return made
 
 
-def daemon_key(operator: StackOperator, folder: Path, name: str) -> Path:
-    """The key of an access daemon, made once and trusted on the stack for what it enrols alone."""
-    file = folder / f"{name}.key"
-    if not file.exists():
-        write_operator(file, _enrolling(OperatorKey.generate(), name))
-    key = read_operator_key(file)
-    if key.key_id not in read_operators(operator.operators_file).keys:
-        trust_operator(operator.operators_file, _enrolling(key, name))
-    return file
+def _trusted(operators_file: Path, key_file: Path, name: str, kinds: tuple[str, ...]) -> None:
+    """Make a key once, and trust it on the stack for these kinds of entries of every tenant."""
+    if not key_file.exists():
+        key = OperatorKey.generate()
+        write_operator(key_file, NewOperator(key, trusted_key(key, name, tenants=_EVERY, kinds=kinds)))
+    key = read_operator_key(key_file)
+    # A file that was taken away is written again for the same keys.
+    if not (operators_file.exists() and key.key_id in read_operators(operators_file).keys):
+        trust_operator(operators_file, NewOperator(key, trusted_key(key, name, tenants=_EVERY, kinds=kinds)))
 
 
-def _enrolling(key: OperatorKey, name: str) -> NewOperator:
-    return NewOperator(key, trusted_key(key, name, tenants=_EVERY, kinds=(ENROLMENT_KIND,)))
-
-
-def _everything(key: OperatorKey) -> NewOperator:
-    return NewOperator(key, trusted_key(key, NAME, tenants=_EVERY, kinds=_EVERY))
-
-
-OPERATOR = "operator"
-"""Who may do everything in every cluster."""
 _FLEET_OPERATOR = "fleet-operator"
 ACCESS_FILE = "operator-access.toml"
 """The operator's access, beside the topology: what `waybill topology` takes where nothing else is named."""
 
 
 def stack_access(folder: Path, role: str = OPERATOR) -> PulsarAccess:
-    """A role's access to the stack of this folder, for another process; nothing where the stack is insecure."""
-    if not (folder / ACCESS_FILE).exists():
-        return PulsarAccess()
+    """A role's access to the stack of this folder, for another process."""
     access = folder.absolute() / "access"
     return PulsarAccess(token_file=access / "tokens" / f"{role}.token", tls_ca=access / "pulsar-authority.pem")
 
@@ -275,28 +241,21 @@ class StackCredentials:
 
     def write_access_file(self) -> None:
         """Where the operator's access is, for commands."""
-        access = self.access(OPERATOR)
-        lines = [f'token_file = "{access.token_file}"', f'tls_ca = "{access.tls_ca}"']
-        lines.append(f'role_tokens = "{self.issuer.token_file(OPERATOR).parent}"')
-        replace_durably(self._folder / ACCESS_FILE, ("\n".join(lines) + "\n").encode(), mode=0o600)
+        replace_durably(self._folder / ACCESS_FILE, self.access(OPERATOR).as_toml().encode(), mode=0o600)
 
 
 # Files of a region's brokers, enrolment broker and access daemon.
 
 
 class RegionAccess:
-    """One region's. `daemon` runs once the topology is applied; `prepare` makes the files that brokers need before.
-
-    `settings_file` is that of `fleet-gateway access`.
-    """
+    """The files of one region's brokers and of its access daemon, which runs once the topology is applied."""
 
     def __init__(self, broker: MosquittoBroker, folder: Path, authority: LocalAuthority, ports: PortBook) -> None:
         self.region, self._broker, self._folder, self._authority = broker.region, broker, folder, authority
         self._ports = ports
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.settings_file = folder / "access.toml"
         self._enrolment_folder = folder.with_name(f"enrolment-{self.region}")
-        self._claims = {"rules": folder / "enrolment.acl", "passwords": folder / "enrolment.passwords"}
+        self._rules, self._passwords = folder / "enrolment.acl", folder / "enrolment.passwords"
         self.revocation_file = broker.access_files.revocations
 
     def prepare(
@@ -309,64 +268,86 @@ class RegionAccess:
     ) -> tuple[EnrolmentBroker, DaemonProcess]:
         """Writes the daemon's settings and the brokers' first files; the two servers, not started.
 
-        `urls`: the region's cluster's, as settings name them. `tenants`: whose devices are known.
+        `urls`: service and admin URL of the region's cluster.
         """
         # Where a stack starts: a command that only looks at one needs neither.
         from gateway.access import AccessSettings  # noqa: PLC0415
         from gateway.access.daemon import AccessDaemon  # noqa: PLC0415
 
         server = self._authority.server(principal(PrincipalKind.BROKER, self.region), self.region)
-        port = self._ports.port(f"access-{self.region}")
-        key = daemon_key(operator, self._folder, principal(PrincipalKind.ACCESS, self.region))
-        tables = self._tables({**urls, "tenants": list(tenants)}, access, operator, key) | {"status": {"port": port}}
-        head = {"region": self.region, "gateways": list(gateways)}
-        replace_durably(self.settings_file, _toml({"": head} | tables).encode(), mode=0o600)
-        AccessDaemon(load(AccessSettings, self.settings_file)).prepare()
+        port, name = self._ports.port(f"access-{self.region}"), principal(PrincipalKind.ACCESS, self.region)
+        key, config = self._folder / f"{name}.key", self._folder / "access.toml"
+        # The daemon may sign what it enrols, and nothing else.
+        _trusted(operator.operators_file, key, name, (ENROLMENT_KIND,))
+        registry = f"""service_url = "{urls["service_url"]}"
+admin_url = "{urls["admin_url"]}"
+tenants = {json.dumps([*tenants])}
+operators = "{operator.operators_file}"
+key = "{key}"
+"""
+        text = self._settings(port, gateways, registry, access)
+        replace_durably(config, text.encode(), mode=0o600)
+        AccessDaemon(load(AccessSettings, config)).prepare()
         files = EnrolmentBrokerFiles(
-            certificate=server.certificate, key=server.key, factory_ca=self._authority.file, **self._claims
+            certificate=server.certificate,
+            key=server.key,
+            factory_ca=self._authority.file,
+            rules=self._rules,
+            passwords=self._passwords,
         )
         url = f"http://127.0.0.1:{port}"
         daemon = DaemonProcess.python(
             f"access-{self.region}",
             "gateway",
-            ["access", "run", "--config", str(self.settings_file)],
+            ["access", "run", "--config", str(config)],
             self._folder,
             healthy_when=http_health(f"{url}/health"),
             addresses={"status": f"{url}/status"},
         )
         return EnrolmentBroker(self.region, self._enrolment_folder, files, ports=self._ports), daemon
 
-    def _tables(
-        self, registry: Mapping[str, object], access: PulsarAccess, operator: StackOperator, key: Path
-    ) -> dict[str, Mapping[str, object]]:
+    def _settings(self, port: int, gateways: Sequence[str], registry: str, access: PulsarAccess) -> str:
         own = self._authority.client(principal(PrincipalKind.ACCESS, self.region), self.region)
         broker, claims = self._broker, f"enrolment-{self.region}"
         files = broker.access_files
-        return {
-            "broker": {
-                "rules_file": broker.rules_file,
-                "revocation_file": files.revocations,
-                "password_file": files.passwords,
-                "guard_socket": files.guard_socket,
-                "guard_secret_file": self._folder / "guard.secret",
-                "pid_file": files.pid,
-                "log_file": broker.log,
-            },
-            "registry": {**registry, "operators": operator.operators_file, "key": key},
-            "registry.access": {"token_file": access.token_file, "tls_ca": access.tls_ca},
-            "authority": {"folder": self._authority.region(self.region).folder},
-            "enrolment": {"secret_file": self._folder / "enrolment.secret"},
-            "enrolment.broker": {
-                "rules_file": self._claims["rules"],
-                "password_file": self._claims["passwords"],
-                "pid_file": self._enrolment_folder / "mosquitto.pid",
-                "log_file": self._enrolment_folder / f"{claims}.log",
-            },
-            "enrolment.claims": {"port": self._ports.port(claims), "backoff_max_s": 5.0},
-            "enrolment.claims.tls": {"ca": own.ca},
-            "enrolment.devices": {"port": broker.port, "backoff_max_s": 5.0},
-            "enrolment.devices.tls": {"ca": own.ca, "certificate": own.certificate, "key": own.key},
-        }
+        return f"""region = "{self.region}"
+gateways = {json.dumps([*gateways])}
+[broker]
+rules_file = "{broker.rules_file}"
+revocation_file = "{files.revocations}"
+password_file = "{files.passwords}"
+guard_socket = "{files.guard_socket}"
+guard_secret_file = "{self._folder / "guard.secret"}"
+pid_file = "{files.pid}"
+log_file = "{broker.log}"
+[registry]
+{registry}
+[registry.access]
+{access.as_toml()}
+[authority]
+folder = "{self._authority.region(self.region).folder}"
+[enrolment]
+secret_file = "{self._folder / "enrolment.secret"}"
+[enrolment.broker]
+rules_file = "{self._rules}"
+password_file = "{self._passwords}"
+pid_file = "{self._enrolment_folder / "mosquitto.pid"}"
+log_file = "{self._enrolment_folder / f"{claims}.log"}"
+[enrolment.claims]
+port = {self._ports.port(claims)}
+backoff_max_s = 5.0
+[enrolment.claims.tls]
+ca = "{own.ca}"
+[enrolment.devices]
+port = {broker.port}
+backoff_max_s = 5.0
+[enrolment.devices.tls]
+ca = "{own.ca}"
+certificate = "{own.certificate}"
+key = "{own.key}"
+[status]
+port = {port}
+"""
 
 
 def exchange_lists(regions: Sequence[RegionAccess]) -> None:
@@ -377,16 +358,3 @@ def exchange_lists(regions: Sequence[RegionAccess]) -> None:
         if lists[one.region].count(b"BEGIN X509 CRL") < len(regions):
             others = [found for region, found in lists.items() if region != one.region]
             replace_durably(one.revocation_file, b"".join([lists[one.region], *others]), mode=0o640)
-
-
-def _toml(tables: Mapping[str, Mapping[str, object]]) -> str:
-    lines: list[str] = []
-    for name, table in tables.items():
-        lines += [f"[{name}]"] if name else []
-        # What is no number and no list is a path or a name: TOML's strings are JSON's.
-        lines += [
-            f"{key} = {json.dumps(value if isinstance(value, int | float | list) else str(value), ensure_ascii=False)}"
-            for key, value in table.items()
-            if value is not None
-        ]
-    return "\n".join(lines) + "\n"

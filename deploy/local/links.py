@@ -1,9 +1,8 @@
-"""The server that carries all links of a stack."""
+"""TCP links that can be cut, healed and slowed; one process carries all links of a stack."""
 
 import asyncio
 import contextlib
 import hmac
-import json
 import secrets
 import socket
 import sys
@@ -15,11 +14,11 @@ from pydantic import BaseModel, Field, ValidationError
 
 from deploy.local.errors import LinkControlError
 from deploy.local.ports import PortBook
-from deploy.local.server import Health, MqttHealth, Server
+from deploy.local.server import Server, port_is_open
 from waybill.daemon.durable_file import replace_durably
 from waybill.settings import Settings, one_line
 
-# A TCP proxy whose links can be cut, healed and slowed.
+# The proxy.
 
 _HOST = "127.0.0.1"
 _CHUNK_BYTES = 64 * 1024
@@ -55,15 +54,21 @@ class LinkCommand(Settings):
     delay_s: float = Field(0.0, ge=0, le=10)
 
 
-class ProxyLinkState(Settings):
+class LinkState(BaseModel):
     """What a link does now, and what it carried."""
 
-    cut: bool
-    silent: bool
-    delay_s: float
-    connections: int
-    bytes_forward: int
-    bytes_back: int
+    cut: bool = False
+    silent: bool = False
+    delay_s: float = 0.0
+    connections: int = 0
+    bytes_carried: int = 0
+
+
+class LinkAnswer(BaseModel):
+    """The line that answers a command."""
+
+    state: LinkState | None = None
+    error: str = "empty answer"
 
 
 class ProxyLink:
@@ -71,18 +76,15 @@ class ProxyLink:
 
     `cut` resets all connections and refuses new ones, as when a gateway drops its table; a *silent* cut keeps the
     connections and moves no byte, as when a radio is lost: only a time-out of the ends notices. After `heal` a silent
-    link goes on where it stopped, as TCP would after retransmission.
+    link continues where it stopped, as TCP would after retransmission.
     """
 
-    def __init__(self, name: str, config: LinkConfig) -> None:
-        self.name = name
+    def __init__(self, config: LinkConfig) -> None:
         self._config = config
         self._open = asyncio.Event()
         self._open.set()
-        self._cut = self._silent = False
-        self._delay_s = 0.0
+        self._state = LinkState()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._bytes = [0, 0]
 
     async def serve(self) -> None:
         """Listen until cancelled."""
@@ -90,34 +92,25 @@ class ProxyLink:
         async with server:
             await server.serve_forever()
 
-    def execute(self, command: LinkCommand) -> ProxyLinkState:
-        """Carry out one command and say how the link is now."""
+    def execute(self, command: LinkCommand) -> LinkState:
+        """Carry out one command; how the link is then."""
+        state = self._state
         if command.action == "cut":
-            self._cut, self._silent = True, command.silent
+            state.cut, state.silent = True, command.silent
             self._open.clear()
             if not command.silent:
                 for task in self._tasks:
                     task.cancel()
         elif command.action == "heal":
-            self._cut = self._silent = False
+            state.cut = state.silent = False
             self._open.set()
         elif command.action == "delay":
-            self._delay_s = command.delay_s
-        return self.state()
-
-    def state(self) -> ProxyLinkState:
-        """What the link does now."""
-        return ProxyLinkState(
-            cut=self._cut,
-            silent=self._silent,
-            delay_s=self._delay_s,
-            connections=len(self._tasks),
-            bytes_forward=self._bytes[0],
-            bytes_back=self._bytes[1],
-        )
+            state.delay_s = command.delay_s
+        state.connections = len(self._tasks)
+        return state
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._cut and not self._silent:
+        if self._state.cut and not self._state.silent:
             writer.transport.abort()
             return
         task = asyncio.ensure_future(self._carry(reader, writer))
@@ -135,8 +128,8 @@ class ProxyLink:
         async with asyncio.timeout(_CONNECT_S):
             far_reader, far_writer = await asyncio.open_connection(_HOST, self._config.target, limit=_CHUNK_BYTES)
         pumps = [
-            asyncio.create_task(self._pump(reader, far_writer, 0)),
-            asyncio.create_task(self._pump(far_reader, writer, 1)),
+            asyncio.create_task(self._pump(reader, far_writer)),
+            asyncio.create_task(self._pump(far_reader, writer)),
         ]
         try:
             # The first direction that ends closes the connection: MQTT and Pulsar know no half-open use.
@@ -146,9 +139,9 @@ class ProxyLink:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
             # close() still sends what is buffered, which a cut line would not: a cut is a reset.
-            far_writer.transport.abort() if self._cut else far_writer.close()
+            far_writer.transport.abort() if self._state.cut else far_writer.close()
 
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, direction: int) -> None:
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_CHUNKS)
         feeder = asyncio.create_task(self._feed(source, waiting))
         clock = asyncio.get_running_loop().time
@@ -162,7 +155,7 @@ class ProxyLink:
                 # After the delay: a cut in the meantime holds this chunk too.
                 await self._open.wait()
                 sink.write(chunk)
-                self._bytes[direction] += len(chunk)
+                self._state.bytes_carried += len(chunk)
                 # A slow reader holds the pump, and then the full queue the feeder: back pressure reaches the sender.
                 await sink.drain()
         finally:
@@ -177,37 +170,36 @@ class ProxyLink:
                 # A reset is passed on as an end, after the chunks that came before it.
                 chunk = b""
             # Due by the time of its arrival: chunks wait side by side, so a delay does not lower the throughput.
-            await waiting.put((clock() + self._delay_s, chunk))
+            await waiting.put((clock() + self._state.delay_s, chunk))
             if not chunk:
                 return
 
 
 async def _control(
-    links: dict[str, ProxyLink], secret: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    links: Mapping[str, ProxyLink], secret: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
     # A line longer than the reader's limit is a ValueError.
     with contextlib.suppress(OSError, ValueError, TimeoutError):
         async with asyncio.timeout(_CONTROL_S):
-            writer.write(answer_command(links, await reader.readline(), secret))
+            writer.write(answer_command(links, secret, await reader.readline()).model_dump_json().encode() + b"\n")
             await writer.drain()
     writer.close()
 
 
-def answer_command(links: Mapping[str, ProxyLink], line: bytes, secret: str) -> bytes:
-    """Carries out the command of a line; the line that answers it: the link's state, or why it was refused."""
+def answer_command(links: Mapping[str, ProxyLink], secret: str, line: bytes) -> LinkAnswer:
+    """Carries out the command of a line; the link's state, or why it was refused."""
     try:
         command = LinkCommand.model_validate_json(line)
         if not hmac.compare_digest(command.secret.encode(), secret.encode()):
-            return json.dumps({"error": "refused: the secret in stack.json is another one"}).encode() + b"\n"
-        answer: dict[str, object] = {"state": links[command.link].execute(command).model_dump()}
+            return LinkAnswer(error="refused: the secret in stack.json is another one")
+        return LinkAnswer(state=links[command.link].execute(command))
     except (ValidationError, KeyError) as refused:
-        answer = {"error": one_line(f"refused: {refused}")}
-    return json.dumps(answer).encode() + b"\n"
+        return LinkAnswer(error=one_line(f"refused: {refused}"))
 
 
 async def serve(config: ProxyConfig) -> None:
     """Carry all links until cancelled."""
-    links = {name: ProxyLink(name, link) for name, link in config.links.items()}
+    links = {name: ProxyLink(link) for name, link in config.links.items()}
     async with asyncio.TaskGroup() as group:
         for link in links.values():
             group.create_task(link.serve())
@@ -217,72 +209,53 @@ async def serve(config: ProxyConfig) -> None:
         group.create_task(control.serve_forever())
 
 
-# The control client of `CuttableLinks`.
+def serve_file(config: str) -> None:
+    """The process behind `CuttableLinks`; `config`: a file of ProxyConfig."""
+    asyncio.run(serve(ProxyConfig.model_validate_json(Path(config).read_text())))
 
 
-class CuttableLink:
+# The control client and the supervised process.
+
+
+class CuttableLink(Settings):
     """One TCP link: connect to `port` and you reach `target`, while the link holds.
 
     It needs only the control port and its secret, so another process of the stack's owner may use it.
     """
 
-    def __init__(self, name: str, port: int, target: int, control: int, secret: str) -> None:
-        self.name, self.port, self.target, self.control, self.secret = name, port, target, control, secret
+    name: str
+    port: int
+    target: int
+    control: int
+    secret: str
 
-    def cut(self, *, silent: bool = False) -> ProxyLinkState:
+    def cut(self, *, silent: bool = False) -> LinkState:
         """Reset all connections and refuse new ones; `silent`: keep them and move no byte."""
         return self._send(LinkCommand(link=self.name, secret=self.secret, action="cut", silent=silent))
 
-    def heal(self) -> ProxyLinkState:
-        """Let traffic through again."""
+    def heal(self) -> LinkState:
         return self._send(LinkCommand(link=self.name, secret=self.secret, action="heal"))
 
-    def delay(self, seconds: float) -> ProxyLinkState:
+    def delay(self, seconds: float) -> LinkState:
         """Hold every chunk for this long, each way (0 to 10 s)."""
         return self._send(LinkCommand(link=self.name, secret=self.secret, action="delay", delay_s=seconds))
 
-    def state(self) -> ProxyLinkState:
-        """Whether it is cut, its delay, its open connections and the bytes it carried."""
+    def state(self) -> LinkState:
         return self._send(LinkCommand(link=self.name, secret=self.secret, action="state"))
 
-    def _send(self, command: LinkCommand) -> ProxyLinkState:
+    def _send(self, command: LinkCommand) -> LinkState:
         try:
             with socket.create_connection((_HOST, self.control), timeout=_CONTROL_S) as control:
                 control.sendall(command.model_dump_json().encode() + b"\n")
                 with control.makefile("rb") as answers:
-                    # Whoever has the port now may be another process than the links'.
-                    answer = answers.readline(MAX_LINE_BYTES)
-        except OSError as broken:
-            raise LinkControlError(
-                self.name, f"its control on port {self.control} did not answer: {broken}"
-            ) from broken
-        return answered_state(self.name, answer)
-
-
-class _ControlAnswer(BaseModel):
-    """The line that answers a command."""
-
-    state: ProxyLinkState | None = None
-    error: str = "empty answer"
-
-
-def answered_state(link: str, line: bytes) -> ProxyLinkState:
-    """The state of a link that a line says. Raises LinkControlError."""
-    try:
-        answer = _ControlAnswer.model_validate_json(line or b"{}")
-    except ValidationError as broken:
-        raise LinkControlError(link, f"its control answered with no state ({broken.error_count()} faults)") from broken
-    if answer.state is None:
-        raise LinkControlError(link, one_line(answer.error))
-    return answer.state
-
-
-_PROCESS = "import sys; from deploy.local.links import serve_file; serve_file(sys.argv[1])"
-
-
-def serve_file(config: str) -> None:
-    """What the process behind `CuttableLinks` does; `config`: a file of ProxyConfig."""
-    asyncio.run(serve(ProxyConfig.model_validate_json(Path(config).read_text())))
+                    answer = LinkAnswer.model_validate_json(answers.readline(MAX_LINE_BYTES))
+        # Another process may have the port now: its answer is a ValidationError.
+        except (OSError, ValidationError) as broken:
+            reason = one_line(f"its control on port {self.control} did not answer: {broken}")
+            raise LinkControlError(self.name, reason) from broken
+        if answer.state is None:
+            raise LinkControlError(self.name, answer.error)
+        return answer.state
 
 
 class CuttableLinks(Server):
@@ -291,7 +264,6 @@ class CuttableLinks(Server):
     `targets` maps the name of a link to the loopback port that it leads to; `links` has the links by name.
     """
 
-    kind = "links"
     start_timeout_s = 20.0
     stop_timeout_s = 5.0
 
@@ -300,32 +272,28 @@ class CuttableLinks(Server):
     ) -> None:
         super().__init__(name, folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._ports = ports or PortBook(self.folder / "ports.json")
-        self.control = self._ports.port(f"{name}.control")
+        book = ports or PortBook(self.folder / "ports.json")
+        self._control = book.port(f"{name}.control")
         self._secret = secrets.token_urlsafe(32)
+        self._config = self.folder / "links.json"
         self.links = {
-            name: CuttableLink(name, self._ports.port(f"link.{name}"), target, self.control, self._secret)
-            for name, target in targets.items()
+            link: CuttableLink(
+                name=link, port=book.port(f"link.{link}"), target=target, control=self._control, secret=self._secret
+            )
+            for link, target in targets.items()
         }
 
     def addresses(self) -> dict[str, str]:
-        """The port of each link."""
         return {name: f"{_HOST}:{link.port}" for name, link in self.links.items()}
 
     def prepare(self) -> None:
-        """Write the proxy's configuration."""
         links = {name: LinkConfig(listen=link.port, target=link.target) for name, link in self.links.items()}
-        config = ProxyConfig(control=self.control, secret=self._secret, links=links)
+        config = ProxyConfig(control=self._control, secret=self._secret, links=links)
         replace_durably(self._config, config.model_dump_json(indent=2).encode(), mode=0o600)
 
     def command(self) -> Sequence[str]:
-        """The proxy's process, run by this interpreter."""
-        return [sys.executable, "-c", _PROCESS, str(self._config)]
+        run = "import sys; from deploy.local.links import serve_file; serve_file(sys.argv[1])"
+        return [sys.executable, "-c", run, str(self._config)]
 
-    def health(self) -> Health:
-        """Whether the control accepts a connection."""
-        return MqttHealth(port=self.control, is_plain=False)
-
-    @property
-    def _config(self) -> Path:
-        return self.folder / "links.json"
+    def probe(self) -> bool:
+        return port_is_open(self._control)

@@ -13,7 +13,7 @@ from pydantic import FilePath
 
 from deploy.local.errors import ProgramMissing
 from deploy.local.ports import PortBook
-from deploy.local.server import Health, MqttHealth, Server
+from deploy.local.server import Server, mqtt_answers, port_is_open
 from waybill.daemon.durable_file import replace_durably
 from waybill.daemon.tls import TlsSettings
 from waybill.identity.broker_conf import (
@@ -80,7 +80,6 @@ class BrokerAccessFiles(NamedTuple):
 class MosquittoBroker(Server):
     """One Mosquitto with persistence in its own folder."""
 
-    kind = "mosquitto"
     start_timeout_s = 20.0
     stop_timeout_s = 5.0
 
@@ -103,7 +102,6 @@ class MosquittoBroker(Server):
         self._program = mosquitto_program()
 
     def addresses(self) -> dict[str, str]:
-        """The MQTT address."""
         return {"url": f"{'mqtts' if self.security else 'mqtt'}://{_HOST}:{self.port}"}
 
     def prepare(self) -> None:
@@ -117,17 +115,16 @@ class MosquittoBroker(Server):
         self._conf.write_text(conf_text(self._lines()))
 
     def command(self) -> Sequence[str]:
-        """Mosquitto in the foreground."""
         return broker_command(self._program, self._conf, self.log)
 
     def environment(self) -> Mapping[str, str]:
-        """See Server."""
         return {"OPENSSL_CONF": str(NO_RESUMPTION)} if self.security else {}
 
-    def health(self) -> Health:
-        """Whether the broker answers a CONNECT (with TLS: whether it accepts a connection)."""
-        security = self.security
-        return MqttHealth(port=self.port, is_plain=security is None, tls=security and security.probe)
+    def probe(self) -> bool:
+        """Whether the broker answers a CONNECT; without a certificate to ask with, whether it accepts a connection."""
+        if self.security is None:
+            return mqtt_answers(self.port)
+        return mqtt_answers(self.port, self.security.probe) if self.security.probe else port_is_open(self.port)
 
     @property
     def rules_file(self) -> Path:
@@ -186,7 +183,6 @@ class EnrolmentBrokerFiles(Settings):
 class EnrolmentBroker(Server):
     """Two listeners: tokens with TLS and a password (`port`), factory certificates with mutual TLS (`factory_port`)."""
 
-    kind = "mosquitto"
     start_timeout_s = 20.0
     stop_timeout_s = 5.0
 
@@ -200,22 +196,16 @@ class EnrolmentBroker(Server):
         self._program = mosquitto_program()
 
     def addresses(self) -> dict[str, str]:
-        """Where tokens are taken, and where factory certificates are."""
-        tokens = {"url": f"mqtts://{_HOST}:{self.port}"}
-        return (
-            tokens if self.files.factory_ca is None else {**tokens, "factory": f"mqtts://{_HOST}:{self.factory_port}"}
-        )
+        """`url` for tokens, `factory` for factory certificates."""
+        return {"url": f"mqtts://{_HOST}:{self.port}", "factory": f"mqtts://{_HOST}:{self.factory_port}"}
 
     def prepare(self) -> None:
-        """Write mosquitto.conf."""
         self._conf.write_text(conf_text(self._lines()))
 
     def command(self) -> Sequence[str]:
-        """Mosquitto in the foreground."""
         return broker_command(self._program, self._conf, self.log)
 
     def environment(self) -> Mapping[str, str]:
-        """See Server."""
         return {"OPENSSL_CONF": str(NO_RESUMPTION)}
 
     def signal_reload(self) -> None:
@@ -223,9 +213,8 @@ class EnrolmentBroker(Server):
         if self.pid is not None:
             os.kill(self.pid, signal.SIGHUP)
 
-    def health(self) -> Health:
-        """Whether the broker accepts a connection with TLS."""
-        return MqttHealth(port=self.port, is_plain=False)
+    def probe(self) -> bool:
+        return port_is_open(self.port)
 
     @property
     def _conf(self) -> Path:

@@ -7,17 +7,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from deploy.local.errors import FolderDamaged, ProgramMissing
+from deploy.local.errors import ProgramMissing
 from deploy.local.ports import PortBook
 from deploy.local.pulsar import cache_folder
-from deploy.local.server import Health, Server, http_health
+from deploy.local.server import Server, http_health
 from waybill.daemon.durable_file import replace_durably
 
 VERSITYGW_VERSION: Final = "1.8.0"
 _HOST: Final = "127.0.0.1"
 _HEALTH_PATH: Final = "/health"
-_REGION: Final = "us-east-1"
-_BUCKET: Final = "lake"
 _PROFILE: Final = "default"
 
 
@@ -35,35 +33,22 @@ class ObjectStore(Server):
     the first start, and stand in a file that only its owner can read, in the form of AWS's shared credentials file.
     """
 
-    kind = "s3"
     start_timeout_s = 20.0
     stop_timeout_s = 5.0
+    region = "us-east-1"
+    """The region that a client must sign for."""
+    bucket = "lake"
+    """The one bucket, which is there from the start."""
 
     def __init__(self, folder: Path, *, ports: PortBook | None = None) -> None:
         super().__init__("s3", folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.port = (ports or PortBook(self.folder / "ports.json")).port(self.name)
-        self._program = versitygw()
-
-    @property
-    def endpoint(self) -> str:
-        """For S3 clients: http://host:port."""
-        return f"http://{_HOST}:{self.port}"
-
-    @property
-    def region(self) -> str:
-        """The region that a client must sign for."""
-        return _REGION
-
-    @property
-    def bucket(self) -> str:
-        """The name of the one bucket that is there from the start."""
-        return _BUCKET
-
-    @property
-    def credentials_file(self) -> Path:
+        self.endpoint = f"http://{_HOST}:{self.port}"
+        self.credentials_file = self.folder / "credentials"
         """Access key and secret, as AWS_SHARED_CREDENTIALS_FILE names such a file; there after the first start."""
-        return self.folder / "credentials"
+        self._data = self.folder / "data"
+        self._program = versitygw()
 
     def job_settings(self) -> str:
         """The table `[object_store]` of a job whose lake is here, as TOML."""
@@ -102,24 +87,15 @@ credentials_file = "{self.credentials_file}"
     def environment(self) -> Mapping[str, str]:
         """The credentials: on the command line every user of the machine could read them."""
         parser = configparser.ConfigParser(interpolation=None)
-        try:
-            parser.read_string(self.credentials_file.read_text(encoding="utf-8"))
-            found = parser[_PROFILE]
-            key, secret = found["aws_access_key_id"], found["aws_secret_access_key"]
-        # what it holds is not shown, and neither is the parser's error, which would quote it
-        except (configparser.Error, KeyError, UnicodeDecodeError):
-            raise FolderDamaged(
-                self.credentials_file, "is no file of credentials", "delete it: the next start draws new ones"
-            ) from None
-        return {"ROOT_ACCESS_KEY_ID": key, "ROOT_SECRET_ACCESS_KEY": secret}
+        parser.read(self.credentials_file, encoding="utf-8")
+        found = parser[_PROFILE]
+        return {
+            "ROOT_ACCESS_KEY_ID": found["aws_access_key_id"],
+            "ROOT_SECRET_ACCESS_KEY": found["aws_secret_access_key"],
+        }
 
-    def health(self) -> Health:
-        """Whether it answers a GET of its health path."""
-        return http_health(f"{self.endpoint}{_HEALTH_PATH}")
-
-    @property
-    def _data(self) -> Path:
-        return self.folder / "data"
+    def probe(self) -> bool:
+        return http_health(f"{self.endpoint}{_HEALTH_PATH}")()
 
 
 def versitygw() -> Path:

@@ -13,7 +13,7 @@ from pydantic import Field
 from deploy.local.errors import ProgramMissing
 from deploy.local.mosquitto import TlsFiles
 from deploy.local.ports import PortBook
-from deploy.local.server import Health, HttpHealth, Server
+from deploy.local.server import Server, http_health
 from waybill.identity.broker_conf import ServerFiles, pulsar_security
 from waybill.pulsar.pulsar_client import PulsarAccess
 from waybill.settings import Settings
@@ -187,7 +187,6 @@ class PulsarCluster(Server):
     so that a replicator stays on its link after the look-up.
     """
 
-    kind = "pulsar"
     start_timeout_s = 300.0
 
     def __init__(
@@ -237,7 +236,6 @@ class PulsarCluster(Server):
         return "pulsar+ssl" if self.security else "pulsar"
 
     def addresses(self) -> dict[str, str]:
-        """Service and admin address."""
         return {"service_url": self.service_url, "admin_url": self.admin_url}
 
     def prepare(self) -> None:
@@ -270,12 +268,12 @@ class PulsarCluster(Server):
         starter = ["-cp", self._class_path, *opened, *defines, "org.apache.pulsar.PulsarStandaloneStarter"]
         return [java(), *self._jvm_options(), *starter, *arguments]
 
-    def health(self) -> Health:
+    def probe(self) -> bool:
         """Whether the broker passes its own health check: a message through a real topic."""
         # The standalone server answers before it has made its default namespace.
         paths = "namespaces/public/default", "brokers/health"
-        urls = tuple(f"{self.admin_url}/admin/v2/{path}" for path in paths)
-        return HttpHealth(urls=urls, token_file=self.access.token_file, tls_ca=self.access.tls_ca)
+        urls = [f"{self.admin_url}/admin/v2/{path}" for path in paths]
+        return http_health(*urls, token_file=self.access.token_file, tls_ca=self.access.tls_ca)()
 
     def defect(self) -> str | None:
         """Whether the bookie registers again and again, as it may after it was killed."""

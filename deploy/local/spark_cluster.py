@@ -9,25 +9,19 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from pydantic import Field
-
 from deploy.local.errors import ProgramMissing
 from deploy.local.ports import PortBook
 from deploy.local.pulsar import java
-from deploy.local.server import Health, HttpHealth, Server
+from deploy.local.server import Server, http_health
 from waybill.daemon.durable_file import create_durably, replace_durably
-from waybill.settings import Settings
 
 _HOST = "127.0.0.1"
 _DEPLOY = "org.apache.spark.deploy"
 
 
-class SparkClusterSettings(Settings):
-    """Size of the local Spark cluster. Memory is what a worker may give to its executors, not its own."""
-
-    workers: int = Field(2, ge=1, le=16)
-    worker_cores: int = Field(1, ge=1, le=64)
-    worker_memory_mb: int = Field(1024, ge=512)
+_WORKER_CORES = 1
+_WORKER_MEMORY_MB = 1024
+"""For executors; a worker needs memory of its own besides."""
 
 
 class _SparkDaemon(Server):
@@ -38,12 +32,8 @@ class _SparkDaemon(Server):
     def __init__(self, name: str, folder: Path, *, ports: PortBook) -> None:
         super().__init__(name, folder)
         self.port, self.web_port = ports.port(name), ports.port(f"{name}.web")
+        self.web_url = f"http://{_HOST}:{self.web_port}"
         self._home = _spark_home()
-
-    @property
-    def web_url(self) -> str:
-        """What it shows to people and, as JSON, to programs."""
-        return f"http://{_HOST}:{self.web_port}"
 
     def environment(self) -> Mapping[str, str]:
         """Spark's own folders, and nothing of the Python that started us: executors inherit this."""
@@ -83,8 +73,6 @@ class SparkMaster(_SparkDaemon):
     on a machine where only the packages of the extra `cloud` are installed.
     """
 
-    kind = "spark"
-
     @property
     def url(self) -> str:
         """What a job names as its master."""
@@ -104,9 +92,9 @@ class SparkMaster(_SparkDaemon):
         """The master's URL, its pages, and the interpreter of executors."""
         return {"url": self.url, "web_url": self.web_url, "python": str(self.python)}
 
-    def health(self) -> Health:
+    def probe(self) -> bool:
         """Whether it is the master that gives out executors."""
-        return HttpHealth(urls=(f"{self.web_url}/json/",), field="status", value="ALIVE")
+        return http_health(f"{self.web_url}/json/", expect={"status": "ALIVE"})()
 
     def prepare(self) -> None:
         """Draw the secret, and write the interpreter: without `site` no link to the source tree is followed."""
@@ -127,14 +115,9 @@ class SparkMaster(_SparkDaemon):
 class SparkWorker(_SparkDaemon):
     """A worker: starts executors, each in a folder of its own under `work`."""
 
-    kind = "spark"
-
-    def __init__(
-        self, name: str, folder: Path, *, master: SparkMaster, settings: SparkClusterSettings, ports: PortBook
-    ) -> None:
+    def __init__(self, name: str, folder: Path, *, master: SparkMaster, ports: PortBook) -> None:
         super().__init__(name, folder, ports=ports)
         self._master = master
-        self._settings = settings
 
     def prepare(self) -> None:
         """Take over the master's secret."""
@@ -144,13 +127,13 @@ class SparkWorker(_SparkDaemon):
         """Its pages."""
         return {"web_url": self.web_url}
 
-    def health(self) -> Health:
+    def probe(self) -> bool:
         """Whether it is registered with the master."""
-        return HttpHealth(urls=(f"{self.web_url}/json/",), field="masterurl", value=self._master.url)
+        return http_health(f"{self.web_url}/json/", expect={"masterurl": self._master.url})()
 
     def arguments(self, at: Sequence[str]) -> Sequence[str]:
         """The worker, with what it may give to executors."""
-        size = ["--cores", str(self._settings.worker_cores), "--memory", f"{self._settings.worker_memory_mb}m"]
+        size = ["--cores", str(_WORKER_CORES), "--memory", f"{_WORKER_MEMORY_MB}m"]
         work = ["--work-dir", str(self.folder / "work")]
         return [f"{_DEPLOY}.worker.Worker", *at, *size, *work, self._master.url]
 
@@ -158,26 +141,25 @@ class SparkWorker(_SparkDaemon):
 class SparkCluster:
     """The master and its workers. Start the master first: a worker that finds none asks again only after seconds."""
 
-    def __init__(self, folder: Path, settings: SparkClusterSettings, ports: PortBook) -> None:
-        self.settings = settings
+    def __init__(self, folder: Path, ports: PortBook, *, workers: int = 2) -> None:
         self.master = SparkMaster("spark-master", folder / "spark-master", ports=ports)
         self.workers = [
-            SparkWorker(name, folder / name, master=self.master, settings=settings, ports=ports)
-            for name in (f"spark-worker-{number}" for number in range(1, settings.workers + 1))
+            SparkWorker(name, folder / name, master=self.master, ports=ports)
+            for name in (f"spark-worker-{number}" for number in range(1, workers + 1))
         ]
 
     def job_settings(self, jobs: int = 1) -> str:
         """The table `[spark]` of a job that runs here, as TOML: so many jobs at once share the workers."""
-        assert jobs <= self.settings.workers, "a job without an executor waits for ever"
+        assert jobs <= len(self.workers), "a job without an executor waits for ever"
         quick = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
         return f"""[spark]
 master = "{self.master.url}"
 driver_host = "{_HOST}"
 python = "{self.master.python}"
 secret_file = "{self.master.secret_file}"
-executor_memory = "{self.settings.worker_memory_mb * 7 // 10}m"
-executor_cores = {self.settings.worker_cores}
-max_cores = {self.settings.worker_cores * (self.settings.workers // jobs)}
+executor_memory = "{_WORKER_MEMORY_MB * 7 // 10}m"
+executor_cores = {_WORKER_CORES}
+max_cores = {_WORKER_CORES * (len(self.workers) // jobs)}
 
 [spark.extra]
 "spark.executor.extraJavaOptions" = "{quick}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -13,9 +13,9 @@ from deploy.local.ports import PortBook
 from deploy.local.server import DaemonProcess, http_health
 from waybill.daemon.durable_file import replace_durably
 from waybill.identity.operator_settings import OPERATOR_SETTINGS
+from waybill.pulsar.pulsar_client import PulsarAccess
 
 if TYPE_CHECKING:
-    from deploy.local.mosquitto import TlsFiles
     from deploy.local.stack import LocalStack
 
 
@@ -31,10 +31,10 @@ _APART_DEG: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackCanary:
-    """What differs from one canary to the next. Paths are absolute.
+    """The settings of one canary that differ from the next. Paths are absolute.
 
-    `folder`: of its vehicle. `watched`: names of hops; none: all. `lake`: None: it looks at no table. `object_store`:
-    the table of that name, as TOML. `script`, `limits`: what is not as it is by default.
+    `folder`: of its vehicle. `watched`: names of hops; none: all. `lake` None: it watches no table. `object_store`: the
+    table of that name, as TOML. `script`, `limits`: settings that differ from the default.
     """
 
     region: str
@@ -44,7 +44,6 @@ class StackCanary:
     watched: Collection[str] = ()
     lake: str | None = None
     object_store: str = ""
-    lost_after_s: float = 300
     script: Mapping[str, float] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)
 
@@ -61,14 +60,13 @@ def canary_place(region: str, regions: Iterable[str]) -> tuple[float, float]:
 
 
 def canary_settings(stack: LocalStack, canary: StackCanary) -> str:
-    """Of a canary whose uplink goes through the link of its region, with or without TLS as the stack has it."""
+    """Settings of a canary whose uplink goes through the link of its region."""
     region, device = canary.region, canary_device(canary.region)
     (latitude, longitude), centre = canary_place(region, stack.topology.regions), stack.topology.centre
     access = stack.access(device).as_toml()
     head: dict[str, object] = {"region": region, "device": device, "folder": str(canary.folder)}
     head |= {"watched": [*canary.watched]} if canary.watched else {}
     head |= {"lake": canary.lake} if canary.lake else {}
-    head["lost_after_s"] = canary.lost_after_s
     return f"""{_lines(head)}
 [script]
 {_lines({"latitude": latitude, "longitude": longitude, **canary.script})}
@@ -79,7 +77,15 @@ region = "{region}"
 host = "127.0.0.1"
 port = {stack.links[region].port}
 backoff_max_s = 2
-{_trust(stack, canary)}
+[agent.uplinks.tls]
+ca = "{stack.authority.file}"
+[agent.enrolment]
+port = {stack.enrolment[region].port}
+host = "127.0.0.1"
+ca = "{stack.authority.file}"
+token_file = "{canary.token_file}"
+backoff_first_s = 1
+backoff_max_s = 5
 [regional]
 service_url = "{stack.pulsar[stack.topology.regions[region].cluster].service_url}"
 [regional.access]
@@ -94,30 +100,12 @@ port = {canary.status_port}
 """
 
 
-def _trust(stack: LocalStack, canary: StackCanary) -> str:
-    """Whom its agent trusts, and how it gets its certificate; nothing where nobody is asked."""
-    if stack.authority is None:
-        return ""
-    return f"""[agent.uplinks.tls]
-ca = "{stack.authority.file}"
-
-[agent.enrolment]
-port = {stack.enrolment[canary.region].port}
-host = "127.0.0.1"
-ca = "{stack.authority.file}"
-token_file = "{canary.token_file}"
-backoff_first_s = 1
-backoff_max_s = 5
-"""
-
-
 def _lines(values: Mapping[str, object]) -> str:
     # numbers, texts and lists of texts: TOML writes them as JSON does
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
 
 
 _NOTIFIER: Final = "notifier"
-_OF_REGIONS: Final = ("gateway", "alerts", "agent", "canary")
 _OF_CENTRE: Final = {
     "cloud": ("jobs", "cloud-jobs ingest --config this, and with --follow: cloud-jobs geofence, cloud-jobs verdicts"),
     "publisher": ("publisher", "waybill reference put FILE --config this --key KEY --reason WHY"),
@@ -135,7 +123,7 @@ def write_stack_settings(stack: LocalStack) -> None:
     """
     _write_operator(stack)
     book = PortBook(stack.folder / "examples.json")
-    roles = stack.credentials.roles if stack.credentials else ()
+    roles = stack.credentials.roles
     for region in stack.access_daemons:
         text = gateway_settings(stack, region, book.port(f"gateway-{region}"))
         _write(stack.folder / f"gateway-{region}.toml", f"# fleet-gateway run --config this\n{text}")
@@ -152,18 +140,6 @@ def write_stack_settings(stack: LocalStack) -> None:
             _write(stack.folder / f"{name}.toml", _centre_settings(stack, role, use))
 
 
-def settings_files(folder: Path) -> list[Path]:
-    """The files of settings that are in the folder of a stack, those of a region beside each other."""
-    return [file for file in (folder / OPERATOR_SETTINGS, *_of_regions(folder)) if file.exists()]
-
-
-def _of_regions(folder: Path) -> Iterator[Path]:
-    for name in _OF_REGIONS:
-        yield from sorted(folder.glob(f"{name}-*.toml"))
-    for name in (_NOTIFIER, *_OF_CENTRE):
-        yield folder / f"{name}.toml"
-
-
 def alerts_settings(
     stack: LocalStack, region: str, name: str, status_port: int, *, max_age_s: float | None = None
 ) -> str:
@@ -173,7 +149,6 @@ def alerts_settings(
     """
     return f"""name = "{name}"
 region = "{region}"
-{"insecure = true" if stack.settings.insecure else ""}
 tenants = {json.dumps(list(stack.topology.operators))}
 
 [pulsar]
@@ -193,22 +168,28 @@ port = {status_port}
 
 def gateway_settings(stack: LocalStack, region: str, status_port: int) -> str:
     """Of the first gateway of a region."""
-    name, role = f"{region}-1", f"gateway-{region}"
+    name, access = f"{region}-1", stack.access(f"gateway-{region}")
+    files = stack.client_files(f"gateway@{name}", region)
+    service_url = stack.pulsar[stack.topology.regions[region].cluster].service_url
     return f"""name = "{name}"
 region = "{region}"
-{"insecure = true" if stack.settings.insecure else ""}
 
 [mqtt]
 host = "127.0.0.1"
 port = {stack.brokers[region].port}
-{_share_line(stack, region)}
-{_tls_table("mqtt", stack.client_files(f"gateway@{name}", region))}
+share_file = "{stack.authority.share(region)}"
+
+[mqtt.tls]
+ca = "{files.ca}"
+certificate = "{files.certificate}"
+key = "{files.key}"
+
 [pulsar]
-service_url = "{stack.pulsar[stack.topology.regions[region].cluster].service_url}"
+service_url = "{service_url}"
 
 [pulsar.access]
-{stack.access(role).as_toml()}
-{_registry_table(stack, region, role)}
+{access.as_toml()}
+{_registry_table(stack, region, service_url, access)}
 
 {"".join(f"[tenants.{tenant}]{chr(10)}" for tenant in stack.topology.operators)}
 [status]
@@ -217,20 +198,25 @@ port = {status_port}
 
 
 def _write_operator(stack: LocalStack) -> None:
-    """What `waybill device` takes by itself: the registry, who signs, and which regions are to confirm."""
+    """The settings of `waybill device`: the registry, who signs, and which regions are to confirm."""
+    if not stack.access_daemons:
+        return
     operator, centre = stack_operator(stack.folder), stack.pulsar[stack.topology.centre]
-    tenants = stack.topology.operators or ("fleet",)
-    text = operator.settings(centre.service_url, centre.admin_url, stack.access_daemons, tenants)
-    role = stack.credentials.operator_of_devices if stack.credentials else ""
-    if stack.access_daemons:
-        _write(stack.folder / OPERATOR_SETTINGS, f"{text}[access]\n{stack.access(role).as_toml()}")
+    text = f"""service_url = "{centre.service_url}"
+admin_url = "{centre.admin_url}"
+regions = {json.dumps(sorted(stack.access_daemons))}
+tenants = {json.dumps(sorted(stack.topology.operators or ("fleet",)))}
+key = "{operator.key_file}"
+operators = "{operator.operators_file}"
+[access]
+{stack.access(stack.credentials.operator_of_devices).as_toml()}"""
+    _write(stack.folder / OPERATOR_SETTINGS, text)
 
 
 def _agent_settings(stack: LocalStack, region: str, book: PortBook) -> str:
     operators = stack.topology.operators
     # the tenant of canaries comes first by its name, and is no customer
     tenant, device = (operators[0] if operators and "fleet" not in operators else "fleet"), "try-1"
-    assert stack.authority is not None, "a region that is guarded has one"
     token = stack.folder / f"{device}-{region}.token"
     return f"""# Once, so that it is known:
 #   waybill device expect {tenant}/{device} --region {region} --token-file {token} --reason "to try it"
@@ -338,34 +324,17 @@ topics = {json.dumps(topics)}
 {store.job_settings() if store else ""}"""
 
 
-def _tls_table(table: str, files: TlsFiles | None) -> str:
-    """How to show the broker who one is; nothing where nobody is asked."""
-    if files is None:
-        return ""
-    return f"""
-[{table}.tls]
-ca = "{files.ca}"
-certificate = "{files.certificate}"
-key = "{files.key}"
-"""
-
-
-def _share_line(stack: LocalStack, region: str) -> str:
-    """How the gateways of a region share batches; as anybody can where the stack is insecure."""
-    return "" if stack.authority is None else f'share_file = "{stack.authority.share(region)}"'
-
-
-def _registry_table(stack: LocalStack, region: str, role: str) -> str:
-    """Where a gateway reads which devices are known; nothing where the stack is insecure."""
+def _registry_table(stack: LocalStack, region: str, service_url: str, access: PulsarAccess) -> str:
+    """Where a gateway reads which devices are known; nothing where the region has no access daemon."""
     if region not in stack.access_daemons:
         return ""
     return f"""[registry]
-service_url = "{stack.pulsar[stack.topology.regions[region].cluster].service_url}"
+service_url = "{service_url}"
 tenants = {json.dumps(list(stack.topology.operators))}
 operators = "{stack_operator(stack.folder).operators_file}"
 
 [registry.access]
-{stack.access(role).as_toml()}"""
+{access.as_toml()}"""
 
 
 def _write(file: Path, text: str) -> None:
@@ -377,9 +346,9 @@ def _write(file: Path, text: str) -> None:
 
 
 def alert_settings(stack: LocalStack, region: str, number: int = 1, *, max_age_s: float | None = None) -> Path:
-    """The settings of `fleet-gateway alerts`, written to the stack's folder. Each of several has a number.
+    """The settings of `fleet-gateway alerts`, written to the stack's folder.
 
-    `max_age_s`: how old an event may be of which it raises an alert; None: as it does by itself.
+    `max_age_s`: the greatest age of an event that raises an alert; None: the default.
     """
     name = f"{region}-alerts-{number}"
     folder = stack.folder / f"alerts-{name}"
@@ -390,7 +359,7 @@ def alert_settings(stack: LocalStack, region: str, number: int = 1, *, max_age_s
 
 
 def alert_process(stack: LocalStack, region: str, number: int = 1, *, max_age_s: float | None = None) -> DaemonProcess:
-    """One with these settings: it counts as started once it turns, also as a standby."""
+    """A process with these settings; a standby counts as healthy, too."""
     config = alert_settings(stack, region, number, max_age_s=max_age_s)
     url = f"http://127.0.0.1:{_port(stack, f'{region}-alerts-{number}')}"
     return DaemonProcess.python(
@@ -399,7 +368,6 @@ def alert_process(stack: LocalStack, region: str, number: int = 1, *, max_age_s:
         ["alerts", "run", "--config", str(config)],
         config.parent,
         healthy_when=http_health(f"{url}/alive"),
-        addresses={"status": f"{url}/status"},
     )
 
 

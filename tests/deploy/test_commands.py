@@ -3,17 +3,12 @@
 import re
 import subprocess
 import sys
-from io import StringIO
 from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
-from rich.console import Console
 from typer.testing import CliRunner
 
-from deploy.local import LocalStack, StackSettings, StackState
-from deploy.local.cli import StackView
-from deploy.local.folder import ProcessIdentity
 from gateway.alerts.status import AlertsStatus
 from gateway.webhooks.status import NotifierStatus
 from waybill.commands import SUBCOMMANDS, command_line
@@ -75,23 +70,6 @@ def test_a_topology_file_that_is_wrong_is_said_at_once_with_78(tmp_path: Path, m
     code, output = run(*words, *more)
     assert code == 78
     assert f"{tmp_path}/topology.toml: " in output
-
-
-@pytest.mark.parametrize("is_insecure", [True, False])
-def test_a_stack_that_asks_nobody_who_they_are_says_so_wherever_it_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_insecure: bool
-) -> None:
-    now = StackState(
-        supervisor=ProcessIdentity.mine(), phase="ready", started_s=0.0, servers=[], links={}, is_insecure=is_insecure
-    )
-    monkeypatch.setattr(StackState, "load", lambda _folder: now)
-    status, shown = run("status", "--folder", str(tmp_path))
-    assert (status, "INSECURE" in shown) == (0, is_insecure)
-    stack = LocalStack(tmp_path, settings=StackSettings(insecure=is_insecure))
-    stack.phase = "ready"
-    console = Console(width=200, file=(drawn := StringIO()))
-    console.print(StackView(stack))
-    assert ("INSECURE" in drawn.getvalue()) is is_insecure
 
 
 RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks"

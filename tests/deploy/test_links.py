@@ -72,8 +72,7 @@ def test_a_link_carries_every_byte_both_ways(link: CuttableLink, client: socket.
     data = bytes(range(256)) * 4000
     assert ask(client, data) == data
     after = link.state()
-    assert after.bytes_forward - before.bytes_forward == len(data)
-    assert after.bytes_back - before.bytes_back == len(data)
+    assert after.bytes_carried - before.bytes_carried == 2 * len(data)
     assert after.connections == 1
 
 
@@ -114,10 +113,10 @@ def test_a_delay_is_added_each_way(link: CuttableLink, client: socket.socket) ->
 
 def test_a_link_that_nobody_carries_says_so() -> None:
     with pytest.raises(LinkControlError, match="link nowhere: its control on port"):
-        CuttableLink("nowhere", 1, 2, free_port(), "").state()
+        CuttableLink(name="nowhere", port=1, target=2, control=free_port(), secret="").state()
 
 
 def test_who_does_not_know_the_secret_of_the_stack_cuts_no_link(link: CuttableLink) -> None:
     with pytest.raises(LinkControlError, match="refused: the secret"):
-        CuttableLink(link.name, link.port, link.target, link.control, "guessed").cut()
+        link.model_copy(update={"secret": "guessed"}).cut()
     assert not link.state().cut

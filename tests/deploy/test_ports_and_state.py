@@ -1,6 +1,7 @@
 """Ports keep their names, a folder belongs to one stack, and other processes read what it says."""
 
 import json
+import os
 import random
 import socket
 import stat
@@ -13,43 +14,37 @@ import pytest
 
 from deploy.demo.plan import DemoSettings, plan_demo, write_topology
 from deploy.local import (
-    FolderDamaged,
+    CuttableLink,
     LinkControlError,
     LocalStack,
+    LocalStackError,
     PortBook,
     PulsarCluster,
     StackNotRunning,
     StackState,
-    http_health,
     stack_access,
     stack_operator,
 )
-from deploy.local.cli import Announced
 from deploy.local.credentials import LocalAuthority, StackCredentials
-from deploy.local.errors import TopologyHasAddresses
-from deploy.local.folder import ProcessIdentity, hold
+from deploy.local.folder import hold
 from deploy.local.stack import DEFAULT_TOPOLOGY, with_addresses
-from deploy.local.stack_state import LinkRecord, ServerRecord
+from deploy.local.stack_state import ServerRecord
 from geo.replication import Topology
 from waybill.identity.signatures import read_operators
 from waybill.identity.tokens import read_claims
-from waybill.pulsar.pulsar_client import PulsarAccess
 from waybill.settings import SettingsError, load
 
 
 def state() -> StackState:
     server = ServerRecord(
         name="pulsar-hq",
-        kind="pulsar",
         state="healthy",
-        process=ProcessIdentity.mine(),
+        pid=os.getpid(),
         log=Path("hq.log"),
         addresses={"service_url": "pulsar://127.0.0.1:1"},
     )
-    link = LinkRecord(port=2, target=3, control=4, secret="s")
-    return StackState(
-        supervisor=ProcessIdentity.mine(), phase="ready", started_s=0.0, servers=[server], links={"eu": link}
-    )
+    link = CuttableLink(name="eu", port=2, target=3, control=4, secret="s")
+    return StackState(supervisor=os.getpid(), phase="ready", servers=[server], links={"eu": link})
 
 
 def test_a_name_keeps_its_port_for_the_next_book(tmp_path: Path) -> None:
@@ -108,7 +103,7 @@ def test_names_with_dots_get_their_addresses_and_a_topology_that_has_some_is_ref
     address = made.clusters["hq.main"].address
     assert address is not None
     assert address.service_url == cluster.service_url
-    with pytest.raises(TopologyHasAddresses, match=r"where hq.main run"):
+    with pytest.raises(LocalStackError, match=r"where hq.main run"):
         LocalStack(tmp_path / "stack", topology=tmp_path / "located.toml")
 
 
@@ -129,13 +124,11 @@ def test_the_state_is_read_back_while_the_stack_runs(tmp_path: Path) -> None:
     assert read == state()
     assert read.address("pulsar-hq", "service_url") == "pulsar://127.0.0.1:1"
     assert read.link("eu").port == 2
-    assert read.servers[0].memory_bytes > 0
 
 
 def test_the_state_of_an_earlier_supervisor_is_not_that_of_the_one_that_starts(tmp_path: Path) -> None:
-    earlier = state().supervisor.model_copy(update={"start_ticks": 1})
     with hold(tmp_path):
-        state().model_copy(update={"supervisor": earlier}).save(tmp_path)
+        state().model_copy(update={"supervisor": 1}).save(tmp_path)
         with pytest.raises(StackNotRunning):
             StackState.load(tmp_path)
 
@@ -143,7 +136,7 @@ def test_the_state_of_an_earlier_supervisor_is_not_that_of_the_one_that_starts(t
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"a": 0}', b'{"a": 65536}', b'{"a": "x"}', b"\xff"])
 def test_a_book_of_ports_that_cannot_be_read_is_named_with_the_way_out(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "ports.json").write_bytes(content)
-    with pytest.raises(FolderDamaged, match="delete it, and new ports are chosen"):
+    with pytest.raises(LocalStackError, match="delete it, and new ports are chosen"):
         PortBook(tmp_path / "ports.json")
 
 
@@ -151,22 +144,13 @@ def test_a_book_of_ports_that_cannot_be_read_is_named_with_the_way_out(tmp_path:
 def test_a_state_that_cannot_be_read_is_named_with_the_way_out(tmp_path: Path, content: bytes) -> None:
     with hold(tmp_path):
         (tmp_path / "stack.json").write_bytes(content)
-        with pytest.raises(FolderDamaged, match="waybill down"):
+        with pytest.raises(LocalStackError, match="waybill down"):
             StackState.load(tmp_path)
 
 
-def test_an_unknown_link_is_named_with_the_nearest_and_the_known_ones() -> None:
-    with pytest.raises(LinkControlError, match=r"link eur: no such link; did you mean 'eu'\? this stack has eu"):
+def test_an_unknown_link_is_named_with_the_known_ones() -> None:
+    with pytest.raises(LinkControlError, match=r"link eur: no such link; this stack has eu"):
         state().link("eur")
-
-
-def test_a_server_whose_id_another_process_has_now_is_gone() -> None:
-    server = state().servers[0].model_copy(update={"health": http_health("http://127.0.0.1:1")})
-    assert server.as_answered(True).state == "healthy"
-    assert server.process is not None
-    other = server.model_copy(update={"process": server.process.model_copy(update={"start_ticks": 1})})
-    assert other.as_answered(True).state == "gone"
-    assert other.memory_bytes == 0
 
 
 def test_the_operator_stays_and_is_trusted_again_where_the_file_was_taken_away(tmp_path: Path) -> None:
@@ -209,23 +193,5 @@ def test_each_role_has_a_token_that_names_it_and_only_its_owner_reads_it(tmp_pat
 
 
 def test_another_process_finds_the_access_of_a_stack_by_its_folder(tmp_path: Path) -> None:
-    assert stack_access(tmp_path) == PulsarAccess()
     made = credentials(tmp_path, load(Topology, DEFAULT_TOPOLOGY))
-    made.write_access_file()
     assert stack_access(tmp_path, "jobs") == made.access("jobs")
-
-
-def test_an_insecure_stack_shows_nothing(tmp_path: Path) -> None:
-    assert LocalStack(tmp_path).access("anybody") == PulsarAccess()
-
-
-def record(name: str, state: str) -> ServerRecord:
-    return ServerRecord(name=name, kind="x", state=state, process=None, log=Path("log"), addresses={})
-
-
-def test_each_state_is_said_once_and_what_was_not_started_yet_is_not_called_stopped() -> None:
-    said = Announced()
-    assert said.lines([record("links", "healthy"), record("access-eu", "stopped")]) == ["links: healthy"]
-    assert said.lines([record("links", "healthy"), record("access-eu", "starting")]) == []
-    assert said.lines([record("access-eu", "healthy")]) == ["access-eu: healthy"]
-    assert said.lines([record("access-eu", "stopped")]) == ["access-eu: stopped"]

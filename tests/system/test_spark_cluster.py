@@ -37,7 +37,7 @@ from cloud_jobs.project_archive import write_bundle
 from cloud_jobs.proximity.job import compute_encounters
 from cloud_jobs.spark import start_spark
 from cloud_jobs.usage.job import compute_usage
-from deploy.local import PortBook, PulsarCluster, Server, SparkCluster, SparkClusterSettings, wait_all
+from deploy.local import PortBook, PulsarCluster, Server, SparkCluster, wait_all
 from geo.spatial import TrackSettings
 from tests.cloud_jobs.pulsar_source.world import LiveCluster
 from tests.system.lake_of_fixes import lake_of, square
@@ -68,7 +68,7 @@ TEN_US = int(datetime(2026, 1, 5, 10, tzinfo=UTC).timestamp() * 1_000_000)
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SparkCluster, LiveCluster]]:
     folder = tmp_path_factory.mktemp("spark-cluster")
     ports = PortBook(folder / "ports.json")
-    cluster, pulsar = SparkCluster(folder, SparkClusterSettings(), ports), PulsarCluster("hq", folder / "hq")
+    cluster, pulsar = SparkCluster(folder, ports), PulsarCluster("hq", folder / "hq")
     started: list[Server] = [cluster.master, pulsar, *cluster.workers]
     try:
         cluster.master.start()

@@ -20,8 +20,6 @@ from waybill.settings import load
 pytestmark = pytest.mark.system
 own_servers = pytest.mark.own_servers
 
-GB = 1024**3
-
 
 def processes_of(folder: Path) -> list[str]:
     """Command lines of all living processes that name the folder."""
@@ -108,10 +106,10 @@ def test_a_stack_runs_in_the_background_until_it_is_stopped(tmp_path: Path) -> N
         assert where["endpoint"].startswith("http://127.0.0.1:")
         jobs = load(CloudSettings, tmp_path / "stack/cloud.toml")
         assert (jobs.lake, jobs.object_store.endpoint) == ("s3://lake/lake", where["endpoint"])
-        assert 0 < sum(shown["memory_bytes"].values()) < 3.5 * GB
-        hq = next(server["process"]["pid"] for server in shown["servers"] if server["name"] == "pulsar-hq")
+        hq = next(server["pid"] for server in shown["servers"] if server["name"] == "pulsar-hq")
         os.kill(hq, signal.SIGSTOP)
         try:
+            wait_until(lambda: waybill("status").returncode == 1, 30)
             frozen = waybill("status")
         finally:
             os.kill(hq, signal.SIGCONT)

@@ -19,10 +19,10 @@ from cloud_jobs.measure import read_fixes
 from cloud_jobs.pulsar_source.cluster_monitor import FailoverFile, FailoverState, QueryIdentity
 from cloud_jobs.pulsar_source.options import FailoverFileError
 from cloud_jobs.reference.files import _contracts_in
-from deploy.local.errors import FolderDamaged, FolderNotOurs, StackNotRunning
-from deploy.local.folder import claim
+from deploy.local.errors import FolderNotOurs, LocalStackError
+from deploy.local.folder import claim, hold
 from deploy.local.ports import PortBook
-from deploy.local.stack_state import StackState, running
+from deploy.local.stack_state import StackState
 from edge_agent.config import AgentSettings
 from edge_agent.push.pushed import PushRefused, merge_pushed
 from edge_agent.store.epochs import LINEAGE, Lineage, read_lineage, write_lineage
@@ -138,14 +138,14 @@ def judge_settings(model: Any) -> Callable[[bytes], None]:
 
 STATE = FOLDER / "state"
 STATE.mkdir()
-FAILOVER, PORTS, STACK, MARK = (
-    STATE / name for name in ("failover.json", "ports.json", "stack.json", ".waybill-folder")
-)
+FAILOVER, PORTS, MARK = (STATE / name for name in ("failover.json", "ports.json", ".waybill-folder"))
+STACK = FOLDER / "stack" / "stack.json"
+claim(STACK.parent)
 
 
 def read_stack() -> None:
-    running(STATE)
-    StackState.load(STATE)
+    with hold(STACK.parent):
+        StackState.load(STACK.parent)
 
 
 def rewrite_lineage() -> None:
@@ -156,8 +156,8 @@ def rewrite_lineage() -> None:
 READERS: tuple[tuple[Path, Callable[[], object], tuple[type[Exception], ...]], ...] = (
     (FAILOVER, lambda: FailoverFile(FAILOVER).load(), (FailoverFileError,)),
     (STATE / LINEAGE, rewrite_lineage, ()),
-    (PORTS, lambda: PortBook(PORTS, timeout_s=0.0), (FolderDamaged,)),
-    (STACK, read_stack, (StackNotRunning, FolderDamaged)),
+    (PORTS, lambda: PortBook(PORTS, timeout_s=0.0), (LocalStackError,)),
+    (STACK, read_stack, (LocalStackError,)),
     (MARK, lambda: claim(STATE), (FolderNotOurs,)),
 )
 
@@ -166,13 +166,12 @@ def state_files() -> tuple[bytes, ...]:
     FailoverFile(FAILOVER).save(QueryIdentity("q", "s", "t"), FailoverState("eu").with_created("eu", ["t-0"]))
     write_lineage(STATE, Lineage("t/d", 1, 2, 3, 4, 5))
     claim(FOLDER / "marked")
-    stack = {"phase": "ready", "started_s": 1.0, "servers": [], "links": {}}
-    supervisor = {"supervisor": {"pid": 1, "start_ticks": 2, "boot_id": "b"}}
+    stack = {"supervisor": 1, "phase": "ready", "servers": [], "links": {}}
     return (
         FAILOVER.read_bytes(),
         (STATE / LINEAGE).read_bytes(),
         b'{"mqtt": 20001, "pulsar": 20002}',
-        json.dumps(supervisor | stack).encode(),
+        json.dumps(stack).encode(),
         (FOLDER / "marked" / MARK.name).read_bytes(),
     )
 

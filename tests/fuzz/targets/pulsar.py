@@ -1,4 +1,4 @@
-"""What a Pulsar cluster answers and sends, what is published to its topics, and the servers and links of a process."""
+"""What a Pulsar cluster answers and sends, what is published to its topics, and the servers of a process."""
 
 import io
 import json
@@ -13,8 +13,6 @@ from cloud_jobs.pulsar_source.options import SourceCluster, SourceClusterUnreach
 from cloud_jobs.pulsar_source.position import LedgerPosition
 from cloud_jobs.reference.files import usable
 from cloud_jobs.reference.tables import in_force, parse_fences
-from deploy.local import LinkControlError
-from deploy.local.links import MAX_LINE_BYTES, LinkCommand, LinkConfig, ProxyLink, answer_command, answered_state
 from geo.reference.in_force import published_fences
 from geo.reference.messages import ANYBODY, TOPICS, Kind, read_messages, stated_version
 from geo.replication import rest_types
@@ -184,20 +182,6 @@ def judge_request(data: bytes) -> None:
     assert len(accepted.answer) < 8 * MAX_HEAD_BYTES
 
 
-def ask_link(line: bytes) -> bytes:
-    return answer_command({"eu": ProxyLink("eu", LinkConfig(listen=1, target=2))}, line, "s")
-
-
-def judge_link(data: bytes) -> None:
-    """Every line is answered with one line that fits; and every answer is a state, or LinkControlError."""
-    line = ask_link(data)
-    assert line.count(b"\n") == 1
-    assert len(line) <= MAX_LINE_BYTES
-    for one in (line, data[:MAX_LINE_BYTES]):
-        with refused_as(LinkControlError):
-            answered_state("eu", one)
-
-
 OPENED = frame(3, {1: b"Pulsar", 2: 15}) + frame(13, {1: 1})
 CHUNK = encode({1: b"p", 2: 7, 3: 1, 26: b"uuid", 27: 3, 29: 2})
 TARGETS = {
@@ -236,21 +220,6 @@ TARGETS = {
         ),
         judge_frames,
         fuzzed_bytes=4096,
-    ),
-    "link_control": Target(
-        (
-            *(
-                f'{{"link": "eu", "secret": "s", "action": "{action}", "delay_s": 0.5, "silent": true}}\n'.encode()
-                for action in ("cut", "heal", "delay", "state")
-            ),
-            LinkCommand(link="no such link", secret="s", action="cut").model_dump_json().encode(),
-            ask_link(b'{"link": "eu", "secret": "s", "action": "state"}'),
-            ask_link(b""),
-            b'{"state": ' + b"[" * 4000,
-            b'{"state": [], "error": 5}',
-            b"",
-        ),
-        judge_link,
     ),
     "reference_message": Target(
         (
