@@ -44,11 +44,11 @@ nightly: setup  ## The long forms of the proofs
 	@$(PYTEST) -m "nightly and not own_servers" --timeout 7200
 	@$(PYTEST) -m "nightly and own_servers" --timeout 7200
 
-drills: setup  ## Each drill, the centre lost twice more at its worst moments, canaries' faults: every record counted; LAKE=s3
+drills: setup  ## Each drill, the centre lost twice more at its worst moments: every record counted; LAKE=s3
 	@exec $(PYTHON) tests/run_parts.py then '$(PYTHON) -m waybill drill failback --lake $(LAKE)' \
 		'$(PYTHON) -m waybill drill region-loss --lake $(LAKE)' '$(PYTHON) -m waybill drill link-cut --lake $(LAKE)' \
-		'$(PYTHON) -m waybill drill sweep --lake $(LAKE) --snapshot-period-s 1 --trigger-s 1 --moment planned --moment written' \
-		'$(PYTHON) -m waybill drill canary'
+		'$(PYTHON) -m waybill drill failback --lake $(LAKE) --moment planned' \
+		'$(PYTHON) -m waybill drill failback --lake $(LAKE) --moment written'
 
 bench-centre: setup  ## From Pulsar into the lake: records a second, a light micro-batch, what age costs
 	@$(PYTHON) -m benchmarks.centre

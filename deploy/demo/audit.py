@@ -1,4 +1,4 @@
-"""Holds what came out against the truth: records, completeness and usage, beside documents. It only reads tables."""
+"""Compares the demo's results with the truth: records, completeness, usage and documents. It only reads tables."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from secrets import token_hex
-from typing import Any
-
-from rich.console import RenderableType
+from typing import Any, NamedTuple
 
 from cloud_jobs.billing.billing_period import BillingPeriod, days_text
 from cloud_jobs.billing.certificates import CertificateState, ClosedState, DeviceCertificate, certificates_from, decide
@@ -23,16 +21,16 @@ from cloud_jobs.billing.register.documents_of import issued_document
 from cloud_jobs.billing.register.ledger import IssuedDocument
 from cloud_jobs.billing.register.operations import Clerk, adjust_period, issue_period
 from cloud_jobs.billing.register.tables import Register
+from cloud_jobs.billing.units import amount_text
 from cloud_jobs.explain.issued_line import ExplainedLine, explain_line
-from cloud_jobs.explain.terminal import line_tables
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS, WHOLE_DEVICE
 from cloud_jobs.lake.snapshots import Snapshot, take_snapshot
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.reconcile import ComparisonOutcome, Reconciliation, reconcile
-from cloud_jobs.reconcile.cli import reconciled_table
+from cloud_jobs.reconcile import ComparisonOutcome, Reconciliation, Station, reconcile
+from deploy.demo.alert_audit import AlertAudit
 from deploy.demo.processes import LockedOut
-from deploy.demo.watching import AlertFindings, CanaryFindings, FaultFindings
+from deploy.demo.watching import CanaryFindings, FaultFindings
 from simulator.truth import (
     Made,
     PostedCharge,
@@ -53,29 +51,30 @@ from simulator.truth import (
 # The clerk's part of the demo: close, decide, issue, adjust.
 
 CLERK = "the demo"
-_WITHIN = timedelta(days=1)
 
 
 @dataclass(slots=True)
 class DemoBilling:
-    """The register of the demo's lake, and what was done with it. `period`: as it is written, by the payers' clocks."""
+    """The register of the demo's lake, and its closings. `period`: such as 2026-01."""
 
     lake: Lake
     period: str
     snapshot: Snapshot | None = None
     closings: list[Closing] = field(default_factory=list)
-    invoices: Sequence[IssuedDocument] = ()
+
+    @property
+    def register(self) -> Register:
+        return Register(self.lake)
 
     @property
     def days(self) -> Days:
-        """Its first and last day."""
         period = BillingPeriod.parse(self.period, "UTC")
         return period.first_day, period.last_day
 
     @property
     def stated_by(self) -> datetime:
         """The period is over by then, whatever the time zone."""
-        return BillingPeriod.parse(self.period, "UTC").end + _WITHIN
+        return BillingPeriod.parse(self.period, "UTC").end + timedelta(days=1)
 
     def close(self) -> list[Closing]:
         """Closes the period for all payers, by what is known now. Raises CloudError."""
@@ -92,7 +91,7 @@ class DemoBilling:
         return certificates_from(self.lake, self.snapshot, [*devices], (days.start, days.end))
 
     def decide(self, certificate: DeviceCertificate, reason: str) -> None:
-        """Answers for a device that is silent or has a gap, up to the end of the period. Raises CloudError."""
+        """Decides about a device that is silent or has a gap, up to the end of the period. Raises CloudError."""
         gap = certificate.stated_state is CertificateState.OPEN
         decide(
             self.lake,
@@ -110,32 +109,27 @@ class DemoBilling:
 
     def issue(self) -> Sequence[IssuedDocument]:
         """Numbers the invoices of all payers whose closing is final. Raises CloudError."""
-        register = Register(self.lake)
-        return issue_period(register, self.days, None, clerk=_clerk()).documents
+        return issue_period(self.register, self.days, None, clerk=_clerk()).documents
 
     def adjust(self) -> Sequence[IssuedDocument]:
         """Posts what the newest closing changes of what is posted. Raises CloudError."""
-        register = Register(self.lake)
-        return adjust_period(register, self.days, None, clerk=_clerk()).documents
-
-
-def not_final(closings: Iterable[Closing]) -> list[Closing]:
-    """The closings that cannot be issued."""
-    return [one for one in closings if one.outcome is not ClosingState.FINAL]
+        return adjust_period(self.register, self.days, None, clerk=_clerk()).documents
 
 
 def _clerk() -> Clerk:
     return Clerk(by=CLERK, now=datetime.now(UTC), attempt=token_hex(8))
 
 
-# The audit at the end of the demo.
+def reasons_not_final(closings: Iterable[Closing]) -> list[str]:
+    return [reason for one in closings if one.outcome is not ClosingState.FINAL for reason in one.reasons]
 
-_HOURS_SHOWN = 6
+
+# Reconciliation, and one explained line of an invoice.
 
 
 @dataclass(frozen=True, slots=True)
 class DemoProof:
-    """All stations of the period side by side for the customers, and one line of an invoice taken apart."""
+    """All stations of the period side by side, and one line of an invoice computed again."""
 
     payers: tuple[str, ...]
     reconciled: Reconciliation
@@ -143,17 +137,15 @@ class DemoProof:
 
     @property
     def stations_agree(self) -> bool:
-        """Whether device, region, centre, usage, charges and documents have the same."""
         return self.reconciled.outcome is ComparisonOutcome.EQUAL
 
     @property
     def line_agrees(self) -> bool:
-        """Whether records, fences and prices give the line once more."""
         return self.explained.explanation.agrees is True
 
     @property
     def commands(self) -> tuple[str, str]:
-        """What prints both, but for the lake."""
+        """The commands that print both, without `--lake`."""
         payers = "".join(f" --payer {payer}" for payer in self.payers)
         key, line = self.explained.explanation.charge.key, self.explained
         return (
@@ -161,24 +153,18 @@ class DemoProof:
             f"bill explain {line.number} {line.line} --device {key.tenant}/{key.device}",
         )
 
-    def tables(self) -> tuple[RenderableType, RenderableType]:
-        """What `waybill reconcile` and `waybill bill explain` print."""
-        return reconciled_table(self.reconciled), line_tables(self.explained, _HOURS_SHOWN)
-
 
 def prove(billing: DemoBilling, number: str) -> DemoProof:
     """Reconciles the period, and explains a document's greatest charge for distance in a zone. Raises CloudError."""
     now = datetime.now(UTC)
-    # of the canary's records the station of devices counts those of any period, and nobody is billed for them
+    # the canary's payer is left out: devices count its records in any period, and it gets no bill
     payers = tuple(sorted(one.key.payer for one in billing.closings))
     reconciled = reconcile(billing.lake, take_snapshot(billing.lake, now), billing.days, payers, now=now)
-    register = Register(billing.lake)
+    register = billing.register
     made = issued_document(register, number)
-    lines = {
-        line["invoice_line_identifier"]
-        for line in made["lines"]
-        if line["kind"] == "usage" and line["meter"] == "distance" and line["zone"]
-    } or {line["invoice_line_identifier"] for line in made["lines"] if line["kind"] == "usage"}
+    usage = [line for line in made["lines"] if line["kind"] == "usage"]
+    in_zones = [line for line in usage if line["meter"] == "distance" and line["zone"]]
+    lines = {line["invoice_line_identifier"] for line in in_zones or usage}
     entry = max((one for one in made["annex"] if one["line"] in lines), key=lambda one: one["amount_minor"])
     device = TenantDevice(entry["tenant"], entry["device"])
     return DemoProof(payers, reconciled, explain_line(register, number, entry["line"], device))
@@ -201,6 +187,19 @@ class DocumentAudit:
     differing_charges: int
 
     @property
+    def name(self) -> str:
+        if self.issued is not None:
+            return f"{self.issued.type.heading.lower()} {self.issued.number}"
+        assert self.truth is not None, "one of both is there"
+        return f"a {self.truth.kind} that was not issued to {self.truth.payer},"
+
+    @property
+    def gross(self) -> str:
+        one = self.issued or self.truth
+        assert one is not None, "one of both is there"
+        return f"{amount_text(one.gross_minor, one.currency)} {one.currency}"
+
+    @property
     def equal(self) -> bool:
         """Whether both say the same, to the last minor unit."""
         return (
@@ -221,8 +220,11 @@ class PostedAudit:
     owed_minor: int
 
     @property
+    def amount(self) -> str:
+        return f"{amount_text(self.posted_minor, self.currency)} {self.currency}"
+
+    @property
     def equal(self) -> bool:
-        """Whether it was asked for what it owes."""
         return self.posted_minor == self.owed_minor
 
 
@@ -290,7 +292,6 @@ def _true_facts(true: TrueDocument) -> tuple[object, ...]:
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MOST_PERCENT = 1.0
 _QUARTER = timedelta(hours=1) / QUARTERS
 _MEASURED = ("altitude_m", "speed_mps", "heading_deg", "accuracy_m")
 _COLUMNS = [
@@ -322,13 +323,10 @@ class DeviceAudit:
     made: int
     stored: int
     forwarded: int
-    redelivered: int
     ingested: int
     lost: int
     unexpected: int
     received: int
-    declared: int
-    missing: int
     state: CertificateState
 
     @property
@@ -341,136 +339,105 @@ class DeviceAudit:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class NoiseFindings:
-    """What is billed beside what a drive without noise would be: metres, entries, and amounts of each payer."""
+class Verdict(NamedTuple):
+    """One statement of the demo, and whether it holds."""
 
-    billed_mm: int
-    driven_mm: int
-    billed_entries: int
-    driven_entries: int
-    amounts: dict[str, tuple[int, int]]
-
-    @property
-    def holds(self) -> bool:
-        """The way is right to a per cent. Not each entry is charged, but none that was not."""
-        return abs(_more_percent(self.billed_mm, self.driven_mm)) <= _MOST_PERCENT and (
-            self.billed_entries <= self.driven_entries
-        )
-
-    @property
-    def found(self) -> str:
-        """In words."""
-        amounts = ", ".join(f"{_more_percent(*both):+.1f} % {payer}" for payer, both in sorted(self.amounts.items()))
-        return (
-            f"{_more_percent(self.billed_mm, self.driven_mm):+.2f} % of {self.driven_mm / 1e6:,.0f} km, "
-            f"{self.billed_entries} of {self.driven_entries} entries; bills: {amounts}"
-        )
+    what: str
+    found: str
+    holds: bool
 
 
-def noise_findings(truth: Truth, driven: Truth) -> NoiseFindings:
-    """Of the truth that the bills were held against, and the one of the same drive without noise. Raises TruthError."""
-    (billed_mm, billed_entries), (driven_mm, driven_entries) = (
-        (sum(row.distance_mm for row in rows), sum(row.entries for row in rows))
-        for rows in (truth.usage(), driven.usage())
-    )
-    amounts = {payer: (truth.owed(payer).gross_minor, driven.owed(payer).gross_minor) for payer in truth.payers}
-    return NoiseFindings(billed_mm, driven_mm, billed_entries, driven_entries, amounts)
-
-
-def _more_percent(one: int, other: int) -> float:
-    return 100.0 * (one / other - 1.0) if other else 0.0
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
     """Everything that was compared. `reason`: why the first closing was not final ("": it was).
 
-    `locked_out`: the vehicle that was revoked; None where nobody is asked who they are.
+    `usage_quarters`, `usage_differing`: all quarters of an hour with usage, and those that differ from the truth.
     """
 
     devices: tuple[DeviceAudit, ...]
     reason: str
     documents: tuple[DocumentAudit, ...]
     posted: tuple[PostedAudit, ...]
-    duplicates_removed: int
-    conflicts: int
-    malformed: int
+    quarantined: int
     usage_quarters: int
     usage_differing: int
-    proof: DemoProof | None
-    faults: FaultFindings | None = None
-    locked_out: LockedOut | None = None
-    alerts: AlertFindings | None = None
-    canary: CanaryFindings | None = None
-    noise: NoiseFindings | None = None
+    proof: DemoProof
+    faults: FaultFindings
+    locked_out: LockedOut
+    alerts: AlertAudit
+    canary: CanaryFindings
 
     @property
     def equal(self) -> bool:
-        """Whether all is as the truth says."""
-        return (
-            all(device.equal for device in self.devices)
-            and all(one.equal for one in self.documents)
-            and all(one.equal for one in self.posted)
-            and bool(self.devices)
-            and bool(self.documents)
-            and bool(self.reason)
-            # a drive in which nothing went wrong has shown nothing
-            and self.faults is not None
-            and self.faults.holds
-            and self.proof is not None
-            and self.proof.stations_agree
-            and self.proof.line_agrees
-            and (self.locked_out is None or self.locked_out.holds)
-            and (self.alerts is None or self.alerts.holds)
-            and (self.canary is None or self.canary.holds)
-            and (self.noise is None or self.noise.holds)
-            and self.conflicts == self.malformed == self.usage_differing == 0
-        )
+        return bool(self.devices and self.documents) and all(one.holds for one in self.verdicts)
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """Each statement that must hold."""
+        devices, line = self.devices, self.proof.explained
+        lost, unexpected = (sum(getattr(one, name) for one in devices) for name in ("lost", "unexpected"))
+        complete = sum(one.state is CertificateState.COMPLETE for one in devices)
+        comparisons = f"{len(self.proof.reconciled.comparisons)} comparisons, {self.proof.reconciled.outcome.value}"
+        quarters = f"{self.usage_quarters:,} quarters, {self.usage_differing} differ"
+        return [
+            Verdict("each fault of the drive happened, and lasted", self.faults.found, self.faults.holds),
+            Verdict("made = stored = forwarded = in the table", _counts(devices), all(one.equal for one in devices)),
+            Verdict("no record lost", f"{lost} lost", not lost),
+            Verdict("no record counted twice", f"{unexpected} too many", not unexpected),
+            Verdict("every device complete", f"{complete} of {len(devices)}", complete == len(devices)),
+            Verdict("nothing in quarantine", f"{self.quarantined}", not self.quarantined),
+            Verdict("usage equal in every quarter of an hour and zone", quarters, not self.usage_differing),
+            Verdict("a silent vehicle kept its bill provisional", self.reason or "it did not", bool(self.reason)),
+            *(Verdict(f"{one.name} equal to the last minor unit", one.gross, one.equal) for one in self.documents),
+            *(
+                Verdict(f"{one.payer} was asked for all that it owes, and no more", one.amount, one.equal)
+                for one in self.posted
+            ),
+            Verdict(" = ".join(Station), comparisons, self.proof.stations_agree),
+            Verdict(f"line {line.line} of {line.number} computed again", _charged(line), self.proof.line_agrees),
+            Verdict("each alert has its verdict", self.alerts.summary, self.alerts.holds),
+            Verdict("each hop that the canary watches is green", self.canary.found, self.canary.holds),
+            Verdict(
+                "a revoked vehicle lost its session and got no other", self.locked_out.found, self.locked_out.holds
+            ),
+        ]
 
 
-def audit(  # noqa: PLR0917 - what each step of the demo found
-    billing: DemoBilling,
-    states: Sequence[Truth],
-    agents: Mapping[str, tuple[str, dict[str, Any]]],
-    names: Names,
-    reason: str,
-    proof: DemoProof | None,
-) -> Audit:
-    """Compares the lake with the truth. `states`: what was known at the issue, and at each adjustment after it.
+def _counts(devices: Sequence[DeviceAudit]) -> str:
+    return " = ".join(
+        f"{sum(getattr(one, name) for one in devices):,}" for name in ("made", "stored", "forwarded", "ingested")
+    )
 
-    `agents`: for each vehicle its region and its agent's status. Raises CloudError, TruthError.
-    """
-    lake, truth = billing.lake, states[-1]
-    ingested = ingested_records(lake, names)
+
+def _charged(line: ExplainedLine) -> str:
+    return f"{amount_text(line.explanation.charge.amount_minor, line.currency)} {line.currency}"
+
+
+def audit_devices(
+    billing: DemoBilling, truth: Truth, agents: Mapping[str, tuple[str, dict[str, Any]]], names: Names
+) -> tuple[DeviceAudit, ...]:
+    """`agents`: for each vehicle its region and its agent's status. Raises CloudError, TruthError."""
+    ingested = ingested_records(billing.lake, names)
     certificates = billing.certificates(TenantDevice(*sender) for sender in names)
     name_of = {device: "/".join(sender) for sender, device in names.items()}
     certificate_of = {names[sender]: one for sender, one in certificates.items()}
-    counted = lake.rows("ingest_batches").to_pydict()
-    usage, differing = _usage(lake, truth, names)
-    register = Register(lake)
-    return Audit(
-        devices=tuple(
-            _device(
-                device,
-                name_of[device],
-                *agents[device],
-                truth.records(device),
-                ingested.get(device, Counter()),
-                certificate_of[device],
-            )
-            for device in sorted(agents)
-        ),
-        reason=reason,
-        posted=audit_posted(register, truth),
-        documents=audit_documents(register, true_ledger(states)),
-        duplicates_removed=sum(counted["duplicates"]),
-        conflicts=sum(counted["conflicts"]),
-        malformed=sum(counted["malformed"]),
-        usage_quarters=usage,
-        usage_differing=differing,
-        proof=proof,
+    return tuple(
+        _device(
+            device,
+            name_of[device],
+            *agents[device],
+            truth.records(device),
+            ingested.get(device, Counter()),
+            certificate_of[device],
+        )
+        for device in sorted(agents)
     )
+
+
+def quarantined_records(lake: Lake) -> int:
+    """How many records were in conflict or malformed."""
+    counted = lake.rows("ingest_batches").to_pydict()
+    return int(sum(counted["conflicts"]) + sum(counted["malformed"]))
 
 
 def _device(  # noqa: PLR0917 - the three stations of one device
@@ -489,14 +456,11 @@ def _device(  # noqa: PLR0917 - the three stations of one device
         made=made.total(),
         stored=status["head"],
         forwarded=status["acknowledged"],
-        redelivered=status["duplicates"],
         ingested=ingested.total(),
         # Counters, not sets: a message that the vehicle sent twice must be there twice.
         lost=(made - ingested).total(),
         unexpected=(ingested - made).total(),
         received=certificate.received,
-        declared=sum(seqs.count for _, seqs in certificate.declared_lost),
-        missing=certificate.missing.count,
         state=certificate.state,
     )
 
@@ -538,7 +502,7 @@ def _made(row: dict[str, Any]) -> Made:
             return made_raw(row["name"], row["payload"])
 
 
-def _usage(lake: Lake, truth: Truth, names: Names) -> tuple[int, int]:
+def audit_usage(lake: Lake, truth: Truth, names: Names) -> tuple[int, int]:
     """How many quarters of usage there are, and how many differ from the truth's or are on one side only."""
     newest: dict[tuple[str, datetime, str], dict[str, Any]] = {}
     # The table is only appended to: of each hour the row that was committed last counts.

@@ -54,8 +54,7 @@ class DemoSettings(Settings):
     kill_at: float = Field(default=0.1, ge=0, le=1)
     silent_from: float = Field(default=0.5, ge=0, le=1)
     restart_after_s: float = Field(default=4.0, ge=0)
-    timeout_s: float = Field(default=300.0, gt=0, description="how long nothing may come through before it is ended")
-    job_s: float = Field(default=3600.0, gt=0, description="how long a job may take that makes progress")
+    timeout_s: float = Field(default=600.0, gt=0, description="without progress for so long it is ended")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cloud_jobs.config import CloudSettings
 from deploy.demo.plan import DemoError
 from deploy.local import (
     CuttableLink,
@@ -28,7 +27,7 @@ from deploy.local import (
     http_health,
     stack_operator,
 )
-from deploy.local.stack_settings import gateway_settings
+from deploy.local.stack_settings import alert_process, gateway_settings
 from edge_agent.config import AgentSettings
 from edge_agent.enrolment.certificates import certificate_folder
 from edge_agent.errors import StoreError
@@ -203,6 +202,20 @@ def start_gateways(stack: LocalStack) -> None:
         gateway.wait()
 
 
+REPLAYED_AGE_S = 3_000_000_000
+"""The scenario drives on a fixed day, however long ago that is."""
+
+
+def start_alert_processes(stack: LocalStack) -> None:
+    """One for each region, returned from when all are healthy."""
+    processes = {region: alert_process(stack, region, max_age_s=REPLAYED_AGE_S) for region in stack.topology.regions}
+    for region, process in processes.items():
+        show_settings(stack.folder, f"alerts-{region}.toml", process.folder / "alerts.toml")
+        stack.add(process, wait=False)
+    for process in processes.values():
+        process.wait()
+
+
 def gateway_process(stack: LocalStack, region: str, port: int) -> DaemonProcess:
     """The first gateway of a region, not started yet; its status is at `port`."""
     folder = stack.folder / f"gateway-{region}"
@@ -250,33 +263,11 @@ def lake_of(stack: LocalStack) -> str:
     return str(stack.folder / "lake") if store is None else store.lake("demo")
 
 
-def cloud_settings(config: Path) -> CloudSettings:
-    """The settings as the jobs read them."""
-    return load(CloudSettings, config)
-
-
-def start_ingest(stack: LocalStack, config: Path) -> DaemonProcess:
-    """The ingest, not waited for: what comes before Spark is up waits in Pulsar."""
-    job = DaemonProcess.python(
-        "cloud-jobs-ingest", "cloud_jobs", ["ingest", "--config", str(config)], stack.folder / "ingest"
-    )
-    stack.add(job, wait=False)
-    return job
-
-
-def usage_job(stack: LocalStack, config: Path, folder: str = "usage") -> DaemonProcess:
-    """The usage job, not started yet; it ends by itself."""
+def job(stack: LocalStack, config: Path, name: str) -> DaemonProcess:
+    """A job of the centre, not started yet."""
     return DaemonProcess.python(
-        "cloud-jobs-usage", "cloud_jobs", ["usage", "--config", str(config)], stack.folder / folder
+        f"cloud-jobs-{name}", "cloud_jobs", [name, "--config", str(config)], stack.folder / name
     )
-
-
-def spatial_jobs(stack: LocalStack, config: Path) -> list[DaemonProcess]:
-    """The events at fences, and what is said of the alerts: not started yet; each ends by itself."""
-    return [
-        DaemonProcess.python(f"cloud-jobs-{job}", "cloud_jobs", [job, "--config", str(config)], stack.folder / job)
-        for job in ("geofence", "verdicts")
-    ]
 
 
 # the demo counts what is left, and has no hour to wait
@@ -340,10 +331,7 @@ def _vehicle(stack: LocalStack, book: PortBook, planned: ScenarioVehicle, alone:
         uplink = links.links[device]
     config = folder / "agent.toml"
     # It shows its certificate to the region's broker alone; the vehicle's own is on its loopback.
-    config.write_text(
-        _agent_toml(planned.sender, region, broker.port, uplink.port, folder / "buffer")
-        + _enrolment_toml(stack, region, token_file(stack, device))
-    )
+    config.write_text(_agent_settings(stack, planned, broker.port, uplink.port))
     agent = DaemonProcess.python(
         f"edge-agent-{device}",
         "edge_agent",
@@ -363,8 +351,9 @@ def has_buffer(config: Path) -> bool:
     return True
 
 
-def _agent_toml(sender: tuple[str, str], region: str, broker_port: int, uplink_port: int, stream: Path) -> str:
-    tenant, device = sender
+def _agent_settings(stack: LocalStack, planned: ScenarioVehicle, broker_port: int, uplink_port: int) -> str:
+    (tenant, device), region = planned.sender, planned.region
+    folder = stack.folder / "vehicles" / planned.device
     return f"""[device]
 id = "{device}"
 tenant = "{tenant}"
@@ -373,7 +362,7 @@ tenant = "{tenant}"
 port = {broker_port}
 
 [buffer]
-path = "{stream}"
+path = "{folder / "buffer"}"
 prune_delay_s = {_PRUNE_DELAY_S}
 
 [drain]
@@ -387,6 +376,17 @@ region = "{region}"
 host = "127.0.0.1"
 port = {uplink_port}
 backoff_max_s = 3
+
+[uplinks.tls]
+ca = "{stack.authority.file}"
+
+[enrolment]
+port = {stack.enrolment[region].port}
+host = "127.0.0.1"
+ca = "{stack.authority.file}"
+token_file = "{token_file(stack, planned.device)}"
+backoff_first_s = 1
+backoff_max_s = 5
 """
 
 
@@ -404,21 +404,3 @@ def certificate_of(vehicle: DemoVehicle) -> TlsFiles:
     ca = load(AgentSettings, vehicle.config).enrolment
     assert ca is not None, "it was enrolled"
     return TlsFiles(ca=ca.ca, certificate=held.path, key=held.path)
-
-
-def _enrolment_toml(stack: LocalStack, region: str, token: Path) -> str:
-    """How an agent gets its certificate, and whom its uplink trusts; nothing where the stack is insecure."""
-    if stack.authority is None:
-        return ""
-    return f'''
-[uplinks.tls]
-ca = "{stack.authority.file}"
-
-[enrolment]
-port = {stack.enrolment[region].port}
-host = "127.0.0.1"
-ca = "{stack.authority.file}"
-token_file = "{token}"
-backoff_first_s = 1
-backoff_max_s = 5
-'''

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
 from random import randrange
@@ -22,9 +22,9 @@ import pyarrow.parquet as pq
 
 from cloud_jobs.lake.coverage import DeviceStream
 from cloud_jobs.lake.tables import Lake
-from deploy.drill.environment import Drill, DrillEnvironment, FleetSettings, position_at
+from deploy.demo.alert_audit import AlertAudit
+from deploy.drill.environment import TENANT, Drill, DrillEnvironment, position_at
 from deploy.drill.findings import (
-    AlertAudit,
     BatchCounts,
     Commit,
     DrillObservations,
@@ -32,6 +32,7 @@ from deploy.drill.findings import (
     Follower,
     RecordIds,
     SeenRange,
+    close_within,
     common,
     compute_findings,
     count,
@@ -118,8 +119,12 @@ def _committed_s(actions: list[dict[str, Any]]) -> float:
 
 # Simulated devices of one region: a steady stream of batches and their acknowledgements.
 
-TENANT = "fleet"
-# devices send evenly, not in a burst a second
+DEVICES = 8
+_RECORDS_PER_BATCH = 20
+_MAX_UNANSWERED = 64
+"""Batches; with more the devices store and wait."""
+_SILENCE_S = 10.0
+"""Without an answer for this time, a device tries the next region."""
 _TICK_S = 0.02
 _CLIENT_S = 5
 _CRAWL_S = 0.5
@@ -136,24 +141,27 @@ class _Sent:
 
 
 class Fleet:
-    """The devices of one region. `regions`: its name and Pulsar address, then those of the regions to go to next.
+    """The devices of one region. `regions`: its name and Pulsar address, then those of the regions to try next.
 
-    `start`, `speed_up`, then `pause` to stop making records, then `stop`. `receipts` may be read at any time.
+    `receipts` may be read at any time.
     """
 
     def __init__(
-        self, regions: Sequence[tuple[str, str]], epoch: int, settings: FleetSettings, access: PulsarAccess
+        self,
+        regions: Sequence[tuple[str, str]],
+        epoch: int,
+        access: PulsarAccess,
+        *,
+        records_per_s: float,
+        silence_s: float = _SILENCE_S,
     ) -> None:
         self._regions = list(regions)
         self._access = access
         self._at = 0
-        self._settings = settings
+        self._records_per_s, self._silence_s = records_per_s, silence_s
         home = regions[0][0]
-        self.streams = [
-            DeviceStream(TENANT, f"{home}-{number:04d}", epoch) for number in range(1, settings.devices + 1)
-        ]
+        self.streams = [DeviceStream(TENANT, f"{home}-{number:04d}", epoch) for number in range(1, DEVICES + 1)]
         self.receipts: list[SeenRange] = []
-        self.resent = 0
         self._lock = threading.Lock()
         self._unanswered: dict[int, _Sent] = {}
         self._again: deque[_Sent] = deque()
@@ -200,7 +208,7 @@ class Fleet:
 
     def _send_while_answered(self, producer: Any, made: Iterator[_Sent]) -> None:
         """Sends at the pace of the settings until nothing is answered any more."""
-        period_s = self._settings.records_per_batch / self._settings.records_per_s
+        period_s = _RECORDS_PER_BATCH / self._records_per_s
         due_s = time.monotonic()
         while not self._stopping.wait(_TICK_S):
             while self._again and self._has_room():
@@ -210,7 +218,7 @@ class Fleet:
             while self._making.is_set() and due_s <= time.monotonic() and self._has_room():
                 due_s += max(period_s, _CRAWL_S) if self._slow.is_set() else period_s
                 self._send(producer, next(made))
-            if self._unanswered_s() > self._settings.silence_s:
+            if self._unanswered_s() > self._silence_s:
                 return
 
     def _unanswered_s(self) -> float:
@@ -219,7 +227,7 @@ class Fleet:
 
     def _has_room(self) -> bool:
         with self._lock:
-            return len(self._unanswered) < self._settings.unanswered_batches
+            return len(self._unanswered) < _MAX_UNANSWERED
 
     def _send(self, producer: Any, sent: _Sent) -> None:
         token = id(sent)
@@ -250,9 +258,7 @@ class Fleet:
     def _give_up_waiting(self) -> None:
         """Whatever is unanswered goes to the next region."""
         with self._lock:
-            left = list(self._unanswered.values())
-            self._again.extend(left)
-            self.resent += sum(one.last - one.first + 1 for one in left)
+            self._again.extend(self._unanswered.values())
             self._unanswered.clear()
         self._at = (self._at + 1) % len(self._regions)
 
@@ -265,23 +271,20 @@ class Fleet:
                 f"persistent://{TENANT}/telemetry-{region}/batches",
                 send_timeout_millis=30_000,
                 # More than may be unanswered: the client's own queue never refuses a batch.
-                max_pending_messages=2 * self._settings.unanswered_batches,
+                max_pending_messages=2 * _MAX_UNANSWERED,
                 batching_enabled=True,
                 batching_max_publish_delay_ms=5,
             )
         finally:
-            # A region that burnt cannot be said good-bye to; the devices do not wait for it.
-            closing = threading.Thread(target=_close_quietly, args=(client,), daemon=True)
-            closing.start()
-            closing.join(0.2 if not self._stopping.is_set() else _CLIENT_S)
+            # The devices do not wait for a region that is gone.
+            close_within(client, _CLIENT_S if self._stopping.is_set() else 0.2)
 
     def _batches(self) -> Iterator[_Sent]:
-        size = self._settings.records_per_batch
-        spacing_us = round(1e6 * self._settings.devices / self._settings.records_per_s)
+        spacing_us = round(1e6 * DEVICES / self._records_per_s)
         made = dict.fromkeys(self.streams, 0)
         for number, stream in cycle(enumerate(self.streams)):
             first = made[stream] + 1
-            made[stream] += size
+            made[stream] += _RECORDS_PER_BATCH
             yield _Sent(stream, first, made[stream], _payload(stream, first, made[stream], spacing_us, number))
 
 
@@ -295,54 +298,42 @@ def _payload(stream: DeviceStream, first: int, last: int, spacing_us: int, phase
     return encode(Batch(stream.device, stream.epoch, last, records))
 
 
-def _close_quietly(client: Any) -> None:
-    with contextlib.suppress(pulsar.PulsarException):
-        client.close()
+# One drill: its devices, times and counts.
 
-
-# One drill: its devices, clocks and account.
-
-# what has arrived at a cluster is with its followers by then
+# What has arrived at a cluster has reached its followers after this time.
 _ON_THE_WAY_S = 2.0
 _STEADY_COMMITS = 3
-# two commits are alike: what is taken in is what comes, and no backlog any more
+# Two commits of about equal size: no backlog is left.
 _ALIKE = 1.5
 _DEVICES_GO_ON_S = 2.0
-
-
-@dataclass(slots=True)
-class _Times:
-    """As in `DrillObservations`, seconds since 1970."""
-
-    steady_from_s: float = 0.0
-    lost_at_s: float = 0.0
-    counted_at_s: float = 0.0
-    replicated_until_s: float = 0.0
+_STEADY_S = 4.0
+_AFTER_S = 3.0
+_CUT_S = 8.0
 
 
 @dataclass(slots=True)
 class DrillRun:
-    """Devices of every region, their receipts, what arrived in the cluster that survives, and the table."""
+    """Devices of every region, their receipts, what arrived in the surviving cluster, and the table.
+
+    The times are those of `DrillObservations`.
+    """
 
     environment: DrillEnvironment
     table: CentralTable
     fleets: dict[str, Fleet]
     follower: Follower
     started_s: float
-    starts: int
     affected: Collection[DeviceStream] = ()
-    times: _Times = field(default_factory=_Times)
+    steady_from_s: float = 0.0
+    lost_at_s: float = 0.0
+    counted_at_s: float = 0.0
+    replicated_until_s: float = 0.0
 
     @property
     def receipts(self) -> list[SeenRange]:
         """Everything that was acknowledged to devices, in the order of time."""
         # Of a copy: the client's thread appends meanwhile.
         return sorted(one for fleet in self.fleets.values() for one in list(fleet.receipts))
-
-    @property
-    def restarts(self) -> int:
-        """How often the ingest had to be started again."""
-        return self.environment.ingest.starts - self.starts
 
     def wait_until_steady(self, cursor_in: str | None, read: str = "") -> None:
         """Until the ingest keeps up and, if asked, the cursor in another cluster follows `read`.
@@ -355,7 +346,6 @@ class DrillRun:
             fleet.speed_up()
         first_s = time.time()
         environment.wait_for("the ingest keeps up", lambda: self._keeps_up(first_s))
-        environment.say(f"records come through, {self.behind_s():.1f} s after they were acknowledged")
         if cursor_in is not None:
             environment.wait_for(
                 f"the cursor in {cursor_in} follows",
@@ -363,14 +353,8 @@ class DrillRun:
                 every_s=0.5,
             )
             environment.say(f"the ingest's cursor has travelled to {cursor_in}")
-        self.times.steady_from_s = time.time()
-        self.let_traffic_flow(environment.settings.steady_s)
-
-    def behind_s(self) -> float:
-        """How long ago the newest record that is in the table was acknowledged."""
-        known = self.table.record_ids()
-        through = (one for one in reversed(self.receipts) if one.last in known.get(one.stream, ()))
-        return time.time() - next((one.at_s for one in through), 0.0)
+        self.steady_from_s = time.time()
+        self.let_traffic_flow(_STEADY_S)
 
     def _batch_s(self) -> float:
         """From one micro-batch to the next: the trigger's interval, or longer where the machine needs longer."""
@@ -390,19 +374,19 @@ class DrillRun:
     def mark_loss(self, affected: Collection[DeviceStream]) -> None:
         """Now it is lost."""
         self.affected = affected
-        self.times.lost_at_s = time.time()
+        self.lost_at_s = time.time()
         self.mark_count()
 
     def mark_count(self) -> None:
         """What is acknowledged now is under way; what has not arrived now is not replicated."""
-        self.times.counted_at_s = self.times.replicated_until_s = time.time()
+        self.counted_at_s = self.replicated_until_s = time.time()
 
     def wait_until_through(self, *, only_arrived: bool = False) -> None:
         """Until records come through again, then some traffic, then until all is in the table (or what arrived)."""
         environment = self.environment
         if environment.wait_for_or_timeout("a record is through again", self._first_through):
-            environment.say(f"the first record is through after {time.time() - self.times.counted_at_s:.1f} s")
-        self.let_traffic_flow(environment.settings.after_s)
+            environment.say(f"the first record is through after {time.time() - self.counted_at_s:.1f} s")
+        self.let_traffic_flow(_AFTER_S)
         for fleet in self.fleets.values():
             fleet.pause()
         environment.wait_for_or_timeout(
@@ -411,7 +395,7 @@ class DrillRun:
         if only_arrived:
             # What arrived at the survivor may still be on its way to the follower, and counts as replicated.
             self.let_traffic_flow(_ON_THE_WAY_S)
-            self.times.replicated_until_s = time.time()
+            self.replicated_until_s = time.time()
         if environment.wait_for_or_timeout("all is in the table", lambda: not self._missing(only_arrived=only_arrived)):
             environment.say(
                 f"{count(record_ids_of(self.receipts)):,} records were acknowledged, and what is expected is there"
@@ -423,24 +407,22 @@ class DrillRun:
 
     def observations(self) -> DrillObservations:
         """All that was seen."""
-        times = self.times
         return DrillObservations(
             receipts=self.receipts,
             arrivals=list(self.follower.arrivals),
             commits=self.table.commits(),
             batches=self.table.batches(self.started_s),
             rows=self.table.rows(),
-            steady_from_s=times.steady_from_s,
-            lost_at_s=times.lost_at_s,
-            counted_at_s=times.counted_at_s,
-            replicated_until_s=times.replicated_until_s,
+            steady_from_s=self.steady_from_s,
+            lost_at_s=self.lost_at_s,
+            counted_at_s=self.counted_at_s,
+            replicated_until_s=self.replicated_until_s,
             snapshot_period_s=self.environment.settings.snapshot_period_s,
             affected=frozenset(self.affected),
-            resent=sum(fleet.resent for fleet in self.fleets.values()),
         )
 
     def _first_through(self) -> bool:
-        since_s = self.times.counted_at_s
+        since_s = self.counted_at_s
         fresh = record_ids_of(one for one in self.receipts if one.at_s > since_s and one.stream in self.affected)
         return any(commit.at_s > since_s and common(fresh, commit.record_ids) for commit in self.table.commits())
 
@@ -456,18 +438,18 @@ def drill_run(environment: DrillEnvironment, survivor: str, *, moving: bool = Fa
     """A run whose devices send; `moving`: those of a silent region go to the next one. Stopped on leaving."""
     # An epoch of its own distinguishes this drill's records from those of others in the same table.
     epoch = new_epoch(time.time_ns() // 1_000_000, randrange(1 << 15))
-    pace = environment.settings.fleet
+    pace = {"records_per_s": environment.settings.records_per_s}
     if moving:
-        pace = pace.model_copy(update={"silence_s": _DEVICES_GO_ON_S})
+        pace["silence_s"] = _DEVICES_GO_ON_S
     # Opened before the devices send: it notes only what arrives from then on.
     survivor_cluster = environment.stack.pulsar[survivor]
     with Follower(survivor_cluster.service_url, environment.topics, survivor_cluster.access) as follower:
         fleets = {
-            region: Fleet(_service_urls(environment, region, moving=moving), epoch, pace, environment.stack.access())
+            region: Fleet(_service_urls(environment, region, moving=moving), epoch, environment.stack.access(), **pace)
             for region in environment.topology.regions
         }
-        table = CentralTable(environment.ingest.settings.tables, epoch)
-        run = DrillRun(environment, table, fleets, follower, time.time(), environment.ingest.starts)
+        table = CentralTable(environment.jobs.tables, epoch)
+        run = DrillRun(environment, table, fleets, follower, time.time())
         try:
             for fleet in fleets.values():
                 fleet.start()
@@ -484,22 +466,16 @@ def _service_urls(environment: DrillEnvironment, home: str, *, moving: bool) -> 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One drill's figures.
-
-    `restarts`: how often the ingest ended and was started again. `lost_after_return`: what was still lost once the lost
-    region was back with its disks; None where no region was lost. `alerts`: None where there were to be none.
-    """
+    """The counts of one drill. `lost_after_return`: records still lost once the lost region was back with its disks."""
 
     drill: Drill
     found: Findings
-    restarts: int
+    alerts: AlertAudit
     lost_after_return: int | None = None
-    alerts: AlertAudit | None = None
 
     @property
     def passed(self) -> bool:
-        """Whether all figures hold; what is unknown does not."""
-        return self.found.passed and (self.alerts is None or self.alerts.holds is True)
+        return self.found.passed and self.alerts.holds
 
 
 def run_drill(drill: Drill, environment: DrillEnvironment) -> Outcome:
@@ -516,8 +492,7 @@ def _hq_loss(environment: DrillEnvironment) -> Outcome:
         # Killed after the mark: the seconds to the first record are never measured too short.
         environment.stack.pulsar[centre].kill()
         environment.say(f"killed {centre} with SIGKILL")
-        if environment.alerts is not None:
-            environment.alerts.kill_verdicts()
+        environment.kill_verdicts()
         run.wait_until_through()
         return _outcome(Drill.HQ_LOSS, run)
 
@@ -529,7 +504,7 @@ def _failback(environment: DrillEnvironment) -> Outcome:
         run.wait_until_steady(cursor_in=centre, read=standby)
         environment.wait_for_moment()
         run.mark_loss(_all_streams(run))
-        environment.ingest.request_switchover(centre)
+        environment.request_switchover(centre)
         environment.say(f"ordered the ingest from {standby} back to {centre}")
         run.wait_until_through()
         return _outcome(Drill.FAILBACK, run)
@@ -552,7 +527,7 @@ def _region_loss(environment: DrillEnvironment) -> Outcome:
         )
         environment.start_cluster(cluster.cluster)
         environment.wait_for_or_timeout("what the region still had comes through", lambda: run.lost() == 0)
-        return Outcome(Drill.REGION_LOSS, findings, run.restarts, run.lost(), environment.audit_alerts())
+        return Outcome(Drill.REGION_LOSS, findings, environment.audit_alerts(), run.lost())
 
 
 def _link_cut(environment: DrillEnvironment) -> Outcome:
@@ -566,12 +541,12 @@ def _link_cut(environment: DrillEnvironment) -> Outcome:
         for link in links:
             link.cut()
         environment.say(f"cut the links between {here} and {there}")
-        run.let_traffic_flow(environment.settings.cut_s)
+        run.let_traffic_flow(_CUT_S)
         for link in links:
             link.heal()
         # The seconds count from here: nothing can come through while the link is cut.
         run.mark_count()
-        environment.say(f"healed them after {environment.settings.cut_s:.0f} s")
+        environment.say(f"healed them after {_CUT_S:.0f} s")
         run.wait_until_through()
         return _outcome(Drill.LINK_CUT, run)
 
@@ -585,8 +560,7 @@ _DRILLS: dict[Drill, Callable[[DrillEnvironment], Outcome]] = {
 
 
 def _outcome(drill: Drill, run: DrillRun) -> Outcome:
-    found = compute_findings(run.observations())
-    return Outcome(drill, found, run.restarts, alerts=run.environment.audit_alerts())
+    return Outcome(drill, compute_findings(run.observations()), run.environment.audit_alerts())
 
 
 def _all_streams(run: DrillRun) -> frozenset[DeviceStream]:

@@ -1,24 +1,23 @@
-"""Where drills run: the four clusters, the ingest, and the waits that every drill needs."""
+"""Where drills run: four clusters, the ingest, the alert processes, and the waits that every drill needs."""
 
 from __future__ import annotations
 
 import math
-import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import pulsar
 from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem, SubTreeFileSystem
 from pydantic import Field
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, retry_if_result, stop_after_delay, wait_fixed
 
 from cloud_jobs.config import CloudSettings
-from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference.files import Signing, make_version, publish
-from deploy.drill.findings import AlertAudit, VerdictRow, audit_alerts
+from deploy.demo.alert_audit import AlertAudit, audit_stack_alerts
 from deploy.local import (
     DaemonProcess,
     LakePlace,
@@ -29,23 +28,15 @@ from deploy.local import (
     stack_operator,
 )
 from deploy.local.stack_settings import alert_process
-from geo.alerts import decode_alert, decode_verdict
-from geo.replication import AdminClient, Topology, admins
+from geo.replication import AdminClient, admins
 from geo.replication.topic_naming import split_partition
 from geo.replication.verification import Observation, observe
-from geo.spatial.event_ids import Revision
-from waybill.pulsar.pulsar_client import open_pulsar_client
 from waybill.record import Position
 from waybill.settings import Settings, load
 
-# Errors.
-
 
 class DrillError(Exception):
-    """The drill cannot go on; the message says what it waited for, and shows the last lines of what failed."""
-
-
-# Settings of a drill.
+    """The drill cannot continue; the message says what it waited for."""
 
 
 class Drill(StrEnum):
@@ -58,7 +49,7 @@ class Drill(StrEnum):
 
 
 class Moment(StrEnum):
-    """When the cluster is killed, seen from the micro-batch of the ingest."""
+    """When the cluster is killed, relative to a micro-batch of the ingest."""
 
     ANY = "any"
     PLANNED = "planned"
@@ -66,30 +57,14 @@ class Moment(StrEnum):
     DONE = "done"
 
 
-class FleetSettings(Settings):
-    """How much one region sends."""
-
-    records_per_s: float = Field(default=400, gt=0, le=50_000)
-    devices: int = Field(default=8, ge=1, le=1000)
-    records_per_batch: int = Field(default=20, ge=1, le=1000)
-    unanswered_batches: int = Field(default=64, ge=1, description="more are not sent: the devices store and wait")
-    silence_s: float = Field(default=10.0, gt=0, description="without an answer for so long, the next region is tried")
-
-
 class DrillSettings(Settings):
-    """One drill. The snapshot period is the brokers' own, so it holds for a whole stack."""
+    """One drill. The snapshot period is a setting of the brokers, so it holds for a whole stack."""
 
-    fleet: FleetSettings = Field(default_factory=FleetSettings)
+    records_per_s: float = Field(default=400, gt=0, le=50_000, description="of each region's devices")
     trigger_s: float = Field(1.0, ge=0, le=60, description="length of a micro-batch")
     snapshot_period_s: float = Field(1.0, gt=0, le=60, description="time between two snapshots of the cursors")
     moment: Moment = Moment.ANY
-    steady_s: float = Field(5.0, gt=0, le=600, description="steady traffic before the loss")
-    after_s: float = Field(5.0, ge=0, le=600, description="traffic after the first record was through")
-    cut_s: float = Field(8.0, gt=0, le=600, description="how long a cut link stays cut")
-    timeout_s: float = Field(300.0, gt=0, description="bound of every wait")
     lake: LakePlace = Field(LakePlace.FOLDER, description="`s3`: the tables are on an S3 server of the stack")
-    alerts: bool = Field(True, description="each region raises alerts, and each is held against its verdict")
-    heap_mb: int = Field(320, ge=192, description="heap of each of the four clusters")
 
 
 # The route of the drill's devices: a circle through a fence and over a gate. Pure.
@@ -144,260 +119,21 @@ def position_at(time_us: int, phase: float) -> Position:
     )
 
 
-# The ingest command, restarted if it ends.
-
-_LOOK_S = 0.1
-# a job that cannot run at all ends the drill, and not the other way round
-_MAX_STARTS = 20
-
-
-class IngestProcess:
-    """One lake, one checkpoint, one ingest process that reads the centre first and its standby when the centre is lost.
-
-    A supervisor starts the process again when it ends by itself, at most `_MAX_STARTS` times, as systemd or
-    Kubernetes would.
-    """
-
-    def __init__(self, stack: LocalStack, folder: Path, *, trigger_s: float) -> None:
-        self._stack = stack
-        self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        self.settings = load(CloudSettings, _written(stack, folder, trigger_s))
-        self.settings.tables.create()
-        command = ["ingest", "--config", str(folder / "cloud.toml")]
-        self._process = DaemonProcess.python(f"cloud-jobs-{folder.name}", "cloud_jobs", command, folder)
-        self.starts = 0
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._supervise, name="ingest", daemon=True)
-
-    @property
-    def checkpoint(self) -> Path:
-        """The checkpoint of the query: `offsets/N` is written when batch N is planned, `commits/N` when it is done."""
-        return self.settings.checkpoints / "ingest"
-
-    @property
-    def reading_from(self) -> Path:
-        """Where the source keeps which cluster it reads; with `.switchover` appended, where an operator names
-        another."""
-        return self.settings.checkpoints / "reading-from"
-
-    def start(self) -> None:
-        """Start it and its supervisor."""
-        self._stack.add(self._process, wait=False)
-        self.starts = 1
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop it for good."""
-        # The supervisor ends first: it would start again what is stopped.
-        self._stopping.set()
-        self._thread.join(10)
-        self._stack.remove(self._process.name)
-
-    def check(self) -> None:
-        """Raises DrillError when it was started too often."""
-        if self.starts > _MAX_STARTS:
-            raise DrillError("\n".join(["the ingest ended again and again", *self._process.last_lines()]))
-
-    def request_switchover(self, cluster: str) -> None:
-        """Requests a switchover to a cluster. Atomic: the ingest sees all of it or nothing."""
-        draft = self._request_file.with_name(self._request_file.name + ".draft")
-        draft.write_text(cluster)
-        draft.replace(self._request_file)
-
-    @property
-    def _request_file(self) -> Path:
-        return self.reading_from.with_name(self.reading_from.name + ".switchover")
-
-    def _supervise(self) -> None:
-        while not self._stopping.wait(_LOOK_S):
-            if self._process.pid is None and self.starts <= _MAX_STARTS:
-                self.starts += 1
-                self._process.start()
-                time.sleep(_LOOK_S)
-
-
-def _written(stack: LocalStack, folder: Path, trigger_s: float) -> Path:
-    topology = stack.topology
-    path, store = folder / "cloud.toml", stack.object_store
-    topics = [f"persistent://fleet/telemetry-{region}/batches" for region in topology.regions]
-    lines = [
-        f'lake = "{store.lake(folder.name) if store else folder / "lake"}"',
-        f'checkpoints = "{folder / "checkpoints"}"',
-        'tenants = ["fleet"]',
-        *(line for name in topology.centres for line in _cluster(stack, name)),
-        stack_operator(stack.folder).reference_settings(),
-        "[access]",
-        stack.access("jobs").as_toml(),
-        "[ingest]",
-        f"topics = {topics!r}",
-        f"trigger_interval_s = {trigger_s}",
-        "[verdicts]",
-        f"alerts = {[f'persistent://fleet/alerts-{region}/alerts' for region in topology.regions]!r}",
-        *([store.job_settings()] if store else []),
-    ]
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-def _cluster(stack: LocalStack, name: str) -> list[str]:
-    server = stack.pulsar[name]
-    return [
-        "[[clusters]]",
-        f'name = "{name}"',
-        f'service_url = "{server.service_url}"',
-        f'admin_url = "{server.admin_url}"',
-    ]
-
-
-# Alerts of a drill: a process per region, the verdicts job, and their audit.
+# The running stack and its jobs.
 
 Say = Callable[[str], None]
-_TENANT: Final = "fleet"
-_OPERATION_S: Final = 10
-# the last message is known to be there
-_READ_MS: Final = 5_000
-_POLL_S: Final = 1.0
-# it starts a Spark of its own, beside the whole stack
-_GEOFENCE_S: Final = 300.0
-# as RestartSec of its unit
-_AGAIN_S: Final = 10.0
-# it starts without Spark, and waits for the first message of each topic
+TENANT: Final = "fleet"
+TIMEOUT_S: Final = 300.0
+"""Bound of every wait."""
+_TOPOLOGY: Final = Path(__file__).parents[1] / "local" / "topology-dr.toml"
+_POLL_S: Final = 0.25
+# Short against the steps of a micro-batch, between two of which the cluster is to be killed.
+_MOMENT_POLL_S: Final = 0.002
+_MAX_RESTARTS: Final = 20
+_VERDICTS_AGAIN_S: Final = 10.0
+"""A supervisor starts the job on another machine after this time, as RestartSec of its unit says."""
 _VERDICTS_S: Final = 180.0
-_Decoded = TypeVar("_Decoded")
-
-
-class DrillAlerts:
-    """The processes of alerts of one environment; each is started again if it ends."""
-
-    def __init__(self, stack: LocalStack, ingest: IngestProcess, say: Say) -> None:
-        self._stack, self._say, self._ingest = stack, say, ingest
-        self._jobs = 0
-        self._regional = [alert_process(stack, region) for region in stack.topology.regions]
-        self._verdicts = self._job("verdicts", "--follow")
-        self._starting = threading.Lock()
-        self._again: threading.Timer | None = None
-
-    def start(self) -> None:
-        """Publishes the fences and starts what looks at them; returned from when all turn."""
-        signing = Signing(stack_operator(self._stack.folder).key, "fences of the drill")
-        versions = [make_version("fence", feature) for feature in FEATURES]
-        publish(self._settings.service_urls, versions, self._stack.access("publisher"), signing=signing)
-        for process in (*self._regional, self._verdicts):
-            self._stack.add(process, wait=False)
-        for process in self._regional:
-            process.wait()
-        self._say("an alert process in each region, and the job of the verdicts at the centre, are up")
-
-    def stop(self) -> None:
-        """Ends all of them."""
-        if self._again is not None:
-            self._again.cancel()
-            self._again.join()
-        for process in (*self._regional, self._verdicts):
-            self._stack.remove(process.name)
-
-    def kill_verdicts(self) -> None:
-        """What a centre loses with its machine; a supervisor starts it again elsewhere, after a while."""
-        self._verdicts.kill()
-        self._say("killed the job of the verdicts, too")
-        self._again = threading.Timer(_AGAIN_S, self._start_again, [self._verdicts])
-        self._again.start()
-
-    def audit(self) -> AlertAudit:
-        """Computes the events of all that is in the table, and waits until each alert has its verdict, or in vain."""
-        self._compute_events()
-        ends = time.monotonic() + _VERDICTS_S
-        while not (found := self._found()).holds and time.monotonic() < ends:
-            self._keep_alive()
-            time.sleep(_POLL_S)
-        kinds = ", ".join(f"{count} {kind}" for kind, count in found.in_force.items())
-        self._say(found.unknown or f"{found.announced:,} alerts, {found.without} without a verdict: {kinds}")
-        return found
-
-    @property
-    def _settings(self) -> CloudSettings:
-        return self._ingest.settings
-
-    def _job(self, name: str, *options: str) -> DaemonProcess:
-        self._jobs += 1
-        folder = self._ingest.folder / f"{name}-{self._jobs}"
-        command = [name, "--config", str(self._ingest.folder / "cloud.toml"), *options]
-        return DaemonProcess.python(f"cloud-jobs-{name}-{self._ingest.folder.name}", "cloud_jobs", command, folder)
-
-    def _keep_alive(self) -> None:
-        for process in (*self._regional, self._verdicts):
-            self._start_again(process)
-
-    def _start_again(self, process: DaemonProcess) -> None:
-        with self._starting:
-            if process.pid is None:
-                self._say(f"{process.name} had ended, and is started again")
-                process.start()
-
-    def _compute_events(self) -> None:
-        job = self._job("geofence")
-        job.start()
-        ends = time.monotonic() + _GEOFENCE_S
-        try:
-            while job.pid is not None and time.monotonic() < ends:
-                time.sleep(_POLL_S)
-            if job.exit_status != 0:
-                raise DrillError("\n".join(["the events at fences were not computed", *job.last_lines()]))
-        finally:
-            job.kill()
-
-    def _found(self) -> AlertAudit:
-        """As it is now; unknown where something cannot be read."""
-        topology, clusters = self._stack.topology, self._stack.pulsar
-        try:
-            announced = [
-                alert.id
-                for region in topology.regions
-                for name in (topology.regions[region].cluster, *self._centres())
-                for alert in _read(clusters[name], f"persistent://{_TENANT}/alerts-{region}/alerts", decode_alert)
-            ]
-            topic = f"persistent://{_TENANT}/events/verdicts"
-            published = [one for name in self._centres() for one in _read(clusters[name], topic, decode_verdict)]
-        except pulsar.PulsarException as error:
-            return AlertAudit(unknown=f"a topic cannot be read: {error}")
-        return audit_alerts(announced, *_tables(self._settings.tables), published)
-
-    def _centres(self) -> Sequence[str]:
-        """The centres that are not lost; what one of them has the regions have as well, but verdicts."""
-        return [name for name in self._stack.topology.centres if self._stack.pulsar[name].pid is not None]
-
-
-def _tables(lake: Lake) -> tuple[list[Revision[str]], list[VerdictRow]]:
-    events = lake.rows("geofence_events", ["id", "revision", "retracted"]).to_pylist()
-    verdicts = lake.rows("verdicts", [*VerdictRow._fields]).to_pylist()
-    return (
-        [Revision(row["id"], row["revision"], row["id"], row["retracted"]) for row in events],
-        [VerdictRow(**row) for row in verdicts],
-    )
-
-
-def _read(cluster: PulsarCluster, topic: str, decode: Callable[[bytes], _Decoded]) -> Iterable[_Decoded]:
-    """All that a cluster has of a topic. Raises PulsarException."""
-    with _client(cluster) as client:
-        reader = client.create_reader(topic, pulsar.MessageId.earliest)
-        while reader.has_message_available():
-            yield decode(reader.read_next(_READ_MS).data())
-
-
-@contextmanager
-def _client(cluster: PulsarCluster) -> Iterator[Any]:
-    client = open_pulsar_client(cluster.service_url, cluster.access, timeout_s=_OPERATION_S)
-    try:
-        yield client
-    finally:
-        client.close()
-
-
-TOPOLOGY = Path(__file__).parents[1] / "local" / "topology-dr.toml"
-_WAIT_POLL_S = 0.25
-# Short against the steps of a micro-batch, between two of which the kill is to happen.
-_MOMENT_POLL_S = 0.002
+_GEOFENCE_S: Final = 300.0
 
 
 @contextmanager
@@ -405,130 +141,214 @@ def drill_stack(folder: Path, settings: DrillSettings, say: Say) -> Iterator[Loc
     """Clusters eu, us, hq and dr, small, with the snapshot period of the settings."""
     say("starting clusters eu, us, hq and dr")
     period_ms = round(settings.snapshot_period_s * 1000)
-    pulsar = PulsarSettings(
-        heap_mb=settings.heap_mb,
-        direct_mb=256,
-        broker={"replicatedSubscriptionsSnapshotFrequencyMillis": period_ms},
+    pulsar_settings = PulsarSettings(
+        heap_mb=320, direct_mb=256, broker={"replicatedSubscriptionsSnapshotFrequencyMillis": period_ms}
     )
-    with LocalStack(folder, topology=TOPOLOGY, settings=StackSettings(pulsar=pulsar, lake=settings.lake)) as stack:
+    stack_settings = StackSettings(pulsar=pulsar_settings, lake=settings.lake)
+    with LocalStack(folder, topology=_TOPOLOGY, settings=stack_settings) as stack:
         say(f"{len(stack.servers)} servers are up, replication is applied")
         yield stack
 
 
 class DrillEnvironment:
-    """A running stack and its ingest. Each drill on it brings devices of its own."""
+    """A running stack with ingest, alert processes and the verdicts job. Each drill on it has its own devices.
 
-    def __init__(
-        self,
-        stack: LocalStack,
-        ingest: IngestProcess,
-        settings: DrillSettings,
-        say: Say,
-        alerts: DrillAlerts | None = None,
-    ) -> None:
-        self.stack = stack
-        self.alerts = alerts
-        self.ingest = ingest
-        self.settings = settings
-        self.say = say
+    A process that ends is started again while something is waited for, as systemd would.
+    """
+
+    def __init__(self, stack: LocalStack, folder: Path, settings: DrillSettings, say: Say) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.stack, self.settings, self.say = stack, settings, say
+        self.topology = stack.topology
+        self._folder = folder
+        self._config = folder / "cloud.toml"
+        self._config.write_text(self._cloud_settings())
+        self.jobs = load(CloudSettings, self._config)
+        self.jobs.tables.create()
+        self.clients: dict[str, AdminClient] = {}
+        self.ingest_restarts = 0
         self.peak_memory_bytes = 0
-        self._clients: dict[str, AdminClient] = {}
+        self._ingest = self._job("ingest")
+        self._verdicts = self._job("verdicts", "--follow")
+        self._alerts = [alert_process(stack, region) for region in self.topology.regions]
+        self._verdicts_from_s = 0.0
+
+    def start(self) -> None:
+        signing = Signing(stack_operator(self.stack.folder).key, "fences of the drill")
+        versions = [make_version("fence", feature) for feature in FEATURES]
+        publish(self.jobs.service_urls, versions, self.stack.access("publisher"), signing=signing)
+        for process in self._processes:
+            self.stack.add(process, wait=False)
+        for process in self._alerts:
+            process.wait()
+        self.say("the ingest, an alert process in each region, and the verdicts job at the centre are up")
+
+    def stop(self) -> None:
+        for process in self._processes:
+            if process in self.stack.servers:
+                self.stack.remove(process.name)
 
     @property
     def topics(self) -> list[str]:
         """The topic of batches of each region."""
-        return [f"persistent://fleet/telemetry-{region}/batches" for region in self.topology.regions]
-
-    @property
-    def topology(self) -> Topology:
-        """The topology with addresses."""
-        return self.stack.topology
-
-    @contextmanager
-    def admin_connections(self) -> Iterator[None]:
-        """Admin connections while the block runs."""
-        with admins(self.topology, self.stack.access()) as clients:
-            self._clients = clients
-            yield
-
-    def audit_alerts(self) -> AlertAudit | None:
-        """What became of the alerts; None: there were to be none."""
-        return None if self.alerts is None else self.alerts.audit()
+        return [f"persistent://{TENANT}/telemetry-{region}/batches" for region in self.topology.regions]
 
     def region_cluster(self, region: str) -> PulsarCluster:
-        """The cluster that takes in what a region's devices send."""
+        """The cluster that receives the batches of a region's devices."""
         return self.stack.pulsar[self.topology.regions[region].cluster]
 
     def start_cluster(self, name: str) -> None:
-        """Starts a cluster that was killed, on the disks that it had, and waits until it is healthy."""
+        """Start a killed cluster on its own disks, and wait until it is healthy."""
         self.stack.pulsar[name].start()
-        self.stack.pulsar[name].wait(self.settings.timeout_s)
+        self.stack.pulsar[name].wait(TIMEOUT_S)
         self.say(f"{name} is back")
 
-    def wait_for(self, what: str, true: Callable[[], bool], every_s: float = _WAIT_POLL_S) -> None:
-        """Returns when it is true. Raises DrillError after its timeout, or the ingest ended too often."""
-        if not self.wait_for_or_timeout(what, true, every_s):
-            raise DrillError(f"not within {self.settings.timeout_s:.0f} s: {what}")
+    def kill_verdicts(self) -> None:
+        """The verdicts job is lost with its machine, and starts elsewhere after a while."""
+        self._verdicts.kill()
+        self._verdicts_from_s = time.monotonic() + _VERDICTS_AGAIN_S
+        self.say("killed the verdicts job, too")
 
-    def wait_for_or_timeout(self, what: str, true: Callable[[], bool], every_s: float = _WAIT_POLL_S) -> bool:
+    def request_switchover(self, cluster: str) -> None:
+        """Tell the ingest to read another cluster. Atomic: the ingest sees the whole request or nothing."""
+        request = self.jobs.checkpoints / "reading-from.switchover"
+        draft = request.with_suffix(".draft")
+        draft.write_text(cluster)
+        draft.replace(request)
+
+    def wait_for(self, what: str, is_true: Callable[[], bool], every_s: float = _POLL_S) -> None:
+        """Raises DrillError when it is not true in time, or when a process ended too often."""
+        if not self.wait_for_or_timeout(what, is_true, every_s):
+            raise DrillError(f"not within {TIMEOUT_S:.0f} s: {what}")
+
+    def wait_for_or_timeout(self, what: str, is_true: Callable[[], bool], every_s: float = _POLL_S) -> bool:
         """Whether it became true in time: for what a drill counts even when it does not happen."""
-        ends = time.monotonic() + self.settings.timeout_s
-        while not true():
+        ends = time.monotonic() + TIMEOUT_S
+        while not is_true():
             if time.monotonic() > ends:
-                self.say(f"not within {self.settings.timeout_s:.0f} s: {what}")
+                self.say(f"not within {TIMEOUT_S:.0f} s: {what}")
                 return False
-            # An ingest that ends again and again makes nothing true any more: no need to wait for the time-out.
-            self.ingest.check()
+            self._keep_alive()
             time.sleep(every_s)
         self.peak_memory_bytes = max(self.peak_memory_bytes, self.stack.memory_bytes)
         return True
 
-    def cursor_follows(self, cluster: str, read: str, batch_s: float) -> bool:
-        """Whether the ingest's cursor there is at most two micro-batches and a snapshot behind the one it reads at.
+    def wait_for_moment(self) -> None:
+        """Returns at the moment of the settings."""
+        checkpoint = SubTreeFileSystem(str(self.jobs.checkpoints / "ingest"), LocalFileSystem())
+        watched = {
+            Moment.PLANNED: (checkpoint, "offsets"),
+            Moment.WRITTEN: (self.jobs.tables.files("records"), "_delta_log"),
+            Moment.DONE: (checkpoint, "commits"),
+        }.get(self.settings.moment)
+        if watched is None:
+            return
+        before = _files(*watched)
+        self.wait_for(
+            f"a micro-batch that is {self.settings.moment}", lambda: _files(*watched) > before, _MOMENT_POLL_S
+        )
 
-        `batch_s`: how long a micro-batch really takes.
+    def cursor_follows(self, cluster: str, read: str, batch_s: float) -> bool:
+        """Whether the ingest's cursor in `cluster` is at most two micro-batches and a snapshot behind that in `read`.
+
+        `batch_s`: the time from one micro-batch to the next.
         """
-        # One that was killed is not asked: each look would try it three times in vain.
-        clients = {name: client for name, client in self._clients.items() if self.stack.pulsar[name].pid is not None}
+        # A killed cluster is not asked: each look would try it three times in vain.
+        clients = {name: client for name, client in self.clients.items() if self.stack.pulsar[name].pid is not None}
         close_s = 2 * batch_s + self.settings.snapshot_period_s
         seen = observe(self.topology, clients, time.time)
         return cursor_follows(seen, cluster, read, close_s, [one.partition("://")[2] for one in self.topics])
 
-    def wait_for_moment(self) -> None:
-        """Returns at the moment of the settings, or after a while when no micro-batch comes by."""
-        checkpoint = SubTreeFileSystem(str(self.ingest.checkpoint), LocalFileSystem())
-        looked_at = {
-            Moment.PLANNED: (checkpoint, "offsets"),
-            Moment.WRITTEN: (self.ingest.settings.tables.files("records"), "_delta_log"),
-            Moment.DONE: (checkpoint, "commits"),
-        }.get(self.settings.moment)
-        if looked_at is None:
-            return
-        before = _files(*looked_at)
-        self.wait_for(
-            f"a micro-batch that is {self.settings.moment}", lambda: _files(*looked_at) > before, _MOMENT_POLL_S
+    def audit_alerts(self) -> AlertAudit:
+        """Compute the geofence events of all records, and wait until each alert has its verdict.
+
+        Raises PulsarException when a topic cannot be read, DrillError when the events cannot be computed.
+        """
+        self._compute_events()
+        audit = Retrying(
+            stop=stop_after_delay(_VERDICTS_S),
+            wait=wait_fixed(1),
+            retry=retry_if_exception_type(pulsar.PulsarException) | retry_if_result(lambda one: not one.holds),
+            before=lambda _: self._keep_alive(),
+            retry_error_callback=_last_result,
         )
+        found: AlertAudit = audit(audit_stack_alerts, self.stack, self.jobs.tables, [TENANT])
+        self.say(found.summary)
+        return found
+
+    @property
+    def _processes(self) -> list[DaemonProcess]:
+        return [self._ingest, *self._alerts, self._verdicts]
+
+    def _job(self, name: str, *options: str) -> DaemonProcess:
+        command = [name, "--config", str(self._config), *options]
+        return DaemonProcess.python(f"cloud-jobs-{name}", "cloud_jobs", command, self._folder / name)
+
+    def _keep_alive(self) -> None:
+        for process in self._processes:
+            is_early = process is self._verdicts and time.monotonic() < self._verdicts_from_s
+            if process.pid is not None or is_early:
+                continue
+            if process is self._ingest:
+                self.ingest_restarts += 1
+            if self.ingest_restarts > _MAX_RESTARTS:
+                raise DrillError("\n".join(["the ingest ended again and again", *process.last_lines()]))
+            process.start()
+
+    def _compute_events(self) -> None:
+        job = self._job("geofence")
+        job.start()
+        ends = time.monotonic() + _GEOFENCE_S
+        try:
+            while job.pid is not None and time.monotonic() < ends:
+                time.sleep(1)
+            if job.exit_status != 0:
+                raise DrillError("\n".join(["the events at fences were not computed", *job.last_lines()]))
+        finally:
+            job.kill()
+
+    def _cloud_settings(self) -> str:
+        stack, store = self.stack, self.stack.object_store
+        clusters = "".join(
+            f"""[[clusters]]
+name = "{name}"
+service_url = "{stack.pulsar[name].service_url}"
+admin_url = "{stack.pulsar[name].admin_url}"
+"""
+            for name in self.topology.centres
+        )
+        return f"""lake = "{store.lake(self._folder.name) if store else self._folder / "lake"}"
+checkpoints = "{self._folder / "checkpoints"}"
+tenants = ["{TENANT}"]
+{clusters}
+{stack_operator(stack.folder).reference_settings()}
+[access]
+{stack.access("jobs").as_toml()}
+[ingest]
+topics = {self.topics}
+trigger_interval_s = {self.settings.trigger_s}
+[verdicts]
+alerts = {[f"persistent://{TENANT}/alerts-{region}/alerts" for region in self.topology.regions]}
+{store.job_settings() if store else ""}"""
 
 
 @contextmanager
 def open_environment(stack: LocalStack, folder: Path, settings: DrillSettings, say: Say) -> Iterator[DrillEnvironment]:
-    """A running stack with an ingest whose tables and checkpoint are in `folder`, and with what alerts need.
-
-    All of it is stopped on leaving.
-    """
-    ingest = IngestProcess(stack, folder, trigger_s=settings.trigger_s)
-    ingest.start()
-    alerts = DrillAlerts(stack, ingest, say) if settings.alerts else None
-    environment = DrillEnvironment(stack, ingest, settings, say, alerts)
+    """An environment with tables and checkpoint in `folder`; all its processes are stopped on leaving."""
+    environment = DrillEnvironment(stack, folder, settings, say)
     try:
-        if alerts is not None:
-            alerts.start()
-        with environment.admin_connections():
+        environment.start()
+        with admins(stack.topology, stack.access()) as clients:
+            environment.clients = clients
             yield environment
     finally:
-        ingest.stop()
-        if alerts is not None:
-            alerts.stop()
+        environment.stop()
+
+
+def _last_result(state: RetryCallState) -> AlertAudit:
+    assert state.outcome is not None, "it was tried"
+    found: AlertAudit = state.outcome.result()
+    return found
 
 
 def _files(files: FileSystem, folder: str) -> set[str]:

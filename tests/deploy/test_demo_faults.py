@@ -4,7 +4,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import date
 from fractions import Fraction
 from io import StringIO
 from pathlib import Path
@@ -14,26 +14,55 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cloud_jobs.billing.contracts import CANARY
+from cloud_jobs.billing.certificates import CertificateState
 from cloud_jobs.billing.documents import charges_of
 from cloud_jobs.billing.register.documents_of import issued_document
+from cloud_jobs.reconcile import ComparisonOutcome
+from deploy.canary.ledger import HopColour
+from deploy.demo.alert_audit import AlertAudit
 from deploy.demo.audit import Audit, DocumentAudit, audit_documents
-from deploy.demo.cli import ProgressLine, as_json, verdict_table
+from deploy.demo.cli import verdict_table
 from deploy.demo.plan import DemoError, DemoSettings, plan_demo
-from deploy.demo.scenario import DemoDrive, DemoScenario, Standstill
-from deploy.demo.watching import AlertFindings, FaultFindings, find_verdicts, judge_alerts
-from geo.alerts import Alert
+from deploy.demo.processes import LockedOut
+from deploy.demo.scenario import Deadline, DemoDrive
+from deploy.demo.watching import CanaryFindings, FaultFindings
 from simulator import Progress, Scenario, Summary, VehicleMessage
 from simulator.truth import PostedCharge, TrueDays, TrueDocument, TrueKey, TrueLedger, TrueTax
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, price, tariff
 from tests.cloud_jobs.billing.register.billed_lake import DAYS, BilledLake, hours, used
-from tests.system.lake_of_fixes import derive
+from tests.deploy.canary.test_canary_status import status
 
 HAPPENED = FaultFindings(
     region="eu", killed="us-0002", silent="us-0001", cut_at_least_s=4.0, cut_s=25.0, stored_while_cut=812,
     dead_s=4.1, is_silenced=True,
 )  # fmt: skip
-RIGHT: Any = SimpleNamespace(equal=True, stations_agree=True, line_agrees=True)
+RIGHT: Any = SimpleNamespace(
+    equal=True, made=1, stored=1, forwarded=1, ingested=1, lost=0, unexpected=0, state=CertificateState.COMPLETE,
+    name="invoice 1", gross="1.00 EUR", payer="acme", amount="1.00 EUR",
+)  # fmt: skip
+PROOF: Any = SimpleNamespace(
+    stations_agree=True, line_agrees=True,
+    reconciled=SimpleNamespace(comparisons=[], outcome=ComparisonOutcome.EQUAL),
+    explained=SimpleNamespace(
+        number="1", line="2", currency="EUR", explanation=SimpleNamespace(charge=SimpleNamespace(amount_minor=100))
+    ),
+)  # fmt: skip
+ALERTS = AlertAudit(announced=1, in_force={}, without=0, twice=0, unannounced=0, unpublished=0, is_whole=True)
+AUDIT = Audit(
+    devices=(RIGHT,), reason="a vehicle was silent", documents=(RIGHT,), posted=(RIGHT,), quarantined=0,
+    usage_quarters=1, usage_differing=0, proof=PROOF, faults=HAPPENED, alerts=ALERTS,
+    locked_out=LockedOut("fleet/us-0002", 0.1, ("eu", "us"), ("eu", "us")),
+    canary=CanaryFindings(status(HopColour.GREEN)),
+)  # fmt: skip
+
+
+def failing(audit: Audit) -> list[str]:
+    """The statements that do not hold, as they are printed."""
+    out = StringIO()
+    Console(file=out, width=200).print(verdict_table(audit))
+    printed = [line for line in out.getvalue().splitlines() if "NO" in line]
+    assert len(printed) == sum(not one.holds for one in audit.verdicts)
+    return printed
 
 
 class Log(list[str]):
@@ -60,9 +89,6 @@ class Agent:
 
     def start(self) -> None:
         self._log.append("start")
-
-    def check(self) -> bool:
-        return True
 
 
 def vehicle(log: Log, device: str, waiting: int) -> Any:
@@ -137,112 +163,40 @@ def test_a_cut_that_kept_nothing_back_is_no_proof(monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_an_audit_without_a_fault_is_not_equal_and_says_which(wrong: dict[str, Any]) -> None:
-    right = Audit(
-        devices=(RIGHT,), reason="a vehicle was silent", documents=(RIGHT,), posted=(RIGHT,), proof=RIGHT,
-        duplicates_removed=0, conflicts=0, malformed=0, usage_quarters=1, usage_differing=0, faults=HAPPENED,
-    )  # fmt: skip
-    assert right.equal
-    assert not replace(right, faults=None).equal
-    less = replace(right, faults=replace(HAPPENED, **wrong))
+    assert (AUDIT.equal, failing(AUDIT)) == (True, [])
+    less = replace(AUDIT, faults=replace(HAPPENED, **wrong))
     assert not less.equal
-    shown = replace(less, devices=(), documents=(), posted=(), proof=None)
-    out = StringIO()
-    Console(file=out, width=200).print(verdict_table(shown))
-    (row,) = [line for line in out.getvalue().splitlines() if "each fault" in line]
-    assert "NO" in row
-    assert as_json(shown)["faults"]["holds"] is False
+    (row,) = failing(less)
+    assert "each fault of the drive happened" in row
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"devices": ()}, None),
+        ({"documents": ()}, None),
+        ({"reason": ""}, "kept its bill provisional"),
+        ({"quarantined": 1}, "nothing in quarantine"),
+        ({"usage_differing": 1}, "usage equal"),
+        ({"alerts": replace(ALERTS, without=1)}, "each alert has its verdict"),
+        ({"locked_out": LockedOut("fleet/us-0002", None, (), ("eu", "us"))}, "a revoked vehicle"),
+    ],
+)
+def test_an_audit_in_which_anything_differs_is_not_equal_and_says_what(wrong: dict[str, Any], said: str | None) -> None:
+    less = replace(AUDIT, **wrong)
+    assert not less.equal
+    assert [said is not None and said in row for row in failing(less)] == ([True] if said else [])
 
 
 def test_what_makes_progress_is_not_ended_and_what_stands_still_is() -> None:
     clock = itertools.count(0.0, 100.0)
-    still = Standstill(250.0, lambda: next(clock))
-    assert [still.is_over(number) for number in range(20)] == [False] * 20
-    assert [still.is_over("same") for _ in range(3)][-1]
-
-
-def shown(line: ProgressLine) -> str:
-    (task,) = line._progress.tasks
-    return str(line._progress.columns[-1].render(task))  # type: ignore[union-attr]
-
-
-MOMENT = datetime(2026, 1, 10, 6, tzinfo=UTC)
-T_MS = round(MOMENT.timestamp() * 1000)
-
-
-def alert(name: str) -> tuple[Alert, int]:
-    """An alert, raised 20 ms after its batch and read 70 ms after it."""
-    made = Alert(
-        id=name.rjust(24, "0"), tenant="fleet", device="bus-1", region="eu", epoch=1, seq=1, kind="enter",
-        place="yard", t_ms=T_MS, received_ms=T_MS, raised_ms=T_MS + 20,
-    )  # fmt: skip
-    return made, T_MS + 70
-
-
-def alerts(names: str) -> dict[str, tuple[Alert, int]]:
-    return {one[0].id: one for one in map(alert, names)}
-
-
-def event(name: str, revision: int = 0, *, retracted: bool = False, tenant: str = "fleet") -> dict[str, Any]:
-    return _row(name, revision, tenant) | {
-        "epoch": 1, "seq": 1, "kind": "enter", "place": "yard", "time": MOMENT, "value": 0.0, "retracted": retracted,
-    }  # fmt: skip
-
-
-def verdict(name: str, said: str, revision: int = 0, *, tenant: str = "fleet") -> dict[str, Any]:
-    return _row(name, revision, tenant) | {"verdict": said, "corrective_ids": []}
-
-
-def _row(name: str, revision: int, tenant: str) -> dict[str, Any]:
-    who = {"tenant": tenant, "device": "bus-1", "day": MOMENT.date(), "emitted_at": MOMENT}
-    return {"id": name.rjust(24, "0"), "revision": revision} | who
-
-
-ALERTS = "ab"
-EVENTS = [event("a"), event("b"), event("b", 1, retracted=True), event("c")]
-VERDICTS = [verdict("a", "withdrawn"), verdict("a", "confirmed", 1), verdict("b", "withdrawn"), verdict("c", "late")]
-"""Of `a` and `b` an alert was raised, and `b` did not happen after all; of `c` nobody said anything."""
-OF_CANARIES = [verdict("e", "confirmed", tenant=CANARY), verdict("f", "withdrawn", tenant=CANARY)]
-
-
-def found_in(raised: str = ALERTS, verdicts: list[dict[str, Any]] = VERDICTS, events: Any = EVENTS) -> AlertFindings:
-    return judge_alerts(alerts(raised), events, verdicts)
-
-
-def test_a_right_lake_holds_and_what_became_of_the_alerts_is_counted() -> None:
-    found = found_in()
-    assert found.holds
-    assert found.verdicts == {"confirmed": 1, "corrected": 0, "withdrawn": 1, "late": 1}
-    assert (found.by_kind, found.region_ms, found.centre_ms) == ({"enter": 2}, (20, 20), (70, 70))
-    assert found.found == "2 alerts; 1 confirmed, 1 withdrawn, 1 late"
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        pytest.param({"verdicts": VERDICTS[:2] + VERDICTS[3:]}, "1 without one", id="missing"),
-        pytest.param({"raised": "abc"}, "1 without one", id="late, of what was said"),
-        pytest.param({"verdicts": [*VERDICTS, verdict("a", "withdrawn", 1)]}, "1 there twice", id="two"),
-        pytest.param({"verdicts": [*VERDICTS, verdict("d", "withdrawn")]}, "1 on no alert", id="withdrawn, unknown"),
-        pytest.param({"raised": "a"}, "1 on no alert", id="an alert that nobody read"),
-        pytest.param({"verdicts": [*VERDICTS, verdict("d", "late")]}, "are not of the events", id="of no event"),
-        pytest.param({"events": [*EVENTS, event("d")]}, "are not of the events", id="an event without one"),
-        pytest.param({"events": [*EVENTS, event("b", 2)]}, "are not of the events", id="withdrawn, and happened"),
-        pytest.param({"raised": ""}, "0 alerts", id="no alert at all"),
-    ],
-)
-def test_a_wrong_lake_does_not_hold_and_says_why(changed: dict[str, Any], said: str) -> None:
-    found = found_in(**changed)
-    assert not found.holds
-    assert said in found.found
-
-
-def test_what_is_of_a_canary_is_none_of_the_fleet_s(tmp_path: Path) -> None:
-    verdicts, events = [*VERDICTS, *OF_CANARIES], [*EVENTS, event("e", tenant=CANARY)]
-    billed = BilledLake.create(tmp_path, "bus-1")
-    derive(billed.lake, "geofence_events", events)
-    derive(billed.lake, "verdicts", verdicts)
-    found = find_verdicts(billed.lake, alerts(ALERTS))
-    assert (found.holds, sum(found.verdicts.values())) == (True, 3)
+    deadline = Deadline("records", 250.0, lambda: next(clock))
+    for number in range(20):
+        deadline.check(number)
+    deadline.check(0)
+    deadline.check(0)
+    with pytest.raises(DemoError, match="records: no progress for 250 s"):
+        deadline.check(0)
 
 
 @pytest.fixture
@@ -310,20 +264,3 @@ def test_the_plan_has_a_vehicle_that_falls_silent_and_another_that_is_killed() -
     silent = next(one for one in plan.scenario.vehicles if one.device == plan.silent)
     assert silent.account == "acme"
     assert [tariff.discount is None for tariff in plan.scenario.tariffs] == [False, True]
-
-
-@pytest.mark.parametrize("ended_by", [DemoError("a server failed"), KeyboardInterrupt()])
-def test_alerts_are_read_no_more_however_the_demo_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended_by: BaseException
-) -> None:
-    def fail(*_: object) -> None:
-        raise ended_by
-
-    monkeypatch.setattr("deploy.demo.scenario.write_folder", fail)
-    closed: list[bool] = []
-    watch: Any = SimpleNamespace(alerts={}, close=lambda: closed.append(True))
-    stack: Any = SimpleNamespace(folder=tmp_path)
-    scenario = DemoScenario(stack, plan_demo(DemoSettings(vehicles=4)), print, watch=watch)
-    with pytest.raises(type(ended_by)):
-        scenario.run()
-    assert closed == [True]
