@@ -1,4 +1,4 @@
-"""`fleet-gateway`: run it, check a configuration, ask a running one."""
+"""`fleet-gateway`: run a gateway, check its configuration, show its status."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ from waybill.settings import SettingsError, load, read_file
 
 
 def problems(settings: GatewaySettings) -> list[str]:
-    """Why the gateway cannot run with these settings here: each names the setting and the file."""
+    """Why the gateway cannot run with these settings: one line each, with the setting and the file."""
     return [*_file_problems(settings), *_name_problems(settings), *([] if settings.insecure else _open(settings))]
 
 
 def warnings(settings: GatewaySettings, config: Path, now_s: float) -> list[str]:
-    """What runs, and is probably not meant."""
+    """Settings that work but are probably a mistake."""
     mqtt, found = settings.mqtt, [*travels_in_plain_text(settings.pulsar, "batches")]
     if mqtt.tls is None and not is_this_machine(mqtt.host):
         secret = " and the password" if mqtt.password_file else ""
@@ -61,7 +61,7 @@ def warnings(settings: GatewaySettings, config: Path, now_s: float) -> list[str]
 
 
 def ended_tokens(settings: GatewaySettings, now_s: float) -> list[str]:
-    """Tokens that no cluster takes now. A gateway runs all the same: it reads their files again."""
+    """Tokens that no cluster accepts now. A running gateway waits for a new token in the file."""
     return token_faults(settings.pulsar_accesses, now_s)
 
 
@@ -105,7 +105,7 @@ def _name_problems(settings: GatewaySettings) -> Iterator[str]:
 
 
 def _open(settings: GatewaySettings) -> Iterator[str]:
-    """What lets others in, or read along: allowed by the word `insecure` alone."""
+    """Insecure settings, which only `insecure = true` allows."""
     mqtt = settings.mqtt
     if mqtt.tls is None:
         yield f"mqtt.tls: batches travel to {mqtt.host} in plain text: set ca, certificate and key, {OPEN_WORD}"
@@ -182,7 +182,7 @@ def status(
 
 
 def _reloading(config: Path, started_with: GatewaySettings) -> Callable[[], Drain]:
-    """What reads the file's drain settings again: those it gave last if the file cannot be used now."""
+    """A function that reads the file's drain settings again, and returns the last good ones if the file is wrong."""
     log = structlog.get_logger("gateway")
     drain = started_with.drain
 
@@ -203,6 +203,6 @@ def _reloading(config: Path, started_with: GatewaySettings) -> Callable[[], Drai
 
 
 def _changed(settings: GatewaySettings, started_with: GatewaySettings) -> list[str]:
-    """The sections that differ, apart from what a reload takes over."""
+    """The sections that differ, apart from those that a reload applies."""
     names = set(GatewaySettings.model_fields) - {"drain"}
     return sorted(name for name in names if getattr(settings, name) != getattr(started_with, name))

@@ -1,4 +1,4 @@
-"""What the commands of each daemon here share: run it, show its status, errors as messages with an exit status."""
+"""What the commands of the gateway's daemons share: run, status, and errors as messages with an exit status."""
 
 from __future__ import annotations
 
@@ -28,15 +28,13 @@ Known = TypeVar("Known", bound=Settings)
 
 
 class Runnable(Protocol):
-    """A daemon."""
-
     def run(self) -> None:
-        """Until SIGTERM."""
+        """Serve until SIGTERM."""
 
 
 @contextmanager
 def errors_as_messages(program: str) -> Iterator[None]:
-    """Of `program`: 78 for wrong settings, 1 for whatever else the packages raise."""
+    """Exit status 78 for wrong settings, 1 for other errors of the packages."""
     try:
         yield
     except SettingsError as error:
@@ -48,7 +46,7 @@ def errors_as_messages(program: str) -> Iterator[None]:
 
 
 def checked_settings(model: type[Known], config: Path, problems: Callable[[Known], list[str]]) -> Known:
-    """The settings of a file that can be used on this machine. Raises SettingsError."""
+    """The settings in a file, checked on this machine. Raises SettingsError."""
     settings = load(model, config)
     if found := problems(settings):
         raise SettingsError(str(config), found)
@@ -58,9 +56,9 @@ def checked_settings(model: type[Known], config: Path, problems: Callable[[Known
 def run_daemon(
     name: str, log: LogSettings, warnings: Iterable[str], make: Callable[[Callable[[], object]], Runnable]
 ) -> None:
-    """Runs what `make` makes, which is handed what says in the log which lines it left out. `name`: of its log.
+    """Run the daemon that `make` builds; `make` gets the function that logs which lines were suppressed.
 
-    An error of ours ends it with 1, as `errors_as_messages` says it; an unexpected one with 70.
+    Exit status 1 for the packages' errors (see `errors_as_messages`), 70 for unexpected ones.
     """
     limit, logger = start_logging(log), structlog.get_logger(name)
     for problem in warnings:
@@ -77,13 +75,13 @@ def run_daemon(
 
 
 def say_warnings(config: Path, warnings: Callable[[float], Iterable[str]]) -> None:
-    """On standard error, for `check-config`."""
+    """Print warnings to standard error."""
     for problem in warnings(time.time()):
         typer.echo(f"{config}: warning: {problem}", err=True)
 
 
 def show(answer: BaseModel, table: Callable[[], Table], *, as_json: bool, is_good: bool) -> None:
-    """A status as JSON or as a table; exit status 1 where it is not good."""
+    """Print a status as JSON or as a table. Exit status 1 if it is not good."""
     if as_json:
         sys.stdout.write(printable_json(answer, indent=2) + "\n")
     else:

@@ -34,7 +34,7 @@ Words = Annotated[tuple[Word, ...], Field(min_length=1, max_length=64), AfterVal
 
 
 class ClusterSource(Settings):
-    """A Pulsar cluster, and who its client is."""
+    """A Pulsar cluster, and the client's credentials."""
 
     service_url: ServiceUrl
     access: PulsarAccess = PulsarAccess()
@@ -42,14 +42,13 @@ class ClusterSource(Settings):
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether the connection is encrypted."""
         return self.service_url.startswith("pulsar+ssl://")
 
 
 class ReferenceSource(Settings):
-    """Whose publications are taken: those that a key of the file `operators` signed, or, with `unsigned`, all.
+    """Trusted publications: those signed by a key in `operators`, or all with `unsigned`.
 
-    `wait_s`: so long they may take to be read before the process says that something is wrong.
+    `wait_s`: how long the first reading may take before it counts as a problem.
     """
 
     operators: Path | None = None
@@ -67,11 +66,10 @@ class ReferenceSource(Settings):
 
 
 class RegistrySettings(RegistryTrust):
-    """The region's own cluster: the registry is replicated to every one. `tenants`: whose devices are known.
+    """The device registry on the region's own cluster. `tenants`: whose devices are known.
 
-    `unknown_devices`: what a gateway does with a device that the registry does not have. `key`: with which an access
-    daemon signs what it enrols; a gateway needs none. `admin_url`: of the same cluster, with whose clock an access
-    daemon compares its own; a gateway asks it nothing.
+    `unknown_devices`: what a gateway does with a device that the registry does not have. `key` and `admin_url` are for
+    access daemons: the key that signs enrolments, and the cluster whose clock is compared.
     """
 
     service_url: ServiceUrl
@@ -93,7 +91,7 @@ class RegistrySettings(RegistryTrust):
 
 
 def open_registry(settings: RegistrySettings) -> Iterator[tuple[str, str]]:
-    """What lets others in or read along, by key: entries are signed, but the way to the cluster is not safe."""
+    """Insecure settings, by key. Entries are signed, but the connection could be read or cut."""
     access = settings.access
     if not settings.service_url.startswith("pulsar+ssl://"):
         yield "service_url", "the device registry is read in plain text: use pulsar+ssl:// with registry.access.tls_ca"
@@ -111,10 +109,10 @@ _OPEN = "gateway"
 
 
 def share_group(settings: Mqtt) -> str:
-    """The group that the settings name. Raises OSError, and ValueError for a file that names none.
+    """The name of the shared subscription. Raises OSError, and ValueError for a file without a name.
 
-    A broker lets everybody subscribe, and gives each message to one of a group, also to one that may not read it: who
-    knows the name can make batches disappear, so it is a secret where devices have certificates.
+    A broker lets everybody subscribe and gives each message to one member of a group, also to one that may not read it.
+    Who knows the name can make batches disappear, so it is a secret.
     """
     return _OPEN if settings.share_file is None else read_share(settings.share_file)
 
@@ -125,7 +123,7 @@ OPEN_WORD = "or say insecure = true at the top"
 
 
 def file_problems(pulsar: ClusterSource, table: str, reference: ReferenceSource) -> Iterator[str]:
-    """Files that cannot be used; `table` names the settings of the reference data."""
+    """Files that cannot be used. `table`: name of the reference data's settings."""
     for field, fault in pulsar.access.file_faults():
         yield f"pulsar.access{field and f'.{field}'}: {fault}"
     if reference.operators is not None:
@@ -136,7 +134,7 @@ def file_problems(pulsar: ClusterSource, table: str, reference: ReferenceSource)
 
 
 def open_cluster(pulsar: ClusterSource, what: str) -> Iterator[str]:
-    """What lets others in, or read along; `what` travels."""
+    """Insecure settings of a cluster that carries `what`."""
     access = pulsar.access
     if not pulsar.is_encrypted:
         yield f"pulsar.service_url: {what} travel in plain text: use pulsar+ssl://, {OPEN_WORD}"
@@ -145,32 +143,32 @@ def open_cluster(pulsar: ClusterSource, what: str) -> Iterator[str]:
 
 
 def travels_in_plain_text(pulsar: ClusterSource, what: str) -> Iterator[str]:
-    """`what` leaves this machine as everybody can read it."""
+    """A warning if `what` leaves this machine unencrypted."""
     hosts = host_names(pulsar.service_url)
     if not pulsar.is_encrypted and not all(map(is_this_machine, hosts)):
         yield f"pulsar.service_url: {what} travel to {', '.join(hosts)} in plain text; use pulsar+ssl://"
 
 
 def open_status(host: str) -> Iterator[str]:
-    """The status is served to other machines."""
+    """A warning if other machines can read the status."""
     if not is_this_machine(host):
         yield f"status.host: everybody who reaches {host} reads the status"
 
 
 def access_secrets(pulsar: ClusterSource, config: Path) -> list[tuple[Path | None, str]]:
-    """The files with secrets of a client, each with what it has; `config` is the settings file itself."""
+    """The files with a client's secrets, each with its content. `config`: the settings file."""
     access = pulsar.access
     return [(config if access.token else None, "token"), (access.token_file, "token"), (access.tls_key, "key")]
 
 
 def ending_tokens(pulsar: ClusterSource, now_s: float) -> list[str]:
-    """A token that no cluster takes now, or not for long. A daemon runs all the same: it reads its file again."""
+    """A token that no cluster accepts now, or not for long. A daemon runs all the same and reads its file again."""
     accesses = {"pulsar.access": pulsar.access}
     return [*token_faults(accesses, now_s), *tokens_ending(accesses, now_s)]
 
 
 def open_secrets(files: Iterable[tuple[Path | None, str]]) -> Iterator[str]:
-    """The files that others can read, and what they would find there."""
+    """A warning for each file that others can read."""
     for file, secret in files:
         if file and file.stat().st_mode & 0o044:
             yield f"{file}: others can read the {secret} in it; chmod 600"
@@ -187,7 +185,7 @@ PUBLISH_BYTES = 128 << 10
 
 
 class Mqtt(BrokerSettings):
-    """The regional broker. `receive_maximum` is how many batches may be in flight: taken and not yet in Pulsar.
+    """The regional broker. `receive_maximum`: batches in flight, which are received and not yet in Pulsar.
 
     `share_file`: its first line is the secret name of the group in which the gateways of a region share batches.
     """
@@ -212,7 +210,7 @@ class Mqtt(BrokerSettings):
 class Pulsar(ClusterSource):
     """The regional cluster. Topics are `persistent://{tenant}/{namespace}/batches` and `.../refused`.
 
-    `tenant`: one Pulsar tenant for all; none: each tenant's own, by its name.
+    `tenant`: one Pulsar tenant for all; None: each tenant's own, by its name.
     """
 
     tenant: Word | None = None
@@ -223,10 +221,7 @@ class Pulsar(ClusterSource):
 
 
 class SendRates(Settings):
-    """The most that is taken in the long run, of a tenant or of one device; none: no limit.
-
-    A batch counts by what it uses most of.
-    """
+    """Long-term rates of a tenant or a device; None: no limit. A batch counts by the rate that it uses most."""
 
     max_batches_per_s: float | None = Field(default=None, gt=0)
     max_bytes_per_s: float | None = Field(default=None, gt=0)
@@ -234,15 +229,14 @@ class SendRates(Settings):
 
     @property
     def is_limited(self) -> bool:
-        """Whether any rate is set."""
         return not (self.max_batches_per_s is self.max_bytes_per_s is self.max_records_per_s is None)
 
 
 class TenantSettings(SendRates):
-    """A fleet operator whose devices are served: its rates, those of each of its devices, and its part of the rest.
+    """A served fleet operator: its rates, the rates of each of its devices, and its weight.
 
-    `weight`: its part of `drain.max_records_per_s` while others want theirs.
-    `sealing_key`: the tenant's public key (PEM, X25519), for the holder of which its batches are sealed; none: plain.
+    `weight`: its share of `drain.max_records_per_s` under load. `sealing_key`: the tenant's public key (PEM, X25519)
+    for sealed batches; None: not sealed.
     """
 
     device: SendRates = SendRates()
@@ -251,19 +245,18 @@ class TenantSettings(SendRates):
 
     @cached_property
     def has_limits(self) -> bool:
-        """Whether the tenant, or each of its devices, has a rate."""
         return self.is_limited or self.device.is_limited
 
 
 class Acks(Settings):
-    """How acknowledgements of one device are put together before they are sent."""
+    """How acknowledgements of one device are combined."""
 
     interval_ms: int = Field(default=50, ge=0, le=5000)
     window: int = Field(default=500, ge=1, le=10_000)
 
 
 class Drain(Settings):
-    """When devices are asked to pause. May be changed while the gateway runs: SIGHUP reads it again."""
+    """When devices are asked to pause. SIGHUP reloads these settings."""
 
     max_records_per_s: float = Field(default=0, ge=0)
     burst_records: int = Field(default=10_000, ge=1)
@@ -272,9 +265,9 @@ class Drain(Settings):
 
 
 class PushFolder(Settings):
-    """Settings for devices. `folder` has one file `{tenant}/{device}.toml` for each; SIGHUP reads it again.
+    """Settings for devices. `folder` has one file `{tenant}/{device}.toml` for each device; SIGHUP reads it again.
 
-    Only what a key of the file `operators` signed for that device is published, or, with `unsigned`, everything.
+    Only files that a key in `operators` signed for that device are published, or all with `unsigned`.
     """
 
     folder: Path | None = None
@@ -289,16 +282,16 @@ class PushFolder(Settings):
 
 
 class StatusEndpoint(Settings):
-    """Where metrics, health and status are served, loopback unless said otherwise."""
+    """Where metrics, health and status are served."""
 
     host: str = "127.0.0.1"
     port: Port = 9464
 
 
 class GatewaySettings(Settings):
-    """One gateway process. `name` is its MQTT client id: two gateways of a region need two names.
+    """One gateway process. `name` is its MQTT client id, so each gateway of a region needs its own.
 
-    `insecure`: it may run without TLS, authentication and the registry; without this word it does not start so.
+    `insecure`: allow missing TLS, authentication and registry.
     """
 
     name: Word
@@ -343,17 +336,15 @@ class GatewaySettings(Settings):
 
     @property
     def pulsar_accesses(self) -> dict[str, PulsarAccess]:
-        """Who the gateway is towards Pulsar, by the tables that say so."""
+        """The gateway's Pulsar credentials, by settings table."""
         found = {"pulsar.access": self.pulsar.access}
         return found if self.registry is None else found | {"registry.access": self.registry.access}
 
     @property
     def pulsar_tenants(self) -> tuple[str, ...]:
-        """The Pulsar tenants to which batches go."""
         return (self.pulsar.tenant,) if self.pulsar.tenant is not None else tuple(self.tenants)
 
     def pulsar_tenant_of(self, tenant: str) -> str:
-        """The Pulsar tenant to which the batches of a tenant go."""
         return self.pulsar.tenant or tenant
 
     def topic(self, pulsar_tenant: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""What the engine decides is done: messages go to Pulsar, acknowledgements to the devices, PUBACKs to the broker."""
+"""Executes the engine's effects: messages to Pulsar, acknowledgements to devices, PUBACKs to the broker."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _LOG = structlog.get_logger("gateway")
 
 
 class Forwarder:
-    """Sends batches and dead letters, and sends again what failed for a time.
+    """Sends batches and dead letters to Pulsar, and repeats failed sends.
 
-    `delay_s(attempts)`: how long to wait before the next attempt. `on_send_failed` hears what Pulsar did not take.
+    `delay_s(attempts)`: the wait before the next attempt. `on_send_failed` gets the reason of a failure.
     """
 
     def __init__(
@@ -45,11 +45,10 @@ class Forwarder:
 
     @property
     def next_retry_s(self) -> float | None:
-        """When the next attempt is due; None if none waits."""
         return self._retries[0][0] if self._retries else None
 
     def on_message(self, message: MqttMessage, now_s: float) -> None:
-        """A batch goes on to Pulsar; what a device says of its settings is counted. Never raises."""
+        """Forward a batch, or count a device's answer to pushed settings. Never raises."""
         try:
             self._handle_message(message, now_s)
         except Exception as error:  # noqa: BLE001 - whatever one message raises, the next one is served
@@ -57,7 +56,7 @@ class Forwarder:
             self._send(self._engine.dead_letter(message.topic, message.payload, message.mid, refusal, now_s))
 
     def handle_receipts(self, now_s: float) -> None:
-        """Whatever Pulsar answered since the last call. Never raises."""
+        """Handle Pulsar's answers since the last call. Never raises."""
         persisted = []
         for receipt in self._producer.take_receipts():
             if receipt.token not in self._engine.in_flight:
@@ -72,7 +71,7 @@ class Forwarder:
             self._metrics.on_persisted(persisted, now_s)
 
     def retry_due(self, now_s: float) -> None:
-        """Send again what is due, where there is a producer."""
+        """Repeat the sends that are due, where there is a producer."""
         while self._retries and self._retries[0][0] <= now_s:
             token = self._retries[0][1]
             if token not in self._engine.in_flight:  # it was abandoned while it waited
@@ -105,7 +104,7 @@ class Forwarder:
             self._metrics.count("qos_0_dropped")
 
     def _handle_receipt(self, receipt: Receipt, now_s: float) -> Delivery | None:
-        """The batch that is persisted, if one is."""
+        """The batch, if this receipt says that one is persisted."""
         if receipt.ok:
             delivery = self._engine.on_persisted(receipt.token, now_s)
             return delivery if delivery.refusal is None else None
@@ -127,7 +126,7 @@ class Forwarder:
 
 
 class DevicePublisher:
-    """Publishes what is due, as far as the broker takes it."""
+    """Publishes acknowledgements and settings to devices, as far as the broker takes them."""
 
     def __init__(
         self,
@@ -139,13 +138,13 @@ class DevicePublisher:
         self._engine, self._broker, self._pushes, self._metrics = engine, broker, pushes, metrics
 
     def next_due_s(self, now_s: float) -> float | None:
-        """When something is to be published; None while there is nothing, or the broker takes nothing."""
+        """When something is due; None if nothing is, or if the broker takes nothing."""
         if not self._broker.free_slots:
             return None
         return now_s if self._pushes.has_waiting else self._engine.next_ack_s
 
     def publish_due(self, now_s: float) -> None:
-        """Acknowledgements, one file of settings, then the PUBACKs of all that the devices know."""
+        """Publish due acknowledgements and one settings file, then send the PUBACKs of acknowledged batches."""
         for message in self._engine.take_due_acks(now_s, self._broker.free_slots):
             try:
                 self._broker.publish(device_topic(*message.sender, DeviceChannel.ACK), encode_ack(message.ack))
@@ -163,7 +162,6 @@ class DevicePublisher:
                 self._broker.puback(mid)
 
     def on_publish_result(self, answer: PublishResult) -> None:
-        """The broker answered to a message for a device."""
         if answer.refusal:
             topic = parse_device_topic(answer.topic)
             is_ack = topic is not None and topic.channel is DeviceChannel.ACK
@@ -172,7 +170,7 @@ class DevicePublisher:
 
 
 def log_refusal(metrics: GatewayMetrics, delivery: Delivery, kept: bool) -> None:
-    """Count and log that a delivery is refused. `kept`: as a dead letter."""
+    """Count and log a refused delivery. `kept`: as a dead letter."""
     assert delivery.refusal is not None
     why = delivery.refusal
     metrics.on_refused(why.reason, kept=kept)
@@ -180,7 +178,7 @@ def log_refusal(metrics: GatewayMetrics, delivery: Delivery, kept: bool) -> None
 
 
 def log_internal_error(metrics: GatewayMetrics, error: Exception) -> str:
-    """Count and log what should not be; the line that was logged."""
+    """Count and log an internal error; returns the logged line."""
     metrics.count("internal_errors")
     _LOG.error("internal error", error=(said := last_line(error)))
     return said

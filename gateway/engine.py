@@ -2,7 +2,7 @@
 
     arrived ──▶ Produce ──▶ receipt ──▶ SendAck (to the device) ──▶ PUBACK (to the broker)
 
-No acknowledgement is sent before Pulsar's receipt, and no PUBACK before the acknowledgement. What is refused goes the
+No acknowledgement is sent before Pulsar's receipt, and no PUBACK before the acknowledgement. Refused messages go the
 same way, to the dead letters instead of the batches.
 """
 
@@ -39,7 +39,9 @@ MAX_PENDING_RANGES = 262_144
 
 @dataclass(slots=True)
 class PendingAcks:
-    """One acknowledgement that waits since `since_s`; with `refusal` (why) its records are not taken."""
+    """One acknowledgement that has waited since `since_s`. `refusal`: why its records are refused; "" if they are
+    safe.
+    """
 
     sender: Sender
     epoch: int
@@ -51,14 +53,13 @@ class PendingAcks:
 
     @property
     def ack(self) -> Ack:
-        """The message that says it."""
         return Ack(self.epoch, self.seqs, self.pause_s, self.refusal)
 
 
 class AckCoalescer:
     """Pending acknowledgements by device, epoch and reason of refusal.
 
-    One is due after `interval_s`, or as soon as nothing more of its device is on its way, or when it is full.
+    One is due after `interval_s`, when its device has nothing else in flight, or when it is full.
     """
 
     def __init__(self, interval_s: float) -> None:
@@ -74,7 +75,7 @@ class AckCoalescer:
     def add(
         self, sender: Sender, epoch: int, seqs: IntervalSet, *, refusal: str = "", token: int, now_s: float
     ) -> bool:
-        """These seqs are safe, or refused (then they may be none). False: no room, no acknowledgement."""
+        """Add seqs that are safe or refused. False: there is no room, and no acknowledgement will be sent."""
         if self._ranges + len(seqs.ranges) > MAX_PENDING_RANGES:
             self.forgotten += 1
             return False
@@ -88,13 +89,13 @@ class AckCoalescer:
         return True
 
     def request_pause(self, sender: Sender, epoch: int, pause_s: float, *, refusal: str = "") -> None:
-        """Ask for a pause with the pending acknowledgement; the longest of several counts."""
+        """Add a pause to the pending acknowledgement; the longest one counts."""
         pending = self._pending.get((sender, epoch, refusal))
         if pending is not None:
             pending.pause_s = max(pending.pause_s, pause_s)
 
     def take_due(self, now_s: float, in_flight_of: Callable[[Sender], int], limit: int) -> list[PendingAcks]:
-        """Take at most `limit` acknowledgements that are due, those that wait longest first."""
+        """Take at most `limit` due acknowledgements, the oldest first."""
         taken = [self._full.popleft() for _ in range(min(limit, len(self._full)))]
         ready: list[tuple[Sender, int, str]] = []
         for key, pending in self._pending.items():
@@ -115,7 +116,7 @@ class AckCoalescer:
         return next((pending.since_s + self._interval_s for pending in self._pending.values()), None)
 
     def _make_room(self, key: tuple[Sender, int, str], ranges: int, now_s: float) -> PendingAcks:
-        """The acknowledgement that so many ranges join: the pending one, or a fresh one where that is full."""
+        """The acknowledgement that so many ranges join: the pending one, or a new one if that is full."""
         pending = self._pending.get(key)
         if pending is not None and len(pending.seqs.ranges) + ranges <= MAX_ACK_RANGES:
             return pending
@@ -127,7 +128,7 @@ class AckCoalescer:
 
 
 def _chunks(seqs: IntervalSet) -> Sequence[IntervalSet]:
-    """The set in chunks of as many ranges as an acknowledgement holds; one chunk for the empty set."""
+    """Chunks with as many ranges as one acknowledgement holds; one chunk for the empty set."""
     ranges = seqs.ranges
     if len(ranges) <= MAX_ACK_RANGES:
         return (seqs,)
@@ -144,13 +145,14 @@ KEPT_AT_ONCE = 200.0
 
 
 class DeadLetterRates:
-    """What is kept of refused messages. No `tenants`: all share one number; else strangers have none."""
+    """How many dead letters are kept by tenant. Without `tenants` all share one rate; else unknown tenants have
+    none.
+    """
 
     def __init__(self, tenants: Collection[str]) -> None:
         self._tenants = {name: TokenBucket(KEPT_PER_S, KEPT_AT_ONCE) for name in tenants or ("",)}
 
     def try_take(self, sender: Sender, now_s: float) -> bool:
-        """Whether one more is kept of a sender."""
         tenant = self._tenants.get(sender.tenant) or self._tenants.get("")
         return tenant is not None and tenant.try_take(now_s)
 
@@ -163,9 +165,8 @@ OVERLOAD_SHARE, OVERLOAD_AFTER_S, OVERLOAD_PAUSE_S = 0.9, 1.0, 5.0
 
 
 class DrainControl:
-    """The pause that a device is asked for, from the operator's wish, the rates and the load.
-
-    `jitter` gives numbers between 0 and 1.
+    """The pauses of devices, from the operator's setting, the rates and the load. `jitter` gives numbers from 0 to
+    1.
     """
 
     def __init__(self, settings: Drain, tenants: Mapping[str, TenantSettings], jitter: Callable[[], float]) -> None:
@@ -173,28 +174,27 @@ class DrainControl:
         self._pacing = Pacing(tenants, settings)
 
     def reconfigure(self, settings: Drain) -> None:
-        """Go by other settings from now on."""
         self._settings = settings
         self._pacing.reconfigure(settings)
 
     def refusal_s(self, sender: Sender, size: int, now_s: float) -> float:
-        """0 where the rates let a batch of so many bytes in; else the pause after which to send it again."""
+        """0 if the rates allow a batch of `size` bytes; else the pause before the device sends it again."""
         wait_s = self._pacing.refusal_s(sender, size, now_s)
         return self._spread(wait_s) if wait_s else 0.0
 
     def overload_s(self) -> float:
-        """The pause that an overload asks for. Spread: devices that pause equally long come back together."""
+        """The pause in an overload. It is spread, because devices with equal pauses come back together."""
         return self._spread(OVERLOAD_PAUSE_S)
 
     def charge(self, sender: Sender, size: int, records: int, now_s: float) -> None:
-        """A batch is taken: it counts for the rates of its device, its tenant and the region."""
+        """Charge a batch to the rates of its device, its tenant and the region."""
         self._pacing.charge(sender, size, records, now_s)
 
     def pause_s(self, sender: Sender, *, load: float, waited_s: float, now_s: float) -> float:
-        """How long the sender of a batch that is safe should pause, at most `max_pause_s`.
+        """The pause of a persisted batch's sender, at most `max_pause_s`.
 
-        `load`: how full the window is, 0 to 1. `waited_s`: how long the batch waited for Pulsar. A full window alone is
-        good use of it; a full window that moves slowly is an overload.
+        `load`: how full the window is, 0 to 1. `waited_s`: how long the batch waited for Pulsar. A full window is an
+        overload only if it moves slowly.
         """
         settings = self._settings
         wanted = max(settings.pause_s, self._pacing.pause_s(sender, now_s))
@@ -217,10 +217,10 @@ COMMON = 1.5
 
 
 class WindowShares:
-    """Which tenants are stuck, and how much each may have in flight then; without a list of tenants none is.
+    """Which tenants are stuck, and how much each tenant may have in flight. Without a list of tenants none is stuck.
 
-    A tenant that is served may fill the window: its batches leave it as fast as those of others. Of the bytes no tenant
-    ever has more than its part, stuck or not: they take memory.
+    A tenant that is served may fill the window, because its batches leave it quickly. The bytes of each tenant are
+    always limited to its share.
     """
 
     def __init__(self, settings: GatewaySettings) -> None:
@@ -234,7 +234,7 @@ class WindowShares:
         self._reserved_bytes = RESERVED * self._max_bytes / self._listed
 
     def has_room(self, in_flight: InFlight) -> bool:
-        """Whether those that flow have room for more."""
+        """Whether tenants that are not stuck have room for more."""
         batches, size = len(in_flight), in_flight.bytes
         if not in_flight.stuck:
             return size < self._max_bytes and batches < self._max_batches
@@ -244,7 +244,7 @@ class WindowShares:
         return size - stuck.bytes < max_bytes and batches - stuck.batches < max_batches
 
     def is_spent(self, tenant: str, size: int, in_flight: InFlight) -> bool:
-        """Whether no batch of `size` bytes of a tenant is taken for now."""
+        """Whether a tenant may not send a batch of `size` bytes now."""
         share = self._shares.get(tenant, 1.0)
         if not in_flight.stuck:
             return share < 1 and in_flight.use_of(tenant).bytes >= share * self._max_bytes
@@ -263,7 +263,7 @@ class WindowShares:
         return is_over or use.batches >= max(max_batches, self._reserved_batches)
 
     def find_stuck(self, in_flight: InFlight, now_s: float, connected: Collection[str]) -> None:
-        """Look again which tenants are stuck. While Pulsar takes nothing of anybody, nobody is."""
+        """Find the stuck tenants. If Pulsar takes nothing from anybody, none is stuck."""
         waiting = in_flight.waiting_since(now_s - STUCK_S) & self._shares.keys()
         is_served = any(
             tenant not in waiting and self._pulsar_tenant_of(tenant) in connected for tenant in self._shares
@@ -300,7 +300,7 @@ class Produce:
 
 
 class NotSent(Enum):
-    """Why a message makes no new one for Pulsar."""
+    """Why a message is not sent to Pulsar."""
 
     JOINED = "the same batch is in flight already, and both are released together"
     NO_ROOM = "it came with QoS 0, which promises nothing, and the window is full"
@@ -310,16 +310,14 @@ class NotSent(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SendAck:
-    """Publish this acknowledgement to a device."""
-
     sender: Sender
     ack: Ack
 
 
 class Engine:
-    """The state of one gateway: what is in flight, and the pending acknowledgements.
+    """The state of one gateway: deliveries in flight and pending acknowledgements.
 
-    `on_refused(delivery, kept)` is called for each refusal: whether a dead letter is made of it.
+    `on_refused(delivery, kept)` is called for each refusal. `kept`: whether there is a dead letter.
     """
 
     def __init__(
@@ -347,16 +345,15 @@ class Engine:
 
     @property
     def has_room(self) -> bool:
-        """Whether there is room for more. The broker keeps what is not taken."""
+        """Whether there is room for more; the broker keeps what is not read."""
         return self._shares.has_room(self.in_flight)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is in flight and no acknowledgement is pending."""
         return not self.in_flight and not self.acks
 
     def on_batch(self, topic: str, payload: bytes, mid: int, now_s: float) -> Produce | NotSent:
-        """A batch from the broker; `mid` is 0 for QoS 0. If it raises, nothing was taken."""
+        """A batch from the broker; `mid` is 0 for QoS 0. If it raises, the state is unchanged."""
         sender = sender_of(topic)
         # First: what is in flight was validated when it came.
         if self.in_flight.try_join(sender, payload, mid):
@@ -382,19 +379,19 @@ class Engine:
         return effect
 
     def dead_letter(self, topic: str, payload: bytes, mid: int, refusal: Refusal, now_s: float) -> Produce | NotSent:
-        """A message that could not be handled at all: it is refused, whatever is inside."""
+        """Refuse a message that could not be handled."""
         return self._dead_letter(self._make_delivery(sender_of(topic), topic, payload, now_s), refusal, mid)
 
     def listed(self, tenant: str | None) -> str:
-        """The tenant's name if the settings have it, else nothing: whoever sends chooses the other names."""
+        """The tenant's name if the settings have it, else "": senders choose the other names."""
         return tenant if tenant in self._rules.tenants and tenant is not None else ""
 
     def begin_attempt(self, token: int) -> Produce:
-        """One more attempt of a delivery: the effect that sends it."""
+        """The effect of one more attempt."""
         return self._begin_attempt(self.in_flight.get(token))
 
     def on_persisted(self, token: int, now_s: float) -> Delivery:
-        """Pulsar's receipt, or the end of a dead letter's attempts: an acknowledgement to the device is pending."""
+        """Pulsar has the delivery, or a dead letter's attempts are used up: queue the acknowledgement."""
         load = self.load  # before it is removed: the window as this batch met it
         delivery = self.in_flight.remove(token)
         self._queue_ack(delivery, now_s)
@@ -405,7 +402,7 @@ class Engine:
         return delivery
 
     def refuse(self, token: int, refusal: Refusal, now_s: float) -> Produce | NotSent:
-        """Pulsar will never take it as it is: it goes to the dead letters."""
+        """Pulsar will never accept this batch: make it a dead letter."""
         delivery = self.in_flight.get(token)
         # The attempts of the batch do not count: those of a dead letter are bounded.
         delivery.refusal, delivery.attempts = refusal, 0
@@ -415,20 +412,20 @@ class Engine:
         return NotSent.NOT_KEPT
 
     def abandon(self, token: int) -> None:
-        """Forget a delivery whose handling failed. Its device hears nothing and sends again; others go on."""
+        """Forget a delivery whose handling failed. Its device gets no answer and sends it again."""
         if token in self.in_flight:
             self.in_flight.remove(token)
         # Released all the same: PUBACKs leave in order, and this one would hold up all later ones.
         self.in_flight.mark_acked(token)
 
     def acknowledge_only(self, mid: int) -> None:
-        """A message that needs no more than to be acknowledged to the broker, in its turn."""
+        """Only acknowledge a message to the broker, in its turn."""
         token = next(self._tokens)
         self.in_flight.queue_release(mid, token)
         self.in_flight.mark_acked(token)
 
     def take_due_acks(self, now_s: float, limit: int) -> list[SendAck]:
-        """At most `limit` messages for devices. The caller publishes, then calls `release`."""
+        """At most `limit` messages for devices. The caller publishes them, then calls `release`."""
         messages = []
         due = self.acks.take_due(now_s, self.in_flight.pending_of, limit)
         for pending in [*due, *self._slow_downs.take_due(now_s, lambda _: 1, limit - len(due))]:
@@ -444,35 +441,35 @@ class Engine:
         return min(due, default=None)
 
     def release(self) -> list[int]:
-        """The message ids that may be acknowledged to the broker, in order."""
+        """The message ids to acknowledge to the broker, in order."""
         return self.in_flight.take_released()
 
     @property
     def stuck(self) -> frozenset[str]:
-        """The tenants of which Pulsar takes nothing while it takes others."""
+        """Tenants whose batches Pulsar does not take while it takes others."""
         return self.in_flight.stuck
 
     def find_stuck(self, now_s: float, connected: Collection[str]) -> None:
-        """Look which tenants Pulsar takes nothing of while it takes others; to be called once a second or so.
+        """Find the stuck tenants; to be called about once a second.
 
-        `connected`: the Pulsar tenants whose producers have a connection. The stuck ones keep their part of the window.
+        `connected`: the Pulsar tenants whose producers are connected.
         """
         self._shares.find_stuck(self.in_flight, now_s, connected)
 
     @property
     def load(self) -> float:
-        """How full the window towards Pulsar is, 0 to 1 and over."""
+        """How full the window towards Pulsar is: 1 is full, and it may be exceeded."""
         return max(len(self.in_flight) / self._receive_maximum, self.in_flight.bytes / self._max_bytes)
 
     @property
     def _has_room_for_qos_0(self) -> bool:
-        """Nothing but this holds QoS 0 back: the broker's window does not count it."""
+        """The broker's window does not count QoS 0, so this limit is separate."""
         stuck = self.in_flight.stuck_use
         waiting = len(self.in_flight) - stuck.batches + len(self.acks)
         return waiting < self._receive_maximum and self.in_flight.bytes - stuck.bytes < self._max_bytes / 2
 
     def _slow_down_s(self, sender: Sender, size: int, now_s: float) -> float:
-        """0 where a batch may be taken; else how long its device should wait before it sends it again."""
+        """0 if a batch may be taken; else the pause before its device sends it again."""
         if self._rules.tenants and sender.tenant not in self._rules.tenants:
             return 0.0
         if self._shares.is_spent(sender.tenant, size, self.in_flight):
@@ -480,7 +477,7 @@ class Engine:
         return self.drain.refusal_s(sender, size, now_s)
 
     def _turn_away(self, sender: Sender, header: Header, mid: int, pause_s: float, now_s: float) -> NotSent:
-        """Not taken, and nothing is wrong with it: the device keeps it and sends it again."""
+        """Ask the device to send a valid batch again later."""
         token, reason = next(self._tokens), RefusalReason.SLOW_DOWN
         # Its PUBACK waits for no answer: a device that hears none sends again all the same.
         self.acknowledge_only(mid)
@@ -506,10 +503,7 @@ class Engine:
         return NotSent.NOT_KEPT
 
     def _try_keep(self, delivery: Delivery, now_s: float, *, is_full: bool = False) -> bool:
-        """Whether a dead letter is made of it: of a tenant that is served, a bounded number a second.
-
-        `is_full`: its tenant has no more room in the window.
-        """
+        """Whether a dead letter is made. `is_full`: the tenant has no room in the window."""
         kept = not is_full and self._dead_letter_rates.try_take(delivery.sender, now_s)
         self._on_refused(delivery, kept)
         return kept
@@ -530,9 +524,9 @@ class Engine:
         return Produce(delivery.token, False, device, delivery.payload, about)
 
     def _queue_ack(self, delivery: Delivery, now_s: float) -> None:
-        """Queues the acknowledgement; where there is no device, or no room, the PUBACK leaves at once.
+        """Queue the acknowledgement. Without a device or room for it the PUBACK leaves at once.
 
-        A heartbeat has no record id to acknowledge: its device is content with the broker's PUBACK.
+        A heartbeat has no record to acknowledge; the PUBACK is enough.
         """
         is_queued = not (delivery.sender == UNKNOWN_SENDER or delivery.is_heartbeat) and self.acks.add(
             delivery.sender,
@@ -555,7 +549,7 @@ def _note_header(delivery: Delivery, header: Header) -> None:
 
 
 def _dead_letter_properties(delivery: Delivery, refusal: Refusal) -> dict[str, str]:
-    """What is said of a dead letter beside its bytes. `size`: before it was cut to `KEPT_BYTES`."""
+    """Properties of a dead letter. `size`: before it was cut to `KEPT_BYTES`."""
     return {
         "reason": refusal.reason,
         "detail": refusal.detail[:_MAX_TEXT],

@@ -1,18 +1,13 @@
 """Errors of the gateway.
 
-GatewayError
-├── BrokerUnreachable    the regional MQTT broker refuses the connection or the subscription, or does not answer
-│   └── SessionNotEnded  it answers, and does not let one session be taken over
-├── PulsarUnreachable    the regional Pulsar cluster does not give a producer
-├── EntryNotTaken        what an access daemon published is not taken by its own reader of the registry
-├── ClockSetBack         what was forgotten by the clock of before has to be read again
-├── NoAnswer             no gateway answers at the address of its status
-├── AlertsUnread         a topic of alerts or verdicts cannot be read
-├── StateUnusable        the notifier's state file cannot be read or written
-├── AccountUnusable      a published account does not say which devices it has
-├── AddressForbidden     a webhook's name resolves to addresses that are not public
-├── SecretUnusable       the secret of a webhook cannot be used
-└── UndeliveredUnread    the messages that no webhook took cannot be read
+GatewayError ├── BrokerUnreachable    the regional MQTT broker refuses the connection or the subscription, or does not
+answer │   └── SessionNotEnded  the broker does not end one session ├── PulsarUnreachable    the regional Pulsar cluster
+gives no producer ├── EntryNotTaken        an access daemon's registry reader does not accept its own entry ├──
+ClockSetBack         the clock was set back by more than an hour ├── NoAnswer             no daemon answers at the
+address of its status ├── AlertsUnread         a topic of alerts or verdicts cannot be read ├── StateUnusable        the
+notifier's state file cannot be read or written ├── AccountUnusable      a published account does not say which devices
+it has ├── AddressForbidden     a webhook's name resolves to addresses that are not public ├── SecretUnusable       the
+secret of a webhook cannot be used └── UndeliveredUnread    undelivered messages cannot be read
 """
 
 from __future__ import annotations
@@ -29,23 +24,23 @@ class GatewayError(DaemonError):
 
 
 class BrokerUnreachable(GatewayError):
-    """No session with the MQTT broker now; it is tried again."""
+    """There is no MQTT session now; the caller tries again."""
 
 
 class SessionNotEnded(BrokerUnreachable):
-    """Of one device: the sessions of others may end."""
+    """The sessions of other devices may end."""
 
 
 class PulsarUnreachable(GatewayError):
-    """No producer now; it is tried again, and nothing is taken until there is one."""
+    """There is no producer now; the caller tries again and reads nothing until then."""
 
 
 class EntryNotTaken(GatewayError):
-    """So the registry does not say what was to be given, and it is not given."""
+    """The registry does not have the new certificate, so the device does not get it."""
 
 
 class ClockSetBack(GatewayError):
-    """The process ends, and whoever supervises it starts it again."""
+    """The process ends, and its supervisor starts it again, because it has forgotten ended certificates."""
 
 
 class NoAnswer(GatewayError):
@@ -83,7 +78,7 @@ class UndeliveredUnread(GatewayError):
 
 
 def last_line(error: BaseException) -> str:
-    """What was raised, and where: the last line of its traceback, and the last line of ours that it went through."""
+    """The error and the last frame of its traceback, in one line."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {frames[-1].name}:{frames[-1].lineno}" if frames else ""
     return f"{traceback.format_exception_only(error)[-1].strip()[:_MAX_TEXT]}{where}"

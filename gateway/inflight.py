@@ -1,4 +1,4 @@
-"""Batches that were taken from the broker and are not yet safe, and the order of their PUBACKs."""
+"""Batches that were received and are not yet persisted, and the order of their PUBACKs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from waybill.record import Header, IntervalSet, RefusalReason, WireError, parse_
 
 
 class Sender(NamedTuple):
-    """Who sent a message, by the topic that the broker let it publish on."""
+    """The sender of a message, by its topic; the broker checks that a device uses only its own."""
 
     tenant: str
     device: str
@@ -26,7 +26,7 @@ UNKNOWN_SENDER = Sender("", "")
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a batch does not pass, and the sentence for people. `header`: if it is the device's."""
+    """Why a batch is refused. `header`: its header, if it is the device's own."""
 
     reason: RefusalReason
     detail: str
@@ -35,9 +35,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRules:
-    """What this gateway accepts. No `tenants` means every tenant that the broker lets in.
+    """What this gateway accepts. Empty `tenants`: every tenant that the broker lets in.
 
-    `refusal_of`: what the device registry says against a sender, if it is asked.
+    `refusal_of`: what the device registry says against a sender, if there is one.
     """
 
     max_batch_bytes: int
@@ -46,13 +46,13 @@ class BatchRules:
 
 
 def sender_of(topic: str) -> Sender:
-    """The sender of a message on this topic; UNKNOWN_SENDER when it is not the topic of a device."""
+    """The sender of a topic; UNKNOWN_SENDER if it is no device's topic."""
     parsed = parse_device_topic(topic)
     return Sender._make(parsed[:2]) if parsed is not None else UNKNOWN_SENDER
 
 
 def validate_batch(rules: BatchRules, sender: Sender, payload: bytes) -> Header | Refusal:
-    """The batch's header if it may pass: its own device's, and readable at the centre to its last value."""
+    """The batch's header if it is of its own device and readable to its last value; else the refusal."""
     if (refusal := _sender_refusal(rules, sender)) is not None:
         return refusal
     # Before `validate`, whose work grows with the bytes.
@@ -70,7 +70,6 @@ def validate_batch(rules: BatchRules, sender: Sender, payload: bytes) -> Header 
 
 
 def _sender_refusal(rules: BatchRules, sender: Sender) -> Refusal | None:
-    """Why nothing of a sender is taken."""
     if sender == UNKNOWN_SENDER:
         return Refusal(RefusalReason.BAD_TOPIC, "its levels are not the names of a tenant and a device")
     if rules.tenants and sender.tenant not in rules.tenants:
@@ -79,7 +78,7 @@ def _sender_refusal(rules: BatchRules, sender: Sender) -> Refusal | None:
 
 
 def own_header(sender: Sender, payload: bytes) -> Header | None:
-    """What a batch says of itself, for its own device; None if it says nothing that can be relied on."""
+    """The header of a batch if it is of its own device and can be read."""
     try:
         header = read_header(payload)
     except WireError:
@@ -94,7 +93,7 @@ _NO_SEQS = IntervalSet()
 
 @dataclass(slots=True, kw_only=True)
 class Delivery:
-    """One batch in flight. `token` names it towards Pulsar; `refusal` is set when it goes to the dead letters."""
+    """One batch in flight. `token` identifies it towards Pulsar. `refusal`: set for a dead letter."""
 
     token: int
     sender: Sender
@@ -109,12 +108,12 @@ class Delivery:
 
     @property
     def is_heartbeat(self) -> bool:
-        """Whether it is a batch that accounts for no record."""
+        """Whether it is a batch without records."""
         return not self.seqs and self.refusal is None
 
     @property
     def held_bytes(self) -> int:
-        """What it takes in memory while it is in flight: its bytes, and its ranges taken apart."""
+        """Memory in flight: the payload and its decoded ranges."""
         return len(self.payload) + RANGE_BYTES * len(self.seqs.ranges)
 
 
@@ -126,7 +125,6 @@ class TenantUse:
     bytes: int = 0
 
     def count(self, batches: int, held_bytes: int) -> None:
-        """So much more; below zero: less."""
         self.batches += batches
         self.bytes += held_bytes
 
@@ -135,11 +133,10 @@ _NO_USE = TenantUse()
 
 
 class InFlight:
-    """Deliveries by token, and what must be acknowledged to the broker in the order of its coming.
+    """Deliveries by token, and the order of their PUBACKs.
 
-    A batch that comes again while it is in flight (the connection was renewed, or the device was impatient) joins the
-    delivery that there is. Message ids hold for one connection only: `on_reconnect` forgets them. A message of QoS 0
-    has id 0, and no PUBACK.
+    A batch that comes again while it is in flight joins its first delivery. Message ids are valid for one connection:
+    `on_reconnect` forgets them. A message of QoS 0 has id 0 and no PUBACK.
     """
 
     def __init__(self) -> None:
@@ -165,7 +162,7 @@ class InFlight:
         return token in self._deliveries
 
     def try_join(self, sender: Sender, payload: bytes, mid: int) -> bool:
-        """Whether the batch is in flight already; then `mid` is released together with it."""
+        """Whether the batch is in flight already; then `mid` is released with it."""
         # The same bytes hold the same record ids: one copy in Pulsar is enough for both.
         token = self._by_content.get((sender, payload))
         if token is None:
@@ -174,7 +171,6 @@ class InFlight:
         return True
 
     def add(self, delivery: Delivery, mid: int) -> None:
-        """Take a new delivery."""
         assert delivery.token not in self._deliveries
         self._deliveries[delivery.token] = delivery
         self._by_content[delivery.sender, delivery.payload] = delivery.token
@@ -188,11 +184,10 @@ class InFlight:
         self._count(tenant, 1, held_bytes)
 
     def queue_release(self, mid: int, token: int) -> None:
-        """A message that is not kept: its PUBACK leaves in its turn, after `mark_acked`."""
+        """Queue the PUBACK of a message that is not kept; it leaves in its turn, after `mark_acked`."""
         self._await_release(mid, token)
 
     def get(self, token: int) -> Delivery:
-        """The delivery of that token."""
         return self._deliveries[token]
 
     def pending_of(self, sender: Sender) -> int:
@@ -200,7 +195,7 @@ class InFlight:
         return self._pending_of.get(sender, 0)
 
     def remove(self, token: int) -> Delivery:
-        """Pulsar has it: it takes no more room, but is not released to the broker yet."""
+        """Remove a persisted delivery. Its PUBACK is not released yet."""
         delivery = self._deliveries.pop(token)
         del self._by_content[delivery.sender, delivery.payload]
         held_bytes = delivery.held_bytes
@@ -215,31 +210,29 @@ class InFlight:
         return delivery
 
     def mark_acked(self, token: int) -> None:
-        """The device has its acknowledgement: the PUBACK may leave."""
+        """The device has its acknowledgement, so the PUBACK may leave."""
         # A token without message ids is of QoS 0, or of a connection that is gone: nothing would ever remove it.
         if token in self._ids_of:
             self._done.add(token)
 
     def use_of(self, tenant: str) -> TenantUse:
-        """What a tenant has in flight."""
         return self._tenants.get(tenant, _NO_USE)
 
     def waiting_since(self, at_s: float) -> set[str]:
-        """The tenants of which a delivery arrived at that time or before."""
+        """The tenants with a delivery that arrived at that time or before."""
         # in the order of their coming
         old = takewhile(lambda one: one.arrived_s <= at_s, self._deliveries.values())
         return {delivery.sender.tenant for delivery in old}
 
     def set_stuck(self, tenants: frozenset[str]) -> None:
-        """From here on these are the stuck tenants."""
         self.stuck, uses = tenants, [self.use_of(tenant) for tenant in tenants]
         self.stuck_use = TenantUse(sum(use.batches for use in uses), sum(use.bytes for use in uses))
 
     def take_released(self) -> list[int]:
         """The message ids to acknowledge now, in the order in which the broker sent them (MQTT 5, 4.6).
 
-        A delivery of a tenant that is stuck holds up none behind it: it stays in flight, and its id is released. If
-        it is lost then, its device, which has no acknowledgement, sends it again.
+        The delivery of a stuck tenant does not block others: its id is released while it stays in flight. If it is
+        lost, its device, which has no acknowledgement, sends it again.
         """
         mids = []
         while self._order and (self._order[0][1] in self._done or self._is_stuck(self._order[0][1])):
@@ -252,14 +245,14 @@ class InFlight:
         return mids
 
     def on_reconnect(self) -> None:
-        """A new connection: its message ids are others."""
+        """Forget the message ids of the old connection."""
         self._order.clear()
         self._ids_of.clear()
         self._done.clear()
 
     @property
     def oldest_s(self) -> float | None:
-        """When the delivery that waits longest arrived."""
+        """When the oldest delivery arrived."""
         return next((delivery.arrived_s for delivery in self._deliveries.values()), None)
 
     def _is_stuck(self, token: int) -> bool:

@@ -1,4 +1,4 @@
-"""What is counted, for Prometheus and for the status. `docs/gateway.md` lists every metric."""
+"""The gateway's metrics. `docs/gateway.md` lists them."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ _GAUGES = {
 
 
 class Latencies(Collector):
-    """A histogram with these upper bounds of its buckets, ascending, in seconds. One thread observes, any may collect.
+    """A histogram with ascending bucket bounds in seconds. One thread observes, any thread may collect.
 
-    The client library's own goes through its buckets one by one and takes two locks for each value.
+    The client library's own histogram walks through its buckets and takes two locks for each value.
     """
 
     def __init__(self, name: str, text: str, bounds_s: Sequence[float]) -> None:
@@ -65,20 +65,19 @@ class Latencies(Collector):
         self._sum_s = 0.0
 
     def observe(self, values_s: Iterable[float]) -> None:
-        """So long they took."""
         for value_s in values_s:
             self._counts[bisect_left(self._bounds_s, value_s)] += 1
             self._sum_s += value_s
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """What was observed, as Prometheus has it: each bucket counts those below it, too."""
+        """The histogram with cumulative buckets, as Prometheus has it."""
         names = [*map(str, map(float, self._bounds_s)), "+Inf"]
         buckets = list(zip(names, accumulate(self._counts), strict=True))
         yield HistogramMetricFamily(self._name, self._text, buckets=buckets, sum_value=self._sum_s)
 
 
 class GatewayMetrics:
-    """The numbers of one gateway: metrics in a registry of their own, which the status shows by its own keys."""
+    """The metrics of one gateway, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -109,12 +108,12 @@ class GatewayMetrics:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What was counted since the start, by the status's keys."""
+        """The counts that the status shows, by its keys."""
         shown = _COUNTERS.keys() & GatewayStatus.model_fields.keys()
         return {key: sum(counted(self._counters[key]).values()) for key in shown}
 
     def on_persisted(self, deliveries: Collection[Delivery], now_s: float) -> None:
-        """Pulsar has these batches. Together: each count by itself costs more than what is counted."""
+        """Count persisted batches. Together, because single counts are expensive."""
         self._persist_s.observe([now_s - delivery.arrived_s for delivery in deliveries])
         self._batches.inc(len(deliveries))
         self._records.inc(sum([delivery.records for delivery in deliveries]))
@@ -122,22 +121,21 @@ class GatewayMetrics:
         self._bytes.inc(sum([len(delivery.payload) for delivery in deliveries]))
 
     def count(self, key: str, *labels: str) -> None:
-        """One more of what a key of the status counts."""
+        """Add one to a counter of `_COUNTERS`."""
         counter = self._counters[key]
         (counter.labels(*labels) if labels else counter).inc()
 
     def on_refused(self, reason: RefusalReason, *, kept: bool) -> None:
-        """A message is refused; `kept`: with a copy among the dead letters."""
+        """Count a refused message. `kept`: as a dead letter."""
         self.count("batches_refused", reason)
         if not kept:
             self.count("dead_letters_not_kept")
 
     def on_config_result(self, outcome: str) -> None:
-        """A device said what became of its settings: one of `OUTCOMES`, or something else."""
+        """Count a device's answer to pushed settings."""
         self._config_results.labels(outcome if outcome in OUTCOMES else UNKNOWN).inc()
 
     def set_gauges(self, status: GatewayStatus) -> None:
-        """Set the gauges as the status has it."""
         self._gauges.set(status)
         for reason, count in status.registry_entries_refused_by.items():
             self._registry_refused.set(count, reason)

@@ -33,7 +33,7 @@ _ENDED = "the connection to the MQTT broker ended"
 
 
 class PublishResult(NamedTuple):
-    """What the broker answered to one publication. `refusal`: its reason, empty when it took the message."""
+    """The broker's answer to one publication. `refusal`: the reason; "" if it was accepted."""
 
     topic: str
     refusal: str
@@ -42,8 +42,8 @@ class PublishResult(NamedTuple):
 class MqttConnection:
     """The shared subscriptions, and publications to devices.
 
-    `on_inbound` and `on_published` are called inside `read`. Manual acknowledgement: `puback` says what is safe. The
-    session ends with its connection: what was not acknowledged is sent again by its device, here or to another gateway.
+    `on_inbound` and `on_published` are called inside `read`; `puback` acknowledges a message. The session ends with its
+    connection: devices send unacknowledged batches again, here or to another gateway.
     """
 
     def __init__(
@@ -67,26 +67,25 @@ class MqttConnection:
 
     @property
     def socket(self) -> Any:
-        """What to select on; None without a connection."""
+        """The socket for select; None without a connection."""
         return self._client.socket()
 
     @property
     def has_buffered(self) -> bool:
-        """Whether bytes wait that no select would show."""
+        """Whether bytes wait that select does not show."""
         return self._client.has_unread
 
     @property
     def wants_write(self) -> bool:
-        """Whether packets wait to be sent."""
         return self._client.has_outgoing
 
     @property
     def free_slots(self) -> int:
-        """How many more acknowledgements the broker takes now: what is unacknowledged is bounded by both sides."""
+        """How many more messages to devices may be sent now, within the bounds of both sides."""
         return max(0, self._free) if self.is_subscribed else 0
 
     def connect(self) -> None:
-        """Open the connection and send CONNECT; the answer comes by `read`. Raises BrokerUnreachable."""
+        """Open the connection and send CONNECT; `read` gets the answer. Raises BrokerUnreachable."""
         self.is_subscribed, self.last_error = False, ""
         try:
             self._client.start()
@@ -95,11 +94,10 @@ class MqttConnection:
             raise BrokerUnreachable(f"the MQTT broker at {where} cannot be reached: {error}") from error
 
     def read(self, has_room: Callable[[], bool] = lambda: True) -> None:
-        """Take what has arrived, a bounded number of packets, so that receipts get their turn, and while `has_room`."""
+        """Read a bounded number of packets, while `has_room`."""
         self._client.receive(self._on_inbound, has_room=has_room)
 
     def write(self) -> None:
-        """Send what waits, as far as the socket takes it."""
         self._client.flush()
 
     def keep_alive(self) -> None:
@@ -107,11 +105,10 @@ class MqttConnection:
         self._client.loop_misc()
 
     def puback(self, mid: int) -> None:
-        """Send the PUBACK of a batch. A batch of QoS 0 has no id, and needs none."""
         self._client.acknowledge(mid)
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
-        """Send something to a device, QoS 1; the answer comes by `on_published`. `retain`: the broker keeps it."""
+        """Publish to a device with QoS 1; `on_published` gets the answer."""
         # A packet above the broker's Maximum Packet Size is a protocol error, and ends the connection for all devices.
         if len(topic.encode()) + len(payload) + _PACKET_OVERHEAD > self._max_packet_bytes:
             self._on_published(PublishResult(topic, f"its largest packet has {self._max_packet_bytes} bytes"))
@@ -120,12 +117,11 @@ class MqttConnection:
         self._topic_of[self._client.publish_qos_1(topic, payload, retain=retain)] = topic
 
     def unsubscribe(self) -> None:
-        """Leave the shared subscriptions; `is_unsubscribed` once the broker confirms. What it queued still comes."""
+        """Leave the shared subscriptions. Messages that the broker has queued still come until `is_unsubscribed`."""
         if self.socket is not None:
             self._client.unsubscribe(self._filters)
 
     def disconnect(self) -> None:
-        """Go in good order."""
         self._client.disconnect()
         self._client.flush()
 

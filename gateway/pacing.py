@@ -1,10 +1,10 @@
-"""How fast each tenant and each device may go on, so that whoever sends much slows down itself. Pure: handed the time.
+"""Rates of the region, its tenants and their devices, shared fairly. Pure.
 
     region (drain.max_records_per_s) ──by weight──▶ tenant (its own rates) ──equally──▶ device (its own rates)
 
-A batch takes time of each of them: as long as the rate needs for it. Where several wait for the same rate, the batch of
-one costs it the time of all, by weight: so each gets its share, and what the others do not want as well. A device that
-goes on when its batches are paid for, which is what its pauses say, is never refused for long.
+A batch costs time at each level: as long as the rate needs for it. If several wait for one rate, a batch of one costs
+the time of all of them, by weight, so each gets its share and unused shares go to the others. A device that keeps its
+pauses is never refused for long.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _GRACE_S = 1.0
 
 
 def cost_s(rates: SendRates, size: int, records: int) -> float:
-    """How long these rates need for one batch of `size` bytes: by what it uses most of; 0 without a limit."""
+    """How long these rates need for one batch, by the rate that it uses most; 0 without a limit."""
     longest_s = 0.0
     if (limit := rates.max_batches_per_s) is not None:
         longest_s = 1 / limit
@@ -45,9 +45,9 @@ def cost_s(rates: SendRates, size: int, records: int) -> float:
 
 @dataclass(slots=True)
 class Paced:
-    """One that is paced. What it has is paid for at `own_until_s` by its own rates, at `paid_until_s` by its share.
+    """A device. Its batches are paid for at `own_until_s` by its own rates, and at `paid_until_s` by its share.
 
-    `weight`: of its share. `waits_until`: so long it counts among those that wait for theirs.
+    `weight`: of its share. `waits_until`: until then it counts as waiting for its share.
     """
 
     weight: float = 1.0
@@ -56,17 +56,16 @@ class Paced:
     waits_until: int = 0
 
     def debt_s(self, now_s: float) -> float:
-        """How far it is ahead of what it may have."""
+        """How far it is ahead of its rates and its share."""
         return max(0.0, self.own_until_s - now_s, self.paid_until_s - now_s)
 
     def pay(self, cost_s: float, now_s: float) -> None:
-        """Take so much of its own rates."""
         self.own_until_s = max(self.own_until_s, now_s - BURST_S) + cost_s
 
 
 @dataclass(slots=True)
 class SharedRate(Paced):
-    """One whose time is shared by others; `burst_s` of it may come at once."""
+    """A tenant or the region, whose time is shared by others. `burst_s` of it may be used at once."""
 
     burst_s: float = BURST_S
     _used_until_s: float = -math.inf
@@ -75,28 +74,27 @@ class SharedRate(Paced):
     _expired_s: int = 0
 
     def share_cost_s(self, child: Paced, cost_s: float, now_s: float) -> float:
-        """What costs this one `cost_s` costs the child in the child's time, which it shares with all that wait."""
+        """What a cost of this rate costs the child, which shares the time with all that wait."""
         self._expire(now_s)
         waiting = self._waiting + (0.0 if child.waits_until > now_s else child.weight)
         return cost_s * waiting / child.weight * self._correction(now_s)
 
     def pay(self, cost_s: float, now_s: float) -> None:
-        """Take so much of its own rates."""
         self.own_until_s = max(self.own_until_s, now_s - self.burst_s) + cost_s
 
     def use(self, cost_s: float, now_s: float) -> None:
-        """Note what was taken of its time, by its own rates or its share, whichever is more."""
+        """Add used time, by its own rates or its share, whichever is more."""
         least_s = now_s if self._used_until_s == -math.inf else now_s - _LEFT_S
         self._used_until_s = max(self._used_until_s, least_s) + cost_s
 
     def _correction(self, now_s: float) -> float:
-        """Above 1 while more is taken than there is, as by those that do not wait; below 1 while some is left over."""
+        """Above 1 while more is used than there is; below 1 while some is unused."""
         if (debt_s := self.debt_s(now_s)) > 0:
             return 1 + debt_s
         return math.exp(-_MAX_EXPONENT * min(1.0, max(0.0, now_s - self._used_until_s) / _LEFT_S))
 
     def charge(self, child: Paced, cost_s: float, now_s: float) -> None:
-        """The child pays for its share while there is a debt or anybody waits, and waits itself until it has paid."""
+        """The child pays for its share while there is a debt or others wait, and waits itself until it has paid."""
         if self.debt_s(now_s) > 0 or self._waiting:
             # Nobody is back the moment its pause ends: who waited for its share has what the way took of it as well.
             least_s = now_s - BURST_S if child.waits_until > now_s else now_s
@@ -106,7 +104,7 @@ class SharedRate(Paced):
                 self.wait(child, max(child.paid_until_s, now_s) + _GRACE_S, now_s)
 
     def wait(self, child: Paced, until_s: float, now_s: float) -> None:
-        """Count the child among those that wait, until then."""
+        """Count the child as waiting until then."""
         self._expire(now_s)
         if child.waits_until > self._expired_s:
             self._count(child.waits_until, -child.weight)
@@ -138,14 +136,13 @@ class Pacing:
         self.reconfigure(drain)
 
     def reconfigure(self, drain: Drain) -> None:
-        """Go by other drain settings from now on."""
         self._rate, self._max_pause_s = drain.max_records_per_s, drain.max_pause_s
         self._region = SharedRate(burst_s=drain.burst_records / self._rate if self._rate else BURST_S)
 
     def refusal_s(self, sender: Sender, size: int, now_s: float) -> float:
-        """0 where a batch of the sender may be taken; else how long it should wait before it sends it again.
+        """0 if the sender's batch may be taken; else how long it should wait before it sends it again.
 
-        The device is refused that is far ahead of its own rates, or has had its share while its tenant is far ahead.
+        A device is refused if it is far ahead of its own rates, or had its share while its tenant is far ahead.
         """
         if not self._devices:  # nobody was charged for anything
             return 0.0
@@ -165,7 +162,6 @@ class Pacing:
         return wait_s
 
     def charge(self, sender: Sender, size: int, records: int, now_s: float) -> None:
-        """A batch of the sender is taken."""
         tenant, settings = self._tenant(sender)
         if not (self._rate or settings.has_limits):
             return
@@ -187,7 +183,7 @@ class Pacing:
         device.paid_until_s = min(device.paid_until_s, now_s + self._max_pause_s)
 
     def pause_s(self, sender: Sender, now_s: float) -> float:
-        """How long the sender should wait before it sends more, from what it was charged for."""
+        """How long the sender should wait before it sends more."""
         device = self._devices.get(sender)
         return 0.0 if device is None else self._bounded(device.debt_s(now_s))
 

@@ -1,4 +1,4 @@
-"""Asynchronous producers for Pulsar, and receipts that come back through a wake-up of the loop."""
+"""Producers for Pulsar, which group messages; receipts come back through a wake-up of the loop."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ BACKSTOP_MS = 1_000
 
 
 class SendResult(NamedTuple):
-    """What became of messages that went together: the client's word, OK when all of them are persisted."""
+    """The client's result for a group of messages; OK when all of them are persisted."""
 
     tokens: list[int]
     result: str
 
 
 class GroupSender:
-    """One partition's producer. `on_result` is called by the client's thread, or by the caller's.
+    """One partition's producer. `on_result` is called by the client's thread or by the caller's.
 
-    A group ends with `flush`, or when it has `max_messages` or would have more than `max_bytes`; with `flush_due` while
-    no other is under way, and `delay_s` after it began at the latest: the busier Pulsar is, the larger are the groups.
+    A group ends with `flush`, or at `max_messages` or `max_bytes`. `flush_due` ends it when no other group is in
+    flight, or after `delay_s`: so the busier Pulsar is, the larger the groups are.
     """
 
     def __init__(
@@ -72,11 +72,10 @@ class GroupSender:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection at this moment."""
         return bool(self._producer.is_connected())
 
     def send(self, message: Produce) -> None:
-        """Take a message into the group: it is handed to the client with the next one, or with the group's end."""
+        """Add a message to the group. The client gets it with the next one, or at the group's end."""
         size = len(message.payload)
         if self._bytes + size > self._max_bytes:
             self.flush()
@@ -90,11 +89,11 @@ class GroupSender:
 
     @property
     def due_s(self) -> float | None:
-        """When the group ends at the latest; None while there is none."""
+        """When the group ends at the latest; None if there is none."""
         return self._due_s if self._last is not None else None
 
     def flush_due(self, now_s: float) -> None:
-        """End the group if no other is under way, or if it is old enough; to be called once a turn of the loop."""
+        """End the group if no other is in flight or if it is old enough; to be called once a turn of the loop."""
         if self._last is None:
             return
         if self._due_s is None:
@@ -104,7 +103,6 @@ class GroupSender:
             self.flush()
 
     def flush(self) -> None:
-        """End the group: its messages leave now."""
         last, self._last = self._last, None
         if last is None:
             return
@@ -121,7 +119,7 @@ class GroupSender:
             self._producer._producer.flush_async(None)  # noqa: SLF001 - the public `flush` waits for the answer
 
     def _try_hand_over(self, message: Produce, callback: Callable[[Any, Any], None] | None) -> bool:
-        """Give it to the client; a message that the client does not take has its result at once."""
+        """Give a message to the client. If the client refuses it, its result comes at once."""
         try:
             # The public `send_async` takes three times as long to make a message.
             self._producer._producer.send_async(_made(message), callback)  # noqa: SLF001
@@ -144,7 +142,7 @@ class GroupSender:
 
 
 def _made(message: Produce) -> Any:
-    """What the client sends. Raises TypeError for what it cannot be made of."""
+    """The client's message. Raises TypeError if it cannot be built."""
     made = _pulsar.MessageBuilder().content(message.payload).properties(message.properties)
     # The client takes an empty key for none, and has no way to say so.
     return (made.partition_key(message.key) if message.key else made).build()
@@ -156,7 +154,7 @@ def _made(message: Produce) -> Any:
 
 
 class Sealing:
-    """One sealer for each tenant that has a `sealing_key`. Raises SealingKeyError."""
+    """A sealer for each tenant with a `sealing_key`. Raises SealingKeyError."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._of = {
@@ -167,7 +165,7 @@ class Sealing:
         }
 
     def sealed(self, effect: Produce) -> Produce:
-        """The message as it is to leave: a batch or a dead letter of such a tenant is sealed, all else is as it was."""
+        """The message, sealed if its tenant has a key."""
         sealer = self._of.get(effect.properties["tenant"])
         return effect if sealer is None else replace(effect, payload=sealer.seal(effect.payload))
 
@@ -176,7 +174,7 @@ _MAX_TEXT = 500
 
 
 class _Serving:
-    """One tenant's producers, when they are tried again, and why there are none; empty while there are."""
+    """One tenant's producers, when to open them again, and why there are none; "" while there are."""
 
     def __init__(self, producer: PulsarProducer, backoff: Backoff, open_at_s: float) -> None:
         self.producer, self.backoff, self.open_at_s = producer, backoff, open_at_s
@@ -184,7 +182,10 @@ class _Serving:
 
 
 class TenantProducers:
-    """The producers of all tenants that are served. `random` gives numbers from 0 to 1. Raises SealingKeyError."""
+    """One Pulsar connection per tenant, so that a blocked tenant does not block others.
+
+    `random` gives numbers from 0 to 1. Raises SealingKeyError.
+    """
 
     def __init__(
         self,
@@ -210,22 +211,20 @@ class TenantProducers:
 
     @property
     def is_open(self) -> bool:
-        """Whether any tenant has producers."""
         return any(one.producer.is_open for one in self._of.values())
 
     @property
     def connected(self) -> frozenset[str]:
-        """The Pulsar tenants whose producers of batches have a connection at this moment."""
+        """The Pulsar tenants whose producers of batches are connected now."""
         return frozenset(tenant for tenant, one in self._of.items() if one.producer.is_connected)
 
     @property
     def is_connected(self) -> bool:
-        """Whether any tenant can be served at this moment."""
         return any(one.producer.is_connected for one in self._of.values())
 
     @property
     def problem(self) -> str:
-        """Which tenants are not served, and why of the first; empty while all are."""
+        """Which tenants are not served, and why the first is not; "" while all are."""
         unserved = {tenant: one for tenant, one in self._of.items() if not one.producer.is_connected}
         if not unserved:
             return ""
@@ -233,13 +232,12 @@ class TenantProducers:
         return f"Pulsar accepts nothing from {', '.join(unserved)}: {why}"[:_MAX_TEXT]
 
     def open_due(self, now_s: float) -> None:
-        """Begin to open what is not open and due."""
         for one in self._of.values():
             if not one.producer.is_open and not one.producer.is_opening and now_s >= one.open_at_s:
                 one.producer.start_opening()
 
     def finish_opening(self, clock: Callable[[], float]) -> list[tuple[str, PulsarUnreachable | None]]:
-        """Take over what the attempts brought that have ended: of which tenants, and why there are no producers.
+        """The tenants whose attempts have ended, each with the error if it failed.
 
         `clock`: an attempt may have taken its whole time.
         """
@@ -259,30 +257,28 @@ class TenantProducers:
         return ended
 
     def is_open_for(self, tenant: str) -> bool:
-        """Whether the batches of a tenant can be sent."""
         return self._of[self._shared or tenant].producer.is_open
 
     def send(self, effect: Produce) -> None:
-        """Take a message for its tenant's client; its receipt comes by `take_receipts`."""
+        """Send a message; `take_receipts` gets its receipt."""
         self._of[self._shared or effect.properties["tenant"]].producer.send(self._sealing.sealed(effect))
 
     @property
     def next_due_s(self) -> float | None:
-        """When a group of messages is to leave at the latest; None while there is none."""
+        """When a group must leave at the latest; None if there is none."""
         due = (one.producer.next_due_s for one in self._of.values())
         return min((at_s for at_s in due if at_s is not None), default=None)
 
     def flush_due(self, now_s: float) -> None:
-        """Let go the groups that are due."""
         for one in self._of.values():
             one.producer.flush_due(now_s)
 
     def take_receipts(self) -> list[Receipt]:
-        """The receipts that came since the last call, of all tenants."""
+        """The receipts since the last call."""
         return [receipt for one in self._of.values() for receipt in one.producer.take_receipts()]
 
     def close(self, timeout_s: float) -> None:
-        """Close all clients; whatever takes longer is left to the end of the process."""
+        """Close all clients. Those that take longer are left to the end of the process."""
         for one in self._of.values():
             one.producer.close(timeout_s / len(self._of))
 
@@ -298,7 +294,7 @@ new_client: NewClient = open_pulsar_client
 
 
 class Receipt(NamedTuple):
-    """How Pulsar answered: `result` is "Ok" when the message is persisted, else the client's word for the failure."""
+    """Pulsar's answer: `result` is "Ok" when the message is persisted, else the client's word for the failure."""
 
     token: int
     result: str
@@ -306,12 +302,11 @@ class Receipt(NamedTuple):
 
     @property
     def is_permanent(self) -> bool:
-        """Whether the same message would fail again, however often it is sent."""
+        """Whether the same message would fail again."""
         return self.result in _PERMANENT
 
     @property
     def ok(self) -> bool:
-        """Whether the message is safe."""
         return self.result == OK
 
 
@@ -320,12 +315,12 @@ _CLOSE_S = 5.0
 
 
 def in_thread(work: Callable[[], None]) -> None:
-    """Do it in a thread of its own, which does not keep the process from ending."""
+    """Run in a daemon thread, which does not keep the process from ending."""
     threading.Thread(target=work, name="pulsar-open", daemon=True).start()
 
 
 class _Opening:
-    """An attempt to get a client and its producers. Once `ended` is set nobody changes it."""
+    """An attempt to open a client and its producers. Nothing changes after `ended` is set."""
 
     def __init__(self) -> None:
         self.client: Any = None
@@ -336,11 +331,11 @@ class _Opening:
 
 
 class PulsarProducer:
-    """Producers of one Pulsar tenant's topics, opened in the background: a cluster that is away takes minutes to fail.
+    """Producers of one Pulsar tenant's topics, opened in the background, because a lost cluster takes minutes to fail.
 
-    Each partition has a producer of its own, since messages go in groups. The client's thread appends what became of a
-    group and wakes the loop, no more. There are never more results than messages in flight, so the queue needs no other
-    bound. `send` does not block: the window of the gateway is smaller than a producer's.
+    Each partition has its own producer, because messages are grouped. The client's thread only appends results and
+    wakes the loop. There are never more results than messages in flight, so the queue needs no bound. `send` does not
+    block, because the gateway's window is smaller than a producer's.
     """
 
     def __init__(
@@ -365,27 +360,26 @@ class PulsarProducer:
 
     @property
     def is_open(self) -> bool:
-        """Whether there are producers (which may be reconnecting by themselves)."""
+        """Whether there are producers; they may be reconnecting."""
         return bool(self._batches) and not self.wants_reopening
 
     @property
     def is_opening(self) -> bool:
-        """Whether an attempt was begun, and `try_finish_opening` has not said how it ended."""
         return self._opening is not None
 
     @property
     def is_connected(self) -> bool:
-        """Whether every producer of batches has a connection at this moment."""
+        """Whether every producer of batches is connected now."""
         return bool(self._batches) and all(sender.is_connected for sender in self._batches)
 
     def start_opening(self) -> None:
-        """Begin to connect and to create the producers; the loop is woken when that has ended."""
+        """Begin to connect and to create the producers; the loop is woken at the end."""
         former = self._release()
         self._opening = opening = _Opening()
         self._in_background(lambda: self._open(opening, former))
 
     def try_finish_opening(self) -> bool:
-        """Take over what an attempt brought that has ended; whether it did. Raises PulsarUnreachable."""
+        """Use the result of an attempt that has ended; whether one has. Raises PulsarUnreachable."""
         opening = self._opening
         if opening is None or not opening.ended.is_set():
             return False
@@ -400,7 +394,7 @@ class PulsarProducer:
         return True
 
     def send(self, effect: Produce) -> None:
-        """Take a message for its group, which leaves with `flush`; its receipt comes by `take_receipts`."""
+        """Add a message to its group; `take_receipts` gets its receipt."""
         sender = self._refused if effect.refused else self._sender_of(effect.key)
         if sender is None:
             self._add_result(SendResult([effect.token], "NotConnected"), effect.refused)
@@ -413,16 +407,14 @@ class PulsarProducer:
 
     @property
     def next_due_s(self) -> float | None:
-        """When a group is to leave at the latest; None while there is none."""
         return min((sender.due_s for sender in self._batches if sender.due_s is not None), default=None)
 
     def flush_due(self, now_s: float) -> None:
-        """Let go the groups that are due."""
         for sender in self._batches:
             sender.flush_due(now_s)
 
     def take_receipts(self) -> list[Receipt]:
-        """The receipts that came since the last call."""
+        """The receipts since the last call."""
         receipts: list[Receipt] = []
         while self._results:
             # The client's thread may append meanwhile: a deque needs no lock for one end each.
@@ -438,7 +430,7 @@ class PulsarProducer:
         return receipts
 
     def close(self, timeout_s: float = _CLOSE_S) -> None:
-        """Close the client; whatever it takes longer than `timeout_s` is left to the end of the process."""
+        """Close the client. If that takes longer, it is left to the end of the process."""
         client = self._release()
         opening, self._opening = self._opening, None
         if opening is None:
@@ -451,14 +443,14 @@ class PulsarProducer:
         opening.ended.wait(timeout_s)
 
     def _release(self) -> Any:
-        """The client, which is this one's no more. What it was not given yet it is given, so that it has a receipt."""
+        """Give up the client and return it. Waiting messages are handed over first, so that each gets a receipt."""
         for sender in self._batches:
             sender.flush()
         client, self._client, self._batches, self._refused = self._client, None, [], None
         return client
 
     def _open(self, opening: _Opening, former: Any) -> None:
-        """The thread of an attempt. The client before it is closed: its threads and connections would stay."""
+        """The thread of an attempt. It first closes the former client, whose threads and connections would stay."""
         try:
             _close_client(former, _CLOSE_S)
             opening.client = client = self._open_client()
@@ -484,7 +476,7 @@ class PulsarProducer:
             self._wake()
 
     def _sender_of(self, key: str) -> GroupSender | None:
-        """All of a device goes to one partition."""
+        """The producer of a device's partition."""
         return self._batches[crc32(key.encode()) % len(self._batches)] if self._batches else None
 
     def _add_result(self, result: SendResult, refused: bool) -> None:
@@ -521,7 +513,7 @@ class PulsarProducer:
 
 
 def _close_client(client: Any, timeout_s: float) -> None:
-    """Close it, if there is one. Closing waits for the cluster, which may be why it is closed."""
+    """Close a client in a thread, because closing waits for the cluster."""
     if client is not None:
         closing = threading.Thread(target=close_quietly, args=(client,), name="pulsar-close", daemon=True)
         closing.start()

@@ -1,4 +1,4 @@
-"""Settings for devices: files that are published where their devices listen, and what the devices say of them."""
+"""Settings for devices: files that are published to them, and their answers."""
 
 from __future__ import annotations
 
@@ -27,14 +27,12 @@ _LOG = structlog.get_logger("gateway")
 
 
 class PushedFile(NamedTuple):
-    """One device's settings."""
-
     sender: Sender
     text: bytes
 
 
 class PushQueue:
-    """The files that are still to be published. The device knows what it has already, so each may go twice."""
+    """The files that must be published. Devices ignore settings that they have, so a file may be published twice."""
 
     def __init__(self, settings: PushFolder, on_refused: Callable[[], object] = lambda: None) -> None:
         self._settings, self._on_refused = settings, on_refused
@@ -43,7 +41,7 @@ class PushQueue:
         self.load()
 
     def load(self) -> None:
-        """Publish all of them, the new, the changed and the known, by the keys as they are now."""
+        """Queue all files, and read the trusted keys again."""
         folder, operators = self._settings.folder, self._settings.operators
         self._waiting = deque(sorted(folder.glob("*/*.toml")) if folder else ())
         try:
@@ -56,11 +54,10 @@ class PushQueue:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether there are files that are still to be looked at."""
         return bool(self._waiting)
 
     def take_next(self) -> PushedFile | None:
-        """Looks at one file, for one turn of the loop; None if it cannot be published, which is said, or none waits."""
+        """The next file; None if it cannot be published, which is logged, or if none waits."""
         if not self._waiting:
             return None
         path = self._waiting.popleft()
@@ -76,7 +73,7 @@ class PushQueue:
 
 
 def read_push(path: Path) -> PushedFile:
-    """The file `{tenant}/{device}.toml`. Raises OSError; ValueError for what no device would read."""
+    """Read `{tenant}/{device}.toml`. Raises OSError, and ValueError for content that no device would accept."""
     device = Sender(path.parent.name, path.stem)
     if not all(DEVICE_PATTERN.fullmatch(name) for name in device):
         raise ValueError(f"{device.tenant}/{device.device} is not a valid device name")
@@ -93,14 +90,14 @@ def read_push(path: Path) -> PushedFile:
 
 
 class ConfigResult(NamedTuple):
-    """`outcome`: one of OUTCOMES, or UNKNOWN for an answer that cannot be read; then `reason` says why."""
+    """`outcome`: one of OUTCOMES, or UNKNOWN for an answer that cannot be read. `reason`: the device's or ours."""
 
     outcome: str
     reason: str
 
 
 def parse_config_result(payload: bytes) -> ConfigResult:
-    """The answer in a `config-result`. Never raises: an answer decides nothing, it is counted and logged."""
+    """The answer in a `config-result`. Never raises, because answers are only counted and logged."""
     try:
         answer = parse_json(payload, max_bytes=MAX_RESULT_BYTES, max_depth=_MAX_RESULT_DEPTH)
     except InvalidJson as error:

@@ -1,7 +1,7 @@
-"""One kind of reference data, followed: read from its topic in one thread, and made into what a daemon goes by.
+"""Follows one kind of reference data on its topic, and builds what a daemon uses from it.
 
-Before the topic was read to its end once nothing is made: nobody goes by half of it. Afterwards a change is built in a
-thread of its own, and what is made of it stands in the place of what was used before once it is whole.
+Nothing is built before the topic was read to its end. A change is then built in a thread, and replaces the former rules
+when it is complete.
 """
 
 from __future__ import annotations
@@ -53,11 +53,10 @@ _WORDS: Final = frozenset({"ahead", *SignatureFault})
 
 
 class ReferencePublications(Generic[Made]):
-    """Takes messages in one thread; what is in force may be asked for in another. `trust`: whose are taken now.
+    """Publications of one kind. One thread adds messages, another may ask what is in force. `trust`: the trusted
+    keys now.
 
-    `usable` makes something of a text, or raises one of `faults`.
-
-    `messages_refused`: messages that are no publications, by the first word of why; `last_refused` is the last of them.
+    `usable` parses a text, or raises one of `faults`. `messages_refused`: by the first word of the reason.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class ReferencePublications(Generic[Made]):
         return len(self._digests)
 
     def take(self, message: TopicMessage, now_ms: float) -> QuarantinedMessage | None:
-        """Takes a message of the topic, as often as it comes; what it is where it is no publication."""
+        """Add a message, which may come again; returns the refusal if it is no publication."""
         read = read_messages(self.kind, [_columns(message)], self._trust(), self._digests)
         refused = [named_message(row) for row in read.quarantined]
         for row in read.publications:
@@ -92,7 +91,7 @@ class ReferencePublications(Generic[Made]):
         return refused[0]
 
     def begin_again(self) -> None:
-        """All messages come again. What was taken before stays taken, as at the centre."""
+        """All messages come again. Accepted ones stay accepted, as at the centre."""
         self.messages_refused.clear()
 
     def in_force(self) -> InForce[Made]:
@@ -130,7 +129,7 @@ class ReferencePublications(Generic[Made]):
 
 
 def _superseded(several: list[JudgedPublication[Made]]) -> list[JudgedPublication[Made]]:
-    """Of publications of one version, in their order, those that cannot matter any more."""
+    """The publications of one version, in order, that can no longer matter."""
     usable = next((one for one in reversed(several) if one.usable is not None), None)
     return [one for one in several[:-KEPT_OF_A_VERSION] if one is not usable]
 
@@ -141,7 +140,7 @@ def _reason_word(reason: str) -> str:
 
 
 def _columns(message: TopicMessage) -> dict[str, Any]:
-    """A message as the source `pulsar` has it, but that where it stands is said by when it was published."""
+    """A message with the columns of the source `pulsar`; its publish time stands for its message id."""
     published_at = datetime.fromtimestamp(message.published_ms / 1000, UTC)
     return {
         "key": message.key,
@@ -167,9 +166,8 @@ _LOG = structlog.get_logger("reference")
 
 
 class ReferenceFacts(NamedTuple):
-    """What is known of one kind: publications that cannot be used, messages that are none.
-
-    `problem`: why it is not known to its end; empty while it is.
+    """The state of one kind. `refused`: publications that cannot be used. `problem`: why it is not current; "" while it
+    is.
     """
 
     held: int
@@ -181,9 +179,9 @@ class ReferenceFacts(NamedTuple):
 
 
 class ReferenceFollower(Generic[Made, Rules]):
-    """`rules` are those in use, None before there are any. `make` makes them of what is in force.
+    """`rules`: those in use; None before there are any. `make` builds them from what is in force.
 
-    `operators`: the trusted keys; None: what nobody signed is taken, too.
+    `operators`: the trusted keys; None: unsigned publications are accepted too.
     """
 
     def __init__(
@@ -220,17 +218,15 @@ class ReferenceFollower(Generic[Made, Rules]):
 
     @property
     def is_running(self) -> bool:
-        """Whether both threads run."""
         return self._reader.is_running and self._builder.is_alive()
 
     @property
     def in_force(self) -> InForce[Made] | None:
-        """What the rules in use are made of."""
+        """What the rules in use were built from."""
         return None if self._made is None else self._made[1]
 
     @property
     def reference_facts(self) -> ReferenceFacts:
-        """What is known now."""
         standing, found = self._reader.standing, self.in_force
         return ReferenceFacts(
             held=0 if found is None else len(found.held),
@@ -242,12 +238,10 @@ class ReferenceFollower(Generic[Made, Rules]):
         )
 
     def start(self) -> None:
-        """Begins to read and to build."""
         self._reader.start()
         self._builder.start()
 
     def close(self) -> None:
-        """Stops both."""
         self._stop.set()
         self._reader.close()
         self._builder.join(_CLOSE_S)
@@ -316,7 +310,7 @@ def follow_reference(
     publications: Callable[[Callable[[], ReferenceTrust]], ReferencePublications[Made]],
     make: Callable[[InForce[Made]], Rules],
 ) -> ReferenceFollower[Made, Rules]:
-    """Follows one kind at a cluster. Raises SettingsError for a file of keys that cannot be used."""
+    """Follow one kind on a cluster. Raises SettingsError for a file of keys that cannot be used."""
     # One file of keys for each: whoever looks first hears that it has changed.
     operators = None if source.operators is None else FollowedOperators(source.operators)
     return ReferenceFollower(cluster.service_url, cluster.access, operators, publications, make)

@@ -1,4 +1,4 @@
-"""Whether a gateway takes batches of a device: what the registry says of it, beside what the broker let in."""
+"""Whether a gateway accepts batches of a device, by the device registry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TAKEN = frozenset({DeviceState.EXPECTED, DeviceState.ACTIVE})
 
 
 class RegistryCheck:
-    """Follows the registry in a thread, and answers by a look into a dictionary."""
+    """Follows the registry in a thread. `refusal_of`: why a sender is refused; None if it is not."""
 
     def __init__(self, settings: RegistrySettings, clock: Callable[[], float] = time.time) -> None:
         """`clock`: seconds since 1970. Raises SettingsError."""
@@ -39,7 +39,7 @@ class RegistryCheck:
 
     @property
     def facts(self) -> dict[str, object]:
-        """What is known of the registry now, by the status's keys."""
+        """The registry's state, by the status's keys."""
         standing, registry = self.reader.standing, self.reader.registry
         return {
             "registry_current": standing.is_current,
@@ -51,7 +51,7 @@ class RegistryCheck:
 
     @property
     def problem(self) -> str:
-        """Why the registry is not known to its end and whole now; empty while it is. What was read before holds."""
+        """Why the registry is not current; "" while it is. Entries that were read before stay in force."""
         standing = self.reader.standing
         problem = standing.last_unhandled if standing.is_current else standing.problem
         problem = problem or self.reader.registry.problem
@@ -62,9 +62,9 @@ class RegistryCheck:
 def judge(
     state_of: Callable[[str], DeviceState | None], was_read: Callable[[str], bool], *, refuses_unknown: bool
 ) -> Callable[[Sender], Refusal | None]:
-    """Why a sender is refused; None: it is not. A device is unknown only once its tenant's topic was read.
+    """Why a sender is refused; None: it is not. A device is unknown only after its tenant's topic was read.
 
-    One that found no room there is refused as unknown too: what is not known of it may be that it is locked out.
+    A device without room in the registry's memory is refused as unknown too, because it may be locked out.
     """
 
     def refusal_of(sender: Sender) -> Refusal | None:
@@ -82,5 +82,4 @@ def judge(
 
 
 def kept_of_entry(publication: DevicePublication, _: TopicMessage) -> DeviceState:
-    """What a gateway remembers of an entry."""
     return publication.entry.state

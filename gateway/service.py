@@ -52,26 +52,24 @@ class BrokerLink:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether there is a connection, or an attempt at one."""
         return self.is_up or self._answer_by_s is not None
 
     def is_due(self, now_s: float) -> bool:
-        """Whether to connect now."""
         return not self.is_in_use and now_s >= self._connect_at_s
 
     def on_attempt(self, now_s: float) -> None:
-        """CONNECT was sent: the answer must come in time."""
+        """CONNECT was sent."""
         self._answer_by_s = now_s + self._timeout_s
 
     def is_overdue(self, now_s: float) -> bool:
-        """Whether the answer did not come in time."""
+        """Whether the answer to CONNECT did not come in time."""
         return self._answer_by_s is not None and now_s > self._answer_by_s
 
     def on_connected(self, now_s: float) -> None:
         self.is_up, self._answer_by_s, self._connected_s = True, None, now_s
 
     def on_alive(self, now_s: float) -> None:
-        """To be called now and then while it is up: it may have become a good one."""
+        """To be called about once a second while it is up."""
         if self.is_up and now_s - self._connected_s >= self._lasting_s:
             self._backoff.reset()
             self.problem = ""
@@ -95,9 +93,9 @@ _LOG = structlog.get_logger("gateway")
 
 
 class Connections:
-    """The broker's and Pulsar's. `clock` is asked again after what takes time; `random` gives numbers from 0 to 1.
+    """The connections to the broker and to Pulsar. `random` gives numbers from 0 to 1.
 
-    `before_connect` is called before a new connection to the broker: message ids of the old one mean nothing then.
+    `before_connect` is called before each connection to the broker, because message ids become invalid.
     """
 
     def __init__(
@@ -120,37 +118,35 @@ class Connections:
 
     @property
     def is_mqtt_up(self) -> bool:
-        """Whether messages come from the broker."""
         return self._mqtt.is_subscribed
 
     @property
     def is_pulsar_up(self) -> bool:
-        """Whether the producer of any tenant's batches is connected at this moment."""
+        """Whether the producer of any tenant's batches is connected now."""
         return self._pulsar.is_connected
 
     @property
     def are_up(self) -> bool:
-        """Whether both are."""
         return self.is_mqtt_up and self.is_pulsar_up
 
     @property
     def problem(self) -> str:
-        """Why connections to the broker do not last, or whom Pulsar does not serve; empty while all is well."""
+        """Why connections to the broker do not last, or which tenants Pulsar does not serve; "" if all is well."""
         return self._link.problem or self._pulsar.problem
 
     def retry_delay_s(self, attempts: int) -> float:
-        """How long to wait before a message is sent to Pulsar again."""
+        """The wait before a message is sent to Pulsar again."""
         return self._pulsar_backoff.delay_s(attempts)
 
     def open_due(self, now_s: float, *, has_room: bool) -> None:
-        """Open what is not open and due. Pulsar first: without a producer nothing may be taken."""
+        """Open what is due. Pulsar first, because nothing is read without a producer."""
         self._pulsar.open_due(now_s)
         self.finish_opening()
         if self._pulsar.is_open and has_room and self._link.is_due(now_s):
             self._connect_mqtt()
 
     def finish_opening(self) -> None:
-        """Take over the producers of attempts at Pulsar that have ended, or say why there are none."""
+        """Use producers whose opening has ended, or log why there are none."""
         for tenant, error in self._pulsar.finish_opening(self._clock):
             if error is not None:
                 self._log_error(error)
@@ -160,7 +156,7 @@ class Connections:
             _LOG.info("pulsar is open", topic=self._settings.topic(tenant, BATCHES))
 
     def watch(self, now_s: float) -> None:
-        """Notice that the subscription stands, or that the connection ended or does not come up."""
+        """Notice a new subscription, a lost connection, or a missing answer."""
         if self._mqtt.is_subscribed:
             if not self._link.is_up:
                 self._link.on_connected(now_s)
@@ -176,13 +172,12 @@ class Connections:
             self._log_error(BrokerUnreachable(why))
 
     def keep_alive(self, now_s: float) -> None:
-        """Once a second or so: pings, and whether the connection has become a good one."""
+        """To be called about once a second."""
         if self._mqtt.socket is not None:
             self._mqtt.keep_alive()
         self._link.on_alive(now_s)
 
     def on_send_failed(self, why: str) -> None:
-        """Pulsar did not take a message; it is sent again."""
         self.last_error = why
 
     def _connect_mqtt(self) -> None:
@@ -206,7 +201,7 @@ _LOG_SUPPRESSED_S = 10.0
 
 
 class StatusReporter:
-    """Sets the newest status in `holder`. `log_suppressed` says which lines the log left out."""
+    """Updates the status in `holder`. `log_suppressed` logs which lines were suppressed."""
 
     def __init__(
         self,
@@ -232,7 +227,7 @@ class StatusReporter:
         self.holder = StatusHolder(self._first)
 
     def update(self, now_s: float, *, is_stopping: bool) -> None:
-        """Compute the status; to be called once a second or so."""
+        """To be called about once a second."""
         if now_s >= self._log_at_s:
             self._log_at_s = now_s + _LOG_SUPPRESSED_S
             self._log_suppressed()
@@ -261,7 +256,7 @@ class StatusReporter:
         )
 
     def _problem(self, oldest_in_flight_s: float) -> str:
-        """Why the gateway is not healthy; the cause comes before what follows from it."""
+        """Why the gateway is not healthy; causes come before their effects."""
         if self._tokens.ended:
             return self._tokens.ended
         if not self._connections.are_up:
@@ -290,7 +285,7 @@ Select = Callable[[list[Any], list[Any], list[Any], float], tuple[list[Any], lis
 
 
 class Shutdown:
-    """When a gateway that was asked to stop has finished. It has `timeout_s` for it."""
+    """Whether a gateway that was asked to stop has finished. It has `timeout_s` for it."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -299,15 +294,13 @@ class Shutdown:
 
     @property
     def is_begun(self) -> bool:
-        """Whether it was asked to stop."""
         return self._end_s is not None
 
     def begin(self, now_s: float) -> None:
-        """It is asked to stop."""
         self._heard_s, self._end_s = now_s, now_s + self._timeout_s
 
     def try_take_message(self, now_s: float) -> bool:
-        """A message came; whether it is still taken. The second half of the time is for what was taken before."""
+        """Whether a message is still accepted. The second half of the time is for those that are in flight."""
         self._heard_s = now_s
         return self._end_s is None or self._end_s - now_s >= self._timeout_s / 2
 
@@ -320,10 +313,7 @@ class Shutdown:
 
 
 class GatewayLoop:
-    """What a gateway does, step by step. `wake` interrupts its waiting. The rest is injected by tests.
-
-    `log_suppressed` says in the log which lines it left out.
-    """
+    """The gateway's steps. `wake` interrupts its waiting; tests inject the rest."""
 
     def __init__(
         self,
@@ -412,12 +402,12 @@ class GatewayLoop:
             self._reporter.update(now_s, is_stopping=self._shutdown.is_begun)
 
     def reload(self, drain: Drain) -> None:
-        """Go by these drain settings, and push all settings for devices again."""
+        """Use these drain settings, and publish all settings of devices again."""
         self._engine.drain.reconfigure(drain)
         self._pushes.load()
 
     def stop(self) -> None:
-        """Take nothing new, and finish what was taken."""
+        """Accept nothing new, and finish what is in flight."""
         if not self._shutdown.is_begun:
             self._shutdown.begin(self._clock())
             # From here on the broker gives the messages of the shared subscription to other gateways.
@@ -426,15 +416,14 @@ class GatewayLoop:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it was asked to stop, and need not turn again."""
         return self._shutdown.is_over(self._clock(), is_drained=self._is_drained, is_connected=self._mqtt.is_subscribed)
 
     def disconnect(self) -> None:
-        """Leave the broker; what was taken and is not acknowledged is sent again by its devices."""
+        """Leave the broker. Devices send unacknowledged batches again."""
         self._mqtt.disconnect()
 
     def close(self) -> int:
-        """Close Pulsar's client; how many batches are still in flight."""
+        """Close Pulsar's clients; returns how many batches are still in flight."""
         if self._registry_check is not None:
             self._registry_check.reader.close()
         self._pulsar.close(_CLOSE_S)
@@ -480,10 +469,7 @@ class GatewayLoop:
 
 
 class Service:
-    """One gateway process. `reload` gives the drain settings anew when SIGHUP comes.
-
-    `log_suppressed` says in the log which lines it left out.
-    """
+    """One gateway process. `reload` reads the drain settings again at SIGHUP."""
 
     def __init__(
         self,
@@ -496,7 +482,7 @@ class Service:
         self._loop = GatewayLoop(settings, self._wake, log_suppressed=log_suppressed)
 
     def run(self) -> None:
-        """Serve until SIGTERM or SIGINT, then finish what is in flight within the stop time-out."""
+        """Serve until SIGTERM or SIGINT, then finish what is in flight within the stop timeout."""
         loop, watch = self._loop, ThreadWatch(self._wake.wake)
         holder, registry = loop.status_holder, loop.metrics.registry
         with (

@@ -1,4 +1,4 @@
-"""What a gateway says of itself, and reading it from outside."""
+"""The status of a gateway, and how to read it from outside."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STALLED_AFTER_S = 60.0
 
 
 class StatusHolder:
-    """The newest status, set by the loop and read by the server's threads."""
+    """The newest status. The loop sets it, the server's threads read it."""
 
     def __init__(self, status: GatewayStatus, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -33,7 +33,7 @@ class StatusHolder:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the loop turned lately."""
+        """Whether the loop has set a status recently."""
         return self._clock() - self._current[1] < STUCK_AFTER_S
 
 

@@ -1,4 +1,4 @@
-"""What a running process answers when its status is asked for, and how a status is shown."""
+"""Reading and showing the status of a running daemon."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ Read = TypeVar("Read", bound=BaseModel)
 
 
 class AskedEndpoint(Protocol):
-    """Where a process serves its status."""
-
     @property
     def host(self) -> str:
         """Its address."""
@@ -34,7 +32,7 @@ class AskedEndpoint(Protocol):
 def read_answer(
     endpoint: AskedEndpoint, what: str, model: type[Read], nobody: str, called: str = "configuration"
 ) -> Read:
-    """What is at a path. Raises NoAnswer, which begins with `nobody`; `called`: what its settings are called there."""
+    """The answer at a path. Raises NoAnswer, which begins with `nobody`. `called`: the word for the settings."""
     url = f"http://{endpoint.host}:{endpoint.port}/{what}"
     try:
         return model.model_validate(fetch_status(endpoint.host, endpoint.port, what, timeout_s=_TIMEOUT_S))
@@ -43,7 +41,7 @@ def read_answer(
 
 
 def check_answering(endpoint: AskedEndpoint, answering: str, asked: str) -> None:
-    """That the process that answers is the one whose settings were given. Raises NoAnswer."""
+    """Check that the answering process is the one of the given settings. Raises NoAnswer."""
     # a copied file whose port was left as it was: the health of the other process is not that of this one
     if answering != asked:
         raise NoAnswer(
@@ -53,12 +51,12 @@ def check_answering(endpoint: AskedEndpoint, answering: str, asked: str) -> None
 
 
 def moment_text(moment_s: float) -> str:
-    """A moment (seconds since 1970) as people read it."""
+    """Seconds since 1970 as ISO 8601."""
     return f"{datetime.fromtimestamp(moment_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def facts_table(title: str, facts: Iterable[tuple[str, object]]) -> Table:
-    """A status for the terminal, a line for each fact."""
+    """A status as a table with a line for each fact."""
     table = Table(title=Text(title), title_justify="left", show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")

@@ -1,4 +1,4 @@
-"""The access daemon's own key: what it signs, and whether anybody would take that now."""
+"""The access daemon's own key: what it signs, and whether readers accept that now."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from waybill.identity.signatures import read_operator_key
 
 
 class AccessKey:
-    """The key of a region's daemon, held against the keys that the daemon itself trusts.
+    """The key of a region's daemon, checked against the keys that the daemon itself trusts.
 
-    Where the registry is not signed it signs nothing, and all is well. Raises OperatorKeyRefused.
+    Where the registry is not signed, it signs nothing. Raises OperatorKeyRefused.
     """
 
     def __init__(self, registry: RegistrySettings, region: str, operators: FollowedOperators | None) -> None:
@@ -37,13 +37,12 @@ class AccessKey:
 
     @property
     def ends(self) -> datetime | None:
-        """When it ends; None: never, or it is not known here."""
+        """When the key ends; None: never, or not known here."""
         trusted = self._entry
         return None if trusted is None else trusted.valid_until
 
     @property
     def sign_entry(self) -> SignEntry:
-        """Signs what is enrolled."""
         return unsigned if self._key is None else signed_by(self._key)
 
     def sign_confirmation(self, body: bytes, now_ms: int) -> Mapping[str, str]:
@@ -54,12 +53,12 @@ class AccessKey:
         return sign_confirmation(self._key, self._region, body, publication_id)
 
     def check(self, entry: DeviceEntry, warrant: str, now: datetime) -> None:
-        """Raises SignatureRefused if nobody would take this entry, beside this warrant, from us now."""
+        """Raise SignatureRefused if no reader would accept this entry, with this warrant, from this key."""
         if self._trusted is not None and self._key is not None:
             check_right(self._trusted, self._key.key_id, entry, now, warrant)
 
     def problem(self, now: datetime) -> str:
-        """Why nobody takes what it signs now; "" while it is taken."""
+        """Why readers do not accept what the key signs now; "" while they do."""
         if self._trusted is None or self._key is None:
             return ""
         try:

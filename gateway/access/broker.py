@@ -1,4 +1,4 @@
-"""The broker's files and its secret: each file replaced whole, then one signal."""
+"""The region's broker: its process, its sessions, its files, and the steps that change them."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from waybill.identity.names import PrincipalKind, principal
 
 
 class BrokerProcess(NamedTuple):
-    """Which process it is. `started`: by the system's clock ticks, so that a number used again is another process."""
+    """A process. `started`: in clock ticks since boot, because a process id may be used again."""
 
     pid: int
     started: str
 
 
 def running_broker(place: BrokerProcessPlace) -> BrokerProcess:
-    """The broker's process. Raises BrokerUnreachable if there is none, or it is another program."""
+    """The broker's process. Raises BrokerUnreachable if there is none, or if it is another program."""
     try:
         pid = int(place.pid_file.read_bytes().strip())
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -51,7 +51,7 @@ def running_broker(place: BrokerProcessPlace) -> BrokerProcess:
 
 
 def reload_broker(place: BrokerProcessPlace) -> BrokerProcess:
-    """Have a broker read its files. Raises BrokerUnreachable."""
+    """Send SIGHUP to a broker, so that it reads its files. Raises BrokerUnreachable."""
     process = running_broker(place)
     # Before it handles the signal, a broker that is starting would end by it.
     if not _handles_hangup(process.pid):
@@ -91,29 +91,28 @@ _MAX_PATH_BYTES: Final = 107
 
 
 class SessionGuard:
-    """Takes sessions over by the client id that they have. Each call is one connection, bounded in time."""
+    """Ends sessions by connecting with their client id. Each call is one connection with a timeout."""
 
     def __init__(self, path: Path, user: str, secret: str) -> None:
         self._path, self._user, self._secret = path, user, secret
 
     @property
     def secret(self) -> str:
-        """What it shows to the broker."""
         return self._secret
 
     def end(self, client_id: str) -> None:
-        """End the session of a client, and forget it; harmless if there is none. Raises BrokerUnreachable."""
+        """End a client's session and delete it; no effect without one. Raises BrokerUnreachable."""
         self._connect(client_id, clean_start=True)
 
     def await_reload(self) -> None:
-        """Return when the broker has done what a signal asked of it before this call. Raises BrokerUnreachable.
+        """Wait until the broker has handled every earlier signal. Raises BrokerUnreachable.
 
-        A connection is answered by a later turn of its loop; while it reads its files it forgets another signal.
+        The broker answers a connection in a later turn of its loop. While it reads its files it ignores another signal.
         """
         self._connect(_NOBODY, clean_start=True)
 
     def was_there(self, client_id: str) -> bool:
-        """Whether the client had a session that outlives its connection; it is ended. Raises BrokerUnreachable."""
+        """End a client's session; whether it had one that outlives its connection. Raises BrokerUnreachable."""
         return self._connect(client_id, clean_start=False)
 
     def _connect(self, client_id: str, *, clean_start: bool) -> bool:
@@ -155,7 +154,7 @@ class SessionGuard:
 
 @contextlib.contextmanager
 def _short(path: Path) -> Iterator[str]:
-    """A path to the same socket that is short enough for one: a folder that is open has a short name too."""
+    """A shorter path to the same socket, through the file descriptor of its folder."""
     if len(os.fsencode(path)) <= _MAX_PATH_BYTES:
         yield str(path)
         return
@@ -172,7 +171,7 @@ def _text(text: str) -> bytes:
 
 
 def _length(count: int) -> bytes:
-    """A length as MQTT has it, of at most 16,383."""
+    """The variable-length integer of MQTT, for at most 16,383."""
     assert count < 1 << 14, count
     return bytes([count]) if count < 128 else bytes([count & 127 | 128, count >> 7])
 
@@ -183,7 +182,7 @@ _LOG = structlog.get_logger("access")
 
 
 class StepRunner:
-    """The hands of the daemon. What it raises (OSError, BrokerUnreachable) leaves the step to be done again."""
+    """Executes the core's steps. After an error (OSError, BrokerUnreachable) the whole step is repeated."""
 
     def __init__(
         self,
@@ -204,14 +203,14 @@ class StepRunner:
 
     @property
     def is_other_broker(self) -> bool:
-        """Whether a broker runs that has had no signal to read its files since it started."""
+        """Whether the running broker was started after the last reload."""
         try:
             return self._files.process() != self._reloaded
         except BrokerUnreachable:
             return False
 
     def run(self, step: BrokerStep) -> BrokerStep | None:
-        """Make the broker have what a step says. What is left of it: sessions that the broker does not end."""
+        """Apply a step to the broker. Returns what is left of it: sessions that the broker did not end."""
         self._cut(step.end)
         is_changed = self._files.write_rules(step.denied)
         own = self.own_list.update(step.revoked, self._now())
@@ -228,7 +227,7 @@ class StepRunner:
         return step._replace(end=tuple(left), confirm=tuple(one for one in step.confirm if one.device in left))
 
     def renew(self) -> None:
-        """Renew the region's own list where it is time, with what it has: the registry need not be reachable."""
+        """Renew the region's own list when it is due, with the same serials. Works without the registry."""
         if not self.own_list.is_due(self._now()):
             return
         own = self.own_list.update(None, self._now())
@@ -239,12 +238,12 @@ class StepRunner:
         self._publish_list()
 
     def publish_list_again(self) -> None:
-        """The region's own list, behind one on the topic that does not hold: compaction keeps the last."""
+        """Publish the region's own list again, because compaction keeps the last message and another one is last."""
         if (own := self.own_list.current) is not None and self.own_list.is_ours and own.certificate_pem:
             self._publisher.publish_list(own)
 
     def look(self, names: list[str]) -> list[str]:
-        """Those of these devices that are there again; their sessions are ended once more."""
+        """End the sessions of these devices that connected again, and return their names."""
         again = [name for name in names if self._guard.was_there(name)]
         for name in again:
             self._guard.end(name)
@@ -293,7 +292,7 @@ _READABLE_BY_GROUP = 0o640
 
 
 class BrokerFiles:
-    """What the broker reads, as it is on disk. A file that says the same already is not written."""
+    """The files that the broker reads. A file with the same content is not written again."""
 
     def __init__(self, settings: GuardedBroker, region: str, gateways: tuple[str, ...]) -> None:
         self._settings, self._region, self._gateways = settings, region, gateways
@@ -302,11 +301,11 @@ class BrokerFiles:
 
     @property
     def lists(self) -> dict[str, RevocationList]:
-        """The lists that are on disk, by issuer."""
+        """The lists on disk, by issuer."""
         return lists_in(_read(self._settings.revocation_file))
 
     def write_rules(self, denied: frozenset[str]) -> bool:
-        """Make the rules deny these devices and no others; whether they did not yet. Raises OSError."""
+        """Deny exactly these devices; whether the file changed. Raises OSError."""
         path = self._settings.rules_file
         # The same rules have the same version: who reads it sees whether anything changed.
         if _read(path) == self._rules(self.rules_version, denied):
@@ -316,7 +315,7 @@ class BrokerFiles:
         return True
 
     def write_lists(self, lists: list[RevocationList]) -> bool:
-        """Make the file have these lists; whether it had others. Raises OSError."""
+        """Write these lists; whether the file changed. Raises OSError."""
         path, content = self._settings.revocation_file, b"".join(one.pem for one in lists)
         if _read(path) == content:
             return False
@@ -324,7 +323,7 @@ class BrokerFiles:
         return True
 
     def write_password(self, secret: str) -> bool:
-        """Make the guard's password this secret; whether it was another. Raises OSError."""
+        """Make this secret the guard's password; whether the file changed. Raises OSError."""
         from waybill.identity.claims import broker_password, is_broker_password, password_file  # noqa: PLC0415 - seldom used
 
         path, begin = self._settings.password_file, f"{self.guard_name}:"
@@ -337,17 +336,15 @@ class BrokerFiles:
         return True
 
     def open_guard(self) -> SessionGuard:
-        """The guard of this broker; its secret and password are made where there are none. Raises OSError."""
+        """The guard of this broker. Missing secret and password files are created. Raises OSError."""
         secret = drawn_secret(self._settings.guard_secret_file)
         self.write_password(secret)
         return SessionGuard(self._settings.guard_socket, self.guard_name, secret)
 
     def process(self) -> BrokerProcess:
-        """The broker's process. Raises BrokerUnreachable."""
         return running_broker(self._settings)
 
     def reload(self) -> BrokerProcess:
-        """Have the broker read its files. Raises BrokerUnreachable."""
         return reload_broker(self._settings)
 
     def _rules(self, version: int, denied: frozenset[str]) -> bytes:
@@ -355,7 +352,7 @@ class BrokerFiles:
 
 
 def drawn_secret(path: Path) -> str:
-    """The secret of a file, which is made where there is none; the same for all who ask at once. Raises OSError."""
+    """The secret in a file, which is created if missing. Two callers at once get the same one. Raises OSError."""
     with alone_in(path.parent):
         secret = _read(path).decode(errors="replace").strip()
         if not secret:

@@ -23,21 +23,21 @@ _LOG = structlog.get_logger("access")
 
 
 class BrokerLogs:
-    """Whom the brokers refused that have `log_file`. `guard`: of the devices' broker."""
+    """The logs of the brokers that have `log_file`. `guard`: of the devices' broker."""
 
     def __init__(self, settings: AccessSettings, guard: SessionGuard) -> None:
         self._logs, self._guard = dict(_logs(settings)), guard
 
     def read(self) -> None:
-        """Count what was written since the last time."""
+        """Count the new lines."""
         for log in self._logs.values():
             log.read()
 
     def end_sessions(self) -> None:
-        """End what devices left behind, and sessions with too many subscriptions.
+        """End sessions that devices left behind, and sessions with too many subscriptions.
 
-        No device of ours asks for a session that outlives its connection. Mosquitto until 2.0.22 crashes when it reads
-        its files while it has one: call this before each signal.
+        No agent asks for a session that outlives its connection. Mosquitto up to 2.0.22 crashes if it reads its files
+        while such a session exists, so call this before each signal.
         """
         if (log := self._logs.get("devices")) is None:
             return
@@ -75,7 +75,7 @@ MAX_READ_BYTES = 1 << 20
 
 
 class RefusedConnection(StrEnum):
-    """Why a connection was refused: the word in metrics."""
+    """Reasons, as in the metric."""
 
     NO_CERTIFICATE = "no-certificate"
     """The client showed none."""
@@ -123,7 +123,7 @@ _MAX_SUSPECTS = 20_000
 
 
 class BrokerLog:
-    """Counts what was refused as a log grows; a log that was replaced or emptied is read from its beginning."""
+    """Counts refusals in a growing log. A log that was replaced or emptied is read from its beginning."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -134,11 +134,11 @@ class BrokerLog:
         self._suspects: dict[str, None] = {}
 
     def take_suspect(self) -> str | None:
-        """The last device that left, or has too many subscriptions: its session is to be ended."""
+        """The last device that left or has too many subscriptions, whose session must end."""
         return self._suspects.popitem()[0] if self._suspects else None
 
     def read(self) -> None:
-        """Count what was written since the last time. A log that is not there, or cannot be read, is not counted."""
+        """Count the new lines. A missing or unreadable log counts as empty."""
         try:
             # Opened each time: a log that is rotated is another file under the same name.
             with self._file.open("rb") as log:

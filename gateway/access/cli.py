@@ -1,4 +1,4 @@
-"""`fleet-gateway access`: run a region's access daemon, make its broker's first files, ask a running one."""
+"""`fleet-gateway access`: run a region's access daemon, create its broker's first files, show its status."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from waybill.settings import SettingsError, load, printable, read_file
 
 
 def problems(settings: AccessSettings) -> list[str]:
-    """Why the daemon cannot run with these settings here: each names the setting and the file."""
+    """Why the daemon cannot run with these settings: one line each, with the setting and the file."""
     return [
         *([] if settings.insecure else _open(settings)),
         *_authority_problems(settings),
@@ -44,7 +44,7 @@ def problems(settings: AccessSettings) -> list[str]:
 
 
 def warnings(settings: AccessSettings, now_s: float) -> list[str]:
-    """What runs, and is probably not meant: keys are followed, so one that is not trusted now may be soon."""
+    """Settings that work but are probably a mistake."""
     found = []
     if settings.registry.admin_url is None:
         found.append("registry.admin_url: it is not set, so this machine's clock is not checked")
@@ -57,7 +57,7 @@ def warnings(settings: AccessSettings, now_s: float) -> list[str]:
 
 
 def ended_tokens(settings: AccessSettings, now_s: float) -> list[str]:
-    """Tokens that no cluster takes now. The daemon runs all the same: it reads their file again."""
+    """Tokens that no cluster accepts now. A running daemon waits for a new token in the file."""
     return token_faults({"registry.access": settings.registry.access}, now_s)
 
 
@@ -146,7 +146,7 @@ def _certificate_problems(settings: AccessSettings) -> Iterator[str]:
 
 
 def _server_problems(table: str, tls: TlsSettings) -> Iterator[str]:
-    """Only the broker reads these files: what the daemon may not read it does not look at."""
+    """Only the broker must be able to read these files, so unreadable ones are not checked."""
     for name, file in (("ca", tls.ca), ("certificate", tls.certificate), ("key", tls.key)):
         assert file is not None
         try:

@@ -1,4 +1,4 @@
-"""This machine's clock beside the cluster's: an access daemon judges by it what may hold, and dates what it signs."""
+"""Compares this machine's clock with the cluster's, because the access daemon dates what it signs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _LOG = structlog.get_logger("access")
 
 
 class ClockWatch:
-    """Compares in a thread, again and again. `url` None: there is nobody to compare with, and all is well.
+    """Compares in a thread. Without a `url` there is nothing to compare with, and the clock counts as good.
 
-    A clock that is not known is a problem, and keeps nobody waiting: devices are locked out while an address is away.
+    An unknown clock is a problem but blocks nothing, so devices are locked out while the address is unreachable.
     """
 
     def __init__(
@@ -36,34 +36,31 @@ class ClockWatch:
 
     @property
     def is_good(self) -> bool:
-        """Whether it was compared, and not found wrong since it was right."""
+        """Whether the clock was compared and is not known to be wrong."""
         return self._url is None or (self._was_asked and not self._is_off)
 
     @property
     def problem(self) -> str:
-        """That it is wrong, or not known; "" if it is right."""
+        """That the clock is wrong or not known; "" if it is right."""
         if self._url is not None and not self._was_asked:
             return f"this machine's clock is not compared with that of {self._url} yet"
         return self._problem
 
     @property
     def is_running(self) -> bool:
-        """Whether it goes on."""
         return self._url is None or self._thread.is_alive()
 
     def start(self) -> None:
-        """Begin."""
         if self._url is not None:
             self._thread.start()
 
     def close(self) -> None:
-        """End; a question that is on its way is left to the end of the process."""
+        """Stop. A request that is under way is left to the end of the process."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(_CLOSE_S)
 
     def look(self) -> None:
-        """Compare now."""
         assert self._url is not None, "there is a clock to compare with"
         try:
             self._compare(self._url, self._access)

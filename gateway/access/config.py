@@ -16,9 +16,9 @@ from waybill.settings import Settings
 
 
 class BrokerServer(Settings):
-    """A broker as it is started: the configuration that is written for it, its address, and its certificate and key.
+    """How a broker is started: its configuration file, address, certificate and key.
 
-    Only the broker reads the files of `tls`; its `ca` signed those who connect. `bind`: none is every address.
+    Only the broker reads the files of `tls`; its `ca` signed the clients. `bind`: None is every address.
     """
 
     conf_file: Path
@@ -34,14 +34,13 @@ class BrokerServer(Settings):
 
     @property
     def files(self) -> ServerFiles:
-        """Its certificate and key."""
         assert self.tls.certificate is not None
         assert self.tls.key is not None
         return ServerFiles(self.tls.certificate, self.tls.key)
 
 
 class DeviceServer(BrokerServer):
-    """The region's broker. `folder`: where it keeps what waits for who is away."""
+    """The region's broker. `folder`: where it stores messages for clients that are away."""
 
     port: Port = 8883
     folder: Path
@@ -49,7 +48,7 @@ class DeviceServer(BrokerServer):
 
 
 class ClaimServer(BrokerServer):
-    """The enrolment broker. `factory_ca`: who signs factory certificates, which are then taken at `factory_port`."""
+    """The enrolment broker. `factory_ca` signs factory certificates, which it accepts at `factory_port`."""
 
     port: Port = 8884
     factory_port: Port = 8885
@@ -57,10 +56,9 @@ class ClaimServer(BrokerServer):
 
 
 class BrokerProcessPlace(Settings):
-    """A broker beside the daemon: the files that it reads, how it is made to, and where it says whom it refused.
+    """A broker on the same machine: the files that it reads, its process, and its log.
 
-    `program`: what the process must be called, or no signal is sent to it. `log_file`: its log, in which refused
-    connections are counted.
+    `program`: the expected process name; another process gets no signal. `log_file`: where refusals are counted.
     """
 
     rules_file: Path
@@ -72,7 +70,7 @@ class BrokerProcessPlace(Settings):
 
 
 class GuardedBroker(BrokerProcessPlace):
-    """The region's broker, and where its sessions are ended."""
+    """The region's broker, and the socket for ending its sessions."""
 
     revocation_file: Path
     guard_socket: Path
@@ -81,16 +79,14 @@ class GuardedBroker(BrokerProcessPlace):
 
 
 class ClaimBroker(BrokerProcessPlace):
-    """The region's enrolment broker."""
-
     server: ClaimServer | None = None
 
 
 class EnrolmentPlace(Settings):
-    """The enrolment of devices, where the region has one: its broker's files, and the way to both brokers.
+    """Enrolment of devices: the broker's files and the connections to both brokers.
 
-    `secret_file`: our own password at the enrolment broker, drawn where it is missing. `claims`: that broker as we
-    reach it; `devices`: the region's, with our certificate.
+    `secret_file`: the daemon's password at the enrolment broker; created if missing. `claims`: connection to the
+    enrolment broker. `devices`: connection to the region's broker, with the daemon's certificate.
     """
 
     broker: ClaimBroker
@@ -107,14 +103,14 @@ class EnrolmentPlace(Settings):
 
 
 class AuthorityPlace(Settings):
-    """The region's authority, for its revocation list. `key`: where its key is, if not in the folder."""
+    """The region's authority. `key`: its key file, if not in the folder."""
 
     folder: Path
     key: Path | None = None
 
 
 class AccessEndpoint(Settings):
-    """Where metrics, health and status are served, loopback unless said otherwise. Not the gateway's or the agent's."""
+    """Where metrics, health and status are served."""
 
     host: str = "127.0.0.1"
     port: Port = 9466

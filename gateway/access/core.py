@@ -1,11 +1,10 @@
-"""The access daemon without files, signals and sockets: what it knows in, what is to be done out. One thread, no clock.
+"""The access daemon's state: registry and lists in, steps for the broker out. Pure: no files, signals, sockets or
+clock.
 
-    a device changed ──▶ (settle) ──▶ step: rules, lists ──▶ reload ──▶ sessions ended ──▶ confirmed ──▶ looked at again
+    a device changed ──▶ step: rules, lists ──▶ reload ──▶ sessions ended ──▶ confirmed ──▶ looked at again
 
-It is handed the time of day, for what certificates and entries say; when a step is done is not decided here (`pacing`).
-
-What the broker is to have follows from the registry and the lists alone, never from the way there: whoever is killed in
-the middle of a step makes the whole of it again. Nothing is denied or allowed before the registry was read to its end.
+The broker's target state follows from the registry and the lists alone. A daemon that is killed in the middle of
+a step repeats the whole step. Nothing is denied or allowed before the registry was read to its end.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ _REASONS: Final = {
 
 
 class KnownDevice(NamedTuple):
-    """What is kept of a device that may not connect. `ends_s`: when its last certificate ends; inf: none is known.
+    """A device that may not connect. `ends_s`: when its last certificate ends; inf: no certificate is known.
 
-    `certificates`: those that its entry names, as issuer, serial and end; `has_claim`: it got none by hand.
+    `certificates`: those that its entry names, as issuer, serial and end. `has_claim`: it was not registered by hand.
     """
 
     state: DeviceState
@@ -54,18 +53,18 @@ class KnownDevice(NamedTuple):
 
 
 class Confirmation(NamedTuple):
-    """A publication of a device that is in force at this region's broker."""
+    """A registry publication that is in force at this region's broker."""
 
     device: str
     publication_id: str
 
 
 class BrokerStep(NamedTuple):
-    """What the broker is to have now, and which sessions are to end.
+    """The broker's target state, and the sessions to end.
 
-    `denied`: by name in the rules. `revoked`: on the region's own list, by serial. `lists`: of other issuers.
-    `left_open`: whom neither the rules nor a list keep out, because there are more of them than names that are denied;
-    nothing is confirmed of these.
+    `denied`: names in the rules. `revoked`: the region's own list, by serial. `lists`: those of other issuers.
+    `left_open`: devices that neither the rules nor a list keep out, because the rules have no room for them. Their
+    changes are not confirmed.
     """
 
     denied: frozenset[str]
@@ -77,10 +76,10 @@ class BrokerStep(NamedTuple):
 
 
 class AccessCore:
-    """What one region's broker is to have. Times are seconds since 1970."""
+    """The target state of one region's broker. Times are seconds since 1970."""
 
     def __init__(self, own_issuer: str = "", may_connect: Callable[[str], bool] = lambda _: False) -> None:
-        """`own_issuer`: the region's authority. `may_connect`: whether the registry knows a device, and lets it in."""
+        """`own_issuer`: the region's authority. `may_connect`: whether the registry lets a device in."""
         self._own_issuer, self._may_connect = own_issuer, may_connect
         self._closed: dict[str, KnownDevice] = {}
         self._issued: dict[str, dict[int, float]] = {}
@@ -103,7 +102,7 @@ class AccessCore:
 
     @property
     def problem(self) -> str:
-        """That devices are kept out by the gateway alone; empty while there are none."""
+        """That only the gateway keeps some devices out; "" if there are none."""
         if not self.left_open:
             return ""
         return (
@@ -113,11 +112,10 @@ class AccessCore:
 
     @property
     def revoked_certificates(self) -> int:
-        """How many certificates of this region's authority are on its list."""
         return len(self._revoked)
 
     def on_device(self, publication: DevicePublication) -> None:
-        """A publication that holds."""
+        """A registry publication was accepted."""
         entry = publication.entry
         name = entry.name
         if entry.may_connect:
@@ -157,7 +155,7 @@ class AccessCore:
             self._change()
 
     def on_own_list(self, found: RevocationList, now_s: float) -> None:
-        """A list that the region's authority had before: what is on it stays until its device is let in, or it ends."""
+        """An earlier list of the region's authority: its serials stay until their device is let in or they end."""
         at = datetime.fromtimestamp(int(now_s), UTC)
         for serial in found.serials - self._revoked.keys():
             if not self._may_connect(self._owner.get(serial, "")):
@@ -165,9 +163,9 @@ class AccessCore:
         self._change()
 
     def on_list(self, found: RevocationList, now_s: float) -> bool:
-        """Another region's list; whether it is taken: a later one of its issuer holds, and there is room for so many.
+        """Another region's list; whether it is accepted, because it is later and there is room.
 
-        Who was let in by the former list loses its session by name, as far as names are known here.
+        Devices that the former list let in lose their sessions by name, as far as names are known here.
         """
         former = self._lists.get(found.issuer)
         if found.issuer == self._own_issuer or not found.is_later(former):
@@ -182,22 +180,21 @@ class AccessCore:
         return True
 
     def on_ready(self) -> None:
-        """The registry was read to its end: from here on the broker has what follows from it."""
+        """The registry was read to its end: steps may begin."""
         if not self.is_ready:
             self.is_ready = True
             self._change()
 
     def on_broker(self) -> None:
-        """The broker is another process than before, or came again: it may have read files of before the last step."""
+        """The broker was started again, perhaps with older files: the whole step is due."""
         self._to_end |= dict.fromkeys(self._closed)
         self._change()
 
     def is_closed(self, name: str) -> bool:
-        """Whether a device may not connect."""
         return name in self._closed
 
     def take_step(self, now_s: float) -> BrokerStep | None:
-        """The step after what changed or ended; None: nothing did. It is done until `on_failed` says otherwise."""
+        """The next step, or None if nothing changed. It counts as done unless `on_failed` is called."""
         is_to_forget = self._forget_at_s is not None and now_s >= self._forget_at_s
         if not self.is_ready or not (self._is_due or is_to_forget):
             return None
@@ -227,7 +224,7 @@ class AccessCore:
         return BrokerStep(frozenset(denied), dict(self._revoked), lists, end, confirm, left_open)
 
     def on_failed(self, step: BrokerStep) -> None:
-        """The step could not be done to its end: all of it is due again."""
+        """The step was not completed: all of it is due again."""
         # Who was resumed meanwhile keeps its session.
         self._to_end |= dict.fromkeys(name for name in step.end if name in self._closed)
         for device, publication_id in step.confirm:
@@ -239,13 +236,13 @@ class AccessCore:
         self.changes += 1
 
     def _denied_until_s(self, name: str) -> float:
-        """When no certificate of a device is valid any more, by a slow clock too; never where none is known."""
+        """When no certificate of a device is valid any more, also by a slow clock; inf if none is known."""
         return self._closed[name].ends_s + _PRUNE_S
 
     def _is_missed(self, name: str, now_s: float) -> bool:
-        """Whether a certificate that a device has, or may have, is on no list.
+        """Whether a certificate that the device has, or may have, is on no list.
 
-        One without a claim got a certificate by hand, wherever that is known. One that never used its claim got none.
+        A device without a claim got its certificate by hand. One that never used its claim has none.
         """
         known = self._closed[name]
         if math.isinf(known.ends_s):
@@ -261,7 +258,7 @@ class AccessCore:
         return (found := self._lists.get(issuer)) is not None and serial in found.serials
 
     def _put_on_list(self, name: str) -> None:
-        """Puts a device's certificates on the region's own list, or takes them from it."""
+        """Put a device's certificates on the region's own list, or remove them."""
         known = self._closed.get(name)
         # Taken off first: its reason may be another one now.
         for serial in self._issued.get(name, ()):
@@ -271,7 +268,7 @@ class AccessCore:
                 self._revoked[serial] = Revoked(serial, at, _REASONS[known.state])
 
     def _prune(self, now_s: float) -> None:
-        """What has ended needs no list. It is kept on it for an hour more, for brokers with a slow clock."""
+        """Remove certificates an hour after their end; the hour is for brokers with a slow clock."""
         before_s = now_s - _PRUNE_S
         # Both ways: a clock that was set back puts it off no further.
         if abs(now_s - self._pruned_s) < _PRUNE_S:

@@ -1,4 +1,4 @@
-"""The access daemon, put together: the registry and the lists in, its broker's files and sessions out."""
+"""The access daemon, assembled: the registry and the lists in, its broker's files and sessions out."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _READABLE_BY_GROUP = 0o640
 
 
 def write_broker_conf(settings: AccessSettings) -> list[Path]:
-    """Write the configuration of each broker that has `server`; those that changed. Raises OSError."""
+    """Write the configuration of each broker that has `server`; returns the changed files. Raises OSError."""
     changed = []
     for file, lines in _files(settings):
         content = conf_text(["# written by fleet-gateway access, from its settings", *lines]).encode()
@@ -112,8 +112,6 @@ LOSS_LOOK_S: Final = 60.0
 
 
 class AccessDaemon:
-    """One region's daemon. `run` until `stop` is set."""
-
     def __init__(self, settings: AccessSettings, clock: Callable[[], float] = time.time) -> None:
         """Raises OSError, IdentityError, SettingsError."""
         self._settings, self._clock = settings, clock
@@ -184,7 +182,7 @@ class AccessDaemon:
         )
 
     def _begin(self, core: AccessCore) -> None:
-        """What is on disk holds until the topics are read: the lists as the broker has them, and what was signed."""
+        """Use the lists and certificates on disk until the topics are read."""
         now_s = self._clock()
         for one in self._files.lists.values():
             core.on_list(one, now_s)
@@ -194,10 +192,7 @@ class AccessDaemon:
             core.on_own_list(self._own.current, now_s)
 
     def prepare(self) -> None:
-        """Make the files that the brokers need to start: where they are missing, and their configuration as it is now.
-
-        Raises OSError.
-        """
+        """Create the missing files that the brokers need to start, and write their configuration. Raises OSError."""
         write_broker_conf(self._settings)
         if not self._settings.broker.rules_file.exists():
             self._files.write_rules(frozenset())
@@ -210,7 +205,7 @@ class AccessDaemon:
             self._enrolment.prepare()
 
     def run(self, stop: Event) -> None:
-        """Serve until `stop` is set. Raises AddressTaken, ClockSetBack, ThreadEnded."""
+        """Serve until `stop` is set. Raises AddressTaken, ClockSetBack, ThreadEnded, CacheUnavailable."""
         # First, because the broker may be waiting for its files.
         self.prepare()
         with (
@@ -240,7 +235,7 @@ class AccessDaemon:
                     thread.close()
 
     def _look(self) -> bool:
-        """Whether the registry is to be read again; asked by its reader."""
+        """Whether the registry must be read again; its reader asks."""
         # Both are asked: each may have something to do.
         is_other = self._operators is not None and self._operators.look()
         return self._cache.take_read_again() or is_other
@@ -266,7 +261,7 @@ class AccessDaemon:
             self._loop.put(publication)
 
     def _report(self) -> None:
-        """Ask all parts, each second: the status and the numbers follow."""
+        """Update status and metrics, each second."""
         self._logs.read()
         self._logs.end_sessions()
         problem, ends = next(self._problems(), ""), self._key.ends
@@ -299,7 +294,7 @@ class AccessDaemon:
         self.metrics.show(self.status)
 
     def _problems(self) -> Iterator[str]:
-        """What is wrong now, what matters most first."""
+        """What is wrong now, the most important first."""
         standing, lists = self._reader.standing, self._lists.standing
         found = (
             self._loop.problem,

@@ -1,11 +1,11 @@
-"""Who gets a certificate: enrolment by a claim, once, and renewal. Pure but for the authority's record of its work.
+"""Certificates for devices: enrolment with a claim, once, and renewal. Pure, except for the authority's folder.
 
     request ──▶ checked ──▶ signed and recorded ──▶ entry published ──▶ read back ──▶ answer
                    └──▶ refusal                          (PublishEntry)   (on_persisted)  (SendAnswer)
 
-The certificate leaves only after the registry has its serial: what cannot be revoked is never given away. Killed
-between any two steps, nothing was given, or the registry says what was; the same key then gets the same certificate.
-One region enrols a device, and one access daemon at a time works for a region: so "once" can be decided here.
+A certificate is sent only when the registry has its serial, so every certificate can be revoked. After a kill between
+two steps either nothing was given, or the registry has it, and the same key gets the same certificate again. One region
+enrols a device, and one access daemon works for a region, so "once" can be decided here.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MAX_SENDERS = 10_000
 
 
 class EnrolmentRates:
-    """Each sender and each tenant has a rate of its own: who asks too often takes nothing from the others."""
+    """Each sender and each tenant has its own rate, so that a flood does not delay others."""
 
     def __init__(self) -> None:
         self._all = TokenBucket(REQUESTS_PER_S, BURST)
@@ -67,7 +67,7 @@ class EnrolmentRates:
         return bucket.try_take(now_s)
 
     def try_tenant(self, tenant: str, now_s: float) -> bool:
-        """Whether a request that was read is handled now. `tenant`: of the device that it is for, "" if unknown."""
+        """Whether a request is handled now. `tenant`: owner of the requested device, "" if unknown."""
         bucket = self._tenants.setdefault(tenant, TokenBucket(TENANT_REQUESTS_PER_S, TENANT_BURST))
         return bucket.try_take(now_s) and self._all.try_take(now_s)
 
@@ -87,7 +87,7 @@ class _Open(NamedTuple):
 
 
 class OpenTokens:
-    """Those of a region's devices. One thread takes entries, any may ask."""
+    """The open one-time tokens of a region's devices. One thread adds entries, any may read."""
 
     def __init__(self, region: str) -> None:
         self._region = region
@@ -98,7 +98,7 @@ class OpenTokens:
         return len(self._open)
 
     def take(self, entry: DeviceEntry, now: datetime) -> bool:
-        """An entry that holds from now on; whether another token may log in, or one may not any more."""
+        """Use a new entry; whether the set of tokens changed."""
         found = _open_of(entry, self._region)
         if found is not None and found.until is not None and found.until + _KEPT <= now:
             found = None
@@ -109,7 +109,7 @@ class OpenTokens:
         return found != former
 
     def passwords(self, now: datetime) -> dict[str, str]:
-        """The hashes that the enrolment broker takes now, by user name; what ended long before is forgotten."""
+        """The password hashes that the enrolment broker accepts now, by user name."""
         with self._lock:
             for name in [name for name, one in self._open.items() if one.until and one.until + _KEPT <= now]:
                 del self._open[name]
@@ -117,9 +117,9 @@ class OpenTokens:
 
 
 def _open_of(entry: DeviceEntry, region: str) -> _Open | None:
-    """The token of an entry, and until when it may log in; None: it may not.
+    """The token of an entry with its end; None: it may not log in.
 
-    One that was used is taken for a while more: its device may ask for a lost answer again.
+    A used token stays open for a while, because the device may ask for a lost answer again.
     """
     claim = entry.claim
     if claim is None or claim.password_hash is None or entry.region != region:
@@ -141,26 +141,22 @@ _LOG = structlog.get_logger("access")
 
 
 class KnownDevices(Protocol):
-    """What the registry says now: the cache, or a test's own."""
-
     def publication(self, name: str) -> DevicePublication | None:
-        """What holds of `tenant/device`; None: it is not known. Raises IdentityError where that cannot be read."""
+        """The publication in force of `tenant/device`; None if unknown. Raises IdentityError if it cannot be read."""
 
 
 class CertificateSigner(Protocol):
-    """The authority of the region; each certificate is on disk before it is returned. See AuthorityFolder."""
+    """The region's authority, which writes each certificate to disk before it returns it. See AuthorityFolder."""
 
     def device(self, request: bytes, tenant: str, device: str, *, now: datetime, lifetime: timedelta) -> Issued:
-        """A device's operational certificate. Raises RequestRefused, IdentityError."""
+        """A new certificate of a device. Raises RequestRefused, IdentityError."""
 
     def recorded(self, serial: int) -> Issued | None:
-        """One that was signed before."""
+        """A certificate that was signed before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnrolmentRules:
-    """Where this is, and how long a certificate lives."""
-
     region: str
     issuer: str
     """Name of the region's authority."""
@@ -168,16 +164,16 @@ class EnrolmentRules:
 
 
 class PublishEntry(NamedTuple):
-    """Publish this entry, again and again until Pulsar has it, and read it back; then call `on_persisted`.
+    """Publish this entry until Pulsar has it, read it back, then call `on_persisted`.
 
-    If the registry's reader does not take it, call `on_not_taken`.
+    If the registry's reader does not accept it, call `on_not_taken`.
     """
 
     entry: DeviceEntry
 
 
 class SendAnswer(NamedTuple):
-    """Publish these bytes on the answer topic of this sender, where the request came from."""
+    """Publish these bytes on the sender's answer topic, at the broker of the request."""
 
     sender: str
     payload: bytes
@@ -187,8 +183,6 @@ EnrolmentEffect = PublishEntry | SendAnswer
 
 
 class _Asked(NamedTuple):
-    """A request that could be read."""
-
     sender: str
     message: EnrolmentRequest
     wanted: CertificateRequest
@@ -201,11 +195,11 @@ class _Asked(NamedTuple):
 
     @property
     def is_at_its_door(self) -> bool:
-        """Whether a token was shown by its text, and a serial by a certificate: that may have any name."""
+        """Whether a token came by password and a serial by a factory certificate, which may have any name."""
         return is_token_id(self.sender.partition("@")[2]) is not self.is_factory
 
     def is_for(self, issued: Issued) -> bool:
-        """Whether this certificate is for the same key."""
+        """Whether this certificate is for the requested key."""
         return bool(issued.certificate.public_key() == self.wanted.public_key)
 
 
@@ -217,7 +211,6 @@ class _Pending:
     nonce: str
 
     def is_in(self, entry: DeviceEntry) -> bool:
-        """Whether an entry has the certificate."""
         return any(int(one.serial, 16) == self.issued.serial for one in entry.certificates)
 
 
@@ -229,10 +222,9 @@ class _Refuse(Exception):
 
 @dataclass(slots=True)
 class EnrolmentCore:
-    """Takes requests in, gives effects out, in the order in which they are to be done. Used by one thread.
+    """Requests in, effects out, to be executed in order. Used by one thread.
 
-    `outcomes` counts what became of the requests: `enrolled`, `renewed`, `repeated`, `unanswered`, or the reason of
-    the refusal.
+    `outcomes` counts requests: `enrolled`, `renewed`, `repeated`, `unanswered`, or the reason of the refusal.
     """
 
     rules: EnrolmentRules
@@ -247,9 +239,9 @@ class EnrolmentCore:
     def on_request(
         self, sender: str, payload: bytes, *, now: datetime, now_s: float, is_factory: bool = False
     ) -> list[EnrolmentEffect]:
-        """A request of whom the broker knows as `sender` came; `now_s` is a monotonic clock.
+        """A request came. `sender`: the name that the broker checked. `now_s`: a monotonic clock.
 
-        `is_factory`: it came by the listener of factory certificates, whose authority may sign any name.
+        `is_factory`: it came through the listener for factory certificates, whose authority may sign any name.
         """
         nonce = ""
         try:
@@ -281,7 +273,7 @@ class EnrolmentCore:
             return self._unavailable(sender, nonce, str(error))
 
     def on_persisted(self, name: str) -> list[EnrolmentEffect]:
-        """The registry was read back with the entry of `tenant/device` that was published, or a later one of it."""
+        """The published entry of `tenant/device`, or a later one, was read back."""
         pending = self._pending.pop(name, None)
         if pending is None:
             return []
@@ -297,13 +289,13 @@ class EnrolmentCore:
         return [_grant(pending.sender, pending.nonce, pending.issued)]
 
     def on_not_taken(self, name: str, why: str) -> list[EnrolmentEffect]:
-        """The registry does not have the entry that was published: its certificate stays here."""
+        """The registry does not have the published entry, so its certificate is not sent."""
         pending = self._pending.pop(name, None)
         return [] if pending is None else self._unavailable(pending.sender, pending.nonce, why)
 
     @property
     def pending(self) -> int:
-        """Entries that were to be published, and of which Pulsar's receipt is not known."""
+        """Entries that are not read back yet."""
         return len(self._pending)
 
     def _enrolled(self, claim_id: str, asked: _Asked) -> list[EnrolmentEffect]:
@@ -356,9 +348,10 @@ class EnrolmentCore:
             raise _Refuse(RefusedBecause.TOO_OFTEN, "ask again later")
 
     def _tenant_of(self, asked: _Asked) -> str:
-        """In whose share a request is: of the device that asks, or whose own entry names the claim that is shown.
+        """The tenant whose rate a request uses: of the sending device, or of the device whose entry has the shown
+        claim.
 
-        Many may name one claim: each counts for its own tenant, and takes nothing from another's.
+        Several entries may name one claim; each request counts for its own tenant only.
         """
         name = asked.wanted.common_name if asked.is_claim else asked.sender
         entry = self._entry(name)
@@ -377,7 +370,7 @@ class EnrolmentCore:
             raise _Refuse(RefusedBecause.NOT_ACTIVE, detail)
 
     def _is_on_its_way(self, entry: DeviceEntry, asked: _Asked) -> bool:
-        """Whether the certificate for this very key waits for the registry. Refuses a second one beside it."""
+        """Whether the certificate for this key waits for the registry. Refuses a second key meanwhile."""
         pending = self._pending.get(entry.name)
         if pending is None:
             return False
@@ -404,7 +397,7 @@ class EnrolmentCore:
         raise _Refuse(otherwise, f"{entry.name} has the certificate already that this was for")
 
     def _issued(self, certificates: tuple[EnrolledCertificate, ...]) -> Iterator[Issued]:
-        """Those of an entry that this region's authority signed."""
+        """The certificates of an entry that this region's authority signed."""
         for one in certificates:
             issued = self.signer.recorded(int(one.serial, 16)) if one.issuer == self.rules.issuer else None
             if issued is not None:

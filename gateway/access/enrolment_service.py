@@ -1,4 +1,4 @@
-"""The enrolment of a region, put together: what the registry says, the service that answers, and its broker's files."""
+"""The enrolment of a region, assembled: the connections, the thread that answers, and the broker's files."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ _NAME_DIGITS = 16
 
 
 def name_at_enrolment(region: str, secret: str) -> str:
-    """Who the access daemon is at the enrolment broker: a name that nobody can guess who has not its secret.
+    """The daemon's user name at the enrolment broker, which only the owner of the secret can compute.
 
-    The authority of a factory signs whatever name it likes, and who has the daemon's would be the daemon there.
+    A factory's authority may sign any name, so a known name could be forged there.
     """
     drawn = hashlib.sha256(b"name at the enrolment broker:" + secret.encode()).hexdigest()
     return principal(PrincipalKind.ACCESS, f"{region}-{drawn[:_NAME_DIGITS]}")
 
 
 def enrolment_rules(name: str) -> str:
-    """The rules file: who shows a claim writes its own requests and reads their answers; `name` is the daemon's."""
+    """The rules file: each claim writes its own requests and reads their answers. `name`: the daemon's."""
     requests, _ = enrolment_filters(EnrolmentChannel.REQUEST)
     answers, _ = enrolment_filters(EnrolmentChannel.ANSWER)
     lines = [f"user {name}"]
@@ -87,9 +87,10 @@ READ_BACK_S: Final = 10.0
 
 
 class EnrolmentPublisher:
-    """`saw` is called by the registry's reader, the rest by the thread that enrols.
+    """Publishes entries and waits until they are read back. The registry's reader calls `saw`, the enrolment thread the
+    rest.
 
-    `devices`: what the reader has taken. `monotonic`: by which an entry that is not read back is given up.
+    `devices`: what the reader has accepted.
     """
 
     def __init__(
@@ -100,13 +101,12 @@ class EnrolmentPublisher:
         self._given_up_s: dict[str, float] = {}
 
     def saw(self, publication_id: str) -> None:
-        """The reader took a publication."""
         self._newest = max(self._newest, publication_id)
 
     def publish(self, entry: DeviceEntry) -> None:
         """Publish an entry with the operator's warrant for its device.
 
-        Raises RegistryUnreachable where the cluster is away, EntryNotTaken where waiting for its topic does not help.
+        Raises RegistryUnreachable while the cluster is away, EntryNotTaken where waiting does not help.
         """
         # Behind all that was seen, whatever this clock says.
         self._publisher.newest = max(self._publisher.newest or "", self._newest) or None
@@ -119,7 +119,7 @@ class EnrolmentPublisher:
         self._given_up_s[entry.name] = self._monotonic() + READ_BACK_S
 
     def is_taken(self, entry: DeviceEntry) -> bool:
-        """Whether what was published was read back, or what holds instead. Raises EntryNotTaken after `READ_BACK_S`."""
+        """Whether the entry, or a later one, was read back. Raises EntryNotTaken after `READ_BACK_S`."""
         try:
             held = self._devices.publication(entry.name)
         except IdentityError:
@@ -151,9 +151,9 @@ Answer = Callable[[str, bytes], None]
 
 
 class EnrolmentConnection:
-    """A connection that is made again and again. Driven by one thread: `socket` is what to select on.
+    """A connection to one broker that reconnects. One thread drives it; `socket` is for select.
 
-    Requests that come while it is away are asked again by who sent them, so no session is kept.
+    It keeps no session: senders repeat requests that were lost while it was away.
     """
 
     def __init__(
@@ -172,16 +172,14 @@ class EnrolmentConnection:
 
     @property
     def socket(self) -> Any:
-        """What to select on; None without a connection."""
         return None if self._client is None else self._client.socket()
 
     @property
     def wants_write(self) -> bool:
-        """Whether packets wait to be sent."""
         return self._client is not None and self._client.has_outgoing
 
     def turn(self, now_s: float) -> None:
-        """Connects when it is time, reads what came, and sends what waits."""
+        """Connect when due, read what came, and send what waits."""
         if self.socket is None:
             self._lost(now_s)
             self._connect_due(now_s)
@@ -197,7 +195,6 @@ class EnrolmentConnection:
             self._client.publish_qos_1(f"{mount}{enrolment_topic(sender, EnrolmentChannel.ANSWER)}", payload)
 
     def close(self) -> None:
-        """Ends the connection."""
         if self._client is not None:
             self._client.disconnect()
             self._client.flush()
@@ -262,10 +259,10 @@ _CLOSE_S = 3.0
 
 
 class EnrolmentService:
-    """Handles requests as they come; who waits for the registry to be read back keeps nobody else waiting.
+    """Handles requests as they come. A request that waits for the registry does not delay others.
 
-    `publish` returns when Pulsar has the entry, or raises; then it is tried again until `close`. `is_taken` says
-    whether the registry was read back with it. Where either raises EntryNotTaken the request is refused.
+    `publish` is repeated until it returns. `is_taken` says whether the registry was read back with the entry. If either
+    raises EntryNotTaken, the request is refused.
     """
 
     def __init__(
@@ -278,7 +275,9 @@ class EnrolmentService:
         claims: BrokerSettings,
         devices: BrokerSettings,
     ) -> None:
-        """`claims`: the enrolment broker, as the user of these settings; `devices`: the devices' own, as `name`."""
+        """`claims`: the enrolment broker, with the user of these settings. `devices`: the region's broker, as
+        `name`.
+        """
         self._core, self._publish, self._is_taken = core, publish, is_taken
         # As many as the core lets be under way.
         self._published: list[tuple[Answer, DeviceEntry]] = []
@@ -294,22 +293,19 @@ class EnrolmentService:
         """Why the registry does not take what was enrolled; "" while it does."""
 
     def start(self) -> None:
-        """Begin. The registry must have been read to its end: what was enrolled before has to be known."""
+        """Begin. The registry must have been read to its end, so that earlier enrolments are known."""
         self._thread.start()
 
     def close(self) -> None:
-        """End; who waits for an answer asks again."""
         self._stop.set()
         self._thread.join(_CLOSE_S)
 
     @property
     def is_running(self) -> bool:
-        """Whether its thread runs."""
         return self._thread.is_alive()
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong now."""
         return [
             problem for problem in (self.problem, *(connection.problem for connection in self._connections)) if problem
         ]
@@ -402,9 +398,8 @@ _READABLE_BY_GROUP = 0o640
 
 
 class RegionEnrolment:
-    """`take` is called by the registry's reader, the rest by the daemon's loop. `start` after the registry was read.
-
-    Raises OSError.
+    """The registry's reader calls `take`, the daemon's loop the rest; `start` after the registry was read. Raises
+    OSError.
     """
 
     def __init__(
@@ -418,9 +413,9 @@ class RegionEnrolment:
         devices: KnownDevices,
         clock_problem: Callable[[], str] = lambda: "",
     ) -> None:
-        """`clock`: by which tokens end; `monotonic`: by which what is to be done waits, however the former is set.
+        """`clock`: for the end of tokens. `monotonic`: for delays. `devices`: the registry.
 
-        `devices`: what the registry says. `clock_problem`: why no certificate is signed by this machine's clock now.
+        `clock_problem`: why no certificate may be signed with this machine's clock; "" if it may.
         """
         assert daemon.enrolment is not None
         region, registry, settings = daemon.region, daemon.registry, daemon.enrolment
@@ -451,7 +446,6 @@ class RegionEnrolment:
 
     @property
     def outcomes(self) -> Counter[str]:
-        """What became of the requests, see EnrolmentCore."""
         return self._core.outcomes.copy()
 
     @property
@@ -463,11 +457,10 @@ class RegionEnrolment:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its thread ended by itself."""
         return self._is_started and not self._service.is_running
 
     def prepare(self) -> None:
-        """Make the files without which its broker does not start. Raises OSError."""
+        """Create the files without which its broker does not start. Raises OSError."""
         rules = enrolment_rules(self._name).encode()
         place = self._settings.broker
         if not place.rules_file.exists() or place.rules_file.read_bytes() != rules:
@@ -477,26 +470,25 @@ class RegionEnrolment:
             self._write_passwords(password_file({self._name: self._new_hash()}))
 
     def take(self, publication: DevicePublication) -> None:
-        """An entry that holds from now on."""
+        """A registry publication was accepted."""
         # Of one that was used long ago nothing changes: no scan, and no file, for its sake.
         if self._tokens.take(publication.entry, self._now()):
             self._is_changed = True
         self._publisher.saw(publication.publication_id)
 
     def start(self) -> None:
-        """Begin to answer, once; the registry was read to its end."""
+        """Begin to answer, once, after the registry was read to its end."""
         if not self._is_started:
             self._is_started = self._is_changed = True
             self._service.start()
 
     def close(self) -> None:
-        """End; who waits for an answer asks again."""
         if self._is_started:
             self._service.close()
         self._publisher.close()
 
     def turn(self) -> None:
-        """Have the broker take the tokens that are open now; what fails is a problem, and is done again."""
+        """Give the open tokens to the broker. A failure is a problem and is repeated."""
         now_s = self._monotonic()
         # A registry that is not read to its end may be without tokens that are open.
         if not self._is_started or now_s < self._next_s or not (self._is_changed or now_s >= self._due_s):
@@ -529,7 +521,7 @@ class RegionEnrolment:
         self._key.check(entry, "" if held is None else held.warrant, now)
 
     def _hash_in_file(self) -> str:
-        """Our own password's hash that the broker knows; "" if it knows none."""
+        """The hash of the daemon's own password in the broker's file; "" if there is none."""
         try:
             lines = read_file(self._settings.broker.password_file).decode("utf-8", errors="replace").splitlines()
         except FileNotFoundError:

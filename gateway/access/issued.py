@@ -1,6 +1,6 @@
-"""What the region's authority signed for devices, read from its folder as it grows.
+"""The certificates that the region's authority signed for devices, read from its folder as it grows.
 
-A few files at a time: a start does not wait for those of years. What ended long ago is put away, and read no more.
+A few files at a time, so that a start does not wait for those of years. Files are moved away long after their end.
 """
 
 from __future__ import annotations
@@ -30,17 +30,15 @@ _LOG = structlog.get_logger("access")
 
 
 class IssuedToDevice(NamedTuple):
-    """A certificate of a device."""
-
     name: str
     serial: int
     not_after_s: float
 
 
 class IssuedReader:
-    """Reads each certificate of an authority once, those that were found last first.
+    """Reads each certificate of an authority once, the latest found first.
 
-    `may_put_away`: whether the clock is known to be right, by which a certificate has ended.
+    `may_put_away`: whether the clock is known to be right, so that ended certificates may be moved away.
     """
 
     def __init__(
@@ -60,7 +58,7 @@ class IssuedReader:
 
     @property
     def problem(self) -> str:
-        """Files that could not be read the last time; "" if there is none."""
+        """Files that could not be read the last time; "" if there are none."""
         if not self._unread:
             return ""
         file, why = next(iter(self._unread.items()))
@@ -75,14 +73,14 @@ class IssuedReader:
         return bool(self._waiting)
 
     def read_first(self, serials: Iterable[int]) -> None:
-        """Read these certificates before others, where they wait: their device is locked out."""
+        """Read these waiting certificates before others, because their device is locked out."""
         for file in (f"{serial:040x}.pem" for serial in serials):
             if file in self._waiting:
                 del self._waiting[file]
                 self._waiting[file] = None
 
     def read_new(self) -> list[IssuedToDevice]:
-        """What was signed since the last call, and what could not be read by then. Raises OSError for the folder."""
+        """Some certificates that are new or could not be read before. Raises OSError for the folder."""
         again, self._unread = self._unread, {}
         self._put_away()
         self._find_new()
@@ -91,7 +89,7 @@ class IssuedReader:
         return self.read_waiting()
 
     def read_waiting(self) -> list[IssuedToDevice]:
-        """A few of those that wait, without a look for new ones."""
+        """Some of the waiting certificates, without a look into the folder."""
         files = [self._waiting.popitem()[0] for _ in range(min(MAX_READ, len(self._waiting)))]
         return [issued for file in files if (issued := self._read(file)) is not None]
 
@@ -109,7 +107,7 @@ class IssuedReader:
         self._changed_ns = changed_ns if time.time_ns() - changed_ns > _TIME_STEP_NS else -1
 
     def _put_away(self) -> None:
-        """What ended long ago: a folder that only grows would be listed and read for minutes after some years."""
+        """Move away what ended long ago: a growing folder would take minutes to list and read after some years."""
         now_s = self._clock()
         # Both ways: a clock that was set back puts it off no further.
         if abs(now_s - self._put_away_s) < PUT_AWAY_EVERY_S or not self._may_put_away():

@@ -1,8 +1,7 @@
-"""The access daemon's loop: changes in, steps on the broker out. One thread, no socket of its own.
+"""The access daemon's loop: changes in, steps on the broker out. One thread.
 
-What one change, one step or one tick does wrong is named, counted and tried again, and keeps no other from being done.
-How long something waits goes by a clock that nobody sets; what a certificate, a list or an entry says goes by the
-time of day.
+A failure is named, counted and repeated, and blocks nothing else. Delays use a monotonic clock; certificates, lists and
+entries use the time of day.
 """
 
 from __future__ import annotations
@@ -44,27 +43,27 @@ class _Look(NamedTuple):
 
 
 class SessionLooks:
-    """Devices whose sessions were ended, and are looked for again.
+    """Devices whose sessions were ended, and when to look for new ones.
 
-    Several times: a TLS connection that stood before the revocation may send its CONNECT long after it.
+    Several times: a TLS connection from before the revocation may send its CONNECT long after it.
     """
 
     def __init__(self) -> None:
         self._looks: OrderedDict[str, _Look] = OrderedDict()
 
     def add(self, names: Iterable[str], now_s: float) -> None:
-        """These sessions were ended; of more than there is room for, the first."""
+        """These sessions were ended. Beyond `MAX_LOOKS` devices are not looked for."""
         for name in names:
             if len(self._looks) >= MAX_LOOKS and name not in self._looks:
                 return
             self._looks[name] = _Look(now_s + LOOK_AFTER_S, LOOK_AFTER_S)
 
     def due_s(self) -> float:
-        """When the next look is due; infinite while none is."""
+        """When the next look is due; inf if none is."""
         return min((look.at_s for look in self._looks.values()), default=math.inf)
 
     def take(self, now_s: float) -> list[str]:
-        """Devices for which it is time."""
+        """The devices that are due."""
         due = [name for name, look in self._looks.items() if look.at_s <= now_s][:_LOOKS_AT_ONCE]
         for name in due:
             wait_s = 2 * self._looks.pop(name).wait_s
@@ -81,7 +80,7 @@ _LOG = structlog.get_logger("access")
 
 
 class ListIntake:
-    """Handles each list from the topic. `root`: who signs the authorities that may have one."""
+    """Handles each revocation list from the topic. `root`: signs the authorities that may have one."""
 
     def __init__(self, core: AccessCore, own: OwnList, root: x509.Certificate) -> None:
         self._core, self._own, self._root = core, own, root
@@ -89,7 +88,6 @@ class ListIntake:
         self._followed_s = -math.inf
 
     def take(self, message: TopicMessage, now_s: float) -> None:
-        """A message of the topic."""
         try:
             found = read_list_message(message.key, message.body, self._root)
         except ListRefused as refused:
@@ -105,7 +103,9 @@ class ListIntake:
             self._core.on_list(found, now_s)
 
     def take_displaced(self) -> bool:
-        """Whether something stands on the topic behind our own list since the last call: compaction would keep that."""
+        """Whether another message followed our own list on the topic since the last call; compaction would keep that
+        one.
+        """
         is_displaced, self._is_displaced = self._is_displaced, False
         return is_displaced
 
@@ -135,9 +135,9 @@ AccessEvent = DevicePublication | TopicStanding | TopicMessage
 
 
 class AccessLoop:
-    """`turn` again and again; `put` from any thread. `on_tick` is called each second, whatever went wrong.
+    """Call `turn` repeatedly; any thread may `put`. `on_tick` is called each second, also after failures.
 
-    Until `may_begin`, once the registry was read, the broker keeps what it has.
+    Until `may_begin` is true, the broker keeps what it has.
     """
 
     def __init__(
@@ -169,11 +169,11 @@ class AccessLoop:
         self.problem = "starting"
 
     def put(self, event: AccessEvent) -> None:
-        """Something happened; waits where there is no room."""
+        """Add an event; waits while the queue is full."""
         self._events.put(event)
 
     def turn(self) -> None:
-        """Wait for what comes, at most for a second, and do what is due. Raises ClockSetBack."""
+        """Wait for events, at most for a second, and do what is due. Raises ClockSetBack."""
         self._take_events()
         if self._monotonic() >= self._tick_at_s:
             self._tick_at_s = self._monotonic() + TICK_S
@@ -189,7 +189,6 @@ class AccessLoop:
             self._take_issued(self._issued.read_waiting(), self._clock())
 
     def take(self, event: AccessEvent) -> None:
-        """Apply what happened."""
         try:
             self._apply(event, self._clock())
         except Exception as error:  # noqa: BLE001 - what one entry does must not keep the others from being applied
@@ -198,7 +197,6 @@ class AccessLoop:
             _LOG.error("a change cannot be applied", problem=self.not_applied)
 
     def read_issued(self, now_s: float) -> None:
-        """What the region's authority has signed since the last time."""
         self._take_issued(self._issued.read_new(), now_s)
 
     def _take_issued(self, found: Iterable[IssuedToDevice], now_s: float) -> None:
@@ -246,7 +244,7 @@ class AccessLoop:
         return step
 
     def _read_issued_before_step(self) -> None:
-        """Once for all that is locked out by a step: a certificate may have been signed a moment ago."""
+        """Once per step with locked-out devices: a certificate may have been signed a moment ago."""
         if not self._is_issued_due:
             return
         try:

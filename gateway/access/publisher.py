@@ -1,8 +1,7 @@
-"""What an access daemon publishes: its revocation list, what it has confirmed, and entries that were displaced.
+"""Publishes the region's revocation list, confirmations, and displaced registry entries, in its own thread.
 
-A thread of its own: a cluster that is away keeps nobody waiting whose session is to end. Of lists only the newest
-waits, of confirmations a bounded number. What cannot be published of one kind
-waits longer and longer, and keeps the others not waiting. Each tenant's displaced entries are a kind of their own.
+Only the newest list waits, and a bounded number of confirmations. A kind that fails backs off alone. The displaced
+entries of each tenant are a kind of their own.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ Producer = Callable[[], Any]
 
 
 class _Kind:
-    """Publications of one kind, and how long they wait after one failed."""
+    """Publications of one kind, with their own backoff."""
 
     def __init__(self, what: str, topic: str, send: Callable[[Producer], None]) -> None:
         self._what, self._send = what, send
@@ -64,15 +63,14 @@ class _Kind:
 
     @property
     def wait_s(self) -> float:
-        """How long it waits yet."""
         return max(self._retry_at_s - time.monotonic(), 0.0)
 
     def begin(self, client: Any) -> None:
-        """By another client from here on."""
+        """Use another client."""
         self._client, self._producer = client, None
 
     def has_failed(self) -> bool:
-        """Send what is there, unless it waits; whether that failed now, and another client may do it."""
+        """Send what is there, unless it backs off; whether that failed in a way that a new client may solve."""
         import pulsar  # noqa: PLC0415
 
         if self.wait_s:
@@ -97,8 +95,6 @@ class _Kind:
 
 
 class AccessPublisher:
-    """Publishes in the background, again and again until the cluster has it."""
-
     def __init__(
         self,
         settings: RegistrySettings,
@@ -106,7 +102,6 @@ class AccessPublisher:
         key: AccessKey,
         cache: RegistryCache | None = None,
     ) -> None:
-        """`cache`: of which devices are to be published again."""
         self._cache = cache
         self._settings, self._region, self._key = settings, region, key
         self._list: RevocationList | None = None
@@ -127,27 +122,27 @@ class AccessPublisher:
         )
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def close(self) -> None:
-        """End; what was not published is published after the next start."""
+        """Stop; the rest is published after the next start."""
         self._stop.set()
         self._wake.set()
         self._thread.join(_CLOSE_S)
 
     @property
     def is_running(self) -> bool:
-        """Whether its thread runs."""
         return self._thread.is_alive()
 
     @property
     def topics_held(self) -> Counter[str]:
-        """How often another producer had a topic for itself, by topic."""
+        """How often another producer had a topic exclusively, by topic."""
         return Counter({kind.topic: kind.held for kind in self._kinds if kind.held})
 
     def publish_list(self, newest: RevocationList) -> None:
-        """Publish the region's own list instead of an older one that still waits. One that is too large stays here."""
+        """Publish the region's own list, instead of an older one that still waits. One that is too large is not
+        sent.
+        """
         self.list_bytes = size = len(newest.message)
         self._list, self._large = newest, ""
         if size > MAX_LIST_BYTES:
@@ -164,7 +159,7 @@ class AccessPublisher:
         return "; ".join(filter(None, (self._no_client, *(kind.problem for kind in self._kinds), self._large)))
 
     def confirm(self, confirmed: Sequence[Confirmation], at_s: float) -> None:
-        """These publications are in force at this region's broker."""
+        """Confirm that these publications are in force at this region's broker."""
         if len(self._confirmations) < MAX_WAITING:
             self._say(encode_confirmation(self._region, confirmed, at_s), at_s)
 
@@ -173,7 +168,7 @@ class AccessPublisher:
         self._wake.set()
 
     def refuse(self, publication_id: str, reason: str, published_s: float) -> None:
-        """A publication of the registry does not count in this region: whoever made it hears of it, if it is new."""
+        """Report that this region refused a recent registry publication, so that its operator hears of it."""
         is_new = abs(time.time() - published_s) < REFUSED_AGE_S
         if not is_new or not is_publication_id(publication_id):
             return
@@ -204,7 +199,7 @@ class AccessPublisher:
                     client.close()
 
     def _serve(self, client: Any) -> None:
-        """Until something cannot be published: another client may, one that was opened with a newer token."""
+        """Publish until something fails that a new client, with a newer token, may solve."""
         for kind in self._kinds:
             kind.begin(client)
         while not self._stop.is_set():

@@ -1,11 +1,11 @@
-"""The newest entry of each device that a region's daemon has accepted, on disk: it goes back to no older one.
+"""The newest entry of each device that a region's daemon has accepted, on disk. It never goes back to an older one.
 
-Whoever may write to the registry's topic can publish an older signed message again, and compaction keeps that one. A
-daemon that has seen the newer one holds to it, and publishes it again. Which entry is newer is decided by precedence
-alone, so reading the topic again, in whichever order, comes to the same entries.
+A writer on the registry's topic can publish an older signed message again, and compaction keeps that one. A daemon that
+has seen the newer entry keeps it and publishes it again. Precedence alone decides which entry is newer, so reading the
+topic in any order gives the same entries.
 
-A file that is damaged is moved away, and the cache is built again from the topic. An accepted entry stays valid unless
-its signing key is not trusted any more: then nothing of lower rank takes its place, and who was locked out stays so.
+A damaged file is moved away and rebuilt from the topic. An accepted entry stays in force if its key is no longer
+trusted: nothing of lower rank replaces it, and a locked-out device stays locked out.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _LOG = structlog.get_logger("access")
 
 
 class CacheUnavailable(IdentityError):
-    """The file cannot be read or written now: what it has of a device is not known."""
+    """The file cannot be read or written now."""
 
 
 class _Republished(NamedTuple):
@@ -73,10 +73,10 @@ class _Republished(NamedTuple):
 
 
 class RegistryCache:
-    """Messages of the registry by the names of their devices, as signed. The registry's reader calls `take`.
+    """Signed registry messages by device. The registry's reader calls `take`; any thread may read.
 
-    Any thread may ask. `is_read`: whether a tenant's topic is read to its end; before, nobody knows which message of a
-    device is the last. What the disk does not take is a `problem`, and is kept once the topic is read again.
+    `is_read`: whether a tenant's topic is read to its end; before, a device's last message is not known. An entry that
+    the disk does not take is a `problem`, and is written when the topic is read again.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class RegistryCache:
 
     @property
     def problem(self) -> str:
-        """What is not on disk, not on the topic, displaced there, or trusted no more; "" if all is well."""
+        """What is not on disk, missing or displaced on the topic, or no longer trusted; "" if all is well."""
         found = [f"{self._path}: {self._fault}"] if self._fault else []
         if missing := len(self._missing):
             found.append(f"registry: {missing} devices are missing on the topic; this daemon publishes them again")
@@ -131,9 +131,9 @@ class RegistryCache:
         return "; ".join(found)
 
     def restore(self) -> Iterator[DevicePublication]:
-        """What was accepted before the last end, and holds: the topic may have an older entry by now, or none.
+        """The entries that were accepted before; the topic may have older ones by now, or none.
 
-        Raises CacheUnavailable; a file that is damaged is moved away, and the next start builds it from the topic.
+        Raises CacheUnavailable. A damaged file is moved away, and the next start rebuilds it from the topic.
         """
         last = ""
         while rows := self._execute(_AFTER, last):
@@ -141,7 +141,7 @@ class RegistryCache:
             yield from filter(None, map(self._restored, rows))
 
     def take_read_again(self) -> bool:
-        """Whether the topic is to be read again: the disk did not take an entry, and takes entries now. Once."""
+        """Whether the topic must be read again, because the disk did not take an entry and works now. Once."""
         if self._fault:
             with contextlib.suppress(CacheUnavailable):
                 self._execute("BEGIN IMMEDIATE")
@@ -151,11 +151,13 @@ class RegistryCache:
         return False
 
     def on_begin(self, tenant: str) -> None:
-        """The topic of a tenant is read from its beginning: all that is known of it is to come."""
+        """The topic of a tenant is read from its beginning."""
         self._to_come[tenant] = self._registry.names(tenant)
 
     def on_standing(self, tenant: str, standing: TopicStanding) -> None:
-        """How far a tenant's topic is read. What did not come by its end is lost there: it is published again."""
+        """How far a tenant's topic is read. Entries that did not come by its end are lost there and are published
+        again.
+        """
         if not standing.is_current:
             return
         if missing := self._to_come.pop(tenant, set()):
@@ -165,7 +167,7 @@ class RegistryCache:
                 self._queue(name, 0)
 
     def take(self, message: TopicMessage, became: BecameOfMessage) -> None:
-        """What became of the last message of the topic. A message of a device that is not known displaces nothing."""
+        """The reader's result for the last message of the topic."""
         name = became.key if isinstance(became, EntryRefused) else became.publication.entry.name
         message = _signed_part(message)
         self._to_come[tenant_of(name)].discard(name)
@@ -188,7 +190,7 @@ class RegistryCache:
             self._queue(name, AGAIN_S if is_arguable else 0)
 
     def message(self, name: str) -> TopicMessage | None:
-        """The message that holds of a device; None: none does. Raises CacheUnavailable where it is not on disk."""
+        """The message in force of a device; None if unknown. Raises CacheUnavailable if it is not on disk."""
         rank = self._registry.precedence(name)
         if rank is None:
             return None
@@ -198,12 +200,12 @@ class RegistryCache:
         return found[0]
 
     def publication(self, name: str) -> DevicePublication | None:
-        """What holds of a device; None: it is not known. Raises CacheUnavailable."""
+        """The publication in force of a device; None if unknown. Raises CacheUnavailable."""
         message = self.message(name)
         return None if message is None else _read(message, None)
 
     def take_due(self, tenant: str, limit: int) -> list[str]:
-        """A tenant's devices that are to be published again now, at most so many. `put_back` what is not sent."""
+        """At most `limit` of a tenant's devices that must be published again now. `put_back` the unsent ones."""
         if not self._due[tenant] or not self._is_read(tenant):
             return []
         now_s = self._monotonic()
@@ -218,7 +220,6 @@ class RegistryCache:
         return due
 
     def put_back(self, names: list[str]) -> None:
-        """These were not sent."""
         with self._lock:
             self.published_again -= len(names)
             for name in names:
@@ -226,7 +227,7 @@ class RegistryCache:
                 self._due[tenant_of(name)][name] = self._monotonic()
 
     def _queue(self, name: str, wait_s: float) -> None:
-        """The last message of a device is not the one that holds."""
+        """Publish a device's entry again after `wait_s`, and at most once in `AGAIN_S`."""
         now_s = self._monotonic()
         with self._lock:
             self._forget(now_s)
@@ -244,7 +245,7 @@ class RegistryCache:
             del self._republished[name]
 
     def _restored(self, row: tuple[Any, ...]) -> DevicePublication | None:
-        """What holds of a row from now on."""
+        """Put a row into force, if it may be."""
         message = _message(row)
         if message is None:
             return None
@@ -262,7 +263,7 @@ class RegistryCache:
         return made if isinstance(self._registry.hold(made, message), Taken) else None
 
     def _is_right(self, message: TopicMessage) -> bool:
-        """Whether a message is an entry by a trusted key, whatever its date."""
+        """Whether a message is an entry signed with a trusted key, whatever its date."""
         with contextlib.suppress(EntryRefused):
             return bool(_read(message, self._check_signed))
         return False
@@ -273,7 +274,7 @@ class RegistryCache:
             self._execute(_REPLACE, *row)
 
     def _has(self, message: TopicMessage) -> bool:
-        """Whether this is known to be what is kept of its device."""
+        """Whether the cache has exactly this message."""
         with contextlib.suppress(CacheUnavailable):
             kept = [_message(row) for row in self._execute(_BY_NAME, message.key)]
             return bool(kept) and kept[0] is not None and kept[0][:3] == message[:3]
@@ -322,12 +323,12 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _read(message: TopicMessage, check_signed: CheckSigned | None) -> DevicePublication:
-    """What a message says that was accepted once: our clock is asked no more. Raises EntryRefused."""
+    """The entry of a message that was accepted before, so its date is not checked again. Raises EntryRefused."""
     return read_entry(message.key, message.body, message.properties, math.inf, check_signed)
 
 
 def _message(row: tuple[Any, ...]) -> TopicMessage | None:
-    """A row as a message of an entry; None: it is damaged."""
+    """A row as a message; None if it is damaged."""
     try:
         name, body, properties, published_ms = row
         message = TopicMessage(name, body, dict(json.loads(properties)), published_ms)
@@ -338,6 +339,6 @@ def _message(row: tuple[Any, ...]) -> TopicMessage | None:
 
 
 def _signed_part(message: TopicMessage) -> TopicMessage:
-    """A message with the properties of an entry alone: others are signed by nobody, and as large as anybody likes."""
+    """A message with the signed properties only; others are unbounded."""
     kept = {key: message.properties[key] for key in ENTRY_PROPERTIES & message.properties.keys()}
     return message._replace(properties=kept)

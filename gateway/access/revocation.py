@@ -1,7 +1,8 @@
-"""Revocation lists as they travel between regions, and which of them holds. Pure, but for the cryptography.
+"""Revocation lists as regions exchange them, and which of them is in force.
 
-A message is the issuer's certificate and its list, both in PEM, under the issuer's name as key. A list is taken if the
-root signed the certificate and the certificate signed the list; of two lists of an issuer the later one holds.
+A message is the issuer's certificate and its list, both in PEM, with the issuer's name as key. A list is accepted if
+the root signed the certificate and the certificate signed the list. Of two lists of an issuer the later one is in
+force.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ RENEW_AFTER: Final = timedelta(days=1)
 
 
 class OwnList:
-    """The newest list by the authority's name; `former`: what is on disk, which every new one has to follow.
+    """The newest list with the authority's name. `former`: the lists on disk, which the next one must follow.
 
-    `is_ours`: it is signed by the present key. Another is for numbers and serials alone, and the next list is due.
+    `is_ours`: the present key signed it. Otherwise only its number and serials are used, and a new list is due.
     """
 
     def __init__(self, place: AuthorityPlace, former: Mapping[str, RevocationList]) -> None:
@@ -43,13 +44,12 @@ class OwnList:
 
     @property
     def issuer(self) -> str:
-        """The authority's name."""
         return self.folder.authority.name
 
     def follow(self, other: RevocationList) -> bool:
-        """A list of our name was published; whether the next of ours has to follow it: ours is not later.
+        """Whether our next list must follow this published list of our name, because ours is not later.
 
-        Our disk is an older one, or another daemon or a former authority has our name.
+        The disk was restored, or another daemon or a former authority has our name.
         """
         current = self.current
         must_follow = current is None or (other.pem != current.pem and not current.is_later(other))
@@ -58,13 +58,13 @@ class OwnList:
         return must_follow
 
     def is_due(self, now: datetime) -> bool:
-        """Whether it is time for a new list, also with the same certificates."""
+        """Whether it is time for a new list, also with the same serials."""
         current = self.current if self.is_ours else None
         # One of a clock that was ahead locks out everybody: it is replaced as soon as the clock is right.
         return current is None or current.this_update > now or current.next_update - now < LIST_LIFE - RENEW_AFTER
 
     def update(self, revoked: Mapping[int, Revoked] | None, now: datetime) -> RevocationList:
-        """The list with these certificates; None: with those that the last one has."""
+        """The list with these certificates; None: with those of the last list."""
         current = self.current
         if revoked is None:
             revoked = {serial: Revoked(serial, now) for serial in current.serials} if current else {}
@@ -93,7 +93,7 @@ _END: Final = b"-----END X509 CRL-----\n"
 
 
 class ListRefused(IdentityError):
-    """What is to be a revocation list cannot be taken; `issuer` is who it says that it is of."""
+    """A revocation list that cannot be accepted. `issuer`: the claimed issuer."""
 
     def __init__(self, issuer: str, why: str) -> None:
         super().__init__(f"revocation list of {issuer[:100]!r} refused: {why}")
@@ -101,7 +101,7 @@ class ListRefused(IdentityError):
 
 
 class RevocationList(NamedTuple):
-    """A list of one issuer. `serials`: what it revokes. `message`: it, behind its issuer's certificate."""
+    """A list of one issuer. `serials`: what it revokes."""
 
     issuer: str
     number: int
@@ -113,20 +113,20 @@ class RevocationList(NamedTuple):
 
     @property
     def message(self) -> bytes:
-        """How it travels."""
+        """The list after its issuer's certificate, as it is published."""
         return self.certificate_pem + self.pem
 
     def is_later(self, other: RevocationList | None) -> bool:
-        """Whether it holds against another one of its issuer: by their numbers, since a clock may have been wrong."""
+        """Whether it replaces another list of its issuer. Numbers count first, because a clock may have been wrong."""
         return other is None or (self.number, self.this_update) > (other.number, other.this_update)
 
     def is_signed_by(self, authority: Authority) -> bool:
-        """Whether its key signed this. An authority that was made anew has another, and the name of the one before."""
+        """Whether this authority's key signed it. A former authority may have had the same name."""
         return x509.load_pem_x509_crl(self.pem).is_signature_valid(authority.key.public)
 
 
 def read_list_message(key: str | None, body: bytes, root: x509.Certificate) -> RevocationList:
-    """A list that another region published. Raises ListRefused, and nothing else."""
+    """A list that another region published. Raises ListRefused."""
     issuer = key or ""
     if len(body) > MAX_LIST_BYTES:
         raise ListRefused(issuer, f"{len(body)} bytes, at most {MAX_LIST_BYTES} are taken")
@@ -145,7 +145,7 @@ def read_list_message(key: str | None, body: bytes, root: x509.Certificate) -> R
 
 
 def lists_in(pem: bytes) -> dict[str, RevocationList]:
-    """The lists of a file that was written here, by issuer; what cannot be read is left out, and nobody is asked."""
+    """The lists in a file of ours, by issuer, without signature checks. Unreadable ones are left out."""
     found: dict[str, RevocationList] = {}
     # One by one: a list that was damaged must not take the others with it.
     for part in pem.split(_END)[:-1]:
@@ -160,7 +160,9 @@ def lists_in(pem: bytes) -> dict[str, RevocationList]:
 def next_list(
     authority: Authority, revoked: Iterable[Revoked], former: RevocationList | None, *, now: datetime, life: timedelta
 ) -> RevocationList:
-    """The list after `former`: its number is one more, its `this_update` at least one second later, and never ahead."""
+    """The list after `former`: its number is one higher, its `this_update` at least a second later and never in the
+    future.
+    """
     this_update = (now - BACKDATED).replace(microsecond=0)
     number = 1
     if former is not None:
@@ -171,7 +173,7 @@ def next_list(
 
 
 def _read(pem: bytes, certificate: x509.Certificate | None = None) -> RevocationList:
-    """A list; by this certificate, if one is given. Raises ValueError."""
+    """Read a list, and check its signature if a certificate is given. Raises ValueError."""
     try:
         found = x509.load_pem_x509_crl(pem)
         issuer = found.issuer

@@ -1,4 +1,4 @@
-"""What an access daemon says of itself."""
+"""The status and metrics of an access daemon."""
 
 from __future__ import annotations
 
@@ -54,10 +54,7 @@ _GAUGES: Final = {
 
 
 class AccessMetrics:
-    """Metrics in a registry of their own. `topics`: of the tenants' registries.
-
-    `counts`: what the parts of the daemon count, by the status's keys.
-    """
+    """`topics`: of the tenants' registries. `counts`: what the daemon's parts count, by the status's keys."""
 
     def __init__(self, topics: Iterable[str] = ()) -> None:
         self.registry = registry = CollectorRegistry()
@@ -74,7 +71,6 @@ class AccessMetrics:
             self._counters["topics_held"].set(0, topic)
 
     def show(self, status: AccessStatus) -> None:
-        """Show what the status says."""
         self._gauges.set(status)
         for key in _COUNTERS:
             self._count(key, getattr(status, key))
@@ -130,7 +126,6 @@ class AccessStatus(BaseModel):
 
     @property
     def first_list_ends_s(self) -> float:
-        """When the first revocation list ends."""
         return min(self.lists.values(), default=0)
 
 
