@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 import typer
@@ -25,11 +25,6 @@ from waybill.settings import Settings, SettingsError, load, printable_json
 
 _EXPECTED = (GatewayError, DaemonError, IdentityError, PulsarAccessError)
 Known = TypeVar("Known", bound=Settings)
-
-
-class Runnable(Protocol):
-    def run(self) -> None:
-        """Serve until SIGTERM."""
 
 
 @contextmanager
@@ -54,7 +49,7 @@ def checked_settings(model: type[Known], config: Path, problems: Callable[[Known
 
 
 def run_daemon(
-    name: str, log: LogSettings, warnings: Iterable[str], make: Callable[[Callable[[], object]], Runnable]
+    name: str, log: LogSettings, warnings: Iterable[str], make: Callable[[Callable[[], object]], Any]
 ) -> None:
     """Run the daemon that `make` builds; `make` gets the function that logs which lines were suppressed.
 

@@ -112,7 +112,6 @@ class Connections:
         self._settings, self._mqtt, self._pulsar, self._metrics = settings, mqtt, pulsar, metrics
         self._clock, self._before_connect = clock, before_connect
         self._link = BrokerLink(settings.name, settings.mqtt, random, clock())
-        self._pulsar_backoff = Backoff(BACKOFF_FIRST_S, settings.pulsar.backoff_max_s, random)
         self.last_error = f"opening Pulsar at {settings.pulsar.service_url}"
         """Why not both are up, or what is waited for; empty once they were."""
 
@@ -133,10 +132,6 @@ class Connections:
     def problem(self) -> str:
         """Why connections to the broker do not last, or which tenants Pulsar does not serve; "" if all is well."""
         return self._link.problem or self._pulsar.problem
-
-    def retry_delay_s(self, attempts: int) -> float:
-        """The wait before a message is sent to Pulsar again."""
-        return self._pulsar_backoff.delay_s(attempts)
 
     def open_due(self, now_s: float, *, has_room: bool) -> None:
         """Open what is due. Pulsar first, because nothing is read without a producer."""
@@ -354,7 +349,7 @@ class GatewayLoop:
             self._engine,
             self._pulsar,
             self.metrics,
-            delay_s=self._connections.retry_delay_s,
+            delay_s=Backoff(BACKOFF_FIRST_S, settings.pulsar.backoff_max_s, jitter).delay_s,
             on_send_failed=self._connections.on_send_failed,
         )
         self._publisher = DevicePublisher(self._engine, self._mqtt, self._pushes, self.metrics)

@@ -1,4 +1,4 @@
-"""The whole fleet as one stream of messages: pure, the same for the same scenario, in the order of the wall clock."""
+"""The whole fleet as one stream of messages, sorted by time. Pure: the same scenario gives the same messages."""
 
 import heapq
 import json
@@ -19,14 +19,14 @@ CLOCK_ERRORS_MS = (-3 * 3_600_000 - 123_456, 26 * 3_600_000 + 7, -90_000)
 
 
 class Faulty(NamedTuple):
-    """The devices with a fault that lasts: whose clock is wrong, and who is late."""
+    """The devices with a wrong clock, and those that send late."""
 
     wrong_clocks: tuple[str, ...]
     late: tuple[str, ...]
 
 
 def faulty_devices(scenario: Scenario) -> Faulty:
-    """Who is struck, drawn by the seed alone: one vehicle may be both late and wrong."""
+    """Draws the faulty devices from the seed; a device may have both faults."""
     devices = [vehicle.device for vehicle in scenario.vehicles]
     rng = Random(f"{scenario.seed}/faults")
     wrong = rng.sample(devices, min(scenario.faults.wrong_clocks, len(devices)))
@@ -36,7 +36,7 @@ def faulty_devices(scenario: Scenario) -> Faulty:
 
 
 def clock_of(scenario: Scenario, device: str) -> Clock:
-    """True milliseconds to what the device's clock shows: wrong for the first 40 % of the run where it is struck."""
+    """A function from true time to the device's time (ms); a wrong clock is wrong for the first 40 % of the run."""
     wrong = faulty_devices(scenario).wrong_clocks
     if device not in wrong:
         return lambda time_ms: time_ms
@@ -48,7 +48,7 @@ def clock_of(scenario: Scenario, device: str) -> Clock:
 def with_faults(
     scenario: Scenario, device: str, stream: Iterator[VehicleMessage], faulty: Faulty
 ) -> Iterator[VehicleMessage]:
-    """The stream of one device with its duplicates and its lateness. A message sent twice makes two records."""
+    """The stream of one device with its faults. A message that is sent twice makes two records."""
     if scenario.faults.dirty:
         stream = _dirty(stream, Random(f"{scenario.seed}/{device}/dirty"), scenario.faults.dirty)
     if scenario.faults.duplicates:

@@ -1,8 +1,7 @@
-"""What can go wrong in the simulator.
+"""Errors of the simulator.
 
-SimulatorError
-├── ScenarioError      a scenario cannot be made or read
-└── PublishError       a local broker did not take the records of a vehicle
+SimulatorError ├── ScenarioError      a scenario cannot be made or read └── PublishError       a local broker did not
+keep the records of a vehicle
 """
 
 

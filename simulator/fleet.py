@@ -1,4 +1,4 @@
-"""Makes scenarios: a generated fleet, or one that repeats a recorded track."""
+"""Makes scenarios of a generated fleet, with their contracts."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,9 +33,10 @@ from simulator.scenario import (
 
 
 def toml_text(tables: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
-    """Arrays of tables, a key a line; lists of tables one table a line. A key whose value is None is left out.
+    """Arrays of tables as TOML, one key a line; a list of tables has one table a line. Keys with value None are left
+    out.
 
-    Values: texts, whole numbers, truth values, decimals (as texts), moments, times, lists and tables of these.
+    Values: strings, integers, booleans, decimals (as strings), datetimes, times, and lists and tables of these.
     """
     lines: list[str] = []
     for name, entries in tables.items():
@@ -135,7 +136,6 @@ DAILY_CAPS = {"EUR": [{"pool": "device", "per": "day", "amount": Decimal("0.60")
 
 
 def contracts_toml(scenario: Scenario) -> str:
-    """The text of contracts.toml."""
     # A day before the period: its first local midnight may lie before that of UTC.
     begin = scenario.period.start - timedelta(days=1)
     currencies = sorted({account.currency for account in scenario.accounts})
@@ -170,19 +170,18 @@ def _price(price: ScenarioPrice, discount: ScenarioDiscount | None) -> dict[str,
 
 
 def pooled_with(scenario: Scenario, vehicle: ScenarioVehicle) -> Sequence[ScenarioAccountVehicle]:
-    """The vehicles of the account in the contracts that has a vehicle: of the payer's own, or of its child."""
+    """The vehicles of the contract account that has a vehicle: the payer's own, or its child's."""
     (account,) = [one for one in scenario.accounts if one.id == vehicle.account]
     return next(part for part in _parts(account) if vehicle.sender in {(one.tenant, one.device) for one in part})
 
 
 def _parts(account: ScenarioAccount) -> tuple[Sequence[ScenarioAccountVehicle], Sequence[ScenarioAccountVehicle]]:
-    """The payer's own vehicles and those of its child; the one in EUR has a child with the later half of them."""
+    """The payer's own vehicles and its child's; the payer in EUR has a child with the second half."""
     keeps = (len(account.vehicles) + 1) // 2 if account.currency == "EUR" else len(account.vehicles)
     return account.vehicles[:keeps], account.vehicles[keeps:]
 
 
 def _accounts(account: ScenarioAccount, begin: datetime) -> list[dict[str, Any]]:
-    """The payer and, if it has one, its child."""
     own, others = _parts(account)
     payer = {
         "id": account.id,
@@ -215,7 +214,7 @@ Outline = tuple[tuple[float, float], ...]
 
 
 class Shape(NamedTuple):
-    """A zone on the unit square: its name after the prefix, its priority and its rings, not yet closed."""
+    """A zone on the unit square: its name after the prefix, its priority, and its rings without the closing point."""
 
     name: str
     priority: int
@@ -244,7 +243,7 @@ SHAPES = (
 
 
 def city_fences(prefix: str, plane: Plane, half_side_m: float) -> tuple[ScenarioFence, ...]:
-    """The zones of the city whose square reaches `half_side_m` metres in each direction from the plane's centre."""
+    """The zones of a city that reaches `half_side_m` metres from the plane's centre in each direction."""
     fences = []
     for shape in SHAPES:
         rings: list[Ring] = []
@@ -272,7 +271,7 @@ START = datetime(2026, 1, 5, 7, 20, tzinfo=UTC)
 
 
 class AccountOwner(NamedTuple):
-    """An account to be: who, in which currency, and its base prices (by km, entry and hour)."""
+    """A future account with its base prices per km, entry and hour."""
 
     id: str
     name: str
@@ -305,7 +304,7 @@ def generated_scenario(
     faults: Faults | None = None,
     gps_noise: GpsNoise | None = None,
 ) -> Scenario:
-    """A fleet of `vehicles` spread over `regions` (eu, us, ap), shared by two accounts that both have some in each."""
+    """A fleet of `vehicles` spread over `regions` (eu, us, ap). Each of the two accounts has some in each region."""
     if not regions or not set(regions) <= set(CITIES) or len(set(regions)) != len(regions):
         got = ", ".join(regions) or "none"
         raise ScenarioError(f"regions must be some of {', '.join(CITIES)}, each once; got {got}")
@@ -340,10 +339,9 @@ def generated_scenario(
 
 
 def with_two_tenants(scenario: Scenario) -> Scenario:
-    """The same drives, in which the vehicles of each account after the first are devices of a tenant of its own.
+    """The same drives, but the vehicles of each account after the first belong to a tenant of their own.
 
-    That tenant calls them as the first account's are called, one after the other: names of devices are equal, and
-    nothing else is.
+    That tenant uses the device names of the first account's vehicles: only the names are equal.
     """
     first, *others = scenario.accounts
     names = [vehicle.device for vehicle in first.vehicles]
@@ -363,7 +361,7 @@ def with_two_tenants(scenario: Scenario) -> Scenario:
 
 
 def _deal(names: list[tuple[str, str]]) -> tuple[ScenarioVehicle, ...]:
-    """Deals the vehicles of each region to the accounts in turn, so that both have some everywhere."""
+    """Deal the vehicles of each region to the accounts in turn."""
     seen: dict[str, int] = {}
     vehicles = []
     for region, device in names:

@@ -1,4 +1,4 @@
-"""The files of a scenario: what the simulator writes, and reads back to drive it."""
+"""The files of a scenario."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ def write_folder(folder: Path, scenario: Scenario) -> tuple[Path, ...]:
 
 
 def read_folder(folder: Path) -> Scenario:
-    """The scenario in a folder. Raises ScenarioError."""
+    """Raises ScenarioError."""
     path = folder / SCENARIO_FILE
     try:
         return Scenario.model_validate_json(read_file(path))
@@ -45,7 +45,6 @@ def read_folder(folder: Path) -> Scenario:
 
 
 def feature_of(fence: ScenarioFence) -> dict[str, Any]:
-    """A zone as GeoJSON."""
     properties = {
         "id": fence.id,
         "priority": fence.priority,

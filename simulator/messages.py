@@ -1,4 +1,4 @@
-"""What a vehicle says to its local broker: topics, JSON payloads, and what a message is in the journal."""
+"""A vehicle's MQTT messages, and their lines in the journal."""
 
 import base64
 import json
@@ -16,10 +16,10 @@ TOPIC_KINDS = {
 
 
 class VehicleMessage(NamedTuple):
-    """One MQTT message: `offset_s` seconds of simulated time after the start, the vehicle, topic and payload.
+    """One MQTT message, `offset_s` seconds of simulated time after the start.
 
-    `written`: the payload as it is sent, where a device writes the same in another form; "": as it is. `driven`: that
-    of the same fix if the receiver had neither noise nor faults; "": the same.
+    `written`: the same payload in another form, as it is sent; b"": sent as it is. `driven`: the payload of the same
+    fix without noise and faults; b"": the same.
     """
 
     offset_s: float
@@ -31,7 +31,6 @@ class VehicleMessage(NamedTuple):
 
     @property
     def sent(self) -> bytes:
-        """The payload that travels."""
         return self.written or self.payload
 
 
@@ -59,23 +58,22 @@ def position(
 
 
 def signal(time_ms: int, path: str, value: float | bool | str) -> bytes:
-    """The payload of a vehicle signal, named by its COVESA VSS path."""
+    """The payload of a vehicle signal; `path`: its COVESA VSS path."""
     return _json({"time": time_ms, "path": path, "value": value})
 
 
 def event(time_ms: int, name: str, attributes: dict[str, Any]) -> bytes:
-    """The payload of an event; its time is written as ISO 8601, which an agent must read as well as milliseconds."""
+    """The payload of an event. Its time is ISO 8601, which an agent must read as well as milliseconds."""
     time = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
     return _json({"time": time, "name": name, "attributes": attributes})
 
 
 def canary(time_ms: int, name: str) -> bytes:
-    """The payload of a canary."""
     return _json({"time": time_ms, "id": name})
 
 
 def journal_entry(message: VehicleMessage) -> dict[str, Any]:
-    """The record that a message makes: device, kind, time (milliseconds or ISO 8601; None for raw) and content."""
+    """The record of a message: device, kind, time (milliseconds or ISO 8601; None for raw) and content."""
     kind = TOPIC_KINDS.get(message.topic)
     try:
         # From the payload, as the agent reads it: a broken one of a known topic is a raw record to both.
@@ -95,10 +93,9 @@ def _json(body: dict[str, Any]) -> bytes:
 
 
 def journal_line(message: VehicleMessage) -> str:
-    """The line of a message: device, kind, time and content."""
     return json.dumps(journal_entry(message), separators=(",", ":")) + "\n"
 
 
 def driven_line(message: VehicleMessage) -> str:
-    """The same, with the place where the vehicle truly was."""
+    """The journal line with the true place of the vehicle."""
     return journal_line(message._replace(payload=message.driven) if message.driven else message)

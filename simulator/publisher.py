@@ -1,12 +1,10 @@
-"""Publishes a fleet: each vehicle over its own MQTT 5 session to its own local broker, all in one process.
+"""Publishes a fleet: each vehicle has its own MQTT 5 session with its own local broker, all in one process.
 
-Can a broker hold a message twice? Only if the session breaks after the broker took a message and before its PUBACK
-came back: the client must then send it again (with DUP), and a broker does not compare QoS 1 messages. So the session
-is kept from breaking: the connection is loopback, the keep-alive is longer than any run (a stalled process is not
-thrown out, as it would be after 1.5 times a short one), the messages under way stay below the Receive Maximum of
-Mosquitto (20), the session outlives a lost connection, and no session is ever taken over, as client identifiers differ.
-With local brokers that are not killed, nothing is sent twice. If one is killed, at most `window` messages of its
-vehicle may be there twice; `Summary.maybe_doubled` counts them, and the truth (what vehicles made) does not know them.
+A broker can hold a message twice only if the session breaks between the broker's receipt and its PUBACK, because the
+client then sends it again. To avoid that, connections are loopback, the keep-alive is longer than any run, messages in
+flight stay below Mosquitto's Receive Maximum (20), sessions outlive a lost connection, and client identifiers differ.
+If a broker is killed, at most `WINDOW` messages of its vehicle may be there twice. `Summary.maybe_doubled` counts them;
+the truth does not know them.
 """
 
 import heapq
@@ -14,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from queue import Empty, Queue
-from typing import Any, NamedTuple, TextIO, assert_never
+from typing import Any, NamedTuple, TextIO
 
 from paho.mqtt import client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
@@ -30,9 +28,9 @@ from waybill.settings import Settings
 
 
 class SendQueue:
-    """The messages of one vehicle that its broker has not kept yet. Times are seconds of any clock that only runs on.
+    """The messages of one vehicle that its broker has not kept yet. Times are seconds of a monotonic clock.
 
-    `window`: how many may be under way at once. `room`: how many may wait here; `full` says when to hold back.
+    `window`: messages in flight. `room`: messages that may wait; `full` says when to hold back.
     """
 
     def __init__(self, *, window: int, room: int, retry_s: float, now_s: float) -> None:
@@ -48,26 +46,25 @@ class SendQueue:
 
     @property
     def full(self) -> bool:
-        """Whether no more may be put in: the caller waits."""
         return len(self._waiting) >= self._room
 
     @property
     def empty(self) -> bool:
-        """Whether everything put in was kept by the broker."""
+        """Whether the broker kept every message."""
         return not self._waiting and not self._under_way
 
     @property
     def never_answered(self) -> bool:
-        """Whether nobody was there to keep the message that was answered last."""
+        """Whether the last answered message had no subscriber."""
         return self.refused > 0 and not self._open
 
     @property
     def under_way(self) -> int:
-        """How many messages were sent and not answered."""
+        """How many messages are in flight."""
         return len(self._under_way)
 
     def put(self, message: VehicleMessage, now_s: float) -> None:
-        """Take the next message of the vehicle; never more than the bound."""
+        """Add the next message; the queue must not be full."""
         assert not self.full, "the caller asks first whether there is room"
         # Until now there was nothing to do, and that is no lack of progress.
         if self.empty:
@@ -76,18 +73,18 @@ class SendQueue:
         self._count += 1
 
     def sendable(self, now_s: float) -> Iterator[tuple[int, VehicleMessage]]:
-        """The messages that may go now, with their numbers; the caller says `sent` before it takes the next."""
+        """The messages that may be sent now, with their numbers. Call `sent` before taking the next."""
         while self._waiting and now_s >= self._not_before_s:
             if len(self._under_way) >= (self._window if self._open else 1):
                 return
             yield heapq.heappop(self._waiting)
 
     def sent(self, name: int, number: int, message: VehicleMessage) -> None:
-        """The message went out under the MQTT packet identifier `name`."""
+        """The message was sent with the MQTT packet identifier `name`."""
         self._under_way[name] = (number, message)
 
     def on_answer(self, name: int, *, kept: bool, now_s: float) -> None:
-        """The broker answered for packet `name`: it keeps the message, or nobody there wants it."""
+        """The broker answered packet `name`. `kept`: it has a subscriber for the message."""
         if name not in self._under_way:
             return
         number, message = self._under_way.pop(name)
@@ -116,8 +113,6 @@ SESSION_S = 3_600
 
 
 class BrokerAddress(NamedTuple):
-    """Where a local broker listens."""
-
     host: str
     port: int
 
@@ -126,8 +121,6 @@ class BrokerAddress(NamedTuple):
 
 
 class PublishSettings(Settings):
-    """The bounds of publishing."""
-
     speedup: float = Field(default=60.0, gt=0, description="seconds of driving in one second of the wall clock")
     timeout_s: float = Field(
         default=60.0, gt=0, description="longest time without progress of a vehicle that has to send"
@@ -135,27 +128,25 @@ class PublishSettings(Settings):
 
 
 class Summary(NamedTuple):
-    """What was made and what the local brokers acknowledged."""
+    """How many messages were made, and what the local brokers acknowledged."""
 
     made: int
     acknowledged: int
     refused_at_first: int
-    reconnects: int
     maybe_doubled: int
     seconds: float
     by_device: dict[str, int]
 
     @property
     def complete(self) -> bool:
-        """Whether every message made was acknowledged for a subscriber."""
         return self.made == self.acknowledged
 
 
 class Progress(NamedTuple):
-    """Where a run stands: its place in the drive (s), messages made and acknowledged.
+    """The position in the drive (s), and the messages made and acknowledged.
 
-    The place is that of the next message, or the clock's while that is not due: a run that is behind is where its
-    messages are, not where they should be.
+    The position is that of the next message, or the clock's while that is not due, so a late run shows its true
+    position.
     """
 
     driven_s: float
@@ -173,11 +164,7 @@ class _Down(NamedTuple):
     device: str
 
 
-class _Up(NamedTuple):
-    device: str
-
-
-_Event = _Answer | _Down | _Up
+_Event = _Answer | _Down
 
 
 def publish(
@@ -189,12 +176,10 @@ def publish(
     driven: TextIO | None = None,
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> Summary:
-    """Publish every message at its time and wait until all brokers acknowledged; the journal gets a line for each.
+    """Publish each message at its time, and wait until all are acknowledged. The journal gets a line for each.
 
-    `driven` gets the same lines with the places where the vehicles truly were.
-
-    `on_progress` is called several times a second, also of a run that is behind and never waits.
-    Raises PublishError for a vehicle whose broker makes no progress for `timeout_s`.
+    `driven` gets the same lines with the true places. `on_progress` is called several times a second. Raises
+    PublishError for a vehicle whose broker makes no progress for `timeout_s`.
     """
     fleet = _Fleet(brokers, settings, on_progress)
     try:
@@ -204,7 +189,7 @@ def publish(
 
 
 class _Fleet:
-    """The sessions of all vehicles. One thread decides; paho's threads only move bytes and report through a queue."""
+    """The sessions of all vehicles. One thread decides; paho's threads move bytes and report through a queue."""
 
     def __init__(
         self,
@@ -218,8 +203,7 @@ class _Fleet:
         self._news: Queue[_Event] = Queue()
         self._began_s = self._next_round_s = time.monotonic()
         self._next_offset_s = 0.0
-        self._reconnects = self._maybe_doubled = self._made = self._kept = 0
-        self._connected: dict[str, bool] = {}
+        self._maybe_doubled = self._made = self._kept = 0
         self._by_device = dict.fromkeys(brokers, 0)
         self._outboxes = {device: self._new_queue() for device in brokers}
         self._clients = {device: self._connect(device, address) for device, address in brokers.items()}
@@ -242,7 +226,6 @@ class _Fleet:
         return self._summary()
 
     def close(self) -> None:
-        """End every session; nothing is under way any more, or the run has failed."""
         for client in self._clients.values():
             client.disconnect()
         for client in self._clients.values():
@@ -262,12 +245,7 @@ class _Fleet:
             # To MQTT reason 16 is a success: the broker took the message, and threw it away.
             news.put(_Answer(device, mid, kept=not code.is_failure and code.value != NO_MATCHING_SUBSCRIBERS))
 
-        def on_connect(client: mqtt.Client, data: Any, flags: Any, code: Any, properties: Any) -> None:  # noqa: ARG001
-            if not code.is_failure:
-                news.put(_Up(device))
-
         client.on_publish = on_publish
-        client.on_connect = on_connect
         client.on_disconnect = lambda *_: news.put(_Down(device))
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = SESSION_S
@@ -293,7 +271,7 @@ class _Fleet:
         self._work(0.0)
 
     def _work(self, timeout_s: float) -> None:
-        """Wait for news up to `timeout_s`, take in all there is, send what may go, and notice who makes no progress."""
+        """Wait for events up to `timeout_s`, handle them, send what may go, and check for timeouts."""
         for news in self._events(timeout_s):
             self._handle(news)
         # Not after every answer: with thousands of vehicles the round would be all the work.
@@ -322,13 +300,6 @@ class _Fleet:
             case _Down(device):
                 # The broker may have taken any of them and its PUBACK be lost; paho sends all of them again.
                 self._maybe_doubled += outbox.under_way
-                self._connected[device] = False
-            case _Up(device):
-                # The first connection of a device is no reconnection.
-                self._reconnects += device in self._connected
-                self._connected[device] = True
-            case _:
-                assert_never(news)
 
     def _send(self, device: str) -> None:
         outbox, client = self._outboxes[device], self._clients[device]
@@ -342,7 +313,7 @@ class _Fleet:
         outbox, address = self._outboxes[device], str(self._brokers[device])
         if outbox.empty or time.monotonic() - outbox.last_progress_s < self._settings.timeout_s:
             return
-        if not self._connected.get(device, False):
+        if not self._clients[device].is_connected():
             reason = "no connection; is Mosquitto there?"
         elif outbox.never_answered:
             reason = "nobody subscribed to its messages; is the edge-agent running?"
@@ -359,7 +330,6 @@ class _Fleet:
             made=self._made,
             acknowledged=self._kept,
             refused_at_first=sum(outbox.refused for outbox in self._outboxes.values()),
-            reconnects=self._reconnects,
             maybe_doubled=self._maybe_doubled,
             seconds=round(time.monotonic() - self._began_s, 3),
             by_device=self._by_device,

@@ -1,4 +1,4 @@
-"""The streets of a made-up city: an uneven, turned grid with main streets, missing blocks and speed limits."""
+"""The streets of an invented city: an uneven, rotated grid with main streets, missing blocks and speed limits."""
 
 import heapq
 import math
@@ -12,14 +12,14 @@ METRES_PER_DEGREE = 111_320.0
 
 
 class PlanePoint(NamedTuple):
-    """Metres east (`x`) and north (`y`) of the centre of the plane."""
+    """Metres east (`x`) and north (`y`) of the plane's centre."""
 
     x: float
     y: float
 
 
 class Plane(NamedTuple):
-    """The flat map around (`latitude`, `longitude`)."""
+    """A flat map around a place."""
 
     latitude: float
     longitude: float
@@ -36,12 +36,11 @@ def heading_deg(start: PlanePoint, end: PlanePoint) -> float:
 
 
 def distance_m(start: PlanePoint, end: PlanePoint) -> float:
-    """Metres between two points of one plane."""
     return math.hypot(end.x - start.x, end.y - start.y)
 
 
 def rotated(point: PlanePoint, angle_rad: float) -> PlanePoint:
-    """`point` turned counter-clockwise about the centre."""
+    """The point rotated counter-clockwise about the centre."""
     cos, sin = math.cos(angle_rad), math.sin(angle_rad)
     return PlanePoint(point.x * cos - point.y * sin, point.x * sin + point.y * cos)
 
@@ -54,7 +53,7 @@ MISSING_BLOCKS = 0.08
 
 
 class Street(NamedTuple):
-    """A piece of street from one junction to a neighbour."""
+    """A street from one junction to a neighbour."""
 
     to: int
     length_m: float
@@ -62,13 +61,13 @@ class Street(NamedTuple):
 
 
 class Roads(NamedTuple):
-    """Junctions, and from each junction the streets that leave it."""
+    """The junctions, and the streets that leave each of them."""
 
     junctions: tuple[PlanePoint, ...]
     streets: tuple[tuple[Street, ...], ...]
 
     def route(self, start: int, goal: int) -> list[tuple[int, float]] | None:
-        """The quickest way as (junction, limit of the street that leads to it), `start` first; None: there is none."""
+        """The fastest route as (junction, limit of the street to it), from `start`; None if there is none."""
         best: dict[int, float] = {start: 0.0}
         came_by: dict[int, tuple[int, float]] = {}
         queue = [(0.0, start)]

@@ -22,7 +22,7 @@ _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 
 
 class ScenarioRegion(Settings):
-    """A region: a city on whose streets its vehicles drive (degrees; half the side of the street grid in metres)."""
+    """A city on whose streets vehicles drive. Coordinates in degrees, half the side of the street grid in metres."""
 
     id: str = Field(pattern=r"^[a-z][a-z0-9]*$")
     city: str
@@ -32,9 +32,9 @@ class ScenarioRegion(Settings):
 
 
 class ScenarioVehicle(Settings):
-    """A vehicle: its name in the scenario, the region it reports to and the account that pays for it.
+    """A vehicle: its name in the scenario, its region and its account.
 
-    `tenant`: whose device it is. `device_id`: what that tenant calls it; empty: by its name in the scenario.
+    `tenant`: its owner. `device_id`: the tenant's name for it; "": the name in the scenario.
     """
 
     device: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
@@ -45,12 +45,12 @@ class ScenarioVehicle(Settings):
 
     @property
     def sender(self) -> tuple[str, str]:
-        """Tenant and device as its agent sends them."""
+        """Tenant and device, as its agent sends them."""
         return self.tenant, self.device_id or self.device
 
 
 class ScenarioFence(Settings):
-    """A zone: closed rings of (longitude, latitude), the first the outline, the others its holes."""
+    """A zone: closed rings of (longitude, latitude), the outline first, then holes."""
 
     id: str
     priority: int
@@ -66,7 +66,7 @@ class ScenarioFence(Settings):
 
 
 class ScenarioPrice(Settings):
-    """What one unit of a meter costs in a zone; zone "" is everywhere outside all zones."""
+    """The price of a meter's unit in a zone; zone "" is everywhere outside all zones."""
 
     meter: Meter
     zone: str
@@ -88,8 +88,6 @@ class ScenarioDiscount(Settings):
 
 
 class ScenarioTariff(Settings):
-    """The prices of one currency."""
-
     id: str
     currency: str = Field(pattern=r"^[A-Z]{3}$")
     effective_from: AwareDatetime = ALWAYS
@@ -98,7 +96,7 @@ class ScenarioTariff(Settings):
 
 
 class ScenarioAccountVehicle(Settings):
-    """A vehicle as an account names it: by the tenant whose device it is, the device and its region."""
+    """A vehicle of an account."""
 
     tenant: str = Field(default=TENANT, pattern=_NAME)
     device: str
@@ -106,8 +104,6 @@ class ScenarioAccountVehicle(Settings):
 
 
 class ScenarioAccount(Settings):
-    """Who pays, for which vehicles and by which tariff."""
-
     id: str
     name: str
     currency: str
@@ -116,14 +112,14 @@ class ScenarioAccount(Settings):
 
 
 class ScenarioPeriod(Settings):
-    """The service period of the bills: from `start` up to, not including, `end`."""
+    """The service period of the bills; `end` is exclusive."""
 
     start: AwareDatetime
     end: AwareDatetime
 
 
 class Faults(Settings):
-    """What goes wrong in the vehicles; all off unless asked for. See docs/simulator.md."""
+    """Faults of the vehicles; none by default. See docs/simulator.md."""
 
     duplicates: float = Field(default=0.0, ge=0, le=0.5, description="share of messages that a vehicle sends twice")
     dirty: float = Field(
@@ -141,8 +137,6 @@ class GpsNoise(Settings):
 
 
 class Scenario(Settings):
-    """A whole run."""
-
     seed: int = Field(ge=0)
     start: AwareDatetime
     duration_s: int = Field(ge=60, le=14 * 86_400)
@@ -167,9 +161,7 @@ class Scenario(Settings):
 
     @property
     def start_ms(self) -> int:
-        """The first instant of the run, milliseconds since the epoch."""
         return round(self.start.timestamp() * 1000)
 
     def region(self, name: str) -> ScenarioRegion:
-        """The region called `name`."""
         return next(region for region in self.regions if region.id == name)

@@ -1,9 +1,8 @@
-"""What one generated vehicle sends: its fixes with the faults of real receivers, its signals, events and oddities."""
+"""What one generated vehicle sends: fixes with the faults of real receivers, signals, events and raw messages."""
 
 import math
 from collections.abc import Callable, Iterator
 from enum import Enum
-from itertools import pairwise
 from random import Random
 from typing import NamedTuple
 
@@ -26,7 +25,7 @@ CREEP_MPS = 0.5
 
 
 class Phase(Enum):
-    """What the vehicle does: drives, is parked and still reports now and then, or is parked and silent."""
+    """SILENT: parked without sending."""
 
     DRIVING = "driving"
     PARKED = "parked"
@@ -34,7 +33,7 @@ class Phase(Enum):
 
 
 class State(NamedTuple):
-    """Where a vehicle is at a whole second of its run; `odometer_m` counts from the start of the run."""
+    """The vehicle at a whole second of its run; `odometer_m` counts from the start of the run."""
 
     second: int
     at: PlanePoint
@@ -45,7 +44,7 @@ class State(NamedTuple):
 
 
 class Leg(NamedTuple):
-    """A straight piece of a trip: its limit, the speed at which its end may be passed, and the wait there."""
+    """A straight part of a trip. `end_mps`: the speed at its end; `wait_s`: the wait there."""
 
     start: PlanePoint
     end: PlanePoint
@@ -115,7 +114,7 @@ def _legs(rng: Random, roads: Roads, way: list[tuple[int, float]]) -> list[Leg]:
 
 
 def _driven(now: State, legs: list[Leg]) -> Iterator[State]:
-    """Each second moves by the speed of that second; what is left of it at the end of a leg goes into the next."""
+    """One state a second. What is left of a second at the end of a leg goes into the next leg."""
     odometer_m = now.odometer_m
     second, speed_mps = now.second, 0.0
     done_m = 0.0
@@ -161,8 +160,6 @@ Clock = Callable[[int], int]
 
 
 class DriveSettings(NamedTuple):
-    """What a vehicle needs to know: its name, where and when it drives, and what its clock makes of the true time."""
-
     device: str
     seed: int
     plane: Plane
@@ -175,28 +172,18 @@ class DriveSettings(NamedTuple):
 
 
 def drive_vehicle(setting: DriveSettings) -> Iterator[VehicleMessage]:
-    """Every message of one vehicle in the order of its sending."""
+    """Every message of one vehicle, in order."""
     # Two sources of numbers: what a vehicle says does not change how it drives. A text seeds alike in every process.
     motion = Random(f"{setting.seed}/{setting.device}/motion")
     voice = MessageGenerator(setting, Random(f"{setting.seed}/{setting.device}/voice"))
-    timeline = states(motion, setting.roads, setting.duration_s)
-    first = next(timeline)
-    yield from voice.messages_for(first, first.phase)
-    yield from (
-        message for before, now in _neighbours(first, timeline) for message in voice.messages_for(now, before.phase)
-    )
-
-
-def _neighbours(first: State, rest: Iterator[State]) -> Iterator[tuple[State, State]]:
-    def chain() -> Iterator[State]:
-        yield first
-        yield from rest
-
-    return pairwise(chain())
+    phase_before: Phase | None = None
+    for state in states(motion, setting.roads, setting.duration_s):
+        yield from voice.messages_for(state, phase_before or state.phase)
+        phase_before = state.phase
 
 
 class _ReceiverNoise:
-    """A Gauss-Markov process in each direction, and what the receiver says of it and of its speed."""
+    """A Gauss-Markov process in each direction, and the receiver's accuracy and speed."""
 
     def __init__(self, noise: GpsNoise, rng: Random) -> None:
         self._noise, self._rng, self._second = noise, rng, 0
@@ -206,7 +193,7 @@ class _ReceiverNoise:
         return self._rng.gauss(0.0, self._noise.sigma_m)
 
     def offset(self, second: int) -> tuple[float, float]:
-        """Metres east and north at a second that is not before the last one asked for."""
+        """Metres east and north at a second, which must not be before the last one."""
         tau_s = self._noise.tau_s
         keeps = math.exp((self._second - second) / tau_s) if tau_s else 0.0
         east_m, north_m = (keeps * metres + math.sqrt(1.0 - keeps * keeps) * self._fresh() for metres in self._at)
@@ -214,16 +201,16 @@ class _ReceiverNoise:
         return self._at
 
     def accuracy_m(self) -> float:
-        """What a fix states: about two thirds of all places are nearer."""
+        """The stated accuracy: about two thirds of all places are nearer."""
         return self._noise.sigma_m * self._rng.uniform(1.7, 2.6)
 
     def speed(self, speed_mps: float) -> float:
-        """A receiver measures its speed apart from its place: next to nought where it stands."""
+        """A receiver measures speed independently of place, so it is near 0 for a standing vehicle."""
         return abs(speed_mps + self._rng.gauss(0.0, 0.1))
 
 
 class MessageGenerator:
-    """Turns the states of a vehicle into its messages; holds the random numbers and counters that this takes."""
+    """Turns the states of a vehicle into its messages."""
 
     def __init__(self, setting: DriveSettings, rng: Random) -> None:
         self._setting = setting
@@ -239,7 +226,6 @@ class MessageGenerator:
         self._noise = None if setting.noise is None else _ReceiverNoise(setting.noise, noise_rng)
 
     def messages_for(self, state: State, phase_before: Phase) -> Iterator[VehicleMessage]:
-        """The messages of one second."""
         if state.phase is not phase_before and Phase.DRIVING in {state.phase, phase_before}:
             yield from self._trip_changes(state)
         if self._is_due(state):

@@ -1,4 +1,4 @@
-"""A discount that a payer earns only with what one of its vehicles does late in a run, chosen from the truth."""
+"""A discount that a payer earns only with what one of its vehicles drives late in a run."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -19,10 +19,11 @@ _MM_IN_KM = 1_000_000
 
 
 def with_discount(scenario: Scenario, vehicle: ScenarioVehicle, after: float) -> Scenario:
-    """The scenario with a discount in the tariff of a vehicle's payer, earned by the vehicle after a share of the run.
+    """The scenario with a discount that the vehicle's account earns only with what the vehicle drives after a share
+    of the run.
 
-    The threshold lies in the middle between what the account of the vehicle drives outside all zones with and without
-    that share. A scenario in which the vehicle drives nothing there stays as it is. Raises TruthError, ScenarioError.
+    The threshold is halfway between the account's distance outside all zones with and without that part. If the
+    vehicle drives nothing there, the scenario stays as it is. Raises TruthError, ScenarioError.
     """
     own = {(one.tenant, one.device) for one in pooled_with(scenario, vehicle)}
     pooled = tuple(one for one in scenario.vehicles if one.sender in own)
@@ -48,7 +49,7 @@ def with_discount(scenario: Scenario, vehicle: ScenarioVehicle, after: float) ->
 
 
 def _truths(scenario: Scenario) -> Iterator[Truth]:
-    """The truth, and that of the drive without noise where the receivers have some."""
+    """The truth, and that without noise if the receivers have some."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         write_folder(folder, scenario)

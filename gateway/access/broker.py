@@ -24,6 +24,7 @@ from gateway.access.status import AccessMetrics
 from gateway.errors import BrokerUnreachable, SessionNotEnded
 from waybill.daemon.durable_file import alone_in, replace_durably
 from waybill.identity.broker_conf import broker_rules, rules_version
+from waybill.identity.claims import broker_password, is_broker_password, password_file
 from waybill.identity.names import PrincipalKind, principal
 
 # The broker's process: found by its settings, reloaded by one signal.
@@ -310,30 +311,17 @@ class BrokerFiles:
         # The same rules have the same version: who reads it sees whether anything changed.
         if _read(path) == self._rules(self.rules_version, denied):
             return False
-        replace_durably(path, self._rules(self.rules_version + 1, denied), mode=_READABLE_BY_GROUP)
         self.rules_version += 1
-        return True
+        return write_if_changed(path, self._rules(self.rules_version, denied))
 
     def write_lists(self, lists: list[RevocationList]) -> bool:
         """Write these lists; whether the file changed. Raises OSError."""
-        path, content = self._settings.revocation_file, b"".join(one.pem for one in lists)
-        if _read(path) == content:
-            return False
-        replace_durably(path, content, mode=_READABLE_BY_GROUP)
-        return True
+        return write_if_changed(self._settings.revocation_file, b"".join(one.pem for one in lists))
 
     def write_password(self, secret: str) -> bool:
         """Make this secret the guard's password; whether the file changed. Raises OSError."""
-        from waybill.identity.claims import broker_password, is_broker_password, password_file  # noqa: PLC0415 - seldom used
-
-        path, begin = self._settings.password_file, f"{self.guard_name}:"
-        lines = _read(path).decode(errors="replace").splitlines()
-        # By the hash: that there is one says nothing of whose it is, once the secret's file was lost or restored.
-        if any(line.startswith(begin) and is_broker_password(secret, line.removeprefix(begin)) for line in lines):
-            return False
-        hashes = {self.guard_name: broker_password(secret, secrets.token_bytes(12))}
-        replace_durably(path, password_file(hashes), mode=_READABLE_BY_GROUP)
-        return True
+        path = self._settings.password_file
+        return write_if_changed(path, password_file({self.guard_name: password_hash(path, self.guard_name, secret)}))
 
     def open_guard(self) -> SessionGuard:
         """The guard of this broker. Missing secret and password files are created. Raises OSError."""
@@ -349,6 +337,23 @@ class BrokerFiles:
 
     def _rules(self, version: int, denied: frozenset[str]) -> bytes:
         return broker_rules(version, self._region, self._gateways, denied).encode()
+
+
+def write_if_changed(path: Path, content: bytes) -> bool:
+    """Replace a file that has other content; whether it had. Raises OSError."""
+    if _read(path) == content:
+        return False
+    replace_durably(path, content, mode=_READABLE_BY_GROUP)
+    return True
+
+
+def password_hash(path: Path, user: str, secret: str) -> str:
+    """The hash of a user's secret, as a password file has it; a new one if the file has none of this secret."""
+    begin = f"{user}:"
+    for line in _read(path).decode(errors="replace").splitlines():
+        if line.startswith(begin) and is_broker_password(secret, line.removeprefix(begin)):
+            return line.removeprefix(begin)
+    return broker_password(secret, secrets.token_bytes(12))
 
 
 def drawn_secret(path: Path) -> str:

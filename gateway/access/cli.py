@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -20,7 +19,6 @@ from gateway.commands import checked_settings, errors_as_messages, say_warnings,
 from gateway.config import OPEN_WORD, open_registry
 from gateway.errors import GatewayError
 from gateway.status_answer import check_answering
-from waybill.daemon.tls import TlsSettings, unusable_tls_files
 from waybill.identity.authority import is_chain_to, read_certificates, regional_name
 from waybill.identity.authority_folder import AuthorityFolder, IssuedCertificate
 from waybill.identity.errors import IdentityError
@@ -38,7 +36,6 @@ def problems(settings: AccessSettings) -> list[str]:
         *([] if settings.insecure else _open(settings)),
         *_authority_problems(settings),
         *_registry_problems(settings),
-        *_folder_problems(settings),
         *_certificate_problems(settings),
     ]
 
@@ -105,71 +102,25 @@ def _registry_problems(settings: AccessSettings) -> Iterator[str]:
         yield f"registry.access{name and f'.{name}'}: {fault}"
 
 
-def _folder_problems(settings: AccessSettings) -> Iterator[str]:
-    broker, enrolment = settings.broker, settings.enrolment
-    written = {
-        "broker.rules_file": broker.rules_file,
-        "broker.password_file": broker.password_file,
-        "broker.revocation_file": broker.revocation_file,
-        "broker.guard_secret_file": broker.guard_secret_file,
-    }
-    if broker.server is not None:
-        written["broker.server.conf_file"] = broker.server.conf_file
-    if enrolment is not None:
-        written["enrolment.secret_file"] = enrolment.secret_file
-        written["enrolment.broker.rules_file"] = enrolment.broker.rules_file
-        written["enrolment.broker.password_file"] = enrolment.broker.password_file
-        if enrolment.broker.server is not None:
-            written["enrolment.broker.server.conf_file"] = enrolment.broker.server.conf_file
-    for name, file in written.items():
-        if not (file.parent.is_dir() and os.access(file.parent, os.W_OK | os.X_OK)):
-            yield f"{name}: {file.parent} is no folder that can be written"
-    # The broker makes the socket, and nobody makes its folder.
-    if not broker.guard_socket.parent.is_dir():
-        yield f"broker.guard_socket: {broker.guard_socket.parent} is no folder"
-
-
 def _certificate_problems(settings: AccessSettings) -> Iterator[str]:
-    if settings.broker.server is not None:
-        yield from _server_problems("broker.server.tls", settings.broker.server.tls)
     enrolment = settings.enrolment
     if enrolment is None:
         return
-    if enrolment.broker.server is not None:
-        yield from _server_problems("enrolment.broker.server.tls", enrolment.broker.server.tls)
     yield from unusable_files("enrolment.claims", enrolment.claims)
     yield from unusable_files("enrolment.devices", enrolment.devices)
     own = enrolment.devices.tls.certificate if enrolment.devices.tls is not None else None
     if own is not None and own.is_file():
         name = principal(PrincipalKind.ACCESS, settings.region)
-        yield from _other_certificate("enrolment.devices.tls.certificate", own, PrincipalKind.ACCESS, name)
-
-
-def _server_problems(table: str, tls: TlsSettings) -> Iterator[str]:
-    """Only the broker must be able to read these files, so unreadable ones are not checked."""
-    for name, file in (("ca", tls.ca), ("certificate", tls.certificate), ("key", tls.key)):
-        assert file is not None
         try:
-            file.stat()
-        except PermissionError:
-            continue
-        except OSError as error:
-            yield f"{table}.{name}: {error}"
-    if tls.certificate is not None and os.access(tls.certificate, os.R_OK):
-        yield from _other_certificate(f"{table}.certificate", tls.certificate, "server", None)
-        if tls.key is not None and os.access(tls.key, os.R_OK):
-            yield from unusable_tls_files(table, tls)
-
-
-def _other_certificate(setting: str, file: Path, what: str, name: str | None) -> Iterator[str]:
-    try:
-        found = IssuedCertificate.read(file)
-    except (IdentityError, OSError) as error:
-        yield f"{setting}: {error}"
-        return
-    if found.what != what or name not in (None, found.name):
-        wanted = f"one of kind {what}" if name is None else f"that of {name}"
-        yield f"{setting}: {file} is the certificate of {found.name} (kind {found.what}), and should be {wanted}"
+            found = IssuedCertificate.read(own)
+        except (IdentityError, OSError) as error:
+            yield f"enrolment.devices.tls.certificate: {error}"
+            return
+        if (found.what, found.name) != (PrincipalKind.ACCESS, name):
+            yield (
+                f"enrolment.devices.tls.certificate: {own} is the certificate of {found.name} (kind {found.what}),"
+                f" and should be that of {name}"
+            )
 
 
 app = typer.Typer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import Counter
@@ -15,7 +16,7 @@ import structlog
 from cryptography import x509
 
 from gateway.access.access_key import AccessKey
-from gateway.access.broker import BrokerFiles, StepRunner
+from gateway.access.broker import BrokerFiles, StepRunner, write_if_changed
 from gateway.access.broker_log import BrokerLogs
 from gateway.access.clock_watch import ClockWatch
 from gateway.access.config import AccessSettings, ClaimBroker, GuardedBroker
@@ -27,7 +28,6 @@ from gateway.access.publisher import AccessPublisher
 from gateway.access.registry_cache import CACHE_FILE, RegistryCache
 from gateway.access.revocation import LISTS_TOPIC, OwnList
 from gateway.access.status import AccessMetrics, AccessStatus
-from waybill.daemon.durable_file import replace_durably
 from waybill.daemon.errors import ThreadEnded
 from waybill.daemon.service import serve_status
 from waybill.identity.broker_conf import (
@@ -50,17 +50,13 @@ from waybill.pulsar.pulsar_client import TokenWatch
 
 # Configuration files of a region's brokers, from the daemon's settings.
 
-# the broker runs as another user
-_READABLE_BY_GROUP = 0o640
-
 
 def write_broker_conf(settings: AccessSettings) -> list[Path]:
     """Write the configuration of each broker that has `server`; returns the changed files. Raises OSError."""
     changed = []
     for file, lines in _files(settings):
         content = conf_text(["# written by fleet-gateway access, from its settings", *lines]).encode()
-        if not file.exists() or file.read_bytes() != content:
-            replace_durably(file, content, mode=_READABLE_BY_GROUP)
+        if write_if_changed(file, content):
             changed.append(file)
     return changed
 
@@ -210,7 +206,7 @@ class AccessDaemon:
         self.prepare()
         with (
             serve_status(self._settings.status, self.metrics.registry, lambda: self.status) as server,
-            self._cache,
+            contextlib.closing(self._cache),
         ):
             for publication in self._cache.restore():
                 self._loop.take(publication)

@@ -15,12 +15,14 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import structlog
 
+from gateway.access.registry_cache import RegistryCache
 from waybill.daemon.backoff import TokenBucket
 from waybill.identity.authority import CLOCK_SKEW, CertificateRequest, Issued, read_request
+from waybill.identity.authority_folder import AuthorityFolder
 from waybill.identity.claims import is_token_id
 from waybill.identity.enrolment import (
     EnrolmentAnswer,
@@ -34,7 +36,6 @@ from waybill.identity.enrolment import (
 from waybill.identity.errors import EnrolmentUnreadable, IdentityError, RequestFault, RequestRefused
 from waybill.identity.names import DeviceName, PrincipalKind, PrincipalName, parse_name, principal
 from waybill.identity.registry import DeviceChange, DeviceEntry, DeviceState, EnrolledCertificate, enrol, renew
-from waybill.identity.registry_messages import DevicePublication
 from waybill.record import FACTORY_MOUNT
 
 # Rate limits of certificate requests, by sender and in total.
@@ -140,29 +141,6 @@ MAX_PENDING = 1000
 _LOG = structlog.get_logger("access")
 
 
-class KnownDevices(Protocol):
-    def publication(self, name: str) -> DevicePublication | None:
-        """The publication in force of `tenant/device`; None if unknown. Raises IdentityError if it cannot be read."""
-
-
-class CertificateSigner(Protocol):
-    """The region's authority, which writes each certificate to disk before it returns it. See AuthorityFolder."""
-
-    def device(self, request: bytes, tenant: str, device: str, *, now: datetime, lifetime: timedelta) -> Issued:
-        """A new certificate of a device. Raises RequestRefused, IdentityError."""
-
-    def recorded(self, serial: int) -> Issued | None:
-        """A certificate that was signed before."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnrolmentRules:
-    region: str
-    issuer: str
-    """Name of the region's authority."""
-    lifetime: timedelta
-
-
 class PublishEntry(NamedTuple):
     """Publish this entry until Pulsar has it, read it back, then call `on_persisted`.
 
@@ -227,9 +205,11 @@ class EnrolmentCore:
     `outcomes` counts requests: `enrolled`, `renewed`, `repeated`, `unanswered`, or the reason of the refusal.
     """
 
-    rules: EnrolmentRules
-    devices: KnownDevices
-    signer: CertificateSigner
+    region: str
+    lifetime: timedelta
+    """Of a certificate."""
+    devices: RegistryCache
+    signer: AuthorityFolder
     rates: EnrolmentRates
     check_right: Callable[[DeviceEntry, datetime], None]
     """Raises SignatureRefused for an entry that no reader of the registry would take from us."""
@@ -361,7 +341,7 @@ class EnrolmentCore:
     def _check_place(self, entry: DeviceEntry, asked: _Asked) -> None:
         if asked.wanted.common_name != entry.name:
             raise _Refuse(RefusedBecause.OTHER_NAME, f"the request is for {asked.wanted.common_name!r:.80}")
-        if entry.region != self.rules.region:
+        if entry.region != self.region:
             raise _Refuse(RefusedBecause.OTHER_REGION, f"{entry.name} is enrolled and renewed by {entry.region}")
         # Before the end of its predecessor was published, or where another change of that one holds instead.
         before = None if entry.predecessor is None else self._entry(entry.predecessor)
@@ -399,21 +379,21 @@ class EnrolmentCore:
     def _issued(self, certificates: tuple[EnrolledCertificate, ...]) -> Iterator[Issued]:
         """The certificates of an entry that this region's authority signed."""
         for one in certificates:
-            issued = self.signer.recorded(int(one.serial, 16)) if one.issuer == self.rules.issuer else None
+            issued = self.signer.recorded(int(one.serial, 16)) if one.issuer == self.signer.authority.name else None
             if issued is not None:
                 yield issued
 
     def _issue(self, entry: DeviceEntry, asked: _Asked) -> list[EnrolmentEffect]:
         if len(self._pending) >= MAX_PENDING:
             raise _Refuse(RefusedBecause.TOO_OFTEN, "too many wait for the registry: ask again later")
-        rules, sender, message, now = self.rules, asked.sender, asked.message, asked.now
-        change = DeviceChange(now, f"access@{rules.region}", f"asked by {sender}")
+        sender, message, now, issuer = asked.sender, asked.message, asked.now, self.signer.authority.name
+        change = DeviceChange(now, f"access@{self.region}", f"asked by {sender}")
         become = enrol if entry.state is DeviceState.EXPECTED else renew
         # Before anything is signed: an entry like the one that will be published has to be taken from us.
-        like = EnrolledCertificate(issuer=rules.issuer, serial="1", not_after=now + rules.lifetime)
+        like = EnrolledCertificate(issuer=issuer, serial="1", not_after=now + self.lifetime)
         self.check_right(become(entry, like, change), now)
-        issued = self.signer.device(message.csr, entry.tenant, entry.device, now=now, lifetime=rules.lifetime)
-        certificate = EnrolledCertificate(issuer=rules.issuer, serial=f"{issued.serial:x}", not_after=issued.not_after)
+        issued = self.signer.device(message.csr, entry.tenant, entry.device, now=now, lifetime=self.lifetime)
+        certificate = EnrolledCertificate(issuer=issuer, serial=f"{issued.serial:x}", not_after=issued.not_after)
         changed = become(entry, certificate, change)
         self._pending[entry.name] = _Pending(changed, issued, sender, message.nonce)
         return [PublishEntry(changed)]

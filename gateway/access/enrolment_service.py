@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-import secrets
 import select
 import threading
 import time
@@ -20,22 +19,27 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from gateway.access.access_key import AccessKey
-from gateway.access.broker import BrokerProcess, drawn_secret, reload_broker, running_broker
+from gateway.access.broker import (
+    BrokerProcess,
+    drawn_secret,
+    password_hash,
+    reload_broker,
+    running_broker,
+    write_if_changed,
+)
 from gateway.access.config import AccessSettings
 from gateway.access.enrolment import (
     EnrolmentCore,
     EnrolmentEffect,
     EnrolmentRates,
-    EnrolmentRules,
-    KnownDevices,
     OpenTokens,
     PublishEntry,
 )
+from gateway.access.registry_cache import RegistryCache
 from gateway.errors import EntryNotTaken, last_line
 from waybill.daemon.backoff import Backoff
-from waybill.daemon.durable_file import replace_durably
 from waybill.identity.authority_folder import AuthorityFolder
-from waybill.identity.claims import broker_password, is_broker_password, password_file
+from waybill.identity.claims import password_file
 from waybill.identity.enrolment import MAX_ENROLMENT_BYTES
 from waybill.identity.errors import IdentityError
 from waybill.identity.names import PrincipalKind, principal
@@ -52,7 +56,6 @@ from waybill.record import (
     enrolment_rule,
     enrolment_topic,
 )
-from waybill.settings import read_file
 
 # Access rules of the enrolment broker, which never change. Pure.
 
@@ -94,7 +97,7 @@ class EnrolmentPublisher:
     """
 
     def __init__(
-        self, publisher: RegistryPublisher, devices: KnownDevices, monotonic: Callable[[], float] = time.monotonic
+        self, publisher: RegistryPublisher, devices: RegistryCache, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._publisher, self._devices, self._monotonic = publisher, devices, monotonic
         self._newest = ""
@@ -394,7 +397,6 @@ PASSWORDS_EVERY_S = 60.0
 """Tokens end by the clock, without a change of the registry."""
 PASSWORDS_AT_MOST_EVERY_S = 0.1
 _RETRY_S = 0.5
-_READABLE_BY_GROUP = 0o640
 
 
 class RegionEnrolment:
@@ -410,7 +412,7 @@ class RegionEnrolment:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         *,
-        devices: KnownDevices,
+        devices: RegistryCache,
         clock_problem: Callable[[], str] = lambda: "",
     ) -> None:
         """`clock`: for the end of tokens. `monotonic`: for delays. `devices`: the registry.
@@ -423,10 +425,8 @@ class RegionEnrolment:
         self._secret = drawn_secret(settings.secret_file)
         self._name, self._key, self._clock_problem = name_at_enrolment(region, self._secret), key, clock_problem
         self._devices, self._tokens = devices, OpenTokens(region)
-        rules = EnrolmentRules(
-            region=region, issuer=authority.authority.name, lifetime=timedelta(days=settings.certificate_days)
-        )
-        self._core = EnrolmentCore(rules, devices, authority, EnrolmentRates(), self._check)
+        lifetime = timedelta(days=settings.certificate_days)
+        self._core = EnrolmentCore(region, lifetime, devices, authority, EnrolmentRates(), self._check)
         publisher = RegistryPublisher(registry.service_url, registry.access, sign=key.sign_entry, clock=clock)
         self._publisher = EnrolmentPublisher(publisher, devices, monotonic)
         self.topics_held = publisher.topics_held
@@ -461,13 +461,12 @@ class RegionEnrolment:
 
     def prepare(self) -> None:
         """Create the files without which its broker does not start. Raises OSError."""
-        rules = enrolment_rules(self._name).encode()
         place = self._settings.broker
-        if not place.rules_file.exists() or place.rules_file.read_bytes() != rules:
-            replace_durably(place.rules_file, rules, mode=_READABLE_BY_GROUP)
+        write_if_changed(place.rules_file, enrolment_rules(self._name).encode())
         # Of tokens it has those of before, until the registry was read.
-        if not self._hash_in_file():
-            self._write_passwords(password_file({self._name: self._new_hash()}))
+        own_hash = self._own_hash()
+        if not place.password_file.exists() or own_hash not in place.password_file.read_text(errors="replace"):
+            write_if_changed(place.password_file, password_file({self._name: own_hash}))
 
     def take(self, publication: DevicePublication) -> None:
         """A registry publication was accepted."""
@@ -505,9 +504,9 @@ class RegionEnrolment:
             self._files_problem, self._due_s = "", now_s + PASSWORDS_EVERY_S
 
     def _have_tokens_taken(self) -> None:
-        own_hash = self._hash_in_file() or self._new_hash()
         # A factory certificate has no password: its listener knows it by mutual TLS.
-        changed = self._write_passwords(password_file({**self._tokens.passwords(self._now()), self._name: own_hash}))
+        hashes = {**self._tokens.passwords(self._now()), self._name: self._own_hash()}
+        changed = write_if_changed(self._settings.broker.password_file, password_file(hashes))
         if changed or self._reloaded != running_broker(self._settings.broker):
             self._reloaded = reload_broker(self._settings.broker)
 
@@ -520,21 +519,5 @@ class RegionEnrolment:
         held = self._devices.publication(entry.name)
         self._key.check(entry, "" if held is None else held.warrant, now)
 
-    def _hash_in_file(self) -> str:
-        """The hash of the daemon's own password in the broker's file; "" if there is none."""
-        try:
-            lines = read_file(self._settings.broker.password_file).decode("utf-8", errors="replace").splitlines()
-        except FileNotFoundError:
-            return ""
-        found = [line.removeprefix(f"{self._name}:") for line in lines if line.startswith(f"{self._name}:")]
-        return found[0] if found and is_broker_password(self._secret, found[0]) else ""
-
-    def _new_hash(self) -> str:
-        return broker_password(self._secret, secrets.token_bytes(12))
-
-    def _write_passwords(self, content: bytes) -> bool:
-        path = self._settings.broker.password_file
-        if path.exists() and path.read_bytes() == content:
-            return False
-        replace_durably(path, content, mode=_READABLE_BY_GROUP)
-        return True
+    def _own_hash(self) -> str:
+        return password_hash(self._settings.broker.password_file, self._name, self._secret)

@@ -16,11 +16,10 @@ import math
 import sqlite3
 import threading
 import time
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final
 
 import structlog
 
@@ -43,9 +42,6 @@ CACHE_FILE: Final = "seen-entries.sqlite"
 AGAIN_S: Final = 60.0
 """Between two publications of an entry that another message displaces. Two regions with different keys or clocks
 displace each other's, and mostly not for long: so the first one waits too, where another reader may be right."""
-FORGET_S: Final = 7200.0
-MAX_REMEMBERED: Final = 100_000
-"""Devices of which is known when they were published again."""
 _BUSY_S: Final = 0.2
 """While the registry's reader waits for the disk no revocation is heard of."""
 _BY_KEYS: Final = frozenset(
@@ -65,11 +61,6 @@ _LOG = structlog.get_logger("access")
 
 class CacheUnavailable(IdentityError):
     """The file cannot be read or written now."""
-
-
-class _Republished(NamedTuple):
-    at_s: float
-    times: int
 
 
 class RegistryCache:
@@ -96,14 +87,8 @@ class RegistryCache:
         self._to_come: defaultdict[str, set[str]] = defaultdict(set)
         self._missing: set[str] = set()
         self._due: defaultdict[str, dict[str, float]] = defaultdict(dict)
-        self._republished: OrderedDict[str, _Republished] = OrderedDict()
+        self._last_s: dict[str, float] = {}
         self.published_again = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
-        self._close()
 
     @property
     def problem(self) -> str:
@@ -117,16 +102,6 @@ class RegistryCache:
                 f"registry: the last entry of {untrusted[0]}{more} is signed with a key that is not trusted now: the"
                 " entry stays in force; trust the key again, sign the entry with another key (`waybill device sign`),"
                 " or change the device"
-            )
-        with self._lock:
-            self._forget(self._monotonic())
-            displaced = [(name, one.times) for name, one in self._republished.items() if one.times > 1]
-        if displaced:
-            name, times = displaced[-1]
-            more = f", and that of {len(displaced) - 1} more devices" if len(displaced) > 1 else ""
-            found.append(
-                f"registry: the entry of {name} was published again {times} times{more}, because another message comes"
-                " last; compare the regions' registry.operators and clocks, and see who may write to the topic"
             )
         return "; ".join(found)
 
@@ -213,36 +188,25 @@ class RegistryCache:
             due = [name for name, at_s in self._due[tenant].items() if at_s <= now_s][:limit]
             for name in due:
                 del self._due[tenant][name]
-                former = self._republished.pop(name, None)
-                self._republished[name] = _Republished(now_s, 1 if former is None else former.times + 1)
+                self._last_s[name] = now_s
             self.published_again += len(due)
-            self._forget(now_s)
         return due
 
     def put_back(self, names: list[str]) -> None:
         with self._lock:
             self.published_again -= len(names)
             for name in names:
-                self._republished.pop(name, None)
+                self._last_s.pop(name, None)
                 self._due[tenant_of(name)][name] = self._monotonic()
 
     def _queue(self, name: str, wait_s: float) -> None:
         """Publish a device's entry again after `wait_s`, and at most once in `AGAIN_S`."""
         now_s = self._monotonic()
         with self._lock:
-            self._forget(now_s)
-            former = self._republished.get(name)
-            at_s = now_s + wait_s if former is None else max(now_s, former.at_s + AGAIN_S)
+            last_s = self._last_s.get(name)
+            at_s = now_s + wait_s if last_s is None else max(now_s, last_s + AGAIN_S)
             due = self._due[tenant_of(name)]
             due[name] = min(at_s, due.get(name, math.inf))
-
-    def _forget(self, now_s: float) -> None:
-        # In the order of the last publication.
-        while self._republished:
-            name, former = next(iter(self._republished.items()))
-            if len(self._republished) <= MAX_REMEMBERED and now_s - former.at_s < FORGET_S:
-                return
-            del self._republished[name]
 
     def _restored(self, row: tuple[Any, ...]) -> DevicePublication | None:
         """Put a row into force, if it may be."""
@@ -295,13 +259,13 @@ class RegistryCache:
             _LOG.error("the registry cache cannot be read or written", file=str(self._path), problem=str(error))
         self._fault = str(error)
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
-            self._close()
+            self.close()
             for beside in ("-shm", "-wal", ""):
                 with contextlib.suppress(OSError):
                     file = self._path.with_name(self._path.name + beside)
                     file.replace(self._path.with_name(f"{self._path.stem}.damaged{beside}"))
 
-    def _close(self) -> None:
+    def close(self) -> None:
         with self._lock:
             if self._database is not None:
                 self._database.close()

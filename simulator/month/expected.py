@@ -1,4 +1,4 @@
-"""What is right at each step of the month, by the truth alone: who can be issued, and what each document says."""
+"""The correct result of each step of the month, computed by the truth: which payers are final, and their documents."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -36,11 +36,11 @@ from waybill.record import Event, Position, Record, Signal
 
 
 class ExpectedBilling(NamedTuple):
-    """What a step of billing must bring.
+    """The expected result of a billing step.
 
-    `step`: its place in the script. `states`: of each device that a payer is billed for: complete, complete with
-    declared loss, silent, open, closed by decision. `final`: which payers can be issued. `owed`: what each owes by what
-    is known. `documents`: those that the step adds, in the order of the payers.
+    `step`: its place in the script. `states`: of each billed device: complete, complete with declared loss, silent,
+    open, closed by decision. `final`: payers that can be issued. `owed`: what each payer owes. `documents`: those that
+    the step adds, in the order of the payers.
     """
 
     step: int
@@ -63,7 +63,7 @@ class _Known:
 
 
 def expected_billing(month: Month) -> list[ExpectedBilling]:
-    """What each step that closes, issues or adjusts must bring, in order."""
+    """The expected results of the steps that close, issue or adjust, in order."""
     known, expected = _Known(), []
     for number, step in enumerate(month.steps):
         match step:
@@ -97,7 +97,7 @@ def _bill(
 
 
 def _usage(known: _Known, journals: tuple[DeviceJournal, ...]) -> list[TrueQuarter]:
-    """The usage of all records that arrived, by the fences that are known."""
+    """The usage of all received records, with the known fences."""
     arrived: dict[tuple[str, str], set[int]] = {}
     for delivery in known.deliveries:
         arrived.setdefault((delivery.tenant, delivery.device), set()).update(delivery.records)
@@ -115,7 +115,6 @@ def _usage(known: _Known, journals: tuple[DeviceJournal, ...]) -> list[TrueQuart
 
 
 def known_record(record: Record) -> KnownRecord:
-    """A record of the wire as the truth takes it."""
     time_us, body = record.device_time_us, record.body
     match body:
         case Position():

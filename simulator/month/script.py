@@ -1,4 +1,4 @@
-"""What happens, step by step: contracts are published, batches arrive, and the bill is closed, issued and adjusted."""
+"""The script of the month: contracts are published, batches arrive, and bills are closed, issued and adjusted."""
 
 import json
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ CLOCK_CHANGE = datetime(2026, 3, 29, 0, 40, tzinfo=UTC)
 
 
 class MonthVehicle(NamedTuple):
-    """A vehicle: whose it is, what that tenant calls it, its region, and its second trip of each day (time, UTC)."""
+    """A vehicle. `device`: its tenant's name for it. `evening`: the time of its second trip of each day (UTC)."""
 
     tenant: str
     device: str
@@ -38,7 +38,6 @@ class MonthVehicle(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str]:
-        """Tenant and device."""
         return self.tenant, self.device
 
 
@@ -55,14 +54,14 @@ VEHICLES = (
 
 
 class MadeRecord(NamedTuple):
-    """A record as its vehicle made it; `time` by a clock that is right."""
+    """A record as its vehicle made it; `time` is the true time."""
 
     time: datetime
     body: Body
 
 
 def trips_of(vehicle: MonthVehicle, seed: int) -> Iterator[list[MadeRecord]]:
-    """The records of each trip, in the order of time; the same for the same seed."""
+    """The records of each trip, in order; the same seed gives the same records."""
     day = FIRST_DAY
     while day <= LAST_DAY:
         begins = [day + SIX_FORTY, day + vehicle.evening]
@@ -127,7 +126,7 @@ SENT_TWICE = 0.15
 
 
 class ArrivedBatch(NamedTuple):
-    """A batch as its region received it. `records`: the seqs in it."""
+    """A batch as its region received it. `records`: its seqs."""
 
     received_at: datetime
     tenant: str
@@ -141,7 +140,7 @@ class ArrivedBatch(NamedTuple):
 
 
 class DeviceJournal(NamedTuple):
-    """All records that a device made, the first has the seq 1. `far_off`: seqs whose time is too far from receipt."""
+    """All records of a device; the first has seq 1. `far_off`: seqs whose time is too far from their receipt."""
 
     vehicle: MonthVehicle
     records: tuple[Record, ...]
@@ -149,7 +148,7 @@ class DeviceJournal(NamedTuple):
 
 
 class _Sender:
-    """One vehicle: numbers what it makes and packs it."""
+    """Numbers and packs the records of one vehicle."""
 
     def __init__(self, vehicle: MonthVehicle, dice: Random) -> None:
         self.vehicle = vehicle
@@ -159,7 +158,7 @@ class _Sender:
         self._dice = dice
 
     def send(self, trip: list[MadeRecord]) -> None:
-        """One batch after each trip, and now and then the same one again."""
+        """Send one batch after each trip, and sometimes the same records again."""
         now = trip[-1].time + timedelta(seconds=30)
         ahead, uncertainty_ms = self._clock(trip[0].time)
         first = len(self.made) + 1
@@ -180,13 +179,13 @@ class _Sender:
             self._send_again(received + timedelta(hours=self._dice.randrange(1, 30)), first, lost)
 
     def beat(self, now: datetime) -> None:
-        """A statement without records."""
+        """Send a statement without records."""
         stated = now - GRACE
         data = self._packed(range(0), range(0), stated)
         self._deliver(self._received(now), data, stated, range(0), range(0))
 
     def _send_again(self, received: datetime, first: int, lost: range) -> None:
-        """The last records once more, some of those before with them: a batch of its own with known records."""
+        """Send the last records again, with some of those before them, as another batch."""
         again = range(max(1, first - 5), len(self.made) + 1)
         if lost or any(seq in self.far_off for seq in again) or (self._is(SILENT[0]) and received >= SILENT[1]):
             return
@@ -215,7 +214,7 @@ class _Sender:
         )
 
     def _clock(self, time: datetime) -> tuple[timedelta, int]:
-        """How far ahead the clock is, and how uncertain a corrected time is."""
+        """How far the clock is ahead, and the uncertainty (ms) of a corrected time."""
         for of, day, ahead in (FAR_OFF, AHEAD):
             if self._is(of) and day <= time < day + timedelta(hours=12):
                 return ahead, 0
@@ -236,7 +235,7 @@ class _Sender:
 
 
 def sent_by(vehicle: MonthVehicle, seed: int) -> tuple[DeviceJournal, list[ArrivedBatch]]:
-    """What a vehicle made, and all that was received of it, in the order in which it was received."""
+    """The records of a vehicle, and its batches in the order of their receipt."""
     sender = _Sender(vehicle, Random(f"{seed} {vehicle.tenant} {vehicle.device} deliveries"))
     for trip in trips_of(vehicle, seed):
         sender.send(trip)
@@ -246,7 +245,7 @@ def sent_by(vehicle: MonthVehicle, seed: int) -> tuple[DeviceJournal, list[Arriv
 
 
 def shuffled(deliveries: list[ArrivedBatch], seed: int) -> Iterator[ArrivedBatch]:
-    """The deliveries of some days, neighbours out of order: two regions have no common order."""
+    """The batches with neighbours out of order, because two regions have no common order."""
     dice = Random(f"{seed} order")
     yield from sorted(deliveries, key=lambda one: one.received_at + timedelta(minutes=dice.randrange(90)))
 
@@ -281,7 +280,6 @@ PERIODS: dict[str, TrueDays] = {
 
 
 def contracts_at_first() -> str:
-    """Two sellers, two payers, a child, two tariffs, and what a dollar is worth."""
     return toml_text(
         {
             "legal_entity": [
@@ -313,27 +311,26 @@ def contracts_at_first() -> str:
 
 
 def tariff_published(per_km: str) -> str:
-    """The version of the tariff in EUR that begins in mid-month, at some price."""
+    """The version of the EUR tariff that begins in mid-month."""
     return toml_text({"tariff": [city_tariff(NEW_PRICES, per_km)]})
 
 
 def rate_published(rate: str) -> str:
-    """What a dollar was worth on the last day of the month."""
+    """The exchange rate of the last day of the month."""
     return toml_text({"exchange_rate": [exchange_rate(NEW_RATE, rate)]})
 
 
 def fences_at_first() -> tuple[str, ...]:
-    """The zones of both cities."""
     return tuple(_feature(region, 0.0, name, BEGIN) for region in ("eu", "ap") for name in _names(region))
 
 
 def fence_moved(name: str, begin: datetime, east_deg: float) -> tuple[str, ...]:
-    """A new version of a zone of the first city, so many degrees further to the east."""
+    """A new version of a zone of the first city, moved to the east."""
     return (_feature("eu", east_deg, name, begin),)
 
 
 def city_tariff(begin: datetime, per_km: str) -> dict[str, Any]:
-    """By zone and window, with an allowance, tiers and a daily cap."""
+    """A tariff by zone and window, with an allowance, tiers and a daily cap."""
     km: dict[str, Any] = {"meter": "distance", "unit": "km"}
     prices: list[dict[str, Any]] = [
         km | {"unit_amount": Decimal(per_km)},
@@ -374,7 +371,7 @@ def city_tariff(begin: datetime, per_km: str) -> dict[str, Any]:
 
 
 def _mile_tariff() -> dict[str, Any]:
-    """In dollars, with tiers over all zones, a cap of the period and a minimum."""
+    """A tariff in dollars, with tiers over all zones, a cap of the period and a minimum."""
     tiers = [
         {"up_to": Decimal(300), "unit_amount": Decimal("0.55")},
         {"up_to": Decimal(600), "unit_amount": Decimal("0.455")},
@@ -457,7 +454,7 @@ def _feature(region: str, east_deg: float, name: str, begin: datetime) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Reference data becomes known: contracts as TOML ("": none), and GeoJSON features, each a text."""
+    """Reference data is published: contracts as TOML ("": none), and fences as GeoJSON features."""
 
     at: datetime
     contracts: str = ""
@@ -466,15 +463,13 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Batches arrive, in this order."""
-
     at: datetime
     deliveries: tuple[ArrivedBatch, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """Somebody answers for a device that fell silent, up to a moment."""
+    """An operator records a decision for a silent device, up to a moment."""
 
     at: datetime
     tenant: str
@@ -486,21 +481,21 @@ class Decide:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The bill of all payers is closed, to be looked at."""
+    """The bills of all payers are closed, for review."""
 
     at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """It is closed, and the final ones are issued."""
+    """The bills are closed, and the final ones are issued."""
 
     at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Adjust:
-    """It is closed anew, and differences are posted."""
+    """The bills are closed again, and differences are posted."""
 
     at: datetime
 
@@ -510,19 +505,17 @@ Step = Publish | Deliver | Decide | Close | Issue | Adjust
 
 @dataclass(frozen=True, slots=True)
 class Month:
-    """March 2026: what the devices made, and the steps in order."""
+    """March 2026: the records of the devices, and the steps in order."""
 
     journals: tuple[DeviceJournal, ...]
     steps: tuple[Step, ...]
 
     @property
     def records(self) -> int:
-        """How many records were made."""
         return sum(len(journal.records) for journal in self.journals)
 
 
 def hard_month(seed: int = 15) -> Month:
-    """The month; the same for the same seed."""
     sent = [sent_by(vehicle, seed) for vehicle in VEHICLES]
     everything = [delivery for _, deliveries in sent for delivery in deliveries]
     early = _between(everything, _april(1, 2000), _april(5), seed)

@@ -1,4 +1,4 @@
-"""Which entries and crossings are charged by the rule `standstill`, as `docs/standstill.md` states it: (7) and (8)."""
+"""Which entries and crossings are charged by the rule `standstill`: steps (7) and (8) of `docs/standstill.md`."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ ZonesAt = Callable[[TruePlace], Zones]
 
 
 class Stay(NamedTuple):
-    """A stretch of a track on one side of a border; `crossed`: it begins with a crossing."""
+    """A part of a track on one side of a border; `crossed`: it begins with a crossing."""
 
     inside: bool
     start_us: Fraction
@@ -28,7 +28,7 @@ class Stay(NamedTuple):
 
 
 class Way(NamedTuple):
-    """A part of a segment, from `a` to `b`, and how far a place on it may be from where it is said to be."""
+    """A part of a segment, from `a` to `b`, and the uncertainty of its places."""
 
     a: ExactPoint
     b: ExactPoint
@@ -36,19 +36,17 @@ class Way(NamedTuple):
 
 
 def point(place: TruePlace) -> ExactPoint:
-    """A place as the zones take it."""
     return ExactPoint(place.x * (DEGREE // 10**7), place.y * (DEGREE // 10**7))
 
 
 def between(a: ExactPoint, b: ExactPoint, share: Fraction) -> ExactPoint:
-    """A place on the straight way."""
     return ExactPoint(a.x + (b.x - a.x) * share, a.y + (b.y - a.y) * share)
 
 
 def changes(a: ExactPoint, b: ExactPoint, zones: Zones) -> Iterator[tuple[Fraction, str]]:
-    """The zone between each two borders that the way meets, and at its end; every change of zone is among them.
+    """The zone between each two borders that the way meets, and at its end, with its share of the way.
 
-    The zone at a border itself is not asked for: a way that touches one point of a zone and turns off crosses nothing.
+    The zone at a border itself is not used: a way that touches one point of a zone crosses nothing.
     """
     cuts = zones.cuts(a, b)
     if not cuts:
@@ -60,14 +58,16 @@ def changes(a: ExactPoint, b: ExactPoint, zones: Zones) -> Iterator[tuple[Fracti
 
 
 class ChargedEntries:
-    """Of one unbroken track: whether a zone that is entered at a moment is charged."""
+    """Which entries of one unbroken track are charged."""
 
     def __init__(self, track: Sequence[TruePlace], zones_at: ZonesAt) -> None:
         self._track, self._zones_at = track, zones_at
         self._counted: dict[str, dict[tuple[Fraction, bool], bool]] = {}
 
     def charged(self, zone: str, moment_us: Fraction) -> bool:
-        """An entry at the own border counts as that of the fence; else one that wins over it is left for sure."""
+        """An entry at the zone's own border counts if the fence's entry does; else if a fence of higher priority is
+        surely left.
+        """
         own = self._of_fence(zone).get((moment_us, True))
         if own is not None:
             return own
@@ -75,7 +75,7 @@ class ChargedEntries:
         return any(self._of_fence(name).get((moment_us, False), False) for name in names)
 
     def _of_fence(self, name: str) -> dict[tuple[Fraction, bool], bool]:
-        """Of the changes of sides of a fence (when, and whether inward) whether they count."""
+        """Whether each change of side of a fence counts, by its time and direction (True: inward)."""
         if name not in self._counted:
             stays = list(_stays(self._track, name, self._zones_at))
             counts = sure_changes(stays)
@@ -86,7 +86,7 @@ class ChargedEntries:
 
 
 def sure_changes(stays: Sequence[Stay]) -> list[bool]:
-    """Which stays begin with a change of sides that counts."""
+    """Which stays begin with a change of side that counts."""
     counts = []
     for number, stay in enumerate(stays):
         counts.append(False)
@@ -129,7 +129,7 @@ def _stays(track: Sequence[TruePlace], name: str, zones_at: ZonesAt) -> Iterator
 
 
 def deep(zone: Zone, way: Way) -> bool:
-    """Whether some place of a way is as far from a fence's border as it is uncertain, or so far as the fence allows."""
+    """Whether some place of a way is as far from the border as its uncertainty, or as far as the fence allows."""
     away_m, flat_place = _sure_m(zone, way.uncertain_m), _plane(way.a, float(way.a.y + way.b.y) / 2.0)
     end = flat_place(way.b)
     near = [
@@ -148,7 +148,7 @@ def deep(zone: Zone, way: Way) -> bool:
 
 
 def is_sure(zone: Zone, place: ExactPoint, uncertain_m: float) -> bool:
-    """Whether a place by itself is so far from the border of a fence."""
+    """Whether a place is that far from the border."""
     away_m, flat_place = _sure_m(zone, uncertain_m), _plane(place, float(place.y))
     edges = (edge for polygon in zone.polygons for ring in polygon for edge in ring)
     return all(_away(0j, flat_place(edge.a), flat_place(edge.b)) >= away_m for edge in edges)
@@ -159,7 +159,7 @@ def _sure_m(zone: Zone, uncertain_m: float) -> float:
 
 
 def _plane(origin: ExactPoint, middle_y: float) -> Callable[[ExactPoint], complex]:
-    """Metres from an origin, small numbers, by the radii of curvature at a latitude."""
+    """A function to metres from an origin, by the radii of curvature at a latitude."""
     es = 0.0066943799901413165
     latitude = math.radians(middle_y / DEGREE)
     flat = 1.0 - es * math.sin(latitude) ** 2
@@ -169,7 +169,7 @@ def _plane(origin: ExactPoint, middle_y: float) -> Callable[[ExactPoint], comple
 
 
 def _half_width_m(zone: Zone) -> float:
-    """How far the middle of a fence is from its border, if it were a strip: its area by its length."""
+    """Half the width of a strip with the fence's area and border: area divided by border length."""
     scale_y = math.radians(RADIUS_M) / DEGREE
     scale_x = scale_y * math.cos(math.radians(float(zone.low.y + zone.high.y) / 2.0 / DEGREE))
     area = length = 0.0
@@ -194,7 +194,7 @@ def _half_width_m(zone: Zone) -> float:
 
 
 def _within(end: complex, a: complex, b: complex, away_m: float) -> tuple[float, float] | None:
-    """The shares of the way from 0 to `end`, as if it went on for ever, that are nearer to the edge than that."""
+    """The shares of the line from 0 through `end` that are nearer to the edge than `away_m`."""
     if not end:
         away = _away(0j, a, b)
         return (-math.inf, math.inf) if away < away_m else None
@@ -213,7 +213,7 @@ def _within(end: complex, a: complex, b: complex, away_m: float) -> tuple[float,
 
 
 def _limit(end: complex, a: complex, b: complex, away_m: float, near: float, far: float) -> float:  # noqa: PLR0917
-    """Where the way gets so far away, between a near share and an end; infinite if it does not."""
+    """The share between a near and a far one where the distance is `away_m`; infinite if it is never reached."""
     if _away(end * far, a, b) < away_m:
         return math.inf if far else -math.inf
     for _ in range(60):
@@ -236,7 +236,7 @@ class _Crossing(NamedTuple):
 
 
 def charged_crossings(track: Sequence[TruePlace], gate: TrueGate) -> list[TruePlace]:
-    """Of each crossing of a gate that counts, the fix that ends its segment."""
+    """For each charged crossing of a gate, the fix that ends its segment."""
     found: list[_Crossing] = []
     way_mm = 0
     for start, end in pairwise(track):

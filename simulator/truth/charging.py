@@ -27,7 +27,7 @@ from simulator.truth.shapes import TruthError
 
 
 class Used(NamedTuple):
-    """A quantity with the price that it has, used from `moment` on."""
+    """A quantity with its price, used from `moment` on."""
 
     moment: datetime
     account: str
@@ -42,7 +42,7 @@ class Used(NamedTuple):
 
 
 def used_by(contracts: TrueContracts, accounts: list[str], days: TrueDays, usage: list[TrueQuarter]) -> list[Used]:
-    """Everything that was used and is sold, in the order of time. Raises TruthError for what has no price."""
+    """Everything that was used and is sold, by time. Raises TruthError if something has no price."""
     rows: dict[datetime, list[TrueQuarter]] = {}
     for row in usage:
         rows.setdefault(row.begin.astimezone(UTC), []).append(row)
@@ -73,7 +73,7 @@ def used_by(contracts: TrueContracts, accounts: list[str], days: TrueDays, usage
 
 
 def window_at(tariff: AgreedTariff, local: datetime) -> str:
-    """The window of a tariff in which a local moment lies; "" in none."""
+    """The window of a tariff at a local time; "" if there is none."""
     clock, today, yesterday = local.time(), local.weekday(), (local.weekday() - 1) % 7
     for window in tariff.windows:
         if window.begin < window.end:
@@ -88,9 +88,9 @@ def window_at(tariff: AgreedTariff, local: datetime) -> str:
 
 
 def price_of(tariff: AgreedTariff, meter: str, zone: str, window: str) -> AgreedPrice | None:
-    """The nearest price: of zone and window, of the zone, of any zone in the window, of any zone; None: not sold.
+    """The most specific price: zone and window, zone, any zone and window, any zone; None if the meter is not sold.
 
-    Outside all zones is no zone that has the price of any zone. Raises TruthError where a meter is sold, and not here.
+    The price of any zone does not apply outside all zones. Raises TruthError if a meter is sold, but not here.
     """
     of_meter = {(price.zone, price.window): price for price in tariff.prices if price.meter == meter}
     places = [(zone, window), (zone, "")]
@@ -107,7 +107,7 @@ def price_of(tariff: AgreedTariff, meter: str, zone: str, window: str) -> Agreed
 def _holder(
     contracts: TrueContracts, accounts: list[str], row: TrueQuarter, moment: datetime
 ) -> tuple[AgreedAccount, str] | None:
-    """Which of the accounts has a device at a moment, and in which region. Raises TruthError for two."""
+    """The account that has a device at a moment, and the device's region. Raises TruthError for two."""
     found = []
     for name in accounts:
         account = contracts.account(name, moment)
@@ -138,8 +138,7 @@ def _counted(row: TrueQuarter) -> dict[str, int]:
 
 
 def shared(rounded: int, shares: list[Fraction]) -> list[int]:
-    """`rounded`, divided near to the exact shares, whose sum it is after rounding; of equal remainders the earlier part
-    gets the unit. Raises AssertionError if it is too far."""
+    """`rounded` divided in proportion to the exact shares by largest remainders; ties go to the earlier part."""
     given = [int(share) for share in shares]
     order = sorted(range(len(shares)), key=lambda index: (given[index] - shares[index], index))
     left = rounded - sum(given)
@@ -177,13 +176,13 @@ def cap_text(cap: AgreedCap, currency: str) -> str:
 
 
 def minimum_text(amount: Fraction, currency: str, days: int, of_days: int) -> str:
-    """A minimum fee in words; `days` of a period that it is paid for."""
+    """A minimum fee in words. `days`: the days of the period that it is paid for."""
     words = f"at least {number_text(amount, exponent(currency))} {currency} a period"
     return words if days == of_days else f"{words}, {days} of {of_days} days"
 
 
 def number_text(number: Fraction, digits: int = 0) -> str:
-    """A decimal number with at least so many digits after the point, and no zeros at its end beyond them."""
+    """A decimal number with at least `digits` decimals and no other trailing zeros."""
     exact = Decimal(number.numerator) / Decimal(number.denominator)
     shortest = format(exact.normalize(), "f")
     after_the_point = len(shortest.partition(".")[2])
@@ -205,7 +204,7 @@ BASE_IN_UNIT = {
 
 
 class TrueKey(NamedTuple):
-    """What a charge is for; no two charges of a payer have it in common. "" stands for none."""
+    """What a charge is for; unique for a payer. "" stands for none."""
 
     account: str
     region: str = ""
@@ -219,7 +218,7 @@ class TrueKey(NamedTuple):
 
 
 class TrueCharge(NamedTuple):
-    """An amount and what it is for; `quantity` in millimetres, milliseconds, bytes or things, of it `free`."""
+    """An amount. `quantity` in millimetres, milliseconds, bytes or things; `free`: the part of it without a price."""
 
     about: TrueKey
     quantity: int
@@ -248,12 +247,10 @@ class TrueOwed(NamedTuple):
 
     @property
     def net_minor(self) -> int:
-        """Without tax."""
         return sum(charge.amount_minor for charge in self.charges)
 
     @property
     def gross_minor(self) -> int:
-        """With tax."""
         return self.net_minor + sum(tax.tax_minor for tax in self.taxes)
 
 
@@ -262,7 +259,7 @@ Worth = Callable[[str], Fraction]
 
 
 def owed_by(contracts: TrueContracts, payer: str, days: TrueDays, usage: Iterable[TrueQuarter]) -> TrueOwed:
-    """What a payer owes. Raises TruthError where it cannot be said, for instance for a zone without a price."""
+    """Raises TruthError if it cannot be computed, for instance for a zone without a price."""
     last_moment = max(moment for moment, _ in quarters_of(days))
     there = contracts.days_of(payer, days)
     root = there and there[0]
@@ -298,7 +295,7 @@ def owed_by(contracts: TrueContracts, payer: str, days: TrueDays, usage: Iterabl
 
 
 def _usage_charges(used: list[Used], worth: Worth) -> list[TrueCharge]:
-    """One charge for each account, device, zone, window and price; each pool is rounded once and then divided."""
+    """One charge for each account, device, zone, window and price. Each pool is rounded once and then divided."""
     pools: dict[tuple[object, ...], list[Used]] = {}
     for one in used:
         price = one.price
@@ -312,13 +309,15 @@ def _usage_charges(used: list[Used], worth: Worth) -> list[TrueCharge]:
 
 
 def _purpose(price: AgreedPrice) -> tuple[str, ...]:
-    """What a pool is for, besides its meter and whose it is: prices that name one pool have it together."""
+    """What a pool is for, besides its meter and owner. Prices with the same pool id share it."""
     return (price.pool, price.pool_id) if price.pool_id else (price.pool, price.zone, price.window)
 
 
 def _pool_charges(pool: list[Used], worth: Worth) -> dict[TrueKey, tuple[int, int, int]]:
-    """Quantity, what of it is free, and amount of all charges of a pool. What was used before a price changed comes
-    first; what is used at the same prices is one mixture of which each part is like the whole."""
+    """Quantity, free quantity and amount of each charge of a pool.
+
+    Usage before a price change comes first. Usage at the same prices is one mixture, whose parts are all alike.
+    """
 
     def prices(one: Used) -> tuple[str, ...]:
         same = [other for other in one.tariff.prices if other.meter == one.price.meter]
@@ -360,14 +359,14 @@ def _pool_charges(pool: list[Used], worth: Worth) -> dict[TrueKey, tuple[int, in
 
 
 def between(price: AgreedPrice, first: Fraction, last: Fraction, everything: Fraction) -> Fraction:
-    """What the units of a pool from one place to another cost, of all that is paid for."""
+    """The cost of the units of a pool from `first` to `last`, where `everything` is paid for."""
     if price.tier_mode == "volume":
         return tiered(price, everything) / everything * (last - first) if everything else Fraction(0)
     return tiered(price, last) - tiered(price, first)
 
 
 def tiered(price: AgreedPrice, units: Fraction) -> Fraction:
-    """What so many units cost. Raises TruthError above the last tier."""
+    """The cost of so many units. Raises TruthError above the last tier."""
     if price.tier_mode == "volume":
         for tier in price.tiers:
             if tier.up_to is None or units <= tier.up_to:
@@ -384,9 +383,9 @@ def tiered(price: AgreedPrice, units: Fraction) -> Fraction:
 
 
 def _daily_caps(used: list[Used], charges: list[TrueCharge], worth: Worth) -> list[TrueCharge]:
-    """What is above a cap of a day, added over the period and rounded once for each device or account.
+    """What is above daily caps, summed over the period and rounded once for each device or account.
 
-    If the cap held all the time, what remains is never more than the caps of the days together, whatever was rounded.
+    If the cap was in force all the time, the rest is at most the sum of the days' caps, also after rounding.
     """
     found = []
     for whole, days in _days_under_caps(used, worth).items():
@@ -410,7 +409,9 @@ def _daily_caps(used: list[Used], charges: list[TrueCharge], worth: Worth) -> li
 
 
 def _days_under_caps(used: list[Used], worth: Worth) -> dict[TrueKey, dict[date, "_CappedDay"]]:
-    """The days of each cap, which is one cap whatever its amount; instead of a price the key has the cap's meters."""
+    """The days under each cap. A cap is the same if only its amount changes; the key has its meters instead of a
+    price.
+    """
     regions = _first_regions(used)
     found: dict[TrueKey, dict[date, _CappedDay]] = {}
     for one in sorted(used, key=lambda one: one.moment):
@@ -428,7 +429,7 @@ def _days_under_caps(used: list[Used], worth: Worth) -> dict[TrueKey, dict[date,
 
 
 class _CappedDay:
-    """What is charged of a day under a cap, use by use in the order of time, and what is above it, by its words."""
+    """The charges of a day under a cap, in the order of time, and what is above the cap, by the cap's text."""
 
     def __init__(self) -> None:
         self.charged, self.most = Fraction(0), Fraction(0)
@@ -446,14 +447,16 @@ def _meters(text: str) -> tuple[str, ...]:
 
 
 def _has(cap: AgreedCap, tariff: AgreedTariff) -> bool:
-    """Whether a tariff has a cap, of whatever amount."""
+    """Whether a tariff has this cap, with any amount."""
     return any(
         (one.pool, one.per, sorted(one.meters)) == (cap.pool, cap.per, sorted(cap.meters)) for one in tariff.caps
     )
 
 
 def _caps_of(tariff: AgreedTariff, span: str) -> list[AgreedCap]:
-    """The caps by day or period. Raises TruthError if two look at one meter: their order would matter."""
+    """The caps by day or period. Raises TruthError if two caps have a meter in common, because their order would
+    matter.
+    """
     caps = [cap for cap in tariff.caps if cap.per == span]
     for one, other in combinations(caps, 2):
         if not one.meters or not other.meters or set(one.meters) & set(other.meters):
@@ -462,7 +465,7 @@ def _caps_of(tariff: AgreedTariff, span: str) -> list[AgreedCap]:
 
 
 def _capped(cap: AgreedCap, charge: TrueKey, currency: str) -> TrueKey:
-    """What the charge of a cap is about: the device of a charge, or its account; a meter, if it is of one alone."""
+    """The key of a cap's charge: the device or account, and the meter if the cap has only one."""
     meter = cap.meters[0] if len(cap.meters) == 1 else ""
     kind, text = f"{cap.per.replace('day', 'daily')} cap", cap_text(cap, currency)
     if cap.pool == "account":
@@ -471,7 +474,7 @@ def _capped(cap: AgreedCap, charge: TrueKey, currency: str) -> TrueKey:
 
 
 def _first_regions(used: list[Used]) -> dict[tuple[str, str, str], str]:
-    """The region of each account's device; of one that was in two, the first by name."""
+    """The region of each account's device; the first by name if it was in two."""
     regions: dict[tuple[str, str, str], str] = {}
     for one in used:
         key = (one.account, one.tenant, one.device)
@@ -480,13 +483,13 @@ def _first_regions(used: list[Used]) -> dict[tuple[str, str, str], str]:
 
 
 def _is_under(cap: AgreedCap, about: TrueKey, charge: TrueKey) -> bool:
-    """Whether a charge is one of those that the cap of `about` adds up."""
+    """Whether a charge counts for the cap of `about`."""
     whose = cap.pool == "account" or (charge.tenant, charge.device) == (about.tenant, about.device)
     return whose and charge.account == about.account and (not cap.meters or charge.meter in cap.meters)
 
 
 def _at_the_end(tariff: AgreedTariff, used: list[Used], own: list[TrueCharge], worth: Worth) -> list[TrueCharge]:
-    """What the version in force at the end of the period takes off, on amounts that are rounded already."""
+    """The caps of the period, by the tariff in force at its end, on rounded amounts."""
     regions = _first_regions(used)
     added: list[TrueCharge] = []
     for cap in _caps_of(tariff, "period"):
@@ -503,7 +506,7 @@ def _at_the_end(tariff: AgreedTariff, used: list[Used], own: list[TrueCharge], w
 
 
 def _has_device(contracts: TrueContracts, name: str, days: TrueDays) -> bool:
-    """Whether an account has a device in any quarter of a period."""
+    """Whether an account has a device at any time of a period."""
     for moment, _ in quarters_of(days):
         account = contracts.account(name, moment)
         for one in account.devices if account is not None else ():
@@ -515,7 +518,7 @@ def _has_device(contracts: TrueContracts, name: str, days: TrueDays) -> bool:
 def _minimum(
     account: str, tariff: AgreedTariff, days: tuple[int, int], own: list[TrueCharge], worth: Worth
 ) -> list[TrueCharge]:
-    """What is missing to the least that the version in force at the end asks for, of so many days of the period."""
+    """The difference to the minimum fee in force at the end. `days`: paid days, and all days of the period."""
     assert tariff.minimum_amount is not None
     least = tariff.minimum_amount * worth(tariff.currency) * Fraction(*days)
     lacking = half_up(least) - sum(charge.amount_minor for charge in own)

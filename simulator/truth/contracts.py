@@ -1,6 +1,6 @@
-"""What was agreed, read from TOML as it is written: who sells, who pays, at which prices, and from when on.
+"""Contracts, read from TOML: sellers, payers and prices, each from a moment on.
 
-Amounts become fractions at once. Of two publications of the same thing from the same moment on, the later one holds.
+Amounts become fractions at once. A later publication replaces an earlier one of the same thing and moment.
 """
 
 import tomllib
@@ -32,14 +32,14 @@ EXPONENTS = {
 
 
 def exponent(currency: str) -> int:
-    """Decimals of a currency by ISO 4217. Raises TruthError for what is no currency code."""
+    """Decimals of a currency by ISO 4217. Raises TruthError for an invalid code."""
     if len(currency) != 3 or not currency.isascii() or not currency.isupper():
         raise TruthError(f"{currency!r} is not a valid ISO 4217 code")
     return EXPONENTS.get(currency, 2)
 
 
 def half_up(amount: Fraction) -> int:
-    """The nearest whole number, a half away from zero."""
+    """The nearest integer, halves away from zero."""
     # Python's round() takes a half to the even number.
     size = int(abs(amount) + Fraction(1, 2))
     return size if amount >= 0 else -size
@@ -53,9 +53,9 @@ WHOLE_DEVICE = "*"
 
 
 class TrueQuarter(NamedTuple):
-    """What a device did in a zone in the quarter that begins at `begin` (UTC).
+    """The usage of a device in a zone in the quarter of an hour from `begin` (UTC).
 
-    `zone`: "" outside, a fence, a gate, or WHOLE_DEVICE, whose rows alone have events and bytes of content.
+    `zone`: "" outside, a fence, a gate, or WHOLE_DEVICE. Only WHOLE_DEVICE rows have events and bytes.
     """
 
     tenant: str
@@ -72,7 +72,7 @@ class TrueQuarter(NamedTuple):
 
 
 class TrueDays(NamedTuple):
-    """A billing period: whole local days of a time zone, both included."""
+    """A billing period: whole local days, both included."""
 
     time_zone: str
     first_day: date
@@ -81,10 +81,7 @@ class TrueDays(NamedTuple):
 
 @lru_cache(maxsize=64)
 def quarters_of(days: TrueDays) -> tuple[tuple[datetime, datetime], ...]:
-    """Every quarter of the period: its beginning in UTC and in local time.
-
-    A day of 23 or 25 hours comes out as it is: each quarter of UTC is asked for its local date.
-    """
+    """Every quarter of an hour of the period: its beginning in UTC and in local time. Days may have 23 or 25 hours."""
     zone = ZoneInfo(days.time_zone)
     # No place is as much as two days from UTC.
     moment = datetime(days.first_day.year, days.first_day.month, days.first_day.day, tzinfo=UTC) - timedelta(days=2)
@@ -99,7 +96,6 @@ def quarters_of(days: TrueDays) -> tuple[tuple[datetime, datetime], ...]:
 
 
 def month_of(time_zone: str, year: int, month: int) -> TrueDays:
-    """The period of a calendar month."""
     first = date(year, month, 1)
     return TrueDays(time_zone, first, (first + timedelta(days=31)).replace(day=1) - timedelta(days=1))
 
@@ -110,14 +106,14 @@ WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 class AgreedTier(NamedTuple):
-    """Units up to and including `up_to` (None: all above) cost `unit_amount` each."""
+    """Units up to and including `up_to` (None: no limit) cost `unit_amount` each."""
 
     up_to: Fraction | None
     unit_amount: Fraction
 
 
 class AgreedPrice(NamedTuple):
-    """A price: of a meter, in a zone and a window. One amount is a tier without an end, and has no `tier_mode`."""
+    """A price of a meter. A single amount is one tier without an end and without `tier_mode`."""
 
     meter: str
     zone: str
@@ -131,7 +127,7 @@ class AgreedPrice(NamedTuple):
 
 
 class AgreedWindow(NamedTuple):
-    """Local times of a day, from `begin` until `end`; `days` on which it begins, Monday is 0."""
+    """Local times from `begin` to `end`. `days`: the weekdays on which it begins; Monday is 0."""
 
     id: str
     days: tuple[int, ...]
@@ -140,7 +136,7 @@ class AgreedWindow(NamedTuple):
 
 
 class AgreedCap(NamedTuple):
-    """The most that is charged for each device or account, by day or period; no meters: all."""
+    """The maximum for each device or account, by day or period; empty `meters`: all."""
 
     pool: str
     per: str
@@ -149,8 +145,6 @@ class AgreedCap(NamedTuple):
 
 
 class AgreedTariff(NamedTuple):
-    """One version of a price list."""
-
     id: str
     effective_from: datetime
     currency: str
@@ -163,7 +157,7 @@ class AgreedTariff(NamedTuple):
 
 
 class AgreedDevice(NamedTuple):
-    """A device that an account pays for, from `begin` until `end` (None: for good)."""
+    """A device that an account pays for, from `begin` to `end` (None: open)."""
 
     tenant: str
     device: str
@@ -173,7 +167,7 @@ class AgreedDevice(NamedTuple):
 
 
 class AgreedPayer(NamedTuple):
-    """The seller, currency and time zone of what an account pays, and the tax on it (rate in per cent)."""
+    """Seller, currency, time zone and tax (rate in per cent) of a paying account."""
 
     legal_entity: str
     currency: str
@@ -184,7 +178,7 @@ class AgreedPayer(NamedTuple):
 
 
 class AgreedAccount(NamedTuple):
-    """One version of an account; `payer` or `parent` is None."""
+    """One version of an account, with either `payer` or `parent`."""
 
     id: str
     effective_from: datetime
@@ -196,7 +190,7 @@ class AgreedAccount(NamedTuple):
 
 
 class AgreedRate(NamedTuple):
-    """One version of an exchange rate: so many of `into` for one of `currency`."""
+    """One version of an exchange rate: units of `into` for one of `currency`."""
 
     id: str
     effective_from: datetime
@@ -206,10 +200,10 @@ class AgreedRate(NamedTuple):
 
 
 class TrueContracts:
-    """All versions that are known, whatever they are versions of."""
+    """All known versions."""
 
     def __init__(self, documents: Iterable[dict[str, Any]]) -> None:
-        """Documents in the order of their publication, each as TOML reads it. Raises TruthError."""
+        """`documents`: parsed TOML, in the order of publication. Raises TruthError."""
         self.tariffs: dict[tuple[str, datetime], AgreedTariff] = {}
         self.accounts: dict[tuple[str, datetime], AgreedAccount] = {}
         self.rates: dict[tuple[str, datetime], AgreedRate] = {}
@@ -232,7 +226,7 @@ class TrueContracts:
 
     @classmethod
     def of_file(cls, path: Path) -> Self:
-        """From one TOML file. Raises TruthError."""
+        """Raises TruthError."""
         try:
             return cls.of_texts(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -246,14 +240,16 @@ class TrueContracts:
         return max(known, key=lambda one: one.effective_from)
 
     def account(self, name: str, moment: datetime) -> AgreedAccount | None:
-        """The version in force at a moment; None before the first, and from the end of one until the next."""
+        """The version in force at a moment; None before the first, and after the end of one until the next."""
         known = [one for one in self.accounts.values() if one.id == name and one.effective_from <= moment]
         last = max(known, key=lambda one: one.effective_from, default=None)
         has_ended = last is not None and last.effective_until is not None and last.effective_until <= moment
         return None if has_ended else last
 
     def days_of(self, name: str, days: TrueDays) -> tuple[AgreedAccount, datetime, set[date]] | None:
-        """The last version in force in a period, its last quarter in it, and the local days of any; None: none is."""
+        """The last version in force in a period, its last quarter, and all local days with a version; None if there is
+        none.
+        """
         if (name, days) not in self._days:
             there = [(one, moment, local) for moment, local in quarters_of(days) if (one := self.account(name, moment))]
             found = (*there[-1][:2], {local.date() for _, _, local in there}) if there else None
@@ -261,7 +257,7 @@ class TrueContracts:
         return self._days[name, days]
 
     def rate(self, currency: str, into: str, moment: datetime) -> Fraction:
-        """What one unit of a currency is worth in another at a moment. Raises TruthError if nobody said."""
+        """Units of `into` for one of `currency` at a moment. Raises TruthError if unknown."""
         if currency == into:
             return Fraction(1)
         known = [
@@ -274,7 +270,7 @@ class TrueContracts:
         return max(known, key=lambda one: one.effective_from).rate
 
     def family(self, payer: str, days: TrueDays) -> list[str]:
-        """The payer and all accounts under it for some of a period, sorted."""
+        """The payer and all accounts under it in a period, sorted."""
         found = [payer]
         last = {name: self.days_of(name, days) for name in sorted({name for name, _ in self.accounts})}
         # Found accounts are looked at in turn, so children of children are found too.
@@ -285,7 +281,7 @@ class TrueContracts:
         return sorted(found)
 
     def payers(self, moment: datetime) -> list[str]:
-        """Every account that pays for itself at a moment, sorted."""
+        """The accounts that pay for themselves at a moment, sorted."""
         accounts = [self.account(name, moment) for name in sorted({name for name, _ in self.accounts})]
         return [one.id for one in accounts if one is not None and one.payer is not None]
 

@@ -1,4 +1,4 @@
-"""Reads the journal: which records exist, and the positions among them in the order of their making."""
+"""Reads the journal: the existing records, and the positions in the order in which they were made."""
 
 import base64
 import json
@@ -23,7 +23,7 @@ POSITION_GRID = (
 
 
 class Made(NamedTuple):
-    """One record that exists. `time_us` is None for raw payloads: only the agent's clock dates them."""
+    """One existing record. `time_us`: None for raw payloads, which only the agent's clock dates."""
 
     kind: str
     time_us: int | None
@@ -40,7 +40,7 @@ def made_position(
     heading_deg: float | None = None,
     accuracy_m: float | None = None,
 ) -> Made:
-    """A position; numbers in degrees, metres, metres per second; None where the record has none."""
+    """A position in degrees, metres and metres per second."""
     values = (latitude, longitude, altitude_m, speed_mps, heading_deg, accuracy_m)
     content = {
         # Whole numbers of the grid compare exactly, whichever doubles led to them.
@@ -52,7 +52,7 @@ def made_position(
 
 
 def made_signal(time_us: int, path: str, value: float | bool | str) -> Made:
-    """A signal; a truth value is the text "true" or "false", as tables keep it, and a number is a double."""
+    """A signal. A boolean is the text "true" or "false", as in the tables; a number is a double."""
     kept: float | str = (
         # Asked first: to Python a bool is also a number.
         str(value).lower() if isinstance(value, bool) else value if isinstance(value, str) else float(value)
@@ -61,25 +61,23 @@ def made_signal(time_us: int, path: str, value: float | bool | str) -> Made:
 
 
 def made_event(time_us: int, name: str, attributes: str | dict[str, Any]) -> Made:
-    """An event; attributes as a mapping or as the text of a JSON object, in any order of keys."""
+    """An event; `attributes`: a mapping or JSON text with any order of keys."""
     mapping = json.loads(attributes) if isinstance(attributes, str) else attributes
     return Made("event", time_us, _canonical({"name": name, "attributes": mapping}))
 
 
 def made_canary(time_us: int, name: str) -> Made:
-    """A canary."""
     return Made("canary", time_us, _canonical({"id": name}))
 
 
 def is_customer_event(made: Made) -> bool:
-    """Whether the record is an event that a customer pays for: not one of the system's own."""
+    """Whether a customer pays for the event; events of the system are free."""
     return made.kind == "event" and not json.loads(made.content)["name"].startswith("waybill.")
 
 
 def content_bytes(made: Made) -> int:
-    """How much a record says: 16 bytes, 8 for each number, and the bytes of its texts or its payload.
-
-    An event of the system's own says nothing that a customer pays for.
+    """The billed size of a record: 16 bytes, 8 for each number, and the bytes of its texts or payload; 0 for system
+    events.
     """
     content = json.loads(made.content)
     match made.kind:
@@ -101,13 +99,12 @@ def content_bytes(made: Made) -> int:
 
 
 def made_raw(topic: str, payload: bytes) -> Made:
-    """A payload that nobody understood."""
     encoded = base64.b64encode(payload).decode("ascii")
     return Made("raw", None, _canonical({"topic": topic, "payload_base64": encoded}))
 
 
 def time_us_of(time: int | str) -> int:
-    """Microseconds since the epoch of a payload's time: whole milliseconds or ISO 8601 with an offset."""
+    """Microseconds since 1970 of a payload's time: milliseconds, or ISO 8601 with an offset."""
     if isinstance(time, int):
         return time * 1000
     # In whole numbers: timestamp() is a double, which rounds microseconds.
@@ -123,7 +120,7 @@ def _canonical(content: dict[str, Any]) -> str:
 
 
 class TruePosition(NamedTuple):
-    """A fix on the grid: 1e-7 degrees; accuracy in millimetres, speed in millimetres a second, None if not said."""
+    """A fix on the grid: 1e-7 degrees, millimetres, millimetres a second; None if not stated."""
 
     time_us: int
     longitude_e7: int
@@ -133,7 +130,6 @@ class TruePosition(NamedTuple):
 
 
 def position_of(made: Made) -> TruePosition:
-    """The fix that a record of a position is."""
     grid = json.loads(made.content)
     assert made.time_us is not None
     return TruePosition(
@@ -142,7 +138,7 @@ def position_of(made: Made) -> TruePosition:
 
 
 class Entry(NamedTuple):
-    """A line of the journal: whose record, the record, and the fix if it is one."""
+    """A line of the journal; `position`: if the record is a fix."""
 
     device: str
     made: Made
@@ -150,7 +146,7 @@ class Entry(NamedTuple):
 
 
 def read_journal(path: Path) -> Iterator[Entry]:
-    """The entries of a journal in order. Raises TruthError with the line."""
+    """The entries of a journal, in order. Raises TruthError with the line."""
     try:
         with path.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):

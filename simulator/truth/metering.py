@@ -1,4 +1,4 @@
-"""From tracks and records to usage by quarters of the hour and zones, with plain loops."""
+"""Usage by quarters of an hour and zones, from tracks and records, with plain loops."""
 
 import math
 from collections import Counter
@@ -18,9 +18,9 @@ QUARTER_US = 900_000_000
 
 
 class TrueUsage(NamedTuple):
-    """What a device did in a zone ("" outside) or at a gate in the quarter of an hour that begins at `quarter`.
+    """The usage of a device in a zone ("" outside) or at a gate, in the quarter of an hour from `quarter`.
 
-    The zone "*" is the device as a whole: its events, and how much its records say.
+    Zone "*" is the whole device: its events, and the size of its records.
     """
 
     device: str
@@ -35,7 +35,7 @@ class TrueUsage(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A part of the way between two fixes that lies in one zone; `begin_us`: when it begins."""
+    """The part of a segment in one zone."""
 
     zone: str
     length_m: float
@@ -52,7 +52,7 @@ class _Sum:
 
 
 def usage_of(device: str, positions: list[TruePosition], zones: Zones, rule: TrueRule = "every_fix") -> list[TrueUsage]:
-    """The usage of one device in zones, by quarter and zone; rows with nothing in them are left out."""
+    """The usage of one device in zones, without empty rows."""
     sums: dict[tuple[int, str], _Sum] = {}
     for track in places(positions, rule):
         charges = ChargedEntries(track, lambda _: zones) if rule == "standstill" else None
@@ -70,7 +70,7 @@ def usage_of(device: str, positions: list[TruePosition], zones: Zones, rule: Tru
 def gate_usage_of(
     device: str, positions: list[TruePosition], gates: Iterable[TrueGate], rule: TrueRule = "every_fix"
 ) -> list[TrueUsage]:
-    """The crossings of one device, by quarter and gate; one on a segment belongs to the quarter of its end."""
+    """The crossings of one device; each belongs to the quarter in which its segment ends."""
     found: Counter[tuple[int, str]] = Counter()
     for track in places(positions, rule):
         for gate in gates:
@@ -88,7 +88,7 @@ def gate_usage_of(
 
 
 def whole_usage_of(device: str, records: Mapping[Made, int]) -> list[TrueUsage]:
-    """The device as a whole, by quarter, from its records and how many times each; without those that have no time."""
+    """The whole device, from its records and their counts; records without a time are left out."""
     events, said = Counter[int](), Counter[int]()
     for made, count in records.items():
         if made.time_us is not None:
@@ -105,7 +105,7 @@ def _begin(quarter: int) -> datetime:
 
 
 def pieces_of(track: list[TruePlace], zones: Zones) -> Iterator[tuple[TruePlace, Piece]]:
-    """The pieces of a track in order, each with the fix that ends its segment (and decides its hour)."""
+    """The pieces of a track, each with the fix that ends its segment and decides its hour."""
     if not track:
         return
     here = zones.at(point(track[0]))
@@ -116,7 +116,7 @@ def pieces_of(track: list[TruePlace], zones: Zones) -> Iterator[tuple[TruePlace,
 
 
 def _usage(device: str, quarter: int, zone: str, total: _Sum) -> TrueUsage:
-    """Rounds once, half to even; coming out of all zones is no entry."""
+    """Rounded once, half to even. Leaving all zones is no entry."""
     return TrueUsage(
         device,
         _begin(quarter),
@@ -128,9 +128,10 @@ def _usage(device: str, quarter: int, zone: str, total: _Sum) -> TrueUsage:
 
 
 def _pieces(start: TruePlace, end: TruePlace, here: str, zones: Zones) -> Iterator[Piece]:
-    """The way from `start`, which is in zone `here`, to `end`; a zone only reached by it gives a piece of no length.
+    """The way from `start`, which is in zone `here`, to `end`. A zone that is only touched gives a piece without
+    length.
 
-    Who stands has no length and enters nothing.
+    A standing vehicle has no length and enters nothing.
     """
     a, b = point(start), point(end)
     time_us = end.time_us - start.time_us
@@ -151,7 +152,7 @@ def _pieces(start: TruePlace, end: TruePlace, here: str, zones: Zones) -> Iterat
 
 
 def _stays(a: ExactPoint, b: ExactPoint, here: str, zones: Zones) -> Iterator[tuple[str, Fraction, Fraction, int]]:
-    """(zone, from, to, 1 if it was entered on this way) along the way from `a` to `b`, neighbours never equal."""
+    """(zone, from, to, 1 if entered) along the way from `a` to `b`; neighbours differ."""
     since, entered = Fraction(0), 0
     for share, zone in changes(a, b, zones):
         if zone != here:
@@ -170,7 +171,6 @@ def _length_m(a: ExactPoint, b: ExactPoint) -> float:
 
 
 def whole(pieces: Iterable[Piece]) -> tuple[float, Fraction]:
-    """Metres and milliseconds of all pieces together."""
     lengths, durations = [], Fraction(0)
     for piece in pieces:
         lengths.append(piece.length_m)
@@ -190,8 +190,7 @@ LONGEST_HOURS = 24
 
 
 class TrueUnknown(NamedTuple):
-    """What a device drove in the quarter that begins at `quarter`, and what is unknown of its way by gaps that ended
-    in it: time and beeline, and the entries that it must have made."""
+    """What a device drove in a quarter, and what gaps that ended in it hide: time, beeline, and necessary entries."""
 
     device: str
     quarter: datetime
@@ -212,9 +211,9 @@ class _GapSum:
 def unknown_of(
     device: str, positions: list[TruePosition], zones: Zones, rule: TrueRule = "every_fix"
 ) -> list[TrueUnknown]:
-    """What is unknown of one device, and what it drove, by quarter; quarters with neither are left out.
+    """The known and unknown driving of one device, by quarter, without empty rows.
 
-    What was driven is of the places where the device is taken to have been; a gap is between two reported ones.
+    Driving is between smoothed places; a gap is between two reported ones.
     """
     sums = dict[int, _GapSum]()
     for track in places(positions, rule):
@@ -234,9 +233,9 @@ def unknown_of(
 def inferred_in(
     positions: list[TruePosition], zones_at: Callable[[TruePosition], Zones], rule: TrueRule = "every_fix"
 ) -> Counter[tuple[int, str]]:
-    """The entries that a device must have made in gaps, by the quarter (since 1970) and the zone.
+    """The entries that a device must have made in gaps, by quarter (since 1970) and zone.
 
-    `zones_at`: those in force at a fix; each end of a gap is judged by its own. Both ends must be sure of their side.
+    `zones_at`: the zones in force at a fix. Both ends of a gap must be sure of their side.
     """
     found = Counter[tuple[int, str]]()
     for begin, finish, _ in _gaps(list(tracks(positions, rule))):
@@ -247,15 +246,15 @@ def inferred_in(
 
 
 def _is_sure(fix: TruePosition, zones: Zones, names: set[str]) -> bool:
-    """Whether a fix by itself is on one side of each of these zones, as far as they are in force, for sure."""
+    """Whether a fix is surely on one side of each of these zones that is in force."""
     uncertain_m = stated_m(fix) or NOT_SAID_M / 2.0
     return all(is_sure(zone, _point(fix), uncertain_m) for zone in zones.in_order if zone.id in names)
 
 
 def _gaps(found: list[list[TruePosition]]) -> Iterator[tuple[TruePosition, TruePosition, float]]:
-    """The fixes around each gap in which the device moved, and how far they are apart.
+    """The fixes around each gap in which the device moved, and their distance.
 
-    Fixes that no track takes end none. What is longer than a day is silence.
+    Excluded fixes end no gap. A gap of more than a day is silence.
     """
     for before, after in pairwise(found):
         start, end = before[-1], after[0]
@@ -287,8 +286,6 @@ def _row(device: str, quarter: int, total: _GapSum) -> TrueUnknown:
 
 
 class KnownRecord(NamedTuple):
-    """A record that is known, and the fix if it is one."""
-
     made: Made
     position: TruePosition | None = None
 
@@ -319,7 +316,7 @@ def quarters_used(tenant: str, device: str, records: Iterable[KnownRecord], fenc
 
 
 def _moved(tenant: str, device: str, quarter: int, zone: str, pieces: list[Piece]) -> TrueQuarter:
-    """Rounds once, half to even; coming out of all zones is no entry."""
+    """Rounded once, half to even. Leaving all zones is no entry."""
     return TrueQuarter(
         tenant,
         device,

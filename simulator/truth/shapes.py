@@ -1,6 +1,6 @@
-"""Zones, decided exactly: whole numbers and fractions, so that a border is a border and nothing is nearly touching.
+"""Zones with exact arithmetic (integers and fractions), so that borders need no tolerance.
 
-Coordinates are degrees times 10**12, x to the east and y to the north, straight lines between corners (RFC 7946).
+Coordinates are degrees times 10**12, x east and y north, with straight lines between corners (RFC 7946).
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 
 class TruthError(Exception):
-    """A file of the scenario or the journal that cannot be understood; the message names file and line."""
+    """A file of the scenario or the journal is wrong; the message names file and line."""
 
 
 DEGREE = 10**12
@@ -25,21 +25,17 @@ OUTSIDE = ""
 
 
 class ExactPoint(NamedTuple):
-    """A place: degrees times 10**12."""
-
     x: Number
     y: Number
 
 
 class Edge(NamedTuple):
-    """A straight border between two corners."""
-
     a: ExactPoint
     b: ExactPoint
 
 
 class Zone(NamedTuple):
-    """A zone: polygons of rings of edges (outline first, then holes) and the box that holds them."""
+    """Polygons of rings of edges (outline first, then holes), and their bounding box."""
 
     id: str
     priority: int
@@ -49,14 +45,13 @@ class Zone(NamedTuple):
 
 
 def on_edge(point: ExactPoint, edge: Edge) -> bool:
-    """Whether a point lies on a border."""
     a, b = edge
     cross = (b.x - a.x) * (point.y - a.y) - (b.y - a.y) * (point.x - a.x)
     return cross == 0 and min(a.x, b.x) <= point.x <= max(a.x, b.x) and min(a.y, b.y) <= point.y <= max(a.y, b.y)
 
 
 def within_ring(point: ExactPoint, ring: tuple[Edge, ...]) -> bool:
-    """Whether a point that lies on no edge is enclosed: a ray to the east meets an odd number of edges."""
+    """Whether a point that is on no edge is enclosed: a ray to the east meets an odd number of edges."""
     odd = False
     for a, b in ring:
         # Half open, so that of two edges that share a corner the ray meets one.
@@ -67,7 +62,7 @@ def within_ring(point: ExactPoint, ring: tuple[Edge, ...]) -> bool:
 
 
 def contains(zone: Zone, point: ExactPoint) -> bool:
-    """Whether a zone contains a point; every border, a hole's too, belongs to the inside."""
+    """Whether a zone contains a point. Every border, also of a hole, is inside."""
     if not (zone.low.x <= point.x <= zone.high.x and zone.low.y <= point.y <= zone.high.y):
         return False
     for outline, *holes in zone.polygons:
@@ -79,9 +74,9 @@ def contains(zone: Zone, point: ExactPoint) -> bool:
 
 
 def meetings(start: ExactPoint, end: ExactPoint, edge: Edge) -> list[Fraction]:
-    """Where the way from `start` (0) to `end` (1), which are not the same, meets a border, as shares of the way.
+    """The shares of the way from `start` (0) to `end` (1) at which it meets a border; the two points differ.
 
-    A border that runs along the way is met where it begins and where it ends.
+    A border along the way is met at its beginning and its end.
     """
     dx, dy = end.x - start.x, end.y - start.y
     ex, ey = edge.b.x - edge.a.x, edge.b.y - edge.a.y
@@ -98,17 +93,17 @@ def meetings(start: ExactPoint, end: ExactPoint, edge: Edge) -> list[Fraction]:
 
 
 class Zones:
-    """All zones of a scenario, in the order in which they win: highest priority first, then smallest id."""
+    """All zones in the order in which they win: highest priority first, then smallest id."""
 
     def __init__(self, zones: list[Zone]) -> None:
         self.in_order = sorted(zones, key=lambda zone: (-zone.priority, zone.id))
 
     def at(self, point: ExactPoint) -> str:
-        """The zone that a point belongs to; "" outside all."""
+        """The zone of a point; "" outside all."""
         return next((zone.id for zone in self.in_order if contains(zone, point)), OUTSIDE)
 
     def cuts(self, start: ExactPoint, end: ExactPoint) -> list[Fraction]:
-        """Every share of the way from `start` to `end` at which it meets a border, ascending."""
+        """The shares of the way at which it meets a border, ascending."""
         if start == end:
             return []
         found: set[Fraction] = set()
@@ -137,7 +132,7 @@ def read_zones(path: Path) -> Zones:
 
 
 def zone_of(feature: dict[str, Any]) -> Zone:
-    """The zone of a GeoJSON feature whose numbers were read as decimals. Raises KeyError, TypeError, ValueError."""
+    """The zone of a GeoJSON feature with decimal numbers. Raises KeyError, TypeError, ValueError."""
     geometry = feature["geometry"]
     polygons = {"Polygon": [geometry["coordinates"]], "MultiPolygon": geometry["coordinates"]}[geometry["type"]]
     rings = tuple(tuple(_ring(ring) for ring in polygon) for polygon in polygons)
@@ -162,10 +157,10 @@ def _scaled(degrees: Decimal | int) -> int:
 
 
 class TrueFences:
-    """All versions of all fences that are known. A later publication of the same version replaces it."""
+    """All known versions of all fences. A later publication of the same version replaces it."""
 
     def __init__(self, features: Iterable[str]) -> None:
-        """GeoJSON features in the order of their publication, each a text. Raises TruthError."""
+        """`features`: GeoJSON texts, in the order of publication. Raises TruthError."""
         self._versions: dict[tuple[str, datetime], Zone] = {}
         self._made: dict[datetime | None, Zones] = {}
         for text in features:
@@ -196,16 +191,16 @@ class TrueFences:
 
 
 class TrueGate(NamedTuple):
-    """A line that counts who crosses it, in either direction."""
+    """A line that counts crossings in both directions."""
 
     id: str
     corners: tuple[ExactPoint, ...]
 
     def crossings(self, start: ExactPoint, end: ExactPoint) -> list[tuple[Fraction, bool]]:
-        """Where the straight way crosses it, in order, as shares of the way, and whether from the left.
+        """The crossings of a straight way: the share of the way, and whether it comes from the left.
 
-        A fix on the line is on its left; both ends belong to the line. Raises TruthError for a way through a corner
-        between two edges: that is not decided here.
+        A fix on the line counts as left; both ends belong to the line. Raises TruthError for a way through an inner
+        corner.
         """
         edges = [Edge(a, b) for a, b in pairwise(self.corners)]
         return sorted(
@@ -224,7 +219,7 @@ class TrueGate(NamedTuple):
 
 
 def read_gates(path: Path) -> tuple[TrueGate, ...]:
-    """The gates of a GeoJSON file; its zones are left to `read_zones`. Raises TruthError."""
+    """The gates of a GeoJSON file. Raises TruthError."""
     try:
         features = json.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)["features"]
         gates = tuple(_gate(feature) for feature in features if _is_gate(feature))
@@ -251,7 +246,7 @@ def _is_left(edge: Edge, point: ExactPoint) -> bool:
 
 
 def _along(start: ExactPoint, end: ExactPoint, edge: Edge) -> Fraction:
-    """Where on the line through an edge (0 at its begin, 1 at its end) a way meets it that is not parallel to it."""
+    """The share of an edge's line (0 at its begin, 1 at its end) where a way that is not parallel meets it."""
     dx, dy = end.x - start.x, end.y - start.y
     ex, ey = edge.b.x - edge.a.x, edge.b.y - edge.a.y
     wx, wy = edge.a.x - start.x, edge.a.y - start.y

@@ -1,8 +1,8 @@
-"""From the positions of a device to its tracks: what is excluded, and where a track breaks.
+"""Tracks from the positions of a device: which fixes are excluded, and where a track breaks.
 
-The order of the rules: sort by device time (equal times in the order of their making), keep the first of each time,
-leave out fixes at 0°/0° and those less accurate than 100 m, then in one pass over what is left the fixes that jump out
-and back, and last break the track at gaps and at what remains impossibly fast.
+The rules, in order: sort by device time (ties in the order of making), keep the first fix of each time, exclude fixes
+at 0°/0° and those less accurate than 100 m, exclude fixes that jump away and back, and break the track at gaps and
+impossible speeds.
 """
 
 import math
@@ -25,9 +25,9 @@ HALVES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
 class TruePlace(NamedTuple):
-    """Where a fix is taken to be, in 1e-7 degrees. `still`: the vehicle stands on the segment that ends with it.
+    """The assumed place of a fix in 1e-7 degrees. `still`: the vehicle stands on the segment that ends here.
 
-    `metres`: how long that segment is, as a whole; `moved`: another place than the one that was reported.
+    `metres`: the length of that segment. `moved`: the place differs from the reported one.
     """
 
     time_us: int
@@ -40,34 +40,33 @@ class TruePlace(NamedTuple):
 
 
 class _Sums:
-    """Sums of neighbouring values."""
+    """Prefix sums."""
 
     def __init__(self, values: Sequence[int]) -> None:
         self._before = [0, *accumulate(values)]
 
     def of(self, low: int, high: int) -> int:
-        """From `low` to `high`, both included."""
+        """The sum from `low` to `high`, both included."""
         return self._before[high + 1] - self._before[low]
 
 
 def stated_m(fix: TruePosition) -> float | None:
-    """The accuracy that a fix states; 0 states none."""
+    """The stated accuracy; 0 states none."""
     return fix.accuracy_mm / 1000.0 if fix.accuracy_mm is not None and fix.accuracy_mm > 0 else None
 
 
 def uncertain_m(fix: TruePosition) -> float:
-    """How far off a place may be."""
     stated = stated_m(fix) or NOT_SAID_M
     return max(stated, 2.0 * PARKED_SIGMA_M) if is_quiet(fix) else stated
 
 
 def is_quiet(fix: TruePosition) -> bool:
-    """Whether a fix reports a speed next to nought."""
+    """Whether a fix reports a speed near 0."""
     return fix.speed_mm_s is not None and 0 <= fix.speed_mm_s < 1_200
 
 
 def as_reported(track: list[TruePosition], metres: list[float]) -> list[TruePlace]:
-    """The places as they are; `metres`: of the segments that end with each fix."""
+    """The reported places; `metres`: of the segments that end with each fix."""
     return [
         TruePlace(
             fix.time_us, fix.longitude_e7, fix.latitude_e7, stated_m(fix) or NOT_SAID_M / 2.0, False, False, length
@@ -77,7 +76,6 @@ def as_reported(track: list[TruePosition], metres: list[float]) -> list[TruePlac
 
 
 def cleaned(track: list[TruePosition], metres: list[float]) -> list[TruePlace]:
-    """The places without the receiver's noise."""
     places, way = as_reported(track, metres), _Way(track, metres)
     if not any(way.slow):
         return places
@@ -101,7 +99,7 @@ def cleaned(track: list[TruePosition], metres: list[float]) -> list[TruePlace]:
 
 
 def near_metres(x1: Fraction | int, y1: Fraction | int, x2: Fraction | int, y2: Fraction | int) -> float:
-    """The length of a step by the radii of curvature at its middle."""
+    """The length of a step, by the radii of curvature at its middle."""
     a, es = 6_378_137.0, 0.0066943799901413165
     sine = math.sin(math.radians(float(y1 + y2) / 2e7))
     flat = 1.0 - es * sine * sine
@@ -124,7 +122,7 @@ def _runs(still: list[bool]) -> Iterator[tuple[int, int]]:
 
 
 class _Way:
-    """A track in whole numbers: milliseconds, 1e-7 degrees, 1e-4 m² of noise, millimetres a second."""
+    """A track in integers: milliseconds, 1e-7 degrees, 1e-4 m² of noise, millimetres a second."""
 
     def __init__(self, track: list[TruePosition], metres: list[float]) -> None:
         self.count, self.metres = len(track), metres
@@ -155,7 +153,7 @@ class _Way:
         return (parked or self.metres[i] ** 2 <= 14.0**2 * both) and not polar
 
     def around(self, i: int, reach_ms: int, first: int = 0, last: int | None = None) -> tuple[int, int]:
-        """The outermost fixes so near in time."""
+        """The first and last fix within `reach_ms`."""
         low = max(first, bisect_left(self.t, self.t[i] - reach_ms))
         return low, min(self.count - 1 if last is None else last, bisect_right(self.t, self.t[i] + reach_ms) - 1)
 
@@ -163,14 +161,14 @@ class _Way:
         return self.noise.of(low, high) / (1e4 * (high - low + 1))
 
     def change(self, i: int, low: int, high: int) -> float:
-        """The square of the metres from the mean place up to a fix to that from it on."""
+        """The squared distance (m²) between the mean places before and after a fix."""
         return math.fsum(
             ((sums.of(i, high) / (high - i + 1) - sums.of(low, i) / (i - low + 1)) * scale) ** 2
             for sums, scale in ((self.sum_x, self.east[i]), (self.sum_y, METRES_A_UNIT))
         )
 
     def standing(self) -> list[bool]:
-        """Of each segment, by the fix that ends it."""
+        """Whether the vehicle stands on each segment, by the fix that ends it."""
         covered, parked = self._covered(), self._parked()
         rest = [self._rests(i) for i in range(self.count)]
         perhaps = [self.quiet[i] and self._stays(i, PARKED_SIGMA_M) for i in range(self.count)]
@@ -196,7 +194,7 @@ class _Way:
         return self._in_windows(windows)
 
     def _parked(self) -> list[bool]:
-        """Of (3), what lies in a window of parking."""
+        """The part of (3) that is in a window of parking."""
         windows = []
         for i in range(self.count):
             end = self._window(i, 150_000) if self.quiet[i] else None
@@ -210,7 +208,7 @@ class _Way:
         return 10 * self.quiets.of(low, high) >= 9 * (high - low + 1)
 
     def _window(self, i: int, lasts: int) -> int | None:
-        """Its last fix."""
+        """The last fix of a window."""
         end = bisect_left(self.t, self.t[i] + lasts)
         return None if end == self.count or end - i + 1 > 1 << 15 else end
 
@@ -238,7 +236,7 @@ class _Way:
         return min(before, after) < 600.0 and self._stays(i, 0.0)
 
     def _stays(self, i: int, least_m: float) -> bool:
-        """The places explain the speeds, with so much noise at the least."""
+        """Whether the places fit the speeds, with at least so much noise."""
         low, high = self.around(i, 60_000)
         driven_m = self.driven.of(low, high - 1) / 1000.0
         return self.change(i, low, high) <= (6.0 * max(math.sqrt(self.variance(low, high)), least_m) + driven_m) ** 2
@@ -273,14 +271,14 @@ class _Smoothing:
         self._sum_x, self._sum_y = _Sums(self._x), _Sums(self._y)
 
     def smoothed(self) -> Iterator[tuple[int, tuple[Fraction, Fraction]]]:
-        """The fixes that get another place, and their places."""
+        """The moved fixes, and their places."""
         for i in range(1, self._way.count - 1):
             if i not in self._stands and (half := self._half_width(i)):
                 x, y, weight = self._box(i, half)
                 yield i, (Fraction(x, weight), Fraction(y, weight))
 
     def _half_width(self, i: int) -> int:
-        """In parts of 64 of a fix."""
+        """In 64ths of a fix."""
         way = self._way
         step = (way.metres[i] + way.metres[i + 1]) / 2.0
         if step >= 14.0 * way.smooth[i]:
@@ -337,7 +335,7 @@ class _Smoothing:
         return east * self._way.east[i], north * METRES_A_UNIT
 
     def _ahead(self, i: int, many: int) -> tuple[float, float]:
-        """From the mean of some fixes up to one to the mean of as many from it on."""
+        """From the mean of `many` fixes up to one to the mean of as many after it."""
         east, north = (
             (sums.of(i, i + many) - sums.of(i - many, i)) / (many + 1) * scale
             for sums, scale in ((self._sum_x, self._way.east[i]), (self._sum_y, METRES_A_UNIT))
@@ -353,7 +351,7 @@ class _Smoothing:
         return max(math.sqrt(east * east + north * north), half_of_way(i + many), half_of_way(i - many))
 
     def _rough_sums(self) -> tuple[_Sums, _Sums]:
-        """By fix: what the second difference there and that of the next fix make of each other; whether both count."""
+        """For each fix the product of the second differences there and at the next fix, and whether both count."""
         way = self._way
         bends: list[tuple[float, float] | None] = [None] * way.count
         for i in range(1, way.count - 1):
@@ -394,14 +392,14 @@ def metres(latitude_a: float, longitude_a: float, latitude_b: float, longitude_b
 
 
 def places(positions: list[TruePosition], rule: TrueRule = "every_fix") -> Iterator[list[TruePlace]]:
-    """Where the device was, of each of its unbroken tracks."""
+    """The places of each unbroken track."""
     for track in tracks(positions, rule):
         lengths = [0.0, *(_step_m(before, after) for before, after in pairwise(track))]
         yield as_reported(track, lengths) if rule == "every_fix" else cleaned(track, lengths)
 
 
 def tracks(positions: list[TruePosition], rule: TrueRule = "every_fix") -> Iterator[list[TruePosition]]:
-    """The unbroken tracks of one device; `positions` in the order in which it made them."""
+    """The unbroken tracks of one device; `positions` in the order in which they were made."""
     track: list[TruePosition] = []
     for fix in _without_jumps(_plausible(_one_of_each_time(positions)), rule):
         if track and (_gap_us(track[-1], fix) > MAX_GAP_US or _too_fast(track[-1], fix, rule)):
@@ -431,7 +429,7 @@ def _plausible(positions: list[TruePosition]) -> list[TruePosition]:
 
 
 def _without_jumps(positions: list[TruePosition], rule: TrueRule) -> list[TruePosition]:
-    """Without each fix that is too far from both neighbours while they are not too far from each other."""
+    """Exclude each fix that is too far from both neighbours while they are near each other."""
     return [fix for index, fix in enumerate(positions) if not _jumps(positions, index, rule)]
 
 
@@ -448,7 +446,7 @@ def _jumps(positions: list[TruePosition], index: int, rule: TrueRule) -> bool:
 
 
 def _is_spike(around: list[TruePosition]) -> bool:
-    """Of five fixes in a row the one in the middle: driven to and back within two minutes, from one place at rest."""
+    """Whether the middle of five fixes was left within two minutes, from and to one place at rest."""
     if len(around) < 5:
         return False
     first, before, fix, after, last = around
@@ -461,7 +459,7 @@ def _is_spike(around: list[TruePosition]) -> bool:
 
 
 def _off_m(before: TruePosition, after: TruePosition) -> float:
-    """How far two places may be off together."""
+    """The uncertainty of two places together."""
     return uncertain_m(before) + uncertain_m(after)
 
 
@@ -476,6 +474,6 @@ def _step_m(before: TruePosition, after: TruePosition) -> float:
 
 
 def _too_fast(before: TruePosition, after: TruePosition, rule: TrueRule) -> bool:
-    """By the rule `standstill` the places may be off by as much as they state."""
+    """By the rule `standstill` the places may be off by their stated accuracy."""
     off_m = _off_m(before, after) if rule == "standstill" else 0.0
     return _step_m(before, after) > MAX_SPEED_MPS * (_gap_us(before, after) / 1e6) + off_m

@@ -27,7 +27,7 @@ from simulator.truth.track import TrueRule
 
 
 class PostedCharge(NamedTuple):
-    """A line of a document: what it is about, and how much more or less of it."""
+    """A line of a document: what it is for, and the difference."""
 
     about: TrueKey
     quantity: int
@@ -36,10 +36,10 @@ class PostedCharge(NamedTuple):
 
 
 class TrueDocument(NamedTuple):
-    """What an invoice or a note says; `number` counts the documents of its seller from 1.
+    """The content of an invoice or note; `number` counts the documents of its seller from 1.
 
-    `kind`: invoice, debit note or credit note; the amounts of a credit note are below zero. `of`: the number of the
-    invoice that a note is about, None for an invoice.
+    `kind`: invoice, debit note or credit note; a credit note has negative amounts. `of`: the number of the invoice that
+    a note refers to.
     """
 
     kind: str
@@ -54,17 +54,14 @@ class TrueDocument(NamedTuple):
 
     @property
     def net_minor(self) -> int:
-        """Without tax."""
         return sum(charge.amount_minor for charge in self.charges)
 
     @property
     def tax_minor(self) -> int:
-        """The tax on it."""
         return sum(tax.tax_minor for tax in self.taxes)
 
     @property
     def gross_minor(self) -> int:
-        """With tax."""
         return self.net_minor + self.tax_minor
 
 
@@ -72,7 +69,7 @@ Said = tuple[tuple[PostedCharge, ...], tuple[TrueTax, ...]]
 
 
 class TrueLedger:
-    """All documents of all sellers, in the order in which they were issued."""
+    """All documents of all sellers, in the order of issue."""
 
     def __init__(self) -> None:
         self.documents: list[TrueDocument] = []
@@ -80,9 +77,8 @@ class TrueLedger:
     def issue(
         self, contracts: TrueContracts, payer: str, days: TrueDays, usage: Iterable[TrueQuarter]
     ) -> TrueDocument | None:
-        """The invoice of a payer and period, by what is known now; None if it would have no line (EN 16931 BR-16).
-
-        Raises TruthError if there is one.
+        """The invoice of a payer and period; None if it would have no line (EN 16931 BR-16). Raises TruthError if
+        there is one.
         """
         if any(document.of is None for document in self._about(payer, days)):
             raise TruthError(f"{payer} has an invoice for {days.first_day} to {days.last_day}")
@@ -95,9 +91,9 @@ class TrueLedger:
     def adjust(
         self, contracts: TrueContracts, payer: str, days: TrueDays, usage: Iterable[TrueQuarter]
     ) -> TrueDocument | None:
-        """The note that makes what was posted what is owed by what is known now. Raises TruthError.
+        """The note with the difference between what is owed now and what was posted. Raises TruthError.
 
-        None if no amount changes: what is used and free is on no note of its own, but on the next one that has one.
+        None if no amount changes; free usage alone makes no note, and is on the next one.
         """
         posted = self._about(payer, days)
         if not posted:
@@ -111,7 +107,7 @@ class TrueLedger:
         return self._post(owed, days, posted[0].number, (charges, taxes))
 
     def posted_minor(self, payer: str, days: TrueDays) -> int:
-        """What a payer was asked for so far, with tax."""
+        """The posted total of a payer, with tax."""
         return sum(document.gross_minor for document in self._about(payer, days))
 
     def _about(self, payer: str, days: TrueDays) -> list[TrueDocument]:
@@ -130,7 +126,7 @@ class TrueLedger:
 
 
 def _charges_missing(owed: TrueOwed, posted: list[TrueDocument]) -> tuple[PostedCharge, ...]:
-    """What is owed less what was posted, for each thing that either is about."""
+    """What is owed minus what was posted, for each key."""
     sums: dict[TrueKey, list[int]] = {}
     for sign, charges in [(1, owed.charges), *((-1, document.charges) for document in posted)]:
         for about, *amounts in charges:
@@ -140,7 +136,7 @@ def _charges_missing(owed: TrueOwed, posted: list[TrueDocument]) -> tuple[Posted
 
 
 def _taxes_missing(owed: TrueOwed, posted: list[TrueDocument]) -> tuple[TrueTax, ...]:
-    """The same of taxes: their sum is the tax on everything, not a sum of taxes that were rounded one by one."""
+    """The same for taxes. Their sum is the tax on everything, not a sum of rounded taxes."""
     groups = [*owed.taxes, *(tax for document in posted for tax in document.taxes)]
     missing = []
     for category, rate, reason in sorted({tax[:3] for tax in groups}):
@@ -156,14 +152,14 @@ def _taxes_missing(owed: TrueOwed, posted: list[TrueDocument]) -> tuple[TrueTax,
 
 
 class TruthPeriod(NamedTuple):
-    """A service period, from `start` up to, not including, `end`."""
+    """A service period; `end` is exclusive."""
 
     start: datetime
     end: datetime
 
 
 class Truth:
-    """Which records exist, what was used and what is owed. Slow, plain, and sharing no code with what it judges."""
+    """Existing records, their usage and what is owed. Slow, plain, and without code of what it judges."""
 
     def __init__(
         self,
@@ -176,7 +172,7 @@ class Truth:
         contracts: TrueContracts | None = None,
         rule: TrueRule = "standstill",
     ) -> None:
-        """`entries`: of each device what it made, in the order of its making. `rule`: that of tracks."""
+        """`entries`: the records of each device, in the order in which they were made. `rule`: that of tracks."""
         self._entries = dict(entries)
         self._zones = zones
         self._gates = gates
@@ -188,7 +184,7 @@ class Truth:
 
     @classmethod
     def from_folder(cls, folder: Path | str, journal: Path | str = "made.jsonl", rule: TrueRule = "standstill") -> Self:
-        """Read a scenario's folder and the journal (a name in it, or a path of its own). Raises TruthError."""
+        """Read a scenario's folder and the journal (a name in it, or a path). Raises TruthError."""
         folder = Path(folder)
         entries: dict[str, list[Entry]] = {}
         for entry in read_journal(folder / journal):
@@ -204,7 +200,7 @@ class Truth:
         )
 
     def knowing(self, known: Mapping[str, Counter[Made]]) -> "Truth":
-        """The truth by what is known so far: of each device in `known` these records, of the others all."""
+        """The truth if only these records of the devices in `known` are known, and all of the others."""
         entries = dict(self._entries)
         for device, of_device in known.items():
             left = Counter(of_device)
@@ -229,29 +225,28 @@ class Truth:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Every device that made a record, sorted."""
         return tuple(sorted(self._entries))
 
     def records(self, device: str) -> Counter[Made]:
-        """The records that a device made, and how many times each."""
+        """The records of a device with their counts."""
         return Counter(entry.made for entry in self._entries.get(device, []))
 
     def positions(self, device: str) -> list[TruePosition]:
-        """The fixes that a device made, in the order of their making."""
+        """The fixes of a device, in the order in which they were made."""
         return [entry.position for entry in self._entries.get(device, []) if entry.position is not None]
 
     def usage(self) -> tuple[TrueUsage, ...]:
-        """The usage of all devices, sorted by device, quarter and zone; computed once."""
+        """The usage of all devices, sorted by device, quarter and zone."""
         return self._usage
 
     def unknown(self) -> tuple[TrueUnknown, ...]:
-        """What is not known of the ways of all devices, and what they drove, sorted by device and quarter."""
+        """The unknown and known driving of all devices, sorted by device and quarter."""
         found = (unknown_of(one, self.positions(one), self._zones, self._rule) for one in self.devices)
         return tuple(row for rows in found for row in rows)
 
     @property
     def payers(self) -> dict[str, TrueDays]:
-        """The payers of the contracts and, of each, the days of the month of the period in its own time zone."""
+        """The payers, each with the days of the period's month in its own time zone."""
         found = {}
         for name in self.contracts.payers(self.period.end):
             account = self.contracts.account(name, self.period.end)
@@ -261,7 +256,7 @@ class Truth:
         return found
 
     def quarters(self) -> tuple[TrueQuarter, ...]:
-        """The usage of all devices, each by tenant and device as its agent sends them."""
+        """The usage of all devices, by tenant and device as their agents send them."""
         found = []
         for row in self._usage:
             tenant, device = self._senders[row.device]
@@ -269,14 +264,14 @@ class Truth:
         return (*found, *self._inferred)
 
     def owed(self, payer: str) -> TrueOwed:
-        """What a payer owes by the contracts, of the month of the period. Raises TruthError."""
+        """What a payer owes for the period's month. Raises TruthError."""
         if payer not in self.payers:
             raise TruthError(f"there is no payer {payer!r}; there are {', '.join(self.payers)}")
         return owed_by(self.contracts, payer, self.payers[payer], self.quarters())
 
     @property
     def contracts(self) -> TrueContracts:
-        """What was agreed. Raises TruthError for a folder without contracts."""
+        """Raises TruthError for a folder without contracts."""
         if self._contracts is None:
             raise TruthError("the scenario's folder has no contracts.toml")
         return self._contracts
@@ -304,7 +299,7 @@ class Truth:
 
 
 def _names(folder: Path) -> dict[tuple[str, str], str]:
-    """The name in the scenario of each tenant and device."""
+    """The scenario name of each tenant and device."""
     return {
         (vehicle["tenant"], vehicle["device_id"] or vehicle["device"]): vehicle["device"]
         for vehicle in _read(folder / "vehicles.json")

@@ -108,10 +108,10 @@ def driven(
         for made, message in enumerate(messages, 1):
             on_progress(Progress(message.offset_s, made, made))
             log.append(f"{message.offset_s:.0f}")
-        return Summary(made, made, 0, 0, 0, 200.0, {})
+        return Summary(made, made, 0, 0, 200.0, {})
 
     monkeypatch.setattr("deploy.demo.scenario.publish", at_once)
-    monkeypatch.setattr("deploy.demo.scenario.read_folder", lambda _: (None, None))
+    monkeypatch.setattr("deploy.demo.scenario.read_folder", lambda _: None)
     monkeypatch.setattr(
         "deploy.demo.scenario.drive",
         lambda *_: (VehicleMessage(float(at), "eu-0001", "t", b"") for at in range(0, 100, 5)),

@@ -6,9 +6,10 @@ import secrets
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 
 from deploy.local import EnrolmentBroker, EnrolmentBrokerFiles, MosquittoBroker, MosquittoSecurity, TlsFiles
-from gateway.access.enrolment import EnrolmentCore, EnrolmentRates, EnrolmentRules, OpenTokens
+from gateway.access.enrolment import EnrolmentCore, EnrolmentRates, OpenTokens
 from gateway.access.enrolment_service import EnrolmentService, enrolment_rules, name_at_enrolment
 from tests.gateway.access.known_devices import KnownDevices
 from waybill.daemon.tls import TlsSettings
@@ -81,8 +82,8 @@ class EnrolmentRegion:
         self.book = KnownDevices()
         for entry in self.published.values():
             self.book.put(entry)
-        rules = EnrolmentRules(region="eu", issuer=self.authority.authority.name, lifetime=self.lifetime)
-        self.desk = EnrolmentCore(rules, self.book, self.authority, EnrolmentRates(), lambda _, __: None)
+        book = cast("Any", self.book)
+        self.desk = EnrolmentCore("eu", self.lifetime, book, self.authority, EnrolmentRates(), lambda _, __: None)
         own = self.files("access@eu")
         tls = TlsSettings(ca=self.root, certificate=own.certificate, key=own.key)
         claims = BrokerSettings(

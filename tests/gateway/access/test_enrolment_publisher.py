@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 from unittest.mock import create_autospec
 
 import pytest
@@ -30,7 +30,7 @@ class Registry:
         sender = create_autospec(RegistryPublisher, instance=True, newest=None)
         sender.publish.side_effect = self._send
         self.sender = sender
-        self.publisher = EnrolmentPublisher(sender, self.book, lambda: self.now_s)
+        self.publisher = EnrolmentPublisher(sender, cast("Any", self.book), lambda: self.now_s)
 
     def _send(self, _: DeviceEntry, __: str) -> str:
         self.number += 1
