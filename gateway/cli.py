@@ -141,7 +141,7 @@ def run(*, config: ConfigOption) -> None:
     """
     with errors_as_messages("fleet-gateway"):
         settings, now_s = checked_settings(GatewaySettings, config, problems), time.time()
-        # Hardly anything here is in a cycle: looking through all that is in flight for some is done less often.
+        # There are hardly any reference cycles, so collections over everything in flight can be rare.
         gc.freeze()
         gc.set_threshold(_GC_OBJECTS)
         found = [*warnings(settings, config, now_s), *ended_tokens(settings, now_s)]
@@ -156,7 +156,7 @@ def check_config(*, config: ConfigOption) -> None:
     """
     with errors_as_messages("fleet-gateway"):
         settings = checked_settings(GatewaySettings, config, problems)
-        # Nothing moves with such a token; a gateway that runs waits for another one.
+        # Nothing would move; a running gateway waits for a new token.
         if ended := ended_tokens(settings, time.time()):
             raise SettingsError(str(config), ended)
     say_warnings(config, partial(warnings, settings, config))

@@ -30,7 +30,7 @@ def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Words = Annotated[tuple[Word, ...], Field(min_length=1, max_length=64), AfterValidator(_each_once)]
-"""Names of tenants or regions: each once, as each has a reader of its own."""
+"""Names of tenants or regions, each once, because each has its own reader."""
 
 
 class ClusterSource(Settings):
@@ -179,9 +179,9 @@ BACKOFF_FIRST_S = 0.2
 BATCHES, REFUSED = "batches", "refused"
 """Names of the topics in a tenant's namespace."""
 MAX_TENANTS = 64
-"""Each has a connection to Pulsar of its own."""
+"""Each has its own connection to Pulsar."""
 PUBLISH_BYTES = 128 << 10
-"""What a PUBLISH has beside its payload, generously: topic and properties."""
+"""Generous size of topic and properties of a PUBLISH."""
 
 
 class Mqtt(BrokerSettings):

@@ -18,9 +18,9 @@ from waybill.mqtt.mqtt_client import MqttMessage
 from waybill.record import DeviceChannel, RefusalReason, device_topic, encode_ack, parse_device_topic
 
 MAX_ATTEMPTS = 5
-"""How often a dead letter is sent to Pulsar before it is given up: it must not hold up others."""
+"""Attempts to send a dead letter before it is given up, so that it does not block others."""
 _REOPENED_S = 1.0
-"""How often a retry looks whether there is a producer again."""
+"""How often a retry checks for a producer."""
 _LOG = structlog.get_logger("gateway")
 
 
@@ -110,7 +110,7 @@ class Forwarder:
             return delivery if delivery.refusal is None else None
         delivery = self._engine.in_flight.get(receipt.token)
         if delivery.refusal is not None and (receipt.is_permanent or delivery.attempts >= MAX_ATTEMPTS):
-            # The device hears its refusal all the same: a copy that Pulsar does not take must not make it send again.
+            # The device still gets its refusal, so that it does not send the batch again.
             self._engine.on_persisted(receipt.token, now_s)
             self._metrics.count("dead_letters_not_kept")
             _LOG.error("Pulsar refused a dead letter", result=receipt.result, topic=delivery.topic)
@@ -151,7 +151,7 @@ class DevicePublisher:
                 self._metrics.count("acks_published")
             except Exception as error:  # noqa: BLE001 - the device sends again; the others get theirs
                 log_internal_error(self._metrics, error)
-        # One file in a turn: a folder of thousands must not hold up acknowledgements.
+        # One file a turn, so that thousands of files do not delay acknowledgements.
         if self._broker.free_slots and (push := self._pushes.take_next()) is not None:
             self._broker.publish(device_topic(*push.sender, DeviceChannel.CONFIG), push.text, retain=True)
             self._metrics.count("pushes_published")

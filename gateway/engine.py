@@ -34,7 +34,7 @@ from waybill.record.ack import MAX_ACK_RANGES
 # Pending acknowledgements, merged.
 
 MAX_PENDING_RANGES = 262_144
-"""Ranges of all devices together. What would be more is forgotten: the device sends again."""
+"""Ranges of all devices. Acknowledgements beyond them are dropped, and the device sends again."""
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ class AckCoalescer:
         """When the next acknowledgement is due at the latest."""
         if self._full:
             return self._full[0].since_s
-        # A dict keeps the order of insertion: the first one waits longest.
+        # A dict keeps insertion order, so the first one is the oldest.
         return next((pending.since_s + self._interval_s for pending in self._pending.values()), None)
 
     def _make_room(self, key: tuple[Sender, int, str], ranges: int, now_s: float) -> PendingAcks:
@@ -121,7 +121,7 @@ class AckCoalescer:
         if pending is not None and len(pending.seqs.ranges) + ranges <= MAX_ACK_RANGES:
             return pending
         if pending is not None:
-            # The full one is sent before the fresh one: `take_due` empties this queue first.
+            # `take_due` empties this queue first, so the full one is sent before the new one.
             self._full.append(self._pending.pop(key))
         self._pending[key] = fresh = PendingAcks(*key, now_s)
         return fresh
@@ -139,9 +139,9 @@ def _chunks(seqs: IntervalSet) -> Sequence[IntervalSet]:
 # Quota of dead letters by tenant. Pure.
 
 KEPT_PER_S = 10.0
-"""So many a second are kept of each tenant in the long run ..."""
+"""Dead letters a second of each tenant in the long run."""
 KEPT_AT_ONCE = 200.0
-"""... and so many at once. Those above are refused and counted without a copy: anybody can send garbage."""
+"""Dead letters of each tenant at once. Others are refused and counted without a copy."""
 
 
 class DeadLetterRates:
@@ -209,11 +209,11 @@ class DrainControl:
 # Shares of the window by tenant: stuck tenants leave room for others. Pure.
 
 STUCK_S = 0.5
-"""A tenant whose oldest batch waits so long for Pulsar, while another tenant is served, is stuck."""
+"""A tenant is stuck if its oldest batch waits this long while another tenant is served."""
 RESERVED = 0.5
-"""Of one window, so much is kept for reserves, the same for each tenant ..."""
+"""Share of a window that is reserved, equally for each tenant."""
 COMMON = 1.5
-"""... and so many windows at most are in use by what is beyond them."""
+"""Windows that may be used beyond the reserves."""
 
 
 class WindowShares:
@@ -227,7 +227,7 @@ class WindowShares:
         # A stuck tenant keeps half of the window, and all of it where it is the only one.
         self._shares = dict.fromkeys(settings.tenants, 0.5 if len(settings.tenants) > 1 else 1.0)
         self._pulsar_tenant_of = settings.pulsar_tenant_of
-        # After a new connection there may be twice as many batches as the broker sends unacknowledged.
+        # After a reconnect there may be twice as many batches as the broker sends unacknowledged.
         self._max_batches, self._max_bytes = 2 * settings.mqtt.receive_maximum, settings.mqtt.max_in_flight_bytes
         self._listed = max(1, len(settings.tenants))
         self._reserved_batches = max(1.0, RESERVED * self._max_batches / self._listed)
@@ -249,7 +249,7 @@ class WindowShares:
         if not in_flight.stuck:
             return share < 1 and in_flight.use_of(tenant).bytes >= share * self._max_bytes
         use = in_flight.use_of(tenant)
-        # One always: it may be larger than any reserve.
+        # One batch is always allowed, because it may be larger than any reserve.
         if not use.batches:
             return False
         is_stuck = tenant in in_flight.stuck
@@ -272,18 +272,18 @@ class WindowShares:
 
 
 KEPT_BYTES = 256 << 10
-"""Of a refused message, so much is kept in its dead letter."""
+"""Bytes of a refused message in its dead letter."""
 SLOW_DOWN_UNITED_S = 0.5
-"""Who is to slow down may send on all the same, and each answer costs: so long they are united."""
+"""How long `slow-down` answers of a device are combined, because a device may keep sending."""
 REFUSED_RECORD_BYTES = 64
-"""What is refused counts as one record for so many bytes: what it says of itself is nobody's word."""
+"""A refused message counts as one record for this many bytes, because its header is not trusted."""
 _BY_SENDER = {
     RefusalReason.BAD_TOPIC,
     RefusalReason.UNKNOWN_TENANT,
     RefusalReason.UNKNOWN_DEVICE,
     RefusalReason.DEVICE_NOT_ACTIVE,
 }
-"""Refused for its sender alone. It was not looked into, and its tenant does not pay for who may not send."""
+"""Refused because of the sender. The content was not read, and the tenant is not charged."""
 _TOPIC_KEPT = 1024
 _MAX_TEXT = 500
 
@@ -355,7 +355,7 @@ class Engine:
     def on_batch(self, topic: str, payload: bytes, mid: int, now_s: float) -> Produce | NotSent:
         """A batch from the broker; `mid` is 0 for QoS 0. If it raises, the state is unchanged."""
         sender = sender_of(topic)
-        # First: what is in flight was validated when it came.
+        # First, because a batch in flight was validated when it came.
         if self.in_flight.try_join(sender, payload, mid):
             return NotSent.JOINED
         if not mid and not self._has_room_for_qos_0:
@@ -367,7 +367,7 @@ class Engine:
         verdict = validate_batch(self._rules, sender, payload)
         delivery = self._make_delivery(sender, topic, payload, now_s)
         if isinstance(verdict, Refusal):
-            # What is refused beyond a share is no debt: its tenant's other devices would pay for it.
+            # A refusal beyond the share is not charged, because the tenant's other devices would pay for it.
             if not pause_s and verdict.reason not in _BY_SENDER:
                 records = max(1, len(payload) // REFUSED_RECORD_BYTES)
                 self.drain.charge(sender, len(payload), records, now_s)
@@ -404,7 +404,7 @@ class Engine:
     def refuse(self, token: int, refusal: Refusal, now_s: float) -> Produce | NotSent:
         """Pulsar will never accept this batch: make it a dead letter."""
         delivery = self.in_flight.get(token)
-        # The attempts of the batch do not count: those of a dead letter are bounded.
+        # The attempts of a dead letter are counted separately.
         delivery.refusal, delivery.attempts = refusal, 0
         if self._try_keep(delivery, now_s):
             return self._begin_attempt(delivery)
@@ -415,7 +415,7 @@ class Engine:
         """Forget a delivery whose handling failed. Its device gets no answer and sends it again."""
         if token in self.in_flight:
             self.in_flight.remove(token)
-        # Released all the same: PUBACKs leave in order, and this one would hold up all later ones.
+        # Released all the same, because PUBACKs leave in order and later ones would wait.
         self.in_flight.mark_acked(token)
 
     def acknowledge_only(self, mid: int) -> None:
@@ -479,7 +479,7 @@ class Engine:
     def _turn_away(self, sender: Sender, header: Header, mid: int, pause_s: float, now_s: float) -> NotSent:
         """Ask the device to send a valid batch again later."""
         token, reason = next(self._tokens), RefusalReason.SLOW_DOWN
-        # Its PUBACK waits for no answer: a device that hears none sends again all the same.
+        # The PUBACK does not wait for the answer: a device without an answer sends again anyway.
         self.acknowledge_only(mid)
         if self._slow_downs.add(sender, header.epoch, header.seqs, refusal=reason, token=token, now_s=now_s):
             self._slow_downs.request_pause(sender, header.epoch, pause_s, refusal=reason)
@@ -497,7 +497,7 @@ class Engine:
         is_full = self._shares.is_spent(delivery.sender.tenant, len(delivery.payload), self.in_flight)
         if self._try_keep(delivery, delivery.arrived_s, is_full=is_full):
             return self._add(delivery, mid)
-        # Queued first: `mark_acked` passes over a token that has no message id, and its PUBACK would never leave.
+        # Queued first: `mark_acked` ignores a token without a message id, and its PUBACK would never leave.
         self.in_flight.queue_release(mid, delivery.token)
         self._queue_ack(delivery, delivery.arrived_s)
         return NotSent.NOT_KEPT

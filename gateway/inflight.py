@@ -21,7 +21,7 @@ class Sender(NamedTuple):
 
 
 UNKNOWN_SENDER = Sender("", "")
-"""The sender of a message whose topic no device can have: no acknowledgement is sent."""
+"""The sender of a message on a topic of no device; it gets no acknowledgement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def validate_batch(rules: BatchRules, sender: Sender, payload: bytes) -> Header 
     """The batch's header if it is of its own device and readable to its last value; else the refusal."""
     if (refusal := _sender_refusal(rules, sender)) is not None:
         return refusal
-    # Before `validate`, whose work grows with the bytes.
+    # Before `validate`, whose cost grows with the size.
     if len(payload) > rules.max_batch_bytes:
         detail = f"{len(payload)} bytes, at most {rules.max_batch_bytes} are taken"
         return Refusal(RefusalReason.TOO_LARGE, detail, own_header(sender, payload))
@@ -63,7 +63,7 @@ def validate_batch(rules: BatchRules, sender: Sender, payload: bytes) -> Header 
         header = validate(payload, sender.device)
     except WireError as error:
         return Refusal(error.reason, str(error), own_header(sender, payload))
-    # The broker vouches for the topic, nobody for the header: it could write another device's records.
+    # The broker checks the topic but not the header, which could name another device.
     if header.device != sender.device:
         return Refusal(RefusalReason.WRONG_DEVICE, f"a batch of {header.device!r} on the topic of {sender.device!r}")
     return header
@@ -87,7 +87,7 @@ def own_header(sender: Sender, payload: bytes) -> Header | None:
 
 
 RANGE_BYTES = 128
-"""What one range of a batch's header takes in memory."""
+"""Memory of one range of a batch's header."""
 _NO_SEQS = IntervalSet()
 
 
@@ -163,7 +163,7 @@ class InFlight:
 
     def try_join(self, sender: Sender, payload: bytes, mid: int) -> bool:
         """Whether the batch is in flight already; then `mid` is released with it."""
-        # The same bytes hold the same record ids: one copy in Pulsar is enough for both.
+        # The same bytes have the same record ids, so one copy in Pulsar is enough.
         token = self._by_content.get((sender, payload))
         if token is None:
             return False
@@ -211,7 +211,7 @@ class InFlight:
 
     def mark_acked(self, token: int) -> None:
         """The device has its acknowledgement, so the PUBACK may leave."""
-        # A token without message ids is of QoS 0, or of a connection that is gone: nothing would ever remove it.
+        # A token without message ids (QoS 0, or a lost connection) would never be removed.
         if token in self._ids_of:
             self._done.add(token)
 
@@ -220,7 +220,7 @@ class InFlight:
 
     def waiting_since(self, at_s: float) -> set[str]:
         """The tenants with a delivery that arrived at that time or before."""
-        # in the order of their coming
+        # Deliveries are in the order of arrival.
         old = takewhile(lambda one: one.arrived_s <= at_s, self._deliveries.values())
         return {delivery.sender.tenant for delivery in old}
 

@@ -82,7 +82,7 @@ class GatewayMetrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         self._counters = {key: _counter(registry, *about) for key, about in _COUNTERS.items()}
-        # 0 from the start on: the first one is an increase for who alerts on it
+        # 0 from the start, so that the first one is an increase.
         for reason in RefusalReason:
             self._counters["batches_refused"].labels(reason)
         self._config_results = _counter(

@@ -23,11 +23,11 @@ from waybill.record import DeviceChannel, device_filter, shared_filter
 
 _CHANNELS = (DeviceChannel.BATCH, DeviceChannel.CONFIG_RESULT)
 _SUBSCRIPTIONS = ", ".join(device_filter(channel) for channel in _CHANNELS)
-"""As they are shown: the group is a secret."""
+"""For messages, without the secret group name."""
 _RECEIVE_BYTES = 1 << 18
-"""Read at once: what a turn of the loop costs by itself is shared by the batches in it, 16 of 16 kB."""
+"""Read at once, so that 16 batches of 16 kB share the cost of a turn."""
 _PACKET_OVERHEAD = 16
-"""What a PUBLISH has beside topic and payload, at most."""
+"""Bytes of a PUBLISH besides topic and payload, at most."""
 _NO_REASON = "Unspecified error"
 _ENDED = "the connection to the MQTT broker ended"
 
@@ -109,7 +109,7 @@ class MqttConnection:
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
         """Publish to a device with QoS 1; `on_published` gets the answer."""
-        # A packet above the broker's Maximum Packet Size is a protocol error, and ends the connection for all devices.
+        # A packet above the broker's Maximum Packet Size is a protocol error that ends the connection.
         if len(topic.encode()) + len(payload) + _PACKET_OVERHEAD > self._max_packet_bytes:
             self._on_published(PublishResult(topic, f"its largest packet has {self._max_packet_bytes} bytes"))
             return
@@ -146,7 +146,7 @@ class MqttConnection:
             return
         self._max_packet_bytes = getattr(properties, "MaximumPacketSize", LARGEST_PACKET)
         theirs = getattr(properties, "ReceiveMaximum", RECEIVE_MAXIMUM)
-        # Acknowledgements that the old connection left unanswered are sent again by paho and count.
+        # The client sends unanswered acknowledgements of the old connection again, so they count.
         self._free = min(self._window, theirs) - self._client.unanswered
         self._client.subscribe([(topic, SubscribeOptions(qos=1)) for topic in self._filters])
 
@@ -166,7 +166,7 @@ class MqttConnection:
         self.is_subscribed = False
         because = ", and it did not say why" if str(reason) == _NO_REASON else f": {reason}"
         because = f": {self._client.failure}" if self._client.failure else because
-        # The first reason is the cause; the end of the connection follows from it.
+        # The first reason is the cause of the end.
         self.last_error = self.last_error or f"{_ENDED}{because}"
 
     def _on_answer(self, mid: int, reason: ReasonCode) -> None:

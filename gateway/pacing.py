@@ -18,17 +18,17 @@ from gateway.config import Drain, SendRates, TenantSettings
 from gateway.inflight import Sender
 
 BURST_S = 1.0
-"""Of what a rate gives, a second's worth may come at once."""
+"""A rate's worth of this time may come at once."""
 MAX_DEBT_S = 2.0
-"""So far may a tenant be ahead of its rates before batches of devices that have had their share are refused ..."""
+"""How far a tenant may be ahead of its rates before devices that had their share are refused."""
 MAX_PACED = 100_000
-"""Devices whose debts are known; of more, the debt that was made longest ago is forgotten."""
+"""Devices whose debts are known; beyond that the oldest debt is forgotten."""
 MAX_AHEAD_S = 10.0
-"""... or of a device that is so far ahead of its share. What it had under way when it was asked to wait is less."""
+"""How far a device may be ahead of its share; batches in flight when it is asked to wait are less."""
 _LEFT_S, _MAX_EXPONENT = 20.0, 2.0
-"""Where that much time was left over lately, a share costs less by so many powers of e."""
+"""With this much unused time a share costs less, by e to this power."""
 _GRACE_S = 1.0
-"""A device that was asked to wait counts as one that waits for so much longer: it needs time to come back."""
+"""A device counts as waiting for this long after its pause, because it needs time to come back."""
 
 
 def cost_s(rates: SendRates, size: int, records: int) -> float:
@@ -96,10 +96,10 @@ class SharedRate(Paced):
     def charge(self, child: Paced, cost_s: float, now_s: float) -> None:
         """The child pays for its share while there is a debt or others wait, and waits itself until it has paid."""
         if self.debt_s(now_s) > 0 or self._waiting:
-            # Nobody is back the moment its pause ends: who waited for its share has what the way took of it as well.
+            # A device needs time to come back after a pause, so up to `BURST_S` of its share is kept.
             least_s = now_s - BURST_S if child.waits_until > now_s else now_s
             child.paid_until_s = max(child.paid_until_s, least_s) + cost_s
-            # One that its own rates hold back more leaves its share to the others.
+            # A device that its own rates limit more leaves its share to the others.
             if child.paid_until_s >= child.own_until_s:
                 self.wait(child, max(child.paid_until_s, now_s) + _GRACE_S, now_s)
 
@@ -118,7 +118,7 @@ class SharedRate(Paced):
     def _expire(self, now_s: float) -> None:
         if (now := math.floor(now_s)) == self._expired_s:
             return
-        # A pause has a bound, and so has the number of different seconds.
+        # Pauses are bounded, and so is the number of different seconds.
         for until in [until for until in self._until if until <= now]:
             self._waiting -= self._until.pop(until)
         if not self._until:
@@ -193,7 +193,7 @@ class Pacing:
     def _device(self, sender: Sender, now_s: float) -> Paced:
         device = self._devices.setdefault(sender, Paced())
         self._devices.move_to_end(sender)
-        # Whose debts are paid is as one that was never heard. Two for each that comes: so there are no more than wait.
+        # A device without debts needs no state. Removing up to two for each new one bounds their number.
         for _ in range(2):
             oldest, one = next(iter(self._devices.items()))
             is_over = max(one.paid_until_s, one.own_until_s) + BURST_S <= now_s and one.waits_until <= now_s
@@ -206,4 +206,4 @@ class Pacing:
 
 
 _LEAST_S = 0.001
-"""What a batch costs a tenant at least, of which nothing but its region's share says what it costs."""
+"""The least cost of a batch, for tenants without rates of their own."""

@@ -28,14 +28,14 @@ from waybill.pulsar.pulsar_client import close_quietly, open_pulsar_client
 OK = "Ok"
 TOO_BIG = "MessageTooBig"
 UNSENDABLE = "Unsendable"
-"""The client cannot make a message of it."""
+"""The client cannot build the message."""
 UNPROVEN = "Unproven"
-"""Nothing is known of a message, as that of the last one of its group says nothing of it. It is sent again."""
+"""The result of the group's last message does not cover this one, so it is sent again."""
 
 GROUP_DELAY_S = 0.005
 MAX_GROUP_BYTES = 512 << 10
 BACKSTOP_MS = 1_000
-"""What a group's end could not send, the client sends by itself after so long."""
+"""The client sends a group by itself after this time if `flush` failed."""
 
 
 class SendResult(NamedTuple):
@@ -79,7 +79,7 @@ class GroupSender:
         size = len(message.payload)
         if self._bytes + size > self._max_bytes:
             self.flush()
-        # One behind: only with the next one is it known that this is not the group's last, which has the callback.
+        # One message behind: only the group's last one has the callback.
         if self._last is not None and self._try_hand_over(self._last, None):
             self._tokens.append(self._last.token)
         self._last = message
@@ -98,7 +98,7 @@ class GroupSender:
             return
         if self._due_s is None:
             self._due_s = now_s + self._delay_s
-        # While an answer is awaited, the next group grows: so a busy gateway is cheap, and an idle one quick.
+        # While a group is in flight the next one grows: a busy gateway is cheap, an idle one fast.
         if not self._under_way or now_s >= self._due_s:
             self.flush()
 
@@ -111,10 +111,10 @@ class GroupSender:
         self._under_way.add(self._number)
         if not self._try_hand_over(last, partial(self._on_answer, self._number, [*tokens, last.token])):
             self._under_way.discard(self._number)
-            # Those before it left without a callback: nobody will say what became of them.
+            # The others were sent without a callback, so their result is unknown.
             if tokens:
                 self._on_result(SendResult(tokens, UNPROVEN))
-        # Where it raises, the client sends what it has by itself, later.
+        # If it raises, the client sends its messages later by itself.
         with contextlib.suppress(RuntimeError, pulsar.PulsarException):
             self._producer._producer.flush_async(None)  # noqa: SLF001 - the public `flush` waits for the answer
 
@@ -132,9 +132,9 @@ class GroupSender:
         return False
 
     def _on_answer(self, number: int, tokens: list[int], result: Any, message_id: Any) -> None:
-        # First: the loop that the result wakes looks whether a group is under way. A set needs no lock for this.
+        # First, because the woken loop looks whether a group is in flight. A set needs no lock for this.
         self._under_way.discard(number)
-        # Behind it in its batch there is nothing, and before it as many as its place says: they are these, in a row.
+        # The last message's batch index says how many messages were before it in its batch; fewer prove less.
         if result == pulsar.Result.Ok and len(tokens) > 1 and message_id.batch_index() < len(tokens) - 1:
             self._on_result(SendResult(tokens[:-1], UNPROVEN))
             tokens = tokens[-1:]
@@ -144,7 +144,7 @@ class GroupSender:
 def _made(message: Produce) -> Any:
     """The client's message. Raises TypeError if it cannot be built."""
     made = _pulsar.MessageBuilder().content(message.payload).properties(message.properties)
-    # The client takes an empty key for none, and has no way to say so.
+    # The client treats an empty key as none.
     return (made.partition_key(message.key) if message.key else made).build()
 
 
@@ -158,7 +158,7 @@ class Sealing:
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._of = {
-            # Kept nowhere else: after this process only the tenant can open what it sealed.
+            # The private key is kept nowhere else, so after this process only the tenant can open its batches.
             tenant: Sealer(read_public_key(one.sealing_key), X25519PrivateKey.generate(), tenant, settings.region)
             for tenant, one in settings.tenants.items()
             if one.sealing_key is not None
@@ -284,7 +284,7 @@ class TenantProducers:
 
 
 REFUSED_TOGETHER = "RefusedTogether"
-"""Of several messages together Pulsar will never take one: each of them is sent again, alone."""
+"""Pulsar permanently refused a group, so each of its messages is sent again alone."""
 _PERMANENT = {TOO_BIG, UNSENDABLE, "InvalidMessage"}
 # After these the client's producer does not come back by itself; after others it reconnects.
 _REOPEN = {"AlreadyClosed", "ProducerFenced", "TopicTerminated", "TopicNotFound", "NotConnected"}
@@ -386,7 +386,7 @@ class PulsarProducer:
         self._opening = None
         if opening.error is not None:
             raise opening.error
-        # None: something unexpected ended the thread, and that ends the process.
+        # None: an unexpected error ended the thread, which ends the process.
         if opening.senders is None:
             return False
         self._client, (self._batches, self._refused) = opening.client, opening.senders
@@ -417,7 +417,7 @@ class PulsarProducer:
         """The receipts since the last call."""
         receipts: list[Receipt] = []
         while self._results:
-            # The client's thread may append meanwhile: a deque needs no lock for one end each.
+            # The client's thread may append meanwhile; a deque needs no lock for this.
             (tokens, result), refused = self._results.popleft()
             if result in _REOPEN and not refused:  # dead letters never interrupt the batches
                 self.wants_reopening = True
@@ -436,10 +436,10 @@ class PulsarProducer:
         if opening is None:
             _close_client(client, timeout_s)
             return
-        # In this order, as `_open` does it the other way round: one of the two closes the client.
+        # In this order, and in `_open` the other way round, so that one of the two closes the client.
         opening.is_cancelled = True
         _close_client(opening.client, timeout_s)
-        # A thread that is still inside the client when the process ends would abort it.
+        # A thread inside the client would abort the ending process.
         opening.ended.wait(timeout_s)
 
     def _release(self) -> Any:
@@ -456,14 +456,14 @@ class PulsarProducer:
             opening.client = client = self._open_client()
             if not opening.is_cancelled:
                 batches = self._settings.topic(self._pulsar_tenant, BATCHES)
-                # Not by a partitioned producer: it does not say which messages go together.
+                # A partitioned producer does not say which messages are in one batch.
                 partitions = [self._sender(client, topic) for topic in client.get_topic_partitions(batches)]
                 letters = self._settings.topic(self._pulsar_tenant, REFUSED)
                 refused = self._sender(client, letters, refused=True)
                 opening.senders = partitions, refused
         except (pulsar.PulsarException, ValueError, RuntimeError) as error:
             address = self._settings.pulsar.service_url
-            # Whom it does not know Pulsar does not answer: the client has nothing but a time-out to say.
+            # Pulsar does not answer unknown clients, so the client reports only a timeout.
             access = self._settings.pulsar.access
             why = access.token_problem(time.time()) or error
             if isinstance(error, pulsar.ConnectError) and access.tls_ca is not None:
@@ -480,7 +480,7 @@ class PulsarProducer:
         return self._batches[crc32(key.encode()) % len(self._batches)] if self._batches else None
 
     def _add_result(self, result: SendResult, refused: bool) -> None:
-        # In this order: a loop that is woken before the result is there goes back to its wait.
+        # In this order, because a loop that is woken too early goes back to its wait.
         self._results.append((result, refused))
         self._wake()
 
@@ -489,11 +489,11 @@ class PulsarProducer:
         producer = client.create_producer(
             topic,
             send_timeout_millis=int(settings.send_timeout_s * 1000),
-            # More than the loop ever has in flight, so it never blocks.
+            # More than the loop ever has in flight, so `send` never blocks.
             max_pending_messages=2 * self._settings.mqtt.receive_maximum + 1,
             block_if_queue_full=True,
             batching_enabled=True,
-            # Beyond what a group has: a batch is sent by the end of its group, and by nothing else.
+            # Larger than any group, so that only `flush` sends a batch.
             batching_max_publish_delay_ms=BACKSTOP_MS,
             batching_max_messages=2 * settings.batching_max_messages + 1,
             batching_max_allowed_size_in_bytes=2 * max(MAX_GROUP_BYTES, self._settings.max_batch_bytes),

@@ -47,7 +47,7 @@ class PushQueue:
         try:
             self._keys = None if operators is None else read_operators(operators)
         except SettingsError as error:
-            # by keys that cannot be read nothing is checked, so nothing is published
+            # Without readable keys nothing can be checked, so nothing is published.
             self._waiting.clear()
             self._on_refused()
             _LOG.error("settings not pushed", file=str(operators), problem=str(error))
@@ -80,12 +80,12 @@ def read_push(path: Path) -> PushedFile:
     if not path.is_file():
         raise ValueError("not a file")
     with open_file(path) as file:
-        # One byte more than is taken shows that there is more.
+        # One more byte shows whether the file is too large.
         text = file.read(MAX_PUSHED_BYTES + 1)
     if len(text) > MAX_PUSHED_BYTES:
         raise ValueError(f"more than {MAX_PUSHED_BYTES} bytes, which is all that a device takes")
     parse_toml(text.decode("utf-8"), MAX_PUSHED_BYTES)  # by the device's own measure
-    # Empty would mean to a broker that there is nothing to keep; to a device a blank line says the same as nothing.
+    # An empty retained message would delete the former one; a blank line means the same to a device.
     return PushedFile(device, text or b"\n")
 
 

@@ -47,7 +47,7 @@ from waybill.pulsar.pulsar_client import PulsarAccess
 # Published reference data of one kind, with the centre's rules.
 
 KEPT_OF_A_VERSION: Final = 4
-"""And the last one that can be used."""
+"""Publications that are kept of a version, and the last usable one."""
 _FAR_AHEAD: Final = "ahead: it was published by a clock more than five minutes ahead"
 _WORDS: Final = frozenset({"ahead", *SignatureFault})
 
@@ -109,7 +109,7 @@ class ReferencePublications(Generic[Made]):
         if known is not None:
             return
         judged = judged_publication(row, lambda _, body: self._usable(body), self._faults)
-        # of a hundred thousand fences the texts alone would take as much as their index
+        # The texts of 100,000 fences would take as much memory as their index.
         slim = {key: row[key] for key in ("kind", "id", "publication_id", "published_at", "place")}
         one = JudgedPublication(slim, judged.written, judged.usable, judged.reason)
         with self._lock:
@@ -119,7 +119,7 @@ class ReferencePublications(Generic[Made]):
             several.sort(key=lambda one: publication_order(one.row))
             gone = {one.row["publication_id"] for one in _superseded(several)}
             several[:] = [one for one in several if one.row["publication_id"] not in gone]
-            # a compacted topic brings what is gone never again, and the digest would stay for good
+            # A compacted topic does not repeat them, and their digests would stay forever.
             for old in gone:
                 del self._digests[old]
 
@@ -155,11 +155,11 @@ def _columns(message: TopicMessage) -> dict[str, Any]:
 Rules = TypeVar("Rules")
 
 SETTLE_S: Final = 0.5
-"""Publications come one after the other: so long nothing has come before rules are made of them, ..."""
+"""Rules are built after this time without a publication."""
 MAX_SETTLE_S: Final = 5.0
-"""... and after so long they are made however many come."""
+"""Rules are built after this time, however many publications come."""
 MAX_NAMED: Final = 100
-"""Of what cannot be used so many are named in a line of the log."""
+"""Unusable publications in one log line."""
 _TURN_S: Final = 0.1
 _CLOSE_S: Final = 2.0
 _LOG = structlog.get_logger("reference")
@@ -201,7 +201,7 @@ class ReferenceFollower(Generic[Made, Rules]):
             f"{NAMESPACE}/{TOPICS[self._publications.kind]}",
             self._on_message,
             self._on_standing,
-            # All that was published: compaction keeps the last of each key, and that may be one that nobody takes.
+            # Compaction keeps the last message of each key, which may be one that is refused.
             is_compacted=False,
             starts_anew=self._starts_anew,
         )
@@ -284,7 +284,7 @@ class ReferenceFollower(Generic[Made, Rules]):
             began_s, in_force = time.monotonic(), self._publications.in_force()
             if self._made is not None and _publications_of(self._made[1]) == _publications_of(in_force):
                 continue
-            # the last ones stay in use until these are whole
+            # The former rules stay in use until these are complete.
             rules = self._make(in_force)
             self._made = (rules, in_force)
             _LOG.info(
@@ -297,7 +297,7 @@ class ReferenceFollower(Generic[Made, Rules]):
 
     def _wait_until_settled(self) -> None:
         if self._made is None:
-            # To the end for the first time, and whoever reads along waits for the first rules.
+            # The first rules are built at once.
             return
         ends_s = time.monotonic() + MAX_SETTLE_S
         while (now_s := time.monotonic()) < min(self._changed_s + SETTLE_S, ends_s) and not self._stop.is_set():
@@ -311,7 +311,7 @@ def follow_reference(
     make: Callable[[InForce[Made]], Rules],
 ) -> ReferenceFollower[Made, Rules]:
     """Follow one kind on a cluster. Raises SettingsError for a file of keys that cannot be used."""
-    # One file of keys for each: whoever looks first hears that it has changed.
+    # Each follower has its own copy, because `look` reports a change only once.
     operators = None if source.operators is None else FollowedOperators(source.operators)
     return ReferenceFollower(cluster.service_url, cluster.access, operators, publications, make)
 

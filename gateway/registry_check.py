@@ -73,7 +73,7 @@ def judge(
             return None
         if state is not None:
             return Refusal(RefusalReason.DEVICE_NOT_ACTIVE, f"the registry has it as {state}")
-        # The broker let it in: while the registry is being read it has the benefit of the doubt.
+        # The broker let it in, so it is accepted while the registry is being read.
         if refuses_unknown and was_read(sender.tenant):
             return Refusal(RefusalReason.UNKNOWN_DEVICE, "the registry has no device of this tenant by this name")
         return None

@@ -76,7 +76,7 @@ class BrokerLink:
 
     def on_ended(self, reason: str, now_s: float) -> None:
         """An attempt failed, or the connection ended."""
-        # It may have become a good one since the last look: then this is no failed attempt.
+        # It may have become good since the last look; then this is no failed attempt.
         self.on_alive(now_s)
         if _TAKEN_OVER in reason:
             self.problem = (
@@ -158,7 +158,7 @@ class Connections:
                 self.last_error = ""
                 _LOG.info("subscribed", host=self._settings.mqtt.host, port=self._settings.mqtt.port)
             return
-        # A refused subscription leaves the socket open, and nothing comes on it.
+        # After a refused subscription the socket stays open, but nothing comes.
         lost = self._mqtt.socket is None or bool(self._mqtt.last_error)
         if self._link.is_in_use and (lost or self._link.is_overdue(now_s)):
             why = self._mqtt.last_error or "the MQTT broker does not answer in time"
@@ -176,7 +176,7 @@ class Connections:
         self.last_error = why
 
     def _connect_mqtt(self) -> None:
-        # Before CONNECT: a new session begins with the ids of the former one.
+        # Before CONNECT, because a new session uses the same ids again.
         self._before_connect()
         try:
             self._mqtt.connect()
@@ -192,7 +192,7 @@ class Connections:
 
 
 _LOG_SUPPRESSED_S = 10.0
-"""How often the log says which lines it left out."""
+"""How often the log says which lines were suppressed."""
 
 
 class StatusReporter:
@@ -272,9 +272,9 @@ _TURN_S = 0.002
 """A turn begins so long after the last one began at the earliest: one batch by itself costs twice what it costs among
 ten."""
 _QUIET_S = 0.2
-"""When a gateway that leaves has heard nothing for so long, the broker has nothing more for it."""
+"""A stopping gateway assumes that the broker has nothing more after this silence."""
 _CLOSE_S = 0.5
-"""So long closing the client, and an attempt to open one, may keep a gateway that has finished."""
+"""How long closing the clients may delay the end."""
 
 Select = Callable[[list[Any], list[Any], list[Any], float], tuple[list[Any], list[Any], list[Any]]]
 
@@ -377,12 +377,12 @@ class GatewayLoop:
         readable, writable = self._wait(now_s)
         if self._wake.socket in readable:
             self._wake.clear()
-        # The wait took time: what is due is judged by the clock after it.
+        # The wait took time, so read the clock again.
         self._turned_s = now_s = self._clock()
         if self._mqtt.socket is not None and self._mqtt.socket in readable:
             self._mqtt.read(lambda: self._engine.has_room)
         self._connections.finish_opening()
-        # In this order a receipt that is there now leaves as an acknowledgement and a PUBACK in the same turn.
+        # In this order a receipt leads to its acknowledgement and PUBACK in the same turn.
         self._forwarder.handle_receipts(now_s)
         self._forwarder.retry_due(now_s)
         self._pulsar.flush_due(now_s)
@@ -405,7 +405,7 @@ class GatewayLoop:
         """Accept nothing new, and finish what is in flight."""
         if not self._shutdown.is_begun:
             self._shutdown.begin(self._clock())
-            # From here on the broker gives the messages of the shared subscription to other gateways.
+            # The broker now gives the messages of the shared subscription to other gateways.
             self._mqtt.unsubscribe()
             _LOG.info("stopping", in_flight=len(self._engine.in_flight))
 
@@ -426,7 +426,7 @@ class GatewayLoop:
 
     @property
     def _is_drained(self) -> bool:
-        # A PUBACK that is not written yet counts: without it the broker sends that batch again.
+        # An unwritten PUBACK counts, because without it the broker sends that batch again.
         return self._engine.is_idle and self._mqtt.is_unsubscribed and not self._mqtt.wants_write
 
     def _wait(self, now_s: float) -> tuple[list[Any], list[Any]]:
@@ -436,7 +436,7 @@ class GatewayLoop:
             self._pulsar.next_due_s,
             self._tick_at_s,
         )
-        # The end of a quiet time shows on no socket: it is looked for twice in each.
+        # No socket shows the end of a quiet time, so look for it twice in each.
         longest_s = _QUIET_S / 2 if self._shutdown.is_begun else _TICK_S
         timeout_s = max(0.0, min(min(at_s for at_s in due if at_s is not None) - now_s, longest_s))
         readers: list[Any] = [self._wake.socket]
@@ -493,7 +493,7 @@ class Service:
                 loop.disconnect()
             finally:
                 left = loop.close()
-            # Nothing is lost: their devices send them again.
+            # Nothing is lost: devices send them again.
             _LOG.info("stopped", in_flight=left)
 
     def _handle_signals(self, signals: set[int]) -> None:

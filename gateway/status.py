@@ -24,7 +24,7 @@ class StatusHolder:
         self._current = (status, clock())
 
     def set(self, status: GatewayStatus) -> None:
-        # One assignment: the server's threads see the status with its own time.
+        # One assignment, so that other threads see the status with its own time.
         self._current = (status, self._clock())
 
     @property

@@ -42,7 +42,7 @@ def read_answer(
 
 def check_answering(endpoint: AskedEndpoint, answering: str, asked: str) -> None:
     """Check that the answering process is the one of the given settings. Raises NoAnswer."""
-    # a copied file whose port was left as it was: the health of the other process is not that of this one
+    # A copied file with an unchanged port would show another process's health.
     if answering != asked:
         raise NoAnswer(
             f"at {endpoint.host}:{endpoint.port} answers {answering}, not {asked}: is it running, and with a "
@@ -61,7 +61,7 @@ def facts_table(title: str, facts: Iterable[tuple[str, object]]) -> Table:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in facts:
-        # Refused texts are of whoever was refused: nothing in them moves a cursor or makes a line.
+        # Refused texts come from strangers: they must not move the cursor or break lines.
         table.add_row(name, Text(one_line(_words(value), _LINE_CHARACTERS)))
     return table
 

@@ -44,7 +44,7 @@ def running_broker(place: BrokerProcessPlace) -> BrokerProcess:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (OSError, ValueError) as error:
         raise BrokerUnreachable(f"no broker runs ({place.pid_file})") from error
-    # The name stands in parentheses and may have any character, also those.
+    # The name is in parentheses and may itself contain parentheses.
     name, after = stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 2 :].split()
     if name != place.program or after[0] == "Z":
         raise BrokerUnreachable(f"process {pid} is {name}, no running {place.program}: it gets no signal")
@@ -54,7 +54,7 @@ def running_broker(place: BrokerProcessPlace) -> BrokerProcess:
 def reload_broker(place: BrokerProcessPlace) -> BrokerProcess:
     """Send SIGHUP to a broker, so that it reads its files. Raises BrokerUnreachable."""
     process = running_broker(place)
-    # Before it handles the signal, a broker that is starting would end by it.
+    # SIGHUP would end a broker that has not installed its handler yet.
     if not _handles_hangup(process.pid):
         raise BrokerUnreachable(f"the broker, process {process.pid}, is not ready for a signal yet")
     try:
@@ -76,19 +76,19 @@ def _handles_hangup(pid: int) -> bool:
 
 # Session takeover: a connection with the same client id ends the device's session.
 
-# the broker is on this machine, behind a socket
+# The broker is on this machine.
 _TIMEOUT_S: Final = 2.0
 _CONNECT, _CONNACK, _DISCONNECT = 0x10, 0x20, b"\xe0\x00"
 _MQTT_5: Final = 5
 _USER, _PASSWORD, _CLEAN_START = 0x80, 0x40, 0x02
 _KEEPALIVE_S: Final = 10
 _NOBODY: Final = "nobody@guard"
-"""A client id that nobody has: names of principals begin with their kind, those of devices have a slash."""
+"""A client id that no device or principal can have."""
 _NOT_US: Final = (0x86, 0x87)
 """Bad user name or password, not authorised (MQTT 5, 3.2.2.2)."""
 _MAX_ANSWER: Final = 1024
 _MAX_PATH_BYTES: Final = 107
-"""What `sun_path` holds (unix(7))."""
+"""Size of `sun_path` (unix(7))."""
 
 
 class SessionGuard:
@@ -124,9 +124,9 @@ class SessionGuard:
                     connection.connect(path)
                 connection.sendall(self._packet(client_id, clean_start=clean_start))
                 answer = connection.recv(_MAX_ANSWER)
-                # First what it says: who is refused has no connection any more.
+                # Read the answer first: a refused connection is closed.
                 had_session = self._had_session(answer)
-                # A session without an expiry ends with its connection: nothing of ours stays behind.
+                # A session without an expiry ends with its connection, so nothing is left.
                 with contextlib.suppress(OSError):
                     connection.sendall(_DISCONNECT)
                 return had_session
@@ -146,7 +146,7 @@ class SessionGuard:
         return bool(answer[2] & 1)
 
     def _packet(self, client_id: str, *, clean_start: bool) -> bytes:
-        # No will, no subscriptions: it is there to take a place and to leave it.
+        # No will and no subscriptions: only the takeover counts.
         flags = _USER | _PASSWORD | (_CLEAN_START if clean_start else 0)
         body = _text("MQTT") + bytes([_MQTT_5, flags]) + struct.pack(">H", _KEEPALIVE_S) + b"\0"
         body += _text(client_id) + _text(self._user) + _text(self._secret)
@@ -218,7 +218,7 @@ class StepRunner:
         is_changed |= self._files.write_lists([own, *step.lists])
         if is_changed or self.is_other_broker:
             self._reload()
-        # After the reload: who connects again at once meets the new rules.
+        # After the reload, so that a device that reconnects at once meets the new rules.
         left = [name for name in step.end if not self._is_ended(name)]
         self._publish_list()
         if confirmed := [one for one in step.confirm if one.device not in left]:
@@ -232,7 +232,7 @@ class StepRunner:
         if not self.own_list.is_due(self._now()):
             return
         own = self.own_list.update(None, self._now())
-        # From the file, as they were when the registry was last read.
+        # The lists of other regions, as they were when the registry was last read.
         others = [one for issuer, one in sorted(self._files.lists.items()) if issuer != own.issuer]
         if self._files.write_lists([own, *others]):
             self._reload()
@@ -253,7 +253,7 @@ class StepRunner:
         return again
 
     def _cut(self, names: Iterable[str]) -> None:
-        # Who connects again meanwhile is ended again. A broker that is away needs its files all the same.
+        # Devices that connect again are ended after the reload. A broker that is away still needs its files.
         with contextlib.suppress(BrokerUnreachable):
             for name in names:
                 with contextlib.suppress(SessionNotEnded):
@@ -263,14 +263,14 @@ class StepRunner:
         try:
             self._guard.end(name)
         except SessionNotEnded as error:
-            # Of this one alone: those of the others end.
+            # The sessions of other devices still end.
             _LOG.error("a session is not ended", device=name, problem=str(error))
             return False
         self._metrics.counts["sessions_ended"] += 1
         return True
 
     def _reload(self) -> None:
-        # Forgotten first: a signal that fails is sent again, though the files are written by then.
+        # Reset first, so that a failed signal is repeated although the files are written.
         self._reloaded = None
         self._files.write_password(self._guard.secret)
         self._before_reload()
@@ -288,7 +288,7 @@ class StepRunner:
         return datetime.fromtimestamp(self._clock(), UTC)
 
 
-# the broker runs as another user
+# The broker runs as another user.
 _READABLE_BY_GROUP = 0o640
 
 
@@ -308,7 +308,7 @@ class BrokerFiles:
     def write_rules(self, denied: frozenset[str]) -> bool:
         """Deny exactly these devices; whether the file changed. Raises OSError."""
         path = self._settings.rules_file
-        # The same rules have the same version: who reads it sees whether anything changed.
+        # The same rules keep their version, so readers of the file see whether anything changed.
         if _read(path) == self._rules(self.rules_version, denied):
             return False
         self.rules_version += 1

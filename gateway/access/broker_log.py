@@ -18,7 +18,7 @@ from gateway.errors import BrokerUnreachable, SessionNotEnded
 # The logs of both brokers, and sessions that are ended because of them.
 
 _MAX_ENDED = 2000
-"""Sessions that one look at the log ends."""
+"""Sessions that one call ends."""
 _LOG = structlog.get_logger("access")
 
 
@@ -42,10 +42,10 @@ class BrokerLogs:
         if (log := self._logs.get("devices")) is None:
             return
         kept = list[str]()
-        # A broker that is away has no sessions, and one that comes again names those that it restored.
+        # A broker that is away has no sessions, and it logs those that it restores.
         with suppress(BrokerUnreachable):
             for _ in range(_MAX_ENDED):
-                # Read again for each: a device that has come back meanwhile keeps its connection.
+                # Read again before each, because a device that has come back keeps its connection.
                 log.read()
                 if (device := log.take_suspect()) is None:
                     break
@@ -71,7 +71,7 @@ def _logs(settings: AccessSettings) -> Iterator[tuple[str, BrokerLog]]:
 
 
 MAX_READ_BYTES = 1 << 20
-"""Of the log at one time: the rest is read at the next."""
+"""Bytes that one call reads."""
 
 
 class RefusedConnection(StrEnum):
@@ -103,7 +103,7 @@ _LINES = (
 
 def refused_connection(line: str) -> RefusedConnection | None:
     """Why a connection was refused, if this line of the log says so."""
-    # A client chooses its id, which stands in other lines: those of OpenSSL begin behind the time.
+    # Clients choose their ids, which are in other lines, so OpenSSL's text must follow the time.
     text = line.split(": ", 1)[-1]
     is_of_tls = text.startswith("OpenSSL Error[")
     for reason, pattern in _LINES:
@@ -140,7 +140,7 @@ class BrokerLog:
     def read(self) -> None:
         """Count the new lines. A missing or unreadable log counts as empty."""
         try:
-            # Opened each time: a log that is rotated is another file under the same name.
+            # Opened each time, because a rotated log is another file.
             with self._file.open("rb") as log:
                 about = self._file.stat()
                 if about.st_ino != self._inode or about.st_size < self._offset:
@@ -149,7 +149,7 @@ class BrokerLog:
                 content = log.read(MAX_READ_BYTES)
         except OSError:
             return
-        # The last line may not be whole yet; one that fills all of it never will be.
+        # The last line may be incomplete. A line that fills the whole buffer is taken as it is.
         whole = content.rfind(b"\n") + 1 or (len(content) if len(content) == MAX_READ_BYTES else 0)
         self._offset += whole
         # Not splitlines: a topic may have other characters that end a line.
@@ -162,7 +162,7 @@ class BrokerLog:
     def _follow(self, line: str) -> None:
         if (connected := _CONNECTED.match(line)) is not None:
             device, user = connected.groups()
-            # The guard takes a session over by its client id, and has a user name of its own.
+            # The guard connects with the device's client id but its own user name.
             (self._guarded.discard if user == device else self._guarded.add)(device)
             self._suspects.pop(device, None)
         elif (left := _LEFT.match(line)) is not None:

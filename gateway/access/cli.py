@@ -45,7 +45,7 @@ def warnings(settings: AccessSettings, now_s: float) -> list[str]:
     found = []
     if settings.registry.admin_url is None:
         found.append("registry.admin_url: it is not set, so this machine's clock is not checked")
-    # What cannot be read is a problem.
+    # Unreadable files are reported by `problems`.
     with contextlib.suppress(IdentityError, SettingsError):
         key = AccessKey(settings.registry, settings.region, settings.registry.followed())
         if problem := key.problem(datetime.fromtimestamp(now_s, UTC)):
@@ -78,7 +78,7 @@ def _authority_problems(settings: AccessSettings) -> Iterator[str]:
         found = f"authority.folder {folder.folder} is that of {folder.authority.name!r}"
         yield f"region: {settings.region!r} has the authority {expected!r}, and {found}"
     tls = settings.enrolment and settings.enrolment.devices.tls
-    # What cannot be read is named with the certificates.
+    # Unreadable files are reported with the certificates.
     with contextlib.suppress(IdentityError, OSError):
         own = read_certificates(read_file(tls.certificate)) if tls and tls.certificate else []
         if own and not is_chain_to(own[:1], [folder.authority.certificate]):
@@ -155,7 +155,7 @@ def check_config(*, config: ConfigOption) -> None:
     """
     with _errors_as_messages():
         settings = checked_settings(AccessSettings, config, problems)
-        # Nothing is heard with such a token; a daemon that runs waits for another one.
+        # The daemon would hear nothing; a running one waits for a new token.
         if ended := ended_tokens(settings, time.time()):
             raise SettingsError(str(config), ended)
     say_warnings(config, partial(warnings, settings))

@@ -13,8 +13,8 @@ from waybill.pulsar.pulsar_client import PulsarAccess
 
 LOOK_S: Final = 60.0
 AGAIN_S: Final = 5.0
-"""While it is wrong or not known."""
-# an answer that hangs is of no use any more
+"""While the clock is wrong or not known."""
+# A hanging answer is of no use.
 _CLOSE_S: Final = 1.0
 _LOG = structlog.get_logger("access")
 
@@ -73,7 +73,7 @@ class ClockWatch:
                 "changes nothing at its broker"
             )
         except ClockUnknown as error:
-            # Wrong it stays until it is known to be right.
+            # A wrong clock stays wrong until it is known to be right.
             if not self._is_off:
                 self._say(str(error))
         else:

@@ -24,12 +24,12 @@ from waybill.identity.registry import DeviceState
 from waybill.identity.registry_messages import DevicePublication
 
 MAX_CONFIRMED: Final = 1000
-"""Changes that one step confirms, the rest in the next; of those of before a start, the ones that were made last."""
+"""Changes that one step confirms, and changes from before a start that are confirmed (the last ones)."""
 MAX_UNCONFIRMED: Final = 20_000
-"""Changes that wait to be confirmed: more at once are in force, and nobody hears of the oldest."""
+"""Changes that wait to be confirmed. Beyond that the oldest ones are in force without a confirmation."""
 MAX_ENDED: Final = 2000
-"""Sessions that end in one step, the last ones first, the rest in the next: what is new waits for no backlog."""
-# so long after its end a certificate stays on the list, for clocks that are behind
+"""Sessions that end in one step, the latest first, so that new ones do not wait for a backlog."""
+# Certificates stay on the list after their end, for brokers with a slow clock.
 _PRUNE_S: Final = 3600.0
 _REASONS: Final = {
     DeviceState.SUSPENDED: ReasonFlags.certificate_hold,
@@ -119,7 +119,7 @@ class AccessCore:
         entry = publication.entry
         name = entry.name
         if entry.may_connect:
-            # Resumed before its session was ended: nothing is to be ended any more.
+            # Resumed before its session was ended: keep the session.
             self._closed.pop(name, None)
             self._to_end.pop(name, None)
         else:
@@ -129,7 +129,7 @@ class AccessCore:
             has_claim = entry.claim is not None
             self._closed[name] = KnownDevice(entry.state, entry.changed_at.timestamp(), ends_s, named, has_claim)
             self._to_end[name] = None
-        # Those that the authority has signed for it: an entry may name a serial that is somebody else's.
+        # Only certificates that the authority signed for it: an entry may name another device's serial.
         self._put_on_list(name)
         self._to_confirm[name] = publication.publication_id
         self._to_confirm.move_to_end(name)
@@ -141,13 +141,13 @@ class AccessCore:
         """The region's authority signed a certificate for a device."""
         if not_after_s <= now_s:
             return
-        # By name: a revocation names a device, and a list its serials. Whose it is says the authority, nobody else.
+        # A revocation names a device, a list has serials. Only the authority says whose serial it is.
         self._owner[serial] = name
         self._issued.setdefault(name, {})[serial] = not_after_s
-        # On the list of before a start, when it was not known whose it is.
+        # It may be on the list from before a start, when its device was not known.
         if self._may_connect(name) and self._revoked.pop(serial, None) is not None:
             self._change()
-        # Signed while it was revoked, or found after a start: it goes on the list at once.
+        # Signed while the device was revoked, or found after a start.
         if (known := self._closed.get(name)) is not None:
             ends_s = not_after_s if math.isinf(known.ends_s) else max(known.ends_s, not_after_s)
             self._closed[name] = known._replace(ends_s=ends_s)
@@ -174,7 +174,7 @@ class AccessCore:
             return False
         self._lists[found.issuer] = found
         if found.serials - (former.serials if former is not None else frozenset()):
-            # A device may have come again while its certificate was still on no list here.
+            # A device may have connected while its certificate was on no list here.
             self._to_end |= dict.fromkeys(name for name, known in self._closed.items() if known.changed_s > now_s - 60)
         self._change()
         return True
@@ -200,7 +200,7 @@ class AccessCore:
             return None
         self._is_due = False
         self._prune(now_s)
-        # Whom no list keeps out first, and of them the last ones.
+        # Devices that no list keeps out come first, the latest changes before others.
         named = sorted(
             (not self._is_missed(name, now_s), -self._closed[name].changed_s, name)
             for name in self._closed
@@ -225,7 +225,7 @@ class AccessCore:
 
     def on_failed(self, step: BrokerStep) -> None:
         """The step was not completed: all of it is due again."""
-        # Who was resumed meanwhile keeps its session.
+        # A device that was resumed meanwhile keeps its session.
         self._to_end |= dict.fromkeys(name for name in step.end if name in self._closed)
         for device, publication_id in step.confirm:
             self._to_confirm.setdefault(device, publication_id)
@@ -260,7 +260,7 @@ class AccessCore:
     def _put_on_list(self, name: str) -> None:
         """Put a device's certificates on the region's own list, or remove them."""
         known = self._closed.get(name)
-        # Taken off first: its reason may be another one now.
+        # Removed first, because the reason may have changed.
         for serial in self._issued.get(name, ()):
             self._revoked.pop(serial, None)
             if known is not None:
@@ -270,7 +270,7 @@ class AccessCore:
     def _prune(self, now_s: float) -> None:
         """Remove certificates an hour after their end; the hour is for brokers with a slow clock."""
         before_s = now_s - _PRUNE_S
-        # Both ways: a clock that was set back puts it off no further.
+        # In both directions: a clock that was set back must not delay it.
         if abs(now_s - self._pruned_s) < _PRUNE_S:
             return
         self._pruned_s = now_s

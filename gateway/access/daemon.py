@@ -104,7 +104,7 @@ def _claim_lines(broker: ClaimBroker) -> list[str]:
 _LOG = structlog.get_logger("access")
 
 LOSS_LOOK_S: Final = 60.0
-"""How often it is looked whether the registry's topic has lost everything while it is followed."""
+"""How often the reader checks whether the registry's topic has lost everything."""
 
 
 class AccessDaemon:
@@ -116,7 +116,7 @@ class AccessDaemon:
         self._own = own = OwnList(settings.authority, files.lists)
         reading, self._operators = settings.registry, settings.registry.followed()
         self._watch = ClockWatch(reading.admin_url, reading.access)
-        # By a clock that was compared: what is put away is on no list after a start.
+        # Only with a compared clock, because certificates that are moved away are on no list after a start.
         is_compared = reading.admin_url is not None
         self._issued = IssuedReader(own.folder, clock, lambda: is_compared and not self._watch.problem)
         self._key, guard = AccessKey(reading, settings.region, self._operators), files.open_guard()
@@ -182,7 +182,7 @@ class AccessDaemon:
         now_s = self._clock()
         for one in self._files.lists.values():
             core.on_list(one, now_s)
-        # The first of them, and which ones there are: the others are read between steps.
+        # Only the first ones; the others are read between steps.
         self._loop.read_issued(now_s)
         if self._own.current is not None:
             core.on_own_list(self._own.current, now_s)
@@ -192,7 +192,7 @@ class AccessDaemon:
         write_broker_conf(self._settings)
         if not self._settings.broker.rules_file.exists():
             self._files.write_rules(frozenset())
-        # With one by another key the broker starts, and refuses whatever our authority has signed.
+        # With a list by another key the broker starts, but refuses every certificate of our authority.
         if not self._own.is_ours:
             own = self._own.update(None, datetime.fromtimestamp(self._clock(), UTC))
             others = [one for issuer, one in self._files.lists.items() if issuer != own.issuer]
@@ -226,13 +226,13 @@ class AccessDaemon:
             finally:
                 if self._enrolment is not None:
                     self._enrolment.close()
-                # What stays is right: a device that was closed stays closed without us.
+                # The broker's files stay right: a locked-out device stays locked out.
                 for thread in self._threads:
                     thread.close()
 
     def _look(self) -> bool:
         """Whether the registry must be read again; its reader asks."""
-        # Both are asked: each may have something to do.
+        # Ask both: each may have something to do.
         is_other = self._operators is not None and self._operators.look()
         return self._cache.take_read_again() or is_other
 
@@ -245,12 +245,12 @@ class AccessDaemon:
             self._hear(became.publication)
         elif isinstance(became, EntryRefused):
             self._publisher.refuse(message.properties.get(PROPERTY, ""), became.reason, message.published_ms / 1000)
-        # Last: no session waits for a disk.
+        # Last, so that no session waits for the disk.
         self._cache.take(message, became)
 
     def _hear(self, publication: DevicePublication) -> None:
         try:
-            # Before the loop hears of it: who is locked out gets no certificate meanwhile.
+            # Before the loop, so that a locked-out device gets no certificate meanwhile.
             if self._enrolment is not None:
                 self._enrolment.take(publication)
         finally:
@@ -262,7 +262,7 @@ class AccessDaemon:
         self._logs.end_sessions()
         problem, ends = next(self._problems(), ""), self._key.ends
         standing, registry, enrolment = self._reader.standing, self._registry, self._enrolment
-        # A reading of the brokers' own files: what the broker has counts, not what we meant to give it.
+        # From the broker's files, which say what the broker really has.
         lists = {one.issuer: one.next_update.timestamp() for one in self._files.lists.values()}
         self.status = self.status.model_copy(
             update={

@@ -41,11 +41,11 @@ from waybill.record import FACTORY_MOUNT
 # Rate limits of certificate requests, by sender and in total.
 
 REQUESTS_PER_S, BURST = 50.0, 200
-"""Requests of all senders: each costs a signature, and a message to Pulsar."""
+"""Rate of all requests; each costs a signature and a message to Pulsar."""
 TENANT_REQUESTS_PER_S, TENANT_BURST = 10.0, 50
-"""Requests for the devices of one tenant. A request with a claim of no device counts for a tenant of its own."""
+"""Rate of requests for one tenant's devices. Requests with unknown claims share the rate of tenant ""."""
 SENDER_INTERVAL_S, SENDER_BURST = 5.0, 5
-"""Requests of one sender; some may come at once, because an answer may be lost."""
+"""Rate of one sender; some requests may come at once, because answers may be lost."""
 MAX_SENDERS = 10_000
 
 
@@ -61,7 +61,7 @@ class EnrolmentRates:
     def try_sender(self, sender: str, now_s: float) -> bool:
         """Whether a request of this sender is read now."""
         bucket = self._senders.pop(sender, None) or TokenBucket(1 / SENDER_INTERVAL_S, SENDER_BURST)
-        # Put in last: who was silent for longest stands first, and is forgotten first.
+        # Reinserted at the end, so that the longest silent sender is forgotten first.
         self._senders[sender] = bucket
         if len(self._senders) > MAX_SENDERS:
             self._senders.popitem(last=False)
@@ -76,9 +76,9 @@ class EnrolmentRates:
 # Open one-time tokens.
 
 REPEAT_WITHIN: Final = timedelta(minutes=10)
-"""For so long a key gets its certificate again: an answer may be lost, and the device asks again."""
+"""How long a key gets its certificate again, because the device asks again after a lost answer."""
 _KEPT: Final = timedelta(hours=1)
-"""After its end a token is remembered, for a clock that is set back; one set back further is a start anew."""
+"""How long an ended token is remembered, in case the clock is set back."""
 
 
 class _Open(NamedTuple):
@@ -128,16 +128,16 @@ def _open_of(entry: DeviceEntry, region: str) -> _Open | None:
     user = principal(PrincipalKind.CLAIM, claim.id)
     if entry.state is DeviceState.EXPECTED:
         return _Open(user, claim.password_hash, claim.until)
-    # With a second certificate it is renewed by its first one.
+    # A device with a second certificate has renewed its first one.
     if entry.state is DeviceState.ACTIVE and len(entry.certificates) == 1:
         return _Open(user, claim.password_hash, entry.changed_at + REPEAT_WITHIN)
     return None
 
 
 MAX_VALID_CERTIFICATES = 8
-"""Of one device at a time: each is on the revocation list when the device is revoked."""
+"""Of one device; all of them are on the revocation list when the device is revoked."""
 MAX_PENDING = 1000
-"""Entries on their way to Pulsar; then requests wait with their senders, who ask again."""
+"""Entries on their way to Pulsar. Beyond that senders are told to ask again."""
 _LOG = structlog.get_logger("access")
 
 
@@ -225,7 +225,7 @@ class EnrolmentCore:
         """
         nonce = ""
         try:
-            # By another listener it is another sender.
+            # The same name at another listener is another sender.
             self._bound(self.rates.try_sender(f"{FACTORY_MOUNT}{sender}" if is_factory else sender, now_s))
             try:
                 request = decode_enrolment_request(payload)
@@ -258,7 +258,7 @@ class EnrolmentCore:
         if pending is None:
             return []
         entry = self._entry(name)
-        # An operator may have changed it in the meantime, and what is stricter holds.
+        # An operator may have changed the device meanwhile, and the stricter entry wins.
         if entry is None or entry.state is not DeviceState.ACTIVE:
             detail = f"{name} is {'unknown' if entry is None else entry.state}"
             return self._refused(pending.sender, pending.nonce, RefusedBecause.NOT_ACTIVE, detail)
@@ -282,7 +282,7 @@ class EnrolmentCore:
         if not asked.is_at_its_door:
             detail = "what is called as a token is shown by its text, and nothing else without a factory certificate"
             raise _Refuse(RefusedBecause.UNKNOWN_CLAIM, detail)
-        # By the name that the request is for: many may name one claim, and each device has the one of its own entry.
+        # By the requested name: several entries may name one claim.
         name = asked.wanted.common_name
         entry = self._entry(name)
         if entry is None or entry.claim is None or entry.claim.id != claim_id:
@@ -293,7 +293,7 @@ class EnrolmentCore:
         if self._is_on_its_way(entry, asked):
             return []
         if entry.state is DeviceState.ACTIVE:
-            # Only the certificate that the claim was used for, not one that it was renewed by.
+            # Only the certificate of the claim, not a renewed one.
             return self._repeated(entry, entry.certificates[:1], asked, RefusedBecause.CLAIM_USED)
         if entry.state is not DeviceState.EXPECTED:
             raise _Refuse(RefusedBecause.NOT_ACTIVE, f"{entry.name} is {entry.state}")
@@ -311,7 +311,7 @@ class EnrolmentCore:
         self._check_place(entry, asked)
         if self._is_on_its_way(entry, asked):
             return []
-        # A new certificate for a key that was there before would make a copy of that key good for longer.
+        # A new certificate for an old key would extend the life of a copied key.
         if any(asked.is_for(issued) for issued in self._issued(entry.certificates)):
             return self._repeated(entry, entry.certificates, asked, RefusedBecause.OLD_KEY)
         valid = sum(one.not_after > asked.now for one in entry.certificates)
@@ -343,7 +343,7 @@ class EnrolmentCore:
             raise _Refuse(RefusedBecause.OTHER_NAME, f"the request is for {asked.wanted.common_name!r:.80}")
         if entry.region != self.region:
             raise _Refuse(RefusedBecause.OTHER_REGION, f"{entry.name} is enrolled and renewed by {entry.region}")
-        # Before the end of its predecessor was published, or where another change of that one holds instead.
+        # The end of its predecessor is not published yet, or another change of it won.
         before = None if entry.predecessor is None else self._entry(entry.predecessor)
         if entry.predecessor is not None and (before is None or before.successor != entry.name):
             detail = f"{entry.predecessor} has not ended in favour of {entry.name}"
@@ -357,7 +357,7 @@ class EnrolmentCore:
         if pending.sender != asked.sender or not asked.is_for(pending.issued):
             reason = RefusedBecause.CLAIM_USED if asked.is_claim else RefusedBecause.TOO_OFTEN
             raise _Refuse(reason, f"a certificate for {entry.name} is being made for another key")
-        # The device gave up its first question, and takes no answer but that to its last one.
+        # The device accepts only the answer to its last request.
         pending.nonce = asked.message.nonce
         self.outcomes["unanswered"] += 1
         return True
@@ -389,7 +389,7 @@ class EnrolmentCore:
         sender, message, now, issuer = asked.sender, asked.message, asked.now, self.signer.authority.name
         change = DeviceChange(now, f"access@{self.region}", f"asked by {sender}")
         become = enrol if entry.state is DeviceState.EXPECTED else renew
-        # Before anything is signed: an entry like the one that will be published has to be taken from us.
+        # Before signing, check that readers would accept such an entry from us.
         like = EnrolledCertificate(issuer=issuer, serial="1", not_after=now + self.lifetime)
         self.check_right(become(entry, like, change), now)
         issued = self.signer.device(message.csr, entry.tenant, entry.device, now=now, lifetime=self.lifetime)
@@ -399,7 +399,7 @@ class EnrolmentCore:
         return [PublishEntry(changed)]
 
     def _unavailable(self, sender: str, nonce: str, why: str) -> list[EnrolmentEffect]:
-        # Why is ours to know, not the sender's.
+        # The sender does not learn the reason.
         _LOG.error("a certificate cannot be issued", sender=sender, error=why)
         return self._refused(sender, nonce, RefusedBecause.UNAVAILABLE, "no certificate can be issued now")
 

@@ -111,13 +111,13 @@ class EnrolmentPublisher:
 
         Raises RegistryUnreachable while the cluster is away, EntryNotTaken where waiting does not help.
         """
-        # Behind all that was seen, whatever this clock says.
+        # After every id that was seen, whatever this clock says.
         self._publisher.newest = max(self._publisher.newest or "", self._newest) or None
         try:
             held = self._devices.publication(entry.name)
             self._publisher.publish(entry, "" if held is None else held.warrant)
         except RegistryRefused as error:
-            # The device asks again. Devices of other tenants do not wait for it.
+            # The device asks again; other tenants' devices do not wait for it.
             raise EntryNotTaken(str(error)) from error
         self._given_up_s[entry.name] = self._monotonic() + READ_BACK_S
 
@@ -150,7 +150,7 @@ _LOG = structlog.get_logger("access")
 
 
 Answer = Callable[[str, bytes], None]
-"""Publishes an answer for a sender, where its request came; lost without a connection: who asks, asks again."""
+"""Publishes an answer for a sender, at the broker of its request. Without a connection it is dropped."""
 
 
 class EnrolmentConnection:
@@ -193,7 +193,7 @@ class EnrolmentConnection:
         self._client.flush()
 
     def _answer(self, mount: str, sender: str, payload: bytes) -> None:
-        # Not kept for later: by then the device asks with another nonce.
+        # Not kept for later, because the device then asks with another nonce.
         if self._client is not None and self.is_open:
             self._client.publish_qos_1(f"{mount}{enrolment_topic(sender, EnrolmentChannel.ANSWER)}", payload)
 
@@ -245,7 +245,7 @@ class EnrolmentConnection:
 
     def _receive(self, message: MqttMessage) -> None:
         assert self._client is not None
-        # First: what cannot be handled must not come again.
+        # First, so that a message that cannot be handled does not come again.
         self._client.acknowledge(message.mid)
         mount = FACTORY_MOUNT if message.topic.startswith(FACTORY_MOUNT) else ""
         sender = enrolment_requester(message.topic.removeprefix(mount))
@@ -257,7 +257,7 @@ class EnrolmentConnection:
 
 _TURN_S = 0.2
 _READ_BACK_TURN_S = 0.005
-"""While something waits to be read back, which takes some milliseconds."""
+"""While an entry waits to be read back, which takes some milliseconds."""
 _CLOSE_S = 3.0
 
 
@@ -282,7 +282,7 @@ class EnrolmentService:
         `name`.
         """
         self._core, self._publish, self._is_taken = core, publish, is_taken
-        # As many as the core lets be under way.
+        # Bounded by the core's `MAX_PENDING`.
         self._published: list[tuple[Answer, DeviceEntry]] = []
         of_claims, of_devices = enrolment_filters(EnrolmentChannel.REQUEST)
         user, topics = claims.username or name, (of_claims, f"{FACTORY_MOUNT}{of_claims}")
@@ -321,7 +321,7 @@ class EnrolmentService:
                 for connection in self._connections
                 if connection.socket is not None and connection.wants_write
             ]
-            # Both at once: neither broker has to wait for the other one's silence.
+            # Wait for both brokers at once.
             wait_s = _READ_BACK_TURN_S if self._published else _TURN_S
             if sockets:
                 select.select(sockets, writers, [], wait_s)
@@ -394,7 +394,7 @@ class EnrolmentService:
 
 
 PASSWORDS_EVERY_S = 60.0
-"""Tokens end by the clock, without a change of the registry."""
+"""Because tokens end by the clock, without a change of the registry."""
 PASSWORDS_AT_MOST_EVERY_S = 0.1
 _RETRY_S = 0.5
 
@@ -463,14 +463,14 @@ class RegionEnrolment:
         """Create the files without which its broker does not start. Raises OSError."""
         place = self._settings.broker
         write_if_changed(place.rules_file, enrolment_rules(self._name).encode())
-        # Of tokens it has those of before, until the registry was read.
+        # Until the registry is read, the file keeps the earlier tokens.
         own_hash = self._own_hash()
         if not place.password_file.exists() or own_hash not in place.password_file.read_text(errors="replace"):
             write_if_changed(place.password_file, password_file({self._name: own_hash}))
 
     def take(self, publication: DevicePublication) -> None:
         """A registry publication was accepted."""
-        # Of one that was used long ago nothing changes: no scan, and no file, for its sake.
+        # Entries without an open token change nothing, so no file is written for them.
         if self._tokens.take(publication.entry, self._now()):
             self._is_changed = True
         self._publisher.saw(publication.publication_id)
@@ -489,11 +489,11 @@ class RegionEnrolment:
     def turn(self) -> None:
         """Give the open tokens to the broker. A failure is a problem and is repeated."""
         now_s = self._monotonic()
-        # A registry that is not read to its end may be without tokens that are open.
+        # Before the registry is read to its end, open tokens may be missing.
         if not self._is_started or now_s < self._next_s or not (self._is_changed or now_s >= self._due_s):
             return
         self._next_s = now_s + PASSWORDS_AT_MOST_EVERY_S
-        # Before it is done: what changes meanwhile is another change.
+        # Reset first, because changes may come meanwhile.
         self._is_changed = False
         try:
             self._have_tokens_taken()
@@ -504,7 +504,7 @@ class RegionEnrolment:
             self._files_problem, self._due_s = "", now_s + PASSWORDS_EVERY_S
 
     def _have_tokens_taken(self) -> None:
-        # A factory certificate has no password: its listener knows it by mutual TLS.
+        # Factory certificates have no password: their listener uses mutual TLS.
         hashes = {**self._tokens.passwords(self._now()), self._name: self._own_hash()}
         changed = write_if_changed(self._settings.broker.password_file, password_file(hashes))
         if changed or self._reloaded != running_broker(self._settings.broker):

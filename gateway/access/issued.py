@@ -19,11 +19,11 @@ from waybill.identity.authority_folder import AuthorityFolder
 from waybill.identity.names import DeviceName, parse_name
 
 MAX_READ: Final = 200
-"""Files that are read in one call, a fifth of a millisecond each; the others with the next ones."""
+"""Files that one call reads, a fifth of a millisecond each."""
 PUT_AWAY_AFTER_S: Final = 30 * 86_400.0
-"""After its end a certificate stays so long where it was written."""
+"""How long a certificate stays in the folder after its end."""
 PUT_AWAY_EVERY_S: Final = 600.0
-"""The folder is listed anew behind it."""
+"""The folder is listed again afterwards."""
 MAX_PUT_AWAY: Final = 5000
 _TIME_STEP_NS: Final = 1_000_000_000
 _LOG = structlog.get_logger("access")
@@ -51,7 +51,7 @@ class IssuedReader:
         self._folder = authority.folder / "issued"
         self._ends_s: dict[str, float] = {}
         self._waiting: dict[str, None] = {}
-        # Why a file could not be read, or was no certificate: a copy may not be whole yet.
+        # The error of each file that could not be read; a copied file may be incomplete.
         self._unread: dict[str, str] = {}
         self._changed_ns = -1
         self._put_away_s = 0.0
@@ -84,7 +84,7 @@ class IssuedReader:
         again, self._unread = self._unread, {}
         self._put_away()
         self._find_new()
-        # Behind the others, which are read first.
+        # At the front, because the last ones are read first.
         self._waiting = {**dict.fromkeys(again), **self._waiting} if again else self._waiting
         return self.read_waiting()
 
@@ -103,13 +103,13 @@ class IssuedReader:
         with os.scandir(self._folder) as entries:
             found = [one.name for one in entries if one.name not in self._ends_s and one.name.endswith(".pem")]
         self._waiting |= dict.fromkeys(found)
-        # What was changed this moment may change again and have the same time: it is looked at once more.
+        # A change at this moment could be followed by another with the same time, so look again.
         self._changed_ns = changed_ns if time.time_ns() - changed_ns > _TIME_STEP_NS else -1
 
     def _put_away(self) -> None:
         """Move away what ended long ago: a growing folder would take minutes to list and read after some years."""
         now_s = self._clock()
-        # Both ways: a clock that was set back puts it off no further.
+        # In both directions: a clock that was set back must not delay it.
         if abs(now_s - self._put_away_s) < PUT_AWAY_EVERY_S or not self._may_put_away():
             return
         self._put_away_s = now_s
@@ -134,7 +134,7 @@ class IssuedReader:
             self._unread[file] = getattr(error, "strerror", None) or str(error)
             return None
         self._ends_s[file] = ends_s
-        # Gateways and servers are in no registry of devices.
+        # Gateways and servers are not in the device registry.
         if not isinstance(parse_name(name), DeviceName):
             return None
         return IssuedToDevice(name, certificate.serial_number, ends_s)

@@ -27,14 +27,14 @@ from waybill.identity.registry_messages import DevicePublication
 from waybill.pulsar.compacted_topic import TopicMessage, TopicStanding
 
 SETTLE_S: Final = 0.02
-"""Changes that come so soon after the first one are one step."""
+"""Changes within this time after the first one are one step."""
 LOOK_AFTER_S: Final = 1.0
-"""When it is looked for the first time whether a device whose session was ended is there again, ..."""
+"""When to look for a new session of a device for the first time; then each time after twice as long."""
 LOOK_FOR_S: Final = 240.0
-"""... then each time after twice as long. Mosquitto closes a connection without a CONNECT after 90 s."""
+"""How long to look. Mosquitto closes a connection without a CONNECT after 90 s."""
 MAX_LOOKS: Final = 10_000
 _LOOKS_AT_ONCE: Final = 500
-"""A tenth of a second: a revocation waits for no more of them."""
+"""Takes a tenth of a second, which a revocation may wait."""
 
 
 class _Look(NamedTuple):
@@ -75,7 +75,7 @@ class SessionLooks:
 # Revocation lists from the topic.
 
 FOLLOW_S: Final = 60.0
-"""Between two lists of our name that are followed: a second daemon of that name may answer ours."""
+"""Between two lists of our own name that are followed, because a second daemon may answer ours."""
 _LOG = structlog.get_logger("access")
 
 
@@ -97,7 +97,7 @@ class ListIntake:
         if found.issuer == self._own.issuer:
             self._take_own(found, now_s)
         elif found.this_update.timestamp() > now_s:
-            # A broker refuses everybody of an issuer whose list begins later. Its region signs another one daily.
+            # A broker would refuse every device of that issuer. Its region signs another list daily.
             _LOG.error("a revocation list begins in the future", issuer=found.issuer, at=found.this_update)
         else:
             self._core.on_list(found, now_s)
@@ -114,7 +114,7 @@ class ListIntake:
         if current is not None and current.is_later(found):
             self._is_displaced = True
         elif abs(now_s - self._followed_s) >= FOLLOW_S and self._own.follow(found):
-            # The core takes its serials, and the next step signs them.
+            # The next step signs its serials.
             self._followed_s = now_s
             self._core.on_own_list(found, now_s)
             _LOG.warning(
@@ -124,14 +124,14 @@ class ListIntake:
 
 
 MAX_QUEUED: Final = 10_000
-"""Messages between the readers' threads and the loop; a reader waits where there is no room."""
-# what has to be done within a second is done by events, not by this
+"""Events between the readers' threads and the loop; a reader waits while it is full."""
+# Urgent work is triggered by events, not by the tick.
 TICK_S: Final = 1.0
 RETRY_S: Final = 0.5
 CLOCK_BACK_S: Final = 3600.0
 
 AccessEvent = DevicePublication | TopicStanding | TopicMessage
-"""What holds of a device, that the registry was read to its end, or a message of the lists' topic."""
+"""A device's publication in force, the reader's state, or a message of the lists' topic."""
 
 
 class AccessLoop:
@@ -178,13 +178,13 @@ class AccessLoop:
         if self._monotonic() >= self._tick_at_s:
             self._tick_at_s = self._monotonic() + TICK_S
             self._tick(self._clock())
-        # A look at a broker that is down would fail like the step.
+        # A look would fail like the step while the broker is down.
         if self._monotonic() >= self._retry_at_s:
             self._step()
-        # Behind it: who is to be locked out waits for no token of anybody else.
+        # After the step, so that no lockout waits for tokens.
         if self._enrolment is not None:
             self._enrolment.turn()
-        # A few of those that wait, as after a start: between two steps, and nothing waits for all of them.
+        # A few of the waiting certificates, so that no step waits for all of them.
         if self._issued.is_behind:
             self._take_issued(self._issued.read_waiting(), self._clock())
 
@@ -211,7 +211,7 @@ class AccessLoop:
                 ended, step = step.end, self._runner.run(step)
                 self._metrics.step_s.observe(self._monotonic() - began_s)
                 self._looks.add(ended, self._monotonic())
-            # Who was resumed meanwhile may have a session.
+            # A device that was resumed meanwhile may have a session.
             due = filter(self._core.is_closed, self._looks.take(self._monotonic()))
             self._runner.look([*due])
             self.problem = ""
@@ -221,7 +221,7 @@ class AccessLoop:
             self._metrics.counts["steps_failed"] += 1
             self.problem = _text(error)
         if self.problem:
-            # A broker that is down must not make a loop that does nothing else.
+            # Do not busy-loop while the broker is down.
             self._retry_at_s = self._monotonic() + RETRY_S
             if step is not None:
                 self._core.on_failed(step)
@@ -234,7 +234,7 @@ class AccessLoop:
 
     def _take_step(self) -> BrokerStep | None:
         self._count_changes()
-        # A certificate that ended is forgotten without a change.
+        # Without a change a step may still be due, because a certificate ended.
         if self._monotonic() < self._settled_s < math.inf:
             return None
         self._read_issued_before_step()
@@ -252,7 +252,7 @@ class AccessLoop:
         except Exception as error:  # noqa: BLE001 - each tick reads and names it: no session goes on for its sake
             _LOG.error("what was issued cannot be read before a step", problem=_text(error))
         self._is_issued_due = False
-        # They are in this step.
+        # They are part of this step.
         self._count_changes()
 
     def _take_events(self) -> None:
@@ -264,7 +264,7 @@ class AccessLoop:
             wait_s = due_s - self._monotonic()
         try:
             self.take(self._events.get(timeout=min(max(wait_s, 0.001), TICK_S)))
-            # All that is there: a thousand changes at once are one step.
+            # Take all waiting events: a thousand changes at once are one step.
             for _ in range(MAX_QUEUED):
                 self.take(self._events.get_nowait())
         except queue.Empty:
@@ -291,7 +291,7 @@ class AccessLoop:
 
     def _tick(self, now_s: float) -> None:
         ahead_s = now_s - self._monotonic()
-        # What ended by the former clock was forgotten: a start knows all of it again.
+        # Certificates that had ended by the former clock were forgotten; a start reads them again.
         if ahead_s < self._clock_ahead_s - CLOCK_BACK_S:
             raise ClockSetBack("the clock was set back by more than an hour: everything is read again after a start")
         self._clock_ahead_s = ahead_s

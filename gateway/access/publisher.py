@@ -36,18 +36,18 @@ from waybill.pulsar.pulsar_client import (
 
 MAX_WAITING: Final = 1000
 AGAIN_AT_ONCE: Final = 100
-"""Displaced entries between two looks at lists and confirmations."""
+"""Displaced entries that are sent before lists and confirmations are sent again."""
 LOOK_S: Final = 1.0
-"""How often it is looked whether something is to be published again."""
+"""How often to look for entries that must be published again."""
 REFUSED_AGE_S: Final = 60.0
-"""Of what was published longer ago nobody waits to hear that it is refused."""
+"""Refusals of older publications are not reported."""
 _OPERATION_S: Final = 5
 _CLOSE_S: Final = 3.0
 _LOG = structlog.get_logger("access")
 
 
 Producer = Callable[[], Any]
-"""A producer of the topic of a kind, which is made when it is needed first."""
+"""Returns the producer of a kind's topic, which is opened when first needed."""
 
 
 class _Kind:
@@ -173,7 +173,7 @@ class AccessPublisher:
         if not is_new or not is_publication_id(publication_id):
             return
         with self._refused_lock:
-            # Whoever may write to the topic could name any number.
+            # Bounded, because any writer on the topic could name many ids.
             if len(self._refused) < MAX_WAITING or publication_id in self._refused:
                 self._refused[publication_id] = reason
         self._wake.set()
@@ -210,7 +210,7 @@ class AccessPublisher:
             self._wake.wait(min([LOOK_S, *(kind.wait_s for kind in self._kinds if kind.problem)]))
 
     def _send_confirmations(self, producer: Producer) -> None:
-        # All at once: a flood of strangers' messages makes one of ours.
+        # All in one message, so that a flood of bad messages makes one of ours.
         if self._refused and len(self._confirmations) < MAX_WAITING:
             with self._refused_lock:
                 refused, self._refused = self._refused, {}
@@ -218,13 +218,13 @@ class AccessPublisher:
         while self._confirmations:
             body, properties = self._confirmations[0]
             producer().send(body, partition_key=self._region, properties=dict(properties))
-            # Only now: what the cluster did not take is sent again.
+            # Removed after sending, so that a failed one is repeated.
             self._confirmations.popleft()
 
     def _send_list(self, producer: Producer) -> None:
         if (newest := self._list) is not None:
             producer().send(newest.message, partition_key=newest.issuer)
-            # A newer one may have come meanwhile.
+            # A newer list may have come meanwhile.
             if self._list is newest:
                 self._list = None
 
@@ -232,12 +232,12 @@ class AccessPublisher:
         if self._cache is None:
             return
         names = self._cache.take_due(tenant, AGAIN_AT_ONCE)
-        # The rest after what is newer: nobody's revocation waits for a flood.
+        # The rest comes after lists and confirmations, which must not wait for a flood.
         if len(names) == AGAIN_AT_ONCE:
             self._wake.set()
         try:
             while names:
-                # As it holds now: it may have changed while it waited.
+                # Read now, because the entry may have changed while it waited.
                 message = self._cache.message(names[0])
                 if message is not None:
                     producer().send(message.body, partition_key=names[0], properties=dict(message.properties))

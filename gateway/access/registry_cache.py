@@ -38,16 +38,16 @@ from waybill.identity.registry_topic import BecameOfMessage, DeviceRegistry, Rep
 from waybill.pulsar.compacted_topic import TopicMessage, TopicStanding
 
 CACHE_FILE: Final = "seen-entries.sqlite"
-"""In the folder of the region's authority, which is the daemon's alone."""
+"""In the folder of the region's authority, which only the daemon uses."""
 AGAIN_S: Final = 60.0
 """Between two publications of an entry that another message displaces. Two regions with different keys or clocks
 displace each other's, and mostly not for long: so the first one waits too, where another reader may be right."""
 _BUSY_S: Final = 0.2
-"""While the registry's reader waits for the disk no revocation is heard of."""
+"""Short, because the registry's reader waits for the disk."""
 _BY_KEYS: Final = frozenset(
     {SignatureFault.UNSIGNED, SignatureFault.UNKNOWN_KEY, SignatureFault.NOT_VALID_THEN, SignatureFault.NO_RIGHT}
 )
-"""What is found to be wrong with a signature by other keys than those of the day on which it was accepted."""
+"""Faults of an accepted signature that come from a change of the trusted keys."""
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS entries (
     name TEXT PRIMARY KEY, body BLOB NOT NULL, properties TEXT NOT NULL, published_ms INTEGER NOT NULL
@@ -156,11 +156,11 @@ class RegistryCache:
         elif self._registry.precedence(name) is None:
             return
         elif isinstance(became, EntryRefused) and self._has(message):
-            # It holds: its key is not trusted any more.
+            # The accepted entry stays in force although its key is no longer trusted.
             self._missing.discard(name)
             self._untrusted |= {name} if became.reason in _BY_KEYS else set()
         elif not (isinstance(became, EntryRefused) and became.reason == AHEAD and self._is_right(message)):
-            # Nothing older is published over an entry that only waits for our clock.
+            # An entry dated ahead of our clock is not displaced by an older one.
             is_arguable = isinstance(became, EntryRefused) and became.reason in ARGUABLE
             self._queue(name, AGAIN_S if is_arguable else 0)
 
@@ -221,7 +221,7 @@ class RegistryCache:
             made = _read(message, None)
             self._untrusted.add(made.entry.name)
             if made.entry.may_connect:
-                # By keys of before nobody is let in, and nobody who is locked out comes back.
+                # A key that is no longer trusted lets no device in, and no locked-out device comes back.
                 self._registry.bar(made.entry.name, made.precedence)
                 return None
         return made if isinstance(self._registry.hold(made, message), Taken) else None
@@ -273,10 +273,10 @@ class RegistryCache:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    # Opened by who starts, used by who reads the topic and by who enrols.
+    # Several threads use it.
     database = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
     try:
-        # It has to outlive the process; what a power cut takes is in the topic, if nobody replaced it there.
+        # It must survive the process. After a power cut the topic has the rest, unless it was displaced there.
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")
         database.execute(_SCHEMA)

@@ -60,7 +60,7 @@ class OwnList:
     def is_due(self, now: datetime) -> bool:
         """Whether it is time for a new list, also with the same serials."""
         current = self.current if self.is_ours else None
-        # One of a clock that was ahead locks out everybody: it is replaced as soon as the clock is right.
+        # A list of a clock that was ahead locks everybody out, so it is replaced when the clock is right.
         return current is None or current.this_update > now or current.next_update - now < LIST_LIFE - RENEW_AFTER
 
     def update(self, revoked: Mapping[int, Revoked] | None, now: datetime) -> RevocationList:
@@ -68,9 +68,9 @@ class OwnList:
         current = self.current
         if revoked is None:
             revoked = {serial: Revoked(serial, now) for serial in current.serials} if current else {}
-        # One from the disk has no certificate with it, and cannot be published.
+        # A list from disk has no certificate with it and cannot be published.
         if current is None or self.is_due(now) or current.serials != revoked.keys() or not current.certificate_pem:
-            # Whatever the entry says: nothing was revoked later than now.
+            # A revocation date is never later than now.
             entries = [revoked[serial]._replace(at=min(revoked[serial].at, now)) for serial in sorted(revoked)]
             current = next_list(self.folder.authority, entries, current, now=now, life=LIST_LIFE)
             self.current, self.is_ours = current, True
@@ -80,14 +80,14 @@ class OwnList:
         self.current, self.is_ours = found, found.is_signed_by(self.folder.authority)
 
 
-# beside the registry, so that one right to read is enough
+# Beside the registry, so that one right to read is enough.
 LISTS_TOPIC: Final = "persistent://fleet/reference/revocation-lists"
 MAX_LIST_BYTES: Final = 5_000_000
-"""About 69,000 certificates, each with the reason; a little less than what one message of Pulsar may have."""
+"""About 69,000 certificates with reasons; a little less than one Pulsar message may have."""
 MAX_LISTS: Final = 100
-"""Issuers: one for each region."""
+"""One issuer for each region."""
 BACKDATED: Final = timedelta(hours=1)
-"""A list is later than the former one by whole seconds. Beginning in the past, many may be made in one second."""
+"""Lists differ by whole seconds. Because they begin in the past, several can be signed in one second."""
 _BEGIN: Final = b"-----BEGIN X509 CRL-----"
 _END: Final = b"-----END X509 CRL-----\n"
 
@@ -133,12 +133,12 @@ def read_list_message(key: str | None, body: bytes, root: x509.Certificate) -> R
     try:
         begin = body.index(_BEGIN)
         certificate = read_certificates(body[:begin])[0]
-        # The root's word: else anybody who may publish here could lock devices out.
+        # Otherwise anybody who may publish here could lock devices out.
         certificate.verify_directly_issued_by(root)
         found = _read(body[begin:], certificate)
     except (ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature, NotAnAuthority) as error:
         raise ListRefused(issuer, f"{type(error).__name__}: {error}") from error
-    # The topic keeps the last message of each key: under another's name a list would push that one out.
+    # Compaction keeps the last message of a key, so a list under another name would displace that one.
     if found.issuer != issuer:
         raise ListRefused(issuer, f"it is of {found.issuer!r}")
     return found
@@ -147,7 +147,7 @@ def read_list_message(key: str | None, body: bytes, root: x509.Certificate) -> R
 def lists_in(pem: bytes) -> dict[str, RevocationList]:
     """The lists in a file of ours, by issuer, without signature checks. Unreadable ones are left out."""
     found: dict[str, RevocationList] = {}
-    # One by one: a list that was damaged must not take the others with it.
+    # One by one, so that a damaged list does not hide the others.
     for part in pem.split(_END)[:-1]:
         try:
             one = _read(part + _END)
@@ -184,7 +184,7 @@ def _read(pem: bytes, certificate: x509.Certificate | None = None) -> Revocation
         number = found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
         serials = frozenset(one.serial_number for one in found)
         this_update, next_update = found.last_update_utc, found.next_update_utc
-    # Of half a dozen kinds: the library looks at a part only when it is asked for.
+    # The library parses lazily and raises half a dozen kinds of errors.
     except Exception as error:
         raise ValueError(f"it is no list with a number and a signature: {error!s:.200}") from error
     if next_update is None:

@@ -27,7 +27,7 @@ def status_table(status: AccessStatus) -> Table:
 
 
 _STEP_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Fine below a second, which is what is promised of a revocation."""
+"""Fine below a second, the promised time of a revocation."""
 # The status's key of each counter: the name of its metric, what it counts, and its labels.
 _COUNTERS: Final[Mapping[str, tuple[str, str, tuple[str, ...]]]] = {
     "entries_refused_by": ("entries_refused_total", "Messages of the registry that were refused", ("reason",)),
@@ -67,7 +67,7 @@ class AccessMetrics:
         }
         self._gauges = StatusGauges("waybill_access", _GAUGES, registry)
         for topic in topics:
-            # 0 from the start on: so the first one is an increase.
+            # 0 from the start, so that the first one is an increase.
             self._counters["topics_held"].set(0, topic)
 
     def show(self, status: AccessStatus) -> None:

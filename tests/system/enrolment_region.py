@@ -6,7 +6,7 @@ import secrets
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from deploy.local import EnrolmentBroker, EnrolmentBrokerFiles, MosquittoBroker, MosquittoSecurity, TlsFiles
 from gateway.access.enrolment import EnrolmentCore, EnrolmentRates, OpenTokens
