@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest.mock import create_autospec
@@ -110,7 +110,7 @@ def modules_of_a_revocation(folder: Path) -> set[str]:
         with pytest.MonkeyPatch.context() as patch, broker_socket(folder / "guard_socket") as packets:
             world, region = world_in_memory(patch), Region(folder)
             world.put(active("acme", "a"))
-            with region.cache:
+            with closing(region.cache):
                 region.read(world.messages[-1])
                 region.turn_until(lambda: not region.loop.problem)
                 packets.clear()
