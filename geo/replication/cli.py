@@ -10,8 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import typer
@@ -20,18 +19,14 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from pydantic import SecretStr
 from rich.console import Console
 from rich.table import Table
-from typer.core import TyperCommand
 
 from geo.replication.admin import AdminClient
 from geo.replication.apply import Applied, Inspection, admins, inspect_clusters
 from geo.replication.apply import apply as apply_topology
-from geo.replication.cluster_state import for_each_cluster, topic_stats
 from geo.replication.errors import NoAddress, ReplicationError, UnusableAccess
 from geo.replication.model import Topology
-from geo.replication.plan import Change, stale_addresses
-from geo.replication.rest_types import TopicStats
-from geo.replication.topic_naming import topic_path
-from geo.replication.verification import LinkState, Observation, VerifyResult, observe
+from geo.replication.plan import Change
+from geo.replication.verification import LinkState, Observation, observe
 from geo.replication.verification import verify as verify_links
 from waybill.daemon.status_server import StatusServer, metrics_answer
 from waybill.identity.broker_conf import ServerFiles, pulsar_security
@@ -68,62 +63,7 @@ def broker_conf_lines(topology: Topology, cluster: str, issuer: str, tls: Path, 
     return [f"{name}={value}" for name, value in conf.items()]
 
 
-# Restarts replicators that gave up: Pulsar does not retry after some refusals.
-
-_TIMEOUT_S = 10.0
-_POLL_S = 0.5
-
-
-def reconnect(topology: Topology, clients: Mapping[str, AdminClient]) -> list[str]:
-    """Reload each topic that has no connection to another of these clusters for ten seconds; returns them in words.
-
-    All of `clients` answer. A cluster that lost its disks refuses a replicator, "namespace not found", and 4.0.8 closes
-    that for good. A reload interrupts the topic's clients for a moment, and loses nothing.
-    """
-    deadline = time.monotonic() + _TIMEOUT_S
-    # A replicator that Pulsar is about to connect by itself needs no reload, which would disturb its topic's clients.
-    while (lost := _disconnected(topology, clients)) and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
-    for source, topic in lost:
-        clients[source].put(f"{topic_path(topic)}/unload")
-    return [
-        f"{source}: reloaded topic {topic}, not connected to {', '.join(lost[source, topic])}" for source, topic in lost
-    ]
-
-
-def _disconnected(topology: Topology, clients: Mapping[str, AdminClient]) -> dict[tuple[str, str], list[str]]:
-    """Source and topic -> the clusters that it does not reach."""
-    links = [link for link in topology.links() if {link[1], link[2]} <= set(clients)]
-
-    def ask(admin: AdminClient) -> dict[str, dict[str, TopicStats | None]]:
-        return {
-            name: topic_stats(admin, name) for name in {name for name, source, _ in links if source == admin.cluster}
-        }
-
-    stats = for_each_cluster(clients, ask)
-    lost: dict[tuple[str, str], list[str]] = {}
-    for namespace, source, target in links:
-        for topic, of_topic in stats[source][namespace].items():
-            # A topic that does not exist (a partition that was never used) has no statistics, and cannot be reloaded.
-            replicator = of_topic and of_topic.replication.get(target)
-            if of_topic and not (replicator and replicator.connected):
-                lost.setdefault((source, topic), []).append(target)
-    return lost
-
-
-# Links, rights and observations as Rich tables.
-
-
-def compared(wanted: Topology, result: VerifyResult) -> str:
-    """How many links and rights are as they should be, and how many clusters answered."""
-    answered = len(wanted.clusters) - len(result.unreachable)
-    good = sum(link.is_good for link in result.links)
-    links = f"{good} of {len(result.links)} links good" if result.links else "no link: no namespace is on two clusters"
-    if result.rights:
-        refused = sum(right.is_good and not right.may for right in result.rights)
-        kept = sum(right.is_good for right in result.rights)
-        links += f"; {kept} of {len(result.rights)} rights as they should be, {refused} of them refusals"
-    return f"{links}; {answered} of {len(wanted.clusters)} clusters answered"
+# Links and observations on the terminal.
 
 
 def links_table(links: Sequence[LinkState]) -> Table:
@@ -181,11 +121,10 @@ METRICS = {
 
 
 class ReplicationCollector(Collector):
-    """Gives the last observation as metrics; what is not observed any more is not exported any more."""
+    """Exports the last observation as metrics; what is no longer observed is no longer exported."""
 
     def __init__(self) -> None:
         self._last: Observation | None = None
-        self.ready = Event()
 
     def registry(self) -> CollectorRegistry:
         """A registry with these metrics only."""
@@ -196,19 +135,15 @@ class ReplicationCollector(Collector):
     def update(self, observation: Observation) -> None:
         """Export this observation from now on."""
         self._last = observation
-        self.ready.set()
 
     def describe(self) -> Iterator[Metric]:
-        """Each metric without its values."""
         yield from map(_gauge, METRICS)
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of the last observation."""
-        if self._last is None:
-            return
-        yield from _reachable(self._last)
-        yield from _links(self._last)
-        yield from _cursors(self._last)
+        if self._last is not None:
+            yield from _reachable(self._last)
+            yield from _links(self._last)
+            yield from _cursors(self._last)
 
 
 def _gauge(name: str) -> GaugeMetricFamily:
@@ -284,39 +219,15 @@ Access = Annotated[
     typer.Option(
         "--access",
         envvar="WAYBILL_ACCESS",
-        help="TOML file with token_file, tls_ca, role_tokens. Default: operator-access.toml next to the topology.",
+        help="TOML file with token_file and tls_ca. Default: operator-access.toml next to the topology.",
     ),
 ]
 ACCESS_FILE = "operator-access.toml"
-"""Beside a topology: who works on its clusters, as a local stack writes it."""
-_ALSO_NAMED = (
-    "name it in `tenants` of operator.toml, cloud.toml and publisher.toml, and in [tenants.NAME] of each gateway's "
-    "settings, too (docs/replication.md, a tenant comes and goes)"
-)
+"""Next to a topology: the access to its clusters, as a local stack writes it."""
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
 
 
-class TopologyAccess(PulsarAccess):
-    """Who runs the commands; with `role_tokens`, a folder of files `ROLE.token`, `verify` tries their rights."""
-
-    role_tokens: Path | None = None
-
-
-class TopologyCommand(TyperCommand):
-    """A command whose mistakes in writing end with 1: 2 is the plan's word for "something differs"."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As typer does."""
-        try:
-            return super().parse_args(ctx, args)
-        except Exception as error:
-            mistake: Any = error
-            if getattr(mistake, "exit_code", 0) == 2:
-                mistake.exit_code = 1
-            raise
-
-
-@app.command(cls=TopologyCommand)
+@app.command()
 def plan(
     topology: File = None, token: Token = None, ca: Ca = None, access: Access = None, as_json: AsJson = False
 ) -> None:
@@ -324,15 +235,14 @@ def plan(
 
     Example: waybill topology plan --topology topology.toml
     """
-    with _opened(topology, token, ca, access) as (wanted, clients, _), _busy("asking the clusters"):
+    with _opened(topology, token, ca, access) as (wanted, clients):
         seen = inspect_clusters(wanted, clients)
     _show_changes(seen.changes, as_json, "nothing to change" if not seen.unreachable else "")
-    _print_new_tenants(wanted, seen.changes)
     _print_unseen(seen)
     raise typer.Exit(_exit_status(seen.unreachable, seen.changes))
 
 
-@app.command(cls=TopologyCommand)
+@app.command()
 def apply(
     *,
     topology: File = None,
@@ -359,20 +269,17 @@ def apply(
         if not as_json:
             _show_changes([change], False, "")
 
-    with _opened(topology, token, ca, access) as (wanted, clients, _):
+    with _opened(topology, token, ca, access) as (wanted, clients):
         try:
             done = apply_topology(wanted, clients, allow_delete=allow_delete or (), on_change=note)
-            alive = {name: client for name, client in clients.items() if name not in done.unreachable}
-            reloaded = reconnect(wanted, alive)
         except ReplicationError as stopped:
             if as_json:
                 _json({"changed": [change.model_dump(mode="json") for change in made], "stopped": str(stopped)})
             raise
     if as_json:
-        _json(done.model_dump(mode="json") | {"reloaded": reloaded})
+        _json(done.model_dump(mode="json"))
     else:
-        _print_applied(done, reloaded)
-    _print_new_tenants(wanted, done.changed)
+        _print_applied(done)
     _print_unseen(done)
     raise typer.Exit(_exit_status(done.unreachable, done.held_back))
 
@@ -381,41 +288,22 @@ def _exit_status(unseen: Mapping[str, str], differs: Sequence[Change]) -> int:
     return 1 if unseen else 2 if differs else 0
 
 
-def _print_applied(done: Applied, reloaded: Sequence[str]) -> None:
-    if not (done.changed or done.held_back or reloaded or done.unreachable):
+def _print_applied(done: Applied) -> None:
+    if not (done.changed or done.held_back or done.unreachable):
         console.print("nothing to change")
-    for line in [*reloaded, *stale_addresses(done.changed)]:
-        console.print(line, markup=False, soft_wrap=True)
     for change in done.held_back:
         words = f"held back, it would delete data: {change}  (--allow-delete {shlex.quote(change.subject)})"
         console.print(words, style="yellow", markup=False, soft_wrap=True)
 
 
-def _print_new_tenants(wanted: Topology, changes: Sequence[Change]) -> None:
-    """What else a tenant needs that is made: who reads of the run of commands alone would think that it was all."""
-    for name in sorted({change.name for change in changes if (change.kind, change.action) == ("tenant", "create")}):
-        if wanted.is_empty(name):
-            why = (
-                f'no [namespaces."{name}/..."] is there, and without `operator = true` it has no {{tenant}}/... either'
-            )
-            errors.print(
-                f"warning: tenant {name} gets no namespace: {why}", style="yellow", markup=False, soft_wrap=True
-            )
-        elif wanted.tenants[name].operator:
-            errors.print(f"{name} is a new fleet operator: {_ALSO_NAMED}", markup=False, soft_wrap=True)
-
-
 def _print_unseen(seen: Inspection | Applied) -> None:
-    for one in seen.unprotected:
-        errors.print(one, style="yellow", markup=False, soft_wrap=True)
-    for one in seen.unchecked:
-        errors.print(f"not known whose it is, it does not answer here: {one}", markup=False, soft_wrap=True)
+    for line in seen.unprotected:
+        errors.print(line, style="yellow", markup=False, soft_wrap=True)
     for cluster, reason in seen.unreachable.items():
         errors.print(f"{cluster} is left out: {reason}", style="red", markup=False, soft_wrap=True)
-    _print_way_to_trust(" ".join(seen.unreachable.values()))
 
 
-@app.command(cls=TopologyCommand)
+@app.command()
 def verify(
     *,
     topology: File = None,
@@ -425,41 +313,33 @@ def verify(
     timeout_s: Annotated[float, typer.Option("--timeout", help="Timeout of a probe in seconds.", min=0.1)] = 15.0,
     as_json: AsJson = False,
 ) -> None:
-    """Send a probe through every link, and test the rights of roles whose tokens are available.
+    """Send a probe through every link.
 
-    Exit status: 0 all links and rights are good, 1 one is not, or brokers do not enforce the topology's rights, 3
-    unknown: a cluster did not answer, a role's token is missing, or the test of a right got no answer.
+    Exit status: 0 all links are good, 1 one is not, or brokers do not enforce the topology's rights, 3 a cluster did
+    not answer.
 
     Example: waybill topology verify --topology topology.toml
     """
-    with (
-        _opened(topology, token, ca, access) as (wanted, clients, known),
-        _busy("sending probes through the links, and trying rights"),
-    ):
-        result = verify_links(wanted, clients, timeout_s=timeout_s, role_tokens=known.role_tokens)
+    with _opened(topology, token, ca, access) as (wanted, clients):
+        result = verify_links(wanted, clients, timeout_s=timeout_s)
     if as_json:
         _json(result.model_dump(mode="json"))
     else:
-        if result.links:
-            console.print(links_table(result.links))
-        for right in result.rights:
-            if not right.is_good:
-                console.print(str(right), style="red", markup=False, soft_wrap=True)
-        for one in result.unprotected:
-            console.print(one, style="red", markup=False, soft_wrap=True)
-        console.print(compared(wanted, result), markup=False, soft_wrap=True)
+        console.print(links_table(result.links))
+        for line in result.unprotected:
+            console.print(line, style="red", markup=False, soft_wrap=True)
+        good, answered = sum(link.is_good for link in result.links), len(wanted.clusters) - len(result.unreachable)
+        console.print(
+            f"{good} of {len(result.links)} links good; {answered} of {len(wanted.clusters)} clusters answered"
+        )
     for warning in map(str, result.unknown):
         errors.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
-    if result.untried:
-        said = f"unknown, what {', '.join(result.untried)} may do: no file ROLE.token of them in role_tokens"
-        errors.print(said, style="red", markup=False, soft_wrap=True)
     for cluster, reason in result.unreachable.items():
         errors.print(f"unknown, {cluster} was not seen: {reason}", style="red", markup=False, soft_wrap=True)
-    _print_way_to_trust(" ".join(result.unreachable.values()))
     raise typer.Exit({True: 0, False: 1, None: 3}[result.is_good])
 
 
-@app.command(cls=TopologyCommand)
+@app.command()
 def watch(
     *,
     topology: File = None,
@@ -470,28 +350,26 @@ def watch(
     host: Annotated[str, typer.Option(help="Address of the metrics.")] = "127.0.0.1",
     interval_s: Annotated[float, typer.Option("--interval", help="Seconds between two measurements.", min=0.2)] = 5.0,
     looks: Annotated[int, typer.Option(help="Stop after this many measurements; 0: never.", min=0)] = 0,
-    as_json: AsJson = False,
 ) -> None:
     """Export replication lag, connections and the age of the last cursor snapshot as metrics.
 
     Example: waybill topology watch --topology topology.toml --port 9466
     """
-    collector = ReplicationCollector()
-    with _opened(topology, token, ca, access) as (wanted, clients, _):
+    collector, done = ReplicationCollector(), 0
+    with _opened(topology, token, ca, access) as (wanted, clients):
         if port:
             _serve(host, port, collector)
-        inspect_clusters = 0
         while True:
             seen = observe(wanted, clients, time.time)
             collector.update(seen)
-            _json(seen.model_dump(mode="json")) if as_json else console.print(summary(seen), markup=False)
-            inspect_clusters += 1
-            if inspect_clusters == looks:
+            console.print(summary(seen), markup=False)
+            done += 1
+            if done == looks:
                 return
             time.sleep(interval_s)
 
 
-@app.command("broker-conf", cls=TopologyCommand)
+@app.command("broker-conf")
 def broker_conf(
     cluster: Annotated[str, typer.Argument(help="The cluster of the brokers.")],
     *,
@@ -525,10 +403,10 @@ def _file(topology: Path | None) -> Path:
     return topology or Path(os.environ.get("WAYBILL_STACK") or "var/local") / "topology.toml"
 
 
-def _access(topology: Path, token: str | None, ca: Path | None, named: Path | None) -> TopologyAccess:
-    """What is named on the command line, else what lies beside the topology."""
+def _access(topology: Path, token: str | None, ca: Path | None, named: Path | None) -> PulsarAccess:
+    """The access named on the command line, else the one next to the topology."""
     file = named or topology.with_name(ACCESS_FILE)
-    found = load(TopologyAccess, file) if named or (file.exists() and not token and not ca) else TopologyAccess()
+    found = load(PulsarAccess, file) if named or (file.exists() and not token and not ca) else PulsarAccess()
     change = {"token": SecretStr(token), "token_file": None} if token else {}
     return found.model_copy(update=change | ({"tls_ca": ca} if ca else {}))
 
@@ -536,23 +414,12 @@ def _access(topology: Path, token: str | None, ca: Path | None, named: Path | No
 @contextmanager
 def _opened(
     topology: Path | None, token: str | None, ca: Path | None, access: Path | None
-) -> Iterator[tuple[Topology, dict[str, AdminClient], TopologyAccess]]:
+) -> Iterator[tuple[Topology, dict[str, AdminClient]]]:
     file = _file(topology)
     with _errors_as_messages(topology):
         wanted = load(Topology, file)
-        known = _access(file, token, ca, access)
-        with admins(wanted, known) as clients:
-            yield wanted, clients, known
-
-
-@contextmanager
-def _busy(what: str) -> Iterator[None]:
-    """On a terminal what goes on is shown, until it is over."""
-    if errors.is_terminal:
-        with errors.status(what):
-            yield
-    else:
-        yield
+        with admins(wanted, _access(file, token, ca, access)) as clients:
+            yield wanted, clients
 
 
 @contextmanager
@@ -564,17 +431,7 @@ def _errors_as_messages(topology: Path | None) -> Iterator[None]:
         if topology is None and not _file(topology).exists():
             remedy = "name the topology file with --topology or $WAYBILL_TOPOLOGY, or start a stack: waybill up"
             errors.print(remedy, soft_wrap=True)
-        _print_way_to_trust(str(error))
         raise typer.Exit(os.EX_CONFIG if isinstance(error, SettingsError) else 1) from error
-
-
-def _print_way_to_trust(problem: str) -> None:
-    if "CERTIFICATE_VERIFY_FAILED" in problem:
-        way_out = (
-            "the issuer of that certificate is not trusted: add the authority with --ca FILE, or use --access FILE "
-            f"(of a local stack: {ACCESS_FILE} in its folder)"
-        )
-        errors.print(way_out, soft_wrap=True)
 
 
 def _show_changes(changes: Sequence[Change], as_json: bool, none: str) -> None:

@@ -15,7 +15,6 @@ from geo.replication.rest_types import (
     PARTITIONS,
     STATS,
     TENANT,
-    BrokerConfiguration,
     ClusterData,
     NamespaceData,
     TopicStats,
@@ -48,19 +47,6 @@ class TenantState(Settings):
 
     admin_roles: frozenset[str] = frozenset()
     allowed_clusters: frozenset[str]
-
-
-class BrokerDefaults(Settings):
-    """What a broker does where a namespace has no policy of its own; as written here: Pulsar's own defaults."""
-
-    retention: tuple[int, int] = (0, 0)  # minutes, MB
-    backlog_quota: tuple[int, str] = (-1, "producer_request_hold")  # MB (-1: no limit), policy
-    message_ttl_s: int = 0  # 0: for ever
-    authorization: bool = False  # whether rights count
-    topic_policies: bool = True  # whether a message in __change_events changes policies
-    auto_topic_creation: bool = True
-    open_metrics: bool = True  # whether /metrics answers without a token
-    superusers: frozenset[str] = frozenset()
 
 
 class NamespaceState(Settings):
@@ -97,7 +83,7 @@ class ClusterState(Settings):
     """
 
     others: frozenset[str] = frozenset()
-    defaults: BrokerDefaults = BrokerDefaults()
+    enforces_rights: bool = False
     registrations: Mapping[str, Registration] = {}
     tenants: Mapping[str, TenantState] = {}
     namespaces: Mapping[str, NamespaceState] = {}
@@ -134,7 +120,7 @@ def _read(admin: AdminClient, tenants: list[str]) -> ClusterState:
     namespaces = [name for tenant in tenants_found for name in admin.get(f"namespaces/{tenant}", NAMESPACES) or []]
     policies = {name: admin.get(f"namespaces/{name}", NAMESPACE) for name in namespaces}
     return ClusterState(
-        defaults=read_defaults(admin.configuration()),
+        enforces_rights=admin.configuration().authorization,
         registrations=_registrations(admin),
         tenants={
             name: TenantState(
@@ -165,28 +151,6 @@ def read_registration(data: ClusterData) -> Registration:
         admin_url=admin or admin_tls or "",
         listener=data.get("listenerName") or "",
         trust_certs_file=data.get("brokerClientTrustCertsFilePath") or "",
-    )
-
-
-def read_defaults(said: BrokerConfiguration) -> BrokerDefaults:
-    """What this broker does without a policy; what its configuration does not say is Pulsar's own default."""
-    own = BrokerDefaults()
-    # As the broker decides: the older setting in gigabytes, where it is above 0, before the one in bytes.
-    size_mb = (said.quota_gb or -1) * 1024
-    if size_mb <= 0:
-        size_mb = (said.quota_bytes or -1) / _MB
-    return BrokerDefaults(
-        retention=(
-            own.retention[0] if said.retention_minutes is None else said.retention_minutes,
-            own.retention[1] if said.retention_mb is None else said.retention_mb,
-        ),
-        backlog_quota=(int(size_mb) if size_mb > 0 else -1, said.quota_policy or own.backlog_quota[1]),
-        message_ttl_s=own.message_ttl_s if said.message_ttl_s is None else said.message_ttl_s,
-        authorization=said.authorization,
-        superusers=said.superusers,
-        topic_policies=said.topic_policies,
-        auto_topic_creation=said.auto_topic_creation,
-        open_metrics=not said.guarded_metrics,
     )
 
 
@@ -362,11 +326,11 @@ def _topic_state(topology: Topology, cluster: str, topic: Topic) -> TopicState:
 
 
 def unprotected(topology: Topology, clients: Mapping[str, AdminClient]) -> Iterator[str]:
-    """What brokers' own configuration says of rights, and is not as the topology says; nothing where that has none."""
+    """Settings of brokers that weaken the topology's rights; nothing where it names no role."""
     if not topology.roles:
         return
     for cluster, admin in clients.items():
-        said = read_defaults(admin.configuration())
+        said = admin.configuration()
         meant = {*topology.superusers(), topology.role_of_brokers(cluster)}
         if not said.authorization:
             yield f"{cluster}: its brokers do not enforce rights (authorizationEnabled is not true)"
@@ -380,5 +344,5 @@ def unprotected(topology: Topology, clients: Mapping[str, AdminClient]) -> Itera
             )
         if said.auto_topic_creation:
             yield f"{cluster}: its brokers create topics that a client asks for (allowAutoTopicCreation)"
-        if said.open_metrics:
+        if not said.guarded_metrics:
             yield f"{cluster}: anyone can read its brokers' metrics (authenticateMetricsEndpoint is not true)"

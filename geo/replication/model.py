@@ -370,10 +370,6 @@ class Topology(Settings):
         """The tenants whose devices send, sorted."""
         return tuple(sorted(name for name, tenant in self.tenants.items() if tenant.operator))
 
-    def is_empty(self, tenant: str) -> bool:
-        """Whether a tenant has no namespace of this topology."""
-        return not any(name.partition("/")[0] == tenant for name in self.placed())
-
     @property
     def centres(self) -> tuple[str, ...]:
         """The centre and, if there is one, its standby."""

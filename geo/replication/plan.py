@@ -1,10 +1,9 @@
 """The difference between the desired and the actual state, as changes in the order in which they can be made. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from geo.replication.cluster_state import (
-    BrokerDefaults,
     ClusterState,
     NamespaceState,
     Registration,
@@ -14,7 +13,7 @@ from geo.replication.cluster_state import (
 from geo.replication.topic_naming import partition_name
 from waybill.settings import Settings
 
-__all__ = ["Change", "new_namespace_state", "plan", "stale_addresses"]
+__all__ = ["Change", "new_namespace_state", "plan"]
 
 # Made from the outside in (a topic needs its namespace), and taken away from the inside out.
 _ORDER = (
@@ -133,11 +132,10 @@ def _cluster_changes(cluster: str, desired: ClusterState, actual: ClusterState) 
         yield from _resource_changes(cluster, "tenant", name, actual.tenants.get(name), tenant)
     filled = {topic.rpartition("/")[0] for topic in actual.topics}
     for name, namespace in desired.namespaces.items():
-        holds = actual.defaults if name in filled else None
-        yield from _namespace_changes(cluster, name, actual.namespaces.get(name), namespace, holds)
+        yield from _namespace_changes(cluster, name, actual.namespaces.get(name), namespace, name in filled)
     for name, topic in desired.topics.items():
         yield from _topic_changes(cluster, name, actual.topics.get(name), topic)
-    if actual.defaults.authorization:
+    if actual.enforces_rights:
         yield from _grants(cluster, desired.namespaces, actual.namespaces)
     yield from _surplus(cluster, desired, actual)
 
@@ -202,9 +200,8 @@ def _resource_changes(
 
 
 def _namespace_changes(
-    cluster: str, name: str, before: NamespaceState | None, after: NamespaceState, defaults: BrokerDefaults | None
+    cluster: str, name: str, before: NamespaceState | None, after: NamespaceState, has_topics: bool
 ) -> Iterator[Change]:
-    """`defaults`: what the broker does without a policy; None when the namespace has no topic that could lose data."""
     if before is None:
         yield Change(cluster=cluster, action="create", kind="namespace", name=name, after=after)
         before = new_namespace_state(after)
@@ -223,7 +220,7 @@ def _namespace_changes(
                 policy=policy,
                 before=old,
                 after=new,
-                deletes_data=defaults is not None and _can_lose_messages(policy, old, new, defaults),
+                deletes_data=has_topics and _can_lose_messages(policy, old, new),
             )
 
 
@@ -298,17 +295,6 @@ def _namespace_gone(cluster: str, name: str, actual: NamespaceState) -> Iterator
     yield Change(cluster=cluster, action="delete", kind="namespace", name=name, before=actual, deletes_data=True)
 
 
-def stale_addresses(changes: Sequence[Change]) -> list[str]:
-    """Which brokers must be restarted after these changes: 4.0.8 goes on with the address that it has connected to."""
-    moved = [
-        (change.cluster, change.name)
-        for change in changes
-        if change.kind == "cluster" and change.action == "update" and change.cluster != change.name
-        if change.before.service_url != change.after.service_url or change.before.listener != change.after.listener
-    ]
-    return [f"{here}: restart its brokers; they go on with the old address of {there}" for here, there in moved]
-
-
 def new_namespace_state(desired: NamespaceState) -> NamespaceState:
     """A namespace as it is made: where it is desired, with automatic topic creation off, and nothing else said."""
     return NamespaceState(clusters=desired.clusters, auto_topic_creation=False)
@@ -330,20 +316,24 @@ def _size(retention: tuple[int, int] | None) -> float:
     return float("inf") if retention[1] == -1 else retention[1]
 
 
-def _can_lose_messages(policy: str, old: Any, new: Any, defaults: BrokerDefaults) -> bool:
-    """Whether messages that `old` keeps could go under `new`; None is what the broker does by itself."""
+def _can_lose_messages(policy: str, old: Any, new: Any) -> bool:
+    """Whether messages that `old` keeps could go under `new`.
+
+    None is the broker's own policy, which may be any: before, it counts as one that keeps everything, and afterwards as
+    one that keeps nothing.
+    """
     if policy == "clusters":
         # The replicator's cursor goes with the cluster, and with it what was not sent yet.
         return bool(set(old) - set(new))
     if policy == "retention":
-        before, after = (defaults.retention if one is None else one for one in (old, new))
+        before, after = old or (-1, -1), new or (0, 0)
         return any(_shrinks(kept, keeps) for kept, keeps in zip(before, after, strict=True))
     if policy == "message_ttl_s":
-        before, after = (defaults.message_ttl_s if one is None else one for one in (old, new))
-        return _shrinks(before or -1, after or -1)
+        return new is None or _shrinks(old or -1, new or -1)
     if policy == "backlog_quota":
-        before, after = (defaults.backlog_quota if one is None else one for one in (old, new))
-        return after[1] == _EVICTS and (before[1] != _EVICTS or _shrinks(before[0], after[0]))
+        if new is None:
+            return True
+        return new[1] == _EVICTS and (old is None or old[1] != _EVICTS or _shrinks(old[0], new[0]))
     return False
 
 

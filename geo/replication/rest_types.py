@@ -49,29 +49,11 @@ __all__ = [
 ]
 
 _MAX_PARTITIONS = 100_000
-_MAX_SIZE_GB = 1e12
 _KEPT_SHAPES = 256
 _ENTITY = re.compile(r"[-=:.A-Za-z0-9_]+")
 """What Pulsar lets a cluster, tenant or namespace be called."""
 _DIRECTIONS = frozenset({".", ".."})
 """What an address takes for a direction, and not for a name."""
-
-
-def _written_whole(value: object) -> int | None:
-    if value is None or value == "":
-        return None
-    if not isinstance(value, str) or not re.fullmatch(r"-?[0-9]{1,18}", value):
-        raise ValueError("should be a whole number, written as text")
-    return int(value)
-
-
-def _written_size(value: object) -> float | None:
-    if value is None or value == "":
-        return None
-    size = float(value) if isinstance(value, str) else _MAX_SIZE_GB
-    if not -_MAX_SIZE_GB < size < _MAX_SIZE_GB:
-        raise ValueError("should be a number, written as text")
-    return size
 
 
 def _written_bool(value: object) -> bool:
@@ -97,10 +79,8 @@ def _entities(name: str) -> str:
     return name
 
 
-_Written = Annotated[int | None, BeforeValidator(_written_whole)]
 _WrittenBool = Annotated[bool, BeforeValidator(_written_bool)]
 _WrittenNames = Annotated[frozenset[str], BeforeValidator(_written_names)]
-_WrittenSize = Annotated[float | None, BeforeValidator(_written_size)]
 
 
 class _Response(BaseModel):
@@ -110,15 +90,9 @@ class _Response(BaseModel):
 
 
 class BrokerConfiguration(_Response):
-    """A broker's configuration as it runs; None: not said, so Pulsar's own default."""
+    """The settings of a running broker that concern rights; the defaults are Pulsar's own."""
 
     cluster: str = Field(alias="clusterName")
-    retention_minutes: _Written = Field(None, alias="defaultRetentionTimeInMinutes")
-    retention_mb: _Written = Field(None, alias="defaultRetentionSizeInMB")
-    quota_gb: _WrittenSize = Field(None, alias="backlogQuotaDefaultLimitGB")
-    quota_bytes: _Written = Field(None, alias="backlogQuotaDefaultLimitBytes")
-    quota_policy: str | None = Field(None, alias="backlogQuotaDefaultRetentionPolicy")
-    message_ttl_s: _Written = Field(None, alias="ttlDurationDefaultInSeconds")
     authorization: _WrittenBool = Field(False, alias="authorizationEnabled")
     superusers: _WrittenNames = Field(frozenset(), alias="superUserRoles")
     topic_policies: _WrittenBool = Field(True, alias="topicLevelPoliciesEnabled")

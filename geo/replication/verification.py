@@ -1,25 +1,21 @@
-"""Whether replication works: links, cursors and rights as they are, and a probe through every link."""
+"""Whether replication works: links and cursors as they are, and a probe through every link."""
 
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from functools import partial
-from pathlib import Path
 from statistics import median
-from urllib.parse import quote
 
 import pulsar
 
 from geo.replication.admin import AdminClient
-from geo.replication.apply import AddressCheck, ServiceAddress, check_addresses, connect
-from geo.replication.cluster_state import address, for_each_cluster, read_defaults, topic_stats, unprotected
-from geo.replication.errors import AdminRefused, ReplicationError
+from geo.replication.cluster_state import address, for_each_cluster, topic_stats, unprotected
+from geo.replication.errors import ReplicationError
 from geo.replication.model import PROBE_TOPIC, Topology
 from geo.replication.rest_types import CLUSTERS, SubscriptionStats, TopicStats
-from geo.replication.topic_naming import is_brokers_own, split_partition, topic_path
-from waybill.pulsar.pulsar_client import PulsarAccess
+from geo.replication.topic_naming import is_brokers_own, split_partition
+from waybill.pulsar.pulsar_client import open_pulsar_client
 from waybill.settings import Settings
 
 # The state of links and replicated cursors, from broker statistics.
@@ -209,258 +205,54 @@ def _unknown(namespace: str, source: str, target: str, problem: str) -> LinkStat
     )
 
 
-# Tests of each role's rights with its token: allowed and forbidden requests.
-
-NOBODY = "(no token)"
-"""Who shows no token: may do nothing, whatever the brokers' `anonymousUserRole` is."""
-
-_AT_ONCE = 8
-_OPERATION_S = 5
-_REFUSED = (401, 403)
-_PAST_THE_RIGHT = (404, 409, 412)
-# Who lists tenants runs the cluster.
-_OPERATORS_ONLY = "tenants"
-# In no topology: a topic that nobody may create, and a subscription that does not exist.
-_NEW = "waybill-verify"
-_SYSTEM_TOPIC = "__change_events"
-# No message is as old as this, so a command that is allowed expires nothing.
-_NOTHING_S = 2_147_483_647
-
-_Found = dict[str, bool | str | None]
-
-
-class TriedRight(Settings):
-    """One thing that one role tried in one cluster; `was` None: it could be seen neither refused nor allowed."""
-
-    role: str
-    cluster: str
-    action: str
-    resource: str
-    may: bool
-    was: bool | None
-    reason: str = ""
-
-    @property
-    def is_good(self) -> bool:
-        """Whether it was as the topology says."""
-        return self.was == self.may
-
-    def __str__(self) -> str:
-        found = {True: "was allowed", False: "was refused", None: f"unknown: {self.reason}"}[self.was]
-        must = "may" if self.may else "must not"
-        return f"{self.cluster}: {self.role} {must} {self.action} {self.resource}: {found}"
-
-
-def try_rights(topology: Topology, clients: Mapping[str, AdminClient], tokens: Path | None) -> list[TriedRight]:
-    """What each role that has a file `ROLE.token` in the folder may do in these clusters, tried; and who has no token.
-
-    On each topic of a namespace where the role has a right, on one where it has none, on the system topic and on a new
-    topic: a producer and a reader, which are opened and closed. Over HTTP: an operator's question, backlogs of the
-    namespace, and each subscription of a topic that the role consumes. Nothing is sent, read or changed. Where brokers
-    ask for no right nothing is tried.
-    """
-    roles: list[tuple[str, Path | None]] = [(NOBODY, None)]
-    roles += [
-        (role, file) for role in topology.roles_by_name() if tokens and (file := _token_of(role, tokens)).exists()
-    ]
-    asked = [admin for admin in clients.values() if read_defaults(admin.configuration()).authorization]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        tried = pool.map(
-            lambda one: list(_tried(topology, *one)), [(admin, *role) for admin in asked for role in roles]
-        )
-        return [right for rights in tried for right in rights]
-
-
-def untried_roles(topology: Topology, tokens: Path | None) -> tuple[str, ...]:
-    """The roles of which no token is at hand: what they may do is not known."""
-    return tuple(role for role in topology.roles_by_name() if tokens is None or not _token_of(role, tokens).exists())
-
-
-def _token_of(role: str, tokens: Path) -> Path:
-    return tokens / f"{role}.token"
-
-
-def _tried(topology: Topology, operator: AdminClient, role: str, token: Path | None) -> Iterator[TriedRight]:
-    cluster = operator.cluster
-    is_superuser = role in topology.superusers()
-    access = PulsarAccess(
-        token_file=token, tls_ca=operator.access.tls_ca, tls_validate_hostname=operator.access.tls_validate_hostname
-    )
-    right = partial(TriedRight, role=role, cluster=cluster)
-    with AdminClient(cluster, operator.url, access=access, check_name=False, unavailable_s=0) as admin:
-        asked = _asked(lambda: admin.get(_OPERATORS_ONLY))
-        yield right(action="ask for", resource="tenants", may=is_superuser, **asked)
-        way = ServiceAddress(address(topology, cluster).service_url)
-        client = connect(admin, way, operation_s=_OPERATION_S)
-        try:
-            for topic, action, granted in _opening(topology, cluster, role, is_superuser):
-                found = _opened(client, topic, action)
-                # Whoever is nobody gets no answer at all, here as everywhere; from a dead address nobody does.
-                is_silent = token is None and found["was"] is None
-                if is_silent and asked["was"] is False and _answers(operator, way, topic, action):
-                    found = {"was": False}
-                yield right(action=action, resource=topic, may=granted, **found)
-                if is_silent:
-                    return
-        finally:
-            client.close()
-        if not is_superuser:
-            for action, resource, granted, command in _commands(topology, admin, role):
-                yield right(action=action, resource=resource, may=granted, **_asked(command))
-
-
-def _opening(topology: Topology, cluster: str, role: str, is_superuser: bool) -> Iterator[tuple[str, str, bool]]:
-    """Each topic and action that is tried, and whether the role has the right."""
-    for namespace in _namespaces(topology, cluster):
-        grants = topology.grants(cluster, namespace)
-        is_known = is_superuser or any(role in roles for roles in grants.values())
-        named = [*grants] if is_known else [*grants][:1]
-        # A superuser would create these.
-        closed = [] if is_superuser else [f"{namespace}/{_SYSTEM_TOPIC}", f"{namespace}/{_NEW}"]
-        for topic in [*named, *closed]:
-            for action in ("produce", "consume"):
-                yield topic, action, is_superuser or action in grants.get(topic, {}).get(role, ())
-
-
-def _commands(
-    topology: Topology, admin: AdminClient, role: str
-) -> Iterator[tuple[str, str, bool, Callable[[], object]]]:
-    for namespace in _namespaces(topology, admin.cluster):
-        clear = partial(admin.post, f"namespaces/{namespace}/clearBacklog/{_NEW}")
-        yield "clear backlogs of", namespace, False, clear
-        subscriptions = topology.subscription_roles(admin.cluster, namespace)
-        for topic, roles in topology.grants(admin.cluster, namespace).items():
-            if "consume" in roles.get(role, ()):
-                for name, users in subscriptions.items():
-                    path = f"{topic_path(topic)}/subscription/{quote(name, safe='')}/expireMessages/{_NOTHING_S}"
-                    yield "expire messages of", f"{topic} {name}", role in users, partial(admin.post, path)
-
-
-def _namespaces(topology: Topology, cluster: str) -> list[str]:
-    return [name for name, (_, clusters) in topology.placed().items() if cluster in clusters]
-
-
-def _asked(command: Callable[[], object]) -> _Found:
-    try:
-        command()
-    except AdminRefused as refused:
-        if refused.status in _PAST_THE_RIGHT:
-            return {"was": True}
-        return {"was": False} if refused.status in _REFUSED else {"was": None, "reason": str(refused)}
-    except ReplicationError as error:
-        return {"was": None, "reason": str(error)}
-    return {"was": True}
-
-
-def _answers(operator: AdminClient, way: ServiceAddress, topic: str, action: str) -> bool:
-    """Whether this address answers the operator what it may do."""
-    client = connect(operator, way, operation_s=_OPERATION_S)
-    try:
-        return _opened(client, topic, action)["was"] is not None
-    finally:
-        client.close()
-
-
-def _opened(client: pulsar.Client, topic: str, action: str) -> _Found:
-    name = f"persistent://{topic}"
-    try:
-        if action == "produce":
-            client.create_producer(name).close()
-        else:
-            client.create_reader(name, pulsar.MessageId.latest).close()
-    except (pulsar.AuthorizationError, pulsar.AuthenticationError):
-        return {"was": False}
-    except pulsar.TopicNotFound:
-        # A broker looks at the right first.
-        return {"was": True}
-    except pulsar.PulsarException as error:
-        return {"was": None, "reason": str(error)}
-    return {"was": True}
-
+# Probes through every link.
 
 _PROBES = 3
-_PROBE_OPERATION_S = 10
+_OPERATION_S = 10
+_CONNECT_S = 5
 
 Latency = float | str  # seconds, or why there is none
 
 
 class VerifyResult(Settings):
-    """Every link of the topology, every right that was tried, and the clusters that did not answer: what these would
-    say nobody knows. `untried`: roles whose rights count, and of which no token was at hand. `unprotected`: clusters
-    whose brokers ask nobody for the rights that the topology names, or let more roles do everything. `unknown`:
-    subscriptions with a backlog that the topology does not name, which are no part of the verdict."""
+    """The state of every link, and why clusters did not answer.
+
+    `unprotected`: settings of brokers by which the topology's rights do not count, or which let others do everything.
+    `unknown`: subscriptions with a backlog that the topology does not name; they do not count for the result.
+    """
 
     links: tuple[LinkState, ...]
     unreachable: Mapping[str, str]
-    rights: tuple[TriedRight, ...] = ()
-    untried: tuple[str, ...] = ()
     unprotected: tuple[str, ...] = ()
     unknown: tuple[UnknownSubscription, ...] = ()
 
     @property
     def is_good(self) -> bool | None:
-        """Whether every link and right is; None: unknown, for want of an answer or of a token."""
+        """Whether every link is; None: a cluster did not answer."""
         if self.unreachable:
             return None
-        known = [right for right in self.rights if right.was is not None]
-        is_good = all(link.is_good for link in self.links) and all(right.is_good for right in known)
-        is_good &= not self.unprotected
-        return None if is_good and (self.untried or len(known) < len(self.rights)) else is_good
+        return all(link.is_good for link in self.links) and not self.unprotected
 
 
-def verify(
-    topology: Topology, clients: Mapping[str, AdminClient], *, timeout_s: float = 15.0, role_tokens: Path | None = None
-) -> VerifyResult:
-    """The state of every link, with the median latency of a few probes; a link that let none through says so.
-
-    `role_tokens`: a folder with a file `ROLE.token` of each role whose rights are tried too.
-    """
-    unreachable = dict(observe(topology, clients, time.time).unreachable)
-    checked = for_each_cluster(_without(clients, unreachable), lambda admin: _checked(topology, admin))
-    unreachable |= {cluster: error for cluster, error in checked.items() if isinstance(error, str)}
-    alive = _without(clients, unreachable)
-    wrong = [
-        check for checks in checked.values() if isinstance(checks, list) for check in checks if check.belongs is False
-    ]
-    # Into a cluster that is not the one that is meant no probe is sent.
-    strangers = {check.cluster for check in wrong if not check.seen_by}
+def verify(topology: Topology, clients: Mapping[str, AdminClient], *, timeout_s: float = 15.0) -> VerifyResult:
+    """The state of every link, with the median latency of a few probes; a link that let none through says so."""
+    gone = observe(topology, clients, time.time).unreachable
+    alive = {name: client for name, client in clients.items() if name not in gone}
     latencies: dict[tuple[str, str, str], Latency] = {}
-    reached = {name: client for name, client in alive.items() if name not in strangers}
-    with _connections(topology, reached) as connections:
+    with _connections(topology, alive) as connections:
         for namespace, (_, clusters) in topology.placed().items():
             probed = sorted(cluster for cluster in clusters if cluster in connections)
             for (source, target), latency in _probe(connections, namespace, probed, timeout_s).items():
                 latencies[namespace, source, target] = latency
-    # Looked at after the probes: one that is stuck is part of the backlog.
+    # Observed again after the probes: one that is stuck is part of the backlog.
     seen = observe(topology, clients, time.time)
-    for link in seen.links:
-        for check in wrong:
-            if check.concerns(link.source, link.target):
-                latencies[link.namespace, link.source, link.target] = (
-                    f"{check.service_url} is not of cluster {check.cluster}"
-                )
-    links = tuple(_with_latency(link, latencies.get((link.namespace, link.source, link.target))) for link in seen.links)
-    rights = tuple(try_rights(topology, reached, role_tokens)) if topology.roles else ()
+    links = (_with_latency(link, latencies.get((link.namespace, link.source, link.target))) for link in seen.links)
     return VerifyResult(
-        links=links,
-        unreachable={**unreachable, **seen.unreachable},
-        rights=rights,
-        # Where nothing was tried at all no right counts.
-        untried=untried_roles(topology, role_tokens) if rights else (),
-        unprotected=tuple(unprotected(topology, reached)),
+        links=tuple(links),
+        unreachable={**gone, **seen.unreachable},
+        unprotected=tuple(unprotected(topology, alive)),
         unknown=seen.unknown,
     )
-
-
-def _without(clients: Mapping[str, AdminClient], gone: Mapping[str, str]) -> dict[str, AdminClient]:
-    return {cluster: admin for cluster, admin in clients.items() if cluster not in gone}
-
-
-def _checked(topology: Topology, admin: AdminClient) -> list[AddressCheck] | str:
-    try:
-        return check_addresses(topology, {admin.cluster: admin})
-    except ReplicationError as error:
-        return str(error)
 
 
 def _with_latency(link: LinkState, latency: Latency | None) -> LinkState:
@@ -474,8 +266,11 @@ def _connections(topology: Topology, clients: Mapping[str, AdminClient]) -> Iter
     with ExitStack() as opened:
         connections = {}
         for cluster, admin in sorted(clients.items()):
-            client = connect(
-                admin, ServiceAddress(address(topology, cluster).service_url), operation_s=_PROBE_OPERATION_S
+            client = open_pulsar_client(
+                address(topology, cluster).service_url,
+                admin.access,
+                timeout_s=_OPERATION_S,
+                connect_timeout_s=_CONNECT_S,
             )
             opened.callback(client.close)
             connections[cluster] = client
@@ -510,7 +305,7 @@ def _from(
     late = f"probe did not arrive within {timeout_s:.0f} s"
     latencies: dict[str, list[float]] = {target: [] for target in readers}
     try:
-        producer = source.create_producer(topic, send_timeout_millis=_PROBE_OPERATION_S * 1000)
+        producer = source.create_producer(topic, send_timeout_millis=_OPERATION_S * 1000)
         for attempt in range(_PROBES):
             mark = uuid.uuid4().bytes
             sent = time.monotonic()
@@ -522,7 +317,7 @@ def _from(
                 if len(times) == attempt
             }
             for target, arrival in waiting.items():
-                if (arrived := arrival.result(timeout_s + _PROBE_OPERATION_S)) is not None:
+                if (arrived := arrival.result(timeout_s + _OPERATION_S)) is not None:
                     latencies[target].append(arrived - sent)
         producer.close()
     except pulsar.PulsarException as refused:

@@ -11,7 +11,6 @@ import pytest
 
 from deploy.local import LocalStack, PulsarCluster, PulsarSettings, StackSettings
 from geo.replication import admins, apply
-from geo.replication.cli import reconnect
 from tests.geo.replication.plan_model import read_plan
 from tests.pulsar_clients import open_client
 from tests.system.topology_parts import BATCHES, known, look
@@ -65,7 +64,9 @@ def test_a_cluster_that_lost_its_disks_gets_its_topics_again_although_a_producer
             assert late.result()
         assert known(opened["eu"], "persistent/fleet/telemetry-eu/batches/partitions")["partitions"] == 2
         assert read_plan(own.topology, opened) == []
-        reconnect(own.topology, opened)
+        # Pulsar 4.0.8 gives up a replicator that was refused; docs/replication.md says to unload its topics.
+        for number in range(2):
+            opened["hq"].put(f"persistent/fleet/telemetry-eu/batches-partition-{number}/unload")
         wait_until(lambda: all(link.connected and not link.backlog for link in look(own, opened).links), 60)
         reader = client.create_reader(BATCHES, pulsar.MessageId.earliest)
         found = {reader.read_next(20_000).data()}

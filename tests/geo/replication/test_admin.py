@@ -23,9 +23,9 @@ from geo.replication import (
 )
 from geo.replication.admin import RestAnswer
 from geo.replication.apply import _make, cluster_data
-from geo.replication.cluster_state import BrokerDefaults, read_defaults, read_registration
+from geo.replication.cluster_state import read_registration
 from geo.replication.errors import NoConnection, UnusableAccess
-from geo.replication.rest_types import CLUSTER, CLUSTERS, CONFIGURATION, NAMESPACE, PARTITIONS, STATS, TENANT
+from geo.replication.rest_types import CLUSTER, CLUSTERS, NAMESPACE, PARTITIONS, STATS, TENANT
 from tests.geo.replication.brokers import RUNTIME, Answer, FakeBroker
 from tests.tokens import token_file
 from waybill.pulsar.pulsar_client import PulsarAccess
@@ -282,24 +282,6 @@ def test_a_registration_is_read_back_as_it_was_written_over_any_other(
     assert read_registration(CLUSTER.validate_python(written)) == wanted
     assert written["authenticationPlugin"] == "kept"
     assert written["peerClusterNames"] == ["kept"]
-
-
-def test_the_brokers_own_defaults_are_read_as_pulsar_reads_them() -> None:
-    assert read_defaults(CONFIGURATION.validate_python({"clusterName": "eu"})) == BrokerDefaults()
-    said = {
-        "clusterName": "eu",
-        "defaultRetentionTimeInMinutes": "60",
-        "defaultRetentionSizeInMB": "-1",
-        "backlogQuotaDefaultLimitGB": "0.5",
-        "backlogQuotaDefaultLimitBytes": "1048576",
-        "backlogQuotaDefaultRetentionPolicy": "consumer_backlog_eviction",
-        "ttlDurationDefaultInSeconds": "9",
-    }
-    evicts = "consumer_backlog_eviction"
-    read = read_defaults(CONFIGURATION.validate_python(said))
-    assert read == BrokerDefaults(retention=(60, -1), backlog_quota=(512, evicts), message_ttl_s=9)
-    in_bytes = CONFIGURATION.validate_python(said | {"backlogQuotaDefaultLimitGB": "-1"})
-    assert read_defaults(in_bytes).backlog_quota == (1, evicts)
 
 
 def test_an_apply_that_stops_says_what_it_was_doing_and_what_it_had_done(broker: Callable[[str], FakeBroker]) -> None:

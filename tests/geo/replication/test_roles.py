@@ -1,24 +1,14 @@
 """Rights are the least that a role needs, and what is too much is taken away as what is missing is given."""
 
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import pulsar
 import pytest
-from pydantic import SecretStr, ValidationError
+from pydantic import ValidationError
 
 from geo.replication import ClusterState, Topology, desired, plan
-from geo.replication import verification as grant_probe
-from geo.replication.admin import AdminClient
-from geo.replication.apply import ServiceAddress
-from geo.replication.cluster_state import BrokerDefaults
 from geo.replication.rest_types import CONFIGURATION
-from geo.replication.verification import NOBODY, TriedRight, VerifyResult, try_rights, untried_roles
-from tests.geo.replication.brokers import RUNTIME, FakeBroker
 from tests.geo.replication.topologies import located
-from waybill.pulsar.pulsar_client import PulsarAccess
 
 LOCAL = Path(__file__).parents[3] / "deploy" / "local"
 EU, US, EVENTS = "fleet/telemetry-eu", "fleet/telemetry-us", "fleet/events"
@@ -50,7 +40,7 @@ def guarded(state: ClusterState, **of_eu: object) -> ClusterState:
     spaces = dict(state.namespaces)
     if of_eu:
         spaces[EU] = spaces[EU].model_copy(update=of_eu)
-    return state.model_copy(update={"defaults": BrokerDefaults(authorization=True), "namespaces": spaces})
+    return state.model_copy(update={"enforces_rights": True, "namespaces": spaces})
 
 
 def test_a_gateway_may_produce_in_its_region_alone_and_brokers_where_their_cluster_replicates_to() -> None:
@@ -120,23 +110,6 @@ def test_who_may_do_everything_is_read_from_a_brokers_configuration() -> None:
     assert not CONFIGURATION.validate_python({"clusterName": "eu"}).authorization
 
 
-def test_a_role_without_a_token_at_hand_is_unknown_and_what_is_bad_stays_bad(tmp_path: Path) -> None:
-    wanted = topology()
-    assert untried_roles(wanted, None) == tuple(wanted.roles_by_name())
-    for role in wanted.roles_by_name():
-        (tmp_path / f"{role}.token").write_text("a token")
-    assert untried_roles(wanted, tmp_path) == ()
-    good = TriedRight(role="jobs", cluster="hq", action="consume", resource=EU, may=True, was=True)
-    for right, verdict in ((good, None), (good.model_copy(update={"was": False}), False)):
-        result = VerifyResult(links=(), unreachable={}, rights=(right,), untried=("jobs",))
-        assert result.is_good is verdict
-    result = VerifyResult(links=(), unreachable={}, rights=(good,))
-    assert result.is_good is True
-    assert result.model_copy(update={"unprotected": ("eu: ...",)}).is_good is False
-    lost = {"unprotected": ("eu: ...",), "unreachable": {"us": "..."}}
-    assert result.model_copy(update=lost).is_good is None
-
-
 @pytest.mark.parametrize("file", ["topology.toml", "topology-dr.toml"])
 @pytest.mark.parametrize(
     ("topic", "writers"),
@@ -161,65 +134,3 @@ def test_in_a_region_of_the_local_stack_each_role_writes_what_is_its_own_alone(
         "canary/registry/devices",
         "fleet/access/confirmations",
     ], "a tenant's own role has no topic of another tenant"
-
-
-_SAID = b'{"clusterName": "eu", "authorizationEnabled": "true"}'
-
-
-class _Client:
-    """Of a service address that gives an answer, or none within the time."""
-
-    def __init__(self, answer: pulsar.PulsarException | None) -> None:
-        self._answer = answer
-
-    def create_producer(self, *_: object) -> Any:
-        if self._answer is not None:
-            raise self._answer
-        return self
-
-    create_reader = create_producer
-
-    def close(self) -> None:
-        pass
-
-
-@pytest.mark.parametrize(
-    ("status", "of_operator", "was"),
-    [
-        (401, None, False),
-        (403, pulsar.AuthorizationError("not this topic"), False),
-        (401, pulsar.Timeout("TimeOut"), None),
-        (500, None, None),
-        (200, None, None),
-    ],
-)
-def test_silence_to_nobody_is_a_refusal_where_http_refuses_and_the_operator_is_answered(
-    broker: Callable[[str], FakeBroker],
-    monkeypatch: pytest.MonkeyPatch,
-    status: int,
-    of_operator: pulsar.PulsarException | None,
-    was: bool | None,
-) -> None:
-    eu = broker("eu")
-    eu.answers |= {RUNTIME: (200, {}, _SAID), "/admin/v2/tenants": (status, {}, b"[]")}
-
-    def connect(admin: AdminClient, _: ServiceAddress, **__: object) -> _Client:
-        return _Client(of_operator if admin.access.token is not None else pulsar.Timeout("TimeOut"))
-
-    monkeypatch.setattr(grant_probe, "connect", connect)
-    with AdminClient("eu", eu.url, access=PulsarAccess(token=SecretStr("operator"))) as admin:
-        asked, produced = try_rights(topology(), {"eu": admin}, None)
-    assert (asked.role, asked.action) == (produced.role, "ask for") == (NOBODY, "ask for")
-    assert (produced.action, produced.was) == ("produce", was)
-    assert ("TimeOut" in str(produced)) is (was is None)
-
-
-@pytest.mark.parametrize(("was", "verdict"), [((False, False), True), ((False, None), None), ((True, None), False)])
-def test_what_got_no_answer_is_unknown_unless_something_is_wrong(
-    was: tuple[bool | None, ...], verdict: bool | None
-) -> None:
-    rights = tuple(
-        grant_probe.TriedRight(role=NOBODY, cluster="eu", action="produce", resource="a/b", may=False, was=one)
-        for one in was
-    )
-    assert VerifyResult(links=(), unreachable={}, rights=rights).is_good is verdict

@@ -16,7 +16,6 @@ from geo.replication import (
     TopicState,
     Topology,
 )
-from geo.replication.cluster_state import BrokerDefaults
 from geo.replication.model import BacklogQuota, PublishRate, Retention, Role, Tenant
 
 CLUSTERS = ("dr", "eu", "hq", "us")
@@ -150,7 +149,7 @@ def _states() -> st.SearchStrategy[ClusterState]:
         st.dictionaries(st.sampled_from(TENANTS), st.builds(TenantState, allowed_clusters=some)),
         st.dictionaries(names, policies),
         st.dictionaries(st.tuples(names, st.sampled_from((*TOPICS, "stray"))), topics),
-        st.builds(BrokerDefaults, authorization=st.booleans()),
+        st.booleans(),
     )
 
 
@@ -159,11 +158,11 @@ def _consistent(
     tenants: dict[str, TenantState],
     namespaces: dict[str, NamespaceState],
     topics: dict[tuple[str, str], TopicState],
-    defaults: BrokerDefaults,
+    enforces_rights: bool,
 ) -> ClusterState:
     kept = {name: _with_grants(name, state) for name, state in namespaces.items() if name.partition("/")[0] in tenants}
     return ClusterState(
-        defaults=defaults,
+        enforces_rights=enforces_rights,
         registrations=registrations,
         tenants=tenants,
         namespaces=kept,
