@@ -10,21 +10,20 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import structlog
 
 from edge_agent.clocks import ClockMonitor, Clocks, CorrectionRules, SystemClocks
 from edge_agent.config import AgentSettings, UplinkSettings
 from edge_agent.drain.drainer import Drainer, DrainParts
-from edge_agent.drain.link_budget import DataUsage, LinkBudget, LinkPolicy, link_in
+from edge_agent.drain.link_budget import LinkBudget
 from edge_agent.enrolment.certificates import (
     CertificateFolder,
     UplinkCertificates,
     certificate_folder,
     certificate_state,
 )
-from edge_agent.enrolment.enrolment_loop import EnrolmentLoop, EnrolmentParts
 from edge_agent.errors import StoreInUse
 from edge_agent.intake.intake_loop import IntakeLoop
 from edge_agent.intake.messages import NONE
@@ -39,27 +38,8 @@ from edge_agent.uplink.protocol import Uplink
 from edge_agent.vehicle_broker import KEEPS
 from waybill.daemon.process import resident_bytes
 
-# Holds on sending by link or plan, and holds that new settings would add.
-
-
-def held_classes(settings: AgentSettings, usage: DataUsage) -> dict[str, str]:
-    """The classes that may not be sent now, each with its reason: `link` or `plan`. `usage`: today and this month."""
-    allowed = _allowed(settings, usage)
-    link = _link(settings)
-    return {
-        one.name: "link" if one.links and link not in one.links else "plan"
-        for index, one in enumerate(settings.classes)
-        if index not in allowed
-    }
-
-
-def _allowed(settings: AgentSettings, usage: DataUsage) -> frozenset[int]:
-    return LinkPolicy(settings.link, settings.classes).allowed_classes(_link(settings), usage)
-
-
-def _link(settings: AgentSettings) -> str | None:
-    return link_in(settings.link.link_file) or settings.link.link
-
+if TYPE_CHECKING:
+    from edge_agent.enrolment.enrolment_loop import EnrolmentLoop
 
 # The state of a running agent as plain values.
 
@@ -71,10 +51,8 @@ def counters_of(agent: Agent) -> dict[str, Any]:
     """Counters since the settings were loaded. The agent may have been stopped."""
     intake, sent = agent.intake.counters, agent.drainer.dispatcher.counters
     return {
-        "acks_ignored": sent.acks_ignored,
         "control_unreadable": agent.drainer.control_unreadable,
         "messages": intake.messages,
-        "payload_bytes": intake.payload_bytes,
         "commits": intake.commits,
         "vehicle_sessions_lost": agent.intake_loop.broker_watch.sessions_lost,
         "malformed": dict(intake.malformed),
@@ -85,7 +63,6 @@ def counters_of(agent: Agent) -> dict[str, Any]:
         "batches_again": sent.resent,
         "heartbeats_sent": agent.drainer.statements.heartbeats,
         "records_sent": sent.records,
-        "batch_bytes_sent": sent.size,
         "wire_bytes_sent": agent.link_budget.sent_bytes,
         "wire_bytes_received": agent.link_budget.received_bytes,
     }
@@ -110,20 +87,14 @@ def current_state(agent: Agent) -> dict[str, Any]:
         "certificate_problem": agent.certificate_problem or None,
         # Beside the certificate: whether one that has not ended is taken says the region alone.
         "uplink_problem": drain.regions.last_failure or None,
-        "held_back": _held_back(agent),
+        "held_back": agent.link_budget.held_classes(),
         "waiting_for_commit": agent.intake.waiting,
         "retrying": drain.dispatcher.retrying,
-        "stated_until_s": _stated_until_s(agent),
         "in_flight": drain.dispatcher.in_flight,
         "wire_bytes_today": usage.day_bytes,
         "wire_bytes_this_month": usage.month_bytes,
         "rss_bytes": resident_bytes(),
     }
-
-
-def _stated_until_s(agent: Agent) -> int:
-    statement = agent.drainer.inbox.statement
-    return 0 if statement is None else statement.stated_us // 1_000_000
 
 
 def uplink_state(agent: Agent) -> str:
@@ -175,12 +146,8 @@ def health_state(agent: Agent) -> dict[str, Any]:
         "buffer": buffer,
         "uplink": uplink,
         "certificate": certificate,
-        "held_back": _held_back(agent),
+        "held_back": agent.link_budget.held_classes(),
     }
-
-
-def _held_back(agent: Agent) -> dict[str, str]:
-    return held_classes(agent.settings, agent.link_budget.usage.add(time.time(), 0))
 
 
 def is_alive(agent: Agent) -> bool:
@@ -296,6 +263,8 @@ class Agent:
     def _enrolment_loop(self, folder: CertificateFolder | None) -> EnrolmentLoop | None:
         if self.settings.enrolment is None or folder is None:
             return None
+        from edge_agent.enrolment.enrolment_loop import EnrolmentLoop, EnrolmentParts  # noqa: PLC0415 - see its head
+
         inbox = self.drainer.inbox
         parts = EnrolmentParts(
             folder=folder,

@@ -15,11 +15,11 @@ from waybill.settings import file_fault
 
 
 def problems(settings: AgentSettings) -> list[str]:
-    """Files, folders and addresses that cannot be used or are missing, a line for each."""
+    """Files that cannot be used or are missing, a line for each."""
     lines = [problem for table, broker in _brokers(settings) for problem in unusable_files(table, broker)]
     if settings.enrolment is not None:
         lines += unusable_enrolment(settings)
-    return [*lines, *_unusable_folder(settings.buffer.path)]
+    return lines
 
 
 def unusable_enrolment(settings: AgentSettings, table: str = "enrolment") -> list[str]:
@@ -59,24 +59,7 @@ def _unreadable(name: str, file: Path, read: Callable[[Path], object]) -> list[s
     return []
 
 
-def warnings(settings: AgentSettings) -> list[str]:
-    """What works, but is open to everybody on the way."""
-    return list(settings.plain_text())
-
-
 def _brokers(settings: AgentSettings) -> Iterator[tuple[str, BrokerSettings]]:
     yield "intake", settings.intake
     for number, uplink in enumerate(settings.uplinks):
         yield f"uplinks.{number}", uplink
-
-
-def _unusable_folder(folder: Path) -> Iterator[str]:
-    for path in (folder, *folder.parents):
-        try:
-            if path.exists():
-                if not path.is_dir():
-                    yield f"buffer.path: {path} is not a folder"
-                return
-        except OSError as error:
-            yield f"buffer.path: {error}"
-            return

@@ -56,13 +56,13 @@ def check_config(config: Config) -> None:
 
     Example: edge-agent check-config --config agent.toml
     """
-    from edge_agent.checking import problems, warnings
+    from edge_agent.checking import problems
 
     with _errors_as_lines():
         settings = load(AgentSettings, config)
         if found := problems(settings):
             raise SettingsError(str(config), found)
-    for warning in warnings(settings):
+    for warning in settings.plain_text():
         typer.echo(f"{config}: warning: {warning}", err=True)
     regions = ", ".join(one.region for one in settings.uplinks)
     typer.echo(f"{config}: right. Device {settings.device.id}, uplinks {regions}, buffer {settings.buffer.path}")

@@ -48,8 +48,6 @@ class DeviceSettings(Settings):
 class IntakeSettings(BrokerSettings):
     """The vehicle's own broker."""
 
-    client_id: str = "edge-agent"
-    """Client id of the persistent session at the local broker."""
     topic: str = VEHICLE_FILTER
     """What to subscribe to."""
     receive_maximum: int = Field(default=1000, ge=1, le=65_535)
@@ -136,8 +134,6 @@ class LinkSettings(Settings):
     """Data plan for a UTC day."""
     bytes_per_month: int | None = Field(default=None, ge=1000)
     """Data plan for a UTC month."""
-    metered: tuple[Link, ...] = ("cellular", "satellite")
-    """Kinds of link that count against the plan; with no known kind of link everything counts."""
     plan_reserve: float = Field(default=0.1, ge=0, lt=1)
     """Share of the plan that only urgent classes may use."""
 

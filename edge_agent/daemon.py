@@ -25,7 +25,7 @@ from edge_agent.agent import (
     health_state,
     is_alive,
 )
-from edge_agent.checking import problems, warnings
+from edge_agent.checking import problems
 from edge_agent.clocks import SystemClocks
 from edge_agent.config import AgentSettings
 from edge_agent.errors import AgentError, StoreError, StoreVersion
@@ -46,8 +46,6 @@ WAKE_EVERY_S = 5.0
 SUPPRESSED_EVERY_S = 10.0
 """How often it is said which log lines were suppressed."""
 MAX_PUSHES = 8
-PUSH_EVERY_S = 1.0
-"""One push in so long is looked at: each may write to flash."""
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
 _EXIT_FAILED = 1
 
@@ -63,7 +61,7 @@ def main(arguments: list[str]) -> int:
     limit = start_logging(base.log)
     for problem in problems(base):
         log.error("settings", problem=problem)
-    for warning in warnings(base):
+    for warning in base.plain_text():
         log.warning("settings", problem=warning)
     # For whatever is made from here on: what a vehicle did is its owner's alone.
     os.umask(0o077)
@@ -89,7 +87,6 @@ class Daemon:
         self._suppressed_at_s = 0.0
         self._trial = PushTrial(config, base, SystemClocks.of_this_boot().boot)
         self._pushes: deque[bytes] = deque(maxlen=MAX_PUSHES)
-        self._next_push_s = 0.0
         was_interrupted = self._trial.recover()
         self._agent = self._new_agent()
         self._health = self._serve_health(base.status.port)
@@ -132,8 +129,7 @@ class Daemon:
             self._limit.log_suppressed(log)
         if self._evaluator is not None:
             self._evaluate_trial(now_s, self._evaluator)
-        elif self._pushes and now_s >= self._next_push_s:
-            self._next_push_s = now_s + PUSH_EVERY_S
+        elif self._pushes:
             self._try_pushed(self._pushes.popleft())
 
     def _reload(self) -> None:

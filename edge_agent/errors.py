@@ -24,51 +24,40 @@ class AgentError(Exception):
 
 
 class StoreError(AgentError):
-    """The buffer could not do what was asked of it. `reason` is a short stable word for metrics."""
+    """The buffer could not do what was asked of it."""
 
-    reason = "store"
+    @property
+    def reason(self) -> str:
+        """A short stable word for metrics: `full`, `failing`, `damaged`, `foreign`, `version`, `inuse` or `closed`."""
+        return type(self).__name__.removeprefix("Store").lower()
 
 
 class StoreFull(StoreError):
     """There is no space left on the device."""
 
-    reason = "full"
-
 
 class StoreFailing(StoreError):
     """The medium answered with an error."""
-
-    reason = "failing"
 
 
 class StoreDamaged(StoreError):
     """The file's content is not what was written."""
 
-    reason = "damaged"
-
 
 class StoreForeign(StoreError):
     """The file belongs to another device."""
-
-    reason = "foreign"
 
 
 class StoreVersion(StoreError):
     """The file has the tables of another version. Nothing of it was changed."""
 
-    reason = "version"
-
 
 class StoreInUse(StoreError):
     """Another process has the buffer open for writing."""
 
-    reason = "in-use"
-
 
 class StoreClosed(StoreError):
     """The buffer was closed: a thread that should have ended still uses it."""
-
-    reason = "closed"
 
 
 class EnrolmentFailed(AgentError):

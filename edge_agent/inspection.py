@@ -9,7 +9,6 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 from edge_agent.clocks import SET_CLOCK_MS
@@ -104,7 +103,6 @@ def read_status(settings: AgentSettings) -> dict[str, Any]:
             "tombstones_waiting": lost or 0,
             "gaps": count_missing(connection, head, counters),
             "counters": counters,
-            "file_bytes": _file_bytes(settings.buffer.path / DATABASE),
         }
 
 
@@ -120,11 +118,6 @@ def _classes(connection: sqlite3.Connection, settings: AgentSettings) -> dict[st
         entry["records"] += records
         entry["bytes"] += size
     return by_class
-
-
-def _file_bytes(path: Path) -> int:
-    parts = (path, path.with_name(path.name + "-wal"))
-    return sum(part.stat().st_size for part in parts if part.exists())
 
 
 def exported_lines(settings: AgentSettings) -> Iterator[str]:

@@ -9,14 +9,12 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from edge_agent.errors import AgentError
 from waybill.daemon.status_server import HttpAnswer, StatusServer, json_answer, metrics_answer
 
 # Metrics of the agent; `docs/edge-agent.md` lists them.
 
 COUNTERS = {
     "messages": ("waybill_agent_messages_total", "Messages received since the start"),
-    "payload_bytes": ("waybill_agent_payload_bytes_total", "Their payloads"),
     "commits": ("waybill_agent_commits_total", "Group commits"),
     "vehicle_sessions_lost": (
         "waybill_agent_vehicle_sessions_lost_total",
@@ -28,69 +26,12 @@ COUNTERS = {
     "records_sent": ("waybill_agent_records_sent_total", "Records in the batches sent"),
     "wire_bytes_sent": ("waybill_agent_wire_sent_bytes_total", "Bytes sent on the wire, with headers and repetitions"),
     "wire_bytes_received": ("waybill_agent_wire_received_bytes_total", "Bytes received on the wire"),
-    "acks_ignored": ("waybill_agent_acks_ignored_total", "Acknowledgements of nothing that was sent"),
     "control_unreadable": (
         "waybill_agent_unreadable_control_messages_total",
         "Messages of the gateway that could not be read or handled",
     ),
     "not_recorded": ("waybill_agent_not_recorded_messages_total", "Retained and empty messages, which are no records"),
-}
-GAUGES = {
-    "head": ("waybill_agent_head_seq", "Highest sequence number of the present epoch"),
-    "local_broker": ("waybill_agent_local_broker_up", "1 when connected to the vehicle's broker"),
-    "messages_readable": (
-        "waybill_agent_messages_readable",
-        "0 when no message of the vehicle can be read, of the last ten minutes",
-    ),
-    "vehicle_broker_dropped": (
-        "waybill_agent_vehicle_broker_dropped_messages",
-        "Messages that the vehicle's broker dropped since its start, for the agent or another client",
-    ),
-    "uplink_healthy": (
-        "waybill_agent_uplink_healthy",
-        "1 when the uplink is connected and nothing waits too long for its acknowledgement",
-    ),
-    "retrying": ("waybill_agent_retrying_batches", "Batches that were refused and will be tried again"),
-    "dead_letter_batches": (
-        "waybill_agent_dead_letter_batches",
-        "Batches, of one record each, that were refused too often: kept, not sent",
-    ),
-    "dead_letter_records": ("waybill_agent_dead_letter_records", "Records in them"),
-    "gaps": (
-        "waybill_agent_missing_records",
-        "Record ids that are neither waiting nor acknowledged nor declared lost; should be 0",
-    ),
-    "stated_until_s": (
-        "waybill_agent_stated_until_timestamp_seconds",
-        "Time since 1970 up to which the head can be stated; 0 while unknown",
-    ),
-    "in_flight": ("waybill_agent_in_flight_batches", "Batches sent and not acknowledged"),
-    "oldest_age_s": ("waybill_agent_oldest_age_seconds", "Age of the oldest record that waits; 0 when none does"),
-    "paused_for_s": ("waybill_agent_paused_seconds", "Remaining pause that the gateway asked for"),
-    "wire_bytes_today": ("waybill_agent_wire_today_bytes", "Metered bytes of this UTC day"),
-    "wire_bytes_this_month": ("waybill_agent_wire_this_month_bytes", "Metered bytes of this UTC month"),
-    "certificate_ends_s": (
-        "waybill_agent_certificate_ends_timestamp_seconds",
-        "When the certificate that the uplinks show ends, since 1970; 0 without one",
-    ),
-    "rss_bytes": ("waybill_agent_resident_bytes", "Resident memory"),
-}
-DEPTH = ("waybill_agent_depth_records", "Records that wait, by class")
-DEPTH_BYTES = ("waybill_agent_depth_bytes", "Bytes of the batches that wait, by class")
-LABELLED_COUNTERS = {
-    "malformed": ("reason", "waybill_agent_malformed_messages_total", "Messages that became raw records, by reason"),
-    "left_out_members": (
-        "member",
-        "waybill_agent_left_out_members_total",
-        "Members of messages, by name, that are unknown or have an unusable value: the record is without them",
-    ),
-    "enrolment": (
-        "outcome",
-        "waybill_agent_enrolment_attempts_total",
-        "Attempts to get a certificate, by outcome: enrolled, renewed or failed",
-    ),
-}
-STORED_COUNTERS = {
+    # Stored in the buffer: these survive a restart.
     "acknowledged": ("waybill_agent_acknowledged_records_total", "Record ids that a region acknowledged"),
     "duplicates": ("waybill_agent_duplicate_messages_total", "Messages that were delivered again, and stored once"),
     "possible_duplicates": (
@@ -121,6 +62,60 @@ STORED_COUNTERS = {
     "rebuilt": ("waybill_agent_rebuilt_buffers_total", "Damaged buffers that were rebuilt"),
     "foreign_archived": ("waybill_agent_foreign_buffers_total", "Buffers of other devices that were archived"),
 }
+GAUGES = {
+    "uncounted": ("waybill_agent_uncounted_records", "Record ids that a rebuilt buffer cannot count any more"),
+    "head": ("waybill_agent_head_seq", "Highest sequence number of the present epoch"),
+    "local_broker": ("waybill_agent_local_broker_up", "1 when connected to the vehicle's broker"),
+    "messages_readable": (
+        "waybill_agent_messages_readable",
+        "0 when no message of the vehicle can be read, of the last ten minutes",
+    ),
+    "vehicle_broker_dropped": (
+        "waybill_agent_vehicle_broker_dropped_messages",
+        "Messages that the vehicle's broker dropped since its start, for the agent or another client",
+    ),
+    "uplink_healthy": (
+        "waybill_agent_uplink_healthy",
+        "1 when the uplink is connected and nothing waits too long for its acknowledgement",
+    ),
+    "retrying": ("waybill_agent_retrying_batches", "Batches that were refused and will be tried again"),
+    "dead_letter_batches": (
+        "waybill_agent_dead_letter_batches",
+        "Batches, of one record each, that were refused too often: kept, not sent",
+    ),
+    "dead_letter_records": ("waybill_agent_dead_letter_records", "Records in them"),
+    "gaps": (
+        "waybill_agent_missing_records",
+        "Record ids that are neither waiting nor acknowledged nor declared lost; should be 0",
+    ),
+    "in_flight": ("waybill_agent_in_flight_batches", "Batches sent and not acknowledged"),
+    "oldest_age_s": ("waybill_agent_oldest_age_seconds", "Age of the oldest record that waits; 0 when none does"),
+    "paused_for_s": ("waybill_agent_paused_seconds", "Remaining pause that the gateway asked for"),
+    "wire_bytes_today": ("waybill_agent_wire_today_bytes", "Metered bytes of this UTC day"),
+    "wire_bytes_this_month": ("waybill_agent_wire_this_month_bytes", "Metered bytes of this UTC month"),
+    "certificate_ends_s": (
+        "waybill_agent_certificate_ends_timestamp_seconds",
+        "When the certificate that the uplinks show ends, since 1970; 0 without one",
+    ),
+    "rss_bytes": ("waybill_agent_resident_bytes", "Resident memory"),
+}
+BY_CLASS = {
+    "records": ("waybill_agent_depth_records", "Records that wait, by class"),
+    "bytes": ("waybill_agent_depth_bytes", "Bytes of the batches that wait, by class"),
+}
+LABELLED_COUNTERS = {
+    "malformed": ("reason", "waybill_agent_malformed_messages_total", "Messages that became raw records, by reason"),
+    "left_out_members": (
+        "member",
+        "waybill_agent_left_out_members_total",
+        "Members of messages, by name, that are unknown or have an unusable value: the record is without them",
+    ),
+    "enrolment": (
+        "outcome",
+        "waybill_agent_enrolment_attempts_total",
+        "Attempts to get a certificate, by outcome: enrolled, renewed or failed",
+    ),
+}
 STORED_BY_REASON = {
     "lost_": ("waybill_agent_lost_records_total", "Records that were declared lost, by reason"),
     "failed_commits_": ("waybill_agent_failed_commits_total", "Commits that failed, by reason"),
@@ -130,9 +125,6 @@ STORED_BY_REASON = {
     ),
 }
 """By the beginning of the stored names; the reason follows it."""
-STORED_GAUGES = {
-    "uncounted": ("waybill_agent_uncounted_records", "Record ids that a rebuilt buffer cannot count any more"),
-}
 
 
 class AgentCollector(Collector):
@@ -144,32 +136,20 @@ class AgentCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """All metrics, now; without values for an empty state."""
         state = self._state()
+        stored = state.get("counters", {})
+        values = {**stored, **state}
         for key, (name, text) in COUNTERS.items():
-            yield CounterMetricFamily(name, text, value=float(state.get(key) or 0))
+            yield CounterMetricFamily(name, text, value=float(values.get(key) or 0))
         for key, (name, text) in GAUGES.items():
-            yield GaugeMetricFamily(name, text, value=float(state.get(key) or 0))
-        yield from self._by_class(state)
+            yield GaugeMetricFamily(name, text, value=float(values.get(key) or 0))
         for key, (label, name, text) in LABELLED_COUNTERS.items():
             yield _labelled(CounterMetricFamily(name, text, labels=[label]), state.get(key, {}))
-        yield from self._stored(state.get("counters", {}))
-
-    @staticmethod
-    def _stored(values: dict[str, int]) -> Iterator[Metric]:
-        for key, (name, text) in STORED_COUNTERS.items():
-            yield CounterMetricFamily(name, text, value=float(values.get(key, 0)))
-        for key, (name, text) in STORED_GAUGES.items():
-            yield GaugeMetricFamily(name, text, value=float(values.get(key, 0)))
         for prefix, (name, text) in STORED_BY_REASON.items():
-            by_reason = {key.removeprefix(prefix): value for key, value in values.items() if key.startswith(prefix)}
+            by_reason = {key.removeprefix(prefix): value for key, value in stored.items() if key.startswith(prefix)}
             yield _labelled(CounterMetricFamily(name, text, labels=["reason"]), by_reason)
-
-    @staticmethod
-    def _by_class(state: dict[str, Any]) -> Iterator[Metric]:
-        classes = state.get("classes", {})
-        records = {name: one["records"] for name, one in classes.items()}
-        yield _labelled(GaugeMetricFamily(*DEPTH, labels=["class"]), records)
-        sizes = {name: one["bytes"] for name, one in classes.items()}
-        yield _labelled(GaugeMetricFamily(*DEPTH_BYTES, labels=["class"]), sizes)
+        for key, (name, text) in BY_CLASS.items():
+            by_class = {class_name: one[key] for class_name, one in state.get("classes", {}).items()}
+            yield _labelled(GaugeMetricFamily(name, text, labels=["class"]), by_class)
 
 
 def _labelled(family: Any, values: dict[str, int]) -> Metric:
@@ -183,10 +163,7 @@ State = Callable[[], dict[str, Any]]
 
 
 def serve_status(port: int, state: State, health: State) -> StatusServer:
-    """Serves what `state` and `health` say: 503 while the latter's `healthy` is false, or the state cannot be read.
-
-    Raises OSError.
-    """
+    """Serves `state` and `health`; the latter with 503 while its `healthy` is false. Raises OSError."""
     registry = CollectorRegistry()
     registry.register(AgentCollector(state))
 
@@ -194,18 +171,9 @@ def serve_status(port: int, state: State, health: State) -> StatusServer:
         answer = health()
         return json_answer(json.dumps(answer), is_good=answer["healthy"] is not False)
 
-    def or_error(answer: Callable[[], HttpAnswer]) -> Callable[[], HttpAnswer]:
-        def answer_or_error() -> HttpAnswer:
-            try:
-                return answer()
-            except AgentError as error:
-                return json_answer(json.dumps({"error": str(error)}), is_good=False)
-
-        return answer_or_error
-
     routes = {
-        "/metrics": or_error(lambda: metrics_answer(registry)),
-        "/health": or_error(answer_health),
-        "/status": or_error(lambda: json_answer(json.dumps(state()))),
+        "/metrics": lambda: metrics_answer(registry),
+        "/health": answer_health,
+        "/status": lambda: json_answer(json.dumps(state())),
     }
     return StatusServer("127.0.0.1", port, routes)

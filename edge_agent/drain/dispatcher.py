@@ -79,12 +79,8 @@ class Statements:
         self.heartbeats += 1
         return current.epoch, encode(Batch(self._device, current.epoch, current.head, stated_us=current.stated_us))
 
-    def on_heartbeat_answered(self) -> None:
-        """The heartbeat that was under way is not any more: the region has it, or nobody there takes it."""
-        self._under_way_since_s = None
-
-    def on_disconnected(self) -> None:
-        """What was under way may be lost; the next one says the same and more."""
+    def end_heartbeat(self) -> None:
+        """The heartbeat under way was answered, or may be lost with its connection; the next one says the same."""
         self._under_way_since_s = None
 
     def _note(self, current: HeadStatement, now_s: float) -> None:
@@ -313,10 +309,7 @@ class DrainCounters:
 
     batches: int = 0
     records: int = 0
-    size: int = 0
     resent: int = 0
-    acks_ignored: int = 0
-    """Answers about nothing that was sent."""
 
 
 class Dispatcher:
@@ -402,7 +395,6 @@ class Dispatcher:
         # An acknowledgement, true or forged, takes nothing that this region was not sent.
         acked = self._sent_seqs.take_acked(self._region, epoch, seqs)
         if not acked:
-            self.counters.acks_ignored += bool(seqs)
             return 0
         self._source.acknowledge(epoch, acked)
         for entry in self._window.on_acked(epoch, acked):
@@ -535,7 +527,6 @@ class Dispatcher:
         self._share.on_sent(len(data), backlog=backlog)
         self.counters.batches += 1
         self.counters.records += sum(batch.records for batch in stripped)
-        self.counters.size += len(data)
         return OutgoingBatch(epoch, seqs, data)
 
 

@@ -54,8 +54,9 @@ class DrainInbox:
         """Jumps of the clock, each with the last batch that was stored before it."""
         self.reports: deque[bytes] = deque(maxlen=MAX_REPORTS)
         self.certificate_requests: deque[bytes] = deque(maxlen=1)
-        """The last one alone: an earlier one was given up."""
-        self._connects_now = threading.Event()
+        """Only the last one: an earlier one was given up."""
+        self.connects_now = False
+        """Whether the wait before the next attempt to connect ends."""
         self.is_stopping = False
         self.statement: HeadStatement | None = None
         """What the intake knows of the head; None: nothing."""
@@ -95,14 +96,8 @@ class DrainInbox:
 
     def connect_now(self) -> None:
         """Ends the wait before the next attempt to connect: what it failed for may be gone."""
-        self._connects_now.set()
+        self.connects_now = True
         self._wake()
-
-    def take_connect_now(self) -> bool:
-        """Whether `connect_now` was called since this was asked for."""
-        is_wanted = self._connects_now.is_set()
-        self._connects_now.clear()
-        return is_wanted
 
     def stop(self) -> None:
         """The drain ends soon; nothing is lost by it."""
@@ -237,7 +232,7 @@ class Drainer:
             self._run_once(uplink)
         self._close_uplink()
         self.dispatcher.on_disconnected()
-        self.statements.on_disconnected()
+        self.statements.end_heartbeat()
 
     def _run_once(self, uplink: Uplink) -> None:
         self._take_new_batches()
@@ -313,7 +308,7 @@ class Drainer:
         elif isinstance(event, CertificateAnswer):
             self._parts.on_certificate_answer(event.payload)
         elif isinstance(event, HeartbeatAnswered):
-            self.statements.on_heartbeat_answered()
+            self.statements.end_heartbeat()
         elif isinstance(event, NoGateway):
             self._on_no_gateway()
         else:
@@ -339,7 +334,6 @@ class Drainer:
         """They are kept and sent again. Also what is urgent waits a moment: else it would be sent again at once."""
         now_s = self._now_s()
         if self.dispatcher.on_slow_down(event.epoch, event.seqs) == 0:
-            self.dispatcher.counters.acks_ignored += 1
             return
         self._has_nothing_to_send = False
         self.health.resume_at_s = max(self.health.resume_at_s, now_s + SLOW_DOWN_S)
@@ -354,7 +348,6 @@ class Drainer:
         dead_lettered = self.dispatcher.on_refused(now_s, event.epoch, event.seqs, event.reason)
         # A late answer about what was released already, or one about nothing that was sent.
         if self.dispatcher.in_flight == in_flight:
-            self.dispatcher.counters.acks_ignored += 1
             return
         log.error("the region refused a batch", reason=event.reason, records=event.seqs.count)
         self._buffer.counters.add("refused", 1)
@@ -424,7 +417,7 @@ class Drainer:
         connected = self.health.connected_region
         self._close_uplink()
         self.dispatcher.on_disconnected()
-        self.statements.on_disconnected()
+        self.statements.end_heartbeat()
         self.regions.on_failure(self._now_s(), error, connected)
 
     def _repair_buffer(self) -> None:
@@ -448,5 +441,6 @@ class Drainer:
             self.inbox.wait(self._parts.wait, remaining_s)
             self._take_new_batches()
             self.heartbeat_s = self._now_s()
-            if self.inbox.take_connect_now():
+            if self.inbox.connects_now:
+                self.inbox.connects_now = False
                 return

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from edge_agent.config import MAX_CLASSES, AgentSettings, ClassSettings, LinkSettings
+from edge_agent.config import MAX_CLASSES, AgentSettings, ClassSettings
 from edge_agent.store.database import BufferCounters
 from waybill.daemon.backoff import TokenBucket
 
@@ -32,46 +32,12 @@ class DataUsage:
         return DataUsage(day, day_bytes, month, size + (self.month_bytes if month == self.month else 0))
 
 
+METERED_LINKS = ("cellular", "satellite")
+"""Kinds of link that count against the plan."""
 LINK_CHECK_S = 1.0
 PACKET_OVERHEAD = 0.04
 """Headers of TCP and IP for each byte of payload, before the kernel has counted the real ones."""
 _NAMES = ("wire_day", "wire_day_bytes", "wire_month", "wire_month_bytes")
-
-
-class LinkPolicy:
-    """Which classes may be sent over which link with what is left of the plan. Pure: handed counts."""
-
-    def __init__(self, settings: LinkSettings, classes: Sequence[ClassSettings]) -> None:
-        self._settings = settings
-        self._classes = classes
-
-    def is_metered(self, link: str | None) -> bool:
-        """Whether this kind of link counts against the plan."""
-        # An unknown link may be the one that costs.
-        return link is None or link in self._settings.metered
-
-    def allowed_classes(self, link: str | None, usage: DataUsage) -> frozenset[int]:
-        """The classes that may be sent, by index. `usage`: today and this month."""
-        left = self._left(usage) if self.is_metered(link) else 1.0
-        if left <= 0:
-            return frozenset()
-        only_urgent = left <= self._settings.plan_reserve
-        named = range(len(self._classes))
-        allowed = {index for index in named if self._may(self._classes[index], link, only_urgent=only_urgent)}
-        # Batches of classes that left the settings are still stored, and no rule holds them back.
-        return frozenset(allowed | set(range(len(self._classes), MAX_CLASSES)))
-
-    @staticmethod
-    def _may(one: ClassSettings, link: str | None, *, only_urgent: bool) -> bool:
-        return (not one.links or link in one.links) and (one.urgent or not only_urgent)
-
-    def _left(self, usage: DataUsage) -> float:
-        """The smaller share of a plan that is left."""
-        plans = (
-            (self._settings.bytes_per_day, usage.day_bytes),
-            (self._settings.bytes_per_month, usage.month_bytes),
-        )
-        return min((1 - used / plan for plan, used in plans if plan is not None), default=1.0)
 
 
 class LinkBudget:
@@ -84,9 +50,9 @@ class LinkBudget:
         self._settings = link
         self._counters = counters
         self._wall_s = wall_s
-        self._policy = LinkPolicy(link, settings.classes)
+        self._classes = settings.classes
         self._bucket = TokenBucket(link.bytes_per_s, link.burst_bytes) if link.bytes_per_s else None
-        self._link: str | None = link.link
+        self._link: str | None = link_in(link.link_file) or link.link
         self._looked_s = float("-inf")
         self._estimated = 0.0
         self._counted = (0, 0)
@@ -116,9 +82,43 @@ class LinkBudget:
             self._looked_s = now_s
             self._link = link_in(self._settings.link_file) or self._settings.link
 
+    @property
+    def is_metered(self) -> bool:
+        """Whether the link counts against the plan; an unknown link may be the one that costs."""
+        return self._link is None or self._link in METERED_LINKS
+
     def allowed_classes(self) -> frozenset[int]:
-        """The classes that may be sent now."""
-        return self._policy.allowed_classes(self._link, self.usage.add(self._wall_s(), 0))
+        """The classes that may be sent now, by index."""
+        left = self._left()
+        if left <= 0:
+            return frozenset()
+        only_urgent = left <= self._settings.plan_reserve
+        named = {
+            index
+            for index, one in enumerate(self._classes)
+            if self._may_use_link(one) and (one.urgent or not only_urgent)
+        }
+        # Batches of classes that left the settings are still stored, and no rule holds them back.
+        return frozenset(named | set(range(len(self._classes), MAX_CLASSES)))
+
+    def held_classes(self) -> dict[str, str]:
+        """The classes that may not be sent now, each with its reason: `link` or `plan`."""
+        allowed = self.allowed_classes()
+        return {
+            one.name: "plan" if self._may_use_link(one) else "link"
+            for index, one in enumerate(self._classes)
+            if index not in allowed
+        }
+
+    def _may_use_link(self, one: ClassSettings) -> bool:
+        return not one.links or self._link in one.links
+
+    def _left(self) -> float:
+        """The smaller share of a plan that is left."""
+        usage = self.usage.add(self._wall_s(), 0)
+        plans = ((self._settings.bytes_per_day, usage.day_bytes), (self._settings.bytes_per_month, usage.month_bytes))
+        shares = (1 - used / plan for plan, used in plans if plan is not None)
+        return min(shares, default=1.0) if self.is_metered else 1.0
 
     def charge_estimate(self, now_s: float, size: int) -> None:
         """A message is about to be sent."""
@@ -144,7 +144,7 @@ class LinkBudget:
             # The estimate was taken when it was sent; what is missing, or was too much, follows.
             self._bucket.take(new_sent - self._estimated, now_s)
         self._estimated = 0.0
-        if self._policy.is_metered(self._link):
+        if self.is_metered:
             self._add_usage(new_sent + new_received)
 
     def _add_usage(self, size: int) -> None:

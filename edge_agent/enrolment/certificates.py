@@ -80,23 +80,18 @@ def _shown(settings: AgentSettings) -> Iterator[HeldCertificate | None]:
 
 log = structlog.get_logger("edge_agent.enrolment")
 
-MAX_REFUSALS = 5
-"""A new certificate that failed so often, each time where the one before worked, is given up. An agent that starts
-anew counts anew."""
-
 
 class UplinkCertificates:
     """Used by the drain's thread and by the probe's.
 
     A new certificate is tried with the next connection. After an attempt that failed with it, whatever the reason, the
-    one before has its turn, then the new one again. One that fails where the one before works is given up at last.
+    one before has its turn, then the new one again.
     """
 
     def __init__(self, folder: CertificateFolder) -> None:
         self._folder = folder
         self._lock = threading.Lock()
         self._next_failed = False
-        self._refusals = 0
         self.problem = ""
         """Why the newest certificate is not in use; "" while nothing is known against it."""
 
@@ -120,29 +115,13 @@ class UplinkCertificates:
             following = self._folder.next()
             is_next = following is not None and following.path == uplink.tls.certificate
             if is_next and worked:
-                self._next_failed, self._refusals, self.problem = False, 0, ""
+                self._next_failed, self.problem = False, ""
                 self._promote(uplink.tls.certificate)
                 return
             # A region that is away fails with either: then they take turns until it is back.
             if worked and self._next_failed and following is not None:
-                self._on_refused(following)
+                self.problem = f"the new certificate {following.serial:x} failed where the one before worked"
             self._next_failed = is_next
-
-    def _on_refused(self, following: HeldCertificate) -> None:
-        """The one before worked directly after the new one had failed: it is not the region that is away."""
-        serial = f"{following.serial:x}"
-        self._refusals += 1
-        self.problem = f"the new certificate {serial} failed {self._refusals} times where the one before worked"
-        if self._refusals < MAX_REFUSALS:
-            return
-        try:
-            self._folder.give_up_next()
-        except OSError as error:
-            self.problem = f"the new certificate {serial} cannot be discarded: {error}"
-            return
-        self.problem += " and is discarded; the agent requests another one"
-        log.error("a new certificate is discarded", serial=serial, refusals=self._refusals)
-        self._refusals = 0
 
     def _promote(self, path: Path) -> None:
         try:
@@ -212,11 +191,6 @@ class CertificateFolder:
     def forget_requested_key(self) -> None:
         """The next request gets a new key. Raises OSError."""
         self._requested.unlink(missing_ok=True)
-
-    def give_up_next(self) -> None:
-        """The next one never worked: the current one holds, and another is asked for. Raises OSError."""
-        self._next.unlink(missing_ok=True)
-        sync_folder(self._folder)
 
     def promote(self) -> None:
         """The next one worked: it takes the place of the one before. Raises OSError."""

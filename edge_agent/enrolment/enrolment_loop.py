@@ -1,4 +1,7 @@
-"""The thread that keeps the device's certificate: enrols where there is none, renews before it ends."""
+"""The thread that keeps the device's certificate: enrols where there is none, renews before it ends.
+
+It loads the certificate library, so an agent without `[enrolment]` does not import this module.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -21,9 +23,10 @@ from edge_agent.config import AgentSettings, DeviceSettings, EnrolmentSettings
 from edge_agent.enrolment.certificates import CertificateFolder, HeldCertificate, certificate_folder
 from edge_agent.errors import AgentError, EnrolmentFailed, LinkError
 from edge_agent.inspection import is_running
-from edge_agent.uplink.mqtt_session import MqttSession, claim_refusal, named
+from edge_agent.uplink.mqtt_session import MqttSession, claim_refusal
 from waybill.daemon.backoff import Backoff
 from waybill.daemon.tls import TlsSettings
+from waybill.identity.authority import KeyPair, common_name, is_chain_to, make_request, read_certificates
 from waybill.identity.claims import token_user
 from waybill.identity.enrolment import (
     MAX_ENROLMENT_BYTES,
@@ -38,10 +41,6 @@ from waybill.mqtt.broker_settings import BrokerSettings, read_password
 from waybill.mqtt.mqtt_client import MqttMessage, MqttSessionOptions
 from waybill.record import EnrolmentChannel, enrolment_topic
 from waybill.settings import read_file
-
-if TYPE_CHECKING:
-    from waybill.identity.authority import KeyPair
-
 
 # `edge-agent enrol`: one attempt.
 
@@ -68,7 +67,7 @@ def _described(held: HeldCertificate) -> str:
     return f"serial {held.serial:x}, valid until {ends:%Y-%m-%d %H:%M} UTC"
 
 
-# Certificate requests and answers; only this code loads the certificate library.
+# Certificate requests and answers.
 
 NONCE_BYTES = 16
 
@@ -84,8 +83,6 @@ class CertificateRequests:
 
     def make(self) -> bytes:
         """The message that asks; its key is on disk before it is sent. Raises EnrolmentFailed, OSError."""
-        from waybill.identity.authority import KeyPair, make_request  # noqa: PLC0415 - see the module
-
         key = self._key()
         if key is None:
             key = KeyPair.generate()
@@ -115,16 +112,14 @@ class CertificateRequests:
         return self._keep(answer)
 
     def _keep(self, answer: EnrolmentGranted) -> HeldCertificate:
-        from waybill.identity.authority import common_name, is_chain_to, read_certificates  # noqa: PLC0415 - see the module
-
         key = self._key()
         try:
             certificate, *issuers = read_certificates(answer.chain_pem)
-            named = common_name(certificate.subject)
+            name = common_name(certificate.subject)
         except (IdentityError, ValueError) as error:
             raise EnrolmentFailed(f"the answer holds no certificate: {error}") from error
-        if named != self._name:
-            raise EnrolmentFailed(f"the certificate is for {named!r:.80}, and this is {self._name}")
+        if name != self._name:
+            raise EnrolmentFailed(f"the certificate is for {name!r:.80}, and this is {self._name}")
         if key is None or certificate.public_key() != key.public:
             raise EnrolmentFailed("the certificate is for another key than the requested one")
         try:
@@ -141,8 +136,6 @@ class CertificateRequests:
         return held
 
     def _key(self) -> KeyPair | None:
-        from waybill.identity.authority import KeyPair  # noqa: PLC0415 - see the module
-
         pem = self._folder.requested_key()
         try:
             return None if pem is None else KeyPair.from_pem(pem)
@@ -163,7 +156,7 @@ def claim_user(settings: EnrolmentSettings) -> str:
         if settings.token_file is not None:
             return token_user(read_password(settings.token_file))
         assert settings.certificate is not None  # the settings' own check: there is a token or a certificate
-        return _factory_name(settings.certificate)
+        return common_name(read_certificates(settings.certificate.read_bytes())[0].subject)
     except (OSError, ValueError, IdentityError) as error:
         raise EnrolmentFailed(f"no claim to show: {settings.token_file or settings.certificate}: {error}") from error
 
@@ -178,7 +171,20 @@ def exchange(
     """The answer to a request. Raises EnrolmentFailed where there is no claim, or no answer in time, and LinkError."""
     user = claim_user(settings)
     answers: list[bytes] = []
-    session = MqttSession(_broker(settings, user), _options(user), _keeping(answers, is_answer))
+    broker = BrokerSettings(
+        host=settings.host,
+        port=settings.port,
+        tls=TlsSettings(ca=settings.ca, certificate=settings.certificate, key=settings.key),
+        username=None if settings.token_file is None else user,
+        password_file=settings.token_file,
+        connect_timeout_s=CONNECT_TIMEOUT_S,
+    )
+
+    def keep(message: MqttMessage) -> None:
+        if is_answer(message.payload):
+            answers.append(message.payload)
+
+    session = MqttSession(broker, MqttSessionOptions(client_id=user, max_packet_bytes=PACKET_BYTES), keep)
     try:
         session.open()
         session.subscribe(enrolment_topic(user, EnrolmentChannel.ANSWER))
@@ -201,38 +207,6 @@ def exchange(
         raise EnrolmentFailed("; ".join(filter(None, (str(error), claim_refusal(str(error)))))) from error
     finally:
         session.close()
-
-
-def _keeping(answers: list[bytes], is_answer: Callable[[bytes], bool]) -> Callable[[MqttMessage], None]:
-    def keep(message: MqttMessage) -> None:
-        if is_answer(message.payload):
-            answers.append(message.payload)
-
-    return keep
-
-
-def _options(user: str) -> MqttSessionOptions:
-    # No session outlives the connection: an answer that is lost is asked for again, with the same key.
-    return MqttSessionOptions(client_id=user, max_packet_bytes=PACKET_BYTES)
-
-
-def _broker(settings: EnrolmentSettings, user: str) -> BrokerSettings:
-    tls = TlsSettings(ca=settings.ca, certificate=settings.certificate, key=settings.key)
-    is_token = settings.token_file is not None
-    return BrokerSettings(
-        host=settings.host,
-        port=settings.port,
-        tls=tls,
-        username=user if is_token else None,
-        password_file=settings.token_file,
-        connect_timeout_s=CONNECT_TIMEOUT_S,
-    )
-
-
-def _factory_name(certificate: Path) -> str:
-    from waybill.identity.authority import common_name, read_certificates  # noqa: PLC0415 - only who enrols pays for it
-
-    return common_name(read_certificates(certificate.read_bytes())[0].subject)
 
 
 log = structlog.get_logger("edge_agent.enrolment")
@@ -322,7 +296,7 @@ class EnrolmentLoop:
             return self._requests.take(answer)
         except EnrolmentFailed as error:
             # A device of a tenant that its settings do not name is as unknown as one that nobody expects.
-            raise EnrolmentFailed(f"{self._name} is not enrolled: {named(str(error), self._name)}") from error
+            raise EnrolmentFailed(f"{self._name} is not enrolled: {error}") from error
 
     def _attempt(self, *, is_renewal: bool) -> None:
         held = self._renew() if is_renewal else self.enrol()

@@ -54,7 +54,6 @@ MAX_KINDS: Final = 64
 """Pairs of topic and reason that are counted separately; further topics are counted as OTHER_TOPICS."""
 OTHER_TOPICS: Final = "(other topics)"
 SAMPLE_CHARACTERS: Final = 80
-LOGGED_EVERY_S: Final = 60.0
 SHOWN_S: Final = 600.0
 """How long an unreadable message affects `state`."""
 READABLE, SOME, NONE = "readable", "some unreadable", "none readable"
@@ -79,10 +78,9 @@ class UnreadableMessages:
         """When a contract message was last read; set by the intake."""
         self._unreadable_at_s = -math.inf
         self._kinds: dict[tuple[str, str], UnreadableKind] = {}
-        self._logged_at_s: dict[str, float] = {}
 
     def add(self, topic: str, reason: str, payload: bytes, now_s: float, detail: str = "") -> None:
-        """Counts one. At most one line a minute is logged for a reason, without the payload, which may hold a place."""
+        """Counts one, and logs it without the payload, which may hold a place."""
         if (topic, reason) not in self._kinds and len(self._kinds) >= MAX_KINDS:
             topic = OTHER_TOPICS
         kind = self._kinds.setdefault((topic, reason), UnreadableKind(_printable(topic), reason))
@@ -92,15 +90,13 @@ class UnreadableMessages:
         if reason in NO_FAULTS:
             return
         self._unreadable_at_s = now_s
-        if now_s - self._logged_at_s.get(reason, -math.inf) >= LOGGED_EVERY_S:
-            self._logged_at_s[reason] = now_s
-            log.warning(
-                "a message cannot be read and is carried raw, in no bill: see `edge-agent status`",
-                topic=kind.topic,
-                reason=reason,
-                messages=kind.messages,
-                detail=kind.detail,
-            )
+        log.warning(
+            "a message cannot be read and is carried raw, in no bill: see `edge-agent status`",
+            topic=kind.topic,
+            reason=reason,
+            messages=kind.messages,
+            detail=kind.detail,
+        )
 
     def state(self, now_s: float) -> str:
         """Whether all, some or none of the contract messages of the last SHOWN_S could be read."""

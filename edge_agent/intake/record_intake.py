@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import structlog
 from paho.mqtt.client import topic_matches_sub
@@ -33,30 +34,18 @@ from waybill.record import MAX_DEVICE_TIME_US, Event, Raw
 REMEMBERED_TOPICS = 1024
 
 
-class Classifier:
-    """Finds the first class that has a filter for a topic; topics that were seen lately are looked up."""
+def classifier(classes: Sequence[ClassSettings]) -> Callable[[str], int]:
+    """A function from a topic to the index of its class: the first one with a filter that matches."""
 
-    def __init__(self, classes: Sequence[ClassSettings]) -> None:
-        self._classes = classes
-        self._known: dict[str, int] = {}
-
-    def __call__(self, topic: str) -> int:
-        """The index of the topic's class, which is also its priority: 0 comes first."""
-        known = self._known.get(topic)
-        if known is not None:
-            return known
-        if len(self._known) >= REMEMBERED_TOPICS:
-            # Bounded: a publisher may make up topics without end.
-            self._known.clear()
-        index = self._known[topic] = self._search(topic)
-        return index
-
-    def _search(self, topic: str) -> int:
-        for index, one in enumerate(self._classes):
-            # A topic that begins with $ fits no wildcard (MQTT 5, 4.7.2), but a record must have a place.
+    @lru_cache(maxsize=REMEMBERED_TOPICS)
+    def classify(topic: str) -> int:
+        for index, one in enumerate(classes):
+            # A topic that begins with $ matches no wildcard (MQTT 5, 4.7.2), but a record needs a class.
             if any(pattern == "#" or topic_matches_sub(pattern, topic) for pattern in one.topics):
                 return index
         raise AssertionError("the settings promise a class that takes everything")
+
+    return classify
 
 
 # When to commit: latency against flash wear. Pure: handed the time.
@@ -67,20 +56,17 @@ BURST_MESSAGES = 8
 """So many messages and then silence: the broker's window is probably full, and it waits for acknowledgements."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitBudget:
-    """A commit is due after `delay_s` of latency, or as soon as so many `records` or bytes (`size`) wait."""
-
-    delay_s: float
-    records: int
-    size: int
-
-
 class GroupCommit:
-    """The messages that wait for a commit, counted. Commits that only time makes due are `delay_s` apart."""
+    """The messages that wait for a commit, counted.
 
-    def __init__(self, budget: CommitBudget) -> None:
-        self._budget = budget
+    A commit is due after `delay_s`, or when so many `records` or bytes (`size`) wait. Commits that time alone
+    makes due are `delay_s` apart.
+    """
+
+    def __init__(self, *, delay_s: float, records: int, size: int) -> None:
+        self._delay_s = delay_s
+        self._max_records = records
+        self._max_size = size
         self._committed_s = -math.inf
         self._urgent = False
         self._reset()
@@ -99,14 +85,13 @@ class GroupCommit:
         """Seconds until the commit is due; 0 when it is; None when nothing waits."""
         if not self.waiting:
             return None
-        budget = self._budget
-        if self._urgent or self._records >= budget.records or self._size >= budget.size:
+        if self._urgent or self._records >= self._max_records or self._size >= self._max_size:
             return 0.0
-        gather_s = min(GATHER_S, budget.delay_s)
-        due_s = max(self._oldest_s + gather_s, self._committed_s + budget.delay_s)
+        gather_s = min(GATHER_S, self._delay_s)
+        due_s = max(self._oldest_s + gather_s, self._committed_s + self._delay_s)
         if self.waiting >= BURST_MESSAGES:
             due_s = min(due_s, self._latest_s + gather_s)
-        return max(0.0, min(due_s, self._oldest_s + budget.delay_s) - now_s)
+        return max(0.0, min(due_s, self._oldest_s + self._delay_s) - now_s)
 
     def on_committed(self, now_s: float) -> None:
         """What waited is committed."""
@@ -143,7 +128,6 @@ class IntakeCounters:
     """
 
     messages: int = 0
-    payload_bytes: int = 0
     commits: int = 0
     malformed: dict[str, int] = field(default_factory=dict)
     not_recorded: int = 0
@@ -171,11 +155,11 @@ class Intake:
 
     def __init__(self, settings: AgentSettings, parts: IntakeParts) -> None:
         self._parts = parts
-        self._classify = Classifier(settings.classes)
+        self._classify = classifier(settings.classes)
         self._urgent = [one.urgent for one in settings.classes]
-        size = settings.buffer
+        limits = settings.buffer
         self._group = GroupCommit(
-            CommitBudget(delay_s=size.commit_delay_ms / 1000, records=size.commit_records, size=COMMIT_BYTES)
+            delay_s=limits.commit_delay_ms / 1000, records=limits.commit_records, size=COMMIT_BYTES
         )
         self._jump: ClockJump | None = None
         self._grace_us = int(settings.time.grace_s * 1_000_000)
@@ -351,7 +335,6 @@ class Intake:
             self._arrivals.add(arrival)
         size = len(message.payload)
         self.counters.messages += 1
-        self.counters.payload_bytes += size
         self._group.add(now_s, size, urgent=self._urgent[index], records=len(parsed))
 
     def take_own(self, topic: str, body: Event, counts: Mapping[str, int], *, now_s: float) -> None:

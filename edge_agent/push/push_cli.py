@@ -17,7 +17,7 @@ from edge_agent.push.pushed import PushRefused, check_pushable
 from waybill.daemon.durable_file import replace_durably
 from waybill.identity.command_options import error_text
 from waybill.identity.errors import IdentityError, NameRefused, SignatureRefused
-from waybill.identity.names import NAME_FORM, device_name, did_you_mean
+from waybill.identity.names import device_name, did_you_mean
 from waybill.identity.operator_keys import ANY, KINDS
 from waybill.identity.signatures import (
     NewOperator,
@@ -43,12 +43,6 @@ app = typer.Typer(
 )
 Files = Annotated[list[Path], typer.Argument(help="Files TENANT/DEVICE.toml, as in the gateway's push folder.")]
 Operators = Annotated[Path, typer.Option(help="The file of trusted public keys.")]
-_FORMS = {
-    "name": ("NAME", "up to 63 letters, digits, spaces and . _ @ -, of which the first is a letter or digit"),
-    "tenants": ("--tenant", f"{NAME_FORM}, or '*' for all"),
-    "accounts": ("--account", "up to 63 lower-case letters, digits, dots, dashes and underscores, and perhaps * last"),
-}
-"""What an option of `key` takes, by the field that it becomes."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -97,7 +91,10 @@ def key(
                 valid_until=now + timedelta(days=days),
             )
         except ValidationError as error:
-            raise ValueError(_option_fault(error)) from error
+            fault = error.errors(include_url=False)[0]
+            raise ValueError(
+                f"--{str(fault['loc'][0]).removesuffix('s')} {fault['input']!r:.80}: {fault['msg']}"
+            ) from error
         file = Path(f"{name}.key")
         write_operator(file, NewOperator(made, trusted))
         trust_operator(operators, NewOperator(made, trusted))
@@ -174,16 +171,6 @@ def check(files: Files, *, operators: Operators, as_json: AsJson = False) -> Non
             typer.echo(printable(f"{row['file']}: {said}"))
     if any(row["refused"] for row in rows):
         raise typer.Exit(1)
-
-
-def _option_fault(error: ValidationError) -> str:
-    """What is wrong with the first option that cannot be used."""
-    fault = error.errors(include_url=False)[0]
-    option, form = _FORMS.get(str(fault["loc"][0]), (str(fault["loc"][0]), ""))
-    given = fault["input"]
-    return (
-        f"{option} {one_line(given)!r}: give {form}" if isinstance(given, str) and form else f"{option}: {fault['msg']}"
-    )
 
 
 def _signed(file: Path, private: OperatorKey) -> tuple[int, bytes]:

@@ -308,35 +308,6 @@ class TransactionTotals:
         self.removed[class_index] = (before[0] + records, before[1] + size)
 
 
-class AckedSeqs:
-    """Record ids that are safe elsewhere and wait to be pruned, by epoch."""
-
-    def __init__(self) -> None:
-        self._seqs: dict[int, IntervalSet] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._seqs)
-
-    def add(self, epoch: int, seqs: IntervalSet) -> None:
-        """These are safe."""
-        self._seqs[epoch] = self._seqs.get(epoch, IntervalSet()) | seqs
-
-    def cover(self, batch: StoredBatch) -> bool:
-        """Whether all of a batch is safe."""
-        seqs = self._seqs.get(batch.epoch)
-        return seqs is not None and seqs.covers(IntervalSet([(batch.first, batch.last)]))
-
-    def prune(self, connection: Connection, epochs: Mapping[int, int], changes: TransactionTotals) -> None:
-        """Takes them out of the rows. `epochs`: by ordinal; of any other nothing is stored."""
-        for ordinal, epoch in epochs.items():
-            for first, last in self._seqs[epoch].ranges if epoch in self._seqs else ():
-                prune_range(connection, ordinal, first, last, changes)
-
-    def clear(self) -> None:
-        """They are pruned."""
-        self._seqs.clear()
-
-
 def prune_range(connection: Connection, ordinal: int, first: int, last: int, changes: TransactionTotals) -> None:
     """Clears the batches that an acknowledged range covers and trims those that it covers in part."""
     for identity, row_last, class_index, records, lost, size in _overlapping(connection, ordinal, first, last):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,7 +18,6 @@ import structlog
 
 from edge_agent.errors import StoreClosed, StoreDamaged, StoreError, StoreFailing, StoreForeign, StoreFull
 from edge_agent.store.batch_rows import (
-    AckedSeqs,
     BatchOwner,
     PendingRecord,
     RecentArrivals,
@@ -27,6 +27,7 @@ from edge_agent.store.batch_rows import (
     insert_batch,
     pack_arrivals,
     packed,
+    prune_range,
     split_or_dead_letter,
     stored_arrivals,
 )
@@ -196,7 +197,8 @@ class Buffer:
         """Opens the buffer, making what is missing. Raises StoreError."""
         self._options = options
         self._lock = threading.RLock()
-        self._acked = AckedSeqs()
+        self._acked: defaultdict[int, IntervalSet] = defaultdict(IntervalSet)
+        """Record ids by epoch that are safe elsewhere and wait to be pruned."""
         self._is_closed = False
         self.counters = BufferCounters(self._lock)
         self.generation = 0
@@ -296,7 +298,9 @@ class Buffer:
         database, changes = self._database, TransactionTotals()
         with transaction(database.writer):
             # With whatever is written anyway: a transaction of its own is one more sync, and each wears the flash.
-            self._acked.prune(database.writer, database.epochs, changes)
+            for ordinal, epoch in database.epochs.items():
+                for first, last in self._acked[epoch].ranges:
+                    prune_range(database.writer, ordinal, first, last, changes)
             delete_expired(database.writer, database.expired_rows(self._options.recent_size), changes)
             changes.counts.update(self.counters.unstored)
             yield changes
@@ -309,17 +313,17 @@ class Buffer:
     def acknowledge(self, epoch: int, seqs: IntervalSet) -> None:
         """Record ids that are safe elsewhere. They leave the disk with the next commit or `prune_acknowledged`."""
         with self._lock:
-            self._acked.add(epoch, seqs)
+            self._acked[epoch] |= seqs
 
     def is_acknowledged(self, batch: StoredBatch) -> bool:
         """Whether all of a batch is acknowledged and waits to be pruned."""
         with self._lock:
-            return self._acked.cover(batch)
+            return self._acked[batch.epoch].covers(IntervalSet([(batch.first, batch.last)]))
 
     def prune_acknowledged(self) -> None:
         """Stores what was acknowledged and counted since the last transaction. Raises StoreError."""
         with self._open():
-            if self._acked or self.counters.is_due:
+            if any(self._acked.values()) or self.counters.is_due:
                 self.edit(lambda _connection, _changes: None)
             self._file.reserve.hold()
 

@@ -13,6 +13,7 @@ declared lost: who has received a record does not mind hearing that it was lost 
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -128,26 +129,26 @@ _ROW = "id, last, class, records, lost, size, wall_ms, boot, sent, arrivals, bat
 
 @dataclass(slots=True)
 class Salvage:
-    """What came out of a damaged file. `lost_seqs`: by ordinal, ids that cannot be read.
+    """The content of a damaged file. By ordinal: `epochs` are numbers and heads; `lost_seqs` cannot be read;
+    `known_seqs` wait or are acknowledged."""
 
-    `known_seqs`: by ordinal, the ids that wait or are acknowledged.
-    """
-
+    lineage: Lineage | None
     epochs: dict[int, tuple[int, int]] = field(default_factory=dict)
-    counters: dict[str, int] = field(default_factory=dict)
-    lost_seqs: dict[int, IntervalSet] = field(default_factory=dict)
-    known_seqs: dict[int, IntervalSet] = field(default_factory=dict)
+    counters: Counter[str] = field(default_factory=Counter)
+    lost_seqs: defaultdict[int, IntervalSet] = field(default_factory=lambda: defaultdict(IntervalSet))
+    known_seqs: defaultdict[int, IntervalSet] = field(default_factory=lambda: defaultdict(IntervalSet))
     batches: int = 0
-    tail: int | None = None
 
-    def add_known(self, ordinal: int, seqs: IntervalSet) -> None:
-        """Ids that wait or are acknowledged."""
-        self.known_seqs[ordinal] = self.known_seqs.get(ordinal, IntervalSet()) | seqs
+    def bound_of(self, ordinal: int) -> int:
+        """The highest id that the epoch can have given."""
+        head = self.epochs.get(ordinal, (0, 0))[1]
+        is_known = self.lineage is not None and self.lineage.ordinal == ordinal
+        return max(head, self.lineage.head_limit) if self.lineage and is_known else head
 
     def add_lost(self, ordinal: int, first: int, last: int) -> None:
         """Ids whose records cannot be read."""
         if first <= last:
-            self.lost_seqs[ordinal] = self.lost_seqs.get(ordinal, IntervalSet()) | IntervalSet([(first, last)])
+            self.lost_seqs[ordinal] |= IntervalSet([(first, last)])
 
 
 def rebuild(database: Path, options: BufferOptions) -> Salvage:
@@ -196,25 +197,23 @@ def _prepare_copy(new: Connection) -> None:
 
 
 def _fill(new: Connection, damaged_file: Path, options: BufferOptions, lineage: Lineage | None) -> Salvage:
-    salvage = Salvage()
+    salvage = Salvage(lineage)
     with transaction(new):
         try:
             with closing(options.connect(damaged_file)) as damaged:
                 sound = is_sound(damaged)
-                salvage = _read_tables(damaged, lineage)
-                if lineage is not None and salvage.epochs[lineage.ordinal][0] != lineage.epoch:
-                    # The file knows this life by another number, so the bound is of something else.
-                    lineage = None
+                _read_tables(damaged, salvage)
                 _copy_rows(new, damaged, options.device, salvage)
-                _declare_tail_lost(salvage, lineage)
                 if not sound:
-                    _declare_rest_lost(salvage, lineage)
+                    _declare_rest_lost(salvage)
         except (sqlite3.Error, UnicodeDecodeError):
-            # Not one page can be read: all that the small file beside it knows of is lost.
-            salvage = salvage if salvage.epochs else _nothing_but(lineage)
-        for ordinal, seqs in salvage.lost_seqs.items():
+            # Not one page can be read: everything that the lineage knows of is lost.
+            if not salvage.epochs and lineage is not None:
+                salvage.epochs[lineage.ordinal] = (lineage.epoch, 0)
+                salvage.add_lost(lineage.ordinal, lineage.pruned_through + 1, lineage.head_limit)
+        for ordinal in salvage.lost_seqs:
             # Last, when all rows were seen: an id that waits or is acknowledged is not declared.
-            salvage.lost_seqs[ordinal] = seqs - salvage.known_seqs.get(ordinal, IntervalSet())
+            salvage.lost_seqs[ordinal] -= salvage.known_seqs[ordinal]
         _write_tables(new, options, salvage)
     return salvage
 
@@ -234,14 +233,6 @@ def _copy_rows(new: Connection, damaged: Connection, device: str, salvage: Salva
             )
 
 
-def _nothing_but(lineage: Lineage | None) -> Salvage:
-    salvage = Salvage()
-    if lineage is not None:
-        salvage.epochs[lineage.ordinal] = (lineage.epoch, 0)
-        salvage.add_lost(lineage.ordinal, lineage.pruned_through + 1, lineage.head_limit)
-    return salvage
-
-
 def _write_tables(new: Connection, options: BufferOptions, salvage: Salvage) -> None:
     heads = {ordinal: head for ordinal, (_, head) in salvage.epochs.items()}
     # The table of epochs may be behind or unreadable: no head is below an id that is stored or declared.
@@ -251,33 +242,32 @@ def _write_tables(new: Connection, options: BufferOptions, salvage: Salvage) -> 
         heads[ordinal] = max(seqs.last or 0, heads.get(ordinal, 0))
     for ordinal, (epoch, _) in sorted(salvage.epochs.items()):
         new.execute("INSERT INTO epochs VALUES (?, ?, ?, ?)", (ordinal, epoch, options.owner, heads[ordinal]))
-        seqs = salvage.lost_seqs.get(ordinal, IntervalSet())
-        insert_tombstones(new, ordinal, Batch(options.device, epoch, heads[ordinal]), seqs, CORRUPT)
+        empty = Batch(options.device, epoch, heads[ordinal])
+        insert_tombstones(new, ordinal, empty, salvage.lost_seqs[ordinal], CORRUPT)
     # A new epoch: the damaged file may have given ids that cannot be seen any more.
     newest = max(salvage.epochs, default=0) + 1
     least = max((epoch for epoch, _ in salvage.epochs.values()), default=0)
     new.execute("INSERT INTO epochs VALUES (?, ?, ?, 0)", (newest, options.epoch_for(least), options.owner))
-    salvage.counters["rebuilt"] = salvage.counters.get("rebuilt", 0) + 1
-    lost = sum(seqs.count for seqs in salvage.lost_seqs.values())
-    salvage.counters[f"lost_{CORRUPT}"] = salvage.counters.get(f"lost_{CORRUPT}", 0) + lost
-    known = {**salvage.counters, UNCOUNTED: 0}
-    salvage.counters[UNCOUNTED] = count_missing(new, 0, known)
+    salvage.counters["rebuilt"] += 1
+    salvage.counters[f"lost_{CORRUPT}"] += sum(seqs.count for seqs in salvage.lost_seqs.values())
+    salvage.counters[UNCOUNTED] = 0
+    salvage.counters[UNCOUNTED] = count_missing(new, 0, salvage.counters)
     for name, value in salvage.counters.items():
         new.execute("INSERT OR REPLACE INTO counters VALUES (?, ?)", (name, value))
 
 
-def _read_tables(damaged: Connection, lineage: Lineage | None) -> Salvage:
-    """Everything but the batches, as far as it can be read."""
-    salvage = Salvage()
+def _read_tables(damaged: Connection, salvage: Salvage) -> None:
+    """Reads everything but the batches, as far as possible."""
     with suppress(sqlite3.Error, TypeError, ValueError):
         for ordinal, epoch, head in damaged.execute("SELECT ordinal, epoch, head FROM epochs").fetchall():
             salvage.epochs[int(ordinal)] = (int(epoch), int(head))
     with suppress(sqlite3.Error, TypeError, ValueError):
         for name, value in damaged.execute("SELECT name, value FROM counters").fetchall():
             salvage.counters[str(name)] = int(value)
-    if lineage is not None:
-        salvage.epochs.setdefault(lineage.ordinal, (lineage.epoch, 0))
-    return salvage
+    lineage = salvage.lineage
+    if lineage is not None and salvage.epochs.setdefault(lineage.ordinal, (lineage.epoch, 0))[0] != lineage.epoch:
+        # The file knows this epoch by another number, so the lineage describes another buffer.
+        salvage.lineage = None
 
 
 def _refuse_foreign(database: Path, options: BufferOptions, lineage: Lineage | None) -> None:
@@ -306,35 +296,25 @@ def _readable_rows(damaged: Connection, device: str, salvage: Salvage) -> Iterat
             _declare_lost_up_to(salvage, distrusted, row[0])
             distrusted = None
         salvage.batches += row[10] is not None
-        salvage.add_known(ordinal_of(row[0]), seqs)
+        salvage.known_seqs[ordinal_of(row[0])] |= seqs
         yield row
     if distrusted is not None:
-        salvage.tail = distrusted
-
-
-def _declare_tail_lost(salvage: Salvage, lineage: Lineage | None) -> None:
-    """Declares what followed the last whole row, if rows that are not whole did."""
-    if salvage.tail is None:
-        return
-    ordinal = ordinal_of(salvage.tail)
-    bound = lineage.head_limit if lineage and lineage.ordinal == ordinal else salvage.epochs.get(ordinal, (0, 0))[1]
-    salvage.add_lost(ordinal, first_of(salvage.tail), max(bound, first_of(salvage.tail)))
+        _declare_lost_up_to(salvage, distrusted, batch_row_id(ordinal_of(distrusted) + 1, 0))
 
 
 def _declare_lost_up_to(salvage: Salvage, identity: int, following: int) -> None:
-    ordinal = ordinal_of(identity)
-    head = salvage.epochs.get(ordinal, (0, 0))[1]
-    last = first_of(following) - 1 if ordinal_of(following) == ordinal else max(head, first_of(identity))
-    salvage.add_lost(ordinal, first_of(identity), last)
+    """Declares what lies between an unreadable row and the next whole one, or the end of its epoch."""
+    ordinal, first = ordinal_of(identity), first_of(identity)
+    is_last = ordinal_of(following) != ordinal
+    salvage.add_lost(ordinal, first, max(salvage.bound_of(ordinal), first) if is_last else first_of(following) - 1)
 
 
-def _declare_rest_lost(salvage: Salvage, lineage: Lineage | None) -> None:
+def _declare_rest_lost(salvage: Salvage) -> None:
     """Declares every record id that was not found and is not known to have been acknowledged."""
-    for ordinal, (_, head) in salvage.epochs.items():
-        first, last = 1, max(head, salvage.known_seqs.get(ordinal, IntervalSet()).last or 0)
-        if lineage is not None and lineage.ordinal == ordinal:
-            first, last = lineage.pruned_through + 1, max(last, lineage.head_limit)
-        salvage.add_lost(ordinal, first, last)
+    for ordinal in salvage.epochs:
+        last = max(salvage.bound_of(ordinal), salvage.known_seqs[ordinal].last or 0)
+        is_known = salvage.lineage is not None and salvage.lineage.ordinal == ordinal
+        salvage.add_lost(ordinal, salvage.lineage.pruned_through + 1 if salvage.lineage and is_known else 1, last)
 
 
 def _seqs_in(row: tuple[Any, ...], device: str, salvage: Salvage) -> IntervalSet | None:

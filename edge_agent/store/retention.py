@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import structlog
@@ -13,6 +14,7 @@ from edge_agent.config import BufferSettings, ClassSettings
 from edge_agent.errors import StoreDamaged
 from edge_agent.store.batch_rows import (
     BatchOwner,
+    StoredBatch,
     TransactionTotals,
     batch_row_id,
     clear_batch,
@@ -69,7 +71,7 @@ ROWS_AT_ONCE = 64
 MAX_STEPS = 100
 REFUSED = "refused"
 """Why records are lost that nobody wanted, whatever they had to make room for."""
-_ROW = "id, last, class, records, lost, size"
+_ROW = "id, last, class, records, size"
 
 
 def free_space(buffer: Buffer) -> int:
@@ -126,27 +128,23 @@ class BufferRetention:
         return freed
 
 
-class Row(NamedTuple):
-    """A stored batch as eviction sees it."""
-
-    id: int
-    last: int
-    class_index: int
-    records: int
-    lost: int
-    size: int
+def _batch_of(row: tuple[int, int, int, int, int]) -> StoredBatch:
+    identity, last, class_index, records, size = row
+    return StoredBatch(identity, 0, last, class_index, records, size, 0)
 
 
-def oldest_rows(connection: Connection, class_index: int, limit: int) -> list[Row]:
+def oldest_rows(connection: Connection, class_index: int, limit: int) -> list[StoredBatch]:
     """The oldest batches of a class that hold records."""
     rows = connection.execute(
         f"SELECT {_ROW} FROM batches WHERE class = ? AND records > 0 ORDER BY id LIMIT ?",  # noqa: S608
         (class_index, limit),
     ).fetchall()
-    return [Row(*row) for row in rows]
+    return [_batch_of(row) for row in rows]
 
 
-def drop_batch(connection: Connection, row: Row, owner: BatchOwner, reason: str, changes: TransactionTotals) -> int:
+def drop_batch(
+    connection: Connection, row: StoredBatch, owner: BatchOwner, reason: str, changes: TransactionTotals
+) -> int:
     """Puts a tombstone in the place of a batch's records, joined with the one before it, if any; the bytes freed."""
     if connection.execute("SELECT 1 FROM dead_letter_batches WHERE id = ?", (row.id,)).fetchone():
         reason = REFUSED
@@ -160,11 +158,11 @@ def drop_batch(connection: Connection, row: Row, owner: BatchOwner, reason: str,
     freed = row.size - size
     before = _tombstones_before(connection, row.id)
     if before and before.last + 1 == first_of(row.id) and ordinal_of(before.id) == ordinal_of(row.id):
-        freed += _join(connection, before, Row(row.id, row.last, row.class_index, 0, row.last, size), owner, changes)
+        freed += _join(connection, before, replace(row, records=0, size=size), owner, changes)
     return freed
 
 
-def _declared(connection: Connection, row: Row, owner: BatchOwner, reason: str) -> tuple[Tombstone, ...]:
+def _declared(connection: Connection, row: StoredBatch, owner: BatchOwner, reason: str) -> tuple[Tombstone, ...]:
     (data,) = connection.execute("SELECT batch FROM batches WHERE id = ?", (row.id,)).fetchone()
     try:
         header = read_header(data)
@@ -175,16 +173,18 @@ def _declared(connection: Connection, row: Row, owner: BatchOwner, reason: str) 
     return tuple(Tombstone(first, last, reason) for first, last in header.seqs.ranges)
 
 
-def _tombstones_before(connection: Connection, identity: int) -> Row | None:
+def _tombstones_before(connection: Connection, identity: int) -> StoredBatch | None:
     """The waiting batch before, if it holds only tombstones."""
     row = connection.execute(
         f"SELECT {_ROW} FROM batches WHERE id < ? AND id > ? AND batch IS NOT NULL ORDER BY id DESC LIMIT 1",  # noqa: S608
         (identity, batch_row_id(ordinal_of(identity), 0)),
     ).fetchone()
-    return Row(*row) if row and row[3] == 0 else None
+    return _batch_of(row) if row and row[3] == 0 else None
 
 
-def _join(connection: Connection, left: Row, right: Row, owner: BatchOwner, changes: TransactionTotals) -> int:
+def _join(
+    connection: Connection, left: StoredBatch, right: StoredBatch, owner: BatchOwner, changes: TransactionTotals
+) -> int:
     try:
         both = read_batch(connection, left.id).tombstones + read_batch(connection, right.id).tombstones
     except StoreDamaged:

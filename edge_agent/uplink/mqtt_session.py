@@ -22,8 +22,7 @@ from waybill.mqtt.mqtt_client import LARGEST_PACKET, RECEIVE_MAXIMUM, MqttClient
 
 # Reasons why a broker refuses a connection, and what an installer can do. Pure.
 
-_NAME: Final = "TENANT/DEVICE"
-_SHOW: Final = f"`waybill device show {_NAME}`"
+_SHOW: Final = "`waybill device show TENANT/DEVICE`"
 _NOT_AUTHORISED: Final = (
     "not authorised: the one-time token, user name or password is wrong, used or over, or the device is suspended or "
     f"revoked; ask the operator ({_SHOW}), who may give a new token (`waybill device expect --again`)"
@@ -54,21 +53,6 @@ _ENDED_BY_THE_BROKER: Final = (
     "the broker closed the connection",
 )
 """Of a handshake with a certificate: with TLS 1.3 the refusal arrives as an alert, or as an end before it."""
-
-
-def named(advice: str, device: str) -> str:
-    """An advice with the name of the device that it is for; "": that is not known."""
-    return advice.replace(_NAME, device) if device else advice
-
-
-def refusal(connack: ReasonCode) -> str:
-    """What a CONNACK that refuses means."""
-    return _ADVICE.get(connack.value, str(connack))
-
-
-def turned_away(problem: str) -> str:
-    """What it means that a connection with a client's certificate ended before the broker answered; "": nothing."""
-    return _TURNED_AWAY if any(sign in problem for sign in _ENDED_BY_THE_BROKER) else ""
 
 
 def claim_refusal(problem: str) -> str:
@@ -130,9 +114,10 @@ class MqttSession:
         try:
             self._connect()
         except LinkError as error:
-            if self._broker.tls is None or self._broker.tls.certificate is None or not (why := turned_away(str(error))):
-                raise
-            raise type(error)(f"{error}; {named(why, self._device)}") from error
+            shows_certificate = self._broker.tls is not None and self._broker.tls.certificate is not None
+            if shows_certificate and any(sign in str(error) for sign in _ENDED_BY_THE_BROKER):
+                raise type(error)(f"{error}; {_TURNED_AWAY}") from error
+            raise
         assert self._connack is not None
         if self._connack.is_failure:
             raise self._refused(self._connack)
@@ -231,17 +216,11 @@ class MqttSession:
         self._wake_up.close()
 
     @property
-    def _device(self) -> str:
-        """Who connects; "" for one that shows a claim, and has no name there yet."""
-        name = self._options.client_id
-        return name if "/" in name else ""
-
-    @property
     def _address(self) -> str:
         return f"{self._broker.host}:{self._broker.port}"
 
     def _refused(self, connack: ReasonCode) -> LinkRefused:
-        return LinkRefused(f"{self._address} refused: {named(refusal(connack), self._device)}")
+        return LinkRefused(f"{self._address} refused: {_ADVICE.get(connack.value, connack)}")
 
     def _error(self, text: str) -> LinkError:
         return LinkError(f"{self._address}: {text}")

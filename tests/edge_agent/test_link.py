@@ -5,9 +5,8 @@ from random import Random
 
 import pytest
 
-from edge_agent.agent import held_classes
 from edge_agent.config import AgentSettings, ClassSettings, FailoverSettings, LinkSettings
-from edge_agent.drain.link_budget import DataUsage, LinkBudget, LinkPolicy
+from edge_agent.drain.link_budget import DataUsage, LinkBudget
 from edge_agent.drain.region import Regions
 from edge_agent.store.database import BufferCounters
 from tests.edge_agent.makers import MINIMAL_FILE
@@ -89,9 +88,13 @@ CLASSES = (
     ],
 )
 def test_classes_wait_for_their_link_and_the_plans_reserve_is_for_urgent_ones(link, used, expected):
-    permit = LinkPolicy(LinkSettings(bytes_per_day=10_000, plan_reserve=0.1), CLASSES)
-    allowed = permit.allowed_classes(link, DataUsage(20261121, used, 202611, used))
-    assert allowed & {0, 1, 2} == expected
+    counters = BufferCounters()
+    planned = LinkSettings(link=link, bytes_per_day=10_000, plan_reserve=0.1)
+    settings = settings_with().model_copy(update={"link": planned, "classes": CLASSES})
+    it = LinkBudget(settings, counters, lambda: NOON)
+    counters.add("wire_day", 20261121)
+    counters.add("wire_day_bytes", used)
+    assert it.allowed_classes() & {0, 1, 2} == expected
 
 
 def link_budget(counters, **link):
@@ -132,9 +135,15 @@ def settings_with(*classes: str, link: str = "") -> AgentSettings:
 
 
 def test_a_class_is_held_back_by_its_link_or_by_a_plan_that_is_spent() -> None:
-    assert held_classes(settings_with(URGENT, FREE), DataUsage()) == {}
-    assert held_classes(settings_with(URGENT, HELD), DataUsage()) == {"other": "link"}
-    assert held_classes(settings_with(URGENT, HELD, link="satellite"), DataUsage()) == {}
-    planned = parse(AgentSettings, MINIMAL_FILE + "[link]\nbytes_per_day = 1000000\n", "x")
-    spent = DataUsage().add(0.0, 950_000)
-    assert held_classes(planned, spent) == {"position": "plan", "signal": "plan", "other": "plan"}
+    def held(settings: AgentSettings) -> dict[str, str]:
+        return LinkBudget(settings, BufferCounters(), lambda: NOON).held_classes()
+
+    assert held(settings_with(URGENT, FREE)) == {}
+    assert held(settings_with(URGENT, HELD)) == {"other": "link"}
+    assert held(settings_with(URGENT, HELD, link="satellite")) == {}
+    counters = BufferCounters()
+    it = LinkBudget(
+        parse(AgentSettings, MINIMAL_FILE + "[link]\nbytes_per_day = 1000000\n", "x"), counters, lambda: NOON
+    )
+    it.charge_counted(0.0, 950_000, 0)
+    assert it.held_classes() == {"position": "plan", "signal": "plan", "other": "plan"}

@@ -42,7 +42,7 @@ def test_every_counter_that_outlives_a_restart_is_a_metric():
     }
     assert len(found) > 10
     shown_by_reason = tuple(metrics.STORED_BY_REASON)
-    assert {name for name in found if not name.startswith(shown_by_reason)} <= metrics.STORED_COUNTERS.keys()
+    assert {name for name in found if not name.startswith(shown_by_reason)} <= metrics.COUNTERS.keys()
 
 
 NO_HOST = '[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\n'

@@ -187,7 +187,7 @@ def test_a_heartbeat_is_due_when_nothing_new_was_stated_for_long_and_one_is_unde
     slow.take_heartbeat(60.0)
     slow.current = HeadStatement(7, 9, 2)
     assert slow.due_in(130.0) == 830
-    slow.on_heartbeat_answered()
+    slow.end_heartbeat()
     assert slow.due_in(130.0) == 0
 
 

@@ -249,7 +249,7 @@ TARGETS = {
             b"[drain]\nwindow = 9\nack_timeout_s = 5.5\n",
             b'[[uplinks]]\nregion = "eu"\nhost = "new"\nport = 8883\n',
             b"[buffer]\nmax_bytes = 65536\n",
-            b"[link]\nbytes_per_day = 2000000\nmetered = ['cellular']\n",
+            b"[link]\nbytes_per_day = 2000000\n",
             b"log.level = 'debug'\n[time]\njump_s = 3\n[failover]\nafter_s = 30\n",
             b"a=" + b"[" * 5000,
             b"a = 0x" + b"f" * 5000,
