@@ -1,4 +1,4 @@
-"""The agent: buffer, intake and drain put together, started and stopped."""
+"""The agent: assembles buffer, intake and drain, and starts and stops them."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 # The state of a running agent as plain values.
 
 STALE_S = 60.0
-"""A thread that was not seen for so long is stuck."""
+"""A thread without a sign of life for this long is stuck."""
 
 
 def counters_of(agent: Agent) -> dict[str, Any]:
-    """Counters since the settings were loaded. The agent may have been stopped."""
+    """Counters since the settings were loaded."""
     intake, sent = agent.intake.counters, agent.drainer.dispatcher.counters
     return {
         "control_unreadable": agent.drainer.control_unreadable,
@@ -69,7 +69,7 @@ def counters_of(agent: Agent) -> dict[str, Any]:
 
 
 def current_state(agent: Agent) -> dict[str, Any]:
-    """Connections and budget as they are now, and the counters of `counters_of`."""
+    """The state of connections and link budget, with the counters of `counters_of`."""
     drain, intake, usage = agent.drainer, agent.intake_loop, agent.link_budget.usage
     return {
         **counters_of(agent),
@@ -85,7 +85,7 @@ def current_state(agent: Agent) -> dict[str, Any]:
         "link": agent.link_budget.link,
         **certificate_state(agent.settings, time.time()),
         "certificate_problem": agent.certificate_problem or None,
-        # Beside the certificate: whether one that has not ended is taken says the region alone.
+        # Only the region knows whether it accepts a certificate that has not ended.
         "uplink_problem": drain.regions.last_failure or None,
         "held_back": agent.link_budget.held_classes(),
         "waiting_for_commit": agent.intake.waiting,
@@ -98,10 +98,10 @@ def current_state(agent: Agent) -> dict[str, Any]:
 
 
 def uplink_state(agent: Agent) -> str:
-    """`acknowledges`, `unknown` (connected, and no acknowledgement yet), or what is wrong.
+    """`acknowledges`, `unknown` (connected, but no acknowledgement yet), `silent`, `no gateway`, `not connected`, or
+    `taken over`.
 
-    That is `silent`, `no gateway`, `not connected`, or `taken over`: the broker closes connections again and again,
-    probably because another agent has this device's id.
+    `taken over`: the broker closes connections repeatedly, probably because another agent uses this device's id.
     """
     drain = agent.drainer
     if drain.regions.takeovers.is_suspected:
@@ -116,7 +116,7 @@ def uplink_state(agent: Agent) -> str:
 
 
 def buffer_state(agent: Agent) -> str:
-    """`stores`, `cannot commit`, or `drops records`: some were dropped for want of space in the last minute."""
+    """`stores`, `cannot commit`, or `drops records` (in the last minute, to free space)."""
     if agent.intake.is_failing:
         return "cannot commit"
     dropped_at_s = agent.retention.dropped_at_s
@@ -125,7 +125,7 @@ def buffer_state(agent: Agent) -> str:
 
 
 def health_state(agent: Agent) -> dict[str, Any]:
-    """What `/health` says: `healthy` is true, false, or null while no region has acknowledged anything."""
+    """The content of `/health`. `healthy` is null until a region has acknowledged something."""
     uplink, alive, local, buffer = (
         uplink_state(agent),
         is_alive(agent),
@@ -151,7 +151,7 @@ def health_state(agent: Agent) -> dict[str, Any]:
 
 
 def is_alive(agent: Agent) -> bool:
-    """Whether both threads run and were seen lately."""
+    """Whether both threads run and have reported recently."""
     now_s = time.monotonic()
     beats = (agent.intake_loop.heartbeat_s, agent.drainer.heartbeat_s)
     return agent.is_running and all(now_s - beat_s < STALE_S for beat_s in beats)
@@ -160,22 +160,20 @@ def is_alive(agent: Agent) -> bool:
 log = structlog.get_logger("edge_agent")
 
 STOP_WITHIN_S = 1.5
-"""Intake gets this long to commit what waits; systemd and the contract allow 2 s."""
+"""Time for the intake to commit what waits; systemd allows 5 s, the contract 2 s."""
 LOCK_RETRY_S = 0.05
 RESTART_WITHIN_S = 20.0
-"""A commit on a slow medium gets this long before settings are loaded anew; after that the process has to end."""
+"""Time for a commit on a slow medium before a restart of the agent; after that the process has to end."""
 
 
 class Agent:
-    """One device's agent, from `start` to `stop`."""
-
     def __init__(
         self,
         settings: AgentSettings,
         clocks: Clocks | None = None,
         on_push: Callable[[bytes], None] = lambda _text: None,
     ) -> None:
-        """Takes the buffer's folder and opens the buffer. `on_push` hears of pushed settings. Raises StoreError."""
+        """Locks the buffer's folder and opens the buffer. `on_push` receives pushed settings. Raises StoreError."""
         self.settings = settings
         self._clocks = clocks or SystemClocks.of_this_boot()
         self._lock_file = _lock_folder(settings.buffer.path)
@@ -225,7 +223,6 @@ class Agent:
         ]
 
     def start(self) -> None:
-        """Starts both threads."""
         log.info("started", device=self.settings.device.id, epoch=self.buffer.epoch, head=self.buffer.head)
         for thread in self._threads:
             thread.start()
@@ -233,10 +230,10 @@ class Agent:
             threading.Thread(target=self.enrolment.run, name="certificate", daemon=True).start()
 
     def stop(self, within_s: float = STOP_WITHIN_S) -> bool:
-        """Commits what waits, stores what was acknowledged, and closes the buffer; whether all of it was done in time.
+        """Commits what waits, stores acknowledgements and closes the buffer; returns whether it finished in time.
 
-        A thread that does not end in time may be in the middle of a commit: the buffer and its lock stay as they are,
-        and the process must end without opening them again. That is as safe as SIGKILL.
+        A thread that does not end in time may be committing. Then the buffer and its lock stay open, and the process
+        must end without opening them again, which is as safe as SIGKILL.
         """
         deadline_s = time.monotonic() + within_s
         self.intake_loop.stop()
@@ -250,14 +247,13 @@ class Agent:
             log.error("a thread does not end", threads=stuck)
             return False
         self.buffer.close()
-        # After the buffer: without the lock another agent may open it.
+        # After the buffer: without the lock another agent could open it.
         self._lock_file.close()
         log.info("stopped", head=self.buffer.head)
         return True
 
     @property
     def is_running(self) -> bool:
-        """Whether both threads live."""
         return all(thread.is_alive() for thread in self._threads)
 
     def _enrolment_loop(self, folder: CertificateFolder | None) -> EnrolmentLoop | None:
@@ -290,7 +286,9 @@ class Agent:
 
     @property
     def certificate_problem(self) -> str:
-        """Why the device has no certificate, no new one, or does not use the newest; "" where nothing is wrong."""
+        """Why the device has no certificate, cannot renew it, or does not use the newest one; "" if nothing is
+        wrong.
+        """
         asked = "" if self.enrolment is None else self.enrolment.problem
         used = "" if self._certificates is None else self._certificates.problem
         return asked or used
@@ -301,7 +299,7 @@ class Agent:
 
 
 def _lock_folder(folder: Path) -> IO[bytes]:
-    """An exclusive lock on the buffer's folder, held until the file is closed. Raises StoreInUse."""
+    """Locks the buffer's folder exclusively until the returned file is closed. Raises StoreInUse."""
     folder.mkdir(parents=True, exist_ok=True)
     lock_file = (folder / "lock").open("wb")
     for is_last in (False, False, False, True):

@@ -1,6 +1,6 @@
-"""What a settings file alone does not show: files that cannot be used, and what goes over the network in plain text.
+"""Checks beyond the settings file itself: files that cannot be used.
 
-The agent runs also with these problems: what cannot be delivered now is stored.
+The agent also runs with these problems, and stores what it cannot deliver.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from waybill.settings import file_fault
 
 
 def problems(settings: AgentSettings) -> list[str]:
-    """Files that cannot be used or are missing, a line for each."""
+    """One line for each file that is missing or cannot be used."""
     lines = [problem for table, broker in _brokers(settings) for problem in unusable_files(table, broker)]
     if settings.enrolment is not None:
         lines += unusable_enrolment(settings)
@@ -23,8 +23,9 @@ def problems(settings: AgentSettings) -> list[str]:
 
 
 def unusable_enrolment(settings: AgentSettings, table: str = "enrolment") -> list[str]:
-    """The file of authorities, without which no certificate is asked for, and those of the claim; `table` names the
-    settings. A claim that has given a certificate is needed no more.
+    """One line for each unusable file of the enrolment settings. `table`: how the settings table is called.
+
+    The claim is not checked once the device has a certificate.
     """
     enrolment, folder = settings.enrolment, certificate_folder(settings)
     if enrolment is None or folder is None:

@@ -41,12 +41,12 @@ def run(config: Config) -> None:
 
     Example: edge-agent run --config agent.toml
     """
-    # The process that takes over could say what is not installed only by a stack of calls.
+    # The light process could report a missing package only with a traceback.
     for package in ("paho", "prometheus_client"):
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     command = [sys.executable, "-c", _LIGHT, str(config.absolute())]
-    # glibc has arenas by the number of cores, and each keeps what was freed in it: two hold less memory.
+    # glibc has one arena for each core, and each keeps freed memory: two arenas keep less.
     os.execve(command[0], command, {**os.environ, "MALLOC_ARENA_MAX": "2"})  # noqa: S606 - the light process takes over
 
 

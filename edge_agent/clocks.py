@@ -1,4 +1,4 @@
-"""What time it is and was: the clocks, their jumps, the age of records, and how far the vehicle was heard."""
+"""The device's clocks, their jumps, and up to which time the vehicle's messages have been received."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from waybill.record import MAX_DEVICE_TIME_US, MAX_UNCERTAINTY_MS, Batch, Record
 
 SET_CLOCK_MS = 1_577_836_800_000
-"""2020-01-01: what is stamped earlier was stamped by a clock that nobody had set, so the stamp says nothing."""
+"""2020-01-01: an earlier stamp comes from a clock that was not set, and says nothing."""
 # The clocks of the device. The only place that reads them.
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -19,37 +19,32 @@ BOOT_CHARACTERS = 12
 
 
 class Clocks(Protocol):
-    """Wall clock, monotonic clock, and the boot that the latter belongs to."""
+    """Wall clock and monotonic clock, in microseconds, and the boot that the latter belongs to."""
 
     @property
     def boot(self) -> str:
         """Identifies this boot of the device."""
 
     def wall_us(self) -> int:
-        """Microseconds since 1970 by the wall clock, right or wrong."""
+        """Microseconds since 1970 by the wall clock, which may be wrong."""
 
     def monotonic_us(self) -> int:
-        """Microseconds of a clock that only runs forward, also while the device sleeps."""
+        """Microseconds of a clock that never goes back, and also runs while the device sleeps."""
 
 
 @dataclass(frozen=True, slots=True)
 class SystemClocks:
-    """The clocks of the operating system."""
-
     boot: str
 
     @classmethod
     def of_this_boot(cls) -> SystemClocks:
-        """The clocks, with the kernel's boot id."""
         return cls(_BOOT_ID.read_text(encoding="ascii").replace("-", "")[:BOOT_CHARACTERS])
 
     def wall_us(self) -> int:
-        """See Clocks."""
         return time.time_ns() // 1000
 
     def monotonic_us(self) -> int:
-        """See Clocks."""
-        # Linux's CLOCK_MONOTONIC stands still in suspend.
+        # Linux's CLOCK_MONOTONIC stops in suspend.
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 
@@ -58,7 +53,7 @@ class SystemClocks:
 
 @dataclass(frozen=True, slots=True)
 class ClockJump:
-    """The wall clock of `boot` moved by `delta_us` against the monotonic clock, which said `at_us` when it was noticed.
+    """The wall clock of `boot` moved by `delta_us` against the monotonic clock, noticed at `at_us` of the latter.
 
     `offset_us`: wall minus monotonic time before the jump.
     """
@@ -70,7 +65,7 @@ class ClockJump:
 
 
 class ClockMonitor:
-    """Compares the clocks. A slow drift (NTP slewing the clock) is followed; more than `jump_us` at once is a jump."""
+    """Compares the clocks. It follows a slow drift (NTP); a change of more than `jump_us` at once is a jump."""
 
     def __init__(self, boot: str, offset_us: int, jump_us: int) -> None:
         self._boot = boot
@@ -78,7 +73,7 @@ class ClockMonitor:
         self.offset_us = offset_us
 
     def check(self, wall_us: int, monotonic_us: int) -> ClockJump | None:
-        """The jump since the last look, if there was one."""
+        """The jump since the last call, if any."""
         before_us, self.offset_us = self.offset_us, wall_us - monotonic_us
         delta_us = self.offset_us - before_us
         return ClockJump(self._boot, before_us, delta_us, monotonic_us) if abs(delta_us) > self._jump_us else None
@@ -88,10 +83,9 @@ class ClockMonitor:
 class CorrectionRules:
     """How a jump is corrected.
 
-    A record whose device time was within `same_clock_us` of the clock before the jump, and nearer to it than to the
-    clock after the jump, was stamped by the former and moves with it. Any other has its time from elsewhere (GPS), and
-    stays. The uncertainty is `jump_us`, the smallest jump that is noticed, and what the monotonic clock may have
-    drifted between the record and the jump.
+    A record was stamped by the old clock if its device time was within `same_clock_us` of that clock, and nearer to it
+    than to the new clock. Such a record moves with the jump. Any other got its time elsewhere (GPS) and stays. The
+    uncertainty is `jump_us` plus the possible drift of the monotonic clock between record and jump.
     """
 
     same_clock_us: int = 300_000_000
@@ -99,7 +93,7 @@ class CorrectionRules:
     jump_us: int = 2_000_000
 
     def correct(self, batch: Batch, jump: ClockJump) -> Batch | None:
-        """The batch with the times of the jump's boot corrected; None if nothing in it has to be."""
+        """The batch with corrected times of the jump's boot; None if nothing changes."""
         corrected = tuple(self._corrected(record, jump) for record in batch.records)
         if corrected == batch.records:
             return None
@@ -115,7 +109,7 @@ class CorrectionRules:
         return min(max(0, device_time_us + jump.delta_us), MAX_DEVICE_TIME_US)
 
     def uncertainty_ms(self, monotonic_us: int, jump: ClockJump) -> int:
-        """Half-width of a corrected time; at most what a record can say."""
+        """Half-width of a corrected time, limited to what a record can hold."""
         drift_us = abs(jump.at_us - monotonic_us) * self.drift_ppm / 1_000_000
         return min(math.ceil((self.jump_us + drift_us) / 1000), MAX_UNCERTAINTY_MS)
 
@@ -130,21 +124,22 @@ class CorrectionRules:
 
 
 QUIET_US = 5_000_000
-"""A broker that delivers nothing for so long, though nothing waits for its acknowledgement, has kept nothing more."""
+"""If nothing is unacknowledged and the broker delivers nothing for this long, its queue is empty."""
 
 
 class HeadStatement(NamedTuple):
-    """No record of the epoch with a seq above `head` has a device time before `stated_us`, or will have one."""
+    """No record of the epoch with a seq above `head` has, or will have, a device time before `stated_us`."""
 
     epoch: int
     head: int
     stated_us: int
 
 
-class HeardThrough:
-    """Up to which moment of the monotonic clock all that the vehicle sent came in. Times in microseconds.
+class InputWatermark:
+    """Input watermark: all messages that the vehicle sent before this monotonic time have been received. In
+    microseconds.
 
-    `grace_us`: how much older than the moment at which it reached the broker the time of a message may be.
+    `grace_us`: how much older a message's own time may be than its arrival at the broker.
     """
 
     def __init__(self, grace_us: int) -> None:
@@ -152,45 +147,46 @@ class HeardThrough:
         self._is_connected = self._is_caught_up = False
         self._latest_us = self._kept_us = 0
         self.heard_us: int | None = None
-        """None: not since the agent started, or since a message came too late for what was stated."""
+        """None: unknown since the start, or since a message contradicted the statement."""
 
     def on_connected(self, now_us: int, *, resumed: bool) -> None:
-        """A connection to the vehicle's broker. `resumed`: it may have kept messages, and delivers those first."""
+        """`resumed`: the broker may have queued messages, and delivers those first."""
         self._is_connected, self._is_caught_up = True, not resumed
         self._latest_us = self._kept_us = now_us
 
     def on_disconnected(self) -> None:
-        """What is sent from now on is not heard."""
         self._is_connected = False
 
     def on_message(self, now_us: int, age_us: int | None) -> None:
-        """A message came. `age_us`: by its own time; None of one that has none, or that the broker would not keep."""
+        """`age_us`: by the message's own time; None if it has none, or if the broker would not have queued it."""
         self._latest_us = now_us
         if age_us is None:
             return
         self._kept_us = now_us
         if age_us > self._grace_us:
-            # in order: behind a message that waited at the broker others wait
+            # in order: more messages wait behind one that waited at the broker
             self._is_caught_up = False
         elif not self._is_caught_up:
-            # what reached the broker before this one was made came before it
+            # messages that reached the broker before this one was made came before it
             self.heard_us = max(self.heard_us or 0, now_us - max(age_us, 0))
 
     def on_redelivered(self, now_us: int) -> None:
-        """A message came that is stored already: the broker is still busy with what it kept."""
+        """A message came that is stored already: the broker still delivers its queue."""
         self._latest_us = self._kept_us = now_us
 
     def on_contradicted(self) -> None:
-        """A message was older than what was stated: how far the vehicle was heard is unknown until it is caught up."""
+        """A message was older than the statement: the watermark is unknown until the broker's queue is empty."""
         self._is_caught_up, self.heard_us = False, None
 
-    def look(self, now_us: int, *, waits: bool) -> None:
-        """All that the connection brought was taken. `waits`: something is not acknowledged, so the broker may wait."""
+    def update(self, now_us: int, *, waits: bool) -> None:
+        """Updates the watermark after all received messages were handled. `waits`: some are unacknowledged, so the
+        broker may hold others back.
+        """
         if not self._is_connected:
             return
         is_quiet = not waits and now_us - self._latest_us >= QUIET_US
-        # what has no time of its own gets that of its arrival, so only a message that has one could be too old: of a
-        # broker that is still delivering what it kept, one would have come by now
+        # Only a message with a time of its own can be too old, and a broker that still delivers its queue would have
+        # sent one by now.
         if is_quiet or now_us - self._kept_us >= self._grace_us:
             self._is_caught_up = True
         if self._is_caught_up:

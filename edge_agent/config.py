@@ -1,4 +1,4 @@
-"""The settings of one agent: a frozen, typed tree read from TOML. Every bound of the agent has its name here."""
+"""The settings of one agent: a frozen, typed tree read from TOML."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from waybill.settings import Settings
 
 Name = Annotated[str, StringConstraints(pattern=f"^{DEVICE_PATTERN.pattern}$")]
 UncertaintySeconds = Annotated[float, Field(gt=0, le=MAX_UNCERTAINTY_MS // 1000)]
-"""A duration that becomes part of a record's uncertainty, and so has to fit there."""
+"""A duration that has to fit into the uncertainty of a record."""
 Link = Literal["wifi", "ethernet", "cellular", "satellite"]
 MAX_CLASSES = 16
 
 
 class DeviceSettings(Settings):
-    """Who this is."""
+    """The device's identity."""
 
     id: Name
     """Name of the device; its client id at the regional broker is `tenant/id`, as in its certificate."""
     tenant: Name = "default"
-    """Whose device it is; the third part of its topics."""
+    """The owner of the device; the third part of its topics."""
 
     @model_validator(mode="after")
     def _has_a_name_for_a_certificate(self) -> Self:
@@ -51,20 +51,20 @@ class IntakeSettings(BrokerSettings):
     topic: str = VEHICLE_FILTER
     """What to subscribe to."""
     receive_maximum: int = Field(default=1000, ge=1, le=65_535)
-    """Messages that may be unacknowledged; so many, and the last commit's, are known again when redelivered."""
+    """Messages that may be unacknowledged; a redelivery is recognised among so many plus one commit."""
 
 
 class BufferSettings(Settings):
-    """The store on the vehicle's disk, and when to write to it."""
+    """The store on the vehicle's disk."""
 
     path: Path = Path("/var/lib/edge-agent")
-    """Folder of the buffer; made if it is missing."""
+    """Folder of the buffer; created if it is missing."""
     commit_delay_ms: int = Field(default=200, ge=1, le=60_000)
     """A message waits at most this long for its commit (and its PUBACK)."""
     commit_records: int = Field(default=1000, ge=1, le=MAX_RECORDS)
-    """A commit is made as soon as so many messages wait."""
+    """A commit starts when this many messages wait."""
     prune_delay_s: Seconds = 5.0
-    """Acknowledged records are deleted with the next commit, or after this time if there is none."""
+    """Acknowledged records are deleted with the next commit, or after this time."""
     max_bytes: int = Field(default=1 << 30, ge=1 << 16)
     """Quota of all classes together, in bytes of stored batches."""
     free_space_floor_bytes: int = Field(default=64 << 20, ge=0)
@@ -72,7 +72,7 @@ class BufferSettings(Settings):
 
 
 class ClassSettings(Settings):
-    """A class of records: what belongs to it and how it is treated. Classes stand in order of priority."""
+    """A class of records. Classes are listed in order of priority."""
 
     name: Name
     """Name of the class, in metrics and in `status`."""
@@ -95,7 +95,7 @@ DEFAULT_CLASSES = (
 
 
 class DrainSettings(Settings):
-    """How the buffer is emptied."""
+    """How waiting records are sent."""
 
     live_s: Seconds = 30.0
     """A record younger than this is live; older ones are backlog."""
@@ -104,32 +104,32 @@ class DrainSettings(Settings):
     window: int = Field(default=16, ge=2, le=1024)
     """Batches that may be unacknowledged. The backlog leaves one in four of them to live data."""
     batch_records: int = Field(default=2000, ge=1, le=MAX_RECORDS)
-    """Small neighbouring batches are merged up to so many records."""
+    """Small neighbouring batches are merged up to this many records."""
     merge_below_records: int = Field(default=250, ge=0)
-    """A stored batch of at least so many records is sent as it is."""
+    """A stored batch with at least this many records is sent unchanged."""
     ack_timeout_s: Seconds = 30.0
-    """The ack timeout: a batch without an acknowledgement for so long is sent again."""
+    """A batch that is not acknowledged within this time is sent again."""
     max_pause_s: float = Field(default=600.0, gt=0, le=3600)
-    """A gateway may ask for a pause, of everything but urgent classes, and for at most so long in one go."""
+    """The longest pause that a gateway may request for all but urgent classes."""
     heartbeat_s: float = Field(default=300.0, ge=60, le=86_400)
-    """A heartbeat states the head when nothing stated it for so long; a device that states nothing is silent."""
+    """A heartbeat is sent after this time without a head statement."""
     max_refusals: int = Field(default=6, ge=1, le=100)
-    """A batch refused so often, while others are taken, is halved; a single record is dead-lettered: kept, not sent."""
+    """A batch refused this often, while others are accepted, is halved; a single record becomes a dead letter."""
     refusal_backoff_s: Seconds = 10.0
-    """A refused batch is tried again, by itself, after so long; the pause doubles with each refusal, up to an hour."""
+    """A refused batch is tried again alone after this time, which doubles with each refusal up to an hour."""
 
 
 class LinkSettings(Settings):
-    """What sending costs."""
+    """Rate limit and data plan."""
 
     link: Link | None = None
-    """The kind of link in use; with `link_file`, the kind until that file says something."""
+    """The kind of link in use, unless `link_file` names another."""
     link_file: Path | None = None
     """File whose first word is the kind of link in use now, written by the operating system."""
     bytes_per_s: int | None = Field(default=None, ge=100)
     """Rate limit, in bytes on the wire a second."""
     burst_bytes: int = Field(default=256 << 10, ge=1024)
-    """How much may be sent at once after silence."""
+    """Bytes that may be sent at once after silence."""
     bytes_per_day: int | None = Field(default=None, ge=1000)
     """Data plan for a UTC day."""
     bytes_per_month: int | None = Field(default=None, ge=1000)
@@ -139,10 +139,10 @@ class LinkSettings(Settings):
 
 
 class TimeSettings(Settings):
-    """When the device's clock is corrected."""
+    """The sensors' clocks."""
 
     grace_s: UncertaintySeconds = 300.0
-    """How much older than its arrival the time of a message may be: the agent states its head up to so long ago."""
+    """How much older than its arrival a message may be; the agent states its head up to this long ago."""
 
 
 class StatusSettings(Settings):
@@ -153,7 +153,7 @@ class StatusSettings(Settings):
 
 
 class UplinkSettings(BrokerSettings):
-    """One region to deliver to. The first of the list is preferred."""
+    """One region to deliver to. The first in the list is preferred."""
 
     region: Name
     """Name of the region."""
@@ -166,10 +166,10 @@ class UplinkSettings(BrokerSettings):
 
 
 class EnrolmentSettings(Settings):
-    """How the device gets its own certificate, once, and renews it. Its key is made here, and never leaves the device.
+    """How the device gets its certificate and renews it. Its key is made on the device and never leaves it.
 
-    The claim is a one-time token, or a certificate from the factory. Uplinks with `tls` and no certificate of their own
-    show the certificate that it got.
+    The claim is a one-time token or a factory certificate. Uplinks with `tls` but without a certificate of their own
+    use the device's certificate.
     """
 
     host: Host
@@ -189,7 +189,7 @@ class EnrolmentSettings(Settings):
     folder: Path | None = None
     """Where the device's own certificates and keys are kept; `certificates` in the buffer's folder without it."""
     answer_timeout_s: Seconds = 30.0
-    """How long an answer is waited for before it is asked for again."""
+    """How long to wait for an answer before the request is repeated."""
     backoff_first_s: Seconds = 5.0
     """The wait after the first attempt that failed; it doubles, with jitter, up to `backoff_max_s`."""
     backoff_max_s: Seconds = 3600.0
@@ -208,9 +208,9 @@ class FailoverSettings(Settings):
     """When to change the region."""
 
     after_s: Seconds = 20.0
-    """Go to the next region when this one neither connects nor acknowledges for so long."""
+    """Go to the next region when this one neither connects nor acknowledges within this time."""
     return_after_s: Seconds = 300.0
-    """Probe the preferred region after so long in another one, and return to it if it answers."""
+    """Probe the preferred region after this time in another one, and return to it if it answers."""
 
 
 class PushSettings(Settings):
@@ -227,7 +227,7 @@ class AgentSettings(Settings):
 
     device: DeviceSettings
     insecure: bool = False
-    """Whether it may speak plain text to another machine."""
+    """Allows plain text to another machine."""
     intake: IntakeSettings = IntakeSettings()
     buffer: BufferSettings = BufferSettings()
     classes: tuple[ClassSettings, ...] = Field(default=DEFAULT_CLASSES, min_length=1, max_length=MAX_CLASSES)
@@ -265,7 +265,7 @@ class AgentSettings(Settings):
         return self
 
     def plain_text(self) -> Iterator[str]:
-        """What travels to another machine and can be read and changed on the way: which setting, and the remedy."""
+        """Each connection to another machine without encryption: the setting and the remedy."""
         if self.intake.tls is None and not is_this_machine(self.intake.host):
             yield f"intake.tls: plain text to {self.intake.host}: set ca"
         for number, one in enumerate(self.uplinks):

@@ -1,6 +1,6 @@
-"""The process: signals, logs, reloading, and the agent between them.
+"""The agent's process: signals, logs, reloading and pushed settings.
 
-`edge-agent run` replaces itself with a process that runs `main` here and imports no command line.
+`edge-agent run` replaces itself with a process that runs `main` and imports no command line.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ log = structlog.get_logger("edge_agent")
 
 WAKE_EVERY_S = 5.0
 SUPPRESSED_EVERY_S = 10.0
-"""How often it is said which log lines were suppressed."""
+"""How often suppressed log lines are reported."""
 MAX_PUSHES = 8
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
 _EXIT_FAILED = 1
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the agent with the settings in the file named first; its exit code."""
+    """Runs the agent with the settings file `arguments[0]`; returns the exit code."""
     config = Path(arguments[0])
     try:
         base = load(AgentSettings, config)
@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
         log.error("settings", problem=problem)
     for warning in base.plain_text():
         log.warning("settings", problem=warning)
-    # For whatever is made from here on: what a vehicle did is its owner's alone.
+    # For all files from here on: only the owner may read what the vehicle did.
     os.umask(0o077)
     # Blocked in every thread, and waited for in `serve`: no handler may run in the middle of a commit.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -78,7 +78,7 @@ def main(arguments: list[str]) -> int:
 
 
 class Daemon:
-    """Owns the agent's process. Signals are waited for in `serve`, so no handler ever runs in between."""
+    """Owns the agent's process. `serve` waits for signals, so no handler interrupts a commit."""
 
     def __init__(self, config: Path, base: AgentSettings, limit: LineLimit | None = None) -> None:
         """`limit`: the limit that log lines pass through already."""
@@ -98,7 +98,7 @@ class Daemon:
     def serve(self) -> int:
         """Runs until SIGTERM; returns the exit code."""
         self._agent.start()
-        # What lives as long as the process is not looked at again by every collection.
+        # Objects that live as long as the process are exempt from garbage collection.
         gc.collect()
         gc.freeze()
         notify("READY=1")
@@ -110,7 +110,7 @@ class Daemon:
             if number in {signal.SIGTERM, signal.SIGINT}:
                 notify("STOPPING=1")
                 self._agent.stop()
-                # Not counted: that the agent is stopped says nothing about the settings.
+                # Not counted: stopping the agent says nothing about the settings.
                 self._trial.take_back(counts=False)
                 return 0
             if number == signal.SIGHUP:
@@ -121,7 +121,7 @@ class Daemon:
         return _EXIT_FAILED
 
     def _tick(self, now_s: float) -> None:
-        # Only while both threads are seen: systemd restarts an agent of which one is stuck.
+        # Only while both threads work: systemd restarts an agent with a stuck thread.
         if is_alive(self._agent):
             notify("WATCHDOG=1", f"STATUS={self._agent.drainer.health.connected_region or 'no uplink'}")
         if now_s >= self._suppressed_at_s:
@@ -133,7 +133,7 @@ class Daemon:
             self._try_pushed(self._pushes.popleft())
 
     def _reload(self) -> None:
-        """Starts the program again in this process, with the file as it is now. A wrong file changes nothing."""
+        """Executes the program again in this process, with the present settings file. A wrong file changes nothing."""
         try:
             load(AgentSettings, self._config)
         except SettingsError as error:
@@ -192,7 +192,7 @@ class Daemon:
         self._agent.drainer.inbox.report(json.dumps({"outcome": outcome, "reason": reason}).encode())
 
     def _restart(self) -> None:
-        """The same buffer with the settings that are effective now; stored data are not touched."""
+        """Opens the same buffer with the settings that are effective now."""
         self._stop_agent()
         self._agent = self._new_agent()
         self._agent.start()
@@ -212,7 +212,7 @@ class Daemon:
         return Agent(effective.settings, on_push=self._pushed)
 
     def _serve_health(self, port: int) -> StatusServer | None:
-        """A port that is taken stops nothing else."""
+        """Serves the status; a port that is in use stops nothing else."""
         if port == 0:
             return None
         from edge_agent.status_endpoint import serve_status  # noqa: PLC0415 - 0 saves the memory of its libraries

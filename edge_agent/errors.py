@@ -1,34 +1,32 @@
 """What can go wrong on the device.
 
 AgentError
-├── StoreError         the buffer cannot do what was asked; nothing that was acknowledged is lost
+├── StoreError         the buffer failed; nothing that was acknowledged is lost
 │   ├── StoreFull      no space is left (`ENOSPC`, or the free-space floor)
 │   ├── StoreFailing   the medium answers with errors (`EIO`); try again later
-│   ├── StoreDamaged   what is on the disk is not what was written: salvage it
-│   ├── StoreForeign   the buffer is another device's
-│   ├── StoreVersion   the buffer was written by another version of the agent
-│   ├── StoreInUse     another agent has the buffer
-│   └── StoreClosed    this buffer was closed; another may have the file now
-├── EnrolmentFailed    no certificate was given
+│   ├── StoreDamaged   the file's content is not what was written: rebuild it
+│   ├── StoreForeign   the buffer belongs to another device
+│   ├── StoreVersion   another version of the agent wrote the buffer, which is unchanged
+│   ├── StoreInUse     another agent has the buffer open
+│   └── StoreClosed    the buffer was closed; another agent may have it now
+├── EnrolmentFailed    no certificate was issued; the message says why and what to do
 └── LinkError          a broker cannot be reached, or ended the connection
-    ├── LinkRefused    the broker answered and said no
-    ├── LinkClosed     the broker closed a connection that stood
-    └── NoCertificate  the device is not enrolled yet
+    ├── LinkRefused    the broker refused the connection or subscription
+    ├── LinkClosed     the broker closed an open connection without a reason, or for another client with this id
+    └── NoCertificate  the device has no certificate yet
 """
 
 from __future__ import annotations
 
 
 class AgentError(Exception):
-    """Base of everything this package raises."""
+    """Base of all errors of this package."""
 
 
 class StoreError(AgentError):
-    """The buffer could not do what was asked of it."""
-
     @property
     def reason(self) -> str:
-        """A short stable word for metrics: `full`, `failing`, `damaged`, `foreign`, `version`, `inuse` or `closed`."""
+        """A stable word for metrics: `full`, `failing`, `damaged`, `foreign`, `version`, `inuse` or `closed`."""
         return type(self).__name__.removeprefix("Store").lower()
 
 
@@ -41,7 +39,7 @@ class StoreFailing(StoreError):
 
 
 class StoreDamaged(StoreError):
-    """The file's content is not what was written."""
+    """The file's content is not what the agent wrote."""
 
 
 class StoreForeign(StoreError):
@@ -49,7 +47,7 @@ class StoreForeign(StoreError):
 
 
 class StoreVersion(StoreError):
-    """The file has the tables of another version. Nothing of it was changed."""
+    """The file has the tables of another version. It is unchanged."""
 
 
 class StoreInUse(StoreError):
@@ -61,7 +59,7 @@ class StoreClosed(StoreError):
 
 
 class EnrolmentFailed(AgentError):
-    """No certificate was given; the message says why, and what to do."""
+    """No certificate was issued; the message says why and what to do."""
 
 
 class LinkError(AgentError):
@@ -69,12 +67,12 @@ class LinkError(AgentError):
 
 
 class LinkRefused(LinkError):
-    """The other side refused the connection or the subscription; the message says why."""
+    """The broker refused the connection or the subscription; the message says why."""
 
 
 class LinkClosed(LinkError):
-    """The other side closed the connection, without a word or because another client has the same id."""
+    """The broker closed the connection without a reason, or because another client has the same id."""
 
 
 class NoCertificate(LinkError):
-    """The device has no operational certificate to show."""
+    """The device has no certificate yet."""

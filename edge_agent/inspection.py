@@ -1,4 +1,4 @@
-"""What the buffer holds, in all, batch by batch or record by record. Reads only, and disturbs no agent."""
+"""Reads a buffer without disturbing the agent that uses it."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def reading(settings: AgentSettings) -> Iterator[sqlite3.Connection]:
 
 
 def owner_of(connection: sqlite3.Connection) -> str:
-    """Whose a buffer is, as `tenant/device`; empty before its first start. Raises StoreVersion, sqlite3.Error."""
+    """The buffer's owner, as `tenant/device`; empty before its first start. Raises StoreVersion, sqlite3.Error."""
     newest = "SELECT owner FROM epochs ORDER BY ordinal DESC LIMIT 1"
     row = connection.execute(newest).fetchone() if has_tables(connection) else None
     return str(row[0]) if row else ""
 
 
 def is_running(settings: AgentSettings) -> bool | None:
-    """Whether an agent has the buffer; None if this user may not know."""
+    """Whether an agent uses the buffer; None if this user may not know."""
     try:
         with (settings.buffer.path / "lock").open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -66,7 +66,7 @@ def is_running(settings: AgentSettings) -> bool | None:
 def read_status(settings: AgentSettings) -> dict[str, Any]:
     """The state of the buffer as plain values, ready for JSON. Raises StoreError."""
     with reading(settings) as connection:
-        # One snapshot for all queries: a commit between two of them would look like a gap.
+        # One snapshot for all queries: a commit between two queries would look like a gap.
         connection.execute("BEGIN")
         counters: dict[str, int] = dict(connection.execute("SELECT name, value FROM counters").fetchall())
         ordinal, epoch, head = connection.execute(

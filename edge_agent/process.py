@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 def notify(*states: str) -> None:
-    """Sends states such as `READY=1`, `WATCHDOG=1` or `STATUS=…` to the socket that systemd gave."""
+    """Sends states such as `READY=1`, `WATCHDOG=1` or `STATUS=…` to systemd's socket, if there is one."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return
@@ -19,7 +19,7 @@ def notify(*states: str) -> None:
 
 
 def watchdog_interval_s() -> float | None:
-    """How often systemd wants to hear of us; None if it does not watch."""
+    """The interval of watchdog notifications; None without a watchdog."""
     usec, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
     if not usec.isdigit() or (pid and pid != str(os.getpid())):
         return None

@@ -128,7 +128,7 @@ STORED_BY_REASON = {
 
 
 class AgentCollector(Collector):
-    """Reads the state when Prometheus asks, so that nothing is counted twice."""
+    """Reads the state when Prometheus asks."""
 
     def __init__(self, state: Callable[[], dict[str, Any]]) -> None:
         self._state = state

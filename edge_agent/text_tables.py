@@ -1,4 +1,4 @@
-"""Tables for people."""
+"""The tables of `edge-agent status`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIVE_TIMEOUT_S = 2.0
 
 
 def fetch_current_state(settings: AgentSettings) -> dict[str, Any]:
-    """The state of the running agent, if it has an endpoint and is the one that answers; else nothing."""
+    """The state of the running agent; empty if none answers, or an agent of another device does."""
     if settings.status.port == 0:
         return {}
     try:
@@ -35,7 +35,6 @@ _INTERNAL = ("wire_", "sending", "sent_through")
 
 
 def print_status(state: dict[str, Any]) -> None:
-    """The state of the buffer, and of the running agent where it answers."""
     console = Console()
     runs = {True: "running", False: "not running"}.get(state["running"], "running: unknown")
     console.print(f"[bold]{state['device']}[/bold]  {runs}  epoch {state['epoch']}  head {state['head']}")

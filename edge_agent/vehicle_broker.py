@@ -1,7 +1,7 @@
-"""The vehicle's own broker: the settings with which it loses nothing, and what can be seen of what it lost.
+"""The vehicle's own broker: a configuration that queues messages on disk, and a watch over its losses.
 
-A sensor has its PUBACK from the broker before the agent has the message. What the broker drops then is in no gap of the
-agent's. So its queue has to be large and on disk, and the agent watches what the broker counts of itself.
+A sensor gets its PUBACK from the broker before the agent has the message. No record id exists yet, so no gap shows what
+the broker drops.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from waybill.record import BROKER_DROPPED_EVENT, Event
 log = structlog.get_logger("edge_agent.intake")
 
 DROPPED_TOPIC: Final = "$SYS/broker/publish/messages/dropped"
-"""On which Mosquitto says, every `sys_interval`, how many messages it dropped since its start."""
+"""Mosquitto publishes here, every `sys_interval`, how many messages it dropped since its start."""
 SHOWN_S: Final = 600.0
-"""How long what the broker lost is a reason not to be healthy."""
+"""How long a loss makes the agent unhealthy."""
 DECLARED_EVERY_S: Final = 300.0
-"""At most so often one record declares what the broker dropped."""
+"""The shortest time between two records that declare drops."""
 _COUNT, _DROPPED, _DECLARED, _SINCE_MS = (f"vehicle_broker_{one}" for one in ("count", "drops", "declared", "since_ms"))
-"""Counters that outlive a restart: the broker's count and one more (0: never seen), what it dropped as far as that was
-seen, how much of it records declare, and when the last of those was made, or the count first seen."""
+"""Stored counters: the broker's count plus one (0: never seen), the drops seen, the drops declared by records, and the
+time of the last declaration or of the first count."""
 KEEPS, DROPPED, FORGOT = "keeps", "dropped messages", "forgot the session"
 MAX_QUEUED_BYTES: Final = 256 << 20
 """Kept for an agent that is away: more than a million positions."""
@@ -35,9 +35,9 @@ AUTOSAVE_S: Final = 10
 
 
 class BrokerWatch:
-    """What the vehicle's broker says that it lost. Written by one thread; times by the monotonic clock.
+    """What the vehicle's broker lost. Written by one thread; times by the monotonic clock.
 
-    `counters`: the buffer's, in which it remembers what it saw and what records declare.
+    `counters`: the buffer's, where the watch stores the broker's count and what records have declared.
     """
 
     def __init__(self, counters: BufferCounters) -> None:
@@ -50,7 +50,7 @@ class BrokerWatch:
         self._declare_at_s = 0.0
 
     def on_connected(self, now_s: float, *, resumed: bool, was_connected: bool) -> None:
-        """`resumed`: the broker knows the session. `was_connected`: the agent has had one there."""
+        """`resumed`: the broker knows the session. `was_connected`: the agent had a session there before."""
         self._is_resumed = resumed
         if was_connected and not resumed:
             self.sessions_lost += 1
@@ -58,14 +58,14 @@ class BrokerWatch:
             log.warning("the vehicle's broker forgot the session: what it kept for the agent is lost")
 
     def on_dropped(self, payload: bytes, now_s: float, wall_ms: int) -> None:
-        """The broker's count, on DROPPED_TOPIC. Where it is lower than before, the broker has started anew."""
+        """Takes the broker's count from DROPPED_TOPIC. A lower count than before means that the broker restarted."""
         if not payload.isdigit() or len(payload) > 18:
             return
         count, known = int(payload), self._counters.value(_COUNT)
         rise = count - self.dropped if count >= self.dropped else count
         if not known:
             self._counters.add(_SINCE_MS, wall_ms)
-            # what was dropped before the agent had a session there was not for the agent
+            # drops from before the agent had a session there did not concern the agent
             rise = rise if self._is_resumed else 0
         self.dropped = count
         self._counters.add(_COUNT, count + 1 - known)
@@ -75,8 +75,9 @@ class BrokerWatch:
             log.warning("the vehicle's broker dropped messages, for the agent or another client", messages=rise)
 
     def take_declaration(self, now_s: float, wall_ms: Callable[[], int]) -> tuple[Event, dict[str, int]] | None:
-        """What was dropped and no record declares, as an event of the system, and the counters that grow when that is
-        stored; None if there is nothing, or another one was taken less than DECLARED_EVERY_S ago.
+        """An event for drops that no record has declared, and the counters to increase when it is stored.
+
+        None if there are no such drops, or if the last event is younger than DECLARED_EVERY_S.
         """
         dropped = self._counters.value(_DROPPED) - self._counters.value(_DECLARED)
         if dropped <= 0 or now_s < self._declare_at_s:
@@ -93,9 +94,9 @@ class BrokerWatch:
 
 
 def broker_conf(intake: IntakeSettings, listen: str = "") -> Iterator[str]:
-    """The lines of a whole configuration for Mosquitto 2 that keeps what it acknowledges while the agent is away.
+    """The lines of a complete configuration for Mosquitto 2 that queues messages while the agent is away.
 
-    `listen`: the address at which it listens, if it is not the one at which the agent looks for it.
+    `listen`: the address to listen at, if it is not `intake.host`.
     """
     address = listen or ("127.0.0.1" if intake.host == "localhost" else intake.host)
     is_open = intake.username is None and is_this_machine(address)

@@ -1,4 +1,4 @@
-"""What to send next, and what became of what was sent. Handed the time; knows no connection and no thread."""
+"""Chooses what to send next and follows what was sent. Pure: it gets the time and knows no connection or thread."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ from waybill.record import Batch, Header, IntervalSet, TooLarge, WireError, deco
 
 
 class Statements:
-    """The latest statement, and when something was last stated to a region.
+    """The latest head statement, and when one was last sent.
 
-    `heartbeat_s`: a heartbeat is due when nothing was stated for so long. `timeout_s`: without an answer a heartbeat
-    counts as lost after so long.
+    A heartbeat is due after `heartbeat_s` without a statement. Without an answer it counts as lost after `timeout_s`.
     """
 
     def __init__(self, device: str, heartbeat_s: float, timeout_s: float, now_s: float) -> None:
@@ -40,12 +39,12 @@ class Statements:
         """Heartbeats that were sent since the agent started."""
 
     def put_on(self, data: bytes, now_s: float) -> bytes:
-        """The encoded batch with what can be stated now; as it is if that is nothing."""
+        """The encoded batch with the current statement; unchanged if nothing can be stated."""
         header = read_header(data)
         current = self.current
         if current is None:
             return data
-        # of a former epoch only where its end is declared: another machine may go on with a copy of it
+        # a former epoch needs a declared end: another machine may continue a copy of it
         is_current = header.epoch == current.epoch
         if not is_current and not _has_declared_end(header):
             return data
@@ -59,7 +58,7 @@ class Statements:
         return stated
 
     def due_in(self, now_s: float) -> float | None:
-        """Seconds until a heartbeat is due; None: it would state nothing new, or one is under way."""
+        """Seconds until a heartbeat is due; None if it would state nothing new."""
         current, sent = self.current, self._sent
         if current is None or (
             sent is not None and sent.epoch == current.epoch and sent.stated_us >= current.stated_us
@@ -71,7 +70,7 @@ class Statements:
         return max(0.0, due_s - now_s)
 
     def take_heartbeat(self, now_s: float) -> tuple[int, bytes]:
-        """The epoch and the bytes of the heartbeat that is due, which is under way from now on."""
+        """The epoch and the bytes of the heartbeat to send now."""
         current = self.current
         assert current is not None, "only what can be stated is due"
         self._note(current, now_s)
@@ -80,7 +79,7 @@ class Statements:
         return current.epoch, encode(Batch(self._device, current.epoch, current.head, stated_us=current.stated_us))
 
     def end_heartbeat(self) -> None:
-        """The heartbeat under way was answered, or may be lost with its connection; the next one says the same."""
+        """The heartbeat was answered, or its connection was lost; the next one states the same."""
         self._under_way_since_s = None
 
     def _note(self, current: HeadStatement, now_s: float) -> None:
@@ -88,7 +87,7 @@ class Statements:
 
 
 def _has_declared_end(header: Header) -> bool:
-    """Whether the head of an epoch was declared lost when the epoch was ended: nothing was or will be above it."""
+    """Whether the head of an ended epoch was declared lost, so that no record is above it."""
     return any(one.last == header.head and one.reason in {CORRUPT, RESTORED} for one in header.tombstones)
 
 
@@ -98,13 +97,13 @@ QUEUE_BYTES = 1 << 20
 QUEUE_BATCHES = 512
 READ_AHEAD = 32
 MEMORY_BYTES = 1 << 20
-"""What was sent longer ago than this counts half, and so on: an old imbalance is not made up for."""
+"""After this many bytes older ones count half, so that an old imbalance fades."""
 
 
 class LiveQueue:
-    """Batches that were committed a moment ago, so that sending them reads no disk. Bounded, by class.
+    """Recently committed batches, by class, so that sending them reads no disk. Bounded.
 
-    What does not fit or grows old is given back: it is on disk and becomes backlog.
+    Old or excess batches are released to the backlog; they are on disk.
     """
 
     def __init__(self, live_s: float) -> None:
@@ -114,13 +113,12 @@ class LiveQueue:
         self.ids: set[int] = set()
 
     def add(self, now_s: float, batch: StoredBatch) -> None:
-        """A batch was committed."""
         self._queues.setdefault(batch.class_index, deque()).append((now_s, batch))
         self._size += batch.size
         self.ids.add(batch.id)
 
     def take_overflow(self, now_s: float) -> list[StoredBatch]:
-        """Takes out the batches that are live no more or too many; the lowest class and its oldest go first."""
+        """Removes batches that are too old or too many; the oldest of the lowest class first."""
         released: list[StoredBatch] = []
         for queue in self._queues.values():
             while queue and queue[0][0] + self._live_s <= now_s:
@@ -132,18 +130,18 @@ class LiveQueue:
         return released
 
     def peek(self, classes: frozenset[int] | None = None) -> StoredBatch | None:
-        """The next batch: of the first class that has one, its oldest. `classes`: only these."""
+        """The oldest batch of the first class that has one. `classes`: only these."""
         for index in sorted(self._queues):
             if self._queues[index] and (classes is None or index in classes):
                 return self._queues[index][0][1]
         return None
 
     def take(self, class_index: int, most_records: int, most_bytes: int) -> list[StoredBatch]:
-        """The next batches of a class that fit one batch; at least one."""
+        """Removes the next batches of a class that fit into one batch; at least one."""
         queue = self._queues[class_index]
         taken = [self._take(queue)[1]]
         records, size = taken[0].records, taken[0].size
-        # A batch on the wire is of one epoch.
+        # A batch on the wire has one epoch.
         while queue and queue[0][1].epoch == taken[0].epoch:
             after = queue[0][1]
             if records + after.records > most_records or size + after.size > most_bytes:
@@ -153,7 +151,6 @@ class LiveQueue:
         return taken
 
     def take_all(self) -> list[StoredBatch]:
-        """Takes out everything."""
         return [self._take(queue)[1] for queue in self._queues.values() for _ in range(len(queue))]
 
     def _take(self, queue: deque[tuple[float, StoredBatch]]) -> tuple[float, StoredBatch]:
@@ -164,9 +161,9 @@ class LiveQueue:
 
 
 class Backlog:
-    """What waits on disk, streamed class by class in the order of its ids; memory does not grow with it.
+    """Batches waiting on disk, read class by class in the order of their ids with bounded memory.
 
-    A cursor for each class. `is_taken`: whether a batch is on its way, safe, or kept by somebody else for now.
+    Each class has a cursor. `is_taken`: whether a batch is in flight, acknowledged, or queued elsewhere.
     """
 
     def __init__(self, stored: Buffer, classes: Iterable[int], is_taken: Callable[[StoredBatch], bool]) -> None:
@@ -177,41 +174,40 @@ class Backlog:
         self._caught_up: set[int] = set()
 
     def on_committed(self, batch: StoredBatch) -> None:
-        """A batch was committed that somebody else looks after: a cursor that has caught up stays so."""
+        """A batch was committed that the live queue holds: a cursor at the end moves past it."""
         self._ensure(batch.class_index)
         if batch.class_index in self._caught_up:
             self._cursors[batch.class_index] = max(batch.id, self._cursors[batch.class_index])
 
     def on_missed(self) -> None:
-        """Batches may have been committed that were not handed over: look at the disk again."""
+        """Batches may be on disk that `on_committed` did not report: read the disk again."""
         self._caught_up.clear()
 
     def release(self, batches: Iterable[StoredBatch]) -> None:
-        """Batches that nobody looks after any more: they are found again."""
+        """Moves cursors back so that these batches are found again."""
         for index, identity in _first_ids(batches).items():
             self._ensure(index)
             first = self._ahead[index][0].id if self._ahead[index] else self._cursors[index] + 1
-            # A cursor only goes back: what lies ahead of it is found anyway.
+            # A cursor only moves back: batches ahead of it are found anyway.
             if identity < first:
                 self._cursors[index] = identity - 1
                 self._ahead[index].clear()
             self._caught_up.discard(index)
 
     def drop(self, identities: Iterable[int]) -> None:
-        """Batches that are not what they were when they were read ahead."""
+        """Forgets batches that were read ahead and have changed since."""
         gone = frozenset(identities)
         for index, ahead in self._ahead.items():
             self._ahead[index] = deque(batch for batch in ahead if batch.id not in gone)
 
     def rewind(self) -> None:
-        """Begin again with the oldest."""
         for index in self._cursors:
             self._cursors[index] = 0
             self._ahead[index].clear()
         self._caught_up.clear()
 
     def peek(self, classes: frozenset[int] | None = None) -> StoredBatch | None:
-        """The next batch: of the first class that has one, its oldest. `classes`: only these."""
+        """The oldest batch of the first class that has one. `classes`: only these."""
         for index in sorted(self._cursors):
             if classes is None or index in classes:
                 batch = self._advance(index)
@@ -220,7 +216,7 @@ class Backlog:
         return None
 
     def take(self, class_index: int, most_records: int, most_bytes: int, merge_below: int) -> list[StoredBatch]:
-        """The next batches of a class that make one batch; only small ones are put together. At least one is there."""
+        """The next batches of a class that form one batch; only small ones are merged. The class must have a batch."""
         batch = self._advance(class_index)
         assert batch is not None
         taken: list[StoredBatch] = []
@@ -241,9 +237,9 @@ class Backlog:
         return batch.epoch == before.epoch and batch.records < merge_below
 
     def _advance(self, index: int) -> StoredBatch | None:
-        """Moves the cursor of a class behind what is taken; the next batch that is not."""
+        """Moves the class's cursor past taken batches; returns the next one."""
         ahead = self._ahead[index]
-        # Without this mark an idle drain would read the disk in every round.
+        # Otherwise an idle drain would read the disk in every round.
         while index not in self._caught_up:
             while ahead and self._is_taken(ahead[0]):
                 ahead.popleft()
@@ -264,7 +260,7 @@ class Backlog:
 
 
 class FairShare:
-    """Divides bytes between live data and the backlog while both wait."""
+    """Divides bytes between live data and backlog while both wait."""
 
     def __init__(self, backlog_share: float) -> None:
         self._share = backlog_share
@@ -272,15 +268,14 @@ class FairShare:
         self._backlog = 0.0
 
     def choose_backlog(self, *, live_waits: bool, backlog_waits: bool) -> bool:
-        """Whether the next bytes belong to the backlog. Where only one of them waits, it begins anew."""
+        """Whether the backlog may send next. While only one side waits, the account restarts."""
         if live_waits and backlog_waits:
-            # At a share of 1 the backlog's bytes are never below it.
+            # With a share of 1 the backlog's bytes are never below the share.
             return self._backlog < self._share * self._all or self._share >= 1
         self._all = self._backlog = 0.0
         return backlog_waits
 
     def on_sent(self, size: int, *, backlog: bool) -> None:
-        """Bytes were sent."""
         self._all += size
         self._backlog += size if backlog else 0
         if self._all > MEMORY_BYTES:
@@ -288,7 +283,7 @@ class FairShare:
 
 
 def _first_ids(batches: Iterable[StoredBatch]) -> dict[int, int]:
-    """The lowest id of each class among batches."""
+    """The lowest id of each class."""
     lowest: dict[int, int] = {}
     for batch in batches:
         lowest[batch.class_index] = min(batch.id, lowest.get(batch.class_index, batch.id))
@@ -300,20 +295,18 @@ WINDOW_BYTES = 2 << 20
 BATCH_BYTES = 128 << 10
 """Small batches are merged up to this size."""
 UNACKNOWLEDGED = "unacknowledged"
-"""The reason of a batch that gets no acknowledgement while later ones do."""
+"""The refusal reason of a batch without an acknowledgement while later ones have one."""
 
 
 @dataclass(slots=True)
 class DrainCounters:
-    """Counters of the drain since the agent started."""
-
     batches: int = 0
     records: int = 0
     resent: int = 0
 
 
 class Dispatcher:
-    """Live data first, the backlog with its share, never more than the window, nothing twice at the same time."""
+    """Sends live data first and gives the backlog its share, within the window; no batch is in flight twice."""
 
     def __init__(
         self,
@@ -322,7 +315,7 @@ class Dispatcher:
         classes: Iterable[int],
         statements: Statements | None = None,
     ) -> None:
-        """`statements`: what the batches state; None: nothing."""
+        """`statements`: added to each batch; None adds nothing."""
         self._settings = settings
         self._statements = statements
         self._source = source
@@ -339,7 +332,6 @@ class Dispatcher:
 
     @property
     def in_flight(self) -> int:
-        """Batches that are not acknowledged."""
         return len(self._window)
 
     @property
@@ -349,33 +341,32 @@ class Dispatcher:
 
     @property
     def retrying(self) -> int:
-        """Stored batches that were refused and will be tried again."""
+        """The number of refused batches that will be tried again."""
         return len(self._retries)
 
     @property
     def region_refuses_all(self) -> bool:
-        """Whether the region refuses whatever it is given."""
         return self._retries.region_refuses_all
 
     def on_connected(self, region: str) -> None:
-        """A new connection, maybe to another region: what the former one took nothing of may go again."""
+        """Another region may accept what the former one refused."""
         self._region = region
         if self._retries.region_refuses_all:
             self._backlog.release(self._retries.take_all())
 
     def on_committed(self, now_s: float, batches: Iterable[StoredBatch]) -> None:
-        """Batches were committed."""
         for batch in batches:
             self._backlog.on_committed(batch)
             self._live.add(now_s, batch)
         self._backlog.release(self._live.take_overflow(now_s))
 
     def on_missed(self) -> None:
-        """Batches may have been committed without `on_committed`."""
         self._backlog.on_missed()
 
     def take_next(self, now_s: float, allowed: frozenset[int] | None = None) -> OutgoingBatch | None:
-        """The next batch, which is on its way from now on; None if nothing may be sent now. `allowed`: classes."""
+        """The next batch, which counts as in flight from now on; None if nothing may be sent. `allowed`: class
+        indexes.
+        """
         self._backlog.release(self._live.take_overflow(now_s))
         while True:
             taken = self._take_batches(now_s, allowed)
@@ -386,13 +377,13 @@ class Dispatcher:
                 return outgoing
 
     def next_event_in(self, now_s: float) -> float | None:
-        """Seconds until something changes by itself: a batch is overdue, or a retry is due."""
+        """Seconds until a batch is overdue or a retry is due."""
         times = [self._window.next_timeout_in(now_s), self._retries.next_due_in(now_s)]
         return min((time for time in times if time), default=None)
 
     def on_acked(self, epoch: int, seqs: IntervalSet) -> int:
-        """Record ids are safe in the region; how many of them it was really sent. All others stay as they are."""
-        # An acknowledgement, true or forged, takes nothing that this region was not sent.
+        """The region has persisted these record ids. Returns how many of them it was really sent; others stay."""
+        # An acknowledgement, genuine or forged, affects only what this region was sent.
         acked = self._sent_seqs.take_acked(self._region, epoch, seqs)
         if not acked:
             return 0
@@ -405,19 +396,19 @@ class Dispatcher:
         return acked.count
 
     def on_refused(self, now_s: float, epoch: int, seqs: IntervalSet, reason: str) -> int:
-        """The region refuses these record ids; how many batches are dead-lettered. Raises StoreError."""
+        """The region refuses these record ids. Returns the number of dead-lettered batches. Raises StoreError."""
         return sum(self._retry_later(now_s, entry, seqs, reason) for entry in self._window.take_refused(epoch, seqs))
 
     def on_slow_down(self, epoch: int, seqs: IntervalSet) -> int:
-        """The region takes these later, nothing is wrong with them: they go again, in their turn. How many batches."""
+        """The region accepts these later: they are sent again in their turn. Returns the number of batches."""
         later = self._window.take_refused(epoch, seqs)
         self._release(later)
         return len(later)
 
     def retry_overdue(self, now_s: float) -> int:
-        """Batches that got no acknowledgement in time will be sent again; how many. Raises StoreError.
+        """Sends batches again that were not acknowledged in time; returns how many. Raises StoreError.
 
-        One that was skipped, because a later one was acknowledged, counts as refused.
+        A batch counts as refused if a later one was acknowledged.
         """
         late = self._window.take_overdue(now_s)
         for entry in late:
@@ -428,15 +419,15 @@ class Dispatcher:
         return len(late)
 
     def on_disconnected(self) -> None:
-        """What was on its way may be lost: all of it will be sent again, and what was live is backlog."""
+        """Everything in flight may be lost and is sent again."""
         self._release(self._window.take_all())
 
     def reload(self) -> None:
-        """Stored batches were changed: what was kept in memory is read again from disk."""
+        """Stored batches have changed: read them from disk again."""
         self._backlog.release(self._live.take_all())
 
     def rewind(self) -> None:
-        """The buffer was replaced: forget everything and begin with the oldest batch."""
+        """The buffer was replaced: start again with its oldest batch."""
         self._window.take_all()
         self._retries.take_all()
         self.maybe_sent.clear()
@@ -452,7 +443,9 @@ class Dispatcher:
                 self._backlog.release(entry.stored)
 
     def _retry_later(self, now_s: float, entry: InFlightBatch, seqs: IntervalSet, reason: str) -> int:
-        """Queues the batches with these record ids for a retry, each by itself; how many are dead-lettered instead."""
+        """Queues each batch with these record ids for a retry of its own; returns how many are dead-lettered
+        instead.
+        """
         affected = [batch for batch in entry.stored if seqs & IntervalSet([(batch.first, batch.last)])]
         self._backlog.release(batch for batch in entry.stored if batch not in affected)
         self.counters.resent += 1
@@ -466,7 +459,7 @@ class Dispatcher:
             self._retries.remove(identity)
         for half in halves:
             self._retries.add_half(now_s, half, reason, first_s)
-            # It went out with the whole, so no clock correction may give it other times.
+            # It was sent with the whole, so its times must not change.
             self.maybe_sent.add(half.id)
         return len(exhausted) - len(halves) // 2
 
@@ -477,7 +470,7 @@ class Dispatcher:
     def _take_batches(self, now_s: float, allowed: frozenset[int] | None) -> tuple[list[StoredBatch], bool] | None:
         again = self._advance_retries(now_s, allowed) if self._window.has_room(backlog=True) else None
         if again is not None or self._retries.region_refuses_all:
-            # To a region that refuses everything only retries go: a new batch would become one more of them.
+            # A region that refuses everything gets only retries: a new batch would become one more.
             return None if again is None else ([again], True)
         live = self._live.peek(allowed) if self._window.has_room(backlog=False) else None
         old = self._backlog.peek(allowed) if self._window.has_room(backlog=True) else None
@@ -491,7 +484,7 @@ class Dispatcher:
         return self._live.take(live.class_index, settings.batch_records, BATCH_BYTES), False
 
     def _advance_retries(self, now_s: float, allowed: frozenset[int] | None) -> StoredBatch | None:
-        """Removes what was acknowledged while it waited for its retry; the batch whose retry is due."""
+        """The next batch whose retry is due; removes acknowledged ones."""
         while (batch := self._retries.due(now_s, allowed)) is not None:
             if not self._source.is_acknowledged(batch):
                 return batch
@@ -509,7 +502,7 @@ class Dispatcher:
         try:
             data = merged([one for _, one in present], self._source.head_of(epoch))
         except TooLarge:
-            # Together they unpack to more than a decoder takes; each by itself does not, or it had not been stored.
+            # Together they exceed a decoder's limit; each alone does not, or it would not be stored.
             self._backlog.release(batches[1:])
             return self._pack(now_s, batches[:1], backlog)
         except WireError as error:
@@ -517,7 +510,7 @@ class Dispatcher:
         if self._statements is not None:
             data = self._statements.put_on(data, now_s)
         seqs = read_header(data).seqs
-        # Without their bytes: what is sent again is read from disk, so memory does not grow with the window.
+        # Without their bytes: retries read the disk, so memory does not grow with the window.
         stripped = tuple(_without_data(batch) for batch, _ in present)
         self.maybe_sent.update(batch.id for batch in stripped)
         again = stripped[0].id in self._retries
@@ -535,9 +528,9 @@ def _without_data(batch: StoredBatch) -> StoredBatch:
 
 
 def merged(encoded: Sequence[bytes], head: int) -> bytes:
-    """One encoded batch with the records and tombstones of all: of one device and epoch, without overlap.
+    """One encoded batch with all records and tombstones. The inputs have one device and epoch, and do not overlap.
 
-    `head`: the highest number that the epoch has committed now. A single batch stays as it is. Raises WireError.
+    `head`: the highest seq that the epoch has committed. A single batch stays unchanged. Raises WireError.
     """
     if len(encoded) == 1:
         return encoded[0]

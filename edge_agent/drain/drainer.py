@@ -1,4 +1,4 @@
-"""The thread that empties the buffer: it connects, sends what the dispatcher chooses, and hands back what is safe."""
+"""The thread that empties the buffer: it connects, sends what the dispatcher chooses, and reports acknowledgements."""
 
 from __future__ import annotations
 
@@ -36,12 +36,14 @@ from waybill.record import Ack, IntervalSet, RefusalReason
 # Messages of other threads to the drain's thread.
 
 MAX_NEW_BATCHES = 256
-"""Committed batches that may wait for the drain; beyond it they are found on disk."""
+"""Committed batches that may wait for the drain; further ones are found on disk."""
 MAX_REPORTS = 8
 
 
 class DrainInbox:
-    """Any thread may put something in; it wakes the drain. `last_id`: the highest id that a batch can have now."""
+    """Messages to the drain's thread; any thread may add one and wakes the drain. `last_id`: the highest batch id
+    now.
+    """
 
     def __init__(self, last_id: Callable[[], int]) -> None:
         self._last_id = last_id
@@ -51,7 +53,7 @@ class DrainInbox:
         self._wakeup = threading.Event()
         self._wake_uplink: Callable[[], None] | None = None
         self.jumps: deque[tuple[ClockJump, int]] = deque()
-        """Jumps of the clock, each with the last batch that was stored before it."""
+        """Clock jumps, each with the last batch id before it."""
         self.reports: deque[bytes] = deque(maxlen=MAX_REPORTS)
         self.certificate_requests: deque[bytes] = deque(maxlen=1)
         """Only the last one: an earlier one was given up."""
@@ -59,48 +61,45 @@ class DrainInbox:
         """Whether the wait before the next attempt to connect ends."""
         self.is_stopping = False
         self.statement: HeadStatement | None = None
-        """What the intake knows of the head; None: nothing."""
+        """The intake's head statement, if any."""
 
     def on_statement(self, statement: HeadStatement | None) -> None:
-        """What may be stated from now on. The drain finds it when it sends; it need not wake up for it."""
+        """Sets the statement for the next batches; the drain need not wake up for it."""
         self.statement = statement
 
     def on_committed(self, batches: Sequence[StoredBatch]) -> None:
-        """Hands over new batches."""
         with self._lock:
             self._missed = self._missed or len(self._batches) + len(batches) > MAX_NEW_BATCHES
             self._batches.extend(batches)
         self._wake()
 
     def on_missed(self) -> None:
-        """There are batches on the disk that `on_committed` did not hand over."""
+        """There are batches on disk that `on_committed` did not report."""
         self._missed = True
         self._wake()
 
     def on_jump(self, jump: ClockJump) -> None:
-        """The clock jumped: what was never sent is corrected first."""
         with self._lock:
-            # The bound is taken here: what is stored later was corrected in memory, and must not move twice.
+            # The bound is fixed here: records stored later are already corrected.
             self.jumps.append((jump, self._last_id()))
         self._wake()
 
     def report(self, text: bytes) -> None:
-        """Publishes what became of pushed settings, as soon as there is a connection."""
+        """Publishes the outcome of pushed settings as soon as there is a connection."""
         self.reports.append(text)
         self._wake()
 
     def ask_certificate(self, request: bytes) -> None:
-        """Asks the region for a certificate, as soon as there is a connection."""
+        """Sends the request as soon as there is a connection."""
         self.certificate_requests.append(request)
         self._wake()
 
     def connect_now(self) -> None:
-        """Ends the wait before the next attempt to connect: what it failed for may be gone."""
+        """Ends the wait before the next connection attempt: the reason of the last failure may be gone."""
         self.connects_now = True
         self._wake()
 
     def stop(self) -> None:
-        """The drain ends soon; nothing is lost by it."""
         self.is_stopping = True
         self._wake()
 
@@ -113,27 +112,26 @@ class DrainInbox:
         return batches, missed
 
     def set_uplink(self, wake: Callable[[], None] | None) -> None:
-        """From now on the drain waits in an uplink that `wake` wakes; None: in `wait`."""
+        """Sets how to wake the drain: `wake` while it waits in an uplink, None while it waits in `wait`."""
         self._wake_uplink = wake
 
     def take_wakeup(self) -> bool:
-        """Whether something was put in since this was asked for."""
+        """Whether something was added since the last call."""
         if not self._wakeup.is_set():
             return False
         self._wakeup.clear()
         return True
 
     def wait(self, wait: Callable[[threading.Event, float], object], timeout_s: float) -> None:
-        """Waits until something is put in, at most so long."""
         wait(self._wakeup, timeout_s)
         self._wakeup.clear()
 
     def _wake(self) -> None:
-        # First: a drain between two polls finds it in `take_wakeup`.
+        # First: a drain between two polls checks `take_wakeup`.
         self._wakeup.set()
         wake = self._wake_uplink
         if wake is not None:
-            # The drain may be closing this connection; then it waits for `_wakeup` next.
+            # The drain may be closing this connection; then it checks `_wakeup` next.
             with suppress(OSError):
                 wake()
 
@@ -142,19 +140,19 @@ log = structlog.get_logger("edge_agent.drain")
 
 MAX_REASON_CHARACTERS = 200
 MAX_WAIT_S = 10.0
-"""A waiting connection is looked after at least this often, for its keep-alive."""
+"""The longest wait in a connection, for its keep-alive."""
 BURST_BATCHES = 8
-"""Batches that are sent before the connection is looked at again."""
+"""Batches that are sent before the connection is polled again."""
 SLOW_DOWN_S = 1.0
-"""The least wait, of urgent batches too, before what a gateway takes later is sent again."""
+"""The shortest wait after a `slow-down`, also for urgent batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainParts:
-    """What the drain works with.
+    """The collaborators of the drain.
 
-    `on_push` gets settings from the gateway, `on_certificate_answer` what the region said to a request for one.
-    `monotonic_s` is the time, `wait` waits for an event or for seconds.
+    `on_push` receives settings from the gateway, `on_certificate_answer` the region's answer to a certificate request.
+    `wait` waits for an event, at most so many seconds.
     """
 
     buffer: Buffer
@@ -169,7 +167,7 @@ class DrainParts:
 
 
 class Drainer:
-    """Runs in one thread (`run`); other threads use `inbox`, and read the properties, `health` and `regions`."""
+    """Runs in one thread (`run`). Other threads use `inbox` and read the properties, `health` and `regions`."""
 
     def __init__(self, settings: AgentSettings, parts: DrainParts) -> None:
         self._parts = parts
@@ -177,7 +175,7 @@ class Drainer:
         self._prune_delay_s = settings.buffer.prune_delay_s
         self._now_s = parts.monotonic_s
         self._urgent = frozenset(index for index, one in enumerate(settings.classes) if one.urgent)
-        # Batches of classes that were taken out of the settings are still there, after all others.
+        # Batches of classes that left the settings are still stored, after all others.
         device, drain = settings.device.id, settings.drain
         self.statements = Statements(device, drain.heartbeat_s, drain.ack_timeout_s, self._now_s())
         self.dispatcher = Dispatcher(drain, parts.buffer, range(MAX_CLASSES), self.statements)
@@ -195,11 +193,11 @@ class Drainer:
 
     @property
     def paused_for_s(self) -> float:
-        """How much longer the gateway wants silence."""
+        """The remaining pause that the gateway asked for."""
         return self.health.pause.left_s(self._now_s())
 
     def run(self) -> None:
-        """Until the inbox says stop: connect, drain, and after every failure wait and try again."""
+        """Connects and drains until the inbox says stop; waits and retries after each failure."""
         while not self.inbox.is_stopping:
             try:
                 self._drain_one_connection()
@@ -216,7 +214,7 @@ class Drainer:
         uplink = self.regions.make_uplink()
         try:
             uplink.open()
-            # Before anything is sent: what may have been sent keeps its times, whatever the clock does.
+            # Before anything is sent: records that may have been sent keep their times.
             self._parts.clock_corrector.mark_sending()
         except BaseException:
             uplink.close()
@@ -246,7 +244,7 @@ class Drainer:
         busy = self._send(uplink, now_s)
         self._send_heartbeat(uplink, now_s)
         timeout_s = 0.0 if busy else self._wait_at_most_s(now_s)
-        # What came since the top of this round must not wait for the time-out.
+        # News since the start of this round must not wait for the timeout.
         if self.inbox.take_wakeup():
             timeout_s = 0.0
         for event in uplink.poll(timeout_s):
@@ -254,7 +252,7 @@ class Drainer:
         self._maintain(uplink, self._now_s())
 
     def _send(self, uplink: Uplink, now_s: float) -> bool:
-        """Sends up to a burst; whether there is more to send."""
+        """Sends at most one burst; returns whether there is more to send."""
         budget, health = self._parts.link_budget, self.health
         self._has_nothing_to_send = False
         if now_s < health.resume_at_s:
@@ -264,7 +262,7 @@ class Drainer:
         is_paused = health.pause.left_s(now_s) > 0
         budget.update_link(now_s)
         allowed = budget.allowed_classes()
-        # While no gateway is there, one batch asks whether it is back.
+        # While no gateway is subscribed, one batch at a time tests for it.
         for _ in range(1 if health.gateway_absent else BURST_BATCHES):
             if budget.wait_s(now_s) > 0:
                 return False
@@ -278,7 +276,7 @@ class Drainer:
         return not health.gateway_absent
 
     def _send_heartbeat(self, uplink: Uplink, now_s: float) -> None:
-        """States the head alone, if nothing stated it for long and the plan lets anything be sent at all."""
+        """Sends a heartbeat if one is due and the data plan allows it."""
         health, budget = self.health, self._parts.link_budget
         if self.statements.due_in(now_s) != 0:
             return
@@ -320,24 +318,24 @@ class Drainer:
 
     def _on_acked(self, event: Ack) -> None:
         now_s = self._now_s()
-        # First: an acknowledgement may carry a pause and no record ids.
+        # First: an acknowledgement may have a pause and no record ids.
         self.health.pause.request(now_s, event.pause_s)
         if self.dispatcher.on_acked(event.epoch, event.seqs) == 0:
             return
         self.health.on_acked(now_s, more_in_flight=self.dispatcher.in_flight > 0)
         self.regions.on_acked()
-        # Pruning waits a while for the next commit, which does it in its own transaction: each sync wears the flash.
+        # Pruning waits for the next commit, which includes it: each sync wears the flash.
         if self._prune_at_s is None:
             self._prune_at_s = now_s + self._prune_delay_s
 
     def _on_slow_down(self, event: RefusedBatch) -> None:
-        """They are kept and sent again. Also what is urgent waits a moment: else it would be sent again at once."""
+        """Sends the batches again after a wait, which also holds for urgent ones: otherwise they would go at once."""
         now_s = self._now_s()
         if self.dispatcher.on_slow_down(event.epoch, event.seqs) == 0:
             return
         self._has_nothing_to_send = False
         self.health.resume_at_s = max(self.health.resume_at_s, now_s + SLOW_DOWN_S)
-        # A region that answers is no region that is gone.
+        # The region answered, so it is not silent.
         self.health.on_refused(now_s, more_in_flight=self.dispatcher.in_flight > 0, region_refuses_all=False)
 
     def _on_refused(self, event: RefusedBatch) -> None:
@@ -346,7 +344,7 @@ class Drainer:
             return
         now_s, in_flight = self._now_s(), self.dispatcher.in_flight
         dead_lettered = self.dispatcher.on_refused(now_s, event.epoch, event.seqs, event.reason)
-        # A late answer about what was released already, or one about nothing that was sent.
+        # A late answer, or one about a batch that was never sent.
         if self.dispatcher.in_flight == in_flight:
             return
         log.error("the region refused a batch", reason=event.reason, records=event.seqs.count)
@@ -360,12 +358,12 @@ class Drainer:
         )
 
     def _on_no_gateway(self) -> None:
-        """What was on its way is sent again, one batch at first, after a wait that doubles up to `backoff_max_s`."""
+        """Sends everything in flight again, one batch first, after a wait that doubles up to `backoff_max_s`."""
         now_s = self._now_s()
         self.health.on_no_gateway()
         self._has_nothing_to_send = False
         self.dispatcher.on_disconnected()
-        # One wait for a burst: each of its batches is answered, and each answer would double the wait.
+        # One wait for each burst: every batch of it is answered, and each answer would double the wait.
         if now_s >= self.health.resume_at_s:
             self.health.resume_at_s = now_s + self.regions.take_delay_s()
 
@@ -386,7 +384,7 @@ class Drainer:
             self.dispatcher.next_event_in(now_s),
             self._parts.link_budget.wait_s(now_s) or None,
             self.regions.check_in_s(),
-            # One that is due and held waits for what holds it.
+            # A held heartbeat waits for what holds it.
             self.statements.due_in(now_s) or None,
         ]
         health = self.health
@@ -402,13 +400,13 @@ class Drainer:
             self.dispatcher.on_committed(self._now_s(), batches)
 
     def _follow_buffer(self) -> None:
-        """Does what a rebuilt buffer or a jump of the clock calls for, before anything else is sent."""
+        """Handles a rebuilt buffer and clock jumps before anything else is sent."""
         if self._generation != self._buffer.generation:
             self._generation = self._buffer.generation
             self.dispatcher.rewind()
         while self.inbox.jumps:
             corrected = self._parts.clock_corrector.correct(*self.inbox.jumps[0], self.dispatcher.maybe_sent)
-            # Only now: a correction that failed is done again.
+            # Only now: a failed correction is repeated.
             self.inbox.jumps.popleft()
             self.dispatcher.reload()
             log.info("corrected times", batches=corrected)
@@ -428,14 +426,14 @@ class Drainer:
 
     def _close_uplink(self) -> None:
         uplink, self._uplink = self._uplink, None
-        # Before it is closed: other threads may wake a connection until here.
+        # Before closing: until here other threads may wake the connection.
         self.inbox.set_uplink(None)
         self.health.on_closed()
         if uplink is not None:
             uplink.close()
 
     def _wait(self, wait_s: float) -> None:
-        """Waits without a connection; news are taken in the meantime, so that they do not pile up."""
+        """Waits without a connection, and takes new batches meanwhile so that they do not pile up."""
         until_s = self._now_s() + wait_s
         while not self.inbox.is_stopping and (remaining_s := until_s - self._now_s()) > 0:
             self.inbox.wait(self._parts.wait, remaining_s)

@@ -1,4 +1,4 @@
-"""What may be sent now: a rate, a data plan, classes that wait for a cheaper link, and the bytes counted for them."""
+"""Limits on sending: rate, data plan, and classes that wait for another kind of link."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from waybill.daemon.backoff import TokenBucket
 
 @dataclass(frozen=True, slots=True)
 class DataUsage:
-    """Bytes in the UTC day and month that `day` (20261121) and `month` (202611) name."""
+    """Bytes in the UTC day `day` (20261121) and month `month` (202611)."""
 
     day: int = 0
     day_bytes: int = 0
@@ -25,7 +25,7 @@ class DataUsage:
     month_bytes: int = 0
 
     def add(self, wall_s: float, size: int) -> DataUsage:
-        """With bytes of a time; a new day or month begins with nothing."""
+        """Adds bytes at a time; a new day or month starts from zero."""
         now = datetime.fromtimestamp(wall_s, UTC)
         day, month = int(now.strftime("%Y%m%d")), int(now.strftime("%Y%m"))
         day_bytes = size + (self.day_bytes if day == self.day else 0)
@@ -36,12 +36,12 @@ METERED_LINKS = ("cellular", "satellite")
 """Kinds of link that count against the plan."""
 LINK_CHECK_S = 1.0
 PACKET_OVERHEAD = 0.04
-"""Headers of TCP and IP for each byte of payload, before the kernel has counted the real ones."""
+"""Estimated TCP and IP headers for each byte of payload, until the kernel has counted them."""
 _NAMES = ("wire_day", "wire_day_bytes", "wire_month", "wire_month_bytes")
 
 
 class LinkBudget:
-    """The budget of one agent, used by the drain's thread."""
+    """Used by the drain's thread."""
 
     def __init__(
         self, settings: AgentSettings, counters: BufferCounters, wall_s: Callable[[], float] = time.time
@@ -61,30 +61,29 @@ class LinkBudget:
 
     @property
     def link(self) -> str | None:
-        """The kind of link in use, if it is known."""
+        """The kind of link in use, if known."""
         return self._link
 
     @property
     def usage(self) -> DataUsage:
-        """What this day and month have cost."""
         return DataUsage(*(self._counters.value(name) for name in _NAMES))
 
     def wait_s(self, now_s: float) -> float:
-        """Seconds until the rate allows to send."""
-        # A send may take the bucket into debt: the sizes of batches are not known before they are made.
+        """Seconds until the rate limit allows sending."""
+        # A send may overdraw the bucket, because batch sizes are not known before.
         if self._bucket is None or self._bucket.tokens(now_s) > 0:
             return 0.0
         return self._bucket.wait_s(1, now_s)
 
     def update_link(self, now_s: float) -> None:
-        """Looks now and then which kind of link is in use."""
+        """Reads the kind of link at most once a second."""
         if now_s - self._looked_s >= LINK_CHECK_S:
             self._looked_s = now_s
             self._link = link_in(self._settings.link_file) or self._settings.link
 
     @property
     def is_metered(self) -> bool:
-        """Whether the link counts against the plan; an unknown link may be the one that costs."""
+        """Whether the link counts against the plan; an unknown link may be expensive."""
         return self._link is None or self._link in METERED_LINKS
 
     def allowed_classes(self) -> frozenset[int]:
@@ -114,26 +113,25 @@ class LinkBudget:
         return not one.links or self._link in one.links
 
     def _left(self) -> float:
-        """The smaller share of a plan that is left."""
+        """The smaller remaining share of the plans."""
         usage = self.usage.add(self._wall_s(), 0)
         plans = ((self._settings.bytes_per_day, usage.day_bytes), (self._settings.bytes_per_month, usage.month_bytes))
         shares = (1 - used / plan for plan, used in plans if plan is not None)
         return min(shares, default=1.0) if self.is_metered else 1.0
 
     def charge_estimate(self, now_s: float, size: int) -> None:
-        """A message is about to be sent."""
+        """Charges a message before it is sent."""
         estimate = size * (1 + PACKET_OVERHEAD)
         self._estimated += estimate
         if self._bucket:
             self._bucket.take(estimate, now_s)
 
     def on_connected(self) -> None:
-        """A new connection counts from nothing."""
         self._counted = (0, 0)
         self._estimated = 0.0
 
     def charge_counted(self, now_s: float, sent: int, received: int) -> None:
-        """What the connection has sent and received so far, as the kernel counted it."""
+        """Charges what the kernel counted on this connection; corrects the estimates."""
         new_sent, new_received = sent - self._counted[0], received - self._counted[1]
         if new_sent <= 0 and new_received <= 0:
             return
@@ -141,7 +139,7 @@ class LinkBudget:
         self.sent_bytes += new_sent
         self.received_bytes += new_received
         if self._bucket:
-            # The estimate was taken when it was sent; what is missing, or was too much, follows.
+            # The estimate was charged when it was sent; this corrects the difference.
             self._bucket.take(new_sent - self._estimated, now_s)
         self._estimated = 0.0
         if self.is_metered:
@@ -152,13 +150,13 @@ class LinkBudget:
         after = before.add(self._wall_s(), size)
         old = (before.day, before.day_bytes, before.month, before.month_bytes)
         new = (after.day, after.day_bytes, after.month, after.month_bytes)
-        # Lazily: it changes with each packet, and a sync for it would wear the flash.
+        # Lazily: it changes with each packet, and a sync would wear the flash.
         for name, was, becomes in zip(_NAMES, old, new, strict=True):
             self._counters.add(name, becomes - was, lazily=True)
 
 
 def link_in(file: Path | None) -> str | None:
-    """The first word of a file that names the kind of link; None if it cannot be read."""
+    """The first word of the file; None if it cannot be read."""
     if file is None:
         return None
     try:

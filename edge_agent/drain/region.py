@@ -1,4 +1,4 @@
-"""The region in use: whether it acknowledges, when it may be sent to, and when another one takes its place."""
+"""The region in use: whether it acknowledges, when it may be sent to, and when another one replaces it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = structlog.get_logger("edge_agent.drain")
 
 
 class RegionProbe:
-    """Connects once, in a thread of its own. `is_back` is None until the answer is known."""
+    """Connects once, in its own thread. `is_back` is None until the answer is known."""
 
     def __init__(self, make: Callable[[], Uplink]) -> None:
         self._make = make
@@ -53,9 +53,9 @@ MakeUplink = Callable[[UplinkSettings], Uplink]
 
 
 class Pause:
-    """Silence that the gateway asked for: of everything but urgent records, and never longer than `max_s` in one go.
+    """A pause that the gateway asked for: it holds all but urgent records, for at most `max_s`.
 
-    After a pause something is sent before another one counts, so no number of requests makes it endless.
+    Another pause needs a batch sent in between, so no series of requests silences the device.
     """
 
     def __init__(self, max_s: float) -> None:
@@ -65,8 +65,7 @@ class Pause:
         self.until_s = 0.0
 
     def request(self, now_s: float, pause_s: float) -> None:
-        """The gateway asks for a pause from now on."""
-        # Not `<= 0`: NaN is neither, and asks for nothing.
+        # Not `<= 0`: NaN is neither.
         if not pause_s > 0:
             return
         if now_s >= self.until_s:
@@ -77,41 +76,41 @@ class Pause:
         self.until_s = min(max(self.until_s, now_s + pause_s), self._began_s + self._max_s)
 
     def on_sent(self, now_s: float) -> None:
-        """A batch was sent."""
         if now_s >= self.until_s:
             self._may_begin = True
 
     def left_s(self, now_s: float) -> float:
-        """Seconds until it is over."""
         return max(0.0, self.until_s - now_s)
 
 
 class UplinkHealth:
-    """What the region of the present connection has answered. Handed the time."""
+    """What the connected region has answered. Gets the time from the caller."""
 
     def __init__(self, ack_timeout_s: float, max_pause_s: float) -> None:
         self._ack_timeout_s = ack_timeout_s
         self._waiting_since_s: float | None = None
-        """When the first batch was sent after the last acknowledgement of this region."""
+        """When the first batch after this region's last acknowledgement was sent."""
         self._ack_wait_region = ""
         self.pause = Pause(max_pause_s)
         self.resume_at_s = 0.0
-        """Nothing is sent before: no gateway was there to take it."""
+        """Nothing is sent before this time, because no gateway was subscribed."""
         self.connected_region: str | None = None
         self.is_healthy = False
-        """Whether nothing is wrong with the uplink: connected, and nothing waits too long for its acknowledgement."""
+        """Whether the uplink is connected and no batch waits too long for its acknowledgement."""
         self.region_acked: str | None = None
-        """The region of the last acknowledgement; None while the present connection has brought none."""
+        """The region of the last acknowledgement on this connection, or None."""
         self.gateway_absent = False
-        """Whether the region's broker said that no gateway is subscribed, and nothing was acknowledged since."""
+        """Whether the broker reported that no gateway is subscribed, and no acknowledgement came since."""
 
     @property
     def is_taking(self) -> bool:
-        """Whether the present connection brought an acknowledgement, and a gateway was there ever since."""
+        """Whether this connection brought an acknowledgement, and a gateway has been present since."""
         return self.region_acked is not None and not self.gateway_absent
 
     def on_connected(self, region: str) -> None:
-        """A new connection. To the same region it does not end the wait: a silent region accepts connections, too."""
+        """A reconnection to the same region does not end the wait for an acknowledgement: a silent region also accepts
+        connections.
+        """
         if region != self._ack_wait_region:
             self._ack_wait_region = region
             self._waiting_since_s = None
@@ -119,24 +118,21 @@ class UplinkHealth:
         self.is_healthy = self._waiting_since_s is None
 
     def on_closed(self) -> None:
-        """There is no connection any more."""
         self.connected_region = self.region_acked = None
         self.is_healthy = self.gateway_absent = False
         self.resume_at_s = 0.0
 
     def on_sent(self, now_s: float) -> None:
-        """A batch was sent."""
         self._await_ack(now_s)
         self.pause.on_sent(now_s)
 
     def on_acked(self, now_s: float, *, more_in_flight: bool) -> None:
-        """Something that was sent was acknowledged."""
         self.region_acked = self.connected_region
         self._waiting_since_s = now_s if more_in_flight else None
         self.gateway_absent, self.resume_at_s = False, 0.0
 
     def on_refused(self, now_s: float, *, more_in_flight: bool, region_refuses_all: bool) -> None:
-        """Something that was sent was refused: an answer, but for a region that refuses whatever it is given."""
+        """A refusal is an answer, unless the region refuses everything."""
         if region_refuses_all:
             self._await_ack(now_s)
         else:
@@ -147,13 +143,12 @@ class UplinkHealth:
             self._waiting_since_s = now_s
 
     def on_no_gateway(self) -> None:
-        """The broker said that nobody takes batches."""
         if not self.gateway_absent:
             log.warning("no gateway is subscribed at the broker", region=self.connected_region)
         self.gateway_absent, self.is_healthy = True, False
 
     def update(self, now_s: float, *, is_idle: bool) -> float | None:
-        """Sets `is_healthy`; since when an acknowledgement is awaited. `is_idle`: nothing is left to send."""
+        """Sets `is_healthy`; returns since when an acknowledgement is awaited. `is_idle`: nothing is left to send."""
         if is_idle:
             self._waiting_since_s = None
         since_s, was_healthy = self._waiting_since_s, self.is_healthy
@@ -165,7 +160,7 @@ class UplinkHealth:
 
 
 class Regions:
-    """The place in the list of uplinks, and when to leave it. Handed time and chance.
+    """The current position in the list of uplinks, and when to change it. Gets time and randomness from the caller.
 
     first ──fails for after_s──▶ next ──return_after_s──▶ probe the first ──it is back──▶ first
                                   ▲                               │ failed
@@ -182,7 +177,7 @@ class Regions:
         self.index = 0
 
     def on_failure(self, now_s: float, since_s: float | None = None) -> bool:
-        """The uplink fails, since `since_s` or now; True when this was long enough to go to the next region."""
+        """The uplink has failed since `since_s`, or now; returns True when the next region takes over."""
         if self._failing_since_s is None:
             self._failing_since_s = now_s if since_s is None else since_s
         if self._count == 1 or now_s - self._failing_since_s < self._leave_after_s:
@@ -191,15 +186,14 @@ class Regions:
         return True
 
     def on_success(self) -> None:
-        """The uplink acknowledges, or is connected and has nothing to acknowledge."""
+        """The uplink acknowledges, or has nothing to acknowledge."""
         self._failing_since_s = None
 
     def should_probe(self, now_s: float) -> bool:
-        """Whether it is time to see if the preferred region is back."""
         return self.index != 0 and now_s >= self._probe_at_s
 
     def on_probed(self, now_s: float, *, is_back: bool) -> bool:
-        """The preferred region was reachable, or not; True when the place changed."""
+        """The result of a probe; returns True when the position changed."""
         if is_back and self.index != 0:
             self._move(now_s, 0)
             return True
@@ -217,10 +211,7 @@ class Regions:
 
 
 class RegionChoice:
-    """The uplink in use, how long to wait before it is connected to, and the way back to the preferred one.
-
-    Handed the time; a probe has a thread of its own.
-    """
+    """The uplink in use, the wait before the next connection, and the return to the preferred region."""
 
     def __init__(self, settings: AgentSettings, make_uplink: MakeUplink, random: Random) -> None:
         first = settings.uplinks[0]
@@ -231,57 +222,54 @@ class RegionChoice:
         self._backoff = Backoff(first.backoff_first_s, first.backoff_max_s, random.random)
         self._probe: RegionProbe | None = None
         cause = f"another agent has the id {settings.device.id!r}: each needs an id of its own"
-        # Who shares the id is back after `backoff_max_s`: a connection that stands for twice as long is not contested.
+        # Another client with this id returns within `backoff_max_s`: after twice that time the session is safe.
         self.takeovers = Takeovers(cause, 2 * first.backoff_max_s)
         self._leaves = False
         self.last_failure = ""
-        """How the last connection ended, or why there was none; "" once a region has acknowledged something since, and
-        of one that there was not, once there is one."""
+        """How the last connection ended, or why none was made; "" once that is over."""
         self._was_connected = False
 
     @property
     def region(self) -> str:
-        """Its name."""
         return self._uplinks[self._regions.index].region
 
     def make_uplink(self) -> Uplink:
-        """An uplink to it, not yet open."""
         return self._make_uplink(self._uplinks[self._regions.index])
 
     def take_delay_s(self) -> float:
-        """One more failure: the seconds to wait."""
+        """Counts one more failure; the seconds to wait."""
         return self._backoff.take_delay_s()
 
     def on_failure(self, now_s: float, error: Exception, connected: str | None) -> None:
-        """The connection to the region `connected` is lost, or none was made."""
+        """`connected`: the region whose connection was lost; None if none was made."""
         is_unexplained = isinstance(error, LinkClosed)
         self.takeovers.on_ended(now_s, is_unexplained=is_unexplained)
         problem = self.takeovers.problem if is_unexplained else ""
         said, region = "; ".join(filter(None, (str(error), problem))), connected or self.region
         log.warning("uplink lost" if connected else "uplink not reached", region=region, error=said)
         self.last_failure, self._was_connected = said, connected is not None
-        # An error of the buffer says nothing about the region.
+        # An error of the buffer is no failure of the region.
         if isinstance(error, LinkError) and self._regions.on_failure(now_s):
             log.warning("going to another region", region=self.region)
             self._backoff.reset()
 
     def on_connected(self, now_s: float) -> None:
-        """There is a connection: why there was none is over, also for a device that has nothing to send."""
         self.takeovers.on_connected(now_s)
         if not self._was_connected:
             self.last_failure = ""
 
     def on_acked(self) -> None:
-        """The region acknowledged something: the next failure waits the shortest delay again."""
+        """The next failure waits the shortest delay again."""
         self.last_failure = ""
-        # While sessions are taken over each connection is acknowledged, and that ends no wait.
+        # During takeovers each connection gets acknowledgements, and the backoff must still grow.
         if not self.takeovers.is_suspected:
             self._backoff.reset()
 
     def update(self, now_s: float, since_s: float | None, connected: str, *, is_acked: bool) -> None:
         """Follows a connection. Raises LinkError when it is time for another region.
 
-        `since_s`: since when an acknowledgement is awaited. `is_acked`: the region has taken something of it.
+        `since_s`: since when an acknowledgement is awaited. `is_acked`: the region has accepted something on this
+        connection.
         """
         self.takeovers.on_alive(now_s)
         is_silent = since_s is not None and now_s - since_s >= self._failover.after_s
@@ -291,7 +279,7 @@ class RegionChoice:
             raise LinkError(f"{connected} is silent")
 
     def probe_preferred(self, now_s: float) -> None:
-        """Looks now and then if the preferred region is back, and decides to leave for it."""
+        """Probes the preferred region from time to time, and decides to return to it."""
         if self._probe is None:
             if self._regions.should_probe(now_s):
                 self._probe = RegionProbe(lambda: self._make_uplink(self._uplinks[0]))
@@ -300,12 +288,12 @@ class RegionChoice:
             self._leaves = self._regions.on_probed(now_s, is_back=is_back)
 
     def take_leave(self) -> bool:
-        """Whether the connection has to end, because the preferred region is back."""
+        """Whether the connection has to end because the preferred region is back."""
         leaves, self._leaves = self._leaves, False
         if leaves:
             log.info("back to the preferred region", region=self._uplinks[0].region)
         return leaves
 
     def check_in_s(self) -> float | None:
-        """Seconds until a running probe has to be asked again; None without one."""
+        """Seconds until a running probe is asked again; None without one."""
         return None if self._probe is None else PROBE_CHECK_S

@@ -1,4 +1,4 @@
-"""What was sent and is not acknowledged: batches in flight, those that wait for their retry, and the ids by region.
+"""Batches in flight, batches waiting for a retry, and the record ids sent to each region.
 
     in flight ──refused, or skipped while later ones are acknowledged──▶ retrying ──backoff is over──▶ in flight
                                                                                │
@@ -6,8 +6,8 @@
                                                                                ├─ several records ─▶ halves, retrying
                                                                                └─ one record ─▶ dead letter
 
-A refused batch is retried by itself, after ever longer delays. Nothing is dead-lettered because of a region that takes
-nothing: only if it acknowledged something else meanwhile. Pure: handed the time.
+A refused batch is retried alone, after growing delays. It is dead-lettered only if the region acknowledged something
+else meanwhile. Pure: the caller passes the time.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from waybill.daemon.backoff import Backoff
 from waybill.record import IntervalSet
 
 MAX_RANGES = 4096
-"""Of one region and epoch; beyond it the lowest are forgotten."""
+"""Ranges remembered for each region and epoch; the lowest are forgotten first."""
 MAX_STREAMS = 64
-"""Pairs of region and epoch; beyond it the one that was used longest ago is forgotten."""
+"""Remembered pairs of region and epoch; the least recently used is forgotten first."""
 MAX_BACKOFF_S = 3600.0
 MAX_RETRY_ENTRIES = 4096
-"""Beyond so many refused batches nothing new is sent, whatever else is acknowledged."""
+"""With this many refused batches nothing new is sent."""
 
 
 @dataclass(slots=True)
 class InFlightBatch:
-    """One batch in flight. `unacked`: what of it is not acknowledged. `is_retry`: it was refused before."""
+    """`unacked`: its unacknowledged record ids. `is_retry`: it was refused before."""
 
     epoch: int
     unacked: IntervalSet
@@ -42,7 +42,7 @@ class InFlightBatch:
 
 
 class SendWindow:
-    """Bounds what is unacknowledged, in batches and in bytes; the backlog never fills all of it."""
+    """Bounds unacknowledged batches and bytes; the backlog never fills the window."""
 
     def __init__(self, batches: int, size: int, timeout_s: float) -> None:
         self._most = batches
@@ -67,14 +67,13 @@ class SendWindow:
         return len(self._batches) < self._most and (self._size < self._most_size or not self._batches)
 
     def add(self, entry: InFlightBatch) -> None:
-        """A batch was sent."""
         self._number += 1
         self._batches[self._number] = entry
         self._count(entry, 1)
         self.ids.update(batch.id for batch in entry.stored)
 
     def on_acked(self, epoch: int, seqs: IntervalSet) -> list[InFlightBatch]:
-        """Removes acknowledged record ids; the batches that are complete now, which leave the window."""
+        """Removes acknowledged record ids; returns the batches that are complete now."""
         done: list[InFlightBatch] = []
         for number, entry in list(self._batches.items()):
             if entry.epoch == epoch and entry.unacked & seqs:
@@ -84,22 +83,18 @@ class SendWindow:
         return done
 
     def take_refused(self, epoch: int, seqs: IntervalSet) -> list[InFlightBatch]:
-        """Takes out the batches that were refused."""
         affected = [number for number, one in self._batches.items() if one.epoch == epoch and one.unacked & seqs]
         return [self._remove(number) for number in affected]
 
     def take_overdue(self, now_s: float) -> list[InFlightBatch]:
-        """Takes out the batches without an acknowledgement in time."""
         late = [number for number, entry in self._batches.items() if entry.sent_s + self._timeout_s <= now_s]
         return [self._remove(number) for number in late]
 
     def take_all(self) -> list[InFlightBatch]:
-        """Takes out everything: the connection is gone."""
         return [self._remove(number) for number in list(self._batches)]
 
     def next_timeout_in(self, now_s: float) -> float | None:
-        """Seconds until the next batch is overdue."""
-        # All wait equally long and stand in the order in which they were sent: the first is due first.
+        # All have the same timeout and are in sending order: the first is due first.
         oldest_s = next((entry.sent_s for entry in self._batches.values()), None)
         return None if oldest_s is None else max(0.0, oldest_s + self._timeout_s - now_s)
 
@@ -117,19 +112,17 @@ class SendWindow:
 
 
 class SentSeqs:
-    """Record ids that were handed to regions since the agent started: an acknowledgement takes nothing else.
+    """Record ids sent to regions since the agent started. An acknowledgement of any other id is ignored.
 
-    What was forgotten, or was sent before a restart, counts as not sent: its acknowledgement is ignored, the records
-    are sent again, and the centre removes the duplicates.
+    An id that was forgotten, or sent before a restart, is sent again; the centre removes the duplicate.
     """
 
     def __init__(self) -> None:
         self._sent: OrderedDict[tuple[str, int], IntervalSet] = OrderedDict()
 
     def add(self, region: str, epoch: int, seqs: IntervalSet) -> None:
-        """These were handed to a region."""
         sent = self._sent.pop((region, epoch), IntervalSet()) | seqs
-        # Every hole is a range, and a backlog may have one for each acknowledged batch.
+        # Each hole is a range, and a backlog may have one for each acknowledged batch.
         if len(sent.ranges) > MAX_RANGES:
             sent = IntervalSet(sent.ranges[-MAX_RANGES:])
         self._sent[region, epoch] = sent
@@ -137,7 +130,7 @@ class SentSeqs:
             self._sent.popitem(last=False)
 
     def take_acked(self, region: str, epoch: int, seqs: IntervalSet) -> IntervalSet:
-        """Those of an acknowledgement that were sent to this region; no region will be asked for them any more."""
+        """The acknowledged ids that this region was sent; they are removed for all regions."""
         safe = self._sent.get((region, epoch), IntervalSet()) & seqs
         if safe:
             for life in [life for life in self._sent if life[1] == epoch]:
@@ -149,7 +142,7 @@ class SentSeqs:
 
 @dataclass(slots=True)
 class RetryEntry:
-    """A batch that was refused `refusals` times, first when sent at `first_s`. `due_s`: next try, None in flight."""
+    """`first_s`: when the batch was first sent. `due_s`: its next try; None while it is in flight."""
 
     batch: StoredBatch
     reason: str
@@ -159,12 +152,12 @@ class RetryEntry:
 
 
 class RetryQueue:
-    """The batches that were refused and are not dead-lettered. `few`: so many at once may all be bad."""
+    """Refused batches that are not dead-lettered. `few`: so many at once may all be bad."""
 
     def __init__(self, most: int, pause_s: float, few: int) -> None:
         self._most = most
         self._pause_s = pause_s
-        # Without jitter: they are one device's own batches, and wait for one another.
+        # Without jitter: they are one device's own batches.
         self._backoff = Backoff(pause_s, MAX_BACKOFF_S, lambda: 1.0)
         self._few = few
         self._entries: dict[int, RetryEntry] = {}
@@ -178,15 +171,15 @@ class RetryQueue:
 
     @property
     def region_refuses_all(self) -> bool:
-        """Whether so much is refused, and nothing else taken, that it lies with the region and not with the batches."""
+        """Whether so much is refused, and nothing accepted, that the region is at fault and not the batches."""
         if len(self._entries) < self._few:
             return False
-        # A dict keeps the order in which they were first refused.
+        # A dict keeps insertion order: the first was refused first.
         first = next(iter(self._entries.values()))
         return len(self._entries) >= MAX_RETRY_ENTRIES or self._acknowledged_s < first.first_s
 
     def on_refused(self, now_s: float, batch: StoredBatch, reason: str, sent_s: float) -> bool:
-        """A batch was refused once more; True when it was refused often enough to be dead-lettered."""
+        """Counts a refusal; True when the batch was refused often enough to be dead-lettered."""
         entry = self._entries.setdefault(batch.id, RetryEntry(batch, reason, sent_s))
         entry.refusals += 1
         entry.reason = reason
@@ -194,37 +187,35 @@ class RetryQueue:
         return entry.refusals >= self._most and self._acknowledged_s >= entry.first_s
 
     def add_half(self, now_s: float, batch: StoredBatch, reason: str, first_s: float) -> None:
-        """A half of a batch that was refused too often: it has one try."""
+        """Adds half of a batch that was refused too often: it has one try."""
         self._entries[batch.id] = RetryEntry(batch, reason, first_s, self._most - 1, now_s + self._pause_s)
 
     def first_s(self, identity: int) -> float:
-        """When a batch was sent that was then refused for the first time."""
+        """When the batch was first sent."""
         return self._entries[identity].first_s
 
     def retry_now(self, identity: int) -> None:
-        """A batch on its way was neither taken nor refused: it is due at once."""
+        """The batch was neither accepted nor refused: it is due at once."""
         self._entries[identity].due_s = 0.0
 
     def on_acked(self, sent_s: float) -> None:
-        """The region took something that was sent at this time."""
+        """The region accepted something that was sent at `sent_s`."""
         self._acknowledged_s = max(sent_s, self._acknowledged_s)
 
     def is_passed_over(self, sent_s: float) -> bool:
-        """Whether something was taken that was sent later."""
+        """Whether something was accepted that was sent later."""
         return self._acknowledged_s > sent_s
 
     def remove(self, identity: int) -> None:
-        """A batch is safe, dead-lettered or gone."""
         self._entries.pop(identity, None)
 
     def take_all(self) -> list[StoredBatch]:
-        """Forgets all of them; which there were."""
         batches = [one.batch for one in self._entries.values()]
         self._entries.clear()
         return batches
 
     def due(self, now_s: float, allowed: frozenset[int] | None) -> StoredBatch | None:
-        """The batch whose pause is over for the longest time. `allowed`: only these classes."""
+        """The batch that has been due the longest. `allowed`: only these classes."""
         over = [
             (one.due_s, one.batch)
             for one in self._entries.values()
@@ -233,11 +224,9 @@ class RetryQueue:
         return min(over, key=lambda entry: entry[0])[1] if over else None
 
     def on_sent(self, identity: int) -> None:
-        """A batch is on its way again."""
         if identity in self._entries:
             self._entries[identity].due_s = None
 
     def next_due_in(self, now_s: float) -> float | None:
-        """Seconds until the next pause is over."""
         times = [one.due_s - now_s for one in self._entries.values() if one.due_s is not None]
         return max(0.0, min(times)) if times else None

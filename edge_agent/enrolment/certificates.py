@@ -1,11 +1,11 @@
-"""The device's own certificates and keys on disk. Each file changes whole, and a key never stands in another file.
+"""The device's certificates and keys on disk. Each file is replaced as a whole.
 
     {folder}/{tenant}/{device}/
         current.pem     the certificate that worked last, with its key
-        next.pem        one that was just given, with its key, until a broker took it
-        requested.pem   the key that a certificate was asked for, until it is given
+        next.pem        a new one with its key, until a broker has accepted it
+        requested.pem   the key of a request that was not answered yet
 
-Key and certificate are one file (0600), so that no reader and no power cut finds those of two different pairs.
+Key and certificate share a file (mode 0600), so no reader and no power cut finds two that do not match.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from waybill.settings import open_file
 # Certificates of the uplinks, for status, metrics and health.
 
 ENDS_SOON_SHARE = 0.1
-"""Of its life that is left: by then it should have been renewed long ago."""
+"""Remaining share of its life from which on a certificate `ends soon`."""
 
 
 def certificate_folder(settings: AgentSettings) -> CertificateFolder | None:
-    """Where the device's own certificates are; None for a device that is not enrolled but given its files."""
+    """The folder of the device's own certificates; None without enrolment."""
     if settings.enrolment is None:
         return None
     folder = settings.enrolment.folder or settings.buffer.path / "certificates"
@@ -41,9 +41,10 @@ def certificate_folder(settings: AgentSettings) -> CertificateFolder | None:
 
 
 def certificate_state(settings: AgentSettings, now_s: float) -> dict[str, Any]:
-    """`certificate`: `valid`, `ends soon`, `expired`, `none` (it is needed and missing) or `not used`.
+    """`certificate`: `valid`, `ends soon`, `expired`, `none` (needed and missing) or `not used`; `certificate_ends`:
+    its end.
 
-    Of several that uplinks show, the one that ends first. `certificate_ends`: when, as text and in seconds since 1970.
+    Of several certificates, the one that ends first counts.
     """
     shown = [*_shown(settings)]
     held = [one for one in shown if one is not None]
@@ -65,7 +66,7 @@ def certificate_state(settings: AgentSettings, now_s: float) -> dict[str, Any]:
 
 
 def _shown(settings: AgentSettings) -> Iterator[HeldCertificate | None]:
-    """The certificate of each uplink that shows one, or would."""
+    """The certificate of each uplink that uses one; None where it is missing."""
     folder = certificate_folder(settings)
     for uplink in settings.uplinks:
         if uplink.tls is None:
@@ -82,10 +83,9 @@ log = structlog.get_logger("edge_agent.enrolment")
 
 
 class UplinkCertificates:
-    """Used by the drain's thread and by the probe's.
+    """Chooses the certificate of each connection. Used by the threads of the drain and the probe.
 
-    A new certificate is tried with the next connection. After an attempt that failed with it, whatever the reason, the
-    one before has its turn, then the new one again.
+    A new certificate is used for the next connection. After a failure with it, old and new one take turns.
     """
 
     def __init__(self, folder: CertificateFolder) -> None:
@@ -93,10 +93,10 @@ class UplinkCertificates:
         self._lock = threading.Lock()
         self._next_failed = False
         self.problem = ""
-        """Why the newest certificate is not in use; "" while nothing is known against it."""
+        """Why the newest certificate is not in use, or ""."""
 
     def with_certificate(self, uplink: UplinkSettings) -> UplinkSettings:
-        """An uplink that has TLS and no certificate of its own, with the device's. Raises NoCertificate."""
+        """Adds the device's certificate to an uplink with TLS and no certificate of its own. Raises NoCertificate."""
         if uplink.tls is None or uplink.tls.certificate is not None:
             return uplink
         with self._lock:
@@ -108,7 +108,7 @@ class UplinkCertificates:
         return uplink.model_copy(update={"tls": tls})
 
     def on_opened(self, uplink: UplinkSettings, worked: bool) -> None:
-        """A connection with what `with_certificate` gave stands, or could not be made."""
+        """Reports whether a connection with the result of `with_certificate` worked."""
         if uplink.tls is None or uplink.tls.certificate is None:
             return
         with self._lock:
@@ -118,7 +118,7 @@ class UplinkCertificates:
                 self._next_failed, self.problem = False, ""
                 self._promote(uplink.tls.certificate)
                 return
-            # A region that is away fails with either: then they take turns until it is back.
+            # If the region is down, both fail and take turns.
             if worked and self._next_failed and following is not None:
                 self.problem = f"the new certificate {following.serial:x} failed where the one before worked"
             self._next_failed = is_next
@@ -127,7 +127,7 @@ class UplinkCertificates:
         try:
             self._folder.promote()
         except OSError as error:
-            # It is tried first again with the next connection, so nothing is lost by it.
+            # The next connection tries it again.
             log.error("the certificate that worked cannot be kept as the current one", file=str(path), error=str(error))
         else:
             log.info("the new certificate is in use")
@@ -147,12 +147,11 @@ class HeldCertificate(NamedTuple):
 
     @property
     def life_s(self) -> float:
-        """How long it is valid in all."""
         return self.not_after_s - self.not_before_s
 
 
 class CertificateFolder:
-    """The certificates of one device. Whoever changes its tenant or name finds an empty folder: they are another's."""
+    """The certificates of one device and tenant."""
 
     def __init__(self, folder: Path, tenant: str, device: str) -> None:
         self._folder = folder / tenant / device
@@ -161,46 +160,46 @@ class CertificateFolder:
         self._requested = self._folder / "requested.pem"
 
     def current(self) -> HeldCertificate | None:
-        """The one that worked last; None where there is none that can be read."""
+        """The certificate that worked last."""
         return read_held(self._current)
 
     def next(self) -> HeldCertificate | None:
-        """One that no broker has taken yet."""
+        """A certificate that no broker has accepted yet."""
         return read_held(self._next)
 
     def newest(self) -> HeldCertificate | None:
-        """The one that will be used next."""
+        """The certificate that is used next."""
         return self.next() or self.current()
 
     def requested_key(self) -> bytes | None:
-        """The key that a certificate was asked for: one that is asked for again has the same."""
+        """The key of the open request, which a repeated request uses again."""
         with suppress(OSError):
             return _read(self._requested)
         return None
 
     def keep_requested_key(self, key_pem: bytes) -> None:
-        """Before the request is sent: an answer that is lost can then be asked for again. Raises OSError."""
+        """Stores the key before the request is sent, so that a lost answer can be requested again. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         replace_durably(self._requested, key_pem, mode=_PRIVATE)
 
     def keep_next(self, key_pem: bytes, chain_pem: bytes) -> None:
-        """A certificate was given for the requested key. Raises OSError."""
+        """Stores the certificate for the requested key. Raises OSError."""
         replace_durably(self._next, key_pem + chain_pem, mode=_PRIVATE)
         self.forget_requested_key()
 
     def forget_requested_key(self) -> None:
-        """The next request gets a new key. Raises OSError."""
+        """Raises OSError."""
         self._requested.unlink(missing_ok=True)
 
     def promote(self) -> None:
-        """The next one worked: it takes the place of the one before. Raises OSError."""
+        """Replaces the current certificate with the next one, which worked. Raises OSError."""
         with suppress(FileNotFoundError):
             os.replace(self._next, self._current)  # noqa: PTH105 - as what it is: a rename
             sync_folder(self._folder)
 
 
 def read_held(path: Path) -> HeldCertificate | None:
-    """The certificate in a file; None if there is none that can be read, which then counts as missing."""
+    """The certificate in a file; None if it cannot be read, which counts as missing."""
     from waybill.identity.authority import read_certificates  # noqa: PLC0415 - heavy, and only TLS needs it
 
     try:

@@ -1,6 +1,6 @@
-"""The thread that keeps the device's certificate: enrols where there is none, renews before it ends.
+"""The thread that enrols the device and renews its certificate.
 
-It loads the certificate library, so an agent without `[enrolment]` does not import this module.
+It imports the certificate library, so an agent without `[enrolment]` does not import this module.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ from waybill.settings import read_file
 
 
 def enrol_once(settings: AgentSettings) -> str:
-    """What there is to say. Raises EnrolmentFailed, and OSError where the certificate cannot be kept."""
+    """Enrols the device; returns the message for the user. Raises EnrolmentFailed; OSError if the certificate cannot be
+    stored.
+    """
     folder = certificate_folder(settings)
     if settings.enrolment is None or folder is None:
         raise EnrolmentFailed("the settings have no [enrolment]: install this device's certificate by hand")
@@ -73,16 +75,16 @@ NONCE_BYTES = 16
 
 
 class CertificateRequests:
-    """The requests of one device. Until one is answered with a certificate, each has the same key."""
+    """The requests of one device. All requests have the same key until a certificate is issued."""
 
     def __init__(self, device: DeviceSettings, folder: CertificateFolder, ca: Path) -> None:
-        """`ca`: the authorities that are trusted; no other's certificate is kept."""
+        """`ca`: the file of trusted authorities; certificates of others are refused."""
         self._name = f"{device.tenant}/{device.id}"
         self._folder, self._ca = folder, ca
         self._nonce = ""
 
     def make(self) -> bytes:
-        """The message that asks; its key is on disk before it is sent. Raises EnrolmentFailed, OSError."""
+        """The encoded request; its key is on disk before this returns. Raises EnrolmentFailed, OSError."""
         key = self._key()
         if key is None:
             key = KeyPair.generate()
@@ -91,21 +93,21 @@ class CertificateRequests:
         return encode_enrolment_request(EnrolmentRequest(self._nonce, make_request(key, self._name)))
 
     def is_answered_by(self, payload: bytes) -> bool:
-        """Whether this is the answer to the last request, and not to an earlier one, nor anything else."""
+        """Whether this answers the last request."""
         try:
             return self._nonce != "" and decode_enrolment_answer(payload).nonce == self._nonce
         except EnrolmentUnreadable as error:
             return self._nonce != "" and error.nonce == self._nonce
 
     def take(self, payload: bytes) -> HeldCertificate:
-        """The certificate in the answer, which is on disk now. Raises EnrolmentFailed, OSError."""
+        """Stores and returns the certificate in the answer. Raises EnrolmentFailed, OSError."""
         try:
             answer = decode_enrolment_answer(payload)
         except EnrolmentUnreadable as error:
             raise EnrolmentFailed(f"the answer cannot be read: {error}") from error
         self._nonce = ""
         if isinstance(answer, EnrolmentRefused):
-            # For any other reason the key is kept: the answer to an earlier question may have been a certificate.
+            # Otherwise the key is kept: an earlier answer may have been a certificate for it.
             if answer.reason.takes_another_key:
                 self._folder.forget_requested_key()
             raise EnrolmentFailed(f"refused ({answer.reason}): {answer.detail}")
@@ -126,7 +128,7 @@ class CertificateRequests:
             trusted = read_certificates(read_file(self._ca))
         except IdentityError as error:
             raise EnrolmentFailed(f"{self._ca}: {error}") from error
-        # Whoever gets between may answer: with a certificate that no broker takes it would never ask again.
+        # An attacker's answer must not replace the request with a useless certificate.
         if not is_chain_to([certificate, *issuers], trusted):
             raise EnrolmentFailed(f"the certificate was not signed by an authority in {self._ca}")
         self._folder.keep_next(key.private_pem(), answer.chain_pem)
@@ -140,7 +142,7 @@ class CertificateRequests:
         try:
             return None if pem is None else KeyPair.from_pem(pem)
         except IdentityError:
-            return None  # a damaged key is as good as none: nobody has a certificate for it
+            return None  # a damaged key counts as missing
 
 
 # One session with a region's enrolment broker.
@@ -151,7 +153,7 @@ CONNECT_TIMEOUT_S = 10.0
 
 
 def claim_user(settings: EnrolmentSettings) -> str:
-    """Who this device is at the enrolment broker, `claim@...`. Raises EnrolmentFailed."""
+    """The user name at the enrolment broker, `claim@...`. Raises EnrolmentFailed."""
     try:
         if settings.token_file is not None:
             return token_user(read_password(settings.token_file))
@@ -168,7 +170,7 @@ def exchange(
     *,
     is_stopping: Callable[[], bool] = lambda: False,
 ) -> bytes:
-    """The answer to a request. Raises EnrolmentFailed where there is no claim, or no answer in time, and LinkError."""
+    """Sends a request to the enrolment broker and returns the answer. Raises EnrolmentFailed."""
     user = claim_user(settings)
     answers: list[bytes] = []
     broker = BrokerSettings(
@@ -190,7 +192,7 @@ def exchange(
         session.subscribe(enrolment_topic(user, EnrolmentChannel.ANSWER))
         deadline_s = time.monotonic() + settings.answer_timeout_s
         is_sent = False
-        # Asked only when the answer would come: a request before that may be answered to nobody.
+        # Only after the subscription: an earlier answer would be lost.
         while not answers:
             if session.is_subscribed and not is_sent:
                 session.publish(enrolment_topic(user, EnrolmentChannel.REQUEST), request)
@@ -212,20 +214,19 @@ def exchange(
 log = structlog.get_logger("edge_agent.enrolment")
 
 LOOK_EVERY_S = 3600.0
-"""A certificate is looked at this often: the clock may be set in between."""
+"""The longest time between two checks: the clock may be set meanwhile."""
 RENEW_AFTER = 2 / 3
 """A certificate is renewed after this share of its life."""
 JITTER_SHARE = 0.05
-"""Of a certificate's life: devices that were enrolled in one hour do not renew in one."""
+"""Share of a certificate's life that spreads renewals of devices enrolled at the same time."""
 MAX_ANSWERS = 8
 Exchange = Callable[..., bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnrolmentParts:
-    """What the loop works with. `ask_region` sends a request over the uplink, as soon as there is one.
-
-    `on_certificate` hears that there is a certificate to connect with, where there was none. `clock` is the wall clock.
+    """`ask_region` sends a request over the uplink. `on_certificate` is called after an enrolment. `clock`: the wall
+    clock.
     """
 
     folder: CertificateFolder
@@ -237,41 +238,39 @@ class EnrolmentParts:
 
 
 class EnrolmentLoop:
-    """Runs in one thread (`run`); `on_answer`, `stop` and the attributes are for others. Nothing waits for it."""
+    """Runs in one thread (`run`). Other threads use `on_answer`, `stop` and the attributes."""
 
     def __init__(self, settings: EnrolmentSettings, device: DeviceSettings, parts: EnrolmentParts) -> None:
         self._settings, self._parts, self._name = settings, parts, f"{device.tenant}/{device.id}"
         self._requests = CertificateRequests(device, parts.folder, settings.ca)
         self._backoff = Backoff(settings.backoff_first_s, settings.backoff_max_s, parts.random.random)
-        # Drawn once: a moment that is drawn anew with each look would come early for everybody.
+        # Drawn once: a new draw at each check would favour early renewals.
         self._renew_share = RENEW_AFTER + JITTER_SHARE * parts.random.random()
         self._answers: deque[bytes] = deque(maxlen=MAX_ANSWERS)
         self._wakeup = threading.Event()
         self._is_stopping = False
         self.outcomes: Counter[str] = Counter()
-        """`enrolled`, `renewed` and `failed` attempts."""
+        """Attempts by outcome: `enrolled`, `renewed`, `failed`."""
         self.problem = ""
-        """Why the last attempt failed; "" after one that did not."""
+        """Why the last attempt failed; "" after a success."""
 
     def run(self) -> None:
-        """Until `stop`. Whatever happens, it is tried again."""
         while not self._is_stopping:
             wait_s = self.step()
             self._wakeup.wait(wait_s)
             self._wakeup.clear()
 
     def stop(self) -> None:
-        """Ends the thread soon."""
         self._is_stopping = True
         self._wakeup.set()
 
     def on_answer(self, payload: bytes) -> None:
-        """The region answered over the uplink."""
+        """Takes the region's answer to a request over the uplink."""
         self._answers.append(payload)
         self._wakeup.set()
 
     def step(self) -> float:
-        """Does what is due; seconds until there may be something again."""
+        """Enrols or renews if it is due; returns the seconds until the next step."""
         held, now_s = self._parts.folder.newest(), self._parts.clock()
         due_s = 0.0 if held is None else self._due_s(held)
         if due_s > now_s:
@@ -283,11 +282,11 @@ class EnrolmentLoop:
             return self._failed(str(error))
         except Exception as error:  # noqa: BLE001 - records wait for a certificate: no mistake ends the looking for one
             return self._failed(repr(error))
-        # A certificate whose life is shorter than clocks may differ is due at once, again and again.
+        # A very short-lived certificate could be due again at once.
         return self._settings.backoff_first_s
 
     def enrol(self) -> HeldCertificate:
-        """One attempt to be enrolled with the claim. Raises AgentError, OSError."""
+        """Tries once to enrol with the claim. Raises AgentError, OSError."""
         request = self._requests.make()
         try:
             answer = self._parts.exchange(
@@ -295,7 +294,7 @@ class EnrolmentLoop:
             )
             return self._requests.take(answer)
         except EnrolmentFailed as error:
-            # A device of a tenant that its settings do not name is as unknown as one that nobody expects.
+            # The name helps to find a wrong tenant in the settings.
             raise EnrolmentFailed(f"{self._name} is not enrolled: {error}") from error
 
     def _attempt(self, *, is_renewal: bool) -> None:
@@ -310,7 +309,7 @@ class EnrolmentLoop:
 
     def _renew(self) -> HeldCertificate:
         request = self._requests.make()
-        # What is left there answered a question that was given up.
+        # Older answers belong to abandoned requests.
         self._answers.clear()
         self._parts.ask_region(request)
         until_s = time.monotonic() + self._settings.answer_timeout_s
@@ -324,7 +323,7 @@ class EnrolmentLoop:
         raise EnrolmentFailed("the region did not answer the request to renew")
 
     def _due_s(self, held: HeldCertificate) -> float:
-        """When it is renewed, or the device is enrolled anew, by the wall clock."""
+        """When to renew the certificate, by the wall clock."""
         return held.not_before_s + self._renew_share * held.life_s
 
     def _failed(self, problem: str) -> float:

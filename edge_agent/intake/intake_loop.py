@@ -1,4 +1,4 @@
-"""The thread that takes messages in: connect, subscribe, listen, commit, and only then acknowledge."""
+"""The intake thread: it receives messages, commits them, and only then acknowledges them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RETRY_MAX_S = 5.0
 
 
 class IntakeLoop:
-    """Runs in one thread (`run`); `stop` and the properties are for others."""
+    """Runs in one thread (`run`). Other threads use `stop` and read the attributes."""
 
     def __init__(self, settings: IntakeSettings, intake: Intake, random: Random) -> None:
         self._settings = settings
@@ -51,7 +51,7 @@ class IntakeLoop:
             session.wake()
 
     def run(self) -> None:
-        """Until `stop`: connect, listen, and after every failure wait and try again."""
+        """Connects and listens until `stop`; waits and retries after each failure."""
         while not self._stopping.is_set():
             try:
                 self._listen()
@@ -60,7 +60,7 @@ class IntakeLoop:
             self.connected = False
             self.intake.on_disconnected()
             self.heartbeat_s = time.monotonic()
-            # Also without a connection: what is stored now is known again when the broker delivers it again.
+            # Also without a connection: a redelivery of a stored message is recognised.
             while self.intake.commit(time.monotonic()) is None:
                 self.heartbeat_s = time.monotonic()
                 if self._stopping.wait(self._retry.take_delay_s()):
@@ -84,7 +84,7 @@ class IntakeLoop:
         was_connected = self.intake.has_known_arrivals
         self.broker_watch.on_connected(time.monotonic(), resumed=session.session_present, was_connected=was_connected)
         self.intake.on_connected(resumed=session.session_present)
-        # Not waited for: a broker that has kept messages sends them before it answers, and those want to be committed.
+        # Without waiting: a broker sends queued messages before its answer, and those must be committed.
         session.subscribe(settings.topic, takes_retained=False)
         session.watch(DROPPED_TOPIC)
         while not self._stopping.is_set():
@@ -96,7 +96,7 @@ class IntakeLoop:
                 self.connected = True
                 self._backoff.reset()
                 log.info("listening", broker=f"{settings.host}:{settings.port}", topic=settings.topic)
-            # In every round: what is stored has to be corrected also when no message comes.
+            # In every round: stored records must be corrected even if no message comes.
             self.intake.state_head()
             self._declare_dropped()
             self.heartbeat_s = time.monotonic()
@@ -113,7 +113,7 @@ class IntakeLoop:
             self._session.acknowledge(message.mid)
 
     def _declare_dropped(self) -> None:
-        # one that waits for a commit that fails declares it already
+        # after a failed commit a waiting record declares it already
         if not self.intake.is_failing:
             now_s = time.monotonic()
             declaration = self.broker_watch.take_declaration(now_s, self._wall_ms)
@@ -124,7 +124,7 @@ class IntakeLoop:
         return self.intake.check_clocks()[0] // 1000
 
     def _commit(self, session: MqttSession) -> None:
-        """Commits what waits and acknowledges it; a buffer that cannot leaves all of it waiting at the broker."""
+        """Commits what waits and acknowledges it. If the buffer cannot commit, everything waits at the broker."""
         mids = self.intake.commit(time.monotonic())
         if mids is None:
             if self.intake.is_full:

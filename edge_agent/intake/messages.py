@@ -1,4 +1,4 @@
-"""From a message of the vehicle to the bodies of records: lenient in form, strict in what a number means. Pure.
+"""Turns a message of the vehicle into record bodies. Lenient in form, strict in what a number means. Pure.
 
 The contract with the vehicle (MQTT, JSON in UTF-8; `time` is milliseconds since 1970 or ISO 8601 with offset):
 
@@ -8,8 +8,8 @@ The contract with the vehicle (MQTT, JSON in UTF-8; `time` is milliseconds since
     vehicle/canary    {"time", "id"}
 
 The first three may have one more level in the middle (`vehicle/7/position`). A message may be an array of such objects.
-Members that the contract does not have are ignored. An optional member without a usable value is left out. A number may
-be written as text. What cannot be read safely is carried as it came, and `malformed` says why.
+Unknown members, and optional members with unusable values, are left out. A number may be written as text. A message
+that cannot be read safely becomes a raw record, and `malformed` says why.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class UnreadableKind:
 
 
 class UnreadableMessages:
-    """The unreadable messages since the settings were loaded. Written by one thread."""
+    """Unreadable messages since the settings were loaded. Written by one thread."""
 
     def __init__(self) -> None:
         self.readable_at_s = -math.inf
@@ -80,7 +80,7 @@ class UnreadableMessages:
         self._kinds: dict[tuple[str, str], UnreadableKind] = {}
 
     def add(self, topic: str, reason: str, payload: bytes, now_s: float, detail: str = "") -> None:
-        """Counts one, and logs it without the payload, which may hold a place."""
+        """Counts and logs one, without the payload, which may contain a position."""
         if (topic, reason) not in self._kinds and len(self._kinds) >= MAX_KINDS:
             topic = OTHER_TOPICS
         kind = self._kinds.setdefault((topic, reason), UnreadableKind(_printable(topic), reason))
@@ -117,12 +117,12 @@ def _printable(text: str) -> str:
 
 
 LATEST_US = 253_402_300_800_000_000
-"""The year 10000: a `time` at or beyond it is none."""
+"""The year 10000, above every valid `time`."""
 MAX_DEPTH = 32
 MAX_VALUES = 10_000
-"""Of a message; what is deeper or larger is carried raw."""
+"""Limits of a message; a deeper or larger one is carried raw."""
 MAX_ELEMENTS = 1_000
-"""Of an array; a longer one is carried raw as a whole."""
+"""A longer array is carried raw as a whole."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _PADDING = b"\0 \t\r\n"
@@ -130,7 +130,7 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?
 _MAX_NUMBER_CHARACTERS = 40
 _YEAR_2000_S, _YEAR_2100_S = 946_684_800, 4_102_444_800
 _UNITS = {1: "time-in-seconds", 1_000_000: "time-in-microseconds", 1_000_000_000: "time-in-nanoseconds"}
-"""How many of a unit are a second; a number that is a time of this century in one of them is no milliseconds."""
+"""Units in a second. A number that is a time of this century in one of them is not in milliseconds."""
 _LEAP_SECOND = re.compile(r"(?<=[T ][0-9]{2}:[0-9]{2}:)60|(?<=[T ][0-9]{4})60")
 _UTC_NAME, _SPACED_OFFSET = re.compile(r" ?(?:UTC|GMT|Z)$"), re.compile(r" +(?=[+-])")
 _OPTIONAL = {
@@ -139,17 +139,17 @@ _OPTIONAL = {
     "heading_deg": (0.0, 360.0),
     "accuracy_m": (0.001, 10_000_000.0),
 }
-"""The optional members of a fix, with the least and the greatest usable value. An accuracy of 0 or less is none."""
+"""The optional members of a fix with their smallest and largest usable value."""
 _ROUNDED_FULL_CIRCLE_DEG = 360.5
-"""A heading up to here is a full circle that was rounded; a greater one is a device's mark for *unknown*."""
+"""A heading up to here is a rounded full circle; a greater one means *unknown*."""
 _MAX_EXACT_INTEGER = 1 << 53
 
 
 class Parsed(NamedTuple):
-    """One record of a message: a body, its device time (None: the message has none), and why it is raw (or "").
+    """One record of a message: its body, its device time (None: the message has none), and why it is raw (or "").
 
-    `payload`: the part of the message that became this record. `left_out`: names of members that the contract does not
-    have, or whose values cannot be used. `detail`: which member makes the message raw, where that is known.
+    `payload`: the part of the message that became this record. `left_out`: unknown and unusable members. `detail`: the
+    member that makes the message raw, if known.
     """
 
     body: Body
@@ -161,7 +161,7 @@ class Parsed(NamedTuple):
 
 
 class _MalformedMessage(Exception):
-    """The message does not follow the contract. `reason`: a short stable word for metrics."""
+    """`reason`: a short stable word for metrics."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(reason)
@@ -169,9 +169,9 @@ class _MalformedMessage(Exception):
 
 
 def parse_message(topic: str, payload: bytes, missing: int = 0) -> tuple[Parsed, ...]:
-    """The records of a message: one, or one for each element of an array. What cannot be read is carried as it is.
+    """The records of a message: one, or one for each element of an array. An unreadable message becomes one raw record.
 
-    `missing`: bytes of the message that were not kept because it is too large.
+    `missing`: bytes of a too large message that were not received.
     """
     if missing or len(payload) > MAX_RAW_BYTES:
         return (Parsed(_too_large(topic, len(payload) + missing), None, "too-large", payload),)
@@ -188,7 +188,7 @@ def parse_message(topic: str, payload: bytes, missing: int = 0) -> tuple[Parsed,
 
 
 def _elements(topic: str, contract_topic: str, elements: list[Any]) -> tuple[Parsed, ...]:
-    """The records of an array, each readable or raw. Raises _MalformedMessage if none of them can be read."""
+    """The records of an array, each readable or raw. Raises _MalformedMessage if no element can be read."""
     if not elements or len(elements) > MAX_ELEMENTS or not all(isinstance(one, dict) for one in elements):
         raise _MalformedMessage("no-object")
     found: list[Parsed] = []
@@ -238,7 +238,7 @@ def _json_value(payload: bytes) -> Any:
 
 
 def _number(value: Any) -> float | None:
-    """A number, or a text that is nothing but one; None for anything else. JSON's true is an int to Python."""
+    """A number, or a text that is one; None for anything else. JSON's true is an int to Python."""
     if type(value) is float:
         return value
     if isinstance(value, str):
@@ -256,13 +256,13 @@ def _device_time_us(value: Any) -> int:
         if not 0 <= time_us < LATEST_US:
             raise _MalformedMessage("impossible-time")
         return time_us
-    # A text with an exponent was made by a format that rounds, as C's %g to six digits: to minutes, all fixes alike.
+    # A text with an exponent is rounded, for example by C's %g to six digits, which is minutes.
     if number is None or (isinstance(value, str) and "e" in value.lower()):
         raise _MalformedMessage("time-not-read")
     for per_second, reason in _UNITS.items():
         if _YEAR_2000_S * per_second <= number < _YEAR_2100_S * per_second:
             raise _MalformedMessage(reason)
-    # Before 2000 stands a clock that nobody has set yet: it is corrected when it is (`edge_agent.clock`).
+    # A time before 2000 comes from a clock that is not set yet; it is corrected later (`edge_agent.clocks`).
     if not 0 <= number < _YEAR_2100_S * 1000:
         raise _MalformedMessage("impossible-time")
     return round(number * 1000)
@@ -274,9 +274,9 @@ def _iso_us(text: str) -> int:
         moment = datetime.fromisoformat(_LEAP_SECOND.sub("59", text))
         if moment.tzinfo is None:
             raise _MalformedMessage("time-without-offset")
-        # As POSIX counts: the leap second has the number of the one behind it.
+        # As in POSIX, the leap second has the number of the next second.
         moment += timedelta(seconds=1 if _LEAP_SECOND.search(text) else 0)
-        # timestamp() is a double of seconds: cut off instead of rounded, many a microsecond would be missing.
+        # timestamp() is a double of seconds: without rounding, microseconds would be lost.
         return round(moment.timestamp() * 1_000_000)
     except (ValueError, OverflowError) as error:
         raise _MalformedMessage("time-not-read") from error
@@ -293,7 +293,7 @@ def _position(message: dict[str, Any], unusable: list[str]) -> Body:
         value, (least, greatest) = _number(message[name]), _OPTIONAL[name]
         if name == "heading_deg" and value is not None and 360 < value <= _ROUNDED_FULL_CIRCLE_DEG:
             value -= 360
-        # Bounds on both sides: no text makes a NaN, and an infinity is within none.
+        # Bounds on both sides exclude infinities; no text becomes NaN.
         if value is not None and least <= value <= greatest:
             fields[name] = value
         else:
@@ -302,7 +302,7 @@ def _position(message: dict[str, Any], unusable: list[str]) -> Body:
 
 
 def _coordinate(message: dict[str, Any], name: str) -> float:
-    # Absent is a wrong format; null is what receivers say that see no satellite.
+    # A missing coordinate is a wrong format; receivers without a fix send null.
     if message[name] is None:
         raise _MalformedMessage("no-fix")
     if (value := _number(message[name])) is None:
@@ -348,4 +348,4 @@ _READERS: dict[str, tuple[_Reader, frozenset[str]]] = {
     VEHICLE_EVENT: (_event, frozenset({"time", *Event.model_fields})),
     VEHICLE_CANARY: (_canary, frozenset({"time", *Canary.model_fields})),
 }
-"""For each topic what reads its messages (it adds to a list the names that it could not use), and their members."""
+"""By topic: the reader, which adds names with unusable values to a list, and the known members."""

@@ -1,4 +1,4 @@
-"""Taking messages in and committing them: everything of the intake that needs no connection."""
+"""The part of the intake that needs no connection: it takes messages and commits them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edge_agent.clocks import (
     Clocks,
     CorrectionRules,
     HeadStatement,
-    HeardThrough,
+    InputWatermark,
 )
 from edge_agent.config import AgentSettings, ClassSettings
 from edge_agent.errors import StoreDamaged, StoreError, StoreFull
@@ -35,7 +35,7 @@ REMEMBERED_TOPICS = 1024
 
 
 def classifier(classes: Sequence[ClassSettings]) -> Callable[[str], int]:
-    """A function from a topic to the index of its class: the first one with a filter that matches."""
+    """A function from a topic to the index of the first class with a matching filter."""
 
     @lru_cache(maxsize=REMEMBERED_TOPICS)
     def classify(topic: str) -> int:
@@ -57,10 +57,10 @@ BURST_MESSAGES = 8
 
 
 class GroupCommit:
-    """The messages that wait for a commit, counted.
+    """Decides when waiting messages are committed.
 
-    A commit is due after `delay_s`, or when so many `records` or bytes (`size`) wait. Commits that time alone
-    makes due are `delay_s` apart.
+    A commit is due after `delay_s`, or when so many `records` or bytes (`size`) wait. Commits that are due by time
+    alone are `delay_s` apart.
     """
 
     def __init__(self, *, delay_s: float, records: int, size: int) -> None:
@@ -72,7 +72,6 @@ class GroupCommit:
         self._reset()
 
     def add(self, now_s: float, size: int, *, urgent: bool, records: int = 1) -> None:
-        """A message of so many records arrived."""
         if not self.waiting:
             self._oldest_s = now_s
         self._latest_s = now_s
@@ -82,7 +81,7 @@ class GroupCommit:
         self._urgent = self._urgent or urgent
 
     def due_in(self, now_s: float) -> float | None:
-        """Seconds until the commit is due; 0 when it is; None when nothing waits."""
+        """Seconds until the commit is due; None when nothing waits."""
         if not self.waiting:
             return None
         if self._urgent or self._records >= self._max_records or self._size >= self._max_size:
@@ -94,7 +93,6 @@ class GroupCommit:
         return max(0.0, min(due_s, self._oldest_s + self._delay_s) - now_s)
 
     def on_committed(self, now_s: float) -> None:
-        """What waited is committed."""
         if self.waiting:
             self._committed_s = now_s
         self._reset()
@@ -111,20 +109,19 @@ STATED_EVERY_US = 1_000_000
 COMMIT_BYTES = 1 << 20
 """A commit is made as soon as so many bytes wait."""
 MAX_WAITING_BYTES = 32 << 20
-"""Payloads that wait for a commit, beyond which the broker has to keep what comes."""
+"""With more waiting payload bytes than this, the agent reads no further messages."""
 MAX_NAMES, MAX_NAME_CHARACTERS = 64, 40
-"""Of the members that are counted by name; all others are counted together."""
+"""Limits of the names that are counted; further names are counted as OTHER_NAMES."""
 OTHER_NAMES = "(others)"
 MAX_WAITING_RECORDS = 1 << 17
-"""Of messages that hold many records each, likewise."""
+"""The same limit in records, for messages that hold many."""
 
 
 @dataclass(slots=True)
 class IntakeCounters:
-    """Counters of the intake since the agent started.
+    """Counters since the agent started.
 
-    `malformed`: raw records by reason. `not_recorded`: retained and empty messages. `left_out_members`: unknown and
-    unusable members of messages, by name.
+    `malformed`: raw records by reason. `not_recorded`: retained and empty messages. `left_out_members`: by name.
     """
 
     messages: int = 0
@@ -136,8 +133,9 @@ class IntakeCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntakeParts:
-    """What the intake works with. `on_commit`, `on_missed` (unknown batches), `on_jump` and
-    `on_statement` (None: nothing may be stated any more) call the drain."""
+    """`on_commit`, `on_missed` (unknown batches), `on_jump` and `on_statement` (None: nothing can be stated) call the
+    drain.
+    """
 
     buffer: Buffer
     retention: BufferRetention
@@ -151,7 +149,7 @@ class IntakeParts:
 
 
 class Intake:
-    """Messages that wait, and their commit. Used by one thread."""
+    """Waiting messages and their commit. Used by one thread."""
 
     def __init__(self, settings: AgentSettings, parts: IntakeParts) -> None:
         self._parts = parts
@@ -163,7 +161,7 @@ class Intake:
         )
         self._jump: ClockJump | None = None
         self._grace_us = int(settings.time.grace_s * 1_000_000)
-        self._heard = HeardThrough(self._grace_us)
+        self._heard = InputWatermark(self._grace_us)
         self._statement: HeadStatement | None = None
         self._earliest_waiting_us = MAX_DEVICE_TIME_US
         self._stated_at_us = 0
@@ -181,12 +179,11 @@ class Intake:
 
     @property
     def waiting(self) -> int:
-        """Messages that wait for their commit."""
         return len(self._waiting)
 
     @property
     def kept_counters(self) -> BufferCounters:
-        """Counters that outlive a restart."""
+        """Counters that survive a restart."""
         return self._parts.buffer.counters
 
     def due_in(self, now_s: float) -> float | None:
@@ -195,19 +192,19 @@ class Intake:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more may be taken in before a commit succeeds."""
+        """Whether no more messages may be taken before a commit succeeds."""
         return self._waiting_bytes >= MAX_WAITING_BYTES or len(self._waiting) >= MAX_WAITING_RECORDS
 
     def receive(self, message: MqttMessage, now_s: float) -> bool:
-        """Takes a message in; True when nothing of it waits for a commit, and it has to be acknowledged at once."""
-        # What the broker retains happened before, and was recorded when it did; an empty payload ends a retention.
+        """Takes a message. True if nothing of it waits for a commit, so that it must be acknowledged now."""
+        # A retained message was recorded when it was published; an empty payload only ends a retention.
         if message.retain or not (message.payload or message.missing):
             self.counters.not_recorded += 1
             self._heard.on_message(self._parts.clocks.monotonic_us(), None)
             return True
         arrival = arrival_of(message.mid, message.topic, message.payload)
         if message.dup and arrival in self._arrivals:
-            # It waits already; on this connection it wants a PUBACK of its own.
+            # It waits already; this connection needs its own PUBACK.
             self._mids.append(message.mid)
             self._heard.on_redelivered(self._parts.clocks.monotonic_us())
             return False
@@ -221,26 +218,28 @@ class Intake:
 
     @property
     def has_known_arrivals(self) -> bool:
-        """Whether something came by a session at the broker, lately or before the agent started."""
+        """Whether the agent has received messages of a session before."""
         return len(self._parts.buffer.recent) > 0
 
     def on_connected(self, *, resumed: bool) -> None:
-        """A connection to the broker begins. `resumed`: the broker knows the session, and may deliver again."""
+        """`resumed`: the broker knows the session and may deliver again."""
         self._resumption = RedeliveryMatcher(self._parts.buffer.recent.arrivals()) if resumed else None
         self._unproven.clear()
         self._heard.on_connected(self._parts.clocks.monotonic_us(), resumed=resumed)
 
     def on_disconnected(self) -> None:
-        """Nothing can be acknowledged any more: the broker will deliver again, and the recent arrivals will show it."""
+        """The broker delivers unacknowledged messages again, and the recent arrivals show that."""
         self._mids.clear()
         self._heard.on_disconnected()
 
     def state_head(self) -> None:
-        """Says to the drain what may be stated of the head now, once a second. All that came has been received."""
+        """Passes the current head statement to the drain, at most once a second. Call it after all messages were
+        handled.
+        """
         wall_us, monotonic_us = self.check_clocks()
-        self._heard.look(monotonic_us, waits=bool(self._waiting))
+        self._heard.update(monotonic_us, waits=bool(self._waiting))
         heard_us = self._heard.heard_us
-        # after a jump, messages with times of the former clock are still on their way
+        # after a jump, messages with times of the former clock may still arrive
         is_known = heard_us is not None and self._jump is None and wall_us >= SET_CLOCK_MS * 1000
         if not is_known or monotonic_us - self._stated_at_us < STATED_EVERY_US:
             return
@@ -250,7 +249,7 @@ class Intake:
         stated_us = min(wall_us - (monotonic_us - heard_us) - self._grace_us, self._earliest_waiting_us)
         buffer = self._parts.buffer
         generation, epoch, head = buffer.generation, buffer.epoch, buffer.head
-        # the drain may have the buffer rebuilt meanwhile
+        # the drain may rebuild the buffer meanwhile
         if 0 < stated_us <= MAX_DEVICE_TIME_US and (generation, epoch) == (buffer.generation, buffer.epoch):
             self._stated_at_us = monotonic_us
             self._set_statement(HeadStatement(epoch, head, stated_us))
@@ -260,7 +259,7 @@ class Intake:
         self._parts.on_statement(statement)
 
     def commit(self, now_s: float) -> list[int] | None:
-        """Stores what waits; the message ids that may be acknowledged now, or None if the buffer could not."""
+        """Stores what waits; returns the message ids to acknowledge, or None if the buffer failed."""
         if self._waiting and not self._try_commit(now_s):
             return None
         if self._group.waiting and not self._waiting:
@@ -269,7 +268,7 @@ class Intake:
         return mids
 
     def _match_redelivery(self, message: MqttMessage, arrival: Arrival, device_time_us: int | None) -> bool:
-        """Whether the message is stored already; see `edge_agent.store.batch_rows`."""
+        """Whether the message is stored already."""
         resumption = self._resumption
         is_marked = message.dup and self._parts.buffer.recent.is_newest_of_its_id(arrival)
         if resumption is None:
@@ -284,8 +283,8 @@ class Intake:
         return False
 
     def _drop_redelivered(self) -> None:
-        """What came before a message that was delivered again was delivered again too."""
-        # A commit whose outcome is unknown is known by the number of the first that wait: none of them may leave.
+        """Drops the waiting messages that came before a proven redelivery: the broker delivers in order."""
+        # An unknown commit is identified by the number of waiting messages: none of them may leave.
         if not self._unproven or self._unknown_commit is not None:
             return
         kept = [one for one in self._waiting if one.arrival not in self._unproven]
@@ -295,9 +294,9 @@ class Intake:
         self._keep_waiting(kept)
 
     def _keep_waiting(self, kept: list[PendingRecord]) -> None:
-        """These wait, and what is remembered of those that wait is of these alone."""
+        """Replaces the waiting records and what is derived from them."""
         self._waiting = kept
-        # A stored message that still seemed to wait would get its PUBACK with the next commit, and none if it is lost.
+        # A stored message in this set would wait for the next commit's PUBACK.
         self._arrivals = {one.arrival for one in kept if one.arrival.mid}
         self._waiting_bytes = sum(len(one.payload) for one in kept)
         self._earliest_waiting_us = min((one.device_time_us for one in kept), default=MAX_DEVICE_TIME_US)
@@ -325,7 +324,7 @@ class Intake:
                 payload=one.payload,
                 continues=place > 0,
             )
-            # A message on its way when the clock jumped has the time of the former clock.
+            # A message sent before the jump has the time of the former clock.
             pending = self._corrected(pending, self._jump) if self._jump else pending
             self._waiting.append(pending)
             self._waiting_bytes += len(one.payload)
@@ -338,7 +337,7 @@ class Intake:
         self._group.add(now_s, size, urgent=self._urgent[index], records=len(parsed))
 
     def take_own(self, topic: str, body: Event, counts: Mapping[str, int], *, now_s: float) -> None:
-        """A record of the agent's own, of now, about what is said on a topic. `counts`: grow when it is stored."""
+        """Adds a record of the agent itself. `counts`: counters that grow when it is stored."""
         wall_us, monotonic_us = self.check_clocks()
         index, payload = self._classify(topic), body.attributes.encode()
         of, boot = arrival_of(0, topic, payload), self._parts.clocks.boot
@@ -347,11 +346,11 @@ class Intake:
         self._group.add(now_s, len(payload), urgent=self._urgent[index])
 
     def _note_time(self, time_us: int, wall_us: int, monotonic_us: int, *, is_kept: object) -> None:
-        """`is_kept`: the message has a time of its own, and waits at the broker while nobody listens."""
+        """`is_kept`: the message has its own time, and the broker would have queued it."""
         self._heard.on_message(monotonic_us, wall_us - time_us if is_kept else None)
         self._earliest_waiting_us = min(self._earliest_waiting_us, time_us)
         if self._statement is not None and time_us < self._statement.stated_us:
-            # older than its sensor may be: what was stated is not true any more, and nothing can take it back
+            # older than `grace_s`: it contradicts the statement, which cannot be withdrawn
             self._parts.buffer.counters.add("late", 1)
             self._heard.on_contradicted()
             self._set_statement(None)
@@ -385,7 +384,7 @@ class Intake:
         try:
             self._resolve_unknown_commit()
             if self._waiting:
-                # Before the commit: whatever it raises, only the file, opened anew, knows the outcome.
+                # Before the commit: after an error only the reopened file shows the outcome.
                 self._unknown_commit = (generation, buffer.head, self.waiting)
                 batches = buffer.commit(self._waiting, self._parts.clocks.wall_us() // 1000)
                 self._on_committed(now_s, batches)
@@ -405,7 +404,7 @@ class Intake:
         self._enforce_retention()
 
     def _on_stored(self, count: int) -> None:
-        """The first `count` of those that wait are stored, as is known now."""
+        """The first `count` waiting messages are stored."""
         self.counters.commits += 1
         self._unknown_commit = None
         stored = {one.arrival for one in self._waiting[:count]} & self._unproven
@@ -414,16 +413,16 @@ class Intake:
         self._keep_waiting(self._waiting[count:])
 
     def _resolve_unknown_commit(self) -> None:
-        """After a commit that failed: finds out whether it is stored after all. Raises StoreError.
+        """After a failed commit: finds out whether it is stored. Raises StoreError.
 
-        When a sync fails, what it should have synced may be on the disk or not; the file, opened anew, decides.
+        After a failed sync the data may be on disk or not; only the reopened file shows it.
         """
         if self._unknown_commit is None:
             return
         generation, head, count = self._unknown_commit
         buffer = self._parts.buffer
         buffer.reopen()
-        # The heads of two epochs cannot be compared: after a rebuild all of it is stored again, which loses nothing.
+        # Heads of two epochs cannot be compared: after a rebuild everything is stored again, which loses nothing.
         if generation == buffer.generation:
             assert head <= buffer.head <= head + count, "a commit is whole or absent"
             if buffer.head > head:
@@ -448,19 +447,19 @@ class Intake:
 
 
 def _within_wire(wall_us: int) -> int:
-    """A clock can be further away than any time that a record can have."""
+    """Limits a wall clock time to what a record can hold."""
     return min(max(0, wall_us), MAX_DEVICE_TIME_US)
 
 
 def _count(counts: dict[str, int], name: str) -> None:
-    """One more of this name, or of all others once there are MAX_NAMES: a publisher may make up names without end."""
+    """Counts a name, or OTHER_NAMES once there are MAX_NAMES: a publisher may invent names without end."""
     if name not in counts and len(counts) >= MAX_NAMES:
         name = OTHER_NAMES
     counts[name] = counts.get(name, 0) + 1
 
 
 def _parsed_message(message: MqttMessage) -> tuple[Parsed, ...]:
-    """The message's records; raw where reading it raises what nobody thought of: no message stops the intake."""
+    """The message's records; raw after an unexpected error, because no message may stop the intake."""
     try:
         return parse_message(message.topic, message.payload, message.missing)
     except Exception as error:  # noqa: BLE001 - see above

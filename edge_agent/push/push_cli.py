@@ -77,7 +77,7 @@ def key(
     with _errors_as_messages():
         for kind in kinds:
             _check_kind(kind)
-        # First: a key that nobody trusts would be in the way of the next one of its name.
+        # First: an untrusted key file would block the next key of this name.
         if operators.exists():
             read_operators(operators)
         made, now = OperatorKey.generate(), datetime.now(UTC).replace(microsecond=0)
@@ -189,7 +189,7 @@ def _signed(file: Path, private: OperatorKey) -> tuple[int, bytes]:
 
 
 def _fault(settings: bytes) -> str:
-    """Why no device takes these settings; "": one may."""
+    """Why every device would refuse these settings, or ""."""
     try:
         check_pushable(settings.decode("utf-8"))
     except (UnicodeDecodeError, PushRefused) as refused:
@@ -199,7 +199,7 @@ def _fault(settings: bytes) -> str:
 
 def _read(file: Path) -> bytes:
     with open_file(file) as opened:
-        # one byte more than is taken shows that there is more
+        # one byte above the limit shows that the file is too large
         text = opened.read(MAX_PUSHED_BYTES + 1)
     if len(text) > MAX_PUSHED_BYTES:
         raise ValueError(f"{file}: more than {MAX_PUSHED_BYTES} bytes, which is all a device takes")

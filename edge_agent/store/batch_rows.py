@@ -1,8 +1,8 @@
-"""The rows of the buffer, an encoded batch of one class in each: what they are, and how a transaction changes them.
+"""The rows of the buffer, each with an encoded batch of one class, and how a transaction changes them.
 
-A row's id is the ordinal of its epoch, then its first sequence number. So rows sort by the order in which their records
-got their ids, and a range of record ids is a range of row ids. A row that is not whole any more is written anew; one
-whose batch is gone remembers its arrivals until it is expired.
+A row's id is the ordinal of its epoch and the first sequence number. Rows sort in the order of record ids, so a range
+of record ids is a range of rows. A row that changes is written anew. A row without its batch keeps its arrivals until
+they expire.
 """
 
 from __future__ import annotations
@@ -38,22 +38,21 @@ from waybill.record import (
 
 # Distinguishes a redelivered message from a new one with equal content.
 
-# A message id has 16 bits. 8 bytes of a digest do not meet by chance among those that are remembered.
+# A message id has 16 bits. Digests of 8 bytes do not collide among the remembered ones.
 _ENTRY = Struct(">H8s")
 _DIGEST_BYTES = 8
 SET_CLOCK_US = 1_577_836_800_000_000
-"""2020-01-01: an earlier device time is of a clock that nobody had set, and may come again after the next start."""
+"""2020-01-01: an earlier device time comes from a clock that was not set, and may repeat after the next start."""
 
 
 class Arrival(NamedTuple):
-    """How a message came: the broker's message id and a digest of its topic and payload."""
+    """The broker's message id and a digest of topic and payload."""
 
     mid: int
     digest: bytes
 
 
 def arrival_of(mid: int, topic: str, payload: bytes) -> Arrival:
-    """The arrival of a message."""
     # No topic holds a NUL (MQTT 5, 1.5.4), so no two messages make the same bytes.
     return Arrival(mid, blake2b(b"%b\0%b" % (topic.encode(), payload), digest_size=_DIGEST_BYTES).digest())
 
@@ -64,16 +63,15 @@ def pack_arrivals(arrivals: Iterable[Arrival]) -> bytes:
 
 
 def unpack_arrivals(packed: bytes) -> list[Arrival]:
-    """The arrivals that were packed."""
-    # iter_unpack raises for a length that does not fit, and a damaged row must not keep the buffer from opening.
+    # iter_unpack raises for an odd length, and a damaged row must not prevent opening the buffer.
     return [Arrival(*entry) for entry in _ENTRY.iter_unpack(packed[: len(packed) // _ENTRY.size * _ENTRY.size])]
 
 
 class RecentArrivals:
     """The last `size` committed arrivals.
 
-    A broker may deliver again whatever it has no acknowledgement for: at most its window of unacknowledged messages, so
-    as many arrivals show every redelivery (MQTT 5, 4.4 and 4.9), but for a broker that lost more than that.
+    A broker may deliver again whatever is unacknowledged: at most its window of unacknowledged messages. That many
+    arrivals show every redelivery (MQTT 5, 4.4 and 4.9).
     """
 
     def __init__(self, size: int, arrivals: Iterable[Arrival] = ()) -> None:
@@ -84,13 +82,13 @@ class RecentArrivals:
         self.add(arrivals)
 
     def add(self, arrivals: Iterable[Arrival]) -> None:
-        """Remembers arrivals, the oldest first, and forgets the oldest beyond the size."""
+        """Adds arrivals, the oldest first, and forgets the oldest beyond the size."""
         for arrival in arrivals:
             self._order.append(arrival)
             self._count[arrival] = self._count.get(arrival, 0) + 1
             self._newest[arrival.mid] = arrival.digest
         while len(self._order) > self._size:
-            # `_newest` keeps its entry: there are 65,535 message ids at most, and `_count` says what is still known.
+            # `_newest` keeps its entry: there are at most 65,535 message ids, and `_count` tells which are known.
             oldest = self._order.popleft()
             if self._count[oldest] == 1:
                 del self._count[oldest]
@@ -101,19 +99,19 @@ class RecentArrivals:
         return arrival in self._count
 
     def is_newest_of_its_id(self, arrival: Arrival) -> bool:
-        """Whether it is known, and no other content came with its message id since."""
+        """Whether the arrival is known, and no other content came with its message id since."""
         return arrival in self._count and self._newest[arrival.mid] == arrival.digest
 
     def __len__(self) -> int:
         return len(self._order)
 
     def arrivals(self) -> tuple[Arrival, ...]:
-        """All of them, the oldest first."""
+        """All arrivals, the oldest first."""
         return tuple(self._order)
 
 
 class RedeliveryMatcher:
-    """What a broker may deliver again at the beginning of a connection that resumed a session."""
+    """Matches the first messages of a resumed session with the stored arrivals, in order."""
 
     def __init__(self, stored: Iterable[Arrival]) -> None:
         self._positions: dict[Arrival, list[int]] = {}
@@ -124,7 +122,7 @@ class RedeliveryMatcher:
         self._at = -1
 
     def try_advance(self, arrival: Arrival) -> bool:
-        """Whether the arrival was stored behind those that were asked for before; the search goes on behind it."""
+        """Whether the arrival was stored after the last match; the search continues behind it."""
         position = next((position for position in self._positions.get(arrival, ()) if position > self._at), None)
         if position is None:
             return False
@@ -132,7 +130,7 @@ class RedeliveryMatcher:
         return True
 
     def is_anchor(self, arrival: Arrival, device_time_us: int | None) -> bool:
-        """Whether a message that follows can only be the stored one."""
+        """Whether a matching message can only be the stored one."""
         timed = device_time_us is not None and device_time_us >= SET_CLOCK_US
         return timed and self._times.get(arrival.digest) == 1
 
@@ -142,18 +140,18 @@ class RedeliveryMatcher:
 log = structlog.get_logger("edge_agent.store")
 
 BATCH_CONTENT_BYTES = MAX_CONTENT_BYTES // 2
-"""A batch's records unpack to about so much at most; `encode` refuses what a decoder would, and then it is halved."""
+"""Approximate limit of a batch's unpacked records; a batch that `encode` refuses is halved."""
 _EXPANSION, _FIXED_BYTES = 4, 512
-"""A record unpacks to at most so many times its message (`\\u00e9` for two bytes, `1e15` written out), and so much."""
+"""A record unpacks to at most this many times its message (`\\u00e9` for two bytes, `1e15` written out), plus bytes."""
 _MAX_TOPIC_CHARACTERS = 65_535
 _NO_COUNTS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class PendingRecord(NamedTuple):
-    """A record before its commit gives it an id.
+    """A record that has no id yet.
 
-    `topic`, `payload`: what it came as, should its body not be writable. `continues`: it is of the same message as the
-    record before it, which is committed with it. `counts`: counters that grow by so much when it is stored.
+    `topic`, `payload`: the original message, in case the body cannot be encoded. `continues`: it belongs to the same
+    message as the record before it. `counts`: counters that grow when it is stored.
     """
 
     class_index: int
@@ -178,7 +176,7 @@ class PackedCommit:
 
 
 def packed(waiting: Sequence[PendingRecord], owner: BatchOwner, ordinal: int, wall_ms: int) -> PackedCommit:
-    """Gives records ids behind the owner's head: a batch for each class in its order, more where one is too large."""
+    """Gives records their ids above the owner's head; one batch for each class, or more if one is too large."""
     commit = PackedCommit()
     seq = owner.head
     # The sort is stable: within a class records get their ids in the order in which they came.
@@ -207,7 +205,7 @@ def _chunks(group: Iterator[PendingRecord]) -> Iterator[list[PendingRecord]]:
 def _encoded(
     pending: Sequence[PendingRecord], owner: BatchOwner, seq: int, commit: PackedCommit
 ) -> Iterator[tuple[int, bytes]]:
-    """Encoded batches behind `seq`, each with the number of its records."""
+    """Encoded batches above `seq`, each with its number of records."""
     try:
         yield len(pending), _batch(pending, owner, seq)
         return
@@ -243,29 +241,26 @@ def _batch(pending: Sequence[PendingRecord], owner: BatchOwner, seq: int) -> byt
     return encode(Batch(owner.device, owner.epoch, seq + len(pending), records))
 
 
-# SQLite's row ids have 63 bits: 17 trillion records of a life, and 19 bits for the number of lives.
+# SQLite's row ids have 63 bits: 44 for the records of an epoch and 19 for the number of epochs.
 SEQ_BITS = 44
 SEQ_MASK = (1 << SEQ_BITS) - 1
 
 
 def batch_row_id(ordinal: int, first: int) -> int:
-    """The id of the batch of the epoch with this ordinal whose records begin at `first`."""
     return ordinal << SEQ_BITS | first
 
 
 def ordinal_of(identity: int) -> int:
-    """The ordinal of the epoch of a batch."""
     return identity >> SEQ_BITS
 
 
 def first_of(identity: int) -> int:
-    """The first sequence number of a batch."""
     return identity & SEQ_MASK
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """A stored batch. `size`: bytes of its encoded form. `wall_ms`: when it was committed, by the device's clock."""
+    """`size`: bytes of the encoded form. `wall_ms`: commit time by the device's clock."""
 
     id: int
     epoch: int
@@ -278,12 +273,11 @@ class StoredBatch:
 
     @property
     def first(self) -> int:
-        """The first sequence number that it covers."""
         return first_of(self.id)
 
 
 class BatchOwner(NamedTuple):
-    """Whose a batch is, for one that has to be written anew though it cannot be read."""
+    """The identity of a batch that must be written anew although it cannot be read."""
 
     device: str
     epoch: int
@@ -292,9 +286,9 @@ class BatchOwner(NamedTuple):
 
 @dataclass(slots=True)
 class TransactionTotals:
-    """What a transaction did to the totals, applied once it is known to be stored.
+    """How a transaction changes the totals; applied once it is stored.
 
-    Rows are (id, last). `removed`: records and bytes that left each class; negative when something came.
+    Rows are (id, last). `removed`: records and bytes that left each class; negative if they were added.
     """
 
     acked_rows: list[tuple[int, int]] = field(default_factory=list)
@@ -303,13 +297,12 @@ class TransactionTotals:
     counts: Counter[str] = field(default_factory=Counter)
 
     def count_removed(self, class_index: int, records: int, size: int) -> None:
-        """Records and bytes of a class went."""
         before = self.removed.get(class_index, (0, 0))
         self.removed[class_index] = (before[0] + records, before[1] + size)
 
 
 def prune_range(connection: Connection, ordinal: int, first: int, last: int, changes: TransactionTotals) -> None:
-    """Clears the batches that an acknowledged range covers and trims those that it covers in part."""
+    """Clears batches inside an acknowledged range and trims those that overlap it."""
     for identity, row_last, class_index, records, lost, size in _overlapping(connection, ordinal, first, last):
         if first <= first_of(identity) and row_last <= last:
             clear_batch(connection, identity, row_last, changes)
@@ -320,7 +313,7 @@ def prune_range(connection: Connection, ordinal: int, first: int, last: int, cha
 
 
 def _overlapping(connection: Connection, ordinal: int, first: int, last: int) -> list[Any]:
-    # A batch that begins before the range may reach into it.
+    # A batch that starts before the range may reach into it.
     before = connection.execute(
         "SELECT id, last FROM batches WHERE id <= ? AND id >= ? AND batch IS NOT NULL ORDER BY id DESC LIMIT 1",
         (batch_row_id(ordinal, first), batch_row_id(ordinal, 0)),
@@ -338,7 +331,7 @@ def _trim(
 ) -> None:
     batch = read_batch(connection, identity)
     last, *before = connection.execute("SELECT last, records, size FROM batches WHERE id = ?", (identity,)).fetchone()
-    # Of what it still holds: an id that is acknowledged twice counts once.
+    # Only ids that it still holds: an id that is acknowledged twice counts once.
     changes.counts["acknowledged"] += (batch.header.seqs & acknowledged).count
     missing = without(batch, acknowledged)
     if missing is None:
@@ -350,7 +343,7 @@ def _trim(
 
 
 def delete_expired(connection: Connection, rows: Iterable[tuple[int, int]], changes: TransactionTotals) -> None:
-    """Deletes acknowledged rows whose messages cannot be delivered again any more."""
+    """Deletes acknowledged rows whose messages cannot be delivered again."""
     for row in rows:
         connection.execute("DELETE FROM batches WHERE id = ? AND batch IS NULL", (row[0],))
         changes.expired.append(row)
@@ -359,16 +352,15 @@ def delete_expired(connection: Connection, rows: Iterable[tuple[int, int]], chan
 def split_or_dead_letter(
     connection: Connection, changes: TransactionTotals, identities: Iterable[int], reason: str
 ) -> list[int]:
-    """Halves batches of several records and dead-letters those of one; the halves' row ids. Raises StoreDamaged.
-
-    So what the other side refuses comes apart from what it may take.
+    """Halves batches of several records and dead-letters those of one; returns the halves' row ids. Raises
+    StoreDamaged.
     """
     halves: list[int] = []
     for identity in identities:
         row = connection.execute(
             "SELECT records FROM batches WHERE id = ? AND batch IS NOT NULL", (identity,)
         ).fetchone()
-        # Acknowledged since it was sent; this transaction has just pruned it.
+        # Acknowledged meanwhile; this transaction has pruned it.
         if row is None:
             continue
         if row[0] > 1:
@@ -380,7 +372,7 @@ def split_or_dead_letter(
 
 
 def _halved(connection: Connection, changes: TransactionTotals, identity: int) -> int:
-    """Moves the second half of a batch's records to a row of its own; its id. The first keeps all arrivals."""
+    """Moves the second half of a batch to its own row; returns its id. The first half keeps all arrivals."""
     batch = read_batch(connection, identity)
     last, class_index, size = connection.execute(
         "SELECT last, class, size FROM batches WHERE id = ?", (identity,)
@@ -393,7 +385,7 @@ def _halved(connection: Connection, changes: TransactionTotals, identity: int) -
     connection.execute("UPDATE batches SET last = ? WHERE id = ?", (middle - 1, identity))
     data, second = encode(latter), batch_row_id(ordinal_of(identity), middle)
     connection.execute(
-        # `sent` too: this half went out with the whole, so no clock correction may touch it either.
+        # `sent` too: this half was sent with the whole, so its times must not change.
         "INSERT INTO batches (id, last, class, records, lost, size, wall_ms, boot, sent, batch)"
         " SELECT ?, ?, class, ?, ?, ?, wall_ms, boot, sent, ? FROM batches WHERE id = ?",
         (second, last, len(latter.records), latter.header.lost_seqs.count, len(data), data, identity),
@@ -409,7 +401,6 @@ def _part(batch: Batch, other: IntervalSet) -> Batch:
 
 
 def insert_batch(connection: Connection, batch: StoredBatch, boot: str, arrivals: bytes | None) -> None:
-    """Stores a new batch."""
     connection.execute(
         "INSERT INTO batches (id, last, class, records, size, wall_ms, boot, arrivals, batch)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -421,11 +412,11 @@ def insert_batch(connection: Connection, batch: StoredBatch, boot: str, arrivals
 
 
 def stored_arrivals(connection: Connection, most: int) -> Iterator[Arrival]:
-    """The last arrivals that the rows remember, at least `most` of them if there are, the oldest first."""
+    """The newest stored arrivals, at least `most` if there are, the oldest first."""
     newest_first: list[list[Arrival]] = []
     count, below = 0, (1 << 63) - 1
     while count < most:
-        # Row by row from the newest: the table may hold a million rows, and the last few have what is asked for.
+        # Row by row from the newest: the table may have a million rows, and the last few suffice.
         row = connection.execute(
             "SELECT id, arrivals FROM batches WHERE id < ? AND arrivals IS NOT NULL ORDER BY id DESC LIMIT 1", (below,)
         ).fetchone()
@@ -438,7 +429,7 @@ def stored_arrivals(connection: Connection, most: int) -> Iterator[Arrival]:
 
 
 def insert_tombstones(connection: Connection, ordinal: int, empty: Batch, lost: IntervalSet, reason: str) -> None:
-    """Declares ids lost that no row has, a row for each range. `empty`: whose they are."""
+    """Declares ids lost that no row holds, one row for each range. `empty`: a batch with their owner."""
     for first, last in lost.ranges:
         data = encode(replace(empty, tombstones=(Tombstone(first, last, reason),)))
         connection.execute(
@@ -458,7 +449,7 @@ def read_batch(connection: Connection, identity: int) -> Batch:
 
 
 def replace_batch(connection: Connection, identity: int, batch: Batch) -> tuple[int, int]:
-    """Replaces a stored batch; its (records, size)."""
+    """Replaces a stored batch; returns (records, size)."""
     data = encode(batch)
     records, lost = len(batch.records), batch.header.lost_seqs.count
     connection.execute(
@@ -469,14 +460,13 @@ def replace_batch(connection: Connection, identity: int, batch: Batch) -> tuple[
 
 
 def clear_batch(connection: Connection, identity: int, last: int, changes: TransactionTotals) -> None:
-    """Takes the batch out of a row (id, last); the row still remembers its arrivals."""
+    """Removes the batch from a row (id, last), which keeps its arrivals."""
     connection.execute("UPDATE batches SET batch = NULL, records = 0, lost = 0, size = 0 WHERE id = ?", (identity,))
     remove_dead_letter_mark(connection, identity)
     changes.acked_rows.append((identity, last))
 
 
 def remove_dead_letter_mark(connection: Connection, identity: int) -> None:
-    """A dead-lettered batch is gone, or another one now."""
     connection.execute("DELETE FROM dead_letter_batches WHERE id = ?", (identity,))
 
 
@@ -494,7 +484,7 @@ def without(batch: Batch, seqs: IntervalSet) -> Batch | None:
 
 
 def merge_tombstones(tombstones: Iterable[Tombstone]) -> tuple[Tombstone, ...]:
-    """Tombstones in ascending order; neighbours with the same reason become one."""
+    """Sorted tombstones; neighbours with the same reason become one."""
     together: list[Tombstone] = []
     for tombstone in sorted(tombstones):
         before = together[-1] if together else None

@@ -1,6 +1,6 @@
-"""The buffer: records get their ids and are synced before `commit` returns; acknowledged records go out.
+"""The buffer: `commit` gives records their ids and returns after the sync; acknowledged records are deleted.
 
-Threads: every method may be called from any thread. Reading does not wait for a commit that is being synced.
+Any thread may call any method. A read does not wait for a running sync.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ log = structlog.get_logger("edge_agent.store")
 Made = TypeVar("Made")
 
 RESERVE_BYTES = 8 << 20
-"""What the write-ahead log takes at most between two checkpoints, twice."""
+"""Twice the maximum size of the write-ahead log between two checkpoints."""
 
 
 class BufferFile:
-    """Opens and rebuilds the file; used under the buffer's lock. `counters`: count what happened to it."""
+    """Opens and rebuilds the file. Used under the buffer's lock."""
 
     def __init__(self, folder: Path, options: BufferOptions, counters: BufferCounters) -> None:
-        """Makes the folder. Raises OSError."""
+        """Creates the folder. Raises OSError."""
         _private_folder(folder)
         self.path = folder / DATABASE
         self.identity = BufferIdentity(self.path, options)
@@ -75,36 +75,35 @@ class BufferFile:
         self._counters = counters
 
     def open(self) -> OpenDatabase:
-        """Opens the file at the start, making what is missing. Raises StoreError, OSError.
+        """Opens the file at the start and creates what is missing. Raises StoreError, OSError.
 
-        A damaged one is rebuilt, another owner's is kept apart; one that is not the buffer that was left gets an epoch.
+        It rebuilds a damaged file, keeps another owner's file apart, and begins a new epoch in a restored one.
         """
-        # First: SQLite would make an empty file in the place that a rebuilt one waits for, or open one without its log.
+        # First: SQLite would create an empty file in place of the rebuilt one, or open a file without its log.
         finish_archiving(self.path)
         finish_rebuild(self.path)
         database = self._with_room(self._open_any)
         if self._with_room(lambda: self.identity.begin_own_epoch(database)):
-            # What is in memory is of the former epoch.
+            # The state in memory belongs to the former epoch.
             database.close()
             database = self._with_room(self.open_again)
         return database
 
     def open_again(self) -> OpenDatabase:
-        """Opens a file that was open before. Raises StoreError."""
         return open_database(self.path, self._options)
 
     def rebuild(self) -> None:
-        """Puts a new file in the place of a damaged one, which is closed. Raises StoreError."""
+        """Replaces a damaged file, which is closed. Raises StoreError."""
         self._with_room(self._rebuild)
 
     def make_room(self, writer: Connection) -> None:
-        """Gives the reserve to the file, which takes up its log, so that the log begins anew."""
+        """Releases the reserve and moves the log into the file, so that the log starts again."""
         self.reserve.release()
         with suppress(sqlite3.Error):
             writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def delete_damaged(self) -> bool:
-        """Deletes files that were rebuilt: what can be read of them was taken over. Whether there were any."""
+        """Deletes archived damaged files, whose readable content was copied; returns whether there were any."""
         with suppress(OSError):
             if number := delete_damaged(self.path, keep=0):
                 log.warning("files that were rebuilt are deleted for their space", files=number)
@@ -112,7 +111,7 @@ class BufferFile:
         return False
 
     def _with_room(self, action: Callable[[], Made]) -> Made:
-        """Where there is no space it is done again with what the reserve and files that were rebuilt have."""
+        """Retries without the reserve and the damaged files if there is no space."""
         try:
             return action()
         except StoreFull as error:
@@ -129,7 +128,7 @@ class BufferFile:
             self._rebuild()
         except StoreForeign as error:
             self._keep_foreign(error)
-        # What the small files know is of the former file, and says nothing against the one in its place.
+        # The lineage describes the former file, not the one in its place.
         return open_database(self.path, self._options, self.identity.forget())
 
     def _rebuild(self) -> None:
@@ -148,53 +147,49 @@ class BufferFile:
 
 
 class Reserve:
-    """A file of `size` allocated bytes, deleted when the space is needed. 0: none.
-
-    On a full file system giving records back needs a little room itself.
-    """
+    """A file of `size` allocated bytes (0: none). On a full file system even deletion needs some room."""
 
     def __init__(self, path: Path, size: int) -> None:
         self._path = path
         self._size = size
 
     def hold(self) -> None:
-        """Takes the space again, if it was given up or somebody deleted the file, and if there is so much."""
+        """Allocates the reserve again if it is missing and there is space."""
         if self._size == 0 or self._path.exists():
             return
         with suppress(OSError):
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                # Allocated, not only made long: a sparse file keeps no space.
+                # Allocated, because a sparse file keeps no space.
                 os.posix_fallocate(descriptor, 0, self._size)
             except OSError:
-                # A file of fewer bytes would pass for the reserve from now on.
+                # A shorter file would count as the reserve.
                 self._path.unlink(missing_ok=True)
             finally:
                 os.close(descriptor)
 
     def release(self) -> None:
-        """Gives the space to whoever comes first."""
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
 
 
 def _private_folder(folder: Path) -> None:
-    """Makes the folder, for its owner alone: what a vehicle did is nobody else's. Raises OSError."""
+    """Creates the folder for its owner alone. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # mkdir leaves a folder that is there as it is.
+    # mkdir does not change an existing folder.
     if folder.stat().st_mode & 0o077:
         folder.chmod(0o700)
 
 
 SPARE_BYTES = 64 << 10
-"""Free pages that a commit may take for other things than what it stores."""
+"""Free pages that a commit may need besides its payload."""
 
 
 class Buffer:
     """One device's store in one folder."""
 
     def __init__(self, folder: Path, options: BufferOptions) -> None:
-        """Opens the buffer, making what is missing. Raises StoreError."""
+        """Opens the buffer and creates what is missing. Raises StoreError."""
         self._options = options
         self._lock = threading.RLock()
         self._acked: defaultdict[int, IntervalSet] = defaultdict(IntervalSet)
@@ -202,30 +197,28 @@ class Buffer:
         self._is_closed = False
         self.counters = BufferCounters(self._lock)
         self.generation = 0
-        """Counts the times that the file was replaced: what was remembered of its batches is void then."""
+        """How often the file was replaced, which invalidates everything remembered about its batches."""
         self._file = BufferFile(folder, options, self.counters)
         self._use(self._file.open())
-        # A token for each start: an image that was made before has the former one.
+        # A new token for each start: an older image has the former one.
         self._renew_lineage()
         self._file.reserve.hold()
 
     @property
     def path(self) -> Path:
-        """The file."""
         return self._file.path
 
     @property
     def epoch(self) -> int:
-        """The number of the buffer's present life."""
         return self._database.epoch
 
     @property
     def head(self) -> int:
-        """The highest sequence number of the present epoch; 0 before the first record."""
+        """The highest sequence number of this epoch; 0 before the first record."""
         return self._database.head
 
     def head_of(self, epoch: int) -> int:
-        """The highest sequence number that an epoch committed, as far as is known."""
+        """The highest sequence number that an epoch is known to have committed."""
         return self._database.head_of(epoch)
 
     def last_id(self) -> int:
@@ -233,24 +226,23 @@ class Buffer:
         return self._database.last_id()
 
     def owner_of(self, identity: int) -> BatchOwner:
-        """Whose a batch is."""
         return self._database.owner_of(identity)
 
     def depth(self) -> dict[int, Depth]:
-        """What waits, by class index."""
+        """Waiting records and bytes by class index."""
         with self._lock:
             return {index: Depth(depth.records, depth.size) for index, depth in self._database.depth.items()}
 
     def commit(self, waiting: Sequence[PendingRecord], wall_ms: int) -> list[StoredBatch]:
         """Gives records their ids and stores them, in order of class, in one synced transaction.
 
-        Raises StoreError; then nothing of it is stored, except that after StoreFailing only `reopen` shows it.
+        Raises StoreError; then nothing is stored, but after StoreFailing only `reopen` shows whether it is.
         """
         with self._open() as database:
             try:
                 return self._commit(waiting, wall_ms)
             except StoreFull:
-                # What was acknowledged leaves the file first. Then the log alone needs room, and a reserve is there.
+                # First delete what was acknowledged. Then only the log needs room, which the reserve has.
                 self.prune_acknowledged()
                 if database.free_pages_bytes() < sum(len(pending.payload) for pending in waiting) + SPARE_BYTES:
                     raise
@@ -260,9 +252,9 @@ class Buffer:
     def _commit(self, waiting: Sequence[PendingRecord], wall_ms: int) -> list[StoredBatch]:
         database, identity = self._database, self._file.identity
         new = packed(waiting, database.owner_of(database.last_id()), database.ordinal, wall_ms)
-        # Before the ids are given: a buffer that is lost behind this commit has them within its lineage's bound.
+        # Before the ids are given: if the buffer is lost after this commit, its lineage bounds them.
         identity.raise_head_limit(database, len(waiting))
-        # One for each message. QoS 0 has no message id, and is never delivered again.
+        # One for each message. QoS 0 has no message id and no redelivery.
         came = [pending.arrival for pending in waiting if pending.arrival.mid and not pending.continues]
         with self._transaction() as changes:
             changes.counts["unencodable"] += new.unencodable
@@ -270,17 +262,17 @@ class Buffer:
                 if pending.counts:
                     changes.counts.update(pending.counts)
             for place, batch in enumerate(new.batches):
-                # The first row remembers the arrivals of all, in the order in which they came.
+                # The first row keeps all arrivals, in the order in which they came.
                 insert_batch(database.writer, batch, waiting[0].boot, pack_arrivals(came) if place == 0 else None)
         database.add(new.batches)
-        # Behind the transaction: an arrival that is known without its record would drop the record's redelivery.
+        # After the transaction: a known arrival without its record would drop the record's redelivery.
         self.recent.add(came)
-        # Last: a high-water mark beyond what is committed would declare ids lost that no record had.
+        # Last: a high-water mark above the committed head would declare unused ids lost.
         identity.on_committed(database)
         return new.batches
 
     def edit(self, change: Callable[[Connection, TransactionTotals], None]) -> None:
-        """Runs a change of stored batches in one synced transaction, after what was acknowledged. Raises StoreError."""
+        """Changes stored batches in one synced transaction, after pending acknowledgements. Raises StoreError."""
         with self._open() as database:
             try:
                 self._edit(change)
@@ -294,10 +286,10 @@ class Buffer:
 
     @contextmanager
     def _transaction(self) -> Iterator[TransactionTotals]:
-        """A synced transaction that begins with what was acknowledged and ends with the counters. Raises StoreError."""
+        """A synced transaction that first stores acknowledgements and finally counters. Raises StoreError."""
         database, changes = self._database, TransactionTotals()
         with transaction(database.writer):
-            # With whatever is written anyway: a transaction of its own is one more sync, and each wears the flash.
+            # In a transaction that is needed anyway: each sync wears the flash.
             for ordinal, epoch in database.epochs.items():
                 for first, last in self._acked[epoch].ranges:
                     prune_range(database.writer, ordinal, first, last, changes)
@@ -305,30 +297,30 @@ class Buffer:
             changes.counts.update(self.counters.unstored)
             yield changes
             self.counters.store(database.writer, changes.counts)
-        # Only now is it known to be stored: a transaction that failed changes nothing in memory either.
+        # Only now it is stored: a failed transaction changes nothing in memory.
         database.apply(changes)
         self.counters.on_stored(changes.counts)
         self._acked.clear()
 
     def acknowledge(self, epoch: int, seqs: IntervalSet) -> None:
-        """Record ids that are safe elsewhere. They leave the disk with the next commit or `prune_acknowledged`."""
+        """Marks record ids as safe elsewhere. The next commit or `prune_acknowledged` deletes them."""
         with self._lock:
             self._acked[epoch] |= seqs
 
     def is_acknowledged(self, batch: StoredBatch) -> bool:
-        """Whether all of a batch is acknowledged and waits to be pruned."""
+        """Whether all of a batch waits to be pruned."""
         with self._lock:
             return self._acked[batch.epoch].covers(IntervalSet([(batch.first, batch.last)]))
 
     def prune_acknowledged(self) -> None:
-        """Stores what was acknowledged and counted since the last transaction. Raises StoreError."""
+        """Stores pending acknowledgements and counters. Raises StoreError."""
         with self._open():
             if any(self._acked.values()) or self.counters.is_due:
                 self.edit(lambda _connection, _changes: None)
             self._file.reserve.hold()
 
     def split_or_dead_letter(self, identities: Sequence[int], reason: str) -> list[StoredBatch]:
-        """Halves refused batches, and dead-letters those of one record; the halves. Raises StoreError."""
+        """Halves refused batches and dead-letters those of one record; returns the halves. Raises StoreError."""
         halves: list[int] = []
         self.edit(
             lambda connection, changes: halves.extend(split_or_dead_letter(connection, changes, identities, reason))
@@ -336,17 +328,17 @@ class Buffer:
         return [self._database.find(identity) for identity in halves]
 
     def requeue_dead_letters(self) -> None:
-        """Dead letters wait to be sent like anything else. Raises StoreError."""
+        """Sends dead letters again. Raises StoreError."""
 
         def change(connection: Connection, _: TransactionTotals) -> None:
             connection.execute("DELETE FROM dead_letter_batches")
 
-        # An edit also writes what was acknowledged and counted: a sync that nothing here calls for.
+        # Without dead letters an edit would only cost a sync.
         if self.query_one("SELECT id FROM dead_letter_batches LIMIT 1", ()) is not None:
             self.edit(change)
 
     def read_after(self, identity: int, class_index: int, limit: int) -> list[StoredBatch]:
-        """The next batches of a class that are to be sent, without their data, in the order of their ids."""
+        """The next batches of a class to send, without their data, in order of their ids."""
         return self._database.read_after(identity, class_index, limit)
 
     def load(self, identity: int) -> bytes | None:
@@ -358,18 +350,18 @@ class Buffer:
         return self._database.query_one(sql, parameters)
 
     def free_pages_bytes(self) -> int:
-        """Space inside the file that is not used."""
+        """Unused space inside the file."""
         return self._database.free_pages_bytes()
 
     def delete_damaged(self) -> bool:
-        """Deletes files that were rebuilt: what can be read of them was taken over. Whether there were any."""
+        """Deletes archived damaged files; returns whether there were any."""
         return self._file.delete_damaged()
 
     def reopen(self) -> None:
-        """Opens the file anew after StoreFailing and makes sure that what it holds is synced. Raises StoreError.
+        """Opens the file again after StoreFailing and makes sure that its content is synced. Raises StoreError.
 
-        A commit whose sync failed may be in the log or not, and the system may have forgotten to write it: what is in
-        the log is moved to the main file, which syncs it again.
+        After a failed sync a commit may be in the log but not on the medium. A checkpoint moves the log to the main
+        file, which syncs it.
         """
         with self._open() as database:
             if not self.path.exists():
@@ -380,9 +372,10 @@ class Buffer:
                 self._database.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def repair(self, generation: int) -> None:
-        """After StoreDamaged: a new file with what can be read, a new epoch, the rest declared. Raises StoreError.
+        """Rebuilds the file after StoreDamaged: readable rows are copied, a new epoch begins, the rest is declared
+        lost. Raises StoreError.
 
-        `generation`: the one in which the damage was met; if the file was replaced since, there is nothing to do.
+        `generation`: the one that met the damage; if the file was replaced since, nothing is done.
         """
         with self._open() as database:
             if generation != self.generation:
@@ -400,9 +393,9 @@ class Buffer:
             self._renew_lineage()
 
     def close(self) -> None:
-        """Stores what was acknowledged, if the medium lets it, and gives the file back, for good.
+        """Stores pending acknowledgements if possible, and closes the file for good.
 
-        Whatever thread uses the buffer afterwards gets StoreClosed: another may have the file by then.
+        Any later use raises StoreClosed: another agent may have the file by then.
         """
         with self._lock:
             if self._is_closed:
@@ -417,14 +410,13 @@ class Buffer:
 
     @contextmanager
     def _open(self) -> Iterator[OpenDatabase]:
-        """The lock on a buffer that is open. Raises StoreClosed."""
+        """Holds the lock on the open buffer. Raises StoreClosed."""
         with self._lock:
             if self._is_closed:
                 raise StoreClosed(f"{self.path} was closed")
             yield self._database
 
     def _use(self, database: OpenDatabase) -> None:
-        """From now on this is the open file."""
         self._database = database
         self.counters.stored = database.counters
         size = self._options.recent_size
@@ -432,6 +424,6 @@ class Buffer:
             self.recent = RecentArrivals(size, stored_arrivals(database.writer, size))
 
     def _renew_lineage(self) -> None:
-        """After a start, a repair, an end; where there is no room for it, the next commit tries again."""
+        """After a start, a repair or an end. Without room for it, the next commit tries again."""
         with suppress(OSError, StoreFull):
             self._file.identity.renew(self._database)

@@ -1,11 +1,11 @@
-"""Correcting the stored records of a boot whose clock jumped, batch by batch, so that a crash in between does no harm.
+"""Corrects the stored records of a boot whose clock jumped, batch by batch and safe against crashes.
 
-A record that may have been sent keeps the time it was sent with: one record id never has two contents. So this module
-remembers on disk what may have been sent:
+A record that may have been sent keeps its time: one record id never has two contents. So the disk remembers what may
+have been sent:
 
-- `sending` (a counter) is 1 from the first connection of a run on. A run that finds it set takes all that is stored for
+- `sending` (a counter) is 1 from the first connection of a run on. A run that finds it set counts everything stored as
   sent: `sent_through` becomes the last id.
-- within a run, the drain knows exactly what it sent; those batches are marked (`sent`) when a correction begins.
+- Within a run, the drain knows what it sent; those batches are marked (`sent`) when a correction begins.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ BATCHES_PER_STEP = 32
 
 
 class ClockCorrector:
-    """Corrects after jumps. Used by the drain's thread only, so nothing is sent while it works."""
+    """Used by the drain's thread only, so nothing is sent meanwhile."""
 
     def __init__(self, buffer: Buffer, rules: CorrectionRules) -> None:
         self._buffer = buffer
         self._rules = rules
         if buffer.counters.value(SENDING):
-            # Both in one transaction: with the first alone, what was sent would be corrected after the next crash.
+            # In one transaction: with the first alone, the next run would correct sent records.
             self._set({SENDING: 0, SENT_THROUGH: buffer.last_id()})
 
     def mark_sending(self) -> None:
-        """From now on records may be sent. Raises StoreError."""
+        """Records may be sent from now on. Raises StoreError."""
         if not self._buffer.counters.value(SENDING):
             self._set({SENDING: 1})
 
     def resume(self, boot: str, offset_us: int) -> tuple[int, int]:
-        """Remembers a boot at its first sight, and ends a correction that a crash interrupted.
+        """Stores a new boot, or finishes a correction that a crash interrupted.
 
-        Returns the wall clock's offset that the boot's records were stamped with, and how many batches were corrected.
+        Returns the wall clock's offset with which the boot's records were stamped, and the number of corrected batches.
         """
         known = self._boot(boot)
         if known is None:
@@ -62,7 +62,9 @@ class ClockCorrector:
         return stored_offset_us + delta_us, corrected
 
     def correct(self, jump: ClockJump, through: int, sent: Collection[int]) -> int:
-        """Corrects what is stored up to the id `through`, but for what may have been sent; the batches that changed."""
+        """Corrects what is stored up to the id `through`, except what may have been sent; returns the number of changed
+        batches.
+        """
         after = self._buffer.counters.value(SENT_THROUGH)
 
         def begin(connection: Connection, _: TransactionTotals) -> None:
@@ -74,7 +76,7 @@ class ClockCorrector:
                 (jump.boot, jump.offset_us, jump.delta_us, jump.at_us, after, through),
             )
 
-        # One transaction: a correction that goes on after a crash must know which batches were sent.
+        # One transaction: a correction that continues after a crash must know which batches were sent.
         self._buffer.edit(begin)
         return self._run_through(jump, after, through)
 
@@ -99,7 +101,7 @@ class ClockCorrector:
                 if not sent and boot == jump.boot and records:
                     changed += self._correct_batch(connection, identity, (class_index, records, size), jump, changes)
             reached = rows[-1][0] if len(rows) == BATCHES_PER_STEP else through
-            # In the step's own transaction: after a crash no batch is moved a second time.
+            # In the step's own transaction: after a crash no batch is corrected twice.
             if reached < through:
                 _run(connection, "UPDATE boots SET after = ? WHERE boot = ?", (reached, jump.boot))
             else:
@@ -120,7 +122,7 @@ class ClockCorrector:
         try:
             corrected = self._rules.correct(read_batch(connection, identity), jump)
         except StoreDamaged:
-            # Left to the drain: it meets the batch when it sends, and has the buffer rebuilt.
+            # The drain rebuilds the buffer when it sends this batch.
             return 0
         if corrected is None:
             return 0
@@ -128,12 +130,12 @@ class ClockCorrector:
         try:
             new_records, new_size = replace_batch(connection, identity, corrected)
         except WireError as error:
-            # For instance too large with its new times. It stays as it is; the same step would fail at each start.
+            # For instance too large with its new times. It stays unchanged, or the step would fail at each start.
             log.error("a batch keeps the time of the clock that jumped", batch=identity, error=str(error))
             changes.counts["uncorrected"] += records
             return 0
         changes.count_removed(class_index, records - new_records, size - new_size)
-        # The commit was stamped by the same clock, and age is judged by that stamp.
+        # The commit was stamped by the same clock.
         wall = "UPDATE batches SET wall_ms = wall_ms + ? WHERE id = ?"
         _run(connection, wall, (jump.delta_us // 1000, identity))
         changes.counts["corrected"] += new_records

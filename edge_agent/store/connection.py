@@ -1,13 +1,12 @@
-"""The connection to SQLite: how it is opened, and its tables.
+"""The SQLite connection and the tables.
 
-`epochs`  one row for each life of the buffer: its ordinal, its number, its owner (`tenant/device`), and the head of
-          those that have ended
-`batches` one row for each stored batch. `batch` is NULL once it was acknowledged: the row then only remembers
-          `arrivals` (10 bytes a message: id and digest), for as long as a broker may deliver those again
-`boots`   wall minus monotonic time of each boot of the device, and how far the correction after a jump has come
-`counters` that outlive a restart
-`dead_letter_batches`  the batches that wait and are not sent, because the region refused them too often, and why
-`mark`    one row: what the buffer remembers of the small file beside it (`edge_agent.store.epochs`)
+- `epochs`: one row for each epoch of the buffer: ordinal, number, owner (`tenant/device`), and the head of ended ones
+- `batches`: one row for each stored batch. `batch` is NULL once it was acknowledged; the row then keeps `arrivals`
+  (10 bytes a message: id and digest) for as long as a broker may deliver those again
+- `boots`: wall minus monotonic time of each boot of the device, and the progress of a correction
+- `counters`: survive a restart
+- `dead_letter_batches`: waiting batches that the region refused too often, and why
+- `mark`: one row: what the buffer knows of its lineage file (`edge_agent.store.epochs`)
 """
 
 from __future__ import annotations
@@ -46,8 +45,6 @@ _TABLES = (
 
 
 class Cursor(Protocol):
-    """What a statement gives back."""
-
     def fetchone(self) -> Any:
         """The next row, or None."""
 
@@ -58,7 +55,7 @@ class Cursor(Protocol):
 
 
 class Connection(Protocol):
-    """What the buffer needs of a connection: statements, each its own transaction unless BEGIN was said."""
+    """The statements that the buffer needs; each is its own transaction unless BEGIN was executed."""
 
     def execute(self, sql: str, parameters: tuple[Any, ...] = (), /) -> Cursor:
         """Runs one statement. Raises sqlite3.Error."""
@@ -68,42 +65,42 @@ class Connection(Protocol):
 
 
 class Connector(Protocol):
-    """Opens connections; tests put one in that loses power."""
+    """Opens connections; tests use one that loses power."""
 
     def __call__(self, path: Path) -> Connection:
-        """A connection for reading and writing; the file is made if it is missing. Raises sqlite3.Error."""
+        """A connection for reading and writing; a missing file is created. Raises sqlite3.Error."""
 
 
 def connect_sqlite(path: Path) -> Connection:
     """The standard library's SQLite. The buffer has its own lock, so threads may share the connection."""
-    # With isolation_level None `sqlite3` begins no transaction by itself.
+    # With isolation_level None `sqlite3` never begins a transaction itself.
     return sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT_MS / 1000)
 
 
 def prepare(connection: Connection) -> None:
-    """Makes a connection durable (every commit is synced before it returns) and light."""
+    """Makes a connection durable: every commit is synced before it returns."""
     for pragma in (
         f"busy_timeout = {BUSY_TIMEOUT_MS}",
-        # Before WAL: a file in WAL mode keeps its page size.
+        # Before WAL mode, which fixes the page size.
         f"page_size = {PAGE_BYTES}",
         "journal_mode = WAL",
-        # In WAL mode NORMAL syncs at checkpoints only: a power cut would take back what was acknowledged to the broker.
+        # In WAL mode NORMAL syncs at checkpoints only: a power cut would undo commits whose PUBACK was sent.
         "synchronous = FULL",
         f"wal_autocheckpoint = {WAL_PAGES}",
-        # Without a limit the log's file stays as large as it ever was.
+        # Without a limit the log's file never shrinks.
         "journal_size_limit = 8388608",
         "cache_size = -1024",
         "temp_store = MEMORY",
-        # Finds a damaged page when it is read, before the damage is written on.
+        # Detects a damaged page when it is read, before the damage spreads.
         "cell_size_check = ON",
-        # Zeros over what was deleted are written to flash, and on a full disk there is no room for them in the log.
+        # Overwriting deleted content with zeros wears the flash, and needs log space on a full disk.
         "secure_delete = FAST",
     ):
         connection.execute(f"PRAGMA {pragma}").fetchall()
 
 
 def has_tables(connection: Connection) -> bool:
-    """Whether the file has tables; a new one has none. Raises StoreVersion for those of another version."""
+    """Whether the file has tables. Raises StoreVersion for those of another version."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version not in {0, SCHEMA_VERSION}:
         raise StoreVersion(
@@ -114,21 +111,21 @@ def has_tables(connection: Connection) -> bool:
 
 
 def create_tables(connection: Connection) -> None:
-    """Makes the tables of a new file. Raises StoreVersion for a buffer of another version."""
+    """Creates the tables of a new file. Raises StoreVersion for a buffer of another version."""
     if has_tables(connection):
         return
     connection.execute("BEGIN IMMEDIATE")
     for table in _TABLES:
         connection.execute(table)
-    # In the same transaction: a file that has the version has all of the tables.
+    # In the same transaction: a file with a version has all tables.
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     connection.execute("COMMIT")
 
 
 def is_sound(connection: Connection) -> bool:
-    """Whether the structure of the file is whole, whatever its batches hold."""
+    """Whether the file's structure is intact, whatever its batches contain."""
     try:
-        # Every page is read, in linear time; integrity_check would also look up each row in each index.
+        # Reads every page in linear time; integrity_check would also look up each row in each index.
         return bool(connection.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)])
     except (sqlite3.Error, UnicodeDecodeError):
         return False

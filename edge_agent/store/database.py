@@ -1,4 +1,4 @@
-"""An open file: its transactions and what their errors mean, its totals and counters, and what is read from it."""
+"""An open file: transactions, the meaning of their errors, totals and counters, and reads."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from edge_agent.store.connection import (
 from waybill.identity.names import device_name
 
 CHECKED_BYTES = 16 << 20
-"""A file up to this size is checked page by page when it is opened; a larger one would keep the start waiting."""
+"""Files up to this size are checked page by page when opened; a larger one would delay the start."""
 UNCOUNTED = "uncounted"
-"""A counter: record ids that a rebuilt buffer cannot count any more, because it lost the counters with the file."""
+"""A counter: record ids that a rebuilt buffer cannot account for, because it lost its counters."""
 
 SENDING, SENT_THROUGH = "sending", "sent_through"
-"""Counters of what may have been sent; see `edge_agent.store.clock_correction`."""
+"""Counters; see `edge_agent.store.clock_correction`."""
 _MEANING: dict[int, type[StoreError]] = {
     sqlite3.SQLITE_FULL: StoreFull,
     sqlite3.SQLITE_IOERR: StoreFailing,
@@ -59,15 +59,15 @@ _COLUMNS = "id, last, class, records, size, wall_ms"
 
 @contextmanager
 def transaction(connection: Connection) -> Iterator[None]:
-    """All of the statements inside or none; synced when it ends. Raises StoreError."""
+    """Executes all statements inside or none, and syncs at the end. Raises StoreError."""
     with mapped_errors():
         try:
-            # A deferred transaction that turns to writing may fail with BUSY at once; IMMEDIATE waits for the lock.
+            # A deferred transaction may fail with BUSY at its first write; IMMEDIATE waits for the lock.
             connection.execute("BEGIN IMMEDIATE")
             yield
             connection.execute("COMMIT")
         except BaseException:
-            # After a full disk or an I/O error SQLite has rolled back by itself, and ROLLBACK finds nothing to end.
+            # After a full disk or an I/O error SQLite has already rolled back, and ROLLBACK fails.
             with suppress(sqlite3.Error):
                 connection.execute("ROLLBACK")
             raise
@@ -75,7 +75,7 @@ def transaction(connection: Connection) -> Iterator[None]:
 
 @contextmanager
 def without_checkpoints(connection: Connection) -> Iterator[None]:
-    """What is committed inside stays in the log until a later commit. Raises StoreError."""
+    """Keeps commits inside in the log until a later commit. Raises StoreError."""
     with mapped_errors():
         connection.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
         try:
@@ -86,7 +86,7 @@ def without_checkpoints(connection: Connection) -> Iterator[None]:
 
 @contextmanager
 def mapped_errors() -> Iterator[None]:
-    """Turns SQLite's errors into ours."""
+    """Turns SQLite's errors into StoreError."""
     try:
         yield
     except UnicodeDecodeError as error:
@@ -96,7 +96,6 @@ def mapped_errors() -> Iterator[None]:
 
 
 def meaning_of(error: sqlite3.Error) -> StoreError:
-    """What an error of SQLite means for the buffer."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_MISUSE)
     # An I/O error by its number, a full disk by its cause.
     if code == sqlite3.SQLITE_IOERR_SHMSIZE:
@@ -104,16 +103,15 @@ def meaning_of(error: sqlite3.Error) -> StoreError:
     # The low byte is the primary code of an extended one.
     kind = _MEANING.get(code & 0xFF, StoreDamaged if isinstance(error, sqlite3.IntegrityError) else StoreFailing)
     if "Could not decode" in str(error) or (code == sqlite3.SQLITE_ERROR and "transaction" not in str(error)):
-        # Our statements are right, so a table or column that is not there was there once.
+        # Our statements are correct, so a missing table or column means damage.
         kind = StoreDamaged
     return kind(f"{getattr(error, 'sqlite_errorname', type(error).__name__)}: {error}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferOptions:
-    """What a buffer is for. `epoch_for(least)`: a new epoch's number, above `least`.
-
-    `reserve_bytes`: space that is kept for the log on a full file system.
+    """`epoch_for(least)`: the number of a new epoch, above `least`. `reserve_bytes`: space kept for the log on a full
+    disk.
     """
 
     tenant: str
@@ -125,20 +123,18 @@ class BufferOptions:
 
     @property
     def owner(self) -> str:
-        """Whose the buffer is: another tenant's device of this name is another device."""
+        """Another tenant's device with this name is another device."""
         return device_name(self.tenant, self.device)
 
 
 @dataclass(slots=True)
 class Depth:
-    """What waits in one class."""
-
     records: int = 0
     size: int = 0
 
 
 class BufferCounters:
-    """Counters that outlive a restart. Any thread may use them.
+    """Counters that survive a restart. Any thread may use them.
 
     `lock`: the buffer's, so that nothing is counted while a transaction stores them.
     """
@@ -152,14 +148,14 @@ class BufferCounters:
         """Whether an increase calls for a transaction."""
 
     def value(self, name: str) -> int:
-        """A counter, with the increases that are not stored yet."""
+        """A counter, including increases that are not stored yet."""
         with self._lock:
             return self.stored.get(name, 0) + self.unstored[name]
 
     def add(self, name: str, increase: int, *, lazily: bool = False) -> None:
-        """Increases a counter; it is stored with the next transaction.
+        """Increases a counter; the next transaction stores it.
 
-        `lazily`: it does not call for a transaction of its own; at most the last few seconds of counting are lost.
+        `lazily`: the increase alone causes no transaction; a crash loses the last few seconds of counting.
         """
         with self._lock:
             if increase:
@@ -167,14 +163,14 @@ class BufferCounters:
                 self.is_due = self.is_due or not lazily
 
     def store(self, connection: Connection, increases: Mapping[str, int]) -> None:
-        """Writes the counters that grow, inside the caller's transaction."""
+        """Writes the grown counters inside the caller's transaction."""
         for name, increase in increases.items():
             if increase:
                 row = (name, self.stored.get(name, 0) + increase)
                 connection.execute("INSERT OR REPLACE INTO counters VALUES (?, ?)", row)
 
     def on_stored(self, increases: Mapping[str, int]) -> None:
-        """A transaction that stored these has ended; it had what was unstored in it."""
+        """The transaction that stored these increases has ended."""
         for name, increase in increases.items():
             self.stored[name] = self.stored.get(name, 0) + increase
         self.unstored.clear()
@@ -183,9 +179,9 @@ class BufferCounters:
 
 @dataclass(slots=True)
 class OpenDatabase:
-    """The state that a damaged or re-opened file replaces as a whole.
+    """All state that changes when the file is opened again.
 
-    `epochs` and `heads`: by ordinal. `acked_rows`: (id, last), ascending. `counters`: as the file had them when opened.
+    `epochs` and `heads`: by ordinal. `acked_rows`: (id, last), ascending. `counters`: as stored in the file.
     """
 
     device: str
@@ -201,29 +197,24 @@ class OpenDatabase:
 
     @property
     def epoch(self) -> int:
-        """The number of the present epoch."""
         return self.epochs[self.ordinal]
 
     @property
     def head(self) -> int:
-        """The highest seq of the present epoch; 0 before the first record."""
         return self.heads[self.ordinal]
 
     def head_of(self, epoch: int) -> int:
-        """The highest seq that an epoch committed, as far as is known."""
         return next((self.heads[ordinal] for ordinal, number in self.epochs.items() if number == epoch), 0)
 
     def last_id(self) -> int:
-        """The highest id that a batch can have now."""
         return batch_row_id(self.ordinal, self.head)
 
     def owner_of(self, identity: int) -> BatchOwner:
-        """Whose a batch is."""
         ordinal = ordinal_of(identity)
         return BatchOwner(self.device, self.epochs[ordinal], self.heads[ordinal])
 
     def expired_rows(self, recent_size: int) -> list[tuple[int, int]]:
-        """The acknowledged rows whose messages cannot be delivered again any more."""
+        """The acknowledged rows whose messages cannot be delivered again."""
 
         def is_expired(row: tuple[int, int]) -> bool:
             identity, last = row
@@ -241,7 +232,7 @@ class OpenDatabase:
             depth.size += batch.size
 
     def apply(self, changes: TransactionTotals) -> None:
-        """Counts what a transaction did to the rows, now that it is stored."""
+        """Counts what a stored transaction changed."""
         for _ in changes.expired:
             self.acked_rows.popleft()
         self.acked_rows.extend(changes.acked_rows)
@@ -252,7 +243,6 @@ class OpenDatabase:
             assert depth.records >= 0, "more was taken out than waited"
 
     def read_after(self, identity: int, class_index: int, limit: int) -> list[StoredBatch]:
-        """The next batches of a class that are to be sent, without their data, in the order of their ids."""
         with mapped_errors():
             rows = self.reader.execute(
                 f"SELECT {_COLUMNS} FROM batches WHERE id > ? AND class = ? AND batch IS NOT NULL"  # noqa: S608
@@ -262,32 +252,27 @@ class OpenDatabase:
             return [self._stored_batch(row) for row in rows]
 
     def find(self, identity: int) -> StoredBatch:
-        """A batch that is there, without its data."""
         row = self.query_one(f"SELECT {_COLUMNS} FROM batches WHERE id = ?", (identity,))  # noqa: S608
         return self._stored_batch(row)
 
     def load(self, identity: int) -> bytes | None:
-        """The encoded form of a batch; None if it is gone."""
         row = self.query_one("SELECT batch FROM batches WHERE id = ?", (identity,))
         return row[0] if row else None
 
     def pruned_through(self) -> int:
-        """Records of the present epoch up to this one wait no more."""
+        """No record of this epoch up to this seq waits any more."""
         after = (batch_row_id(self.ordinal, 0),)
         (least,) = self.query_one("SELECT min(id) FROM batches WHERE id > ? AND batch IS NOT NULL", after)
         return self.head if least is None else first_of(least) - 1
 
     def free_pages_bytes(self) -> int:
-        """Space inside the file that is not used."""
         return int(self.query_one("PRAGMA freelist_count", ())[0]) * PAGE_BYTES
 
     def query_one(self, sql: str, parameters: tuple[Any, ...]) -> Any:
-        """The first row of a query, or None. Raises StoreError."""
         with mapped_errors():
             return self.reader.execute(sql, parameters).fetchone()
 
     def close(self) -> None:
-        """Gives the file back."""
         for connection in (self.reader, self.writer):
             _close(connection)
 
@@ -302,7 +287,7 @@ def _close(connection: Connection) -> None:
 
 
 def open_database(path: Path, options: BufferOptions, least: int = 0) -> OpenDatabase:
-    """Opens the file, making what is missing; the epoch of a new file is above `least`.
+    """Opens the file and creates what is missing; the epoch of a new file is above `least`.
 
     Raises StoreError; StoreForeign for the buffer of another owner.
     """
@@ -314,7 +299,7 @@ def open_database(path: Path, options: BufferOptions, least: int = 0) -> OpenDat
         create_tables(writer)
         if path.exists() and path.stat().st_size <= CHECKED_BYTES and not is_sound(writer):
             raise StoreDamaged(f"{path}: its pages contradict each other")
-        # In WAL mode a second connection reads while a commit is synced; on one connection they would take turns.
+        # In WAL mode a second connection can read while a commit is synced.
         reader = options.connect(path)
         on_error.callback(_close, reader)
         for pragma in ("query_only = ON", "cache_size = -512"):
@@ -327,7 +312,7 @@ def open_database(path: Path, options: BufferOptions, least: int = 0) -> OpenDat
 
 
 def _make_private(path: Path) -> None:
-    """The file is its owner's; SQLite gives its log the same rights."""
+    """Gives the file to its owner alone; SQLite gives its log the same rights."""
     with suppress(OSError):
         path.touch(mode=0o600, exist_ok=True)
         if path.stat().st_mode & 0o077:
@@ -348,7 +333,7 @@ def _read_epochs(database: OpenDatabase, path: Path, options: BufferOptions, lea
         database.ordinal, database.epochs[1], database.heads[1] = 1, options.epoch_for(least), 0
         row = (1, database.epochs[1], options.owner, 0)
         database.writer.execute("INSERT INTO epochs VALUES (?, ?, ?, ?)", row)
-    # The row of the present epoch is behind: its head is stored with its newest batch, in one write.
+    # The present epoch's row is outdated: its head is stored with its newest batch, in one write.
     if newest and ordinal_of(newest[0]) == database.ordinal:
         database.heads[database.ordinal] = max(newest[1], database.heads[database.ordinal])
 
@@ -365,7 +350,7 @@ def _read_totals(database: OpenDatabase) -> None:
 
 
 def _refuse_nonsense(connection: Connection) -> None:
-    """Raises StoreDamaged when a row says what is never written: a damage that SQLite itself does not see."""
+    """Raises StoreDamaged for a row that the agent never writes: damage that SQLite does not detect."""
     row = connection.execute(
         "SELECT id FROM batches WHERE class NOT BETWEEN 0 AND ? OR last < id & ? OR records < 0 OR lost < 0"
         " OR (batch IS NULL AND records + lost > 0) OR (batch IS NOT NULL AND size <> length(batch)) LIMIT 1",

@@ -1,4 +1,4 @@
-"""Whether a buffer is the one that was left, by small files beside it, and the new epoch of one that is not."""
+"""Detects with small files beside the buffer whether it was replaced, and begins a new epoch then."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _HIGH_WATER = Struct(">QQ")
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """What a small file beside the buffer remembers of its present epoch.
+    """The content of the small file: what it remembers of the buffer's epoch.
 
-    `owner`: `tenant/device`. `head_limit`: `head` never was beyond this. `pruned_through`: ids up to this had been
+    `owner`: `tenant/device`. `head_limit`: `head` was never above it. `pruned_through`: ids up to this were
     acknowledged or declared.
     """
 
@@ -54,7 +54,7 @@ class Lineage:
 
 @dataclass(frozen=True, slots=True)
 class LineageMark:
-    """What the buffer remembers of the file. `next_token`: the token that it may have by now; 0: none."""
+    """What the buffer knows of the lineage file. `next_token`: the token that the file may have by now; 0: none."""
 
     token: int
     next_token: int
@@ -62,20 +62,20 @@ class LineageMark:
 
 
 def read_lineage(folder: Path) -> Lineage | None:
-    """What the file says; None if there is none that can be read."""
+    """The file's content; None if it cannot be read."""
     try:
         version, owner, ordinal, epoch, head_limit, pruned_through, token = json.loads(
             read_bounded(folder / LINEAGE, _MAX_BYTES)
         )
         lineage = Lineage(str(owner), int(ordinal), int(epoch), int(head_limit), int(pruned_through), int(token))
     except (OSError, ValueError, TypeError, OverflowError, RecursionError):
-        # A damaged file may hold anything: int() of `Infinity` overflows, and nothing but brackets is too deep.
+        # A damaged file may contain anything: `Infinity` overflows int(), nested brackets the recursion limit.
         return None
     return lineage if version == _VERSION else None
 
 
 def write_lineage(folder: Path, lineage: Lineage) -> None:
-    """Replaces the file, synced. Raises OSError."""
+    """Replaces the file and syncs it. Raises OSError."""
     fields = (lineage.owner, lineage.ordinal, lineage.epoch, lineage.head_limit, lineage.pruned_through)
     text = json.dumps([_VERSION, *fields, lineage.token])
     replace_durably(folder / LINEAGE, text.encode("ascii"), mode=0o600)
@@ -87,31 +87,30 @@ def write_lineage(folder: Path, lineage: Lineage) -> None:
 
 
 def next_epoch(least: int, wall_ms: int) -> int:
-    """The number of a new epoch, above `least`, which no other life that an image of this buffer had may draw too.
+    """The number of a new epoch above `least`, which no copy of this buffer may draw too.
 
-    While the clock is not set, or behind, the time says nothing, so chance has to: 35 bits, or 17 minutes of epochs.
+    A clock that is not set or behind says nothing. Then 35 random bits (17 minutes of epochs) distinguish the copies.
     """
     drawn = new_epoch(wall_ms, secrets.randbits(15))
     return drawn if drawn > least else least + 1 + secrets.randbits(35)
 
 
 def new_token() -> int:
-    """A number that no image has."""
     return secrets.randbits(62) + 1
 
 
 def read_mark(connection: Connection) -> LineageMark | None:
-    """The buffer's mark; None in a new one. Raises sqlite3.Error."""
+    """The buffer's mark; None in a new buffer. Raises sqlite3.Error."""
     row = connection.execute("SELECT token, following, changed_ns FROM mark").fetchone()
     return LineageMark(*row) if row else None
 
 
 def replace_lineage(connection: Connection, folder: Path, lineage: Lineage) -> None:
-    """Writes the file under its new token, and the mark before and after. Raises StoreError, OSError."""
+    """Writes the file with its new token, and the mark before and after. Raises StoreError, OSError."""
     before = read_mark(connection) or LineageMark(0, 0, 0)
     present = read_lineage(folder)
     if present is not None and present.token == before.next_token:
-        # The last time failed between the file and the mark; this time may fail before the file.
+        # The last attempt ended between file and mark; this one may end before the file.
         before = LineageMark(present.token, 0, _changed_ns(folder))
     with without_checkpoints(connection):
         _set_mark(connection, LineageMark(before.token, lineage.token, before.changed_ns))
@@ -120,14 +119,14 @@ def replace_lineage(connection: Connection, folder: Path, lineage: Lineage) -> N
 
 
 def resume_lineage(connection: Connection, lineage: Lineage | None, folder: Path) -> bool:
-    """Whether a buffer goes on in its epoch; one without a mark is new. Raises StoreError."""
+    """Whether the buffer continues its epoch; a buffer without a mark is new. Raises StoreError."""
     mark = read_mark(connection)
     if mark is None:
         return True
     if lineage is None:
         return False
     if lineage.token == mark.next_token:
-        # A crash came between the file and the mark; another may come before the next token.
+        # A crash came between file and mark; another may come before the next token.
         _set_mark(connection, LineageMark(lineage.token, 0, _changed_ns(folder)))
         return True
     return lineage.token == mark.token and _changed_ns(folder) == mark.changed_ns
@@ -144,7 +143,7 @@ def _set_mark(connection: Connection, mark: LineageMark) -> None:
 
 
 def read_high_water(folder: Path, epoch: int) -> int:
-    """The highest head that is known of an epoch; 0 if none is."""
+    """The highest known head of an epoch; 0 if none is."""
     with suppress(OSError, ValueError):
         data = read_bounded(folder / HIGH_WATER, _HIGH_WATER.size)
         if len(data) == _HIGH_WATER.size and _HIGH_WATER.unpack(data)[0] == epoch:
@@ -153,11 +152,11 @@ def read_high_water(folder: Path, epoch: int) -> int:
 
 
 def write_high_water(folder: Path, epoch: int, head: int) -> None:
-    """Notes the head of an epoch, in place, as far as the file system lets it."""
+    """Writes the head of an epoch in place, if the file system allows it."""
     with suppress(OSError):
         descriptor = os.open(folder / HIGH_WATER, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            # In place and not synced: it is written behind every commit, and a sync for it would double the wear.
+            # In place and not synced: it follows every commit, and a sync would double the wear.
             os.pwrite(descriptor, _HIGH_WATER.pack(epoch, head), 0)
         finally:
             os.close(descriptor)
@@ -166,13 +165,13 @@ def write_high_water(folder: Path, epoch: int, head: int) -> None:
 log = structlog.get_logger("edge_agent.store")
 
 RESTORED, MISSING = "restored", "missing"
-"""What happened to a buffer. RESTORED is also the reason of ids that are lost: given after the image was made."""
+"""What happened to a buffer. RESTORED is also the tombstone reason of ids given after the image was made."""
 _NOTHING = (1, 0)
 """No id: from 1 to 0."""
 
 
 class BufferIdentity:
-    """Keeps the small files beside a buffer; see `edge_agent.store.epochs`. Used under the buffer's lock."""
+    """Maintains the small files beside a buffer. Used under the buffer's lock."""
 
     def __init__(self, path: Path, options: BufferOptions) -> None:
         self._path = path
@@ -181,14 +180,13 @@ class BufferIdentity:
         self._renewed_at_ns = 0
 
     def forget(self) -> int:
-        """The file is another one than the lineage is of; the epoch that its own have to be above."""
+        """The lineage describes another file; returns the epoch that new epochs must exceed."""
         known, self._lineage = self._lineage, None
         return known.epoch if known and known.owner == self._options.owner else 0
 
     def begin_own_epoch(self, database: OpenDatabase) -> bool:
-        """Begins an epoch in a buffer that is not the one that was left; whether it did. Raises StoreError.
-
-        Then the file has to be opened anew.
+        """Begins an epoch if the buffer was replaced; returns whether it did. Then the file must be opened again.
+        Raises StoreError.
         """
         reason, lost = self._try_resume(database)
         if not reason:
@@ -200,7 +198,9 @@ class BufferIdentity:
         return True
 
     def _try_resume(self, database: OpenDatabase) -> tuple[str, tuple[int, int]]:
-        """Goes on in the buffer's epoch (""), or says what happened to it, and the first and last id it may cost."""
+        """Continues the epoch (""), or returns what happened to the buffer, and the first and last id that may be
+        lost.
+        """
         lineage, options, folder = self._lineage, self._options, self._path.parent
         mark = read_mark(database.writer)
         if mark is None:
@@ -211,12 +211,12 @@ class BufferIdentity:
         if lineage is None:
             return RESTORED, _NOTHING
         same = (lineage.owner, lineage.epoch) == (options.owner, database.epoch)
-        # Are the small files younger, then ids up to the bound may have been given away.
+        # If the small files are newer, ids up to the bound may have been given.
         is_younger = same and (is_cut or lineage.token != mark.token)
         return RESTORED, (database.head + 1, lineage.head_limit) if is_younger else _NOTHING
 
     def _compare_new(self, database: OpenDatabase) -> tuple[str, tuple[int, int]]:
-        """A new file beside a lineage of this owner replaces one that is gone."""
+        """A new file beside a lineage of this owner replaces a lost one."""
         lineage, options = self._lineage, self._options
         if not database.is_new or lineage is None:
             return "", _NOTHING
@@ -225,21 +225,21 @@ class BufferIdentity:
         return MISSING, (lineage.pruned_through + 1, lineage.head_limit)
 
     def raise_head_limit(self, database: OpenDatabase, records: int) -> None:
-        """Before a commit: the lineage stays ahead of the head, so it says what a lost buffer may have held.
+        """Before a commit: keeps the lineage ahead of the head, so that it bounds the ids of a lost buffer.
 
-        Only a checkpoint writes to the main file. The first commit after one is under a new token, which is in the log
-        alone: a main file whose log was lost has an older one.
+        Only a checkpoint writes to the main file. The first commit after one gets a new token, which is in the log
+        alone, so a main file without its log has an older one.
         """
         known = self._lineage
         same = known and (known.ordinal, known.epoch) == (database.ordinal, database.epoch)
         is_ahead = known and same and database.head + records <= known.head_limit
-        # No room for the small file is no reason to refuse a record; the next commit tries again.
+        # A full disk for the small file must not refuse a record; the next commit tries again.
         with suppress(OSError):
             if not is_ahead or self._path.stat().st_mtime_ns != self._renewed_at_ns:
                 self.renew(database, records)
 
     def renew(self, database: OpenDatabase, records: int = 0) -> None:
-        """Writes the lineage anew, under a new token. Raises StoreError, OSError."""
+        """Writes the lineage with a new token. Raises StoreError, OSError."""
         written_ns = self._path.stat().st_mtime_ns
         lineage = Lineage(
             self._options.owner,
@@ -253,21 +253,21 @@ class BufferIdentity:
         self._lineage, self._renewed_at_ns = lineage, written_ns
 
     def on_committed(self, database: OpenDatabase) -> None:
-        """Notes the head behind a commit."""
         write_high_water(self._path.parent, database.epoch, database.head)
 
 
 def _begin_epoch(database: OpenDatabase, options: BufferOptions, reason: str, lost: tuple[int, int]) -> None:
-    """Ends the present epoch and begins another, and declares the ids from lost[0] to lost[1] of the former.
+    """Ends the epoch, begins another, and declares the ids from lost[0] to lost[1] of the former lost.
 
-    What waits keeps its ids and is sent. It may have been sent before, so no clock is corrected in it any more.
+    Waiting records keep their ids and are sent. They may have been sent before, so their times are not corrected any
+    more.
     """
     ordinal, head = database.ordinal, database.head
     epoch = options.epoch_for(max(database.epochs.values()))
     counted = {f"epochs_{reason}": 1, SENDING: -database.counters.get(SENDING, 0)}
     with transaction(database.writer):
         if lost[0] <= lost[1]:
-            # Ids between this file's head and the first declared one were accounted for in a file that is gone.
+            # The lost file accounted for the ids between this file's head and the first declared one.
             counted |= {f"lost_{RESTORED}": lost[1] - lost[0] + 1, UNCOUNTED: lost[0] - 1 - head}
             head = lost[1]
             empty = Batch(options.device, database.epochs[ordinal], head)
@@ -281,7 +281,7 @@ def _begin_epoch(database: OpenDatabase, options: BufferOptions, reason: str, lo
 
 
 def _adopt_lineage(database: OpenDatabase, lineage: Lineage) -> None:
-    """Gives a new file the epoch that the lineage knows of: its buffer is gone. Another epoch has to begin."""
+    """Gives a new file the lineage's epoch, because its buffer is gone. The caller then begins another epoch."""
     with transaction(database.writer):
         database.writer.execute("DELETE FROM epochs")
         row = (lineage.ordinal, lineage.epoch, lineage.owner)

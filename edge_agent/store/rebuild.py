@@ -1,13 +1,13 @@
-"""A new buffer from a damaged one: what can be read keeps its ids, the rest is declared lost, a new epoch begins.
+"""Rebuilds a damaged buffer: readable rows keep their ids, the rest is declared lost, and a new epoch begins.
 
     buffer.db damaged ─▶ buffer.rebuilding beside it ─synced, renamed─▶ buffer.rebuilt ─┬─ buffer.db to buffer.damaged-N
                                                                                         └─ buffer.rebuilt to buffer.db
 
-Broken off on the left of `buffer.rebuilt` nothing has happened; on its right the next start goes on.
+Interrupted before `buffer.rebuilt` exists, nothing has changed; afterwards, the next start completes it.
 
-If the structure of the file is sound and only the content of some batches is not, exactly those are lost. Otherwise a
-batch may be missing without a trace, so every record id that was not found, and is not known to be acknowledged, is
-declared lost: who has received a record does not mind hearing that it was lost on the device.
+If the file's structure is sound and only some batches are not, exactly those are lost. Otherwise a batch may be missing
+without a trace, so every id that was not found and is not known to be acknowledged is declared lost. A received record
+stays received, although the device declares it lost.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from waybill.record import Batch, IntervalSet, WireError, validate
 # Database files that were moved aside.
 
 _LOG_OF = "log-of-"
-"""Before the name that a file is about to get: its log, until the file has that name."""
+"""Prefix of a moved log until its file has the name that follows."""
 FOREIGN = "foreign"
-"""Why a file was kept that belongs to another device, or to another tenant's of this name."""
+"""Part of the name of a kept file of another device or tenant."""
 
 
 def archive_database(database: Path, why: str = "damaged") -> Path:
-    """Moves a file and its log out of the way; where to. Interrupted, it is ended by `finish_archiving`.
+    """Moves a file and its log out of the way; returns the new path. `finish_archiving` completes it after a crash.
 
-    The log goes first, to a name that says where both belong: a file without its log would be an older buffer, and a
-    log without its file SQLite deletes.
+    The log goes first, under a name that says where both belong: a file without its log would be an older buffer, and
+    SQLite deletes a log without its file.
     """
     before = archived_databases(database, why)
     number = int(before[-1].name.rpartition("-")[2]) + 1 if before else 1
@@ -55,7 +55,7 @@ def archive_database(database: Path, why: str = "damaged") -> Path:
     log = database.with_name(database.name + "-wal")
     if log.exists():
         log.rename(database.with_name(_LOG_OF + archived.name))
-        # In between: a power cut may keep the second rename and take back the first.
+        # Between the renames: a power cut may keep the second and undo the first.
         sync_folder(database.parent)
         finish_archiving(database)
     else:
@@ -64,7 +64,7 @@ def archive_database(database: Path, why: str = "damaged") -> Path:
 
 
 def archived_databases(database: Path, why: str = "damaged") -> list[Path]:
-    """The files that were archived, the oldest first."""
+    """The archived files, the oldest first."""
     paths = [
         path for path in database.parent.glob(f"{database.stem}.{why}-*") if path.name.rpartition("-")[2].isdigit()
     ]
@@ -72,7 +72,7 @@ def archived_databases(database: Path, why: str = "damaged") -> list[Path]:
 
 
 def finish_archiving(database: Path) -> None:
-    """Ends what broke off `archive_database`, before the file is opened. Raises OSError."""
+    """Completes an interrupted `archive_database`, before the file is opened. Raises OSError."""
     for log in database.parent.glob(f"{_LOG_OF}{database.stem}.*"):
         archived = database.with_name(log.name.removeprefix(_LOG_OF))
         if not archived.exists():
@@ -90,7 +90,7 @@ def _move(database: Path, archived: Path) -> None:
 
 
 def delete_damaged(database: Path, keep: int) -> int:
-    """Deletes the oldest of the files that were rebuilt: what can be read of them was taken over. How many."""
+    """Deletes the oldest archived damaged files except `keep`; returns how many."""
     old = archived_databases(database)[: -keep or None]
     for path in old:
         delete_database(path)
@@ -98,7 +98,7 @@ def delete_damaged(database: Path, keep: int) -> int:
 
 
 def delete_database(database: Path) -> None:
-    """Deletes a file and what belongs to it."""
+    """Deletes a file and its log."""
     for suffix in ("", "-wal", "-shm", "-journal"):
         database.with_name(database.name + suffix).unlink(missing_ok=True)
 
@@ -107,7 +107,9 @@ def delete_database(database: Path) -> None:
 
 
 def count_missing(connection: Connection, head: int, counters: Mapping[str, int]) -> int:
-    """How many record ids are missing; 0 as long as everything is right. `head`: of the present epoch."""
+    """The number of ids that neither wait nor are acknowledged nor declared; 0 unless something is wrong. `head`: of
+    this epoch.
+    """
     (before,) = connection.execute(
         "SELECT coalesce(sum(head), 0) FROM epochs WHERE ordinal < (SELECT max(ordinal) FROM epochs)"
     ).fetchone()
@@ -118,19 +120,20 @@ def count_missing(connection: Connection, head: int, counters: Mapping[str, int]
 
 
 CORRUPT = "corrupt"
-"""The reason of tombstones for what cannot be read."""
+"""The tombstone reason of unreadable records."""
 REBUILDING, REBUILT = "rebuilding", "rebuilt"
-"""What the new file is called until it is complete and synced, and then until it has its place."""
+"""Names of the new file: until it is complete and synced, and then until it is in place."""
 ROWS_PER_NOTIFY = 256
 EXTEND_TIMEOUT_S = 60
-"""systemd is asked for so long with each sign of life."""
+"""The extension of systemd's start timeout with each notification."""
 _ROW = "id, last, class, records, lost, size, wall_ms, boot, sent, arrivals, batch"
 
 
 @dataclass(slots=True)
 class Salvage:
-    """The content of a damaged file. By ordinal: `epochs` are numbers and heads; `lost_seqs` cannot be read;
-    `known_seqs` wait or are acknowledged."""
+    """The content of a damaged file, by ordinal. `epochs`: number and head. `lost_seqs`: unreadable ids.
+    `known_seqs`: ids that wait or are acknowledged.
+    """
 
     lineage: Lineage | None
     epochs: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -146,20 +149,18 @@ class Salvage:
         return max(head, self.lineage.head_limit) if self.lineage and is_known else head
 
     def add_lost(self, ordinal: int, first: int, last: int) -> None:
-        """Ids whose records cannot be read."""
         if first <= last:
             self.lost_seqs[ordinal] |= IntervalSet([(first, last)])
 
 
 def rebuild(database: Path, options: BufferOptions) -> Salvage:
-    """Puts a new file, with what can be read, in the place of a damaged one, which is archived.
+    """Replaces a damaged file with a new one that has its readable rows, and archives the damaged one.
 
-    The damaged file stays where it is until the new one is complete: whatever breaks this off before has changed
-    nothing, and `finish_rebuild` ends it after. Raises StoreError: StoreFull where a second copy has no room,
-    StoreForeign for the file of another owner: its ids are not ours to send, nor to declare.
+    The damaged file stays in place until the new one is complete. Raises StoreError: StoreFull without room for a copy,
+    StoreForeign for another owner's file, whose ids are not ours to send or declare.
     """
     beside = database.with_name(f"{database.stem}.{REBUILDING}")
-    # Of an attempt that was broken off: nobody knows how far it came.
+    # An interrupted attempt may have left an incomplete file.
     delete_database(beside)
     lineage = read_lineage(database.parent)
     _refuse_foreign(database, options, lineage)
@@ -172,14 +173,14 @@ def rebuild(database: Path, options: BufferOptions) -> Salvage:
         delete_database(beside)
         raise
     beside.replace(beside.with_name(f"{database.stem}.{REBUILT}"))
-    # Before the damaged file moves: a power cut must not leave its place empty and the new file without this name.
+    # Before the damaged file moves: after a power cut one of the two must be in place.
     sync_folder(database.parent)
     finish_rebuild(database)
     return salvage
 
 
 def finish_rebuild(database: Path) -> None:
-    """Gives a complete new file its place, if there is one; of the damaged ones the last stays. Raises OSError."""
+    """Moves a complete new file into place, if there is one, and keeps the last damaged file. Raises OSError."""
     rebuilt = database.with_name(f"{database.stem}.{REBUILT}")
     if not rebuilt.exists():
         return
@@ -191,7 +192,7 @@ def finish_rebuild(database: Path) -> None:
 
 
 def _prepare_copy(new: Connection) -> None:
-    """No log: a copy that is not complete is thrown away. The end of its one transaction is synced all the same."""
+    """Without a log, because an incomplete copy is deleted. The end of its one transaction is synced."""
     for pragma in ("page_size = 4096", "journal_mode = OFF", "synchronous = FULL", "temp_store = MEMORY"):
         new.execute(f"PRAGMA {pragma}").fetchall()
 
@@ -235,7 +236,7 @@ def _copy_rows(new: Connection, damaged: Connection, device: str, salvage: Salva
 
 def _write_tables(new: Connection, options: BufferOptions, salvage: Salvage) -> None:
     heads = {ordinal: head for ordinal, (_, head) in salvage.epochs.items()}
-    # The table of epochs may be behind or unreadable: no head is below an id that is stored or declared.
+    # The table of epochs may be outdated or unreadable: no head is below a stored or declared id.
     for identity, last in new.execute("SELECT max(id), max(last) FROM batches GROUP BY id >> 44").fetchall():
         heads[ordinal_of(identity)] = max(last, heads.get(ordinal_of(identity), 0))
     for ordinal, seqs in salvage.lost_seqs.items():
@@ -244,7 +245,7 @@ def _write_tables(new: Connection, options: BufferOptions, salvage: Salvage) -> 
         new.execute("INSERT INTO epochs VALUES (?, ?, ?, ?)", (ordinal, epoch, options.owner, heads[ordinal]))
         empty = Batch(options.device, epoch, heads[ordinal])
         insert_tombstones(new, ordinal, empty, salvage.lost_seqs[ordinal], CORRUPT)
-    # A new epoch: the damaged file may have given ids that cannot be seen any more.
+    # A new epoch: the damaged file may have given ids that are lost without a trace.
     newest = max(salvage.epochs, default=0) + 1
     least = max((epoch for epoch, _ in salvage.epochs.values()), default=0)
     new.execute("INSERT INTO epochs VALUES (?, ?, ?, 0)", (newest, options.epoch_for(least), options.owner))
@@ -271,7 +272,7 @@ def _read_tables(damaged: Connection, salvage: Salvage) -> None:
 
 
 def _refuse_foreign(database: Path, options: BufferOptions, lineage: Lineage | None) -> None:
-    """Raises StoreForeign, unless the file or the lineage says that it is ours and neither names another owner."""
+    """Raises StoreForeign unless file or lineage names us as the owner and neither names another."""
     owners = set() if lineage is None else {lineage.owner}
     with suppress(sqlite3.Error, UnicodeDecodeError), closing(options.connect(database)) as damaged:
         owners |= {str(owner) for (owner,) in damaged.execute("SELECT DISTINCT owner FROM epochs").fetchall()}
@@ -282,9 +283,9 @@ def _refuse_foreign(database: Path, options: BufferOptions, lineage: Lineage | N
 
 
 def _readable_rows(damaged: Connection, device: str, salvage: Salvage) -> Iterator[tuple[Any, ...]]:
-    """The rows of `batches` whose batch is whole, ascending. The ids of the others go to `lost_seqs`.
+    """The intact rows of `batches`, ascending; the ids of others go to `lost_seqs`.
 
-    A row that is not whole may be wrong about its end too: what lies between it and the next whole row goes with it.
+    A damaged row may have a wrong end, so everything up to the next intact row is lost with it.
     """
     distrusted: int | None = None
     for row in _rows(damaged, max(salvage.epochs, default=1)):
@@ -303,14 +304,14 @@ def _readable_rows(damaged: Connection, device: str, salvage: Salvage) -> Iterat
 
 
 def _declare_lost_up_to(salvage: Salvage, identity: int, following: int) -> None:
-    """Declares what lies between an unreadable row and the next whole one, or the end of its epoch."""
+    """Declares the ids between a damaged row and the next intact one, or the end of its epoch, as lost."""
     ordinal, first = ordinal_of(identity), first_of(identity)
     is_last = ordinal_of(following) != ordinal
     salvage.add_lost(ordinal, first, max(salvage.bound_of(ordinal), first) if is_last else first_of(following) - 1)
 
 
 def _declare_rest_lost(salvage: Salvage) -> None:
-    """Declares every record id that was not found and is not known to have been acknowledged."""
+    """Declares every id lost that was not found and is not known to be acknowledged."""
     for ordinal in salvage.epochs:
         last = max(salvage.bound_of(ordinal), salvage.known_seqs[ordinal].last or 0)
         is_known = salvage.lineage is not None and salvage.lineage.ordinal == ordinal
@@ -318,7 +319,7 @@ def _declare_rest_lost(salvage: Salvage) -> None:
 
 
 def _seqs_in(row: tuple[Any, ...], device: str, salvage: Salvage) -> IntervalSet | None:
-    """The record ids that a row covers; None when it cannot be trusted."""
+    """The record ids of a row; None if the row is damaged."""
     identity, last, class_index, records, lost, data = *row[:5], row[10]
     try:
         span = IntervalSet([(first_of(identity), last)])
@@ -328,7 +329,7 @@ def _seqs_in(row: tuple[Any, ...], device: str, salvage: Salvage) -> IntervalSet
         counts = (header.record_seqs.count, header.lost_seqs.count, len(data))
         if counts != (records, lost, row[5]) or class_index not in range(MAX_CLASSES):
             return None
-        # Of an epoch that nobody knows it is not known either whose it was.
+        # The owner of an unknown epoch is unknown too.
         epoch, seqs = salvage.epochs.get(ordinal_of(identity), (None, 0))[0], header.seqs
         return seqs if span.covers(seqs) and (header.device, header.epoch) == (device, epoch) else None
     except (WireError, TypeError, ValueError):
@@ -336,23 +337,23 @@ def _seqs_in(row: tuple[Any, ...], device: str, salvage: Salvage) -> IntervalSet
 
 
 def _rows(damaged: Connection, newest: int) -> Iterator[tuple[Any, ...]]:
-    """Every row that can be read, ascending; at an error one of an id and ten times None, and a step that grows."""
+    """Every readable row, ascending; after an error an id with ten times None, and a growing step."""
     end = batch_row_id(newest + 1, 0)
     at, step = 0, 1
     while at < end:
         try:
-            # Row by row: an error ends a query, and with it all rows that a longer one would still have had.
+            # Row by row: an error ends a query, and a longer query would lose its remaining rows.
             row = damaged.execute(
                 f"SELECT {_ROW} FROM batches WHERE id > ? ORDER BY id LIMIT 1",  # noqa: S608 - fixed columns
                 (at,),
             ).fetchone()
         except (sqlite3.Error, UnicodeDecodeError):
             yield (max(at + 1, batch_row_id(1, 1)), *(None,) * 10)
-            # A bad page hides many rows, and ids have 44 bits: single steps would not come to an end.
+            # A bad page hides many rows, and ids have 44 bits: single steps would never end.
             at, step = max(at + step, batch_row_id(1, 0)), step * 2
             continue
         if row is None:
             return
-        # A damaged tree may give back an id that is not beyond `at`; the search still has to move on.
+        # A damaged tree may return an id that is not above `at`; the search must still advance.
         at, step = max(row[0], at + 1), 1
         yield tuple(row)

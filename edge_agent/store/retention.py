@@ -39,7 +39,7 @@ from waybill.record import (
 
 
 class EvictionStep(NamedTuple):
-    """Drop the oldest records of a class until `size` bytes are free. `reason`: of the tombstones."""
+    """Drop the oldest records of a class until `size` bytes are free. `reason`: for the tombstones."""
 
     class_index: int
     size: int
@@ -55,7 +55,7 @@ def next_eviction_step(
         if policy.max_bytes is not None and sizes.get(index, 0) > policy.max_bytes:
             return EvictionStep(index, sizes[index] - policy.max_bytes, "quota")
     if not sizes:
-        # Only tombstones are left. They are never dropped: without them nobody would know of the loss.
+        # Only tombstones are left. They are never dropped, because they declare the loss.
         return None
     # Classes stand in order of priority, so the highest index is the least important.
     last = max(sizes)
@@ -70,18 +70,18 @@ log = structlog.get_logger("edge_agent.store")
 ROWS_AT_ONCE = 64
 MAX_STEPS = 100
 REFUSED = "refused"
-"""Why records are lost that nobody wanted, whatever they had to make room for."""
+"""The tombstone reason of dropped dead letters."""
 _ROW = "id, last, class, records, size"
 
 
 def free_space(buffer: Buffer) -> int:
-    """Bytes that the buffer can still grow by: on the file system and inside its own file."""
+    """Bytes by which the buffer can still grow: free on the file system and unused inside its file."""
     system = os.statvfs(buffer.path.parent)
     return system.f_bavail * system.f_frsize + buffer.free_pages_bytes()
 
 
 class BufferRetention:
-    """Drops the oldest records and leaves tombstones. `space`: the bytes that a buffer can still grow by."""
+    """`space`: the bytes by which the buffer can still grow."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class BufferRetention:
         """When records were last dropped for want of space, on the clock `now_s`."""
 
     def enforce(self) -> int:
-        """Brings the buffer back within its bounds; the steps it took. Raises StoreError."""
+        """Brings the buffer back within its bounds; returns the number of steps. Raises StoreError."""
         for step in range(MAX_STEPS):
             free = self._space(self._buffer)
             # Before any record: everything readable was copied from those files.
@@ -145,12 +145,12 @@ def oldest_rows(connection: Connection, class_index: int, limit: int) -> list[St
 def drop_batch(
     connection: Connection, row: StoredBatch, owner: BatchOwner, reason: str, changes: TransactionTotals
 ) -> int:
-    """Puts a tombstone in the place of a batch's records, joined with the one before it, if any; the bytes freed."""
+    """Replaces a batch's records with a tombstone, merged with the one before it; returns the bytes freed."""
     if connection.execute("SELECT 1 FROM dead_letter_batches WHERE id = ?", (row.id,)).fetchone():
         reason = REFUSED
         remove_dead_letter_mark(connection, row.id)
     declared = _declared(connection, row, owner, reason)
-    # The head of an epoch that has ended may be known too low, and a batch beyond its head is refused.
+    # The known head of an ended epoch may be too low, and a batch above its head is refused.
     batch = Batch(owner.device, owner.epoch, max(owner.head, row.last), (), declared)
     records, size = replace_batch(connection, row.id, batch)
     changes.count_removed(row.class_index, row.records - records, row.size - size)
@@ -169,12 +169,12 @@ def _declared(connection: Connection, row: StoredBatch, owner: BatchOwner, reaso
     except WireError:
         whole = IntervalSet([(first_of(row.id), row.last)])
         header = Header(owner.device, owner.epoch, owner.head, whole)
-    # One reason for all of it: tombstones of several reasons would take more room than the records did.
+    # One reason for all: several tombstones could need more space than the records.
     return tuple(Tombstone(first, last, reason) for first, last in header.seqs.ranges)
 
 
 def _tombstones_before(connection: Connection, identity: int) -> StoredBatch | None:
-    """The waiting batch before, if it holds only tombstones."""
+    """The waiting batch before this one, if it holds only tombstones."""
     row = connection.execute(
         f"SELECT {_ROW} FROM batches WHERE id < ? AND id > ? AND batch IS NOT NULL ORDER BY id DESC LIMIT 1",  # noqa: S608
         (identity, batch_row_id(ordinal_of(identity), 0)),

@@ -1,4 +1,4 @@
-"""To the gateway of a region, over its MQTT 5 broker."""
+"""The uplink to a region's gateway, over the region's MQTT 5 broker."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from waybill.record import (
 CONTROL_PACKET_BYTES = 320 << 10
 """The largest packet that we take from the gateway: room for the largest acknowledgement, and its topic."""
 PUBLISH_BYTES = 256
-"""What a PUBLISH packet holds beside its payload, at most: names of tenant and device have 63 letters."""
+"""Upper bound of a PUBLISH packet without its payload: names of tenant and device have at most 63 letters."""
 
 
 class MqttUplink:
-    """See Uplink. Batches go out on the channel `batch` of the device's topics, acknowledgements come back on `ack`."""
+    """Sends batches on the channel `batch` of the device's topics and receives acknowledgements on `ack`."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class MqttUplink:
         is_enrolled: bool = False,
         on_opened: Callable[[bool], None] = lambda _worked: None,
     ) -> None:
-        """`is_enrolled`: its certificate may be renewed over this uplink. `on_opened` hears whether `open` worked."""
+        """`is_enrolled`: the certificate may be renewed over this uplink. `on_opened` is told whether `open` worked."""
         self.region = settings.region
         self._on_opened = on_opened
         name = f"{device.tenant}/{device.id}"
@@ -64,7 +64,6 @@ class MqttUplink:
         self._session = MqttSession(settings, options, self._receive)
 
     def open(self) -> None:
-        """See Uplink."""
         try:
             self._session.open()
         except LinkError:
@@ -77,7 +76,7 @@ class MqttUplink:
             self._session.subscribe(self._certificates[EnrolmentChannel.ANSWER])
 
     def send(self, batch: OutgoingBatch) -> None:
-        """See Uplink. What the broker would end the connection for is refused here."""
+        """Refuses a batch that is too large for the broker, which would end the connection."""
         if len(batch.data) + PUBLISH_BYTES > self._session.max_packet_bytes:
             reason = RefusalReason.LARGER_THAN_THE_BROKER_TAKES
             self._events.append(RefusedBatch(reason, batch.epoch, batch.seqs))
@@ -86,23 +85,20 @@ class MqttUplink:
             self._are_heartbeats.append(not batch.seqs)
 
     def report(self, text: bytes) -> None:
-        """See Uplink."""
         self._session.publish(self._topics[DeviceChannel.CONFIG_RESULT], text)
 
     def ask_certificate(self, request: bytes) -> None:
-        """See Uplink."""
         if self._certificates:
             self._session.publish(self._certificates[EnrolmentChannel.REQUEST], request)
 
     def poll(self, timeout_s: float) -> list[UplinkEvent]:
-        """See Uplink."""
         self._session.poll(timeout_s)
         for topic, reason in self._session.take_publish_results():
             if reason.is_failure and topic != self._certificates.get(EnrolmentChannel.REQUEST):
                 raise LinkRefused(f"{self.region}: the broker refuses batches: {reason}")
             if topic != self._topics[DeviceChannel.BATCH]:
                 continue
-            # A broker answers in the order of what it was sent (MQTT 5, 4.6).
+            # A broker answers in the order of the messages (MQTT 5, 4.6).
             if self._are_heartbeats.popleft():
                 self._events.append(HeartbeatAnswered())
             elif reason.value == NO_MATCHING_SUBSCRIBERS:
@@ -111,15 +107,12 @@ class MqttUplink:
         return events
 
     def wake(self) -> None:
-        """See Uplink."""
         self._session.wake()
 
     def wire_bytes(self) -> tuple[int, int]:
-        """See Uplink."""
         return self._session.wire_bytes()
 
     def close(self) -> None:
-        """See Uplink."""
         self._session.close()
 
     def _receive(self, message: MqttMessage) -> None:
@@ -127,12 +120,14 @@ class MqttUplink:
             self._events.append(CertificateAnswer(message.payload))
         else:
             self._events.extend(control_events(self._channels.get(message.topic, message.topic), message.payload))
-        # Also of what cannot be read: without a PUBACK it would come again with every connection.
+        # Unreadable messages too: without a PUBACK they would come again with every connection.
         self._session.acknowledge(message.mid)
 
 
 def control_events(source: str, payload: bytes) -> list[UplinkEvent]:
-    """What a message of the gateway says, by its channel, else its topic. Never raises: it would come again."""
+    """The content of a gateway's message. `source`: its channel, or its topic. Never raises: the message would come
+    again.
+    """
     try:
         if source == DeviceChannel.CONFIG:
             return [PushedSettings(payload)]

@@ -1,4 +1,4 @@
-"""One MQTT 5 connection, driven by the thread that owns it: no thread of its own, no call-back between threads."""
+"""One MQTT 5 connection, driven by the thread that owns it."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from waybill.mqtt.mqtt_client import LARGEST_PACKET, RECEIVE_MAXIMUM, MqttClient
 
 _SHOW: Final = "`waybill device show TENANT/DEVICE`"
 _NOT_AUTHORISED: Final = (
-    "not authorised: the one-time token, user name or password is wrong, used or over, or the device is suspended or "
-    f"revoked; ask the operator ({_SHOW}), who may give a new token (`waybill device expect --again`)"
+    "not authorised: the one-time token, user name or password is wrong, used or expired, or the device is suspended "
+    f"or revoked; ask the operator ({_SHOW}), who can issue a new token (`waybill device expect --again`)"
 )
 _TURNED_AWAY: Final = (
-    "where the broker took this certificate before, the device is suspended or revoked, or the broker is not ready "
-    f"yet; if it stays so, ask the operator ({_SHOW})"
+    "if the broker accepted this certificate before, the device is suspended or revoked, or the broker is not ready "
+    f"yet; if this continues, ask the operator ({_SHOW})"
 )
-_VERSION: Final = "it does not speak MQTT 5: look at host and port"
-_BUSY: Final = "it is busy or not ready; it is tried again"
+_VERSION: Final = "it does not speak MQTT 5: check host and port"
+_BUSY: Final = "it is busy or not ready; the agent tries again"
 _ADVICE: Final = {
     0x84: _VERSION,
-    0x85: "it does not take the client id: look at device.id and device.tenant",
+    0x85: "it refuses the client id: check device.id and device.tenant",
     0x86: _NOT_AUTHORISED,
     0x87: _NOT_AUTHORISED,
     0x88: _BUSY,
     0x89: _BUSY,
     0x8A: "this client is banned there; ask the operator",
-    0x8C: "it asks for another way to log in; look at username, password_file and tls",
+    0x8C: "it requires another login method: check username, password_file and tls",
     0x9F: _BUSY,
 }
-"""What a CONNACK's code means and what to do: MQTT 5, 3.2.2.2."""
+"""The meaning of a CONNACK's code and what to do (MQTT 5, 3.2.2.2)."""
 _ENDED_BY_THE_BROKER: Final = (
     "EOF occurred",
     "ALERT",
@@ -52,26 +52,26 @@ _ENDED_BY_THE_BROKER: Final = (
     "Connection reset",
     "the broker closed the connection",
 )
-"""Of a handshake with a certificate: with TLS 1.3 the refusal arrives as an alert, or as an end before it."""
+"""How a refused client certificate shows with TLS 1.3: an alert, or the end of the connection before it."""
 
 
 def claim_refusal(problem: str) -> str:
-    """What it means that a claim got no connection; "": the problem says so itself."""
+    """What to do when a claim got no connection; "" if the problem says it already."""
     if _SHOW in problem:
         return ""
     if "CERTIFICATE_VERIFY_FAILED" in problem:
         return "the broker's certificate is not of the authority in enrolment.ca, or this device's clock is wrong"
     if "[Errno" in problem or "timed out" in problem:
-        return "the claim was not looked at: see enrolment.host and port, and the network"
-    # The broker ends a connection with a password that it does not know, and not each says so in words.
+        return "the claim was not checked: see enrolment.host and port, and the network"
+    # A broker ends a connection with an unknown password, some without a reason.
     return (
-        f"a claim that is used, expired or unknown is turned away there: {_SHOW} says what is expected, and "
-        "`waybill device expect --again` gives another claim"
+        f"the broker refuses a claim that is used, expired or unknown: {_SHOW} shows what is expected, and "
+        "`waybill device expect --again` issues another claim"
     )
 
 
 SESSION_TAKEN_OVER = 0x8E
-"""Of a DISCONNECT (3.14.2.1)."""
+"""Reason code of a DISCONNECT (3.14.2.1)."""
 HEADERS_BYTES = {socket.AF_INET: 40, socket.AF_INET6: 60}
 """IP and TCP headers of one segment, without options."""
 
@@ -80,7 +80,7 @@ OnMessage = Callable[[MqttMessage], None]
 
 
 class MqttSession:
-    """A connection from `open` to the LinkError that ends it, or `close`. Only `wake` is for other threads."""
+    """A connection from `open` to `close` or to the LinkError that ends it. Other threads may only call `wake`."""
 
     def __init__(self, broker: BrokerSettings, options: MqttSessionOptions, on_message: OnMessage) -> None:
         self._broker = broker
@@ -90,10 +90,10 @@ class MqttSession:
         self._ended: str | None = None
         self._connack: ReasonCode | None = None
         self.max_packet_bytes = LARGEST_PACKET
-        """The largest packet that the broker takes, as it said when it answered CONNECT."""
+        """The largest packet that the broker accepts, from its CONNACK."""
         self._is_open = False
         self.session_present = False
-        """Whether the broker knew the session: it may deliver again what it has no acknowledgement for."""
+        """Whether the broker knew the session, so that it may deliver unacknowledged messages again."""
         self._receive_maximum = RECEIVE_MAXIMUM
         self._takes_qos_1 = True
         self._to_publish: deque[tuple[str, bytes]] = deque()
@@ -107,9 +107,9 @@ class MqttSession:
         self._poll = select.poll()
 
     def open(self) -> None:
-        """Connects and waits for the broker's answer, together within the time-out. Raises LinkError.
+        """Connects and waits for the broker's answer, within the timeout. Raises LinkError.
 
-        Messages that came with the answer are handed on by the next `poll`: look at `session_present` first.
+        The next `poll` delivers messages that came with the answer: check `session_present` first.
         """
         try:
             self._connect()
@@ -135,10 +135,10 @@ class MqttSession:
         self._wait_for(lambda: self._connack is not None, deadline_s, "no answer to CONNECT")
 
     def subscribe(self, topic: str, *, takes_retained: bool = True) -> None:
-        """Asks for a subscription with QoS 1. A `poll` raises LinkError if it is refused or not answered in time.
+        """Subscribes with QoS 1. `poll` raises LinkError if the broker refuses or does not answer in time.
 
-        Without `takes_retained` the broker is asked not to send what it retains (3.8.3.1). Either way a message that it
-        does send for that reason, and no other, has its `retain` set.
+        Without `takes_retained` the broker is asked not to send retained messages (3.8.3.1). Only messages sent because
+        they were retained have `retain` set.
         """
         handling = SubscribeOptions.RETAIN_SEND_ON_SUBSCRIBE if takes_retained else SubscribeOptions.RETAIN_DO_NOT_SEND
         options = SubscribeOptions(qos=1, retainAsPublished=False, retainHandling=handling)
@@ -147,7 +147,7 @@ class MqttSession:
         self._subscribed_by_s = time.monotonic() + self._broker.connect_timeout_s
 
     def watch(self, topic: str) -> None:
-        """Asks, with QoS 0, for what the broker says of itself there. A broker that refuses says nothing of itself."""
+        """Subscribes with QoS 0 to a topic of the broker's own; a refusal is ignored."""
         _, mid = self._client.subscribe(topic, options=SubscribeOptions(qos=0))
         self._watching.add(mid)
 
@@ -157,21 +157,21 @@ class MqttSession:
         return self._pending_subscriptions == 0
 
     def publish(self, topic: str, payload: bytes) -> None:
-        """Publishes with QoS 1, in a `poll`, as soon as fewer are unanswered than the broker's Receive Maximum."""
+        """Publishes with QoS 1, in a `poll`, as soon as the broker's Receive Maximum allows it."""
         self._to_publish.append((topic, payload))
         self._publish_waiting()
 
     def take_publish_results(self) -> list[tuple[str, ReasonCode]]:
-        """The broker's answers since the last call, each with the topic that was published to."""
+        """The broker's answers since the last call, each with its topic."""
         answered, self._published = self._published, []
         return answered
 
     def acknowledge(self, mid: int) -> None:
-        """Queues the PUBACK of a message; it is sent by the next `poll`. A message of QoS 0 has the id 0, and none."""
+        """Queues the PUBACK for the next `poll`. QoS 0 messages have the id 0 and get none."""
         self._client.acknowledge(mid)
 
     def poll(self, timeout_s: float) -> None:
-        """Sends what waits, then waits for bytes and hands on the messages in them. Raises LinkError."""
+        """Sends what waits, then waits for bytes and delivers the messages in them. Raises LinkError."""
         self._flush()
         # They came with the answer to CONNECT, before the caller knew whether the session was resumed.
         if self._is_open and self._client.messages:
@@ -185,7 +185,7 @@ class MqttSession:
         for descriptor, events in self._poll.poll(timeout_ms):
             if descriptor == self._wake_up.socket.fileno():
                 self._wake_up.clear()
-            # An error or a hang-up too: reading says what it was.
+            # Also after an error or a hang-up: reading shows what it was.
             elif events & ~select.POLLOUT:
                 self._read()
         # paho sends its PINGREQ, and misses its answer, only here.
@@ -196,16 +196,16 @@ class MqttSession:
         self._flush()
 
     def wake(self) -> None:
-        """Makes a waiting `poll` return. Any thread may call this."""
+        """Ends a waiting `poll`. Any thread may call this."""
         self._wake_up.wake()
 
     def wire_bytes(self) -> tuple[int, int]:
-        """Bytes (sent, received) by this connection, with headers and repetitions, as the kernel counted them."""
+        """Bytes (sent, received) on this connection with headers and repetitions, as counted by the kernel."""
         sock = self._client.socket()
         return _counted_bytes(sock) if isinstance(sock, socket.socket) else (0, 0)
 
     def close(self) -> None:
-        """Says goodbye if it can; never raises."""
+        """Disconnects if possible; never raises."""
         with suppress(OSError, ValueError):
             self._client.disconnect()
             self._client.flush()
@@ -312,7 +312,7 @@ class MqttSession:
 
 
 def _counted_bytes(sock: socket.socket) -> tuple[int, int]:
-    """(sent, received) with TCP and IP headers, from the kernel; (0, 0) where it does not count."""
+    """(sent, received) with TCP and IP headers, from the kernel; (0, 0) if it does not count."""
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
     except (OSError, AttributeError):

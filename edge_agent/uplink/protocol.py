@@ -1,4 +1,4 @@
-"""What the drain needs of a way out. Every uplink passes the conformance suite in the tests."""
+"""What the drain needs of an uplink."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from waybill.record import Ack, IntervalSet
 
 @dataclass(frozen=True, slots=True)
 class OutgoingBatch:
-    """A batch to send: its bytes and the record ids that it covers; a heartbeat covers none."""
+    """A batch to send and the record ids that it covers; a heartbeat covers none."""
 
     epoch: int
     seqs: IntervalSet
@@ -26,7 +26,7 @@ class PushedSettings:
 
 @dataclass(frozen=True, slots=True)
 class RefusedBatch:
-    """A batch is not taken; `reason` says why, and `seqs` which records, where it could say."""
+    """A refused batch. `seqs`: the refused records, if known."""
 
     reason: str
     epoch: int = 0
@@ -35,7 +35,7 @@ class RefusedBatch:
 
 @dataclass(frozen=True, slots=True)
 class MalformedControl:
-    """A message of the gateway that cannot be read. `source`: what it should have been."""
+    """An unreadable message of the gateway. `source`: the channel that it came on."""
 
     source: str
     reason: str
@@ -48,7 +48,7 @@ class NoGateway:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswered:
-    """The oldest heartbeat on its way has its answer: the region's broker has it, or dropped it."""
+    """The broker answered the oldest heartbeat in flight: it has the heartbeat or dropped it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,10 @@ UplinkEvent = Ack | CertificateAnswer | PushedSettings | RefusedBatch | Malforme
 
 
 class Uplink(Protocol):
-    """A connection to one region, used by one thread; only `wake` may be called by others.
+    """A connection to one region, used by one thread; other threads may only call `wake`.
 
-    Each method but `close` and `wake` raises LinkError when there is no connection (any more); then the uplink is of no
-    further use. An acknowledgement is given only for records that the region has persisted.
+    Each method but `close` and `wake` raises LinkError without a connection; then the uplink cannot be used any more.
+    Only records that the region has persisted are acknowledged.
     """
 
     @property
@@ -73,25 +73,25 @@ class Uplink(Protocol):
         """The region it leads to."""
 
     def open(self) -> None:
-        """Connects, within the connect time-out of its settings."""
+        """Connects within the connect timeout."""
 
     def send(self, batch: OutgoingBatch) -> None:
-        """Takes a batch to be sent by the next `poll`s; does not wait for an answer."""
+        """Queues a batch for the next `poll`s."""
 
     def report(self, text: bytes) -> None:
-        """Publishes what became of settings that the gateway pushed; nothing where nobody listens."""
+        """Publishes the outcome of pushed settings."""
 
     def ask_certificate(self, request: bytes) -> None:
-        """Asks the region to renew the device's certificate; nothing where nobody does."""
+        """Asks the region to renew the device's certificate."""
 
     def poll(self, timeout_s: float) -> list[UplinkEvent]:
-        """Sends and receives; returns what came, at the latest after the time-out."""
+        """Sends and receives; returns the received events, at the latest after the timeout."""
 
     def wake(self) -> None:
-        """Makes a waiting `poll` return."""
+        """Ends a waiting `poll`."""
 
     def wire_bytes(self) -> tuple[int, int]:
-        """Bytes (sent, received) on this connection so far, with the protocols' overhead."""
+        """Bytes (sent, received) on this connection, with the protocols' overhead."""
 
     def close(self) -> None:
         """Ends the connection; never raises."""
