@@ -7,24 +7,22 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from cloud_jobs.commands import load_settings, settings_refused
 from cloud_jobs.lake.coverage import TenantDevice
-from cloud_jobs.terminal import cloud_errors_as_messages, device_of, screen
+from cloud_jobs.terminal import Column, FittedTable, cloud_errors_as_messages, device_of, screen
 from waybill.settings import SettingsError, printable_json
 
 if TYPE_CHECKING:
     from cloud_jobs.config import CloudSettings
     from cloud_jobs.lake.erasures import Erasure
-    from cloud_jobs.lake.tables import Lake
     from cloud_jobs.maintenance.job import MaintenanceRun
 
 
@@ -102,140 +100,78 @@ def verdicts(
         if without_alerts := settings.regions_without_alerts:
             said = f"name the topics of alerts: none follows from {', '.join(without_alerts)} of ingest.topics"
             raise settings_refused(SettingsError(str(config), [f"verdicts.alerts: {said}"]))
-        # what each run did stands in the log
-        shown = _print_nothing if follow else _print_table
-        run_verdicts(settings, _print_json if as_json else shown, follow=follow)
+        run_verdicts(settings, _print_counts(as_json=as_json, follow=follow), follow=follow)
 
 
-def _print_json(counts: dict[str, Any]) -> None:
-    typer.echo(json.dumps({"job": "verdicts", **counts}))
+def _print_counts(*, as_json: bool, follow: bool) -> Callable[[dict[str, Any]], None]:
+    def show(counts: dict[str, Any]) -> None:
+        if as_json:
+            typer.echo(json.dumps({"job": "verdicts", **counts}))
+        elif not follow:  # a run that is followed by others is in the log
+            table = FittedTable(Column("what"), Column.number("count"), title="cloud-jobs verdicts")
+            for name, count in counts.items():
+                table.add(name.replace("_", " "), str(count))
+            screen().print(table)
 
-
-def _print_nothing(_: dict[str, Any]) -> None:
-    """Of a command that goes on."""
-
-
-def _print_table(counts: dict[str, Any]) -> None:
-    table = Table("what", "count", title="cloud-jobs verdicts")
-    for name, count in counts.items():
-        table.add_row(name.replace("_", " "), str(count))
-    Console(stderr=False).print(table)
+    return show
 
 
 # `cloud-jobs maintain`.
-
-_HEADER = ("table", "files", "bytes", "merges", "orphans", "replaced", "log files", "left")
 
 
 def maintain(
     config: Annotated[Path, typer.Option("--config", "-c", help="The settings, a TOML file.", show_default=False)],
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line for each run.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done; change nothing.")] = False,
-    erasures: Annotated[bool, typer.Option("--erasures", help="Only list all declared erasures.")] = False,
+    erasures: Annotated[bool, typer.Option("--erasures", help="Only list all declared erasures, as JSON.")] = False,
     every: Annotated[
         float | None, typer.Option(min=1, max=86_400, help="Run again N seconds after each run, until a signal.")
-    ] = None,
-    erase: Annotated[str | None, typer.Option(metavar="DEVICE", help="Erase positions of this device.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="The tenant of the device; needed if several have one.")] = None,
-    before: Annotated[
-        datetime | None,
-        typer.Option(formats=["%Y-%m-%d"], help="With --erase: positions before this day (UTC)."),
     ] = None,
 ) -> None:
     """Compact files, delete unused files, and apply the retention.
 
     It may run at any time, together with the ingest and the jobs. With --every, only a signal or wrong settings end it.
 
-    Exit status: 0; 1 when a part failed (with a message), or when an erasure waits for a job; 2 for wrong options; 75
-    when the store does not answer or its clock differs; 78 for wrong settings. Work left to another run is no failure.
+    Exit status: 0; 1 when a part failed (with a message); 2 for wrong options; 75 when the store does not answer or its
+    clock differs; 78 for wrong settings. Work left to another run is no failure.
 
     Example: cloud-jobs maintain --config cloud.toml --every 60
-
-    Example: cloud-jobs maintain --config cloud.toml --every 600
-
-    Example: cloud-jobs maintain --config cloud.toml --erasures
-
-    Example: cloud-jobs maintain --config cloud.toml --erase van-0012 --tenant acme --before 2026-03-01
     """
-    _check_erasure(erase, tenant, before)
     settings = load_settings(config)
     # imported here: `--help` needs none of it
-    from cloud_jobs.lake.erasures import Erasure
     from cloud_jobs.maintenance.job import Maintenance
+    from cloud_jobs.run_metrics import MaintenanceMetrics, served_metrics
     from cloud_jobs.run_result import log_to_standard_error
     from waybill.daemon.signals import stop_on_signals
 
     log_to_standard_error()
-    if erasures:
-        _list_erasures(settings.tables, as_json=as_json)
-        return
-    asked = [] if before is None else [Erasure(tenant, erase, before.replace(tzinfo=UTC))]
     with cloud_errors_as_messages("cloud-jobs"), stop_on_signals() as stop:
+        if erasures:
+            for row in sorted(settings.tables.rows("erasures").to_pylist(), key=lambda row: int(row["number"])):
+                typer.echo(json.dumps(row, default=datetime.isoformat))
+            return
         maintenance = Maintenance(settings.tables, settings.upkeep, stop=stop)
+        metrics = MaintenanceMetrics(settings.status.max_unmaintained_s)
 
         def run_once() -> MaintenanceRun:
-            run = maintenance.run(asked, dry_run=dry_run)
-            _show(run, as_json=as_json, dry_run=dry_run)
+            with metrics.run() as measured:
+                run = maintenance.run()
+                metrics.on_run(run, measured)
+            _show(run, as_json=as_json)
             return run
 
-        if every is not None:
-            _follow(settings, run_once, every, stop, dry_run=dry_run)
-        elif not run_once().is_whole:
-            raise typer.Exit(1)
+        if every is None:
+            if run_once().all_errors:
+                raise typer.Exit(1)
+            return
+        with served_metrics(settings.metrics, "maintain", metrics.registry, metrics.health):
+            repeat_until(stop, run_once, every)
 
 
-def _follow(
-    settings: CloudSettings, run_once: Callable[[], MaintenanceRun], every_s: float, stop: Event, *, dry_run: bool
+def repeat_until(
+    stop: Event, once: Callable[[], object], every_s: float, failed: Callable[[str], object] = lambda _: None
 ) -> None:
-    """Runs again and again, and serves what was done to whoever asks."""
-    from cloud_jobs.run_metrics import MaintenanceMetrics, RunMetrics, served_metrics
-
-    metrics = RunMetrics("maintain", settings.status.max_unmaintained_s)
-    counts = MaintenanceMetrics(metrics.registry)
-
-    def measured() -> bool:
-        with metrics.run() as one:
-            run = run_once()
-            if not dry_run:
-                counts.take(run)
-                one.did({})
-            if not run.is_whole:
-                one.failed("; ".join(run.all_errors))
-        return run.is_whole
-
-    with served_metrics(settings.metrics, "maintain", metrics.registry, metrics.health):
-        _repeat(measured, every_s, stop)
-
-
-def _check_erasure(erase: str | None, tenant: str | None, before: datetime | None) -> None:
-    if (erase is None) != (before is None) or (tenant is not None and erase is None):
-        raise typer.BadParameter("--erase and --before belong together, and --tenant to them", param_hint="--erase")
-    if before is not None and before.replace(tzinfo=UTC) > datetime.now(UTC):
-        raise typer.BadParameter(
-            "the day is in the future: all positions until then would be erased", param_hint="--before"
-        )
-
-
-def _list_erasures(lake: Lake, *, as_json: bool) -> None:
-    """All that were declared, in their order."""
-    with cloud_errors_as_messages("cloud-jobs"):
-        rows = sorted(lake.rows("erasures").to_pylist(), key=lambda row: int(row["number"]))
-    for row in rows:
-        moments = {name: row[name] for name in ("since", "before", "erased_at") if row[name] is not None}
-        shown = row | {name: moment.isoformat() for name, moment in moments.items()}
-        whose = f"{row['tenant'] or 'any tenant'}/{row['device'] or 'any device'}"
-        what = "positions" if row["since"] is None else f"everything from {shown['since']} on, and"
-        line = f"{row['number']}  {whose}  {what} before {shown['before']}, declared {shown['erased_at']}"
-        typer.echo(json.dumps(shown) if as_json else line)
-    if not rows and not as_json:
-        typer.echo("no erasure was ever declared")
-
-
-def _repeat(
-    once: Callable[[], object], every_s: float, stop: Event, failed: Callable[[str], object] = lambda _: None
-) -> bool:
-    """Runs until `stop`; a run that failed, however, is followed by the next one all the same."""
+    """Runs again and again until `stop` is set, also after a run that raised. Raises LocationError."""
     from cloud_jobs.errors import CloudError, LocationError
 
     while not stop.is_set():
@@ -244,41 +180,30 @@ def _repeat(
         except LocationError:
             # the settings are wrong, and stay so
             raise
-        except Exception as error:  # noqa: BLE001 - whatever one run raises, the lake must not be left alone for it
+        except Exception as error:  # noqa: BLE001 - one failed run must not end the maintenance
             text = str(error) if isinstance(error, CloudError) else f"{type(error).__name__}: {error}"
             failed(text)
             typer.echo(f"cloud-jobs: {text}", err=True)
         # not `sleep`, which a signal would not end
         stop.wait(every_s)
-    return True
 
 
-def _show(run: MaintenanceRun, *, as_json: bool, dry_run: bool) -> None:
-    typer.echo(json.dumps(run.document()) if as_json else _table(run, dry_run=dry_run))
+def _show(run: MaintenanceRun, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(asdict(run)))
+    else:
+        names = ("files before", "files", "bytes", "merges", "orphans", "replaced", "log files", "left")
+        table = FittedTable(Column("table"), *map(Column.number, names))
+        for one in run.tables:
+            numbers = (one.files_before, one.files, one.bytes, one.merges, one.orphans, one.replaced_files)
+            log_files = "" if one.log_files is None else f"{one.log_files:,}"
+            table.add(one.table, *(f"{number:,}" for number in numbers), log_files, str(one.left))
+        screen().print(table)
+        erased = ", ".join(f"{count:,} of {name}" for name, count in run.erased.items() if count) or "none"
+        deleted = f"{run.coverage_files:,} coverage files and {run.fence_files:,} fence files deleted"
+        typer.echo(f"rows erased: {erased}; {deleted}; {run.seconds:.1f} s")
     for error in run.all_errors:
         typer.echo(f"cloud-jobs: {error}", err=True)
-
-
-def _table(run: MaintenanceRun, *, dry_run: bool) -> str:
-    """What was done, for a reader."""
-    lines: list[tuple[str, ...]] = [_HEADER]
-    for one in run.tables:
-        numbers = (
-            f"{one.files_before} to {one.files}",
-            f"{one.bytes_before:,} to {one.bytes:,}",
-            *(str(count) for count in (one.merges, one.orphans, one.replaced_files)),
-            "not looked at" if one.log_files is None else f"{one.log_files_before} to {one.log_files}",
-            str(one.left),
-        )
-        lines.append((one.table, *numbers))
-    widths = [max(len(line[at]) for line in lines) for at in range(len(_HEADER))]
-    shown = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    erased = f"{run.positions_erased:,} positions and {run.conflicts_erased:,} conflicts with them erased"
-    if derived := sum(run.derived_erased.values()):
-        erased += f", {derived:,} rows of events, encounters, alerts, verdicts and quarantine erased"
-    deleted = f"{run.coverage_files:,} files of the coverage and {run.fence_files:,} of former fences deleted"
-    shown.append(f"{erased}, {deleted}, in {run.seconds:.1f} s")
-    return "\n".join(["nothing is changed; a run would do:", *shown] if dry_run else shown)
 
 
 # `cloud-jobs subject`.
@@ -299,7 +224,7 @@ def export(
     until: Until,
     to: Annotated[Path, typer.Option(help="A folder that is new or empty.", show_default=False)],
 ) -> None:
-    """Export records, track, events, encounters, alerts, verdicts, usage and quarantine of a device to a folder.
+    """Export records, events, encounters, alerts, verdicts, usage and quarantine of a device to a folder.
 
     Exit status: 0; 1 if the folder is not empty, or the access log or the lake cannot be used; 2 for wrong options; 78
     for wrong settings.
@@ -359,7 +284,7 @@ def erase(
         # what is too old of other devices waits for `cloud-jobs maintain`: the counts above do not have it
         upkeep = settings.upkeep.model_copy(update=dict.fromkeys(RETENTIONS))
         run = Maintenance(lake, upkeep).run([asked])
-        if not run.is_whole:
+        if run.all_errors:
             raise LakeError(f"{'; '.join(run.all_errors)}. Run this again, also if another run was at work")
         counts = count_rows(lake, asked)
         if left := sum(count for table, count in counts.items() if table != "usage"):
@@ -392,15 +317,15 @@ def _errors_as_messages() -> Iterator[None]:
 
 
 def _request(settings: CloudSettings, device: str, first: datetime, until: datetime) -> Erasure:
-    """What is asked for, of a device that the lake knows. Raises LakeError, BadParameter."""
+    """The request, for a device that the lake knows. Raises LakeError, BadParameter."""
     from cloud_jobs.lake.erasures import Erasure
-    from cloud_jobs.maintenance.job import of_a_known_device
+    from cloud_jobs.maintenance.job import with_known_device
 
     since, before = first.replace(tzinfo=UTC), until.replace(tzinfo=UTC)
     if not since < before <= datetime.now(UTC):
         raise typer.BadParameter("--from is before --until, and --until is not in the future", param_hint="--until")
     whose = device_of(device)
-    return of_a_known_device(settings.tables, Erasure(whose.tenant, whose.device, before, since))
+    return with_known_device(settings.tables, Erasure(whose.tenant, whose.device, before, since))
 
 
 def _log_access(settings: CloudSettings, command: str, asked: Erasure) -> None:
@@ -466,17 +391,15 @@ def status(
                 screen(_WIDTH).print(status_tables(found, wrong))
             return not wrong
 
-        if every is None:
-            healthy = look()
-        else:
+        if every is not None:
             with stop_on_signals() as stop:
-                healthy = _repeat(look, every, stop)
-    if not healthy:
-        raise typer.Exit(1)
+                repeat_until(stop, look, every)
+        elif not look():
+            raise typer.Exit(1)
 
 
 def _serve(settings: CloudSettings, every_s: float) -> None:
-    """Looks again and again, and shows what it found to whoever asks by HTTP, until a signal."""
+    """Serves the state of the centre as metrics, until a signal."""
     from cloud_jobs.run_metrics import metric_routes
     from cloud_jobs.status.centre_metrics import CentreCollector
     from cloud_jobs.status.centre_reader import CentreReader
@@ -497,9 +420,4 @@ def _serve(settings: CloudSettings, every_s: float) -> None:
         raise typer.Exit(1) from error
     with server, cloud_errors_as_messages("cloud-jobs"), stop_on_signals() as stop:
         reader = CentreReader(settings)
-
-        def look() -> bool:
-            collector.looked(*reader.look())
-            return True
-
-        _repeat(look, every_s, stop, failed=collector.failed)
+        repeat_until(stop, lambda: collector.looked(*reader.look()), every_s, collector.failed)

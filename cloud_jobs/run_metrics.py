@@ -69,7 +69,7 @@ _MICRO_BATCH_S: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
 class IngestMetrics:
-    """Of one ingest, in a registry of its own. Spark's threads count, any may read.
+    """Metrics of one ingest, in their own registry. Spark's threads count, and any thread may read.
 
     `now`: seconds since 1970.
     """
@@ -77,68 +77,51 @@ class IngestMetrics:
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self.registry = registry = CollectorRegistry()
         self._now = now
-        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        counter = partial(Counter, registry=registry)
         self._seconds = Histogram(
             "waybill_ingest_micro_batch_seconds",
             "Time of a micro-batch, from the plan of its files to the last commit",
             registry=registry,
             buckets=_MICRO_BATCH_S,
         )
-        self._ended = gauge(
-            "waybill_ingest_micro_batch_end_timestamp_seconds", "When the last one was done, since 1970; 0: none was"
-        )
-        self._messages = counter("waybill_ingest_messages_total", "Messages read")
-        self._records = counter(
-            "waybill_ingest_records_total", "Records in them: accepted, or known already", ["outcome"]
-        )
+        self._records = counter("waybill_ingest_records_total", "Records: accepted or duplicate", ["outcome"])
         self._quarantined = counter(
             "waybill_ingest_quarantined_total",
             "Undecodable messages, and records with a stored id but other content",
             ["cause"],
         )
-        self._far_off = counter("waybill_ingest_far_off_records_total", "Accepted records of clocks far off")
-        self._disbelieved = counter(
-            "waybill_ingest_disbelieved_statements_total",
-            "Device statements ignored because they are ahead of the centre's clock",
-        )
-        self._unreadable = counter(
-            "waybill_ingest_unreadable_records_total", "Records that are messages which agents could not read"
-        )
-        self._unreadable_devices = counter(
-            "waybill_ingest_unreadable_devices_total",
-            "Devices of which a micro-batch had such records, and no position, signal or event",
-        )
+        # by the name of the number in a row of `ingest_batches`
+        self._counts = {
+            "messages": counter("waybill_ingest_messages_total", "Messages read"),
+            "accepted": self._records.labels("accepted"),
+            "duplicates": self._records.labels("duplicate"),
+            "malformed": self._quarantined.labels("malformed"),
+            "conflicts": self._quarantined.labels("conflict"),
+            "far_off": counter("waybill_ingest_far_off_records_total", "Accepted records with a wrong device time"),
+            "disbelieved": counter(
+                "waybill_ingest_disbelieved_statements_total",
+                "Device statements ignored because they are ahead of the centre's clock",
+            ),
+            "unreadable": counter("waybill_ingest_unreadable_records_total", "Messages that agents could not read"),
+        }
         self._failures = counter("waybill_ingest_query_failures_total", "Queries that failed and were started again")
-        self._up = gauge("waybill_ingest_query_up", "1 while the streaming query runs")
-        for outcome in ("accepted", "duplicate"):
-            self._records.labels(outcome)
-        for cause in ("malformed", "conflict"):
-            self._quarantined.labels(cause)
+        self._up = Gauge("waybill_ingest_query_up", "1 while the streaming query runs", registry=registry)
         self._is_up, self._ended_s, self._failed_in_a_row = False, 0.0, 0
 
     def on_micro_batch(self, row: Mapping[str, Any]) -> None:
-        """A micro-batch is done; the row of `ingest_batches` says what it was."""
+        """Counts a completed micro-batch, as its row of `ingest_batches` describes it."""
         self._ended_s = self._now()
         self._failed_in_a_row = 0
-        self._ended.set(self._ended_s)
         self._seconds.observe(row["seconds"])
-        self._messages.inc(row["messages"])
-        self._records.labels("accepted").inc(row["accepted"])
-        self._records.labels("duplicate").inc(row["duplicates"])
-        self._quarantined.labels("malformed").inc(row["malformed"])
-        self._quarantined.labels("conflict").inc(row["conflicts"])
-        self._far_off.inc(row["far_off"])
-        self._disbelieved.inc(row["disbelieved"])
-        self._unreadable.inc(row["unreadable"])
-        self._unreadable_devices.inc(row["unreadable_devices"])
+        for name, metric in self._counts.items():
+            metric.inc(row[name])
 
     def on_query(self, *, runs: bool) -> None:
-        """The query was started, or has ended."""
         self._is_up = runs
         self._up.set(runs)
 
     def on_failure(self, in_a_row: int) -> None:
-        """The query failed, so many times without a micro-batch between."""
+        """The query failed, `in_a_row` times without a micro-batch between."""
         self.on_query(runs=False)
         self._failed_in_a_row = in_a_row
         self._failures.inc()
@@ -146,52 +129,19 @@ class IngestMetrics:
     def health(self) -> Mapping[str, Any]:
         """Whether the query runs; None before it first did, and after a failure until a micro-batch is done."""
         healthy = None if self._is_up == bool(self._failed_in_a_row) else self._is_up
-        ended = datetime.fromtimestamp(self._ended_s, UTC).isoformat(timespec="milliseconds") if self._ended_s else None
         return {
             "healthy": healthy,
             "command": "ingest",
             "query_runs": self._is_up,
-            "last_micro_batch_at": ended,
+            "last_micro_batch_at": _moment(self._ended_s) if self._ended_s else None,
             "failures_in_a_row": self._failed_in_a_row,
         }
 
 
-# Metrics of the maintenance.
-
-
-class MaintenanceMetrics:
-    """Counts of one process, in the registry of its runs."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        counter = partial(Counter, registry=registry)
-        self._merges = counter("waybill_maintain_merges_total", "Merges of files", ["table"])
-        self._deleted = counter("waybill_maintain_deleted_files_total", "Deleted unused data files", ["table"])
-        self._left = counter("waybill_maintain_left_total", "Merges and erasures lost to another run", ["table"])
-        self._errors = counter("waybill_maintain_errors_total", "Parts of a run that failed")
-        self._erased = counter("waybill_maintain_erased_positions_total", "Positions erased")
-
-    def take(self, run: MaintenanceRun) -> None:
-        """What a run did."""
-        for table in run.tables:
-            self._merges.labels(table.table).inc(table.merges)
-            self._deleted.labels(table.table).inc(table.orphans + table.replaced_files)
-            self._left.labels(table.table).inc(table.left)
-        self._errors.inc(len(run.all_errors))
-        self._erased.inc(run.positions_erased)
-
+# Metrics of jobs that run again and again.
 
 _RUN_S: Final = (0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 _MAX_ERROR_CHARACTERS: Final = 400
-# The number of a run's result: the gauge that shows what the last run found.
-_FOUND: Final = {
-    "commits_behind": ("waybill_jobs_behind_commits", "Commits of the ingest that the last run found new"),
-    "fences_refused": ("waybill_jobs_refused_fences", "Publications of fences that the last run could not use"),
-    "messages_quarantined": (
-        "waybill_jobs_quarantined_messages",
-        "Messages in the topics of reference data that are no publications, as a run last saw them",
-    ),
-}
-_ROWS: Final = ("rows", "revisions")
 
 
 class RunOutcome(StrEnum):
@@ -203,9 +153,9 @@ class RunOutcome(StrEnum):
 
 
 class RunMetrics:
-    """Of one command, in a registry of its own. One thread runs the job, any may read.
+    """Metrics of one command, in their own registry. One thread runs the job, and any thread may read.
 
-    `max_run_s`: a run that takes longer makes the health false. `clock` and `now`: seconds, monotonic and since 1970.
+    `max_run_s`: a longer run makes the health false. `clock` and `now`: seconds, monotonic and since 1970.
     """
 
     def __init__(
@@ -219,29 +169,33 @@ class RunMetrics:
         self.registry = registry = CollectorRegistry()
         self._command, self._max_run_s, self._clock, self._now = command, max_run_s, clock, now
         counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
-        of_command = ["command"]
-        self._runs = counter("waybill_jobs_runs_total", "Runs, by how they ended", ["command", "outcome"])
+        runs = counter("waybill_jobs_runs_total", "Runs, by how they ended", ["command", "outcome"])
+        self._runs = {outcome: runs.labels(command, outcome) for outcome in RunOutcome}
         self._run_s = Histogram(
-            "waybill_jobs_run_seconds", "Time of the runs that computed", of_command, registry=registry, buckets=_RUN_S
-        )
+            "waybill_jobs_run_seconds", "Time of the runs that computed", ["command"], registry=registry, buckets=_RUN_S
+        ).labels(command)
         self._ended = gauge(
-            "waybill_jobs_run_end_timestamp_seconds", "When a run last ended well, since 1970; 0: none did", of_command
+            "waybill_jobs_run_end_timestamp_seconds",
+            "When a run last ended well, since 1970; 0: none did",
+            ["command"],
+        ).labels(command)
+        self._failures = gauge("waybill_jobs_failed_runs", "Runs in a row that failed", ["command"]).labels(command)
+        self._rows = counter("waybill_jobs_rows_total", "Rows written: usage, or revisions", ["command"]).labels(
+            command
         )
-        self._failures = gauge("waybill_jobs_failed_runs", "Runs in a row that failed", of_command)
-        self._rows = counter("waybill_jobs_rows_total", "Rows written: usage, or revisions", of_command)
-        self._published = counter("waybill_jobs_published_rows_total", "Rows published to a topic", of_command)
-        self._found = {key: gauge(name, text, of_command) for key, (name, text) in _FOUND.items()}
-        for outcome in RunOutcome:
-            self._runs.labels(command, outcome)
-        for metric in (self._run_s, self._ended, self._failures, self._rows, self._published):
-            metric.labels(command)
+        self._published = counter("waybill_jobs_published_rows_total", "Rows published to a topic", ["command"]).labels(
+            command
+        )
+        self._refused = gauge(
+            "waybill_jobs_refused_fences", "Publications of fences that the last run could not use", ["command"]
+        )
         self._began_s: float | None = None
         self._last: tuple[RunOutcome, float] | None = None
         self._failed_in_a_row, self._error = 0, ""
 
     @contextmanager
     def run(self) -> Iterator[OneRun]:
-        """One run; what it raises is counted, and raised."""
+        """Measures one run; an error is counted and raised."""
         one, self._began_s = OneRun(), self._clock()
         try:
             yield one
@@ -249,7 +203,7 @@ class RunMetrics:
             one.failed(str(error) or type(error).__name__)
             raise
         finally:
-            self._take(one, self._clock() - self._began_s)
+            self._count(one, self._clock() - self._began_s)
             self._began_s = None
 
     def health(self) -> Mapping[str, Any]:
@@ -270,25 +224,27 @@ class RunMetrics:
             "last_error": self._error,
         }
 
-    def _take(self, one: OneRun, took_s: float) -> None:
-        command, now_s = self._command, self._now()
-        self._runs.labels(command, one.outcome).inc()
+    def _count(self, one: OneRun, took_s: float) -> None:
+        now_s = self._now()
+        self._runs[one.outcome].inc()
         if one.outcome is RunOutcome.COMPUTED:
-            self._run_s.labels(command).observe(took_s)
-        self._failed_in_a_row = self._failed_in_a_row + 1 if one.outcome is RunOutcome.FAILED else 0
+            self._run_s.observe(took_s)
+        if one.outcome is RunOutcome.FAILED:
+            self._failed_in_a_row += 1
+        else:
+            self._failed_in_a_row = 0
+            self._ended.set(now_s)
         self._error = one.error[:_MAX_ERROR_CHARACTERS]
-        self._failures.labels(command).set(self._failed_in_a_row)
-        if one.outcome is not RunOutcome.FAILED:
-            self._ended.labels(command).set(now_s)
+        self._failures.set(self._failed_in_a_row)
         self._last = (one.outcome, now_s)
-        self._rows.labels(command).inc(sum(one.counts.get(name, 0) for name in _ROWS))
-        self._published.labels(command).inc(one.counts.get("published", 0))
-        for key in _FOUND.keys() & one.counts.keys():
-            self._found[key].labels(command).set(one.counts[key])
+        self._rows.inc(one.counts.get("rows", 0) + one.counts.get("revisions", 0))
+        self._published.inc(one.counts.get("published", 0))
+        if "fences_refused" in one.counts:
+            self._refused.labels(self._command).set(one.counts["fences_refused"])
 
 
 class OneRun:
-    """What becomes of a run while it goes on."""
+    """What is known of a run while it goes on."""
 
     def __init__(self) -> None:
         self.outcome = RunOutcome.IDLE
@@ -296,14 +252,34 @@ class OneRun:
         self.error = ""
 
     def did(self, counts: Mapping[str, int], *, work: bool = True) -> None:
-        """It wrote what the counts say; `work`: there was something to do."""
+        """Adds counts; `work`: there was something to do."""
         self.counts |= counts
         if work:
             self.outcome = RunOutcome.COMPUTED
 
     def failed(self, error: str) -> None:
-        """It failed, wholly or in part."""
         self.outcome, self.error = RunOutcome.FAILED, error
+
+
+class MaintenanceMetrics(RunMetrics):
+    """Metrics of `cloud-jobs maintain`."""
+
+    def __init__(self, max_run_s: float) -> None:
+        super().__init__("maintain", max_run_s)
+        counter = partial(Counter, registry=self.registry)
+        self._merges = counter("waybill_maintain_merges_total", "Merges of files", ["table"])
+        self._deleted = counter("waybill_maintain_deleted_files_total", "Deleted unused data files", ["table"])
+        self._errors = counter("waybill_maintain_errors_total", "Parts of a run that failed")
+
+    def on_run(self, run: MaintenanceRun, measured: OneRun) -> None:
+        """Counts what a run did."""
+        for table in run.tables:
+            self._merges.labels(table.table).inc(table.merges)
+            self._deleted.labels(table.table).inc(table.orphans + table.replaced_files)
+        self._errors.inc(len(run.all_errors))
+        measured.did({})
+        if run.all_errors:
+            measured.failed("; ".join(run.all_errors))
 
 
 def _moment(seconds: float) -> str:

@@ -61,9 +61,8 @@ def line_tables(line: ExplainedLine, limit: int) -> RenderableType:
 def records_table(hour: datetime, records: Sequence[dict[str, Any]], count: int) -> FittedTable:
     """The records that an hour was computed from: the first of so many."""
     names = ("epoch", "seq", "kind", "device time", "latitude", "longitude", "accuracy m", "received")
-    lesser = {"epoch": 1, "received": 2, "accuracy m": 3}
     title = f"Records of the hour {stamp(hour)}"
-    table = FittedTable(*(Column(name, lesser=lesser.get(name, 0)) for name in names), title=title)
+    table = FittedTable(*(Column(name) for name in names), title=title)
     for row in records:
         table.add(*("" if value is None else _shown(value) for value in row.values()))
     if count > len(records):
@@ -84,8 +83,8 @@ def _hours_table(line: ExplainedLine, limit: int) -> FittedTable:
     parts = (f"{key.tenant}/{key.device}", meter.value, place_text(meter, key.zone), f"at {key.price}")
     title = f"{line.number}, line {line.line}: {', '.join(part for part in parts if part)}"
     table = FittedTable(
-        *(Column("hour (UTC)"), Column.number(MEASURE_OF[meter].unit), Column.text("records", 2)),
-        *(Column("digest", lesser=1), Column.text("the records give it again")),
+        *(Column("hour (UTC)"), Column.number(MEASURE_OF[meter].unit), Column.text("records")),
+        *(Column("digest"), Column.text("the records give it again")),
         title=title,
     )
     for one in found.hours[:limit]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, Statement
 from cloud_jobs.lake.schemas import RECORDS, without
-from cloud_jobs.lake.values import content_bytes, encoded
+from cloud_jobs.lake.values import content_bytes
 from waybill.identity.errors import Unsealable
 from waybill.identity.sealing import Unsealer, is_sealed
 from waybill.record import DEVICE_PATTERN, MAX_DEVICE_TIME_US, NO_FAULTS, Header, IntervalSet, Kind, WireError
@@ -76,17 +76,6 @@ TopicTenants = Mapping[str, str | None]
 _OF_ANY: TopicTenants = {}
 
 
-@dataclass(frozen=True, slots=True)
-class RejectedStatements:
-    """Statements of a region that are not believed: how many, and the most that its clock was ahead (microseconds)."""
-
-    count: int
-    ahead_us: int
-
-    def __or__(self, other: RejectedStatements) -> RejectedStatements:
-        return RejectedStatements(self.count + other.count, max(self.ahead_us, other.ahead_us))
-
-
 @dataclass(slots=True)
 class DecodedMessages:
     """Messages that were decoded together.
@@ -96,9 +85,8 @@ class DecodedMessages:
     device stream what its batches say together, and how many records they hold. `malformed`: messages that are no
     consistent batch, as `topic`, `message_id`, `malformed` (why), `fingerprint` and `payload`. `statements`: of each
     device stream that stated something, as far as they are believed; the latest of them is in `streams`, too.
-    `disbelieved`: by region how many were not, and by how much its clock is ahead of the centre's. `unreadable`: by
-    tenant and device how many records are messages that its agent could not read, and should have been able to; `mute`:
-    those of these devices of which no other message could be read.
+    `disbelieved`: how many were not, by region. `unreadable`: by tenant and device, how many records are messages that
+    its agent should have been able to read and could not.
     """
 
     rows: pa.Table | None
@@ -106,9 +94,8 @@ class DecodedMessages:
     malformed: list[dict[str, Any]]
     messages: int
     statements: dict[DeviceStream, tuple[Statement, ...]] = field(default_factory=dict)
-    disbelieved: dict[str, RejectedStatements] = field(default_factory=dict)
+    disbelieved: Counter[str] = field(default_factory=Counter)
     unreadable: Counter[str] = field(default_factory=Counter)
-    mute: frozenset[str] = frozenset()
 
 
 class _Message:
@@ -130,7 +117,7 @@ class _Gathered:
     headers: dict[DeviceStream, list[Header]] = field(default_factory=dict)
     statements: dict[DeviceStream, list[Statement]] = field(default_factory=dict)
     malformed: list[dict[str, Any]] = field(default_factory=list)
-    disbelieved: dict[str, RejectedStatements] = field(default_factory=dict)
+    disbelieved: Counter[str] = field(default_factory=Counter)
     count: int = 0
     rows: int = 0
     size: int = 0
@@ -216,8 +203,7 @@ def _gather(
             stated = Statement(min(header.stated_us, publish_us, now_us), header.head)
             gathered.statements.setdefault(stream, []).append(stated)
         else:
-            region, known = properties["region"], gathered.disbelieved
-            known[region] = RejectedStatements(1, publish_us - now_us) | known.get(region, RejectedStatements(0, 0))
+            gathered.disbelieved[properties["region"]] += 1
     gathered.size += columns.size + _RANGE_BYTES * (len(header.record_seqs.ranges) + len(header.tombstones))
     if len(columns.seq):
         gathered.rows += len(columns.seq)
@@ -251,11 +237,9 @@ def _gather_malformed(gathered: _Gathered, message: dict[str, Any], reason: str,
 
 def _decoded(gathered: _Gathered, sensible: SensibleTime) -> DecodedMessages:
     rows = _record_rows(gathered.messages, sensible) if gathered.messages else None
-    unreadable, mute = (Counter[str](), frozenset[str]()) if rows is None else _unreadable(rows)
     return DecodedMessages(
         rows=rows,
-        unreadable=unreadable,
-        mute=mute,
+        unreadable=Counter() if rows is None else _unreadable(rows),
         streams={
             stream: _united(headers, gathered.statements.get(stream)) for stream, headers in gathered.headers.items()
         },
@@ -266,22 +250,12 @@ def _decoded(gathered: _Gathered, sensible: SensibleTime) -> DecodedMessages:
     )
 
 
-def _unreadable(rows: pa.Table) -> tuple[Counter[str], frozenset[str]]:
-    kind = rows["kind"].combine_chunks().indices.to_numpy()
-    raw = np.flatnonzero(kind == Kind.RAW)
-    is_fault = pc.invert(pc.is_in(rows["text"].take(pa.array(raw)), pa.array(sorted(NO_FAULTS), pa.string())))
-    if not (faults := raw[np.asarray(is_fault)]).size:
-        return Counter(), frozenset()
-    # each text once, so that a device has one number
-    tenants, devices = (encoded(rows[name].cast(pa.string())) for name in ("tenant", "device"))
-    count = len(devices.dictionary)
-    device = tenants.indices.to_numpy().astype(np.int64) * count + devices.indices.to_numpy()
-    codes, messages = np.unique(device[faults], return_counts=True)
-    texts = tenants.dictionary.to_pylist(), devices.dictionary.to_pylist()
-    names = {one: f"{texts[0][one // count]}/{texts[1][one % count]}" for one in codes.tolist()}
-    mute = np.setdiff1d(codes, device[np.isin(kind, (Kind.POSITION, Kind.SIGNAL, Kind.EVENT))])
-    unreadable = Counter(dict(zip(names.values(), messages.tolist(), strict=True)))
-    return unreadable, frozenset(names[one] for one in mute.tolist())
+def _unreadable(rows: pa.Table) -> Counter[str]:
+    is_raw = pc.equal(rows["kind"].combine_chunks().indices, int(Kind.RAW))
+    raw = rows.select(["tenant", "device", "text"]).filter(is_raw)
+    faults = raw.filter(pc.invert(pc.is_in(raw["text"], pa.array(sorted(NO_FAULTS), pa.string()))))
+    devices = zip(faults["tenant"].to_pylist(), faults["device"].to_pylist(), strict=True)
+    return Counter(f"{tenant}/{device}" for tenant, device in devices)
 
 
 def _kept(statements: list[Statement]) -> tuple[Statement, ...]:

@@ -30,7 +30,6 @@ from numpy.typing import NDArray
 from pyarrow.fs import FileSystem
 
 from cloud_jobs.errors import CommitFailed, LakeError
-from cloud_jobs.ingest.decoding import RejectedStatements
 from cloud_jobs.ingest.parts import (
     RECORD_ID,
     DeduplicationResult,
@@ -404,7 +403,7 @@ class MicroBatchWriter:
         """Makes durable what the parts hold and say. Raises Fenced, CommitFailed, LakeError."""
         self._reached(CrashPoint.PARTS_WRITTEN)
         streams = [stream for at, part in enumerate(parts) for stream in part.stream_parts(at)]
-        result = deduplicate(self._known, streams)
+        result = deduplicate(self._known.get, streams)
         files = self._filter(attempt, parts, result)
         self._commit(attempt, files, result)
         conflicts = self._conflicts(attempt, parts, result)
@@ -416,11 +415,10 @@ class MicroBatchWriter:
             "messages": sum(part.messages for part in parts),
             "malformed": sum(part.malformed for part in parts),
             "conflicts": sum(found.records for found in conflicts),
-            **_disbelieved(parts),
-            **_unreadable(parts),
+            "far_off": sum(file.rows for file in files if file.day is None),
+            **_counted_by_name(parts),
         }
-        far_off = sum(file.rows for file in files if file.day is None)
-        self._count(attempt, result, counted | {"far_off": far_off})
+        self._count(attempt, result, counted)
         self._reached(CrashPoint.COUNTED)
 
     def _filter(self, attempt: Attempt, parts: Sequence[WrittenPart], result: DeduplicationResult) -> list[DataFile]:
@@ -475,27 +473,16 @@ class MicroBatchWriter:
         self._counted(row)
 
 
-def _disbelieved(parts: Sequence[WrittenPart]) -> dict[str, Any]:
-    """How many statements were not believed, and of which regions, with how far their clocks are ahead."""
-    found: dict[str, RejectedStatements] = {}
-    for part in parts:
-        for region, one in part.disbelieved.items():
-            found[region] = one | found.get(region, RejectedStatements(0, 0))
-    # whoever reads it has to know whose clock to set
-    named = [f"{region or 'no region'} {one.ahead_us // 1_000_000} s" for region, one in sorted(found.items())]
-    return {"disbelieved": sum(one.count for one in found.values()), "clocks_ahead": ", ".join(named)}
-
-
-def _unreadable(parts: Sequence[WrittenPart]) -> dict[str, Any]:
-    """How many messages agents could not read, of how many devices all, and of which devices, these first; of those
-    that came twice both."""
-    found = sum((part.unreadable for part in parts), Counter[str]())
-    mute = frozenset[str]().union(*(part.mute for part in parts))
-    worst = sorted(found.items(), key=lambda one: (one[0] not in mute, -one[1]))[:_DEVICES_NAMED]
-    named = [f"{device} {count}{' (all)' if device in mute else ''}" for device, count in worst]
-    if len(found) > _DEVICES_NAMED:
-        named.append(f"and {len(found) - _DEVICES_NAMED} devices more")
-    return {"unreadable": found.total(), "unreadable_devices": len(mute), "unreadable_of": ", ".join(named)}
+def _counted_by_name(parts: Sequence[WrittenPart]) -> dict[str, Any]:
+    """Ignored statements by region, and unreadable messages by device, the most first."""
+    disbelieved = sum((part.disbelieved for part in parts), Counter[str]())
+    unreadable = sum((part.unreadable for part in parts), Counter[str]())
+    return {
+        "disbelieved": disbelieved.total(),
+        "clocks_ahead": ", ".join(sorted(disbelieved)),
+        "unreadable": unreadable.total(),
+        "unreadable_of": ", ".join(f"{device} {count}" for device, count in unreadable.most_common(_DEVICES_NAMED)),
+    }
 
 
 def _in_a_thread() -> Submit:

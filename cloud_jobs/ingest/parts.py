@@ -9,7 +9,7 @@ import hashlib
 import json
 import pickle
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain
@@ -28,7 +28,6 @@ from cloud_jobs.ingest.decoding import (
     USUAL,
     Batches,
     DecodedMessages,
-    RejectedStatements,
     SensibleTime,
     TopicTenants,
     decode_messages,
@@ -196,11 +195,8 @@ class StreamPart(NamedTuple):
     statements: tuple[Statement, ...] = ()
 
 
-class Known(Protocol):
-    """What is known of each device stream."""
-
-    def get(self, stream: DeviceStream, /) -> Coverage | None:
-        """The coverage of a stream, None if nothing was heard of it."""
+Known = Callable[[DeviceStream], Coverage | None]
+"""The coverage of a device stream; None if nothing of it was received."""
 
 
 @dataclass(slots=True)
@@ -218,7 +214,7 @@ class DeduplicationResult:
     delta: dict[DeviceStream, Coverage] = field(default_factory=dict)
 
 
-def deduplicate(known: Known | Mapping[DeviceStream, Coverage], parts: Iterable[StreamPart]) -> DeduplicationResult:
+def deduplicate(known: Known, parts: Iterable[StreamPart]) -> DeduplicationResult:
     """Decides on a micro-batch, in the order in which its parts are given.
 
     The records let in are always the same set: the union of all ids less those known. Which copy of a record that
@@ -230,7 +226,7 @@ def deduplicate(known: Known | Mapping[DeviceStream, Coverage], parts: Iterable[
     statements: dict[DeviceStream, list[Statement]] = {}
     for part, stream, said, records, stated in parts:
         # what an earlier part of this micro-batch brought counts already
-        before = decision.coverage.get(stream) or known.get(stream) or Coverage()
+        before = decision.coverage.get(stream) or known(stream) or Coverage()
         fresh = said.received - before.received
         accepted = fresh.count
         assert accepted <= records, "every id that a part names is a record in it"
@@ -264,7 +260,7 @@ class WrittenPart(NamedTuple):
 
     `streams`: for each the coverage that they state and the number of records that they hold. `quarantined`: the files
     of those that are no batch, `malformed`: how many of the `messages` these are. `statements`: see StreamPart.
-    `disbelieved`: statements that are not believed, by region. `unreadable`, `mute`: see DecodedMessages.
+    `disbelieved`, `unreadable`: see DecodedMessages.
     """
 
     files: tuple[DataFile, ...]
@@ -273,9 +269,8 @@ class WrittenPart(NamedTuple):
     malformed: int
     messages: int
     statements: dict[DeviceStream, tuple[Statement, ...]]
-    disbelieved: dict[str, RejectedStatements]
+    disbelieved: Counter[str]
     unreadable: Counter[str]
-    mute: frozenset[str]
 
     def stream_parts(self, part: int) -> Iterator[StreamPart]:
         """What is decided on, with the number of this part in its micro-batch."""
@@ -309,27 +304,23 @@ def write_parts(
 
 
 def write_part(lake: Lake, decoded: DecodedMessages, ingest_number: int, now: datetime) -> WrittenPart:
-    """Writes what is in messages that were decoded together: the records, and the messages that are malformed."""
-    written: list[DataFile] = []
+    """Writes the records and the malformed messages of messages that were decoded together."""
+    written, quarantined = list[DataFile](), list[QuarantineFile]()
     if decoded.rows is not None:
         written = write_data_files(lake.files("records"), _stamped(decoded.rows, ingest_number, now), now)
-    quarantined = _quarantined(lake, decoded, ingest_number, now)
-    counts = len(decoded.malformed), decoded.messages
+    if decoded.malformed:
+        rows = malformed_rows(decoded.malformed, now)
+        quarantined = write_quarantine(lake.files("quarantine"), rows, ingest_number, now)
     return WrittenPart(
         tuple(written),
         decoded.streams,
         tuple(quarantined),
-        *counts,
+        len(decoded.malformed),
+        decoded.messages,
         decoded.statements,
         decoded.disbelieved,
         decoded.unreadable,
-        decoded.mute,
     )
-
-
-def _quarantined(lake: Lake, decoded: DecodedMessages, ingest_number: int, now: datetime) -> list[QuarantineFile]:
-    malformed = malformed_rows(decoded.malformed, now)
-    return write_quarantine(lake.files("quarantine"), malformed, ingest_number, now) if malformed else []
 
 
 def read_parts(rows: pa.Table) -> list[WrittenPart]:

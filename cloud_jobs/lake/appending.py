@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from random import uniform
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import pyarrow as pa
 import structlog
@@ -37,11 +37,11 @@ from waybill.daemon.durable_file import create_durably
 
 Row = dict[str, Any]
 Missing = Callable[[pa.Table], list[Row]]
-"""Of what a table has (the columns asked for) the rows that it lacks; called again at each attempt."""
+"""Gets the asked columns of a table and returns the rows to add; it is called again for each attempt."""
 MAX_ATTEMPTS: Final = 40
-"""Of writers that meet one wins each time, so this many can begin at the same moment."""
+"""One of several writers wins each time, so this many can begin at the same moment."""
 MAX_FAILURES: Final = 3
-"""So many attempts may fail for another reason than another writer."""
+"""Attempts that may fail for another reason than another writer."""
 _MAX_PAUSE_S: Final = 0.2
 
 
@@ -82,17 +82,16 @@ def append_missing(
     raise CommitConflict(table)
 
 
-# Aborted closing runs, recorded in the log of `closings`, to which each run commits last.
-
 _CHECKPOINT_EVERY: Final = 50
-"""A reader opens as many commits at most."""
+"""The most commits that a reader opens beside a checkpoint."""
 _log = structlog.get_logger("lake")
 
 
 class AppendedTable:
-    """A table as its one writer knows it. `writer`: the name under which its commits are numbered.
+    """A table that one writer keeps open and appends to. `writer`: the name under which its commits are numbered.
 
-    Raises LakeError, StoreUnavailable when it is opened.
+    In a folder it writes commits itself: with a known previous commit that takes 4 ms instead of 30.
+    Opening it raises LakeError, StoreUnavailable.
     """
 
     def __init__(self, lake: Lake, table: str, writer: str) -> None:
@@ -100,11 +99,7 @@ class AppendedTable:
         self._opened = lake.open(table)
         folder = lake.location.folder
         self._commits = None if folder is None else folder / table / "_delta_log"
-        self._version: int
-        self._number: int | None
-        self._committed_us: int | None
-        self._newest: bytes | None
-        self._take_over()
+        self._read_state()
 
     @property
     def number(self) -> int | None:
@@ -113,7 +108,7 @@ class AppendedTable:
 
     @property
     def version(self) -> int:
-        """The newest version that is known."""
+        """The newest known version."""
         return self._version
 
     def opened(self) -> DeltaTable:
@@ -122,79 +117,52 @@ class AppendedTable:
             reload(self._opened, self._table)
         return self._opened
 
-    def commit(self, files: Sequence[DataFile], number: int, *, now: datetime | None = None) -> None:
-        """Adds files in one commit, which is the writer's `number`; it is durable when this returns.
+    def commit(self, files: Sequence[DataFile], number: int) -> None:
+        """Adds files in one commit, the writer's `number`; it is durable when this returns.
 
-        Raises Fenced if another process writes as this writer, and CommitFailed if nothing was written, or if that is
-        not known.
+        Raises Fenced if another process writes as this writer, and CommitFailed if nothing was written or the result is
+        unknown.
         """
+        moment_us = next_moment_us(self._committed_us)
+        numbers, before = {self._writer: number, COMMITTED: moment_us}, self._version
         if self._commits is None:
-            self._commit_by_library(files, number, now)
+            commit_upon(self._opened, self._table, files, writer=self._writer, previous=self._number, numbers=numbers)
+            self._version = int(self._opened.version())
+            if self._version > before + 1:
+                # another process may have written as this writer in between
+                check_writer(self._opened, self._writer, number)
         else:
             check_there(self._opened, self._table, files)
             try:
-                self._commit_in(self._commits, files, number, now)
+                self._version = self._create_commit(self._commits, commit_text(files, numbers))
             except OSError as error:
                 raise CommitFailed(self._table, f"it is unknown whether it was made: {error}") from error
-            if self._version % _CHECKPOINT_EVERY == 0:
-                self._checkpoint()
+        self._number, self._committed_us = number, moment_us
+        if self._commits is not None and self._version % _CHECKPOINT_EVERY == 0:
+            self._checkpoint()
 
-    def _commit_by_library(self, files: Sequence[DataFile], number: int, now: datetime | None) -> None:
-        moment_us = next_moment_us(self._committed_us, now)
-        numbers, before = {self._writer: number, COMMITTED: moment_us}, self._version
-        commit_upon(self._opened, self._table, files, writer=self._writer, previous=self._number, numbers=numbers)
-        self._version, self._number, self._committed_us = int(self._opened.version()), number, moment_us
-        if self._version > before + 1:
-            # what else was committed may be of another process: it must not count as known
-            check_writer(self._opened, self._writer, number)
-
-    def _commit_in(self, commits: Path, files: Sequence[DataFile], number: int, now: datetime | None) -> None:
+    def _create_commit(self, commits: Path, text: bytes) -> int:
+        """Creates the commit after the newest one, and returns its version."""
         for _ in range(TRIES):
-            if not self._is_known_there(commits):
-                self._open_anew()
-            moment_us, path = next_moment_us(self._committed_us, now), _commit_of(commits, self._version + 1)
-            text = commit_text(files, {self._writer: number, COMMITTED: moment_us})
-            if create_durably(path, text):
-                break
-            # another's commit, such as a merge
+            # the log may have been shortened while this process stood still
+            if _commit_path(commits, self._version).exists() and create_durably(
+                _commit_path(commits, self._version + 1), text
+            ):
+                return self._version + 1
+            # another commit, such as a merge, was first
             previous = self._number
-            reload(self._opened, self._table)
+            try:
+                self._opened = self._lake.open(self._table)
+            except (LakeError, DeltaError) as error:
+                raise CommitFailed(self._table, f"nothing was written: {error}") from error
             check_writer(self._opened, self._writer, previous)
-            self._take_over()
-        else:
-            raise CommitFailed(self._table, f"others were faster {TRIES} times")
-        if not self._is_known_there(commits):
-            self._take_back(path, text)
-        self._version, self._number, self._committed_us = self._version + 1, number, moment_us
-        self._newest = text
+            self._read_state()
+        raise CommitFailed(self._table, f"others were faster {TRIES} times")
 
-    def _is_known_there(self, commits: Path) -> bool:
-        """Whether the newest commit that is known is in the log, and is that one."""
-        return self._newest is not None and _content_of(_commit_of(commits, self._version)) == self._newest
-
-    def _open_anew(self) -> None:
-        """Goes on from what the table is where its log was cut, or replaced by another. Raises Fenced, CommitFailed."""
-        try:
-            opened = self._lake.open(self._table)
-        except (LakeError, DeltaError) as error:
-            raise CommitFailed(self._table, f"nothing was written: {error}") from error
-        check_writer(opened, self._writer, self._number)
-        self._opened = opened
-        self._take_over()
-
-    def _take_back(self, path: Path, text: bytes) -> NoReturn:
-        """Deletes a commit in a place that was free as it was cut off the log, or is of another log. Raises."""
-        # unless that log goes on with it: then the next start finds it made
-        if _content_of(path) == text and not _content_of(_commit_of(path.parent, self._version + 2)):
-            path.unlink(missing_ok=True)
-        self._open_anew()
-        raise CommitFailed(self._table, "the log was cut or replaced meanwhile; it is begun again from what is there")
-
-    def _take_over(self) -> None:
+    def _read_state(self) -> None:
         self._version = int(self._opened.version())
         self._number = newest_number(self._opened, self._writer)
         self._committed_us = stated(self._opened, COMMITTED)
-        self._newest = None if self._commits is None else _content_of(_commit_of(self._commits, self._version))
 
     def _checkpoint(self) -> None:
         try:
@@ -204,15 +172,8 @@ class AppendedTable:
             _log.warning("no checkpoint", table=self._table, error=str(error))
 
 
-def _commit_of(commits: Path, version: int) -> Path:
+def _commit_path(commits: Path, version: int) -> Path:
     return commits / f"{version:020}.json"
-
-
-def _content_of(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
 
 
 def commit_text(files: Sequence[DataFile], numbers: Mapping[str, int]) -> bytes:

@@ -52,17 +52,17 @@ def text_lengths(rows: pa.Table) -> NDArray[np.int64]:
     return lengths
 
 
-def in_pieces(rows: pa.Table, at_most: int = PIECE_ROWS) -> Iterator[pa.Table]:
-    """Rows in their order, in pieces of at most so many rows and PIECE_BYTES."""
-    for first in range(0, rows.num_rows, at_most):
-        some = rows.slice(first, at_most)
-        if sum(map(_at_most, _texts(some))) <= PIECE_BYTES:
+def in_pieces(rows: pa.Table, max_rows: int = PIECE_ROWS, max_bytes: int = PIECE_BYTES) -> Iterator[pa.Table]:
+    """Cuts rows into consecutive pieces of at most `max_rows` rows and `max_bytes` bytes of text."""
+    for first in range(0, rows.num_rows, max_rows):
+        some = rows.slice(first, max_rows)
+        if sum(map(_at_most, _texts(some))) <= max_bytes:
             yield some
             continue
         ends, at = np.cumsum(text_lengths(some)), 0
         while at < some.num_rows:
             before = ends[at - 1] if at else 0
-            until = max(at + 1, int(np.searchsorted(ends, before + PIECE_BYTES, side="right")))
+            until = max(at + 1, int(np.searchsorted(ends, before + max_bytes, side="right")))
             yield some.slice(at, until - at)
             at = until
 

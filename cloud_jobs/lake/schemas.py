@@ -230,15 +230,14 @@ INGEST_BATCHES = pa.schema(
         *(pa.field(name, pa.int64(), nullable=False) for name in ("conflicts", "malformed", "far_off", "disbelieved")),
         pa.field("clocks_ahead", pa.string(), nullable=False),
         pa.field("unreadable", pa.int64(), nullable=False),
-        pa.field("unreadable_devices", pa.int64(), nullable=False),
         pa.field("unreadable_of", pa.string(), nullable=False),
         pa.field("seconds", pa.float64(), nullable=False),
     ]
 )
-"""One row for each micro-batch that was completed. Messages, of these malformed; records, which were accepted or
-duplicates, and of the duplicates those in conflict, of the accepted ones those without a day. Statements that are not
-believed, and the regions whose clocks are too far ahead of the centre's for that, each with by how much. Messages that
-agents could not read, of how many devices nothing else came, and of which devices."""
+"""One row for each completed micro-batch. `messages`, of which `malformed`; `records`, each accepted or a duplicate;
+`conflicts`: duplicates with other content; `far_off`: accepted records without a day. `disbelieved`: ignored
+statements, from the regions of `clocks_ahead`. `unreadable`: messages that agents could not read, by device in
+`unreadable_of`."""
 
 QUANTITIES: Final = ("distance_mm", "duration_ms", "entries", "crossings", "events", "content_bytes")
 """What usage is metered in."""

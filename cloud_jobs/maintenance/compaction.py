@@ -1,24 +1,24 @@
-"""Files of a table are merged: which ones, in which key ranges, and in one commit that replaces them.
+"""Compaction: which files of a table are merged, and the commit that replaces them.
 
-Delta's own checks let two commits remove the same file. So every replacement is a commit of one writer, `REWRITE`, and
-is made only upon the replacement that this writer knows. What only adds files, as the ingest does, is neither stopped
-by it nor stops it. A replacement whose files another one took first is given up: no row is lost, and none is twice.
+Delta's own checks let two commits remove the same file. Every replacement therefore commits as one writer, `REWRITE`,
+upon the replacement before it. Commits that only add files, as those of the ingest, do not conflict with it. If another
+run replaced one of the files first, the replacement is given up, so that no row is lost or doubled.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
-from itertools import chain, pairwise
+from functools import partial
+from itertools import pairwise
 from math import log
 from typing import Any, Final, NamedTuple
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, Transaction
 from deltalake.exceptions import DeltaError
@@ -27,13 +27,14 @@ from pyarrow.fs import FileSystem
 
 from cloud_jobs.errors import CommitFailed, LakeError
 from cloud_jobs.lake.data_files import (
+    PIECE_BYTES,
     DataFile,
+    in_pieces,
     is_text,
     new_path,
     parquet_options,
     sorted_rows,
     statistics,
-    text_lengths,
     write_row_groups,
 )
 from cloud_jobs.lake.location import sync_files
@@ -42,85 +43,49 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import MAX_ATTEMPT_S, newest_number, next_number
 from cloud_jobs.maintenance.sweeping import TableFile, partition_values, table_files
 
-# Sorted chunks that fit into memory: sampled keys split rows into ranges.
+# Rows of sorted files, merged in key order with bounded memory.
 
 Key = tuple[Any, ...]
 _BYTES_OF_ROW: Final = 1000
-"""What a row takes in memory while it is read, sorted and written, all copies together, but for long texts."""
+"""Memory of one row while it is read, sorted and written, including all copies but not its long texts."""
 _COPIES: Final = 4
-"""So often a text is in memory meanwhile."""
-_FINENESS: Final = 8
-"""The samples of all files together are exact to this part of a range."""
-_MOST: Final = 4 << 30
-"""What a range may take at most: an Arrow column of texts holds 2 GiB."""
+"""Copies of a text that are in memory meanwhile."""
 
 
-class KeyRange(NamedTuple):
-    """The keys from `low` on, and below `high`; None: without an end."""
+def merged_rows(files: FileSystem, paths: Sequence[str], table: str, at_most: int) -> Iterator[pa.Table]:
+    """All rows of files of a table, without the partition column, in about `at_most` bytes of memory.
 
-    low: Key | None
-    high: Key | None
+    Each yielded piece follows the one before it in the table's order, as far as each file is sorted.
+    """
+    order, each = TABLES[table].order, at_most // len(paths)
+    sources = [_pieces(files, path, table, each) for path in paths]
+    heads = [next(source, None) for source in sources]
+    while there := [head for head in heads if head is not None]:
+        # no file has a row up to this key that is not in its head
+        bound = min(_key_at(head, order, head.num_rows - 1) for head in there)
+        taken = []
+        for at, head in enumerate(heads):
+            if head is not None:
+                count = bisect_right(range(head.num_rows), bound, key=partial(_key_at, head, order))
+                taken.append(head.slice(0, count))
+                heads[at] = head.slice(count) if count < head.num_rows else next(sources[at], None)
+        yield pa.concat_tables(taken)
 
 
-class RowSource(NamedTuple):
-    """Files with rows of one table: where they are, the columns that their readers want, and the columns of the key."""
-
-    files: FileSystem
-    paths: tuple[str, ...]
-    schema: pa.Schema
-    order: tuple[str, ...]
-
-    def ranges(self, at_most: int) -> list[KeyRange]:
-        """Ranges that part all keys, each with rows that take about the same memory, mostly no more than `at_most`."""
-        at_most = min(at_most, _MOST)
-        step = max(1, at_most // (_FINENESS * len(self.paths)))
-        samples = sorted(chain.from_iterable(self._samples(path, step) for path in self.paths))
-        total = sum(size for _, size in samples)
-        parts = -(-total // at_most)
-        # a little more ranges than needed: samples say only about how much lies between them
-        cuts = _cuts(samples, total / (parts + -(-parts // _FINENESS))) if parts > 1 else []
-        return [KeyRange(low, high) for low, high in zip([None, *cuts], [*cuts, None], strict=True)]
-
-    def read(self, keys: KeyRange) -> pa.Table:
-        """The rows of a range, in no order."""
-        found = [self.schema.empty_table()]
-        for path in self.paths:
-            found += self._read(path, keys)
-        return pa.concat_tables(found).combine_chunks()
-
-    def _read(self, path: str, keys: KeyRange) -> Iterator[pa.Table]:
-        with self.files.open_input_file(path) as opened:
-            file = pq.ParquetFile(opened, read_dictionary=self._texts)
-            there = set(file.schema_arrow.names)
-            wanted = [name for name in self.schema.names if name in there]
-            for group in range(file.num_row_groups):
-                if _may_hold(file.metadata.row_group(group), self.order, keys):
-                    rows = file.read_row_group(group, columns=wanted, use_threads=False)
-                    inside = _inside(_conformed(rows, self._keys), self.order, keys)
-                    yield _conformed(rows if inside is None else rows.filter(inside), self.schema)
-
-    def _samples(self, path: str, step: int) -> Iterator[tuple[Key, int]]:
-        """Each key at which about as much more memory is needed as a step, or a multiple of it, and how much."""
-        with self.files.open_input_file(path) as opened:
-            file = pq.ParquetFile(opened, read_dictionary=self._texts)
-            wanted = [*self.order, *(name for name in self._texts if name in file.schema_arrow.names)]
-            held = 0
-            for batch in file.iter_batches(batch_size=1 << 17, columns=wanted, use_threads=False):
-                rows = pa.Table.from_batches([batch])
-                ends = held + np.cumsum(_BYTES_OF_ROW + _COPIES * text_lengths(rows.drop_columns([*self.order])))
-                steps = np.diff(ends // step, prepend=0)
-                chosen = np.flatnonzero(steps)
-                held = int(ends[-1] % step) if len(ends) else held
-                columns = _conformed(rows.take(pa.array(chosen)), self._keys).to_pydict()
-                yield from zip(zip(*columns.values(), strict=True), (steps[chosen] * step).tolist(), strict=True)
-
-    @property
-    def _texts(self) -> list[str]:
-        return [field.name for field in self.schema if is_text(field.type) and field.name not in self.order]
-
-    @property
-    def _keys(self) -> pa.Schema:
-        return pa.schema([self.schema.field(name) for name in self.order])
+def _pieces(files: FileSystem, path: str, table: str, at_most: int) -> Iterator[pa.Table]:
+    layout = TABLES[table]
+    # many equal texts are held once until they are cut into pieces
+    texts = [field.name for field in layout.in_file if is_text(field.type) and field.name not in layout.order]
+    with files.open_input_file(path) as opened:
+        file = pq.ParquetFile(opened, read_dictionary=texts)
+        there, metadata = set(file.schema_arrow.names), file.metadata
+        stored = sum(metadata.row_group(at).total_byte_size for at in range(metadata.num_row_groups))
+        rows = max(1, at_most // (_BYTES_OF_ROW + stored // max(1, metadata.num_rows)))
+        columns = [name for name in layout.in_file.names if name in there]
+        for batch in file.iter_batches(batch_size=rows, columns=columns, use_threads=False):
+            for piece in in_pieces(pa.Table.from_batches([batch]), rows, at_most // _COPIES):
+                # a table that another library appended to may be unsorted
+                yield sorted_rows(_conformed(piece, layout.in_file), table)
 
 
 def _conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -132,64 +97,8 @@ def _conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def _cuts(samples: Iterable[tuple[Key, int]], size: float) -> list[Key]:
-    """The keys at which ranges of about a size begin, but for the first one."""
-    cuts: list[Key] = []
-    held = 0
-    for key, more in samples:
-        if held >= size and cuts[-1:] != [key]:
-            cuts.append(key)
-            held = 0
-        held += more
-    return cuts
-
-
-def _may_hold(group: Any, order: Sequence[str], keys: KeyRange) -> bool:
-    low, high = _ends(group, order)
-    # of keys that begin alike the shorter one says nothing of the rest
-    too_low = keys.low is not None and high < keys.low[: len(high)]
-    return not (too_low or (keys.high is not None and low > keys.high[: len(low)]))
-
-
-def _ends(group: Any, order: Sequence[str]) -> tuple[Key, Key]:
-    """Between which keys the rows of a row group lie, as far as its statistics of each column say."""
-    columns = {group.column(at).path_in_schema: group.column(at).statistics for at in range(group.num_columns)}
-    known = {name: one for name, one in columns.items() if one is not None and one.has_min_max}
-    low, high = ({name: getattr(one, end) for name, one in known.items()} for end in ("min", "max"))
-    return _key_ends(low, high, order)
-
-
-def _key_ends(low: Mapping[str, Any], high: Mapping[str, Any], order: Sequence[str]) -> tuple[Key, Key]:
-    """The beginnings of the lowest and the highest key, as far as the bounds of the columns say."""
-    shared = 0
-    for name in order:
-        if name not in low or name not in high:
-            break
-        shared += 1
-        if low[name] != high[name]:
-            break
-    return tuple(low[name] for name in order[:shared]), tuple(high[name] for name in order[:shared])
-
-
-def _inside(rows: pa.Table, order: Sequence[str], keys: KeyRange) -> pa.ChunkedArray | None:
-    """Which rows are of the range; None: all."""
-    if keys.low is None and keys.high is None:
-        return None
-    inside = pa.chunked_array([pa.repeat(pa.scalar(True), rows.num_rows)])
-    if keys.low is not None:
-        inside = pc.and_(inside, pc.invert(_below(rows, order, keys.low)))
-    if keys.high is not None:
-        inside = pc.and_(inside, _below(rows, order, keys.high))
-    return inside
-
-
-def _below(rows: pa.Table, order: Sequence[str], key: Key) -> Any:
-    """Which rows have a key before this one."""
-    column, bound = rows[order[0]], pa.scalar(key[0], rows.schema.field(order[0]).type)
-    below = pc.less(column, bound)
-    if len(order) == 1:
-        return below
-    return pc.or_(below, pc.and_(pc.equal(column, bound), _below(rows, order[1:], key[1:])))
+def _key_at(rows: pa.Table, order: Sequence[str], at: int) -> Key:
+    return tuple(rows[name][at].as_py() for name in order)
 
 
 # Files of a day to merge. Pure.
@@ -240,9 +149,7 @@ def settled_merges(files: Sequence[TableFile], limits: FileLimits, order: Sequen
     chosen = _unsettled(files, limits, order)
     if len(chosen) <= _FILES and _size(chosen) <= _FULL_FILES * limits.size:
         return [chosen] if chosen else []
-    clusters = _clusters(chosen, order) if overlap(chosen, order) else [chosen]
-    parts = [part for cluster in clusters for part in _parts(cluster, limits, order)]
-    return [part for part in parts if overlap(part, order) or _is_many(part, limits)]
+    return [part for part in _parts(chosen, limits, order) if overlap(part, order) or _is_many(part, limits)]
 
 
 def _unsettled(files: Sequence[TableFile], limits: FileLimits, order: Sequence[str]) -> tuple[TableFile, ...]:
@@ -255,20 +162,6 @@ def _unsettled(files: Sequence[TableFile], limits: FileLimits, order: Sequence[s
     if overlap(full, order) or _rows(late) * _LATE_SHARE >= _rows(full):
         return tuple(files)
     return tuple(late) if len(late) > 1 else ()
-
-
-def _clusters(files: Sequence[TableFile], order: Sequence[str]) -> list[list[TableFile]]:
-    """Files parted where none before overlaps with any after."""
-    found: list[list[TableFile]] = []
-    lowest: Key = ()
-    for file, (low, high) in _downward(files, order):
-        if found and _is_after(high, lowest):
-            found[-1].append(file)
-            lowest = min(lowest, low)
-        else:
-            found.append([file])
-            lowest = low
-    return found
 
 
 def _parts(files: Sequence[TableFile], limits: FileLimits, order: Sequence[str]) -> Iterator[tuple[TableFile, ...]]:
@@ -304,6 +197,18 @@ def _downward(files: Sequence[TableFile], order: Sequence[str]) -> list[tuple[Ta
     return sorted(with_ends, key=lambda one: (one[1][1], one[1][0]), reverse=True)
 
 
+def _key_ends(low: Mapping[str, Any], high: Mapping[str, Any], order: Sequence[str]) -> tuple[Key, Key]:
+    """The beginnings of the lowest and the highest key, as far as the bounds of the columns say."""
+    shared = 0
+    for name in order:
+        if name not in low or name not in high:
+            break
+        shared += 1
+        if low[name] != high[name]:
+            break
+    return tuple(low[name] for name in order[:shared]), tuple(high[name] for name in order[:shared])
+
+
 def _is_after(one: Key, other: Key) -> bool:
     shared = min(len(one), len(other))
     return one[:shared] > other[:shared]
@@ -325,23 +230,30 @@ def _size(files: Sequence[TableFile]) -> int:
 
 
 class SortedFiles:
-    """Writes a table's rows of one day, without the column of the partition. `size`: about the bytes of a file."""
+    """Writes sorted rows of one table and one day, without the partition column, into files of about `size` bytes."""
 
     def __init__(self, files: FileSystem, table: str, day: date | None, now: datetime, size: float) -> None:
-        self._files = files
-        self._table = table
-        self._day = day
+        self._files, self._table, self._day = files, table, day
         self._written_ms = int(now.timestamp() * 1000)
         self._size = size
         self._path = ""
         self._sink: Any = None
         self._writer: pq.ParquetWriter | None = None
         self._stats: dict[str, Any] = {}
+        self._buffer: list[pa.Table] = []
         self.written: list[DataFile] = []
 
     def add(self, rows: pa.Table) -> None:
-        """Adds a piece, in any order; each of its keys is after those of the pieces before it."""
-        if not rows.num_rows:
+        """Adds rows whose keys are not below those added before."""
+        self._buffer.append(rows)
+        held = sum(part.num_rows for part in self._buffer)
+        if held >= TABLES[self._table].rows_in_group or sum(part.nbytes for part in self._buffer) >= PIECE_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        rows = pa.concat_tables(self._buffer).combine_chunks() if self._buffer else None
+        self._buffer = []
+        if not rows:
             return
         rows = sorted_rows(rows, self._table)
         if self._writer is None:
@@ -352,16 +264,21 @@ class SortedFiles:
         write_row_groups(self._writer, self._table, rows)
         stats = statistics(self._table, rows, self._day)
         if self._table == "records":
-            # of a file without positions the log says so: it is never searched for such
+            # an erasure of positions skips files that have none
             stats["nullCount"]["latitude"] = rows["latitude"].null_count
         self._stats = united(self._stats, stats) if self._stats else stats
         if self._sink.tell() >= self._size:
-            self.close()
+            self._end_file()
 
-    def close(self) -> None:
-        """Ends the file that is open; the files are in `written` then."""
-        if self._writer is None:
-            return
+    def close(self) -> list[DataFile]:
+        """Ends the last file and returns all files that were written."""
+        self._flush()
+        if self._writer is not None:
+            self._end_file()
+        return self.written
+
+    def _end_file(self) -> None:
+        assert self._writer is not None
         self._writer.close()
         self._sink.close()
         sync_files(self._files, [self._path])
@@ -418,15 +335,11 @@ class Rewriter:
     reached: Callable[[MaintenancePoint], None] = lambda _: None
     stopped: Callable[[], bool] = lambda: False
 
-    def rewrite(
-        self,
-        table: str,
-        files: Sequence[TableFile],
-        keep: Keep | None = None,
-    ) -> RewriteResult:
-        """Puts sorted files in the place of files of one day, with the rows that stay. Raises CommitFailed, LakeError.
+    def rewrite(self, table: str, files: Sequence[TableFile], keep: Keep | None = None) -> bool:
+        """Replaces files of one day by sorted files with the rows to keep; without `keep`, with all rows.
 
-        Without `keep` all rows stay. If none goes although `keep` is given, nothing is written.
+        Returns False, and changes nothing, if another commit removed one of the files first. Raises CommitFailed,
+        LakeError.
         """
         began = self.now()
         written, dropped = self._write(table, files, keep, began)
@@ -435,44 +348,31 @@ class Rewriter:
             self._delete(table, written)
             # not merely left: the next run would do no better
             raise LakeError(
-                f"{len(files)} files of {table} took longer than {MAX_ATTEMPT_S:g} s to be merged, so they stay as they"
+                f"merging {len(files)} files of {table} took longer than {MAX_ATTEMPT_S:g} s, so they stay as they"
                 " are: this machine is too slow for so much at once"
             )
-        if keep is not None and not dropped:
-            self._delete(table, written)
-            return RewriteResult(False, 0, 0)
         done = self._replace(table, files, written, began, data_change=bool(dropped))
         if done:
             self.reached(MaintenancePoint.REPLACED)
-        return RewriteResult(done, len(written) if done else 0, dropped)
+        return done
 
     def _write(
-        self,
-        table: str,
-        files: Sequence[TableFile],
-        keep: Keep | None,
-        now: datetime,
+        self, table: str, files: Sequence[TableFile], keep: Keep | None, now: datetime
     ) -> tuple[list[DataFile], int]:
-        layout = TABLES[table]
-        folder: FileSystem = self.lake.files(table)
-        source = RowSource(folder, tuple(file.path for file in files), layout.in_file, layout.order)
+        folder, paths = self.lake.files(table), [file.path for file in files]
         read = dropped = 0
-        size = sum(file.size for file in files)
-        # all of about one size, so that none is a small rest
-        writer = SortedFiles(folder, table, files[0].day, now, size / max(1, round(size / self.limits.size)))
-        for keys in source.ranges(self.limits.memory):
-            rows = source.read(keys)
+        # files of about equal size, so that none is a small rest
+        size = _size(files) / max(1, round(_size(files) / self.limits.size))
+        writer = SortedFiles(folder, table, files[0].day, now, size)
+        for rows in merged_rows(folder, paths, table, self.limits.memory):
+            kept = rows if keep is None else rows.filter(keep(rows))
             read += rows.num_rows
-            if keep is not None:
-                kept = rows.filter(keep(rows))
-                dropped += rows.num_rows - kept.num_rows
-                rows = kept
-            writer.add(rows)
-        writer.close()
-        written = writer.written
-        # checked in every installation: what is wrong here would be lost for good
+            dropped += rows.num_rows - kept.num_rows
+            writer.add(kept)
+        written = writer.close()
+        # checked in production: rows lost here would be lost for good
         if read != _rows(files) or sum(file.rows for file in written) != read - dropped:
-            raise LakeError(f"{read} rows of {table} were read of {_rows(files)} in {source.paths}: none is replaced")
+            raise LakeError(f"{read} rows of {table} were read of {_rows(files)} in {paths}: none is replaced")
         return written, dropped
 
     def _replace(
@@ -485,26 +385,23 @@ class Rewriter:
         data_change: bool,
     ) -> bool:
         """One commit that removes and adds files; False, and nothing was done, if one is no longer in the table."""
-        needed = {file.path for file in removed}
-        layout = TABLES[table]
-        opened = self.lake.open(table)
+        layout, opened = TABLES[table], self.lake.open(table)
+        values = partition_values(table, removed[0])
         failure: Exception | None = None
         for _ in range(_TRIES):
             there = {file.path for file in table_files(opened, table)}
             if failure is not None and added and there.issuperset(file.path for file in added):
-                # made after all, and the answer was lost, whatever was committed since
+                # the commit was made and only its response was lost
                 return True
             # files of an attempt that lasted too long may have been swept up
-            if not there.issuperset(needed) or self._is_late(began):
+            if not there.issuperset(file.path for file in removed) or self._is_late(began):
                 if failure is None:
                     self._delete(table, added)
-                # else a commit may name them, and was replaced again: what no commit names is swept later
+                # else a commit may name them; files without a commit are swept later
                 return False
-            number = next_number(newest_number(opened, REWRITE))
-            now = self.now()
-            values = partition_values(table, removed[0])
+            number, now_ms = next_number(newest_number(opened, REWRITE)), int(self.now().timestamp() * 1000)
             actions: list[AddAction | RemoveAction] = [
-                RemoveAction(file.path, data_change, int(now.timestamp() * 1000), file.size, values) for file in removed
+                RemoveAction(file.path, data_change, now_ms, file.size, values) for file in removed
             ]
             actions += [replace(file.add_action(), data_change=data_change) for file in added]
             properties = CommitProperties(app_transactions=[Transaction(REWRITE, number)])
@@ -513,9 +410,8 @@ class Rewriter:
                     actions, "append", layout.schema, [*layout.partition_by], commit_properties=properties
                 )
             except (DeltaError, OSError, ValueError) as error:
-                # overtaken, or made and the answer lost: the table knows
-                failure = error
-                opened = self.lake.open(table)
+                # another writer was first, or the response was lost: the table tells
+                failure, opened = error, self.lake.open(table)
                 if newest_number(opened, REWRITE) == number:
                     return True
             else:
@@ -529,11 +425,3 @@ class Rewriter:
 
     def _is_late(self, began: datetime) -> bool:
         return self.now() - began > timedelta(seconds=MAX_ATTEMPT_S)
-
-
-class RewriteResult(NamedTuple):
-    """Whether files were replaced, by how many, and how many rows went."""
-
-    done: bool
-    files: int
-    dropped: int

@@ -10,11 +10,9 @@ import base64
 import json
 import os
 import pwd
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time, timedelta
-from functools import partial
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, time, timedelta
+from functools import partial, reduce
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -32,7 +30,7 @@ from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import day_of
 from cloud_jobs.lake.erasures import Erasure, is_erased
 from cloud_jobs.lake.location import Location
-from cloud_jobs.lake.schemas import RECORDS, TABLES
+from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import counter_of, newest_number
 from cloud_jobs.maintenance.compaction import Keep, MaintenancePoint, Rewriter
@@ -54,8 +52,9 @@ NOT_COVERED: Final = (
     "malformed messages in quarantine, which name no device: until `erase_quarantine_after_days`",
 )
 _DAY: Final = timedelta(days=1)
-_ROWS: Final = 1 << 10
-"""So many rows are read in one piece: those of the quarantine have whole messages."""
+_ROWS: Final = 1 << 16
+_QUARANTINE_ROWS: Final = 1 << 10
+"""Rows that are read in one batch."""
 _CONFLICT: Final = "conflict"
 _CONFLICT_COLUMNS: Final = ("cause", "detail", "tenant", "device", "quarantined_at")
 _AHEAD: Final = timedelta(days=1)
@@ -71,7 +70,6 @@ _TIME: Final = {
 }
 _README: Final = """What is stored about one device and one period. Times are UTC. A line of a .jsonl file is a row.
 
-track.geojson         the positions; any map program opens it
 records.jsonl         all records in order of time. device_time: when it was measured. latitude, longitude: degrees
                       (WGS84). altitude_m, accuracy_m: metres. speed_mps: metres per second. heading_deg: degrees from
                       north. epoch, seq: the number of the record. payload: Base64
@@ -84,25 +82,26 @@ usage.jsonl           quantities for the bill by hour and place (zone; empty: ou
 quarantine.jsonl      records that contradicted earlier ones (detail: their content)
 manifest.json         how many rows each file has, and what is not in this export
 """
-_POSITION: Final = ("device_time", "epoch", "seq", "speed_mps", "heading_deg", "accuracy_m")
 
 
-def rows_of(table: str, rows: pa.Table, asked: Erasure) -> pa.ChunkedArray:
-    """Which rows of a table are of the device and the time of a request."""
+def rows_of(table: str, rows: pa.Table, asked: Sequence[Erasure]) -> pa.ChunkedArray:
+    """Which rows of a table an erasure concerns."""
     if table == "records":
-        return is_erased(rows, [asked])
+        return is_erased(rows, asked)
     if table == "quarantine":
-        mine = [is_quarantined_of(row, asked) for row in rows.select(_CONFLICT_COLUMNS).to_pylist()]
-        return pa.chunked_array([pa.array(mine, pa.bool_())])
+        conflicts = rows.select(_CONFLICT_COLUMNS).to_pylist()
+        concerned = [any(is_quarantined_of(row, one) for one in asked) for row in conflicts]
+        return pa.chunked_array([pa.array(concerned, pa.bool_())])
+    return reduce(pc.or_, (_rows_of_request(table, rows, one) for one in asked))
+
+
+def _rows_of_request(table: str, rows: pa.Table, asked: Erasure) -> pa.ChunkedArray:
     columns = [name for name in ("device", "device_a", "device_b") if name in rows.column_names]
-    theirs = pc.equal(rows[columns[0]], asked.device)
-    for name in columns[1:]:
-        theirs = pc.or_(theirs, pc.equal(rows[name], asked.device))
+    theirs = reduce(pc.or_, (pc.equal(rows[name], asked.device) for name in columns))
     theirs = pc.and_(theirs, pc.equal(rows["tenant"], asked.tenant))
     if table == "encounters":
-        return pc.and_(
-            theirs, pc.and_(pc.less(rows["start"], asked.before), pc.greater_equal(rows["end"], asked.since))
-        )
+        within = pc.and_(pc.less(rows["start"], asked.before), pc.greater_equal(rows["end"], asked.since))
+        return pc.and_(theirs, within)
     within = pa.scalar(False)
     for name in ("time", "hour", "alerted_time", "previous_time"):
         if name in rows.column_names:
@@ -126,28 +125,38 @@ def is_quarantined_of(row: dict[str, Any], erasure: Erasure) -> bool:
 
 
 def may_hold(table: str, file: TableFile, asked: Erasure) -> bool:
-    """Whether a file may hold rows of an erasure, by its day and its bounds."""
-    device, since = asked.device, asked.since or datetime.min.replace(tzinfo=UTC)
+    """Whether a file may hold rows of an erasure, by its day and its bounds. A file without bounds may hold any."""
+    since = asked.since or datetime.min.replace(tzinfo=UTC)
     if file.day is not None and not (since.date() <= file.day + _DAY and file.day - _DAY <= asked.before.date()):
         return False
+    if table == "records" and file.day is not None and file.low.get("device_time", since) >= asked.before:
+        return False
+    if asked.since is None and file.nulls.get("latitude") == file.rows:
+        return False
     names = ("device_a", "device_b") if table == "encounters" else ("device",)
-    # a file without bounds may hold any
-    return device is None or any(file.low.get(name, device) <= device <= file.high.get(name, device) for name in names)
+    return _is_between(file, "tenant", asked.tenant) and any(_is_between(file, name, asked.device) for name in names)
 
 
-def file_rows(files: FileSystem, table: str, path: str) -> Iterator[pa.Table]:
-    """The rows of a file with all columns of the table, some at a time."""
+def _is_between(file: TableFile, column: str, value: str | None) -> bool:
+    return value is None or bool(file.low.get(column, value) <= value <= file.high.get(column, value))
+
+
+def file_rows(files: FileSystem, table: str, path: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """The rows of a file in batches, with all columns of the table or some; a column that it lacks is null."""
     layout = TABLES[table]
+    fields = [layout.schema.field(name).with_nullable(True) for name in columns or layout.schema.names]
     with files.open_input_file(path) as opened:
-        for batch in pq.ParquetFile(opened).iter_batches(batch_size=_ROWS, use_threads=False):
+        file = pq.ParquetFile(opened)
+        there = [field.name for field in fields if field.name in file.schema_arrow.names]
+        # a row of the quarantine has a whole message
+        size = _QUARANTINE_ROWS if table == "quarantine" else _ROWS
+        for batch in file.iter_batches(batch_size=size, columns=there, use_threads=False):
             rows = pa.Table.from_batches([batch])
-            for field in layout.schema:
-                if field.name not in rows.column_names:
+            for field in fields:
+                if field.name not in there:
                     value = day_of(path) if field.name in layout.partition_by else None
                     rows = rows.append_column(field.name, pa.repeat(pa.scalar(value, field.type), rows.num_rows))
-            yield rows.select(layout.schema.names).cast(
-                pa.schema([field.with_nullable(True) for field in layout.schema])
-            )
+            yield rows.select([field.name for field in fields]).cast(pa.schema(fields))
 
 
 def remaining_files(lake: Lake, asked: Erasure) -> list[str]:
@@ -167,7 +176,7 @@ def remaining_files(lake: Lake, asked: Erasure) -> list[str]:
                     continue
                 try:
                     parts = file_rows(files, table, info.path)
-                    is_theirs = any(pc.any(rows_of(table, rows, asked)).as_py() for rows in parts)
+                    is_theirs = any(pc.any(rows_of(table, rows, [asked])).as_py() for rows in parts)
                 except FileNotFoundError:
                     continue
                 except pa.ArrowInvalid:
@@ -179,8 +188,8 @@ def remaining_files(lake: Lake, asked: Erasure) -> list[str]:
 
 
 def export_subject(lake: Lake, asked: Erasure, folder: Path, now: datetime) -> dict[str, Any]:
-    """Writes what the lake has of a device and a time into a new folder: a JSONL file for each table, the track as
-    GeoJSON, and a manifest, which is returned. Raises LakeError for a folder that is not empty, OSError."""
+    """Writes the data of a device and a period into a new folder: one JSONL file for each table, and the manifest that
+    is returned. Raises LakeError for a folder that is not empty, OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise LakeError(f"{folder} is not empty: an export needs a folder of its own")
@@ -194,22 +203,15 @@ def export_subject(lake: Lake, asked: Erasure, folder: Path, now: datetime) -> d
 
 
 def _export(lake: Lake, asked: Erasure, folder: Path, now: datetime) -> dict[str, Any]:
-    counts, versions = dict.fromkeys(("track", *EXPORTED), 0), dict[str, int]()
-    with ExitStack() as stack:
-        track = stack.enter_context(_private(folder / "track.geojson"))
-        track.write('{"type":"FeatureCollection","features":[')
-        for table in EXPORTED:
-            opened = lake.open(table)
-            versions[table] = opened.version()
-            out = stack.enter_context(_private(folder / f"{table}.jsonl"))
+    counts, versions = dict.fromkeys(EXPORTED, 0), dict[str, int]()
+    for table in EXPORTED:
+        opened = lake.open(table)
+        versions[table] = opened.version()
+        with _private(folder / f"{table}.jsonl") as out:
             for rows in _asked_rows(lake, table, opened, asked):
                 for row in rows.sort_by(_TIME[table]).to_pylist():
                     out.write(_line(table, row, asked))
-                    if row.get("latitude") is not None:
-                        track.write(("," if counts["track"] else "") + _feature(row))
-                        counts["track"] += 1
-                    counts[table] += 1
-        track.write("]}\n")
+                counts[table] += rows.num_rows
     manifest = {
         "tenant": asked.tenant,
         "device": asked.device,
@@ -228,19 +230,19 @@ def _export(lake: Lake, asked: Erasure, folder: Path, now: datetime) -> dict[str
 
 
 def count_rows(lake: Lake, asked: Erasure) -> dict[str, int]:
-    """How many rows of each table are of a request. Raises LakeError."""
+    """The number of rows of each table that a request concerns. Raises LakeError."""
     return {
         table: sum(rows.num_rows for rows in _asked_rows(lake, table, lake.open(table), asked)) for table in EXPORTED
     }
 
 
 def _asked_rows(lake: Lake, table: str, opened: DeltaTable, asked: Erasure) -> Iterator[pa.Table]:
-    """The rows of a request, those of one day together, of files that may hold any."""
+    """The rows that a request concerns, one table for each day."""
     chosen = [file for file in table_files(opened, table) if may_hold(table, file, asked)]
     with lake.damage_as_error(table):
         for _, files in groupby(sorted(chosen, key=_day), _day):
             parts = (rows for file in files for rows in file_rows(lake.files(table), table, file.path))
-            if found := [rows.filter(rows_of(table, rows, asked)) for rows in parts]:
+            if found := [rows.filter(rows_of(table, rows, [asked])) for rows in parts]:
                 yield pa.concat_tables(found)
 
 
@@ -307,124 +309,75 @@ def _line(table: str, row: dict[str, Any], asked: Erasure) -> str:
     return json.dumps(row, default=_plain, ensure_ascii=True) + "\n"
 
 
-def _feature(row: dict[str, Any]) -> str:
-    geometry = {"type": "Point", "coordinates": [row["longitude"], row["latitude"]]}
-    properties = {name: row[name] for name in _POSITION}
-    return json.dumps({"type": "Feature", "geometry": geometry, "properties": properties}, default=_plain)
-
-
 def _plain(value: Any) -> str:
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value.isoformat())
 
 
 ERASED: Final = "erased"
-"""The name under which it is kept how far the records have been searched: erasures, and commits of the ingest."""
+"""The application transaction that stores how far a table has been searched: erasures and commits."""
 _BITS: Final = 32
 _EVER: Final = datetime.min.replace(tzinfo=UTC)
-_SEARCHED_COLUMNS: Final = ("tenant", "device", "kind", "device_time", "received_at", "ingest_number")
+_SEARCHED_COLUMNS: Final = ("tenant", "device", "kind", "device_time", "received_at", "device_date", "ingest_number")
 
 _log = structlog.get_logger("maintain")
 
 
 class SearchProgress(NamedTuple):
-    """All erasures up to one number, in all records up to one ingest number, are done."""
+    """All erasures up to one number were carried out in all rows up to one commit number."""
 
     erasure: int
-    ingest_number: int
+    commit: int
 
 
-class Plan(NamedTuple):
-    """Erasures (rows of the table), and the ingest numbers of the positions that they are for: after one, up to one."""
+class EraseResult(NamedTuple):
+    """`rows`: erased rows by table. `left`: files that still have some. `errors`: why."""
 
-    rows: Sequence[dict[str, Any]]
-    after: int
-    up_to: int
-
-    def chosen(self, rows: pa.Table, *, has_day: bool) -> pa.ChunkedArray:
-        """Which records are positions that it is for."""
-        number = rows["ingest_number"]
-        mine = pc.and_(pc.greater(number, self.after), pc.less_equal(number, self.up_to))
-        # any day says that there is one: rows of a file do not have it
-        day = pa.repeat(pa.scalar(date.min if has_day else None, pa.date32()), rows.num_rows)
-        dated = rows.append_column("device_date", day)
-        return pc.and_(is_erased(dated, [_erasure(row) for row in self.rows]), mine)
-
-
-@dataclass
-class EraseResult:
-    """How many positions (of a request: records), and rows of other tables, were erased, how many files are left, and
-    what failed."""
-
-    positions: int = 0
-    rows: dict[str, int] = field(default_factory=dict)
-    left: int = 0
-    errors: list[str] = field(default_factory=list)
+    rows: dict[str, int]
+    left: int
+    errors: list[str]
 
 
 def old_positions(after_days: int, now: datetime) -> Erasure:
-    """The erasure of the positions of all devices that are older than so many days, to the UTC day."""
+    """The erasure of the positions of all devices that are older than a number of days, to the UTC day."""
     midnight = datetime.combine(now.astimezone(UTC).date(), time(), UTC)
     return Erasure(None, None, midnight - timedelta(days=after_days))
 
 
-def erase(rewriter: Rewriter, covered: int, planned: Sequence[Erasure] = (), *, dry_run: bool = False) -> EraseResult:
-    """Erases what is declared, of records up to an ingest number. Done again it changes nothing. Raises LakeError.
+def erase(rewriter: Rewriter, covered: int) -> EraseResult:
+    """Carries out the declared erasures, in records up to the ingest number `covered`. May be repeated.
 
-    `planned`: what is taken for declared besides.
+    Raises LakeError.
     """
-    opened = rewriter.lake.open("records")
     declared = rewriter.lake.rows("erasures").to_pylist()
-    last = max((row["number"] for row in declared), default=0)
-    declared += [one._asdict() | {"number": last + at} for at, one in enumerate(planned, 1)]
-    made = EraseResult()
-    if not declared:
-        return made
-    plan, since = Plan(declared, 0, covered), searched(opened)
-    until = SearchProgress(last, min(covered, counter_of(newest_number(opened, INGEST))))
-    for file in files_to_search(table_files(opened, "records"), plan, since):
-        try:
-            made.positions += _erase_from(rewriter, file, plan, made, dry_run=dry_run)
-        except (CommitFailed, LakeError, DeltaError, OSError, ValueError) as error:
-            # what lies in other files does not wait for it
-            made.left += 1
-            made.errors.append(f"positions in {file.path} were not erased: {error}")
     requests = [row for row in declared if row["since"] is not None]
-    for table, rows in {"quarantine": declared, **dict.fromkeys(DERIVED, requests)}.items():
-        try:
-            made.rows[table] = _erase_rows(rewriter, table, rows, made, dry_run=dry_run) if rows else 0
-        except (CommitFailed, LakeError, DeltaError, OSError, ValueError) as error:
-            made.errors.append(f"rows of {table} were not erased: {error}")
-    if dry_run:
-        return made
-    if not made.left and until != since:
-        _keep_searched(rewriter.lake, "records", since, until)
+    erased, errors, left = dict[str, int](), list[str](), 0
+    for table, rows in {"records": declared, "quarantine": declared, **dict.fromkeys(DERIVED, requests)}.items():
+        erased[table] = 0
+        if not rows:
+            continue
+        opened = rewriter.lake.open(table)
+        since, until = searched(opened), _search_goal(opened, table, rows, covered)
+        left_before = left
+        for file, asked in _files_to_search(opened, table, rows, since):
+            try:
+                gone, done = _drop(rewriter, table, file, partial(_spared, table, file, asked, covered))
+                erased[table] += gone * done
+                left += not done
+            except (CommitFailed, LakeError, DeltaError, OSError, ValueError) as error:
+                # other files do not wait for this one
+                left += 1
+                errors.append(f"rows of {table} in {file.path} were not erased: {error}")
+        if left == left_before and until != since:
+            _keep_searched(rewriter.lake, table, since, until)
     rewriter.reached(MaintenancePoint.ERASED)
-    return made
+    return EraseResult(erased, left, errors)
 
 
-def _erase_rows(
-    rewriter: Rewriter, table: str, declared: Sequence[dict[str, Any]], made: EraseResult, *, dry_run: bool
-) -> int:
-    """Erases what a table has of erasures; what was searched for one before is not searched again."""
-    opened = rewriter.lake.open(table)
-    files, since, gone, left = table_files(opened, table), searched(opened), 0, made.left
-    last = max(row["number"] for row in declared)
-    until = SearchProgress(last, max((file.high.get("commit_number", 0) for file in files), default=0))
-    for file in files:
-        is_new = file.high.get("commit_number", until.ingest_number) > since.ingest_number
-        asked = [_erasure(row) for row in declared if is_new or row["number"] > since.erasure]
-        if asked := [one for one in asked if may_hold(table, file, one)]:
-            found, done = _drop(rewriter, table, file, partial(_of_none, table, asked), dry_run=dry_run)
-            made.left += not done
-            gone += found * done
-    if not dry_run and made.left == left and until != since:
-        _keep_searched(rewriter.lake, table, since, until)
-    return gone
+def erase_old(rewriter: Rewriter, table: str, before: datetime) -> int:
+    """Erases rows of earlier days; from the quarantine, rows that were quarantined before the moment.
 
-
-def erase_old(rewriter: Rewriter, table: str, before: datetime, *, dry_run: bool = False) -> int:
-    """Erases rows of days, of the quarantine what was quarantined, before a moment. Raises LakeError, and what a file
-    raises."""
+    Raises LakeError, and what a file raises.
+    """
 
     def is_young(rows: pa.Table) -> pa.ChunkedArray:
         if table == "quarantine":
@@ -433,81 +386,70 @@ def erase_old(rewriter: Rewriter, table: str, before: datetime, *, dry_run: bool
 
     gone = 0
     for file in table_files(rewriter.lake.open(table), table):
-        # of a file without bounds nothing is known
+        # nothing is known of a file without bounds
         oldest = file.low.get("quarantined_at", _EVER) if table == "quarantine" else file.day
         if oldest is not None and oldest < (before if table == "quarantine" else before.date()):
-            found, done = _drop(rewriter, table, file, is_young, dry_run=dry_run)
+            found, done = _drop(rewriter, table, file, is_young)
             gone += found * done
     return gone
 
 
-def _drop(rewriter: Rewriter, table: str, file: TableFile, keep: Keep, *, dry_run: bool) -> tuple[int, bool]:
-    """Rewrites a file without the rows that do not stay: how many these are, and whether it was, or need not be."""
-    parts = file_rows(rewriter.lake.files(table), table, file.path)
+def _drop(rewriter: Rewriter, table: str, file: TableFile, keep: Keep) -> tuple[int, bool]:
+    """Rewrites a file without the rows not to keep: their number, and whether the file is without them now."""
+    parts = file_rows(rewriter.lake.files(table), table, file.path, _SEARCHED_COLUMNS if table == "records" else None)
     found = sum(rows.num_rows - (pc.sum(keep(rows)).as_py() or 0) for rows in parts)
-    return found, not found or dry_run or rewriter.rewrite(table, [file], keep).done
+    done = not found or rewriter.rewrite(table, [file], keep)
+    if found:
+        _log.info("erased" if done else "left", table=table, path=file.path, rows=found)
+    return found, done
 
 
-def _of_none(table: str, asked: Sequence[Erasure], rows: pa.Table) -> pa.ChunkedArray:
-    spared = pa.chunked_array([pa.repeat(True, rows.num_rows)])
-    for one in asked:
-        spared = pc.and_(spared, pc.invert(rows_of(table, rows, one)))
-    return spared
+def _spared(table: str, file: TableFile, asked: Sequence[Erasure], covered: int, rows: pa.Table) -> pa.ChunkedArray:
+    """Which rows of a file stay."""
+    if table != "records":
+        return pc.invert(rows_of(table, rows, asked))
+    if "device_date" not in rows.column_names:
+        rows = rows.append_column("device_date", pa.repeat(pa.scalar(file.day, pa.date32()), rows.num_rows))
+    # usage first reads what is erased
+    return pc.invert(pc.and_(is_erased(rows, asked), pc.less_equal(rows["ingest_number"], covered)))
 
 
-def not_covered(lake: Lake, erasure: Erasure, covered: int) -> int:
-    """How many positions of an erasure came after an ingest number. Raises LakeError, and what a file raises."""
-    opened = lake.open("records")
-    plan = Plan([erasure._asdict() | {"number": 1}], covered, counter_of(newest_number(opened, INGEST)))
-    files = files_to_search(table_files(opened, "records"), plan, SearchProgress(0, 0))
-    return sum(_count(lake.files("records"), file, plan) for file in files)
+def count_uncovered(lake: Lake, asked: Erasure, covered: int) -> int:
+    """The number of records of an erasure that were ingested after an ingest number.
+
+    Raises LakeError, and what a file raises.
+    """
+    files, count = lake.files("records"), 0
+    for file in table_files(lake.open("records"), "records"):
+        if may_hold("records", file, asked) and file.high.get("ingest_number", covered + 1) > covered:
+            for rows in file_rows(files, "records", file.path, _SEARCHED_COLUMNS):
+                is_new = pc.greater(rows["ingest_number"], covered)
+                count += pc.sum(pc.and_(is_erased(rows, [asked]), is_new)).as_py() or 0
+    return count
 
 
-def files_to_search(files: Iterable[TableFile], plan: Plan, since: SearchProgress) -> list[TableFile]:
-    """The files that may hold positions to be erased, by their bounds and by what was searched before."""
-    return [
-        file
-        for file in files
-        if file.low.get("ingest_number", plan.up_to) <= plan.up_to
-        and file.high.get("ingest_number", plan.up_to) > plan.after
-        and any(_may_hold(file, row, since) for row in plan.rows)
-    ]
+def _commit_column(table: str) -> str:
+    return "ingest_number" if table == "records" else "commit_number"
 
 
-def _erase_from(rewriter: Rewriter, file: TableFile, plan: Plan, made: EraseResult, *, dry_run: bool) -> int:
-    """Erases the positions in a file and returns how many there were; what is left is counted."""
-    found = _count(rewriter.lake.files("records"), file, plan)
-    if not found or dry_run:
-        return found
-    has_day = file.day is not None
-    done = rewriter.rewrite("records", [file], lambda rows: pc.invert(plan.chosen(rows, has_day=has_day))).done
-    # taken by another rewrite: the file that it made is searched by the next run
-    made.left += not done
-    _log.info("erased" if done else "left", table="records", path=file.path, positions=found)
-    return found * done
-
-
-def _count(files: FileSystem, file: TableFile, plan: Plan) -> int:
-    """How many positions of a file are erased; only what says so is read."""
-    columns = pa.schema([RECORDS.field(name) for name in _SEARCHED_COLUMNS])
-    with files.open_input_file(file.path) as opened:
-        batches = pq.ParquetFile(opened).iter_batches(columns=[*_SEARCHED_COLUMNS], use_threads=False)
-        tables = (pa.Table.from_batches([batch]).cast(columns) for batch in batches)
-        return sum(pc.sum(plan.chosen(rows, has_day=file.day is not None)).as_py() or 0 for rows in tables)
-
-
-def _may_hold(file: TableFile, row: dict[str, Any], since: SearchProgress) -> bool:
-    asked, newest = _erasure(row), file.high.get("ingest_number")
-    if asked.since is None and file.nulls.get("latitude") == file.rows:
-        return False
-    if row["number"] <= since.erasure and newest is not None and newest <= since.ingest_number:
-        return False
-    tenant, earliest = asked.tenant, file.low.get("device_time")
-    return (
-        (file.day is None or earliest is None or earliest < asked.before)
-        and (tenant is None or file.low.get("tenant", tenant) <= tenant <= file.high.get("tenant", tenant))
-        and may_hold("records", file, asked)
+def _search_goal(opened: DeltaTable, table: str, declared: Sequence[dict[str, Any]], covered: int) -> SearchProgress:
+    last = max(row["number"] for row in declared)
+    if table == "records":
+        return SearchProgress(last, min(covered, counter_of(newest_number(opened, INGEST))))
+    return SearchProgress(
+        last, max((file.high.get("commit_number", 0) for file in table_files(opened, table)), default=0)
     )
+
+
+def _files_to_search(
+    opened: DeltaTable, table: str, declared: Sequence[dict[str, Any]], since: SearchProgress
+) -> Iterator[tuple[TableFile, list[Erasure]]]:
+    """The files that may hold rows to be erased, each with the erasures it was not searched for."""
+    for file in table_files(opened, table):
+        is_new = file.high.get(_commit_column(table), since.commit + 1) > since.commit
+        wanted = [_erasure(row) for row in declared if is_new or row["number"] > since.erasure]
+        if asked := [one for one in wanted if may_hold(table, file, one)]:
+            yield file, asked
 
 
 def _erasure(row: dict[str, Any]) -> Erasure:
@@ -515,7 +457,7 @@ def _erasure(row: dict[str, Any]) -> Erasure:
 
 
 def searched(opened: DeltaTable) -> SearchProgress:
-    """How far the version of a table that was opened has been searched; of a derived one commits of its own count."""
+    """How far the version of a table that was opened has been searched."""
     number = newest_number(opened, ERASED)
     return SearchProgress(0, 0) if number is None else SearchProgress(number >> _BITS, number & ((1 << _BITS) - 1))
 
@@ -525,7 +467,7 @@ def _keep_searched(lake: Lake, table: str, since: SearchProgress, until: SearchP
     # another run may have come further
     if searched(opened) != since:
         return
-    number = until.erasure << _BITS | until.ingest_number
+    number = until.erasure << _BITS | until.commit
     properties = CommitProperties(app_transactions=[Transaction(ERASED, number)])
     try:
         opened.create_write_transaction(
@@ -533,4 +475,4 @@ def _keep_searched(lake: Lake, table: str, since: SearchProgress, until: SearchP
         )
     except (DeltaError, OSError, ValueError) as error:
         # the next run searches again
-        _log.info("not kept how far was searched", error=str(error))
+        _log.info("search progress not stored", error=str(error))

@@ -1,9 +1,8 @@
-"""Files that nothing needs any more are deleted, and the last run is noted."""
+"""Deletes files that nothing needs any more, and stores the result of the last run."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
@@ -19,7 +18,7 @@ from pyarrow.fs import FileInfo, FileSelector, FileSystem
 from cloud_jobs.job_settings import MaintenanceSettings
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.snapshots import commits_of_snapshots
-from cloud_jobs.lake.tables import CLOCK, Lake
+from cloud_jobs.lake.tables import Lake
 
 # Data files of a table version.
 
@@ -77,40 +76,34 @@ _SHOWN: Final = 20
 
 
 class LastMaintenance(NamedTuple):
-    """When a run ended, how long it took, and what failed in it; when logs and coverage were swept last."""
+    """When a run ended, how long it took, and what failed in it."""
 
     ended_at: datetime
     seconds: float
     errors: tuple[str, ...]
-    log_swept_at: datetime | None = None
 
 
 def note_last_run(lake: Lake, last: LastMaintenance) -> None:
-    """Puts the note in the place of the one before. Raises OSError, StoreUnavailable."""
+    """Replaces the stored result. Raises OSError, StoreUnavailable."""
     document = last._asdict() | {"ended_at": last.ended_at.isoformat(), "errors": last.errors[:_SHOWN]}
-    document["log_swept_at"] = None if last.log_swept_at is None else last.log_swept_at.isoformat()
     with lake.location.errors_named(), lake.location.files().open_output_stream(_PATH) as file:
         file.write(json.dumps(document).encode())
 
 
 def read_last_run(lake: Lake) -> LastMaintenance | None:
-    """The note; None where there is none, or one that is half written. Raises StoreUnavailable."""
+    """The stored result; None if there is none or it is incomplete. Raises StoreUnavailable."""
     try:
         with lake.location.errors_named(), lake.location.files().open_input_file(_PATH) as file:
             document = json.loads(file.read())
         ended_at = datetime.fromisoformat(document["ended_at"]).astimezone(UTC)
-        swept = document.get("log_swept_at")
-        swept_at = None if swept is None else datetime.fromisoformat(swept).astimezone(UTC)
-        return LastMaintenance(ended_at, float(document["seconds"]), tuple(map(str, document["errors"])), swept_at)
+        return LastMaintenance(ended_at, float(document["seconds"]), tuple(map(str, document["errors"])))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
 _LOG: Final = "_delta_log"
-_LEFT_OVER: Final = re.compile(r"\.[0-9a-f]{16}\.(?:new|part)|_commit_.*\.tmp|.*#\d+")
-"""What an end in the midst of a commit to a folder leaves, ours or the library's."""
 _CHECKPOINT_AFTER: Final = 50
-"""So many commits after the last checkpoint a run makes one."""
+"""Commits since the last checkpoint after which a run makes one."""
 
 _log = structlog.get_logger("maintain")
 
@@ -122,54 +115,41 @@ class SweptFiles(NamedTuple):
     replaced: int = 0
 
 
-class SweptLog(NamedTuple):
-    """How many files a log had, and has."""
-
-    files_before: int
-    files: int
-
-
-def sweep_table(
-    lake: Lake, table: str, settings: MaintenanceSettings, now: datetime, *, dry_run: bool = False
-) -> SweptFiles:
-    """Sweeps the folder of a table, and lists no log. Raises LakeError, DeltaError, OSError."""
+def sweep_table(lake: Lake, table: str, settings: MaintenanceSettings, now: datetime) -> SweptFiles:
+    """Deletes unused data files of a table. Raises LakeError, DeltaError, OSError."""
     files = lake.files(table)
-    # listed before the table is opened: what is old in the list, and then in no commit, never will be
+    # listed before the table is opened: no later commit can name an old file that no commit names yet
     listed = listed_data(files)
     opened = lake.open(table)
-    if not dry_run:
-        _set_retention(opened, settings)
+    _set_retention(opened, settings)
     removed = set(opened.vacuum(0, dry_run=True, enforce_retention_duration=False))
     known = {file.path for file in table_files(opened, table)} | {unquote(path) for path in removed}
     oldest = now - timedelta(seconds=settings.orphan_age_s)
     orphans = [info.path for info in listed if info.path not in known and info.mtime < oldest]
     kept_hours = settings.removed_files_kept_hours
     replaced = set(opened.vacuum(kept_hours, dry_run=True, enforce_retention_duration=False))
-    # a file that was replaced twice over is named twice
+    # vacuum names a file that was replaced twice two times
     gone = {info.path for info in listed} & {unquote(path) for path in replaced}
-    if not dry_run:
-        for path in [*orphans, *gone]:
-            _delete(files, path)
+    for path in [*orphans, *gone]:
+        # another run may have been faster
+        with suppress(FileNotFoundError):
+            files.delete_file(path)
     return SweptFiles(len(orphans), len(gone))
 
 
-def sweep_log(lake: Lake, table: str, settings: MaintenanceSettings, now: datetime) -> SweptLog:
-    """Deletes commits of long ago, and what crashes left beside them. Raises LakeError, OSError."""
+def sweep_log(lake: Lake, table: str) -> int:
+    """Deletes old commits, and returns how many files the log has then. Raises LakeError, OSError."""
     files = lake.files(table)
-    listed, oldest = _listed(files, _LOG), now - timedelta(seconds=settings.orphan_age_s)
-    for info in listed:
-        if _LEFT_OVER.fullmatch(info.base_name) and info.mtime < oldest:
-            _delete(files, info.path)
-    _shorten_log(lake, table, [_version(info) for info in listed if ".checkpoint" in info.path])
-    return SweptLog(len(listed), len(_listed(files, _LOG)))
-
-
-def sweep_clocks(lake: Lake, settings: MaintenanceSettings, now: datetime) -> None:
-    """Deletes files with which someone who died asked for the time. Raises OSError."""
-    files, oldest = lake.location.files(), now - timedelta(seconds=settings.orphan_age_s)
-    for info in _listed(files):
-        if info.base_name.startswith(CLOCK) and info.mtime < oldest:
-            _delete(files, info.path)
+    checkpoints = [_version(info) for info in _listed(files, _LOG) if ".checkpoint" in info.path]
+    opened = lake.open(table)
+    try:
+        if opened.version() - max(checkpoints, default=0) >= _CHECKPOINT_AFTER:
+            opened.create_checkpoint()
+        opened.cleanup_metadata()
+    except (DeltaError, OSError) as error:
+        # the next run, or the next writer's own checkpoint, does it
+        _log.warning("log not shortened", table=table, error=str(error))
+    return len(_listed(files, _LOG))
 
 
 def sweep_coverage(lake: Lake, settings: MaintenanceSettings, now: datetime) -> int:
@@ -201,17 +181,6 @@ def _set_retention(opened: DeltaTable, settings: MaintenanceSettings) -> None:
         opened.update_incremental()
 
 
-def _shorten_log(lake: Lake, table: str, checkpoints: list[int]) -> None:
-    opened = lake.open(table)
-    try:
-        if opened.version() - max(checkpoints, default=0) >= _CHECKPOINT_AFTER:
-            opened.create_checkpoint()
-        opened.cleanup_metadata()
-    except (DeltaError, OSError) as error:
-        # the next run, or the next writer's own checkpoint, does it
-        _log.warning("log not shortened", table=table, error=str(error))
-
-
 def listed_data(files: FileSystem) -> list[FileInfo]:
     """The files in a table's folder but for its log, which may be a thousand times as long."""
     found = files.get_file_info(FileSelector("", allow_not_found=True))
@@ -228,9 +197,3 @@ def _listed(files: FileSystem, folder: str = "", *, recursive: bool = False) -> 
 def _version(info: FileInfo) -> int:
     digits = info.path.rsplit("/", 1)[-1].partition(".")[0]
     return int(digits) if digits.isdigit() else 0
-
-
-def _delete(files: FileSystem, path: str) -> None:
-    # another run may have been faster
-    with suppress(FileNotFoundError):
-        files.delete_file(path)

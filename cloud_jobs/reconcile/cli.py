@@ -34,9 +34,9 @@ from waybill.settings import printable_json
 def reconciled_table(made: Reconciliation) -> RenderableType:
     """One row a comparison, in the order of the stations."""
     table = FittedTable(
-        *(Column.text("station"), Column.text("what"), Column.text("of", 1)),
+        *(Column.text("station"), Column.text("what"), Column.text("of")),
         *(Column.number(name) for name in ("expected", "found", "difference")),
-        *(Column("outcome"), Column.text("note", 2)),
+        *(Column("outcome"), Column.text("note")),
         title=f"{days_text(*made.days)} by snapshot {made.snapshot.id}: {made.outcome.value}",
     )
     station = None

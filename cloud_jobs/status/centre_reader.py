@@ -68,7 +68,6 @@ _COUNTS: Final = (
     "far_off",
     "disbelieved",
     "unreadable",
-    "unreadable_devices",
 )
 _BATCH: Final = ("ingest_number", "committed_at", *_COUNTS, "clocks_ahead", "unreadable_of", "seconds")
 

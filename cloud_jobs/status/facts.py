@@ -322,7 +322,6 @@ _BATCH: Final = (
     "far_off",
     "disbelieved",
     "unreadable",
-    "unreadable_devices",
 )
 _TABLES: Final = ("table", "rows", "files", "bytes", "newest commit", "missing files")
 _DERIVED: Final = ("derived", "commits behind", "records behind, at most", "waiting for")

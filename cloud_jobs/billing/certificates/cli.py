@@ -211,8 +211,8 @@ def _print(found: list[Decision], *, as_json: bool) -> None:
         sys.stdout.write(json.dumps([one.of_device._asdict() | one.document() for one in found], indent=2) + "\n")
         return
     table = FittedTable(
-        *(Column("number"), Column.text("what"), Column("device"), Column("from", lesser=2), Column("until")),
-        *(Column.text("by", 1), Column.text("reason", 3), Column("decided at", lesser=4)),
+        *(Column("number"), Column.text("what"), Column("device"), Column("from"), Column("until")),
+        *(Column.text("by"), Column.text("reason"), Column("decided at")),
     )
     for one in found:
         device = f"{one.tenant}/{one.device}"

@@ -43,7 +43,7 @@ def _facts(document: Document) -> FittedTable:
 
 
 def _lines(document: Document) -> FittedTable:
-    folding = {"Item": Column.text("Item"), "Price": Column.text("Price", 1), "Quantity": _QUANTITY}
+    folding = {"Item": Column.text("Item"), "Price": Column.text("Price"), "Quantity": _QUANTITY}
     table = FittedTable(*(folding.get(name) or Column.number(name) for name in presentation.LINE_COLUMNS))
     for group in presentation.line_groups(document):
         table.add("", Text(group.heading, style="bold"))

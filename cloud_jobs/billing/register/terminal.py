@@ -53,7 +53,7 @@ def closings_table(closings: Iterable[Closing], *, with_snapshots: bool = False)
     closings = [*closings]
     snapshots = [Column("snapshot")] if with_snapshots else []
     table = FittedTable(
-        *(Column("payer"), Column.text("period"), Column("outcome"), Column.number("net"), Column.number("tax", 1)),
+        *(Column("payer"), Column.text("period"), Column("outcome"), Column.number("net"), Column.number("tax")),
         *(*snapshots, Column.text("why not final")),
     )
     for one in closings:
@@ -107,9 +107,9 @@ def document_values(document: IssuedDocument) -> dict[str, Any]:
 def documents_table(documents: Iterable[IssuedDocument]) -> RenderableType:
     """One row a document. Amounts are what it adds: those of a credit are negative."""
     table = FittedTable(
-        *(Column("number"), Column.text("type"), Column("date", lesser=2), Column("payer"), Column.text("period")),
-        *(Column.number("net", 3), Column.number("tax", 4), Column.number("gross"), Column("invoice", lesser=1)),
-        Column.text("reason", 5),
+        *(Column("number"), Column.text("type"), Column("date"), Column("payer"), Column.text("period")),
+        *(Column.number("net"), Column.number("tax"), Column.number("gross"), Column("invoice")),
+        Column.text("reason"),
     )
     for one in documents:
         kind = f"{one.type.heading.lower()}{' (void)' if one.is_void else ''}"
@@ -133,8 +133,7 @@ def changes_values(number: str, changes: Sequence[RatedAccount]) -> dict[str, An
 def changes_table(number: str, changes: Sequence[RatedAccount]) -> RenderableType:
     """What would be posted to an invoice, charge by charge, and in all."""
     names = ("account", "region", "device", "kind", "meter", "zone", "window", "price")
-    lesser = {"region": 3, "kind": 2, "window": 4, "price": 1}
-    columns = (Column(name, folds=name not in {"device", "kind"}, lesser=lesser.get(name, 0)) for name in names)
+    columns = (Column(name, folds=name not in {"device", "kind"}) for name in names)
     table = FittedTable(*columns, Column.number("quantity"), Column.number("amount"))
     currency = changes[0].currency
     for charge in (charge for one in changes for charge in one.charges):

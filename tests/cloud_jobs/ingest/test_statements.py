@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.ingest.decoding import DecodedMessages, RejectedStatements, decode_messages
+from cloud_jobs.ingest.decoding import DecodedMessages, decode_messages
 from cloud_jobs.ingest.parts import StreamPart, deduplicate, write_part
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from tests.cloud_jobs.ingest.centre import STREAM, coverage, new_ingest, new_lake, take_in
@@ -69,7 +69,7 @@ def parts(sent: list[Batch]) -> list[StreamPart]:
 def delivered(micro_batches: list[list[Batch]]) -> Coverage:
     known: dict[DeviceStream, Coverage] = {}
     for sent in micro_batches:
-        known |= deduplicate(known, parts(sent)).coverage
+        known |= deduplicate(known.get, parts(sent)).coverage
     return known[STREAM]
 
 
@@ -124,13 +124,13 @@ def test_a_region_whose_clock_is_far_ahead_is_not_believed_and_is_named_with_its
     decoded = decode(heartbeat(0, RECEIVED_US), heartbeat(3, RECEIVED_US), now=now)
     ((said, _),) = decoded.streams.values()
     assert (said.stated_us, decoded.statements) == (0, {})
-    assert decoded.disbelieved == {"eu": RejectedStatements(2, 301 * SECOND)}
+    assert decoded.disbelieved == {"eu": 2}
     lake = new_lake(tmp_path / "lake")
     writer = new_ingest(lake)
     attempt = writer.begin()
     writer.write(attempt, [write_part(lake, decoded, attempt.ingest_number, now)] * 2)
     (row,) = lake.rows("ingest_batches").to_pylist()
-    assert (row["disbelieved"], row["clocks_ahead"]) == (4, "eu 301 s")
+    assert (row["disbelieved"], row["clocks_ahead"]) == (4, "eu")
 
 
 def test_one_gap_in_september_leaves_january_complete(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def run(history: list[Header], cuts: list[int]) -> tuple[dict[DeviceStream, Cove
     accepted = duplicates = 0
     bounds = [0, *sorted(cuts), len(history)]
     for start, end in itertools.pairwise(bounds):
-        decision = deduplicate(known, parts_of_deduplication(history[start:end]))
+        decision = deduplicate(known.get, parts_of_deduplication(history[start:end]))
         accepted += decision.accepted_count
         duplicates += decision.duplicate_count
         known |= decision.coverage
@@ -205,7 +205,7 @@ def test_what_is_kept_of_the_parts_with_duplicates_and_all_of_the_others_is_what
     before: list[Header], history: list[Header]
 ) -> None:
     known = run(before, [])[0]
-    decision = deduplicate(known, parts_of_deduplication(history))
+    decision = deduplicate(known.get, parts_of_deduplication(history))
     kept = [
         (header.device, seq)
         for at, header in enumerate(history)
@@ -220,7 +220,7 @@ def test_what_is_kept_of_the_parts_with_duplicates_and_all_of_the_others_is_what
 @given(histories, histories)
 def test_what_was_known_and_what_became_known_is_what_is_known(before: list[Header], history: list[Header]) -> None:
     known = run(before, [])[0]
-    decision = deduplicate(known, parts_of_deduplication(history))
+    decision = deduplicate(known.get, parts_of_deduplication(history))
     for stream, covered in decision.coverage.items():
         assert known.get(stream, Coverage()) | decision.delta.get(stream, Coverage()) == covered
 

@@ -1,6 +1,5 @@
 """A table that one writer keeps open: its commits are those of Delta, upon whatever others commit meanwhile."""
 
-import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from cloud_jobs.errors import CommitFailed, Fenced
+from cloud_jobs.errors import Fenced
 from cloud_jobs.lake.appending import AppendedTable
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import RECORDS
@@ -18,7 +17,6 @@ from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import commit_files, newest_number, next_number
 from tests.cloud_jobs.ingest.centre import new_lake
 from tests.cloud_jobs.lake.test_data_files import row, written
-from waybill.daemon.durable_file import create_durably
 
 
 @pytest.fixture
@@ -81,11 +79,6 @@ def cut_log(lake: Lake, before: int) -> None:
         (commits_in(lake) / f"{version:020}.json").unlink()
 
 
-def bring_back(lake: Lake, copied: Path) -> None:
-    shutil.rmtree(str(lake.location))
-    shutil.copytree(copied, str(lake.location))
-
-
 def test_who_stood_still_while_the_log_was_cut_lets_nothing_in(lake: Lake) -> None:
     first, second = AppendedTable(lake, "records", INGEST), AppendedTable(lake, "records", INGEST)
     for seq in range(1, 4):
@@ -94,57 +87,6 @@ def test_who_stood_still_while_the_log_was_cut_lets_nothing_in(lake: Lake) -> No
     with pytest.raises(Fenced, match="another ingest wrote"):
         commit(lake, first, 4)
     assert seqs(lake) == [1, 2, 3]
-
-
-def test_a_table_that_is_brought_back_from_a_copy_stays_whole_under_an_ingest_that_lives_on(
-    lake: Lake, table: AppendedTable, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    commit(lake, table, 1)
-    copied = tmp_path_factory.mktemp("copy") / "lake"
-    shutil.copytree(str(lake.location), copied)
-    for seq in range(2, 5):
-        commit(lake, table, seq)
-    bring_back(lake, copied)
-    with pytest.raises((Fenced, CommitFailed)):
-        commit(lake, table, 5)
-    assert seqs(lake) == [1]
-    another = AppendedTable(lake, "records", INGEST)
-    for seq in range(2, 6):
-        commit(lake, another, seq)
-    # as many commits as there were, and others
-    with pytest.raises(Fenced):
-        commit(lake, table, 7)
-    assert seqs(lake) == [*range(1, 6)]
-
-
-@pytest.mark.parametrize("what", ["cut", "brought back"])
-def test_a_commit_whose_log_is_gone_when_it_lands_is_taken_back(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory, what: str
-) -> None:
-    first, copied = AppendedTable(lake, "records", INGEST), tmp_path_factory.mktemp("copy") / "lake"
-    commit(lake, first, 1)
-    shutil.copytree(str(lake.location), copied)
-    commit(lake, first, 2)
-    last = 2 if what == "cut" else 1
-
-    def later(path: Path, content: bytes) -> bool:
-        nonlocal last
-        monkeypatch.setattr("cloud_jobs.lake.appending.create_durably", create_durably)
-        if what == "brought back":
-            bring_back(lake, copied)
-        else:
-            second = AppendedTable(lake, "records", INGEST)
-            for last in range(3, 6):
-                commit(lake, second, last)
-            cut_log(lake, before=5)
-        return create_durably(path, content)
-
-    monkeypatch.setattr("cloud_jobs.lake.appending.create_durably", later)
-    with pytest.raises(Fenced, match="another ingest wrote" if what == "cut" else "restored from a backup"):
-        commit(lake, first, 9)
-    assert seqs(lake) == [*range(1, last + 1)]
-    commit(lake, AppendedTable(lake, "records", INGEST), 9)
-    assert seqs(lake) == [*range(1, last + 1), 9]
 
 
 @pytest.fixture

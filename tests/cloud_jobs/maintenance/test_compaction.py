@@ -113,9 +113,9 @@ def test_of_two_merges_of_one_file_the_second_is_given_up_and_leaves_nothing(lak
 
     def first(point: MaintenancePoint) -> None:
         if point is MaintenancePoint.FILES_WRITTEN:
-            assert other.rewrite("records", files[1:3]).done
+            assert other.rewrite("records", files[1:3])
 
-    assert not Rewriter(lake, FileLimits(1 << 30, 1 << 20), reached=first).rewrite("records", files[:2]).done
+    assert not Rewriter(lake, FileLimits(1 << 30, 1 << 20), reached=first).rewrite("records", files[:2])
     assert check(lake) == IntervalSet([(1, 30)])
     assert run(lake).tables[0].orphans == 0
 

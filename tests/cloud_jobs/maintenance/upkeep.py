@@ -22,7 +22,6 @@ def run(
     now: datetime | None = None,
     store_now: datetime | None = None,
     reached: Callable[[MaintenancePoint], None] = lambda _: None,
-    dry_run: bool = False,
     **settings: object,
 ) -> MaintenanceRun:
     """One run of the maintenance, at a moment that is given or now; `store_now`: if the store has another time."""
@@ -31,7 +30,7 @@ def run(
     # most lakes here are of the ingest alone, and runs follow each other
     made = MaintenanceSettings.model_validate({"erase_after_jobs": False, "log_interval_s": 0} | settings)
     maintenance = Maintenance(lake, made, now=clock, store_now=stored, reached=reached)
-    return maintenance.run(erasures, dry_run=dry_run)
+    return maintenance.run(erasures)
 
 
 def positions(*seqs: int, device: str = "d", day: int = -1, latitude: float = 48.0) -> bytes:

@@ -321,7 +321,7 @@ class Opens:
                 # maintenance opens them, too; it sweeps by the store's clock, which has another year than the drive
                 now = datetime.now(UTC)
                 upkeep = Maintenance(self._lake, MaintenanceSettings(), now=lambda: now, store_now=lambda: now)
-                self.erased = upkeep.run([Erasure("acme", "eu-1", TEN + timedelta(days=10))]).positions_erased
+                self.erased = upkeep.run([Erasure("acme", "eu-1", TEN + timedelta(days=10))]).erased["records"]
         return self._open(lake, table, *more)
 
 
