@@ -130,22 +130,6 @@ def check_config(config: Config) -> None:
     typer.echo(settings.model_dump_json(indent=2))
 
 
-@app.command()
-def bundle(
-    *,
-    to: Annotated[Path, typer.Option("--to", help="The folder to write into.")] = Path("build"),
-) -> None:
-    """Write what `spark-submit` needs to run the jobs: the project and its main file.
-
-    Example: cloud-jobs bundle --to build
-    """
-    from cloud_jobs.project_archive import write_bundle
-
-    with cloud_errors_as_messages("cloud-jobs"):
-        written = write_bundle(to)
-    typer.echo(f"--py-files {written.py_files} {written.main_file}", err=True)
-
-
 app.command()(close)
 # these start no Spark: they work on files, topics and tables
 app.add_typer(subject, name="subject")

@@ -24,7 +24,6 @@ from cloud_jobs.job_settings import (
     VerdictSettings,
 )
 from cloud_jobs.lake.location import Location, S3Access, is_object_store, lake_place
-from cloud_jobs.lake.snapshots import commits_of_snapshots
 from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import counter_of, newest_number
 from cloud_jobs.pulsar_source.options import OptionError, PulsarOptions, TopicName
@@ -78,9 +77,6 @@ class BoundCheckpoints:
         if there > here or (there == here and noted.commit != found.commit):
             reason = f"they are of ingest number {there}, and it is at {here}: it was restored from a backup"
             raise OtherLake(str(self.folder), str(self.lake.location), reason)
-        if 0 < there < here and self._is_of_another_history(noted.commit):
-            reason = f"their ingest number {there} is not that of it: it was restored from a backup, and has gone on"
-            raise OtherLake(str(self.folder), str(self.lake.location), reason)
 
     def bind(self) -> None:
         """Notes the lake as it is, where there is no note; else as `check`. Raises OtherLake, LakeError, OSError."""
@@ -94,10 +90,6 @@ class BoundCheckpoints:
         noted = self._noted()
         assert noted is not None, "they are bound before anything is committed"
         replace_durably(self.folder / _NOTE, _content(noted._replace(commit=commit)))
-
-    def _is_of_another_history(self, commit: int) -> bool:
-        with self.lake.damage_as_error("coverage"):
-            return self.lake.coverage_log.never_had(commit, commits_of_snapshots(self.lake))
 
     def _found(self) -> CheckpointNote:
         opened = self.lake.open("records")

@@ -10,7 +10,6 @@ CloudError
 ├── LocationError       where the lake is cannot be used: its text, its address, its credentials
 ├── ClockError          this machine's clock is not that of the store: nothing is deleted, erased or dated by it
 ├── StoreUnavailable    the object store does not answer; what was committed is there, and what was not is not
-├── ClockBehind         this machine's clock is behind the lake's commits: what is published now is far ahead to it
 ├── Fenced              another writer has written to the records: this one must stop
 ├── CommitFailed        a commit was not made, or nobody knows; what it was for is done again
 ├── CommitConflict      another run of the same job has written its table: this one must stop
@@ -26,7 +25,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from datetime import datetime
 from typing import ClassVar
 
 _MAX_SHOWN = 100
@@ -108,17 +106,6 @@ class StoreUnavailable(CloudError):
     def __init__(self, store: str, reason: str) -> None:
         super().__init__(f"the object store at {store} does not answer: {reason}; nothing is half done, start again")
         self.store = store
-
-
-class ClockBehind(CloudError):
-    """This machine's clock is far behind the newest commit of the records; by it, publications of now are refused."""
-
-    def __init__(self, now: datetime, committed: datetime) -> None:
-        super().__init__(
-            f"this machine's clock says {now.isoformat(timespec='seconds')}, but the newest commit of the records is "
-            f"of {committed.isoformat(timespec='seconds')}: nothing was collected; correct the clock of this machine "
-            "or of the one that made the commit"
-        )
 
 
 class Fenced(CloudError):

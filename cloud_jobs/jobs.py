@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from secrets import token_hex
 from threading import Event
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from pyspark.sql import SparkSession
@@ -101,39 +99,6 @@ def close_on_spark(
     )
 
 
-# Progress in the log while Spark computes.
-
-_EVERY_S: Final = 20.0
-
-
-@contextmanager
-def said_while_computing(log: Any, spark: SparkSession, every_s: float = _EVERY_S) -> Iterator[None]:
-    """Says each `every_s` for how long it has computed, and how many of the tasks of now are done."""
-    began, ended = time.monotonic(), threading.Event()
-
-    def say() -> None:
-        while not ended.wait(every_s):
-            log.info("computing", seconds=round(time.monotonic() - began), **_tasks(spark))
-
-    saying = threading.Thread(target=say, name="still-computing", daemon=True)
-    saying.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        saying.join()
-
-
-def _tasks(spark: SparkSession) -> dict[str, int]:
-    """The tasks of now; nothing where Spark does not say."""
-    try:
-        tracker = spark.sparkContext.statusTracker()
-        running = [one for number in tracker.getActiveStageIds() if (one := tracker.getStageInfo(number)) is not None]
-    except Exception:  # noqa: BLE001 - it is about to end, and its own error is said elsewhere
-        return {}
-    return {"tasks_done": sum(one.numCompletedTasks for one in running), "tasks": sum(one.numTasks for one in running)}
-
-
 _REFERENCE_INTERVAL_S: Final = 60.0  # how often new fences are taken from their topic
 _TRIED_AGAIN: Final = {NotPublished: "not published", StoreUnavailable: "store does not answer"}
 _Run = UsageRun | GeofenceRun | ProximityRun
@@ -221,7 +186,7 @@ def _run(
 
             def once() -> None:
                 with metrics.run() as measured:
-                    with settings.location.errors_named(), said_while_computing(log, spark):
+                    with settings.location.errors_named():
                         run, collected = compute(spark)
                     result = result_of(job, run, collected)
                     measured.did(result.counts, work=bool(run))

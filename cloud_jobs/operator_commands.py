@@ -173,19 +173,17 @@ def repeat_until(
 ) -> None:
     """Runs again and again until `stop` is set, also after a run that raised. Raises LocationError."""
     from cloud_jobs.errors import CloudError, LocationError
+    from cloud_jobs.run_result import run_repeatedly
 
-    while not stop.is_set():
-        try:
-            once()
-        except LocationError:
+    def report(error: Exception) -> None:
+        if isinstance(error, LocationError):
             # the settings are wrong, and stay so
-            raise
-        except Exception as error:  # noqa: BLE001 - one failed run must not end the maintenance
-            text = str(error) if isinstance(error, CloudError) else f"{type(error).__name__}: {error}"
-            failed(text)
-            typer.echo(f"cloud-jobs: {text}", err=True)
-        # not `sleep`, which a signal would not end
-        stop.wait(every_s)
+            raise error
+        text = str(error) if isinstance(error, CloudError) else f"{type(error).__name__}: {error}"
+        failed(text)
+        typer.echo(f"cloud-jobs: {text}", err=True)
+
+    run_repeatedly(once, interval_s=every_s, on_error=report, stop=stop, survives=(Exception,))
 
 
 def _show(run: MaintenanceRun, *, as_json: bool) -> None:

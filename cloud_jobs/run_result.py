@@ -10,15 +10,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from cloud_jobs.errors import NotPublished, StoreUnavailable
-from cloud_jobs.terminal import screen
+from cloud_jobs.terminal import Column, FittedTable, screen
 from geo.reference.in_force import RefusedVersion
 from geo.reference.messages import QuarantinedMessage
-from waybill.settings import printable, printable_json
+from waybill.settings import printable_json
 
 if TYPE_CHECKING:
     from cloud_jobs.reference.tables import CollectionResult
@@ -31,17 +28,15 @@ def run_repeatedly(
     run: Callable[[], object],
     *,
     interval_s: float,
-    on_error: Callable[[NotPublished | StoreUnavailable], object],
+    on_error: Callable[[Exception], object],
     stop: threading.Event,
+    survives: tuple[type[Exception], ...] = (NotPublished, StoreUnavailable),
 ) -> None:
-    """Runs at once, then `interval_s` after each end, until `stop`.
-
-    A topic or an object store that cannot be reached does not end it.
-    """
+    """Runs at once, then `interval_s` after each end, until `stop`; an error of `survives` does not end it."""
     while not stop.is_set():
         try:
             run()
-        except (NotPublished, StoreUnavailable) as error:
+        except survives as error:
             on_error(error)
         # not `sleep`, which a signal would not end
         stop.wait(interval_s)
@@ -63,28 +58,12 @@ class PeriodicTrigger:
         return True
 
 
-# Unusable publications of reference data, for the terminal.
-
-
-def refused_table(refused: Iterable[RefusedVersion]) -> Table:
-    """What cannot be used, and why; what it was to replace is in force."""
-    rows = ((one.kind, one.id, one.effective_from, one.place, one.reason) for one in refused)
-    return _table("Cannot be used, and not in force", ("kind", "id", "effective from", "place", "reason"), rows)
-
-
-def quarantine_table(messages: Iterable[QuarantinedMessage]) -> Table:
-    """Messages that are no publications, where they stand, and why."""
-    rows = ((one.topic, one.message_id, one.key, one.reason) for one in messages)
-    return _table("In quarantine: no publications", ("topic", "message id", "key", "reason"), rows)
-
-
-def _table(title: str, headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Table:
-    table = Table(title=title, title_justify="left")
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        # as Text: Rich would read brackets in a name as markup
-        table.add_row(*(Text(printable(cell)) for cell in row))
+def quarantine_table(messages: Iterable[QuarantinedMessage]) -> FittedTable:
+    """Messages in the topics of reference data that are no publications."""
+    headings = map(Column.text, ("topic", "message id", "key", "reason"))
+    table = FittedTable(*headings, title="In quarantine: no publications")
+    for one in messages:
+        table.add(one.topic, one.message_id, one.key, one.reason)
     return table
 
 
@@ -153,16 +132,16 @@ def print_json(result: JobResult) -> None:
 
 def print_table(result: JobResult) -> None:
     """Prints a result as tables."""
-    screen(_WIDTH).print(_tables(result))
-
-
-def _tables(result: JobResult) -> RenderableType:
-    counts = Table(box=None, pad_edge=False, show_header=False)
+    console = screen(_WIDTH)
+    counts = FittedTable(Column.text(""), Column.number(""))
     for name, number in result.counts.items():
-        counts.add_row(name.replace("_", " "), str(number))
-    parts: list[RenderableType] = [counts]
+        counts.add(name.replace("_", " "), str(number))
+    console.print(counts)
     if result.refused_fences:
-        parts.append(refused_table(result.refused_fences[:MAX_SHOWN]))
+        headings = map(Column.text, ("kind", "id", "effective from", "place", "reason"))
+        refused = FittedTable(*headings, title="Cannot be used, and not in force")
+        for one in result.refused_fences[:MAX_SHOWN]:
+            refused.add(one.kind, one.id, one.effective_from, one.place, one.reason)
+        console.print(refused)
     if result.quarantined:
-        parts.append(quarantine_table(result.quarantined[:MAX_SHOWN]))
-    return Group(*parts)
+        console.print(quarantine_table(result.quarantined[:MAX_SHOWN]))

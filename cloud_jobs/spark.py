@@ -26,12 +26,12 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from cloud_jobs.errors import ExecutorsNotReady, SparkNotReady
-from cloud_jobs.job_settings import SPARK_NAMES, SparkSettings, is_local, placement_faults, standalone_addresses
+from cloud_jobs.job_settings import SPARK_NAMES, SparkSettings, is_local, standalone_addresses
 from cloud_jobs.lake.data_files import DataFile, Range, StoredFiles, stored_rows, write_data_files
 from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.project_archive import own_archive, write_project_archive
+from cloud_jobs.project_archive import write_project_archive
 from cloud_jobs.spark_python import IMPORTS, interpreter
 
 # Lake tables as data frames.
@@ -140,6 +140,8 @@ EXECUTOR_PACKAGES: Final = (
 
 _CHECKS_PER_CORE = 2
 _REASON_CHARACTERS = 300
+_EXECUTOR_TIMEOUT_S = 300.0
+"""How long a job waits for its first executors to answer."""
 _OTHER_PYTHON = re.compile(r"Python in worker has different version: (\d+\.\d+) than that in driver: (\d+\.\d+)")
 _NO_PYTHON = re.compile(r'Cannot run program "([^"]+)"[^\n]*')
 _MISSING = re.compile(r"ModuleNotFoundError: ([^\n]+)")
@@ -244,8 +246,6 @@ def _marks_in(folders: Sequence[Path]) -> Iterator[list[Path]]:
 
 _CONNECT_S = 5.0
 _LOOPBACK = "127.0.0.1"
-# The driver's JVM has read these when it starts, and `spark-submit` has started it already.
-_READ_AT_START: Final = frozenset({"spark.driver.memory", "spark.driver.extraJavaOptions"})
 
 _CHECKPOINT_FILES: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
@@ -254,8 +254,8 @@ _log = structlog.get_logger("spark")
 _sent: list[TemporaryDirectory[str]] = []
 
 
-def spark_properties(settings: SparkSettings, master: str) -> dict[str, str]:
-    """Spark's own names and values of all that the jobs set."""
+def spark_properties(settings: SparkSettings) -> dict[str, str]:
+    """The Spark properties that the jobs set."""
     properties = {
         # Days and hours are cut in SQL, and are those of UTC wherever the job runs.
         "spark.sql.session.timeZone": "UTC",
@@ -270,7 +270,7 @@ def spark_properties(settings: SparkSettings, master: str) -> dict[str, str]:
         # On a busy machine a process of Python is not there within the 15 seconds that are usual, and the query fails.
         "spark.python.authenticate.socketTimeout": "60s",
     }
-    if is_local(master):
+    if is_local(settings.master):
         properties |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
     else:
         # A job begins when its cores are there, so that the check of the executors asks all of them.
@@ -288,82 +288,39 @@ def start_spark(
     *,
     task_imports: Sequence[str] = ("cloud_jobs.spark",),
 ) -> SparkSession:
-    """A session; on a cluster its executors have the driver's code, and see the lake's folder.
+    """Starts a session; the executors of a cluster get the driver's code, and are checked to see the lake's folder.
 
-    `task_imports`: the modules that its tasks use; here, not on a cluster, they are there before a task begins.
-    Under `spark-submit` what it was given counts, and the settings add what it was not. Raises SparkNotReady,
-    ExecutorsNotReady.
+    `task_imports`: modules that are imported before the first task begins, on one machine.
+    Raises SparkNotReady, ExecutorsNotReady.
     """
-    given = _given_by_submit()
-    master = given.get("spark.master", settings.master)
-    properties = spark_properties(settings, master)
-    if faults := [
-        *placement_faults(settings, master),
-        *_contradictions(settings, given),
-        *_unreachable(settings, master),
-    ]:
-        raise SparkNotReady("; ".join(faults))
-    if settings.python is not None or not given:
-        is_here = settings.python is None and is_local(master)
-        os.environ["PYSPARK_PYTHON"] = settings.python or (interpreter() if is_here else sys.executable)
-        os.environ[IMPORTS] = ",".join(task_imports)
+    properties = spark_properties(settings)
+    masters = standalone_addresses(settings.master)
+    if masters and not any(map(_answers, masters)):
+        raise SparkNotReady(f"no answer from {settings.master}")
+    local = is_local(settings.master)
+    os.environ["PYSPARK_PYTHON"] = settings.python or (interpreter() if local else sys.executable)
+    os.environ[IMPORTS] = ",".join(task_imports)
     builder = SparkSession.Builder().appName(name)
-    for key, value in (properties | given).items():
+    for key, value in properties.items():
         builder = builder.config(key, value)
     try:
         if (secret := settings.secret()) is not None:
             # The command line of the driver's JVM has all that is set before it starts, and everybody can read it.
-            before = SparkConf(loadDefaults=False).setAll([*(properties | given).items()])
+            before = SparkConf(loadDefaults=False).setAll([*properties.items()])
             SparkContext._ensure_initialized(conf=before)  # noqa: SLF001 - the only way to start the JVM alone
             builder = builder.config("spark.authenticate.secret", secret)
         session = builder.appName(name).getOrCreate()
     except Exception as error:
-        raise SparkNotReady(f"Spark does not start with {master}: {error}") from error
+        raise SparkNotReady(f"Spark does not start with {settings.master}: {error}") from error
     session.sparkContext.setLogLevel("ERROR")
     try:
-        if not is_local(master):
+        if not local:
             folders = [lake.folder] if lake is not None and lake.folder is not None else []
-            _prepare_executors(session, settings, folders)
+            _prepare_executors(session, folders)
     except BaseException:
         session.stop()
         raise
     return session
-
-
-def _given_by_submit() -> dict[str, str]:
-    """What `spark-submit` was given, by Spark's names; empty where the job was not started by it."""
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        return {}
-    SparkContext._ensure_initialized()  # noqa: SLF001 - the configuration is in its JVM, which is there already
-    return {str(key): str(value) for key, value in SparkConf().getAll()}
-
-
-def _contradictions(settings: SparkSettings, given: Mapping[str, str]) -> list[str]:
-    """Settings of the file that `spark-submit` was given otherwise, or that come too late beside it."""
-    found = []
-    for field in sorted(settings.model_fields_set & SPARK_NAMES.keys()):
-        name, value = SPARK_NAMES[field], str(getattr(settings, field))
-        if name in given and given[name] != value:
-            found.append(f"spark.{field} is {value} in the settings, and {name} is {given[name]} by spark-submit")
-        elif given and name in _READ_AT_START and name not in given:
-            found.append(f"spark.{field} comes too late under spark-submit: give it {name}")
-    return found
-
-
-def _unreachable(settings: SparkSettings, master: str) -> list[str]:
-    """Addresses of the settings that nobody answers at, or that the driver cannot listen on."""
-    masters = standalone_addresses(master)
-    found = [] if not masters or any(map(_answers, masters)) else [f"no answer from {master}"]
-    bound = settings.driver_bind_address or settings.driver_host
-    if bound is not None:
-        try:
-            with socket.create_server((bound, settings.driver_port or 0)):
-                pass
-        except OSError as error:
-            found.append(f"the driver cannot listen on {bound}, port {settings.driver_port or 'any'}: {error}")
-    if master == "yarn" and not {"HADOOP_CONF_DIR", "YARN_CONF_DIR"} & os.environ.keys():
-        found.append("master yarn needs HADOOP_CONF_DIR, the folder of the cluster's configuration")
-    return found
 
 
 def _answers(address: tuple[str, int]) -> bool:
@@ -374,13 +331,12 @@ def _answers(address: tuple[str, int]) -> bool:
         return False
 
 
-def _prepare_executors(session: SparkSession, settings: SparkSettings, folders: Sequence[Path]) -> None:
-    context, own = session.sparkContext, own_archive()
-    archive = own if own is not None else _send_project(context)
+def _prepare_executors(session: SparkSession, folders: Sequence[Path]) -> None:
+    context = session.sparkContext
+    archive = _send_project(context)
     # Spark gives what was sent to its executors, but not to the process at the driver in which a stream plans.
     context.environment["PYTHONPATH"] = str(archive)
-    sent = "" if own is not None else archive.name
-    found = check_executors(context, archive=sent, folders=folders, timeout_s=settings.executor_timeout_s)
+    found = check_executors(context, archive=archive.name, folders=folders, timeout_s=_EXECUTOR_TIMEOUT_S)
     _log.info("executors ready", hosts=sorted({one.host for one in found}), python=found[0].python)
 
 

@@ -250,17 +250,6 @@ class CoverageLog:
             raise ValueError(f"{_manifest_path(number)} is no manifest of format {FORMAT} and of that number")
         return Manifest(number, tuple(CoverageFile(*file) for file in document["files"]))
 
-    def never_had(self, number: int, kept: Collection[int] = ()) -> bool:
-        """Whether it is certain that a commit was never made, or was made in another history than this one's.
-
-        `kept`: commits whose manifests every sweep left, as a snapshot needs them.
-        """
-        if self._files.get_file_info(_manifest_path(number)).is_file:
-            return False
-        # a sweep takes the oldest: were it swept, so would be what is as old
-        numbers = {_number_of(info.path) for info in self._listed(_MANIFESTS) if _is_manifest(info.path)}
-        return any(counter_of(one) <= counter_of(number) for one in numbers.difference(kept))
-
     def sizes(self, manifest: Manifest) -> tuple[int | None, ...]:
         """How large each file of a manifest is; None: it is not there. No file is opened."""
         found = self._files.get_file_info([file.path for file in manifest.files])

@@ -35,8 +35,6 @@ from waybill.settings import Settings, local_path, read_file
 _ENVIRONMENT: Final = {
     "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
-    "credentials_file": ("AWS_SHARED_CREDENTIALS_FILE",),
-    "profile": ("AWS_PROFILE",),
 }
 _CREDENTIALS_ENVIRONMENT: Final = {
     "access_key_id": "AWS_ACCESS_KEY_ID",
@@ -44,12 +42,12 @@ _CREDENTIALS_ENVIRONMENT: Final = {
     "session_token": "AWS_SESSION_TOKEN",
 }
 _ANY_REGION: Final = "us-east-1"
-"""What a server of one's own is signed for that does not care."""
+"""The region for a server of one's own, which ignores it."""
 
 
 class S3Access(Settings):
-    """The object store of a lake. What is not set is taken from the environment; credentials that are nowhere, from
-    the role of the machine or the pod."""
+    """Access to the object store of a lake. The environment completes it; without credentials, the role of the machine
+    or pod is used."""
 
     endpoint: str | None = Field(
         None, pattern=r"^https?://[^/?#@\s]+/?$", description="address of a store that is not AWS: http(s)://host:port"
@@ -58,8 +56,9 @@ class S3Access(Settings):
     access_key_id: str | None = Field(None, min_length=1, description="who we are")
     secret_access_key: SecretStr | None = Field(None, min_length=1, description="the secret of that key")
     session_token: SecretStr | None = Field(None, min_length=1, description="with credentials that expire")
-    credentials_file: Path | None = Field(None, description="file with key and secret, as AWS's shared credentials")
-    profile: str | None = Field(None, min_length=1, description="section of that file: `default` if none is given")
+    credentials_file: Path | None = Field(
+        None, description="file with key and secret in its section [default], in the format of AWS"
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -72,23 +71,19 @@ class S3Access(Settings):
         return self
 
     def completed(self, environment: Mapping[str, str]) -> S3Access:
-        """This, with what the environment and the file of credentials add: address, region, key and secret.
+        """Adds the address, region and credentials of the environment or the file where they are not set.
 
-        Raises LocationError, which names the setting or the file and quotes no secret.
+        Raises LocationError, which quotes no secret.
         """
-        found: dict[str, Any] = self.model_dump(exclude_none=True)
+        found: dict[str, Any] = self.model_dump(exclude_none=True, exclude={"credentials_file"})
         for field, names in _ENVIRONMENT.items():
-            given = next((environment[name] for name in names if environment.get(name)), None)
-            if given is not None and not (field == "credentials_file" and self.access_key_id):
+            if given := next((environment[name] for name in names if environment.get(name)), None):
                 found.setdefault(field, given)
-        from_environment = {
-            field: environment[name] for field, name in _CREDENTIALS_ENVIRONMENT.items() if environment.get(name)
-        }
-        if not self.access_key_id and not self.credentials_file and from_environment:
-            found = {name: value for name, value in found.items() if name != "credentials_file"} | from_environment
-        if "access_key_id" not in found and "credentials_file" in found:
-            found |= _read(Path(found["credentials_file"]), found.get("profile", "default"))
-        found = {name: value for name, value in found.items() if name not in ("credentials_file", "profile")}
+        if self.credentials_file is not None:
+            found |= _read(self.credentials_file)
+        elif not self.access_key_id:
+            given_keys = {field: environment.get(name) for field, name in _CREDENTIALS_ENVIRONMENT.items()}
+            found |= {field: value for field, value in given_keys.items() if value}
         if "region" not in found:
             if "endpoint" not in found:
                 raise LocationError("object_store.region is missing: set it, or AWS_REGION")
@@ -118,18 +113,18 @@ class S3Access(Settings):
         return self.endpoint is None or self.endpoint.startswith("https:")
 
 
-def _read(path: Path, profile: str) -> dict[str, str]:
+def _read(path: Path) -> dict[str, str]:
     parser = configparser.ConfigParser(interpolation=None)
     try:
         parser.read_string(read_file(path).decode("utf-8"))
-        section = parser[profile]
+        section = parser["default"]
         found = {"access_key_id": section["aws_access_key_id"], "secret_access_key": section["aws_secret_access_key"]}
     except OSError as error:
         raise LocationError(f"object_store.credentials_file {path} cannot be read: {error.strerror}") from error
     # the parser's own message would quote a line of the file
     except (configparser.Error, KeyError, UnicodeDecodeError):
         raise LocationError(
-            f"object_store.credentials_file {path} has no aws_access_key_id and aws_secret_access_key in [{profile}]"
+            f"object_store.credentials_file {path} has no aws_access_key_id and aws_secret_access_key in [default]"
         ) from None
     token = section.get("aws_session_token")
     return found | ({"session_token": token} if token else {})

@@ -98,8 +98,8 @@ def _say(
     typer.echo(f"right{alone}: {counts_text(counts) or 'the files hold no version'}")
 
 
-MAX_FIELDS: Final = 40
-"""So many fields of a version are shown to a reader."""
+MAX_LINES: Final = 100
+"""The most lines of a difference that are shown without --json."""
 app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
@@ -289,7 +289,7 @@ def list_(
 @app.command()
 @cloud_errors_as_messages("waybill reference")
 def diff(files: Files, *, lake: LakeAt, as_json: AsJson = False) -> None:
-    """Compare files with the versions in force, field by field.
+    """Compare files with the versions in force, line by line.
 
     A version is compared with the one in force that has the same start, which it would replace; otherwise with the
     previous one.
@@ -305,17 +305,16 @@ def diff(files: Files, *, lake: LakeAt, as_json: AsJson = False) -> None:
     placed = read_placed(files)
     found = list(diffs(publications_in(_lake(lake)), placed))
     if as_json:
-        versions = [one._asdict() | {"fields": [field._asdict() for field in one.fields]} for one in found]
-        _print_json({"versions": versions})
+        _print_json({"versions": [one._asdict() for one in found]})
     else:
         for one in found:
             since = f" from {one.effective_from}" if one.effective_from else ""
             beside = f" {one.compared_with}" if one.compared_with else ""
             typer.echo(printable(f"{one.place}: {one.kind} {one.id}{since}: {one.change}{beside}"))
-            for field in one.fields[:MAX_FIELDS]:
-                typer.echo(printable(f"    {field}"))
-            if len(one.fields) > MAX_FIELDS:
-                typer.echo(f"    and {len(one.fields) - MAX_FIELDS:,} more fields, which --json names")
+            for line in one.lines[:MAX_LINES]:
+                typer.echo(printable(f"    {line}"))
+            if len(one.lines) > MAX_LINES:
+                typer.echo(f"    and {len(one.lines) - MAX_LINES:,} more lines, which --json names")
     if any(one.change != "same" for one in found):
         raise typer.Exit(1)
 

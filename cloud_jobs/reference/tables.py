@@ -19,10 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from cloud_jobs.errors import ClockBehind, CloudError
+from cloud_jobs.errors import CloudError
 from cloud_jobs.lake.appending import append_missing
-from cloud_jobs.lake.tables import Lake
-from cloud_jobs.lake.transactions import MAX_LEAD
+from cloud_jobs.lake.tables import Lake, checked_time
 from cloud_jobs.lake.values import hex_digest
 from geo.alerts import AlertError
 from geo.reference.in_force import (
@@ -152,9 +151,10 @@ class CollectionResult:
 def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str], trust: ReferenceTrust) -> CollectionResult:
     """Takes what the topics hold into the tables. Fences that cannot be used are logged.
 
-    Raises ClockBehind, CommitConflict.
+    Raises ClockError, CommitConflict, LakeError.
     """
-    _check_clock(lake, datetime.now(UTC))
+    # with a clock that is behind, new publications would be refused as far ahead, for good
+    checked_time(lake)
     messages = {
         kind: (
             spark.read.format("pulsar")
@@ -212,14 +212,6 @@ def store(
     _quarantine(lake, quarantined, now, pause)
     named = tuple(named_message(row) for row in quarantined)
     return CollectionResult(lake.open("reference").count(), len(added), named)
-
-
-def _check_clock(lake: Lake, now: datetime) -> None:
-    # what was published a minute ago would be refused for good, as by a clock far ahead
-    latest = lake.open("records").history(1)
-    committed = max((datetime.fromtimestamp(one["timestamp"] / 1000, UTC) for one in latest), default=now)
-    if committed > now + MAX_LEAD:
-        raise ClockBehind(now, committed)
 
 
 def _held(lake: Lake) -> dict[str, str]:

@@ -23,7 +23,6 @@ from cloud_jobs.derived.incremental import ErasedSpans, commit_written, next_inc
 from cloud_jobs.errors import CommitConflict, NotPublished, OtherRecords, StoreUnavailable
 from cloud_jobs.geofence.job import GeofenceRun
 from cloud_jobs.job_settings import UsageSettings
-from cloud_jobs.jobs import said_while_computing
 from cloud_jobs.lake.data_files import StoredFiles, read_stored
 from cloud_jobs.lake.erasures import Erasure, Erasures
 from cloud_jobs.lake.tables import Lake
@@ -235,32 +234,6 @@ def test_a_table_is_bounded_and_json_is_not(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out.count("3:9:-1") == MAX_SHOWN
     print_json(result_of("usage", UsageRun(1, 0, 0, 0, 0, 0, ()), many))
     assert len(json.loads(capsys.readouterr().out)["quarantined_messages"]) == MAX_SHOWN + 5
-
-
-class Log:
-    def __init__(self, lines: int) -> None:
-        self.lines: list[dict[str, Any]] = []
-        self.is_full, self._most = threading.Event(), lines
-
-    def info(self, event: str, **more: Any) -> None:
-        self.lines.append({"event": event, **more})
-        if len(self.lines) >= self._most:
-            self.is_full.set()
-
-
-def spark(*running: tuple[int, int]) -> Any:
-    infos = [SimpleNamespace(numCompletedTasks=done, numTasks=tasks) for done, tasks in running]
-    tracker = SimpleNamespace(getActiveStageIds=lambda: range(len(infos)), getStageInfo=infos.__getitem__)
-    return SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker))
-
-
-def test_a_long_run_says_again_and_again_what_is_done() -> None:
-    log = Log(2)
-    with said_while_computing(log, spark((3, 8), (0, 4)), every_s=0.001):
-        assert log.is_full.wait(30)
-    assert log.lines[0] == {"event": "computing", "seconds": 0, "tasks_done": 3, "tasks": 12}
-    said = len(log.lines)
-    assert said == len(log.lines), "nothing is said behind its end"
 
 
 @pytest.fixture

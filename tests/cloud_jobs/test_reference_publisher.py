@@ -11,17 +11,13 @@ from typing import Any
 
 import pulsar
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
-from hypothesis import given
-from hypothesis import strategies as st
 from pulsar import ConnectError, MessageId
-from pydantic import SecretStr
 from typer.testing import CliRunner, Result
 
 from cloud_jobs.errors import ReferenceNotPublished
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import files as reference_publisher
-from cloud_jobs.reference.checks import VersionDiff, changes, diffs
+from cloud_jobs.reference.checks import VersionDiff, diffs
 from cloud_jobs.reference.commands import app
 from cloud_jobs.reference.files import PlacedVersion, ReferenceVersion, make_version, publish
 from cloud_jobs.reference.tables import store
@@ -30,13 +26,10 @@ from simulator.fleet import toml_text
 from tests.cloud_jobs.billing.contracts.makers import account, device, kind_of, legal_entity, price, rows, tariff
 from tests.cloud_jobs.publications import AT, message_of, publication_id, row_of, rows_of
 from tests.identity.makers import operator, operators_file
-from tests.system.lake_of_fixes import square
 from waybill.identity.publication_id import PROPERTY
 from waybill.identity.signatures import NewOperator
-from waybill.identity.tokens import TokenKey
 from waybill.pulsar import cluster_clock
 from waybill.pulsar.cluster_clock import ClockDiffers
-from waybill.pulsar.pulsar_client import PulsarAccess
 
 ACCOUNT = account("acme", tariff="t")
 TARIFF = tariff(id="t")
@@ -143,10 +136,8 @@ def test_a_role_without_the_right_is_named_with_what_it_needs(monkeypatch: pytes
         raise pulsar.AuthorizationError
 
     monkeypatch.setattr(reference_publisher, "open_pulsar_client", refuse)
-    key = TokenKey(ec.generate_private_key(ec.SECP256R1()))
-    access = PulsarAccess(token=SecretStr(key.token("jobs", issuer="https://keys", now_s=0, life_s=9)))
-    with pytest.raises(ReferenceNotPublished, match=r"role 'jobs' may not .*`produce`.*publisher") as refused:
-        publish(["pulsar://hq:6650"], VERSIONS, access)
+    with pytest.raises(ReferenceNotPublished, match=r"role of this token may not .*`produce`.*publisher") as refused:
+        publish(["pulsar://hq:6650"], VERSIONS)
     assert "publish again" not in str(refused.value)
 
 
@@ -333,23 +324,6 @@ def lake_of_fences(folder: Path, *features: dict[str, Any]) -> None:
     )
 
 
-@pytest.mark.parametrize(("there", "name"), [("12", "12.0"), ("K\u00f6ln", "Ko\u0308ln")])
-def test_a_fence_whose_id_reads_as_one_that_is_published_is_refused_until_that_one_has_ended(
-    tmp_path: Path, published: Published, there: str, name: str
-) -> None:
-    lake_of_fences(tmp_path, square(there))
-    done = put_fences(tmp_path, square(name))
-    assert (done.exit_code, published.keys) == (1, [])
-    assert f"the id of this fence is written {name!a}, and {there!a} reads the same (published)" in done.stderr
-    assert put_fences(tmp_path, square(there)).exit_code == 0
-    other = tmp_path / "ended"
-    other.mkdir()
-    ended = square(there)
-    ended["properties"]["effective_until"] = "2026-02-01T00:00:00Z"
-    lake_of_fences(other, ended)
-    assert put_fences(other, square(name)).exit_code == 0
-
-
 def test_it_is_signed_by_the_key_that_is_named_for_the_reason_that_is_given(
     tmp_path: Path, published: Published
 ) -> None:
@@ -437,7 +411,7 @@ def test_a_diff_names_each_field_that_would_change_and_ends_with_1(lake: Path, c
     found = {(row["kind"], row["id"]): row for row in json.loads(text)["versions"]}
     assert code == 1
     assert found["account", "acme"]["change"] != "same"
-    assert {field["path"] for field in found["account", "acme"]["fields"]} >= {"parent"}
+    assert any("parent" in line for line in found["account", "acme"]["lines"])
     code, text = run("diff", contracts, "--lake", lake)
     assert code == 1
     assert f"{contracts}" in text
@@ -452,38 +426,15 @@ def test_a_check_ends_with_1_at_a_fault_and_names_its_place(contracts: Path) -> 
     assert f"{contracts}:9: tariff 't': prices.0.unit_amount" in text
 
 
-values = st.recursive(
-    st.integers(0, 3) | st.sampled_from(["a", "b"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
-    max_leaves=8,
-)
-
-
 def diff(before: list[dict[str, Any]], after: dict[str, Any], kind: Any = "tariff") -> VersionDiff:
     placed = PlacedVersion("x.toml:1", make_version(kind, after), lambda *_: "")
     (found,) = diffs(rows_of(kind, before), [placed])
     return found
 
 
-@given(values, values)
-def test_what_differs_is_named_and_what_is_the_same_is_not(before: Any, after: Any) -> None:
-    assert [*changes({"x": before}, {"x": before})] == []
-    if before != after:
-        assert [*changes({"x": before}, {"x": after})]
-
-
-def test_a_price_is_compared_with_that_of_its_meter_wherever_it_stands() -> None:
-    before = tariff(price(), price("1", meter="entry", unit="each", zone="*"))
-    after = tariff(price("2", meter="entry", unit="each", zone="*"), price())
-    found = diff([before], after)
-    assert (found.change, [str(one) for one in found.fields]) == (
-        "replaced",
-        ['prices[entry *].unit_amount: "1" -> "2"'],
-    )
-
-
 def test_a_version_is_new_follows_another_replaces_or_is_the_same() -> None:
     assert diff([], tariff()).change == "new"
     assert diff([tariff()], tariff()).change == "same"
     assert diff([tariff()], tariff(effective_from="2027-01-01T00:00:00Z")).change == "after another"
-    assert diff([tariff()], tariff(currency="USD")).fields[0].path == "currency"
+    changed = [line for line in diff([tariff()], tariff(currency="USD")).lines if line[0] in "+-"]
+    assert changed == ['- "currency": "EUR",', '+ "currency": "USD",']

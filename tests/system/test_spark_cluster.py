@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -17,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyspark
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
@@ -33,7 +30,6 @@ from cloud_jobs.ingest.parts import write_parts
 from cloud_jobs.job_settings import ProximitySettings, SparkSettings
 from cloud_jobs.lake.coverage import DeviceStream
 from cloud_jobs.lake.location import Location
-from cloud_jobs.project_archive import write_bundle
 from cloud_jobs.proximity.job import compute_encounters
 from cloud_jobs.spark import start_spark
 from cloud_jobs.usage.job import compute_usage
@@ -45,14 +41,6 @@ from waybill.record import Batch, IntervalSet, Position, Record, Tombstone, enco
 
 # A cluster with its own Spark takes minutes to be ready: what runs at each change has local[2], which gives these rows.
 pytestmark = [pytest.mark.system, pytest.mark.own_servers, pytest.mark.nightly, pytest.mark.timeout(300)]
-# The commands for spark-submit in the pages, and the kind of cluster that each is for.
-COMMANDS = [
-    shlex.split(block.replace("\\\n", " "))
-    for page in sorted((Path(__file__).resolve().parents[2] / "docs").glob("*.md"))
-    for block in re.findall(r"```\n(spark-submit .*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-]
-IDS = [command[command.index("--master") + 1].partition(":")[0] for command in COMMANDS]
-
 # Executors have our packages and none of the tests: what these give them travels as code.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -167,57 +155,9 @@ def on_one_machine(
 
 
 @pytest.fixture(scope="module")
-def submitted(
-    servers: tuple[SparkCluster, LiveCluster], topic: str, tmp_path_factory: pytest.TempPathFactory
-) -> JobRun:
-    """The ingest as the documentation submits it, with the addresses and sizes of this cluster."""
-    cluster, place = servers
-    run = JobRun.of(tmp_path_factory.mktemp("submitted"), place, topic, "submitted")
-    folder = Path(run.settings.lake).parent
-    write_bundle(folder / "build")
-    (folder / "cloud.toml").write_text(f"""lake = "{run.settings.lake}"
-checkpoints = "{run.settings.checkpoints}"
-[[clusters]]
-name = "hq"
-service_url = "{place.service_url}"
-admin_url = "{place.admin_url}"
-[ingest]
-topics = ["{topic}"]
-subscription = "submitted"
-max_age_days = 36500
-[spark]
-secret_file = "{cluster.master.secret_file}"
-""")
-    here = {
-        "spark://spark-master.example.org:7077": cluster.master.url,
-        "spark.pyspark.python=/opt/waybill/bin/python": f"spark.pyspark.python={cluster.master.python}",
-        "spark.driver.host=jobs.example.org": "spark.driver.host=127.0.0.1",
-        "2g": "700m",
-        "2": "1",
-        "8": "2",
-    }
-    command = [here.get(word, word) for word in COMMANDS[IDS.index("spark")]]
-    home = Path(pyspark.__file__).parent
-    # The driver, too, runs by that interpreter: from the zip, without the links to the source tree.
-    environment = {**os.environ, "SPARK_HOME": str(home)}
-    done = subprocess.run(
-        [str(home / "bin" / command[0]), *command[1:], "--available-now"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return run
-
-
-@pytest.fixture(scope="module")
 def on_cluster(
     servers: tuple[SparkCluster, LiveCluster],
     on_one_machine: JobRun,  # one process has one session at a time
-    submitted: JobRun,  # and the cluster has cores for one job
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[SparkSession]:
     settings = SparkSettings.model_validate(tomllib.loads(servers[0].job_settings())["spark"])
@@ -316,9 +256,9 @@ def test_executors_have_the_project_from_the_driver_and_not_from_the_source_tree
 
 
 def test_all_jobs_give_the_same_rows_on_the_cluster_as_on_one_machine(
-    on_one_machine: JobRun, on_cluster: SparkSession, submitted: JobRun
+    on_one_machine: JobRun, on_cluster: SparkSession, run: JobRun
 ) -> None:
-    run = submitted
+    run.ingest(on_cluster)
     run.derive(on_cluster)
     assert len(run.rows("records")) == len(DEVICES) * SEQS
     assert run.rows("records", "ingested_at") == on_one_machine.rows("records", "ingested_at")

@@ -57,11 +57,12 @@ def test_a_key_of_the_settings_is_not_sent_with_the_token_of_the_environment(mon
 
 def test_a_file_of_credentials_is_read_and_its_faults_are_named_without_what_it_holds(tmp_path: Path) -> None:
     file = tmp_path / "credentials"
-    file.write_text("[default]\naws_access_key_id = A\naws_secret_access_key = B%C\n[other]\nsecret = hidden\n")
+    file.write_text("[default]\naws_access_key_id = A\naws_secret_access_key = B%C\n")
     access = S3Access(endpoint="http://store:1", credentials_file=file)
-    assert (access.completed({}).access_key_id, access.completed({}).secret) == ("A", "B%C")
-    with pytest.raises(LocationError, match=r"credentials has no aws_access_key_id .* in \[other\]") as failure:
-        access.completed({"AWS_PROFILE": "other"})
+    assert (access.completed(KEYS).access_key_id, access.completed({}).secret) == ("A", "B%C")
+    file.write_text("[default]\nsecret = hidden\n")
+    with pytest.raises(LocationError, match=r"credentials has no aws_access_key_id .* in \[default\]") as failure:
+        access.completed({})
     assert "hidden" not in str(failure.value)
     with pytest.raises(LocationError, match="absent cannot be read: No such file"):
         S3Access(region="r", credentials_file=tmp_path / "absent").completed({})
