@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple, TypeVar
@@ -120,90 +119,50 @@ def persist_until(held: ExitStack, frame: DataFrame) -> DataFrame:
     return frame
 
 
-# Checks of the executors: Python, packages, our code and shared folders.
-
-EXECUTOR_PACKAGES: Final = (
-    "deltalake",
-    "httpx",
-    "msgpack",
-    "numpy",
-    "pandas",
-    "pulsar",
-    "pyarrow",
-    "pydantic",
-    "pyproj",
-    "shapely",
-    "structlog",
-    "tenacity",
-)
-"""What the project's code imports on an executor beside Spark's own: packages of the extra `cloud`."""
+# Checks of the executors: Python, our code and shared folders.
 
 _CHECKS_PER_CORE = 2
 _REASON_CHARACTERS = 300
 _EXECUTOR_TIMEOUT_S = 300.0
 """How long a job waits for its first executors to answer."""
-_OTHER_PYTHON = re.compile(r"Python in worker has different version: (\d+\.\d+) than that in driver: (\d+\.\d+)")
-_NO_PYTHON = re.compile(r'Cannot run program "([^"]+)"[^\n]*')
-_MISSING = re.compile(r"ModuleNotFoundError: ([^\n]+)")
 
 
 class ExecutorReport(NamedTuple):
-    """What one executor says of itself. `failed`: package and why; `project`: the file that our code came from."""
+    """What one executor says of itself: its host, the file of our code, and the marks that it does not see."""
 
     host: str
-    python: str
-    failed: tuple[tuple[str, str], ...]
     project: str
     unseen: tuple[str, ...]
 
 
-def inspect_executor(packages: Sequence[str], marks: Sequence[str]) -> ExecutorReport:
-    """Imports the packages and looks for the marks, on the machine where it runs."""
-    failed = []
-    for package in packages:
-        try:
-            import_module(package)
-        except Exception as error:  # noqa: BLE001 - what a broken package raises is its own
-            failed.append((package, f"{type(error).__name__}: {error}"[:_REASON_CHARACTERS]))
+def inspect_executor(marks: Sequence[str]) -> ExecutorReport:
+    """Runs on an executor, which imports what this module imports."""
     unseen = tuple(mark for mark in marks if not Path(mark).exists())
-    return ExecutorReport(platform.node(), platform.python_version(), tuple(failed), __file__, unseen)
-
-
-def report_faults(reports: Iterable[ExecutorReport], *, archive: str) -> list[str]:
-    """What keeps these executors from running the jobs, one sentence for each fault. `archive`: our zip's name."""
-    found: dict[str, None] = {}
-    for one in sorted(set(reports)):
-        for package, reason in one.failed:
-            found[f"{one.host}: the package {package} cannot be imported ({reason})"] = None
-        if archive and archive not in Path(one.project).parts:
-            found[f"{one.host}: runs the project of {Path(one.project).parents[1]}, not what the driver sent"] = None
-        for mark in one.unseen:
-            found[f"{one.host}: does not see the driver's folder {Path(mark).parent}: share it, or use S3"] = None
-    return list(found)
-
-
-def explain_failure(text: str) -> str:
-    """Why a task that only looks around failed, from Spark's words: the first of the causes that are known."""
-    if match := _OTHER_PYTHON.search(text):
-        return f"another Python than the driver's: Python {match[1]} on an executor, {match[2]} in the driver"
-    if match := _NO_PYTHON.search(text):
-        return f"the executors have no interpreter {match[1]}: set spark.python to one that every machine has"
-    if match := _MISSING.search(text):
-        return f"the executors' Python is not complete: {match[1]}"
-    return f"the executors run no task: {' '.join(text.split())[:_REASON_CHARACTERS]}"
+    return ExecutorReport(platform.node(), __file__, unseen)
 
 
 def check_executors(context: Any, *, archive: str, folders: Sequence[Path], timeout_s: float) -> list[ExecutorReport]:
     """Asks every executor that is there. Raises ExecutorsNotReady with all faults, or when none answers in time."""
     slots = _CHECKS_PER_CORE * int(context.defaultParallelism)
     with _marks_in(folders) as marks:
-        wanted = EXECUTOR_PACKAGES, tuple(map(str, marks))
+        wanted = tuple(map(str, marks))
         # In the first round of tasks each free core gets one, so each executor that is there is asked.
-        tasks = context.parallelize(range(slots), slots).map(lambda _: inspect_executor(*wanted))
-        reports: list[ExecutorReport] = _collect(context, tasks.collect, timeout_s)
-    if faults := report_faults(reports, archive=archive):
+        tasks = context.parallelize(range(slots), slots).map(lambda _: inspect_executor(wanted))
+        reports = sorted(set(_collect(context, tasks.collect, timeout_s)))
+    faults = [
+        f"{one.host}: runs the project of {Path(one.project).parents[1]}, not what the driver sent"
+        for one in reports
+        if archive and archive not in Path(one.project).parts
+    ]
+    # a file in an unshared folder would be committed and never read
+    faults += [
+        f"{one.host}: does not see the driver's folder {Path(mark).parent}: share it, or use S3"
+        for one in reports
+        for mark in one.unseen
+    ]
+    if faults:
         raise ExecutorsNotReady(faults)
-    return sorted(set(reports))
+    return reports
 
 
 def _collect(context: Any, collect: Callable[[], Any], timeout_s: float) -> Any:
@@ -223,7 +182,9 @@ def _collect(context: Any, collect: Callable[[], Any], timeout_s: float) -> Any:
         if late.is_set():
             said = f"no executor answered within {timeout_s:g} s; has the cluster free cores and memory for one?"
             raise ExecutorsNotReady([said]) from error
-        raise ExecutorsNotReady([explain_failure(str(error))]) from error
+        found = _CAUSE.search(str(error))
+        cause = found[0] if found else " ".join(str(error).split())[:_REASON_CHARACTERS]
+        raise ExecutorsNotReady([f"a first task failed: {cause}; see the requirements in docs/centre.md"]) from error
     finally:
         timer.cancel()
         context.setLocalProperty("spark.jobGroup.id", None)
@@ -244,6 +205,9 @@ def _marks_in(folders: Sequence[Path]) -> Iterator[list[Path]]:
                 mark.unlink()
 
 
+_CAUSE = re.compile(r"(?:Python in worker has different version|Cannot run program|ModuleNotFoundError:)[^\n]*")
+    r'Python in worker has different version[^\n]*|Cannot run program "[^\n]*|ModuleNotFoundError: [^\n]*'
+)
 _CONNECT_S = 5.0
 _LOOPBACK = "127.0.0.1"
 
@@ -337,7 +301,7 @@ def _prepare_executors(session: SparkSession, folders: Sequence[Path]) -> None:
     # Spark gives what was sent to its executors, but not to the process at the driver in which a stream plans.
     context.environment["PYTHONPATH"] = str(archive)
     found = check_executors(context, archive=archive.name, folders=folders, timeout_s=_EXECUTOR_TIMEOUT_S)
-    _log.info("executors ready", hosts=sorted({one.host for one in found}), python=found[0].python)
+    _log.info("executors ready", hosts=sorted({one.host for one in found}))
 
 
 def _send_project(context: Any) -> Path:

@@ -18,12 +18,10 @@ from operator import attrgetter
 from struct import pack, unpack
 from sys import intern
 from typing import Any, Final, NamedTuple, TypeVar
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import structlog
 from deltalake import DeltaTable
 from numpy.typing import NDArray
@@ -44,7 +42,16 @@ from cloud_jobs.ingest.parts import (
 from cloud_jobs.lake.appending import AppendedTable
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, in_order, stream_codes
 from cloud_jobs.lake.coverage_log import CoverageWriter, Submit, from_rows
-from cloud_jobs.lake.data_files import DataFile, day_of, in_pieces, read_data_file, row_groups, write_data_files
+from cloud_jobs.lake.data_files import (
+    DataFile,
+    Range,
+    StoredFiles,
+    day_of,
+    in_pieces,
+    read_data_file,
+    stored_rows,
+    write_data_files,
+)
 from cloud_jobs.lake.erasures import Erasure, is_erased, read_erasures
 from cloud_jobs.lake.schemas import CONTENT, RECORDS, TABLES
 from cloud_jobs.lake.tables import INGEST, Lake
@@ -56,9 +63,6 @@ from waybill.record import IntervalSet
 _CONFLICTS_AT_ONCE: Final = 10_000
 """So many conflicts become rows of the quarantine, and a file of it, together."""
 _STORED_COLUMNS: Final = [*RECORD_ID, *CONTENT]
-_TEXTS: Final = ("name", "text", "payload")
-_MAX_NAMES: Final = 100
-"""So many tenants or devices are asked for one by one, more as a range of names."""
 
 
 class RepeatedPart(NamedTuple):
@@ -112,14 +116,18 @@ def compared_parts(
     erasures: Iterable[Erasure] = (),
 ) -> list[ComparedPart]:
     """The parts that hold duplicates, after what was kept of them was committed to the table that is `opened`."""
-    found = []
+    all_stored, found = StoredFiles.of(opened, "records"), []
     for at, part in zip(kept, repeated_parts(parts, kept), strict=True):
+        received = {stream: parts[at].streams[stream][0].received for stream in part.kept}
+        names = sorted({stream.device for stream in received})
+        epochs = [stream.epoch for stream in received]
+        seqs = [bound for one in received.values() for bound in (one.ranges[0][0], one.ranges[-1][1])]
+        stored = all_stored.within("device", [(name, name) for name in names])
+        stored = stored.between("epoch", min(epochs), max(epochs)).between("seq", min(seqs), max(seqs))
+        # an unchanged record is of the same day, so files of other days are mostly not opened
         days = {file.day for file in part.files}
-        stored = _Bounds.of({stream: parts[at].streams[stream][0].received for stream in part.kept}).stored(opened)
-        # what came again unchanged is of the same day: files of others are mostly not opened
-        found.append(
-            ComparedPart(part, tuple(sorted(stored, key=lambda path: day_of(path) not in days)), tuple(erasures))
-        )
+        paths = sorted(stored.paths, key=lambda path: day_of(path) not in days)
+        found.append(ComparedPart(part, tuple(paths), tuple(erasures)))
     return found
 
 
@@ -149,53 +157,20 @@ def _conflicts(files: FileSystem, part: ComparedPart) -> pa.Table:
     again = repeated.select(_STORED_COLUMNS)
     if not again.num_rows:
         return again
-    bounds = _bounds_of(again)
-    # of an erased record no other content is known: not looked for in file after file, nor in conflict
+    bounds, ids = _bounds_of(again), again.select([*RECORD_ID])
+    # an erased record is not looked for, and not in conflict
     found = same = is_erased(repeated, part.erasures).combine_chunks().to_numpy(zero_copy_only=False)
     for path in part.stored:
         # the table has each record once
         if found.all():
             break
-        for stored in _stored_rows(files, path, bounds, again):
-            here = _compared(again, stored)
-            found, same = found | here[0], same | here[1]
+        for rows in stored_rows(files, "records", path, _STORED_COLUMNS, bounds):
+            places = rows.select([*RECORD_ID]).append_column("row", pa.array(np.arange(rows.num_rows)))
+            wanted = places.join(ids, [*RECORD_ID], join_type="left semi", use_threads=False)["row"].to_numpy()
+            if len(wanted):
+                here = _compared(again, rows.take(pa.array(np.sort(wanted))))
+                found, same = found | here[0], same | here[1]
     return again.filter(pa.array(found & ~same))
-
-
-class _Bounds(NamedTuple):
-    """Between what the ids of duplicates lie."""
-
-    tenants: tuple[str, ...]
-    devices: tuple[str, ...]
-    epochs: tuple[int, int]
-    seqs: tuple[int, int]
-
-    @classmethod
-    def of(cls, received: Mapping[DeviceStream, IntervalSet]) -> _Bounds:
-        epochs = [stream.epoch for stream in received]
-        bounds = [bound for seqs in received.values() for ends in (seqs.ranges[0], seqs.ranges[-1]) for bound in ends]
-        tenants = tuple(sorted({stream.tenant for stream in received}))
-        devices = tuple(sorted({stream.device for stream in received}))
-        return cls(tenants, devices, (min(epochs), max(epochs)), (min(bounds), max(bounds)))
-
-    def stored(self, opened: DeltaTable) -> list[str]:
-        """The paths of the table's files that may hold such ids, by the bounds that its log has of them."""
-        named = f"{_named('tenant', self.tenants)} AND {_named('device', self.devices)}"
-        predicate = f"{named} AND epoch BETWEEN {self.epochs[0]} AND {self.epochs[1]}"
-        predicate += f" AND seq BETWEEN {self.seqs[0]} AND {self.seqs[1]}"
-        root = opened.table_uri.rstrip("/").removeprefix("file://")
-        uris = opened.file_uris(file_pruning_predicate=predicate)
-        return [unquote(uri.removeprefix("file://"))[len(unquote(root)) + 1 :] for uri in uris]
-
-
-def _named(column: str, names: Sequence[str]) -> str:
-    """The SQL condition for one of these names, which are in order."""
-    # what tenants and devices may be called needs no escape in SQL: see telemetry.DEVICE_PATTERN
-    assert not any("'" in name for name in names)
-    if len(names) > _MAX_NAMES:
-        return f"{column} BETWEEN '{names[0]}' AND '{names[-1]}'"
-    listed = ", ".join(f"'{name}'" for name in names)
-    return f"{column} IN ({listed})"
 
 
 def _kept_rows(rows: pa.Table, kept: Mapping[DeviceStream, IntervalSet]) -> NDArray[np.bool_]:
@@ -220,30 +195,10 @@ def _within(seqs: NDArray[np.int64], wanted: IntervalSet) -> NDArray[np.bool_]:
     return inside
 
 
-def _bounds_of(rows: pa.Table) -> _Bounds:
-    def ends(name: str) -> tuple[Any, Any]:
-        found = pc.min_max(rows[name]).as_py()
-        return found["min"], found["max"]
-
-    return _Bounds(ends("tenant"), ends("device"), ends("epoch"), ends("seq"))
-
-
-def _stored_rows(files: FileSystem, path: str, bounds: _Bounds, again: pa.Table) -> Iterator[pa.Table]:
-    """The records of a file that have the ids of others, in pieces that fit into memory."""
-    ids = again.select([*RECORD_ID])
-    with pq.ParquetFile(path, filesystem=files, read_dictionary=[*_TEXTS]) as file:
-        for group in row_groups(file.metadata, {"epoch": bounds.epochs, "seq": bounds.seqs}):
-            there = _typed(file.read_row_group(group, columns=[*RECORD_ID], use_threads=False))
-            rows = there.append_column("row", pa.array(np.arange(there.num_rows)))
-            same = rows.join(ids, [*RECORD_ID], join_type="left semi", use_threads=False)["row"].to_numpy()
-            if len(same):
-                # of many equal payloads one is held
-                found = file.read_row_group(group, columns=_STORED_COLUMNS, use_threads=False)
-                yield from map(_typed, in_pieces(found.take(pa.array(np.sort(same)))))
-
-
-def _typed(rows: pa.Table) -> pa.Table:
-    return rows.cast(pa.schema([RECORDS.field(name) for name in rows.column_names]))
+def _bounds_of(rows: pa.Table) -> dict[str, Range]:
+    """The lowest and the highest value of each part of record ids."""
+    ends = {name: pc.min_max(rows[name].cast(RECORDS.field(name).type)).as_py() for name in RECORD_ID}
+    return {name: (found["min"], found["max"]) for name, found in ends.items()}
 
 
 def _compared(again: pa.Table, stored: pa.Table) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cloud_jobs.lake.values import encoded
@@ -86,7 +87,7 @@ def in_order(rows: pa.Table) -> pa.Table:
 
 def stream_codes(rows: pa.Table) -> NDArray[np.int64]:
     """A number for the device stream of each row; they sort as tenant, device and epoch do."""
-    (tenant, tenants), (device, devices) = _ranks(rows["tenant"]), _ranks(rows["device"])
+    (tenant, tenants), (device, devices) = text_ranks(rows["tenant"]), text_ranks(rows["device"])
     if tenants > 1:
         # numbered anew: three numbers, each as high as there are rows, would not fit into 64 bits
         _, device = np.unique(tenant * devices + device, return_inverse=True)
@@ -95,16 +96,17 @@ def stream_codes(rows: pa.Table) -> NDArray[np.int64]:
     return codes
 
 
-def _ranks(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], int]:
-    """The place of each text among the different ones in order, and how many those are."""
+def text_ranks(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], int]:
+    """The rank of each text among the distinct texts in order, and a bound of the ranks."""
     texts = encoded(column)
-    names = np.array(texts.dictionary.to_pylist(), dtype=object)
-    order = np.argsort(names, kind="stable")
-    rank = np.empty(len(names), np.int64)
-    # one name may stand twice in a dictionary
-    rank[order] = np.cumsum(np.r_[False, names[order][1:] != names[order][:-1]]) if len(names) else 0
+    order = pc.sort_indices(texts.dictionary).to_numpy()
+    ordered = texts.dictionary.take(pa.array(order))
+    rank = np.empty(len(order), np.int64)
+    # one text may stand twice in a dictionary
+    is_new = pc.not_equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False)
+    rank[order] = np.cumsum(np.r_[False, is_new]) if len(order) else 0
     found: NDArray[np.int64] = rank[texts.indices.to_numpy()]
-    return found, len(names)
+    return found, len(order)
 
 
 class TenantDevice(NamedTuple):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.appending import Row
-from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
+from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice, text_ranks
 from cloud_jobs.lake.data_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.erasures import Erasure, Erasures
 from cloud_jobs.lake.schemas import QUARTERS, TABLES
@@ -168,9 +168,9 @@ def rows_in_force(rows: pa.Table) -> pa.Table:
 
 def _keys(rows: pa.Table) -> _Integers:
     """A number for each row that stands for its key; numbers are in the order of the keys."""
-    tenants, tenant = _ranks(rows["tenant"])
-    devices, device = _ranks(rows["device"])
-    zones, zone = _ranks(rows["zone"])
+    (tenant, tenants), (device, devices), (zone, zones) = (
+        text_ranks(rows[name]) for name in ("tenant", "device", "zone")
+    )
     hour = rows["hour"].cast(pa.int64()).to_numpy() // _HOUR_US
     hour = hour - hour.min()
     named = tenant * devices + device
@@ -180,16 +180,6 @@ def _keys(rows: pa.Table) -> _Integers:
     assert max(tenants * devices, len(known) * hours * zones) <= _MOST, "a key is a signed 64-bit integer"
     found: _Integers = (np.searchsorted(known, named) * hours + hour) * zones + zone
     return found
-
-
-def _ranks(column: pa.ChunkedArray) -> tuple[int, _Integers]:
-    """How many texts there are, and of each row the place of its text among them in order."""
-    encoded = column.cast(pa.string()).dictionary_encode().combine_chunks()
-    encoded = encoded.chunk(0) if isinstance(encoded, pa.ChunkedArray) else encoded
-    order = pc.sort_indices(encoded.dictionary).to_numpy()
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    return len(order), rank[encoded.indices.to_numpy()]
 
 
 def _taken(rows: pa.Table, at: _Integers) -> pa.Table:

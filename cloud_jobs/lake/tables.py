@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +13,6 @@ from uuid import uuid4
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
-from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow.fs import FileSystem
 from pyarrow.parquet import filters_to_expression
@@ -69,18 +68,14 @@ class Lake:
         return str(self.location / table)
 
     def create(self) -> None:
-        """Makes the tables that are not there yet, and the nullable columns that an earlier version did not know.
-
-        Raises LakeError for a table of another version.
-        """
+        """Makes the tables that are not there yet. Raises LakeError for a table of another version."""
         self.location.create()
-        with self.location.errors_named():
-            self._create()
-
-    def _create(self) -> None:
         options = self.location.storage_options()
-        for name, layout in TABLES.items():
-            if not DeltaTable.is_deltatable(self.path(name), options):
+        with self.location.errors_named():
+            for name, layout in TABLES.items():
+                if DeltaTable.is_deltatable(self.path(name), options):
+                    self.open(name)
+                    continue
                 DeltaTable.create(
                     self.path(name),
                     schema=layout.schema,
@@ -90,10 +85,6 @@ class Lake:
                     configuration=_CONFIGURATION,
                     storage_options=options,
                 )
-                continue
-            table = self._load(name)
-            if new := self._absent_columns(name, table):
-                table.alter.add_columns(DeltaSchema.from_arrow(pa.schema(new)).fields)
 
     def has(self, table: str) -> bool:
         """Whether there is a table of that name, of whatever version. Raises StoreUnavailable."""
@@ -107,8 +98,28 @@ class Lake:
 
     def open(self, table: str, version: int | None = None) -> DeltaTable:
         """A table as it is now, or a version of it. Raises LakeError; DeltaError for a version that is not kept."""
-        opened = self._load(table, version)
-        self._absent_columns(table, opened)
+        try:
+            with self.location.errors_named():
+                options = self.location.storage_options()
+                opened = DeltaTable(self.path(table), version=version, storage_options=options)
+        except TableNotFoundError as error:
+            if not self.location.exists():
+                raise LakeError(
+                    f"there is no lake {self.location}: no such folder or bucket; `cloud-jobs ingest` makes it, "
+                    "and `cloud-jobs usage` takes over into it what was published"
+                ) from error
+            raise LakeError(
+                f"there is no table {table!r} in the lake {self.location}; run `{WRITTEN_BY[table]}`, which writes it"
+            ) from error
+        # rows of another version must not be taken for rows of this one
+        columns = {(field.name, field.nullable) for field in opened.schema().fields}
+        if different := sorted(
+            {name for name, _ in columns ^ {(one.name, one.nullable) for one in TABLES[table].schema}}
+        ):
+            raise LakeError(
+                f"table {table} in {self.location} was made by another version: its columns {', '.join(different)} "
+                "differ; begin with a new lake, or use the version that made this one"
+            )
         return opened
 
     def rows(
@@ -149,13 +160,13 @@ class Lake:
         return CoverageLog(self.files("coverage"))
 
     def coverage(self, devices: Collection[TenantDevice] | None = None) -> dict[DeviceStream, Coverage]:
-        """What the centre has of the streams of some devices, or of all."""
+        """The current coverage of the streams of some devices, or of all."""
         return self.coverage_at(self.ingest_commit(), devices)
 
     def coverage_at(
         self, number: int | None, devices: Collection[TenantDevice] | None = None
     ) -> dict[DeviceStream, Coverage]:
-        """What the centre had of the streams as of a commit of the ingest."""
+        """The coverage as of a commit of the ingest."""
         rows = self.coverage_rows(self.coverage_manifest(number), devices)
         with self.damage_as_error("coverage"):
             return dict(from_rows(rows))
@@ -200,45 +211,6 @@ class Lake:
             path = self.path(table)
             upon_what_is_there(table, lambda: write_deltalake(path, made, mode="append", storage_options=options))
 
-    def _load(self, table: str, version: int | None = None) -> DeltaTable:
-        try:
-            with self.location.errors_named():
-                options = self.location.storage_options()
-                return DeltaTable(self.path(table), version=version, storage_options=options)
-        except TableNotFoundError as error:
-            if not self.location.exists():
-                raise LakeError(
-                    f"there is no lake {self.location}: no such folder or bucket; `cloud-jobs ingest` makes it, "
-                    "and `cloud-jobs usage` takes over into it what was published"
-                ) from error
-            raise LakeError(
-                f"there is no table {table!r} in the lake {self.location}; run `{WRITTEN_BY[table]}`, which writes it"
-            ) from error
-
-    def _absent_columns(self, table: str, opened: DeltaTable) -> list[pa.Field]:
-        """The nullable columns that a table does not have yet. Raises LakeError for a table of another version.
-
-        Whatever opens a table passes here: rows of another version must not be taken for rows of this one.
-        """
-        schema = TABLES[table].schema
-        there = {field.name: field for field in opened.schema().fields}
-        absent = [field for field in schema if field.name not in there]
-        unknown = sorted(set(there) - set(schema.names))
-        # only a nullable column can be missing in the rows that are there
-        lacking = [field.name for field in absent if not field.nullable]
-        loose = [
-            name for name in there if name not in unknown and there[name].nullable and not schema.field(name).nullable
-        ]
-        if unknown or lacking or loose:
-            wrong = [f"does not know its columns {', '.join(unknown)}"] if unknown else []
-            wrong += [f"misses the columns {', '.join(lacking)}"] if lacking else []
-            wrong += [f"has no rows without {', '.join(loose)}"] if loose and not wrong else []
-            raise LakeError(
-                f"table {table} in {self.location} was made by another version: this one {' and '.join(wrong)};"
-                " begin with a new lake, or use the version that made this one"
-            )
-        return absent
-
     @contextmanager
     def damage_as_error(self, table: str) -> Iterator[None]:
         """What a file of a table that is not as it was written raises is a LakeError."""
@@ -277,33 +249,24 @@ def _range_of(compared: str, value: Any) -> Range:
 
 # The clock of the lake's store, which sets the age of files.
 
-CLOCK: Final = "clock-"
-"""How the names of the files begin that are written to learn the time."""
 MAX_SKEW: Final = timedelta(minutes=5)
-"""So far the clock of a machine may be from that of the store, either way."""
+"""The most that the clock of a machine may differ from that of the store."""
 
 
 def store_time(lake: Lake) -> datetime:
     """The time that a file gets which is written now. Raises LakeError, also if there is no lake; StoreUnavailable."""
     lake.check("records")
-    files, path = lake.location.files(), _path()
+    files, path = lake.location.files(), f"clock-{uuid4().hex}"
     try:
         with lake.location.errors_named():
-            try:
-                with files.open_output_stream(path) as file:
-                    file.write(b"what time it is")
-                written: datetime = files.get_file_info(path).mtime
-            finally:
-                with suppress(FileNotFoundError):
-                    files.delete_file(path)
+            with files.open_output_stream(path) as file:
+                file.write(b"what time it is")
+            written: datetime = files.get_file_info(path).mtime
+            files.delete_file(path)
     except OSError as error:
         # a full disk, or no right to write
         raise LakeError(f"nothing can be written into the lake {lake.location}: {error_text(error)}") from error
     return written.astimezone(UTC)
-
-
-def _path() -> str:
-    return f"{CLOCK}{uuid4().hex}"
 
 
 def check_clock(now: datetime, stored: datetime) -> None:
