@@ -18,7 +18,6 @@ from cloud_jobs.billing.register.closing import Closing, Days
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.derived.incremental import next_increment
 from cloud_jobs.derived.outbox import encounter_message, event_message, publish_rows
-from cloud_jobs.errors import NotPublished, StoreUnavailable
 from cloud_jobs.geofence import job as geofence
 from cloud_jobs.geofence.job import GeofenceRun
 from cloud_jobs.lake.snapshots import Snapshot, read_snapshot, take_snapshot
@@ -99,8 +98,7 @@ def close_on_spark(
     )
 
 
-_REFERENCE_INTERVAL_S: Final = 60.0  # how often new fences are taken from their topic
-_TRIED_AGAIN: Final = {NotPublished: "not published", StoreUnavailable: "store does not answer"}
+_REFERENCE_INTERVAL_S: Final = 60.0
 _Run = UsageRun | GeofenceRun | ProximityRun
 _Compute = Callable[[SparkSession], tuple[_Run, CollectionResult | None]]
 
@@ -206,7 +204,7 @@ def _run(
                 run_repeatedly(
                     once,
                     interval_s=every_s,
-                    on_error=lambda error: log.warning(_TRIED_AGAIN[type(error)], error=str(error)),
+                    on_error=lambda error: log.warning("tried again", error=str(error)),
                     stop=stop,
                 )
     log.info("stopped")

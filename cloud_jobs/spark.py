@@ -206,8 +206,6 @@ def _marks_in(folders: Sequence[Path]) -> Iterator[list[Path]]:
 
 
 _CAUSE = re.compile(r"(?:Python in worker has different version|Cannot run program|ModuleNotFoundError:)[^\n]*")
-    r'Python in worker has different version[^\n]*|Cannot run program "[^\n]*|ModuleNotFoundError: [^\n]*'
-)
 _CONNECT_S = 5.0
 _LOOPBACK = "127.0.0.1"
 

@@ -99,6 +99,9 @@ class AppendedTable:
         self._opened = lake.open(table)
         folder = lake.location.folder
         self._commits = None if folder is None else folder / table / "_delta_log"
+        self._version = 0
+        self._number: int | None = None
+        self._committed_us: int | None = None
         self._read_state()
 
     @property

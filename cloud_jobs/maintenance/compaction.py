@@ -35,6 +35,7 @@ from cloud_jobs.lake.data_files import (
     parquet_options,
     sorted_rows,
     statistics,
+    text_lengths,
     write_row_groups,
 )
 from cloud_jobs.lake.location import sync_files
@@ -149,7 +150,9 @@ def settled_merges(files: Sequence[TableFile], limits: FileLimits, order: Sequen
     chosen = _unsettled(files, limits, order)
     if len(chosen) <= _FILES and _size(chosen) <= _FULL_FILES * limits.size:
         return [chosen] if chosen else []
-    return [part for part in _parts(chosen, limits, order) if overlap(part, order) or _is_many(part, limits)]
+    clusters = _clusters(chosen, order) if overlap(chosen, order) else [chosen]
+    parts = [part for cluster in clusters for part in _parts(cluster, limits, order)]
+    return [part for part in parts if overlap(part, order) or _is_many(part, limits)]
 
 
 def _unsettled(files: Sequence[TableFile], limits: FileLimits, order: Sequence[str]) -> tuple[TableFile, ...]:
@@ -162,6 +165,20 @@ def _unsettled(files: Sequence[TableFile], limits: FileLimits, order: Sequence[s
     if overlap(full, order) or _rows(late) * _LATE_SHARE >= _rows(full):
         return tuple(files)
     return tuple(late) if len(late) > 1 else ()
+
+
+def _clusters(files: Sequence[TableFile], order: Sequence[str]) -> list[list[TableFile]]:
+    """Groups of files; the keys of one group do not overlap with those of another."""
+    found: list[list[TableFile]] = []
+    lowest: Key = ()
+    for file, (low, high) in _downward(files, order):
+        if found and _is_after(high, lowest):
+            found[-1].append(file)
+            lowest = min(lowest, low)
+        else:
+            found.append([file])
+            lowest = low
+    return found
 
 
 def _parts(files: Sequence[TableFile], limits: FileLimits, order: Sequence[str]) -> Iterator[tuple[TableFile, ...]]:
@@ -247,7 +264,10 @@ class SortedFiles:
         """Adds rows whose keys are not below those added before."""
         self._buffer.append(rows)
         held = sum(part.num_rows for part in self._buffer)
-        if held >= TABLES[self._table].rows_in_group or sum(part.nbytes for part in self._buffer) >= PIECE_BYTES:
+        texts = sum(int(text_lengths(part).sum()) for part in self._buffer)
+        # half of a piece, so that what is held is not cut into a full and a tiny row group
+        is_full = held >= TABLES[self._table].rows_in_group or texts >= PIECE_BYTES // 2
+        if is_full or sum(part.nbytes for part in self._buffer) >= self._size:
             self._flush()
 
     def _flush(self) -> None:
