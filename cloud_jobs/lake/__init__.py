@@ -1,5 +1,1 @@
-"""The lake: tables, schemas, versions, snapshots and coverage.
-
-`schemas`, `seq_ranges` and `coverage` are pure, `tables` reads and writes without Spark, and only `frames` needs it.
-Nothing is imported here: the executors take `schemas` alone, and the bill everything but `frames`.
-"""
+"""The lake: tables, schemas, versions, snapshots and coverage."""

@@ -48,10 +48,10 @@ _MAX_PAUSE_S: Final = 0.2
 def append_missing(
     lake: Lake, table: str, columns: list[str], missing: Missing, *, pause: Callable[[float], object] = time.sleep
 ) -> list[Row]:
-    """Appends what `missing` says, in one commit, and returns it; with nothing missing no commit is made.
+    """Appends the rows that `missing` returns in one commit, and returns them; without rows no commit is made.
 
-    Raises CommitConflict when others won MAX_ATTEMPTS times, and LakeError for a table that cannot be read, or that
-    could not be written MAX_FAILURES times; StoreUnavailable.
+    Raises CommitConflict if others won MAX_ATTEMPTS times; LakeError for a table that cannot be read, or could not be
+    written MAX_FAILURES times; StoreUnavailable.
     """
     failures = 0
     for _ in range(MAX_ATTEMPTS):
@@ -111,7 +111,6 @@ class AppendedTable:
 
     @property
     def version(self) -> int:
-        """The newest known version."""
         return self._version
 
     def opened(self) -> DeltaTable:
@@ -145,7 +144,6 @@ class AppendedTable:
             self._checkpoint()
 
     def _create_commit(self, commits: Path, text: bytes) -> int:
-        """Creates the commit after the newest one, and returns its version."""
         for _ in range(TRIES):
             # the log may have been shortened while this process stood still
             if _commit_path(commits, self._version).exists() and create_durably(
@@ -180,7 +178,7 @@ def _commit_path(commits: Path, version: int) -> Path:
 
 
 def commit_text(files: Sequence[DataFile], numbers: Mapping[str, int]) -> bytes:
-    """A commit that adds files, as Delta has it: an action on each line. `numbers`: what is stated from it on."""
+    """A commit in Delta's format, one action on each line. `numbers`: application transactions."""
     now_ms = int(datetime.now(UTC).timestamp() * 1000)
     info = {"timestamp": now_ms, "operation": "WRITE", "operationParameters": {"mode": "Append"}, "isBlindAppend": True}
     actions: list[dict[str, Any]] = [{"commitInfo": info}]

@@ -21,18 +21,16 @@ from waybill.record import IntervalSet, Tombstone
 
 @dataclass(frozen=True, slots=True)
 class SeqRanges:
-    """For each epoch of one device, ascending, the sequence numbers of the records. Never an empty set inside."""
+    """The seqs of records by epoch of one device, in ascending order and without empty sets."""
 
     sets: tuple[tuple[int, IntervalSet], ...] = ()
 
     @classmethod
     def of(cls, sets: Mapping[int, IntervalSet]) -> SeqRanges:
-        """Seq ranges from the sets of the epochs."""
         return cls(tuple(sorted((epoch, seqs) for epoch, seqs in sets.items() if seqs)))
 
     @classmethod
     def union(cls, parts: Iterable[SeqRanges]) -> SeqRanges:
-        """Everything in any of the parts."""
         ranges: dict[int, list[tuple[int, int]]] = {}
         for part in parts:
             for epoch, seqs in part.sets:
@@ -51,11 +49,10 @@ class SeqRanges:
 
     @property
     def count(self) -> int:
-        """How many records."""
         return sum(seqs.count for _, seqs in self.sets)
 
     def document(self) -> dict[str, list[list[int]]]:
-        """As JSON has it: `{"<epoch>": [[first, last], ...]}`."""
+        """The JSON document `{"<epoch>": [[first, last], ...]}`."""
         return {str(epoch): [list(bounds) for bounds in seqs.ranges] for epoch, seqs in self.sets}
 
     @classmethod
@@ -64,7 +61,7 @@ class SeqRanges:
         return cls.of({int(epoch): IntervalSet(ranges) for epoch, ranges in document.items()})
 
     def text(self) -> str:
-        """As a column of a table has it: `document`, without spaces."""
+        """The document as it stands in a column of a table."""
         return json.dumps(self.document(), separators=(",", ":"))
 
     @classmethod
@@ -77,7 +74,7 @@ class SeqRanges:
 
 
 def in_order(rows: pa.Table) -> pa.Table:
-    """Rows in the order of tenant, device, epoch and seq."""
+    """Sorts rows by tenant, device, epoch and seq."""
     seq = rows["seq"].to_numpy()
     stream = stream_codes(rows)
     # as they are written by the ingest they mostly are in order: to look is much cheaper than to sort
@@ -86,7 +83,7 @@ def in_order(rows: pa.Table) -> pa.Table:
 
 
 def stream_codes(rows: pa.Table) -> NDArray[np.int64]:
-    """A number for the device stream of each row; they sort as tenant, device and epoch do."""
+    """A number for the device stream of each row, in the order of tenant, device and epoch."""
     (tenant, tenants), (device, devices) = text_ranks(rows["tenant"]), text_ranks(rows["device"])
     if tenants > 1:
         # numbered anew: three numbers, each as high as there are rows, would not fit into 64 bits
@@ -110,14 +107,14 @@ def text_ranks(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], int]:
 
 
 class TenantDevice(NamedTuple):
-    """Which device: tenants name theirs as they like, so two may have one of the same name."""
+    """A device of a tenant. Devices of two tenants may have the same name."""
 
     tenant: str
     device: str
 
 
 class DeviceStream(NamedTuple):
-    """All records that one device made with one buffer: their record ids without the seq."""
+    """All records that one device wrote with one buffer."""
 
     tenant: str
     device: str
@@ -125,12 +122,11 @@ class DeviceStream(NamedTuple):
 
     @property
     def of_device(self) -> TenantDevice:
-        """Which device made it."""
         return TenantDevice(self.tenant, self.device)
 
 
 class Statement(NamedTuple):
-    """A device's word: no record of a stream with a seq above `head` has a device time before `stated_us`."""
+    """The device states that no record with a seq above `head` has a device time before `stated_us`."""
 
     stated_us: int
     head: int
@@ -138,12 +134,11 @@ class Statement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The seqs that are known of one device stream.
+    """The known seqs of one device stream. Joining is a union: any order, any number of times.
 
-    `received`: in the records table. `tombstones`: apart from each other. `head`: the highest seq that the device is
-    known to have given. `stated_us`, `stated_head`: of the latest statement of the device, that no record above that
-    head has a device time before that moment (microseconds since 1970; 0: it never made one). `complete_until_us`: the
-    latest such moment for which nothing up to the head was missing. Joining is a union: any order, any number of times.
+    `received`: in the records table. `tombstones`: disjoint ranges that the device declared lost. `head`: the highest
+    seq that the device is known to have used. `stated_us`, `stated_head`: the latest statement, in microseconds since
+    1970; 0: none. `complete_until_us`: the latest stated moment for which no seq up to the head was missing.
     """
 
     received: IntervalSet = field(default_factory=IntervalSet)
@@ -166,23 +161,23 @@ class Coverage:
 
     @property
     def declared_lost(self) -> IntervalSet:
-        """Declared lost, and never received."""
+        """Seqs that were declared lost and never received."""
         return _seqs_of(self.tombstones) - self.received
 
     @property
     def missing(self) -> IntervalSet:
-        """Neither received nor declared: still on the device, on the way, or lost without a word."""
+        """Seqs that were neither received nor declared lost."""
         return self.received.gaps(1, self.head) - self.declared_lost
 
     @property
     def covered_through(self) -> int:
-        """The highest seq up to which nothing is missing, whatever the head is; 0 if the first one is."""
+        """The highest seq up to which nothing is missing; 0 if the first one is."""
         known = self.received | _seqs_of(self.tombstones) if self.tombstones else self.received
         first, last = known.ranges[0] if known else (0, 0)
         return last if first == 1 else 0
 
     def completed(self, statements: Iterable[Statement] = ()) -> Coverage:
-        """With the latest moment up to which it is complete by its own statement, or by one of others."""
+        """The coverage with a later `complete_until_us`, if its own statement or one of `statements` allows it."""
         known_us = self.complete_until_us
         later = [one for one in ((self.stated_us, self.stated_head), *statements) if one[0] > known_us]
         if not later:
@@ -193,7 +188,7 @@ class Coverage:
 
 
 def _merged_tombstones(known: tuple[Tombstone, ...], more: tuple[Tombstone, ...]) -> tuple[Tombstone, ...]:
-    """The union; where two reasons are given for one seq, the first one stays."""
+    """The union; if a seq has two reasons, the known one stays."""
     taken, new = _seqs_of(known), _seqs_of(more)
     # one header may have thousands, which are apart: what is taken then needs no look at those before
     apart = new.count == sum(last - first + 1 for first, last, _ in more)
@@ -211,7 +206,6 @@ def _seqs_of(tombstones: Iterable[Tombstone]) -> IntervalSet:
 
 
 def _outside(tombstone: Tombstone, taken: IntervalSet) -> tuple[tuple[int, int], ...]:
-    """The ranges of a tombstone that are not taken."""
     near = bisect_left(taken.ranges, tombstone.first, key=lambda bounds: bounds[1])
     beyond = bisect_right(taken.ranges, tombstone.last, key=lambda bounds: bounds[0])
     return (IntervalSet([tombstone[:2]]) - IntervalSet(taken.ranges[near:beyond])).ranges

@@ -1,10 +1,10 @@
-"""The centre's coverage as a log of files: each commit of the ingest adds what became known, and no file is changed.
+"""The centre's coverage as a log of immutable files, to which each commit of the ingest adds.
 
-A manifest lists the files that make up the coverage as of one commit of the ingest, and has that commit's number for
-its name. It is written before the commit, so the commit decides alone: the manifest of an attempt that failed, or was
-overtaken, has a number that the table never had, and nobody opens it.
+A manifest lists the files that make up the coverage as of one commit of the ingest, and is named by the number of that
+commit. It is written before the commit. The manifest of a failed attempt has a number that was never committed, so
+nobody opens it.
 
-Files are merged in levels, so a manifest stays short and each row is written again only as often as there are levels.
+Files are merged in levels: manifests stay short, and each row is rewritten once per level.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ COVERAGE_DEVICES = pa.schema([COVERAGE_ROWS.field(name) for name in ("tenant", "
 
 
 def to_rows(known: Mapping[DeviceStream, Coverage]) -> pa.Table:
-    """A row for each device stream, in order."""
+    """One row for each device stream, sorted."""
     streams = sorted(known)
     coverages = [known[stream] for stream in streams]
     columns = {
@@ -74,7 +74,6 @@ def to_rows(known: Mapping[DeviceStream, Coverage]) -> pa.Table:
 
 
 def from_rows(rows: pa.Table) -> Iterator[tuple[DeviceStream, Coverage]]:
-    """Each row's device stream and coverage. Raises ValueError."""
     for batch in rows.to_batches(max_chunksize=10_000):
         for row in batch.to_pylist():
             received, lost = row["received"], row["lost"]
@@ -93,9 +92,9 @@ def from_rows(rows: pa.Table) -> Iterator[tuple[DeviceStream, Coverage]]:
 
 
 def unite(tables: Iterable[pa.Table]) -> pa.Table:
-    """One row for each device stream of the tables, in order: the union of its rows.
+    """One row for each device stream: the union of its rows, sorted.
 
-    Of two reasons for one tombstone the one in the earlier table stays.
+    If a tombstone has two reasons, the one in the earlier table stays.
     """
     rows = pa.concat_tables([COVERAGE_ROWS.empty_table(), *tables]).combine_chunks()
     code = stream_codes(rows)
@@ -127,7 +126,7 @@ def unite(tables: Iterable[pa.Table]) -> pa.Table:
 
 
 def _latest_statements(rows: pa.Table, stream: Integers, starts: Integers) -> tuple[Integers, Integers]:
-    """(stated_us, stated_head) of each stream: the latest, of two at one moment that of the higher head."""
+    """(stated_us, stated_head) of the latest statement of each stream; of two at one moment, the higher head."""
     stated_us, heads = rows["stated_us"].to_numpy(), rows["stated_head"].to_numpy()
     latest_us = np.maximum.reduceat(stated_us, starts)
     return latest_us, np.maximum.reduceat(np.where(stated_us == latest_us[stream], heads, 0), starts)
@@ -165,7 +164,7 @@ def _united_ranges(lists: pa.ListArray, stream: Integers, count: int) -> pa.List
 
 
 def _highest_so_far(values: Integers, group: Integers) -> Integers:
-    """The highest of the values up to each, among those of its group; groups stand together and ascend."""
+    """The running maximum of values within each group; groups are contiguous and ascending."""
     if not len(values):
         return values
     by_value = np.argsort(values, kind="stable")
@@ -206,7 +205,7 @@ _ROWS: Final = "rows"
 
 
 class CoverageFile(NamedTuple):
-    """A file of coverage rows, and how often its rows were merged."""
+    """A file of coverage rows. `level`: how often its rows were merged."""
 
     path: str
     rows: int
@@ -214,7 +213,7 @@ class CoverageFile(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """The files of the coverage as of a commit of the ingest, the oldest first; their union counts."""
+    """The coverage files as of a commit of the ingest, the oldest first; the coverage is their union."""
 
     number: int | None
     files: tuple[CoverageFile, ...]
@@ -228,20 +227,18 @@ Submit = Callable[[Callable[[], CoverageFile]], Future[CoverageFile]]
 
 
 class _PendingMerge(NamedTuple):
-    """A merge that runs, and the files that its outcome stands for."""
-
     files: tuple[CoverageFile, ...]
     outcome: Future[CoverageFile]
 
 
 class CoverageLog:
-    """The log in a folder of its own. Raises OSError, and ValueError for what is no part of such a log."""
+    """The log in its own folder. Raises OSError, and ValueError for files in another format."""
 
     def __init__(self, files: FileSystem) -> None:
         self._files = files
 
     def manifest(self, number: int | None) -> Manifest:
-        """The manifest of a commit; that of None, when there was no commit, is empty."""
+        """The manifest of a commit; empty if `number` is None, before the first commit."""
         if number is None:
             return EMPTY
         with self._files.open_input_file(_manifest_path(number)) as file:
@@ -251,12 +248,12 @@ class CoverageLog:
         return Manifest(number, tuple(CoverageFile(*file) for file in document["files"]))
 
     def sizes(self, manifest: Manifest) -> tuple[int | None, ...]:
-        """How large each file of a manifest is; None: it is not there. No file is opened."""
+        """The size of each file of a manifest; None if it is missing."""
         found = self._files.get_file_info([file.path for file in manifest.files])
         return tuple(info.size if info.is_file else None for info in found)
 
     def rows(self, manifest: Manifest, devices: Collection[TenantDevice] | None = None) -> pa.Table:
-        """One row for each device stream, in order: of some devices, or of all."""
+        """One row for each stream of some devices, or of all, sorted."""
         wanted = None if devices is None else _of(devices)
         if devices is not None and not devices:
             return COVERAGE_ROWS.empty_table()
@@ -266,7 +263,7 @@ class CoverageLog:
         )
 
     def devices_of_new_files(self, before: Manifest, manifest: Manifest) -> pa.Table:
-        """The devices of the rows that a manifest has in other files than an earlier one: of what is new, at least."""
+        """The devices in files of a manifest that an earlier one did not have."""
         names = [*COVERAGE_DEVICES.names]
         parts = (
             pq.read_table(file.path, filesystem=self._files, columns=names, partitioning=None).cast(COVERAGE_DEVICES)
@@ -278,11 +275,9 @@ class CoverageLog:
     def coverage(
         self, manifest: Manifest, devices: Collection[TenantDevice] | None = None
     ) -> dict[DeviceStream, Coverage]:
-        """What is known of the streams of some devices, or of all."""
         return dict(from_rows(self.rows(manifest, devices)))
 
     def write(self, rows: pa.Table, level: int) -> CoverageFile:
-        """Writes rows to a file of their own."""
         path = f"{_ROWS}/level-{level}-{uuid4().hex}.parquet"
         ensure_folder(self._files, _ROWS)
         pq.write_table(
@@ -292,7 +287,7 @@ class CoverageLog:
         return CoverageFile(path, rows.num_rows, level)
 
     def write_manifest(self, manifest: Manifest) -> None:
-        """Makes the manifest readable and durable; from then on its number may be committed."""
+        """Writes the manifest durably; then its number may be committed."""
         assert manifest.number is not None, "only a commit has a manifest"
         document = {"format": FORMAT, "number": manifest.number, "files": manifest.files}
         ensure_folder(self._files, _MANIFESTS)
@@ -301,24 +296,25 @@ class CoverageLog:
         sync_files(self._files, [_manifest_path(manifest.number)])
 
     def merge(self, files: Iterable[CoverageFile]) -> CoverageFile:
-        """One file of the next level for several of one level."""
+        """Merges files of one level into one file of the next."""
         merged = [*files]
         return self.write(self.rows(Manifest(None, tuple(merged))), merged[0].level + 1)
 
     def seconds_between(self, one: CoverageFile, other: CoverageFile) -> float | None:
-        """How long after one file another was written, by the clock of the store; None if one is not there."""
+        """Seconds between the writing of two files, by the store's clock; None if one is missing."""
         found = self._files.get_file_info([one.path, other.path])
         if not all(info.is_file for info in found):
             return None
         return float(found[1].mtime.timestamp() - found[0].mtime.timestamp())
 
     def sweep(self, newest: int, needed_since_s: float, older_than_s: float, kept: Collection[int] = ()) -> int:
-        """Deletes what no commit in use needs, and returns how many files that were. Raises ValueError, OSError for a
-        manifest in use that cannot be read, and deletes nothing then.
+        """Deletes files that no commit in use needs, and returns their number.
 
-        `newest`: the number of the newest commit. `kept`: commits whose coverage is needed for ever.
-        `needed_since_s`: the moment since 1970 from which on the coverage may be asked for. `older_than_s`: an earlier
-        one, before which the oldest attempt that may still become a commit began. Both by the times of the files.
+        Raises ValueError, OSError for an unreadable manifest that is in use, and then deletes nothing.
+
+        `newest`: the number of the newest commit. `kept`: commits whose coverage is needed for ever. `needed_since_s`:
+        from this moment (since 1970) on the coverage may be asked for. `older_than_s`: earlier; attempts that began
+        before it can no longer be committed. Both are compared with file times.
         """
         old = {info.path for info in self._listed(_ROWS) if info.mtime.timestamp() < older_than_s}
         manifests = {info.path: info.mtime.timestamp() for info in self._listed(_MANIFESTS) if _is_manifest(info.path)}
@@ -336,7 +332,7 @@ class CoverageLog:
         return len(gone) + len(old - needed)
 
     def _files_of(self, path: str, *, is_there: bool) -> list[str]:
-        """The files that a manifest lists; none of an attempt that died while it wrote, or that is swept already."""
+        """The files of a manifest; none if it is incomplete or gone, unless it must be there."""
         try:
             return [file.path for file in self.manifest(_number_of(path)).files]
         except (json.JSONDecodeError, FileNotFoundError):
@@ -350,7 +346,7 @@ class CoverageLog:
 
 
 class CoverageWriter:
-    """The one writer of the log: what the ingest knows to be committed, and the merges that run beside it."""
+    """The only writer of the log. It knows what is committed, and runs merges in the background."""
 
     def __init__(self, log: CoverageLog, manifest: Manifest, submit: Submit) -> None:
         self._log = log
@@ -359,7 +355,7 @@ class CoverageWriter:
         self.manifest = manifest
 
     def prepare(self, number: int, delta: Mapping[DeviceStream, Coverage]) -> Manifest:
-        """Writes what became known, and the manifest of the commit that is about to be made."""
+        """Writes new coverage, and the manifest of the commit that follows."""
         files = self.manifest.files
         if delta:
             new = self._log.write(to_rows(delta), level=0)
@@ -369,11 +365,11 @@ class CoverageWriter:
         return prepared
 
     def committed(self, manifest: Manifest) -> None:
-        """Takes over a manifest whose number was committed: the next one follows upon it."""
+        """Takes over a manifest after its commit was made."""
         self.manifest = manifest
 
     def _with_pending_merge(self, files: tuple[CoverageFile, ...], new: CoverageFile) -> tuple[CoverageFile, ...]:
-        """The files with the outcome of a merge that ended; `new` was written just now."""
+        """The files, with the result of a finished merge; `new` was written just now."""
         if self._pending is None or not self._pending.outcome.done():
             return files
         pending, self._pending = self._pending, None
@@ -395,7 +391,7 @@ class CoverageWriter:
 
 
 def due_merge(files: Iterable[CoverageFile], busy: Collection[CoverageFile] = ()) -> tuple[CoverageFile, ...]:
-    """The oldest files of the lowest level of which enough stand together; none while there is no such level."""
+    """The oldest files of the lowest level that has enough contiguous files; none if there is no such level."""
     runs = [
         tuple(run) for (_, is_busy), run in groupby(files, key=lambda file: (file.level, file in busy)) if not is_busy
     ]
@@ -404,7 +400,6 @@ def due_merge(files: Iterable[CoverageFile], busy: Collection[CoverageFile] = ()
 
 
 def _of(devices: Collection[TenantDevice]) -> list[list[tuple[str, str, Any]]]:
-    """The filter of `pyarrow.parquet` for these devices and no others: tenant by tenant."""
     named: dict[str, list[str]] = {}
     for tenant, device in sorted(devices):
         named.setdefault(tenant, []).append(device)
@@ -414,16 +409,16 @@ def _of(devices: Collection[TenantDevice]) -> list[list[tuple[str, str, Any]]]:
 def _replaced(
     files: tuple[CoverageFile, ...], merged: tuple[CoverageFile, ...], by: CoverageFile
 ) -> tuple[CoverageFile, ...]:
-    """The files with one in the place of those that were merged: the order decides whose tombstone's reason stays."""
+    """Puts the merged file in the place of its inputs; the order decides which reason of a tombstone stays."""
     at = files.index(merged[0])
     assert files[at : at + len(merged)] == merged, "files of a level stand together, the oldest first"
     return (*files[:at], by, *files[at + len(merged) :])
 
 
 def _in_use(manifests: Mapping[str, float], newest: int, since_s: float) -> set[str]:
-    """The manifests that may have been in force at a moment, and the newest; all, when none is that old.
+    """The manifests that may have been in force since a moment, and the newest; all, if none is that old.
 
-    Each attempt at a commit leaves one, and each follows upon a commit: in force was one of the last two steps.
+    Each attempt writes one, and attempts follow commits, so one of the last two numbers was in force.
     """
     counters = {path: counter_of(_number_of(path)) for path in manifests}
     before = [counters[path] for path, mtime in manifests.items() if mtime < since_s]

@@ -1,4 +1,4 @@
-"""Data files of a table: how rows are written into them, and which of them hold what is asked for."""
+"""Data files of a table: writing them, and finding those that can hold requested rows."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ PIECE_BYTES: Final = 32 << 20
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether values of a type are texts or bytes of any length, also as a dictionary."""
+    """Whether values have a variable length: text or bytes, also in a dictionary."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
 def text_lengths(rows: pa.Table) -> NDArray[np.int64]:
-    """How many bytes the texts of each row take together, as if each value stood for itself."""
+    """The bytes of all texts of each row, decoded."""
     lengths = np.zeros(rows.num_rows, np.int64)
     for column in _texts(rows):
         if column.null_count == len(column):
@@ -72,7 +72,7 @@ def _texts(rows: pa.Table) -> list[pa.ChunkedArray]:
 
 
 def _at_most(column: pa.ChunkedArray) -> int:
-    """What the values of a column cannot exceed; found without looking at each."""
+    """An upper bound of the bytes of a column, without a look at each value."""
     if not pa.types.is_dictionary(column.type):
         return int(column.nbytes)
     return sum(len(chunk) * (pc.max(pc.binary_length(chunk.dictionary)).as_py() or 0) for chunk in column.chunks)
@@ -96,7 +96,7 @@ _ASCENDING: Final = ("seq", "device_time", "monotonic_us")
 
 
 class DataFile(NamedTuple):
-    """A file that was written: its path in the table's folder, its bytes, its day and, as Delta's JSON, its content."""
+    """A written file: path in the table's folder, bytes, day, and its statistics as Delta's JSON."""
 
     path: str
     size: int
@@ -105,7 +105,7 @@ class DataFile(NamedTuple):
     written_ms: int
 
     def add_action(self) -> AddAction:
-        """What a commit says of it."""
+        """The action that adds the file in a commit."""
         folder, _, _ = self.path.rpartition("/")
         column = folder.partition("=")[0]
         day = {column: None if self.day is None else self.day.isoformat()} if folder else {}
@@ -113,21 +113,15 @@ class DataFile(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many records it holds."""
         return int(json.loads(self.stats)["numRecords"])
 
     def bounds(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The lowest and the highest value of the columns that have bounds."""
         stats = json.loads(self.stats)
         return stats["minValues"], stats["maxValues"]
 
 
 def write_data_files(files: FileSystem, rows: pa.Table, now: datetime, *, table: str = "records") -> list[DataFile]:
-    """Writes rows, with the columns of a table, into its folder; one file for each day that the table is parted by.
-
-    In each the rows are in the table's order; of equal ones the first that came is first. They are on disk when this
-    returns.
-    """
+    """Writes rows into the folder of their table, sorted, one file for each day. The files are durable then."""
     layout = TABLES[table]
     if not rows.num_rows:
         return []
@@ -138,19 +132,18 @@ def write_data_files(files: FileSystem, rows: pa.Table, now: datetime, *, table:
 
 
 def sorted_rows(rows: pa.Table, table: str) -> pa.Table:
-    """Rows in the order of their table."""
     return in_order(rows) if table == "records" else rows.sort_by([(name, "ascending") for name in TABLES[table].order])
 
 
 def read_data_file(files: FileSystem, file: DataFile) -> pa.Table:
-    """The records of a file, with the columns of RECORDS, in their order."""
+    """The records of a file, with the columns of RECORDS."""
     rows = pq.read_table(file.path, filesystem=files, partitioning=None).cast(TABLES["records"].in_file)
     day = pa.repeat(pa.scalar(file.day, pa.date32()), rows.num_rows)
     return rows.append_column("device_date", day).select(RECORDS.names).cast(RECORDS)
 
 
 def day_of(path: str) -> date | None:
-    """The day of a file of a table that is parted by days, by its path."""
+    """The day in the path of a file of a partitioned table."""
     value = path.partition("/")[0].partition("=")[2]
     return None if value == _NULL else date.fromisoformat(value)
 
@@ -167,7 +160,7 @@ def _by_day(rows: pa.Table, layout: TableSchema) -> Iterator[tuple[date | None, 
 
 
 def new_path(files: FileSystem, table: str, day: date | None) -> str:
-    """A path for a file of a day, whose folder is there. Whoever asks gets one of its own."""
+    """A unique path for a file of a day; creates its folder."""
     # also a task that Spark runs again, or twice at once
     path = f"part-{uuid4().hex}.parquet"
     layout = TABLES[table]
@@ -179,7 +172,7 @@ def new_path(files: FileSystem, table: str, day: date | None) -> str:
 
 
 def parquet_options(table: str) -> dict[str, Any]:
-    """How the files of a table are encoded: options of `pyarrow.parquet.ParquetWriter`."""
+    """Options of `pyarrow.parquet.ParquetWriter` for a table."""
     layout = TABLES[table]
     ascending = [name for name in _ASCENDING if name in layout.schema.names]
     return {
@@ -193,14 +186,14 @@ def parquet_options(table: str) -> dict[str, Any]:
 
 
 def write_row_groups(writer: pq.ParquetWriter, table: str, rows: pa.Table) -> None:
-    """Writes rows in groups that a reader can hold: of one device it opens as much of a file at least."""
+    """Writes rows in bounded row groups, the least that a reader of one device has to open."""
     at_most = TABLES[table].rows_in_group
     for piece in in_pieces(rows, at_most):
         writer.write_table(piece, row_group_size=at_most)
 
 
 def statistics(table: str, rows: pa.Table, day: date | None) -> dict[str, Any]:
-    """What Delta's log says of rows of one day: their number, and bounds of the table's bounded columns."""
+    """Delta's statistics of rows of one day: their number, and bounds of the table's bounded columns."""
     layout = TABLES[table]
     # a clock far off may be beyond what Delta's readers can parse
     far_off = bool(layout.partition_by) and day is None
@@ -252,18 +245,17 @@ Range = tuple[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class StoredFiles:
-    """Files of one version of a table, with the bounds of their columns, in no order."""
+    """Files of one version of a table with the bounds of their columns, in any order."""
 
     table: str
     actions: pa.Table
 
     @classmethod
     def of(cls, opened: DeltaTable, table: str) -> StoredFiles:
-        """All files of the version that was opened."""
         return cls(table, pa.table(opened.get_add_actions(flatten=True)))
 
     def between(self, column: str, low: Any = None, high: Any = None) -> StoredFiles:
-        """Those that may hold a value between the two, both included. A file without bounds may hold any."""
+        """Files that may hold a value in a closed interval. A file without bounds may hold any."""
         kind = TABLES[self.table].schema.field(column).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         found = self.actions
@@ -274,7 +266,7 @@ class StoredFiles:
         return StoredFiles(self.table, found)
 
     def within(self, column: str, ranges: Sequence[tuple[Any, Any]]) -> StoredFiles:
-        """Those that may hold a value of one of some ranges, which are in order and apart. One without bounds may."""
+        """Files that may hold a value of disjoint, ascending ranges. A file without bounds may hold any."""
         if f"min.{column}" not in self.actions.column_names:
             return self
         lows, highs = [low for low, _ in ranges], [high for _, high in ranges]
@@ -291,7 +283,7 @@ class StoredFiles:
         return StoredFiles(self.table, self.actions.filter(pa.array(keep, pa.bool_())))
 
     def of_days(self, first: date | None = None, last: date | None = None) -> StoredFiles:
-        """Those of days that are known, and not before the first one or after the last one."""
+        """Files with a day, from the first to the last, both included."""
         column = self._days()
         keep = pc.is_valid(column)
         if first is not None:
@@ -301,37 +293,33 @@ class StoredFiles:
         return StoredFiles(self.table, self.actions.filter(keep))
 
     def without_day(self) -> StoredFiles:
-        """Those of no day: records of clocks far off."""
+        """Files without a day: records with a far-off device time."""
         return StoredFiles(self.table, self.actions.filter(pc.is_null(self._days())))
 
     def on_days(self, days: Collection[date]) -> StoredFiles:
-        """Those of some days."""
         return StoredFiles(self.table, self.actions.filter(pc.is_in(self._days(), pa.array(sorted(days), pa.date32()))))
 
     def meeting(self, ranges: Mapping[str, Range]) -> StoredFiles:
-        """The files that may hold rows within each of the ranges."""
         found = self
         for name, (low, high) in ranges.items():
             found = found.between(name, low, high)
         return found
 
     def rows(self, files: FileSystem, columns: Sequence[str], ranges: Mapping[str, Range]) -> Iterator[pa.Table]:
-        """Rows within each of the ranges, in pieces; the other files are not opened."""
+        """Rows within all ranges, in pieces; other files are not opened."""
         for path in self.meeting(ranges).paths:
             yield from stored_rows(files, self.table, path, columns, ranges)
 
     @property
     def paths(self) -> list[str]:
-        """Where each is in the table's folder."""
         return [*self.actions["path"].to_pylist()]
 
     @property
     def row_counts(self) -> list[int]:
-        """How many rows each holds."""
         return [*self.actions["num_records"].to_pylist()]
 
     def bounds(self, column: str) -> list[Range]:
-        """Of each the lowest and highest value of a column, None where they are not known."""
+        """The lowest and highest value of a column in each file; None if unknown."""
         return [*zip(*(self.actions[f"{end}.{column}"].to_pylist() for end in ("min", "max")), strict=True)]
 
     def __len__(self) -> int:
@@ -344,9 +332,9 @@ class StoredFiles:
 def stored_rows(
     files: FileSystem, table: str, path: str, columns: Sequence[str], ranges: Mapping[str, Range]
 ) -> Iterator[pa.Table]:
-    """The rows of a file whose columns are all within `ranges`, row group by row group, with the types of the table.
+    """The rows of a file within all `ranges`, one row group after the other, with the types of the table.
 
-    A null is in no range. A column that the file does not have is null.
+    A null is in no range. A column that the file lacks is null.
     """
     asked = [*dict.fromkeys((*columns, *ranges))]
     with pq.ParquetFile(path, filesystem=files) as file:
@@ -360,7 +348,6 @@ def stored_rows(
 def read_stored(
     files: FileSystem, table: str, path: str, columns: Sequence[str], ranges: Mapping[str, Range]
 ) -> pa.Table:
-    """The rows that `stored_rows` has, together."""
     schema = pa.schema([pa.field(name, TABLES[table].schema.field(name).type) for name in columns])
     return pa.concat_tables([schema.empty_table(), *stored_rows(files, table, path, columns, ranges)])
 
@@ -391,7 +378,7 @@ def _within(rows: pa.Table, ranges: Mapping[str, Range]) -> pa.Table:
 
 
 def stored_values(files: FileSystem, table: str, path: str, column: str, values: Sequence[Any]) -> Iterator[pa.Array]:
-    """The values of a column of a file, of those row groups that can hold one of `values`, which are in order."""
+    """The values of a column in the row groups that can hold one of `values`, which are sorted."""
     kind = TABLES[table].schema.field(column).type
     with pq.ParquetFile(path, filesystem=files) as file:
         at = file.metadata.schema.to_arrow_schema().names.index(column)
@@ -408,7 +395,7 @@ def _is_one_between(values: Sequence[Any], low: Any, high: Any) -> bool:
 
 
 def row_groups(metadata: Any, ranges: Mapping[str, Range]) -> list[int]:
-    """The row groups of a Parquet file that can hold such rows."""
+    """The row groups of a Parquet file that can hold rows within the ranges."""
     column_at = {metadata.schema.column(at).path: at for at in range(metadata.num_columns)}
     limits = [(column_at[name], limit) for name, limit in ranges.items() if name in column_at]
     return [

@@ -1,9 +1,8 @@
-"""Which positions are erased, and so what cannot be computed again from the records. Pure but for its reader.
+"""Which positions are erased, so that nothing is computed from them again.
 
-Whoever computes from positions opens the records first, at one version, and reads the erasures after that, as
-`records_and_erasures` does. A version from which positions are gone is then never without the erasure that says so. An
-hour, day or segment for which a position before the boundary may count keeps what was computed of it before; a late fix
-there is counted, nothing more.
+A job that computes from positions opens the records first, at one version, and reads the erasures afterwards, as
+`records_and_erasures` does. It then knows the erasure of every missing position. An hour, day or segment that may
+include an erased position keeps its earlier result; a late fix there is only counted.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ TABLE: Final = "erasures"
 
 
 class Erasure(NamedTuple):
-    """Positions before a moment, of one device or of all that None stands for.
+    """Positions before a moment, of one device or, with None, of all.
 
-    With `since`, as a data subject asks for it: everything of one device from then until `before`.
+    With `since`, the request of a data subject: everything of one device from then until `before`.
     """
 
     tenant: str | None
@@ -37,8 +36,6 @@ class Erasure(NamedTuple):
 
 
 class Erasures:
-    """All that were declared."""
-
     def __init__(self, declared: Iterable[Erasure]) -> None:
         self._of: dict[tuple[str | None, str | None], dict[datetime | None, datetime]] = {}
         for tenant, device, before, since in declared:
@@ -52,18 +49,18 @@ class Erasures:
         return (one for key in self._of for one in self._declared(*key))
 
     def before(self, tenant: str | None, device: str) -> datetime | None:
-        """Positions of this device with an earlier device time may be erased, now or soon; None: none are.
+        """The moment before which positions of a device may be erased, now or soon; None: none are.
 
-        Nothing before it is computed again: also not what lies before a request of a data subject.
+        Nothing before it is computed again, also not before the period of a data subject's request.
         """
         return max((one.before for one in self._concerning(tenant, device)), default=None)
 
     def requests(self, tenant: str, device: str) -> list[Erasure]:
-        """What data subjects asked for of this device."""
+        """The requests of data subjects for this device."""
         return [one for one in self._concerning(tenant, device) if one.since is not None]
 
     def say(self, erasure: Erasure) -> bool:
-        """Whether what was declared says as much already."""
+        """Whether the declared erasures include this one."""
         return any(
             one.before >= erasure.before
             and (one.since is None if erasure.since is None else one.since is not None and one.since <= erasure.since)
@@ -81,8 +78,10 @@ class Erasures:
 
 
 def is_erased(rows: pa.Table, erasures: Iterable[Erasure]) -> pa.ChunkedArray:
-    """Which records are positions that are erased, or anything that a data subject asked to erase. Of those without a
-    day, whose clock was far off, the moment of receipt counts."""
+    """Which records are erased: positions, or all records that a data subject's request covers.
+
+    For a record without a day, whose clock was far off, the moment of receipt counts.
+    """
     declared = [*erasures]
     far_off = pc.coalesce(rows["received_at"], rows["device_time"])
     moment = pc.if_else(pc.is_valid(rows["device_date"]), rows["device_time"], far_off)
@@ -98,7 +97,7 @@ def is_erased(rows: pa.Table, erasures: Iterable[Erasure]) -> pa.ChunkedArray:
 
 
 def _boundaries(rows: pa.Table, erasures: Erasures) -> pa.Array:
-    """Of each record the moment before which positions of its device are erased, or null."""
+    """For each record, the moment before which positions of its device are erased, or null."""
     tenants, devices = (rows[name].combine_chunks().dictionary_encode() for name in ("tenant", "device"))
     count = len(devices.dictionary)
     codes = pc.add(pc.multiply(tenants.indices.cast(pa.int64()), count), devices.indices.cast(pa.int64()))
@@ -110,15 +109,12 @@ def _boundaries(rows: pa.Table, erasures: Erasures) -> pa.Array:
 
 
 def read_erasures(lake: Lake) -> Erasures:
-    """All erasures that were declared. Raises LakeError."""
+    """All declared erasures. Raises LakeError."""
     return Erasures(Erasure(**row) for row in lake.rows(TABLE, Erasure._fields).to_pylist())
 
 
 def records_and_erasures(lake: Lake) -> tuple[StoredFiles, Erasures]:
-    """The files of the records as they are, and the erasures by which positions may be gone from them.
-
-    Raises LakeError.
-    """
+    """The current files of the records, and the erasures that explain missing positions. Raises LakeError."""
     with lake.damage_as_error("records"):
         stored = StoredFiles.of(lake.open("records"), "records")
     # in this order: what is erased meanwhile is in the files, and is said to be erased
@@ -126,7 +122,7 @@ def records_and_erasures(lake: Lake) -> tuple[StoredFiles, Erasures]:
 
 
 def declare_erasure(lake: Lake, erasure: Erasure, now: datetime) -> bool:
-    """Adds an erasure unless one that is there says as much already; returns whether it did.
+    """Adds an erasure unless declared ones include it; returns whether it did.
 
     Raises LakeError for a moment in the future, CommitConflict, StoreUnavailable.
     """

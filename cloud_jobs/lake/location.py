@@ -1,6 +1,6 @@
-"""Where a lake is: a folder, or a prefix of a bucket in an object store. For delta-rs and Arrow alike.
+"""Where a lake is: a folder, or a prefix of a bucket in an object store, for delta-rs and Arrow.
 
-Nothing else knows how the tables are reached. A location can be sent to executors; how it is shown has no secret.
+A location can be pickled for executors; its text has no secret.
 """
 
 from __future__ import annotations
@@ -99,17 +99,14 @@ class S3Access(Settings):
 
     @property
     def secret(self) -> str | None:
-        """The secret in clear."""
         return self.secret_access_key.get_secret_value() if self.secret_access_key else None
 
     @property
     def token(self) -> str | None:
-        """The session token in clear."""
         return self.session_token.get_secret_value() if self.session_token else None
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether the store is spoken to over TLS."""
         return self.endpoint is None or self.endpoint.startswith("https:")
 
 
@@ -161,7 +158,7 @@ _TREE: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A folder (`access` is None), or a bucket and prefix. `path` is without a scheme."""
+    """A folder (`access` is None), or bucket and prefix. `path` has no scheme."""
 
     path: str
     access: S3Access | None = None
@@ -170,7 +167,7 @@ class Location:
     def of(
         cls, text: str | Path, access: S3Access | None = None, environment: Mapping[str, str] | None = None
     ) -> Location:
-        """A folder's path, or `s3://bucket/prefix` reached as settings and environment say. Raises LocationError."""
+        """A folder, or `s3://bucket/prefix` with the access of settings and environment. Raises LocationError."""
         try:
             text = lake_place(str(text))
         except ValueError as fault:
@@ -188,11 +185,10 @@ class Location:
 
     @property
     def folder(self) -> Path | None:
-        """The folder; None for a prefix of a bucket."""
         return Path(self.path) if self.access is None else None
 
     def exists(self) -> bool:
-        """Whether there is such a folder, or the bucket. Raises StoreUnavailable, LocationError."""
+        """Whether the folder or the bucket exists. Raises StoreUnavailable, LocationError."""
         if self.access is None:
             return Path(self.path).is_dir()
         with self.errors_named():
@@ -200,22 +196,22 @@ class Location:
             return _s3_files(self.access).get_file_info(bucket).type is not FileType.NotFound
 
     def create(self) -> None:
-        """Makes the folder if it is not there; a bucket must be. Raises StoreUnavailable, LocationError, OSError."""
+        """Creates a missing folder; a bucket must exist. Raises StoreUnavailable, LocationError, OSError."""
         if self.access is None:
             Path(self.path).mkdir(parents=True, exist_ok=True)
         elif not self.exists():
             raise LocationError(f"there is no bucket {self.path.partition('/')[0]!r} at {self._store}; make it first")
 
     def files(self) -> FileSystem:
-        """The files below this location, for Arrow; executors can be given it."""
+        """The files below this location; the object can be sent to executors."""
         if self.access is None:
             return SubTreeFileSystem(str(Path(self.path).absolute()), LocalFileSystem())
         return SubTreeFileSystem(self.path, _s3_files(self.access))
 
     def storage_options(self) -> dict[str, str] | None:
-        """What delta-rs needs beside the location's text; None for a folder.
+        """The options of delta-rs; None for a folder.
 
-        Takes AWS_SESSION_TOKEN out of the environment where the key is not from there.
+        Removes AWS_SESSION_TOKEN from the environment if the key is not from there.
         """
         if self.access is None:
             return None
@@ -236,7 +232,7 @@ class Location:
         return options | {name: value for name, value in given.items() if value is not None}
 
     def unavailable(self, error: BaseException) -> StoreUnavailable | None:
-        """What an error of a library says that speaks to the store, if it means that it gave no answer; else None."""
+        """The StoreUnavailable that a library's error means; None for any other error."""
         if isinstance(error, StoreUnavailable):
             return error
         text = error_text(error)
@@ -247,7 +243,7 @@ class Location:
 
     @contextmanager
     def errors_named(self) -> Iterator[None]:
-        """Raises StoreUnavailable for an error that means it; any other passes."""
+        """Turns errors that mean it into StoreUnavailable."""
         try:
             yield
         except CloudError:
@@ -264,14 +260,14 @@ class Location:
 
 
 def is_object_store(text: str) -> bool:
-    """Whether a place is one in an object store, and no folder. pathlib makes one slash of two: that is a mistake."""
+    """Whether a text is an address in an object store. `s3:/` is included: pathlib removes a slash."""
     return text.startswith("s3:/")
 
 
 def lake_place(text: str) -> str:
-    """A folder's path, `~` expanded, or `s3://BUCKET/PREFIX`: the one parser of every setting and option.
+    """Parses a folder's path, with `~`, or `s3://BUCKET/PREFIX`.
 
-    Raises ValueError, which names what begins as another store's address, too: `dbfs:/`, `hdfs:`, `abfss:`, `s3a:`.
+    Raises ValueError, also for addresses of other stores: `dbfs:/`, `hdfs:`, `abfss:`, `s3a:`.
     """
     if text.startswith("s3:/"):
         if _S3.fullmatch(text) and not {".", ".."} & {*text.split("/")}:
@@ -286,12 +282,12 @@ def lake_place(text: str) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """What an error says, on one line: delta-rs writes a coloured tree."""
+    """An error's message on one line; delta-rs writes a coloured tree."""
     return " ".join(_TREE.sub("", str(error)).split())
 
 
 def ensure_folder(files: FileSystem, folder: str) -> None:
-    """Makes a folder for files that are about to be written. An object store has none, and needs none."""
+    """Creates a folder for new files. An object store needs none."""
     if not (isinstance(files, SubTreeFileSystem) and isinstance(files.base_fs, S3FileSystem)):
         files.create_dir(folder, recursive=True)
 
@@ -315,10 +311,9 @@ def _s3_files(access: S3Access) -> S3FileSystem:
 
 
 def sync_files(files: FileSystem, paths: Iterable[str]) -> None:
-    """Returns when these files, and the folders that lead to them, survive a power cut. Raises OSError.
+    """Syncs files and their folders to disk. Raises OSError.
 
-    A file that is gone already, as an old one of Delta's log may be, is left out. Other file systems than the local one
-    need nothing.
+    Missing files are ignored. Only the local file system needs it.
     """
     local = _local_folder(files)
     if local is None:

@@ -1,4 +1,4 @@
-"""The schemas of the lake's tables. Arrow only: what the executors import, too."""
+"""The schemas of the lake's tables. Imports Arrow only."""
 
 from __future__ import annotations
 
@@ -433,11 +433,11 @@ the row is a decision of its own."""
 
 
 class TableSchema(NamedTuple):
-    """The columns of a table, and how they lie in its files.
+    """The columns of a table and the layout of its files.
 
-    `partition_by`: the column, a day, that its files are parted by. `order`: by what the rows of a file are sorted.
-    `bounded`: the columns whose lowest and highest value the log has, so that a reader opens only the files it needs.
-    `rows_in_group`: the most rows of a file that a reader of one of them has to open.
+    `partition_by`: the day column of the partitions. `order`: the sort order of rows in a file. `bounded`: columns
+    whose bounds are in the log, so that readers open only the files they need. `rows_in_group`: the most rows of a row
+    group.
     """
 
     schema: pa.Schema
@@ -448,12 +448,12 @@ class TableSchema(NamedTuple):
 
     @property
     def in_file(self) -> pa.Schema:
-        """What stands in a file: the value of the partition stands in its path, and in the log."""
+        """The columns in a file: the partition column is only in its path and in the log."""
         return without(self.schema, *self.partition_by)
 
 
 def without(schema: pa.Schema, *names: str) -> pa.Schema:
-    """The columns of a table without some that its writer adds: rows on their way to it."""
+    """The schema without columns that the writer of the table adds."""
     return pa.schema([pa.field(field.name, field.type) for field in schema if field.name not in names])
 
 

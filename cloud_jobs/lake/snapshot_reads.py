@@ -1,7 +1,4 @@
-"""What a lake has at a snapshot: usage in force, reference data, coverage, erasures and record counts.
-
-Only files that can hold such rows are opened, by the bounds in the log.
-"""
+"""Reads at a snapshot: usage in force, reference data, coverage, erasures and record counts."""
 
 from __future__ import annotations
 
@@ -30,10 +27,10 @@ from geo.reference.in_force import publication_order
 
 
 def miscounted(lake: Lake, snapshot: LakeState) -> dict[TenantDevice, tuple[int, int]]:
-    """The devices of which the table has not as many records as the coverage received: both counts. Of any period.
+    """Devices whose number of records in the table differs from their coverage, with both numbers.
 
-    One number for each stream and the log's counts are read, and only where these differ the records. Once positions
-    were erased, records that are gone may be those: then only records too many are found. Raises LakeError.
+    First compares the totals of the log, and reads records only if they differ. After erasures, only surplus records
+    are reported. Raises LakeError.
     """
     rows = lake.coverage_rows(lake.coverage_manifest(snapshot.ingest_commit))
     received, stored = received_counts(rows), stored_at(lake, snapshot)
@@ -48,7 +45,7 @@ def miscounted(lake: Lake, snapshot: LakeState) -> dict[TenantDevice, tuple[int,
 
 
 def received_counts(rows: pa.Table) -> NDArray[np.int64]:
-    """How many records each row of coverage has received."""
+    """The number of received records of each row of coverage."""
     lists = rows["received"].combine_chunks()
     lists = lists.chunk(0) if isinstance(lists, pa.ChunkedArray) else lists
     bounds = lists.flatten().to_numpy()
@@ -59,21 +56,19 @@ def received_counts(rows: pa.Table) -> NDArray[np.int64]:
 
 
 def received_by_device(rows: pa.Table, received: NDArray[np.int64]) -> dict[TenantDevice, int]:
-    """The sums of `received_counts`, by device in order."""
     made = rows.select(["tenant", "device"]).append_column("received", pa.array(received))
     found = made.group_by(["tenant", "device"]).aggregate([("received", "sum")]).to_pylist()
     return {TenantDevice(row["tenant"], row["device"]): row["received_sum"] for row in found}
 
 
 def stored_at(lake: Lake, snapshot: LakeState) -> StoredFiles:
-    """The files that may hold records of a snapshot. Raises LakeError."""
     with lake.damage_as_error("records"):
         stored = StoredFiles.of(lake.open("records"), "records")
         return stored.between("ingest_number", high=snapshot.ingest_number) if len(stored) else stored
 
 
 def count_all(lake: Lake, snapshot: LakeState, stored: StoredFiles) -> int:
-    """Rows by the log; a file that holds later records as well is read."""
+    """The number of records at a snapshot, by the log; files with later records are read."""
     if not len(stored):
         return 0
     found, files = 0, lake.files("records")
@@ -92,7 +87,6 @@ def count_all(lake: Lake, snapshot: LakeState, stored: StoredFiles) -> int:
 def count_by_device(
     lake: Lake, snapshot: LakeState, stored: StoredFiles, devices: Collection[TenantDevice] | None
 ) -> Counter[TenantDevice]:
-    """Rows of some devices, or of all."""
     found: Counter[TenantDevice] = Counter()
     bounds = {"ingest_number": (None, snapshot.ingest_number)}
     for rows in rows_within(lake, stored, ("tenant", "device"), bounds, devices):
@@ -108,7 +102,6 @@ def rows_within(
     bounds: Mapping[str, Range],
     devices: Collection[TenantDevice] | None,
 ) -> Iterator[pc.Table]:
-    """Rows within bounds, of some devices or of all, row group by row group."""
     if not len(stored) or (devices is not None and not devices):
         return
     wanted: dict[str, Range] = {}
@@ -143,10 +136,9 @@ _Integers = NDArray[np.int64]
 
 
 def rows_in_force(rows: pa.Table) -> pa.Table:
-    """Of usage rows (USAGE, or some of its columns with the key and the commit number) for each tenant, device, hour
-    and zone the one of the highest commit number, in order of the keys, rows of zeros as well.
+    """Of usage rows, for each tenant, device, hour and zone the one with the highest commit number, sorted by key.
 
-    The same row twice counts once. Raises LakeError for two rows of one key and its highest commit that differ.
+    Identical rows count once. Raises LakeError for two different rows with the same key and highest commit.
     """
     if not rows.num_rows:
         return rows
@@ -167,7 +159,7 @@ def rows_in_force(rows: pa.Table) -> pa.Table:
 
 
 def _keys(rows: pa.Table) -> _Integers:
-    """A number for each row that stands for its key; numbers are in the order of the keys."""
+    """A number for the key of each row, in the order of the keys."""
     (tenant, tenants), (device, devices), (zone, zones) = (
         text_ranks(rows[name]) for name in ("tenant", "device", "zone")
     )
@@ -200,7 +192,7 @@ def _taken_of(column: pa.ChunkedArray, at: _Integers) -> pa.Array | pa.ChunkedAr
 
 
 def _refuse_contradictions(rows: pa.Table, one: _Integers, other: _Integers) -> None:
-    """`one`, `other`: pairs of rows that share key and commit."""
+    """`one`, `other`: pairs of rows with the same key and commit."""
     for pair in zip(one.tolist(), other.tolist(), strict=True):
         found: list[dict[str, Any]] = [rows.slice(at, 1).to_pylist()[0] for at in pair]
         if found[0] != found[1]:
@@ -222,10 +214,10 @@ def usage_rows(
     columns: Sequence[str] = TABLES["usage"].schema.names,
     zone: str | None = None,
 ) -> pa.Table:
-    """The usage in force at a snapshot, of hours that have a moment between the two, both included.
+    """The usage in force at a snapshot, of hours that overlap the closed interval from `first` to `last`.
 
-    One row of USAGE for each tenant, device, hour and zone (or of one `zone`), in their order; all of its columns, or
-    some with the key and the commit number. Raises LakeError, also for two rows of one key and one commit that differ.
+    One row for each tenant, device, hour and zone (or of one `zone`), sorted; `columns` include the key and the commit
+    number. Raises LakeError, also for two different rows with the same key and commit.
     """
     empty = TABLES["usage"].schema.empty_table().select([*columns])
     if not devices:
@@ -250,9 +242,8 @@ def usage_rows(
 
 
 def used_devices(lake: Lake, snapshot: LakeState, start: datetime, end: datetime) -> Iterator[TenantDevice]:
-    """The devices that have usage at a snapshot of hours between two moments, the second excluded; some more than once.
-
-    Raises LakeError.
+    """The devices with usage at a snapshot in hours from `start` until before `end`; a device may repeat. Raises
+    LakeError.
     """
     begin, last = start.astimezone(UTC), end.astimezone(UTC) - timedelta.resolution
     begin -= _HOUR - timedelta.resolution
@@ -265,7 +256,7 @@ def used_devices(lake: Lake, snapshot: LakeState, start: datetime, end: datetime
 
 
 def usage_rows_each(lake: Lake, snapshot: LakeState, first: datetime, last: datetime) -> int:
-    """About how many rows of usage a device has between the two moments, by the logs alone. Raises LakeError."""
+    """The approximate number of usage rows per device in an interval, by the log. Raises LakeError."""
     with lake.damage_as_error("usage"):
         stored = StoredFiles.of(lake.open("usage"), "usage")
         rows = sum(stored.of_days(first.astimezone(UTC).date(), last.astimezone(UTC).date()).row_counts)
@@ -276,19 +267,20 @@ def usage_rows_each(lake: Lake, snapshot: LakeState, first: datetime, last: date
 def reference_rows(
     lake: Lake, snapshot: LakeState, kind: str | None = None, ids: Collection[str] | None = None
 ) -> list[Row]:
-    """The publications that were collected by a snapshot, in the order in which they were published: all, those of one
-    kind, those of some ids. Raises LakeError."""
+    """The publications at a snapshot in the order of publication: all, of one kind, or of some ids. Raises
+    LakeError.
+    """
     return publications(reference_table(lake, snapshot), kind, ids)
 
 
 def reference_table(lake: Lake, snapshot: LakeState) -> pa.Table:
-    """What `reference_rows` has of all kinds, for a caller that asks for several. Raises LakeError."""
+    """All publications at a snapshot, for several calls of `publications`. Raises LakeError."""
     where: list[Condition] = [("commit_number", "<=", snapshot.reference_commit)]
     return lake.rows("reference", where=where)
 
 
 def publications(reference: pa.Table, kind: str | None = None, ids: Collection[str] | None = None) -> list[Row]:
-    """Rows of `reference_table` in the order in which they were published: all, those of one kind, of some ids."""
+    """Rows of `reference_table` in the order of publication: all, of one kind, or of some ids."""
     if kind is not None:
         reference = reference.filter(pc.equal(reference["kind"], kind))
     if ids is not None:
@@ -299,22 +291,22 @@ def publications(reference: pa.Table, kind: str | None = None, ids: Collection[s
 def coverage(
     lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice] | None = None
 ) -> dict[DeviceStream, Coverage]:
-    """What the centre had of the streams of some devices, or of all, at a snapshot. Raises LakeError."""
+    """The coverage at a snapshot, of some devices or of all. Raises LakeError."""
     return lake.coverage_at(snapshot.ingest_commit, devices)
 
 
 def erasures(lake: Lake, snapshot: LakeState) -> Erasures:
-    """The erasures that were declared by a snapshot. Raises LakeError."""
+    """The erasures that were declared at a snapshot. Raises LakeError."""
     return _erasures(lake, [("number", "<=", snapshot.erasures_number)])
 
 
 def erasures_since(lake: Lake, snapshot: LakeState) -> Erasures:
-    """Those that were declared after it: what they took is in no read at the snapshot any more. Raises LakeError."""
+    """The erasures declared after a snapshot, which no read at the snapshot shows. Raises LakeError."""
     return _erasures(lake, [("number", ">", snapshot.erasures_number)])
 
 
 def conflicts(lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice]) -> Counter[TenantDevice]:
-    """How many records of each device came again with another content by a snapshot. Raises LakeError."""
+    """By device, the records that arrived again with other content until a snapshot. Raises LakeError."""
     found: Counter[TenantDevice] = Counter()
     if not devices:
         return found
@@ -334,7 +326,6 @@ def conflicts(lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice]
 
 
 def of_devices(rows: pa.Table, devices: Collection[TenantDevice]) -> pa.Table:
-    """Of rows with a tenant and a device those of some devices."""
     asked = {one.tenant for one in devices}
     if len(asked) == 1:
         names = pa.array(sorted({one.device for one in devices}), pa.string())

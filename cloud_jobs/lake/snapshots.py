@@ -1,7 +1,7 @@
-"""Snapshots: the numbers of all tables at one moment, and the fences and track settings that were applied.
+"""Snapshots: the commit numbers of all tables, and the fences and track settings in use.
 
-A snapshot names commits by numbers that were counted, and no moment: no clock has a say in what a bill is made of.
-Maintenance keeps what a snapshot names, so whatever is merged, swept or cut short, a read at it gives the same rows.
+A snapshot names commits by counted numbers, never by a clock. Maintenance keeps what a snapshot names, so a read at it
+always gives the same rows.
 """
 
 from __future__ import annotations
@@ -30,15 +30,17 @@ from cloud_jobs.lake.transactions import counter_of, newest_number, stated
 
 
 def text_number(content: bytes) -> int:
-    """The number of a text: of another one it is another one."""
+    """The number of a text, from its SHA-256."""
     # a signed 64-bit integer that is not negative
     return int.from_bytes(hashlib.sha256(content).digest()[:8], "big") >> 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedTexts:
-    """The texts of one kind: in which folder of the lake, in which folder therein, with which ending; `what`: in words,
-    for an error, which `else_` ends with what can be done."""
+    """A kind of texts that tables were computed with, stored in the lake by number.
+
+    `what` and `else_` complete the message of an error: what cannot be read, and what to do.
+    """
 
     folder: str
     within: str
@@ -47,11 +49,10 @@ class AppliedTexts:
     else_: str
 
     def path(self, number: int) -> str:
-        """Where the text of a number is in the folder."""
         return f"{self.within}/{number:016x}.{self.ending}"
 
     def note(self, lake: Lake, content: bytes) -> int:
-        """Writes a text that is not there yet, and returns its number. Raises OSError, LakeError."""
+        """Stores a text unless it is there, and returns its number. Raises OSError, LakeError."""
         files, number = lake.files(self.folder), text_number(content)
         if self.read(lake, number) is None:
             files.create_dir(self.within, recursive=True)
@@ -62,9 +63,9 @@ class AppliedTexts:
         return number
 
     def read(self, lake: Lake, number: int) -> bytes | None:
-        """The text of a number; None: it is not kept, or its file holds something else.
+        """The text of a number; None if it is missing or damaged.
 
-        Raises StoreUnavailable, LakeError: a file that is there and gives no answer says nothing of what it holds.
+        Raises StoreUnavailable, LakeError for a file that exists and cannot be read.
         """
         try:
             with lake.location.errors_named(), lake.files(self.folder).open_input_file(self.path(number)) as file:
@@ -79,7 +80,6 @@ class AppliedTexts:
         return content if text_number(content) == number else None
 
     def is_kept(self, lake: Lake, number: int) -> bool:
-        """Whether the file of a number is there."""
         with lake.location.errors_named():
             return lake.files(self.folder).get_file_info(self.path(number)).type is not FileType.NotFound
 
@@ -96,24 +96,24 @@ _KEPT_TRACKS: Final = AppliedTexts(
 
 
 def tracks_text(values: Mapping[str, float | None]) -> str:
-    """Track settings by their names, as a snapshot pins them: JSON with sorted keys."""
+    """Track settings as JSON with sorted keys."""
     return json.dumps(dict(values), sort_keys=True, separators=(",", ":"))
 
 
 def tracks_number(text: str | None) -> int | None:
-    """The number of settings that a snapshot pins: as rows of usage name it. None: it pins none."""
+    """The number of a snapshot's track settings, as rows of usage name it."""
     return None if text is None else text_number(text.encode())
 
 
 def note_tracks(lake: Lake, values: Mapping[str, float | None]) -> int:
-    """Writes track settings where `applied_tracks` finds them, and returns their number. Raises OSError, LakeError."""
+    """Stores track settings for `applied_tracks`, and returns their number. Raises OSError, LakeError."""
     return _KEPT_TRACKS.note(lake, tracks_text(values).encode())
 
 
 def applied_tracks(lake: Lake, usage: DeltaTable) -> str | None:
-    """The settings that usage, as it was opened, was computed with, as text; None: it states none.
+    """The track settings that usage was computed with, as text; None: the table states none.
 
-    Raises StoreUnavailable, LakeError also where they are stated and not kept.
+    Raises StoreUnavailable, LakeError also if they are stated and missing.
     """
     number = stated(usage, TRACKS)
     if number is None:
@@ -134,8 +134,9 @@ COVERED_COMMIT: Final = "covered_commit"
 
 
 class Covering(NamedTuple):
-    """The ingest numbers up to which a table covers the records (None: it was never computed), and up to which they
-    are; `newest`: the number of the commit that brought the latter."""
+    """`since`: the ingest number up to which a table covers the records; None: never computed. `until`: the newest
+    ingest number; `newest`: its commit.
+    """
 
     since: int | None
     until: int
@@ -143,9 +144,9 @@ class Covering(NamedTuple):
 
 
 def covering(opened: DeltaTable, table: str, records: DeltaTable) -> Covering:
-    """Of a derived table and of the records, which was opened after it.
+    """Compares a derived table with the records, which must have been opened after it.
 
-    Raises OtherRecords for a table that covers what the records do not have, as after one of the two was restored.
+    Raises OtherRecords for a table that covers more than the records have, as after a partial restore.
     """
     newest = newest_number(records, INGEST)
     found = Covering(stated(opened, COVERS), counter_of(newest), newest)
@@ -162,12 +163,11 @@ _MAX_NAMED: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeState:
-    """What a snapshot stands for: numbers of commits, each 0 or None where there was none yet.
+    """The commit numbers that a snapshot pins, 0 or None where there was no commit.
 
-    `ingest_commit`, `usage_commit`: with their random bits, so that another history of the lake is another snapshot.
-    `covers`: the ingest number up to which usage covers the records, never beyond `ingest_number`. `usage_fences`: the
-    number of the fences that usage was last computed with, as its table states it. `usage_tracks`: the track settings
-    and the engine version that it was computed with (JSON); None: it stated none.
+    `ingest_commit`, `usage_commit` include random bits, so another history of the lake gives another snapshot.
+    `covers`: the ingest number up to which usage covers the records. `usage_fences`, `usage_tracks`: the number of the
+    fences, and the track settings and engine version as JSON, that usage was computed with.
     """
 
     ingest_commit: int | None = None
@@ -185,30 +185,27 @@ class LakeState:
 
     @property
     def ingest_number(self) -> int:
-        """The highest ingest number of the records in it."""
         return counter_of(self.ingest_commit)
 
     @property
     def usage_number(self) -> int:
-        """The highest commit number of the usage rows in it."""
         return counter_of(self.usage_commit)
 
     def digest(self) -> str:
-        """SHA-256 of what it stands for, in hex."""
         text = json.dumps(_columns(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot(LakeState):
-    """A state of the lake that can be read for years. `number`: counted from 1. `taken_at`: of no importance to it."""
+    """A state of the lake that can be read for years. `number` counts from 1. `taken_at` is not part of the state."""
 
     number: int
     taken_at: datetime
 
     @property
     def id(self) -> str:
-        """Its number, and the beginning of the digest of what it stands for: `12-0a1b2c3d4e5f`."""
+        """Number and digest, as in `12-0a1b2c3d4e5f`."""
         return f"{self.number}-{self.digest()[:_DIGITS]}"
 
 
@@ -216,9 +213,9 @@ _STATE: Final = tuple(LakeState.__dataclass_fields__)
 
 
 def take_snapshot(lake: Lake, now: datetime) -> Snapshot:
-    """The snapshot of the lake as it is: the newest one if nothing has changed since, else a new row.
+    """The snapshot of the current lake: the newest one if nothing changed, else a new row.
 
-    Any number of takers at one moment get one. Raises LakeError, CommitConflict, StoreUnavailable.
+    Concurrent callers get the same one. Raises LakeError, CommitConflict, StoreUnavailable.
     """
     assert now.utcoffset() is not None, "a moment"
     taken: list[Snapshot] = []
@@ -240,12 +237,11 @@ def take_snapshot(lake: Lake, now: datetime) -> Snapshot:
 
 
 def snapshots(lake: Lake) -> list[Snapshot]:
-    """All that were taken, in their order. Raises LakeError."""
     return sorted((_snapshot(row) for row in lake.rows(TABLE).to_pylist()), key=lambda one: one.number)
 
 
 def read_snapshot(lake: Lake, snapshot_id: str) -> Snapshot:
-    """The snapshot of an id. Raises UnknownSnapshot, LakeError."""
+    """Raises UnknownSnapshot, LakeError."""
     found = lake.rows(TABLE, where=[("id", "=", snapshot_id)]).to_pylist()
     if not found:
         newest = [one.id for one in snapshots(lake)[-_MAX_NAMED:]]
@@ -260,7 +256,7 @@ def commits_of_snapshots(lake: Lake) -> set[int]:
 
 
 def newest_state(lake: Lake) -> LakeState:
-    """What the lake is now. Usage first: what is ingested or published meanwhile is more than it covers, never less."""
+    """The current state. Usage is read first: later commits then exceed what it covers, and never lack it."""
     usage = lake.open("usage")
     covered = covering(usage, "usage", lake.open("records"))
     return LakeState(
@@ -311,19 +307,19 @@ KEPT_FENCES: Final = AppliedTexts(
 
 
 def fences_number(features: Sequence[str]) -> int:
-    """The number of a set of fences (features, each on one line): of another set it is another one."""
+    """The number of a set of fences, given as one-line features."""
     return text_number(_fences_content(features))
 
 
 def note_fences(lake: Lake, features: Sequence[str]) -> int:
-    """Writes a set of fences where `changes_since` finds it, and returns its number. Raises OSError, LakeError."""
+    """Stores a set of fences for `changes_since`, and returns its number. Raises OSError, LakeError."""
     return KEPT_FENCES.note(lake, _fences_content(features))
 
 
 def sweep_fences(lake: Lake, older_than_s: float) -> int:
-    """Deletes the sets that were written before a moment since 1970 and that no table was last computed with.
+    """Deletes old sets of fences that no table was last computed with, and returns their number.
 
-    Returns how many. Raises LakeError, OSError. Nothing is wrong without a set: a run computes more than it had to.
+    `older_than_s`: since 1970. Without a set, the next run computes more than it had to. Raises LakeError, OSError.
     """
     files, used = lake.files(KEPT_FENCES.folder), [stated(lake.open(table), FENCES) for table in COMPUTED_WITH_FENCES]
     listed = files.get_file_info(FileSelector(KEPT_FENCES.within, allow_not_found=True))
@@ -337,7 +333,7 @@ def sweep_fences(lake: Lake, older_than_s: float) -> int:
 
 
 def read_fences(lake: Lake, number: int) -> tuple[str, ...] | None:
-    """A set of fences by its number; None: it is not kept, or its file holds something else."""
+    """A set of fences by its number; None if it is missing or damaged."""
     content = KEPT_FENCES.read(lake, number)
     try:
         # a carriage return between the tokens of a feature does not end it

@@ -1,4 +1,4 @@
-"""The lake: its tables, how they are opened, created and read, and the time of its store."""
+"""The lake: opening, creating and reading its tables, and the time of its store."""
 
 from __future__ import annotations
 
@@ -52,19 +52,17 @@ Condition = tuple[str, str, Any]
 
 @dataclass(frozen=True, slots=True, init=False)
 class Lake:
-    """The centre's tables, in one location.
+    """The centre's tables in one location.
 
-    Whatever reads a table raises LakeError if it is missing or damaged, and StoreUnavailable.
+    Reading methods raise LakeError for a missing or damaged table, and StoreUnavailable.
     """
 
     location: Location
 
     def __init__(self, place: Location | Path) -> None:
-        """A path is that of a folder."""
         object.__setattr__(self, "location", place if isinstance(place, Location) else Location.of(place))
 
     def path(self, table: str) -> str:
-        """Where a table is, for delta-rs and for people."""
         return str(self.location / table)
 
     def create(self) -> None:
@@ -87,17 +85,17 @@ class Lake:
                 )
 
     def has(self, table: str) -> bool:
-        """Whether there is a table of that name, of whatever version. Raises StoreUnavailable."""
+        """Whether the table exists, in any version. Raises StoreUnavailable."""
         with self.location.errors_named():
             return bool(DeltaTable.is_deltatable(self.path(table), self.location.storage_options()))
 
     def check(self, *tables: str) -> None:
-        """Raises LakeError if one of the tables is missing, or is of another version."""
+        """Raises LakeError if a table is missing or was made by another version."""
         for table in tables:
             self.open(table)
 
     def open(self, table: str, version: int | None = None) -> DeltaTable:
-        """A table as it is now, or a version of it. Raises LakeError; DeltaError for a version that is not kept."""
+        """The current table, or one of its versions. Raises LakeError; DeltaError for a version that is gone."""
         try:
             with self.location.errors_named():
                 options = self.location.storage_options()
@@ -130,10 +128,7 @@ class Lake:
         where: Sequence[Condition] = (),
         opened: DeltaTable | None = None,
     ) -> pa.Table:
-        """Rows of a table, or of one of its versions that is open; files that cannot hold such rows stay closed.
-
-        A column that a file does not have yet is null in its rows. Raises LakeError, StoreUnavailable.
-        """
+        """Rows of a table or of an opened version; files that cannot hold such rows are not opened."""
         schema, ranges = TABLES[table].schema, dict[str, Range]()
         schema = pa.schema([schema.field(name) for name in columns or schema.names])
         asked = [*dict.fromkeys((*schema.names, *(name for name, _, _ in where)))]
@@ -149,18 +144,15 @@ class Lake:
         return (rows.filter(filters_to_expression([*where])) if where else rows).select(schema.names)
 
     def files(self, table: str) -> FileSystem:
-        """The files in a table's folder."""
         # Arrow's file system, not Delta's: that one is Python, called from Arrow's threads, and a thread that still
         # reads ahead when the process ends, as after an error, aborts it
         return (self.location / table).files()
 
     @property
     def coverage_log(self) -> CoverageLog:
-        """The files of the coverage, beside the tables."""
         return CoverageLog(self.files("coverage"))
 
     def coverage(self, devices: Collection[TenantDevice] | None = None) -> dict[DeviceStream, Coverage]:
-        """The current coverage of the streams of some devices, or of all."""
         return self.coverage_at(self.ingest_commit(), devices)
 
     def coverage_at(
@@ -172,10 +164,7 @@ class Lake:
             return dict(from_rows(rows))
 
     def devices_changed(self, since: int | None, until: int | None) -> pa.Table | None:
-        """The devices (tenant, device) whose coverage may differ between two commits of the ingest; None: any.
-
-        Those of some more where files were merged meanwhile.
-        """
+        """The devices whose coverage may differ between two commits of the ingest; None: all may."""
         if since == until:
             return COVERAGE_DEVICES.empty_table()
         try:
@@ -187,17 +176,16 @@ class Lake:
             return self.coverage_log.devices_of_new_files(before, self.coverage_log.manifest(until))
 
     def ingest_commit(self) -> int | None:
-        """The number of the newest commit of the ingest; None: there is none."""
+        """The number of the newest commit of the ingest, or None."""
         with self.damage_as_error("records"):
             return newest_number(self.open("records"), INGEST)
 
     def coverage_manifest(self, number: int | None) -> Manifest:
-        """The files of the coverage as of a commit of the ingest; none as of None."""
+        """The coverage files as of a commit of the ingest."""
         with self.damage_as_error("coverage"):
             return self.coverage_log.manifest(number)
 
     def coverage_rows(self, manifest: Manifest, devices: Collection[TenantDevice] | None = None) -> pa.Table:
-        """One row of coverage for each stream of some devices, or of all."""
         with self.damage_as_error("coverage"):
             return self.coverage_log.rows(manifest, devices)
 
@@ -213,7 +201,7 @@ class Lake:
 
     @contextmanager
     def damage_as_error(self, table: str) -> Iterator[None]:
-        """What a file of a table that is not as it was written raises is a LakeError."""
+        """Turns what a damaged file raises into LakeError."""
         try:
             with self.location.errors_named():
                 yield
@@ -225,7 +213,7 @@ class Lake:
 
 @contextmanager
 def row_fault_as_error(table: str, row: dict[str, Any]) -> Iterator[None]:
-    """A row that is not what the format says is a LakeError that shows it."""
+    """Turns the error of a malformed row into a LakeError that shows it."""
     try:
         yield
     except (ValueError, TypeError, KeyError) as error:
@@ -233,7 +221,6 @@ def row_fault_as_error(table: str, row: dict[str, Any]) -> Iterator[None]:
 
 
 def _range_of(compared: str, value: Any) -> Range:
-    """The values between which a condition can hold."""
     match compared:
         case "=":
             return value, value
@@ -254,7 +241,7 @@ MAX_SKEW: Final = timedelta(minutes=5)
 
 
 def store_time(lake: Lake) -> datetime:
-    """The time that a file gets which is written now. Raises LakeError, also if there is no lake; StoreUnavailable."""
+    """The store's time: that of a file written now. Raises LakeError, StoreUnavailable."""
     lake.check("records")
     files, path = lake.location.files(), f"clock-{uuid4().hex}"
     try:
@@ -270,7 +257,7 @@ def store_time(lake: Lake) -> datetime:
 
 
 def check_clock(now: datetime, stored: datetime) -> None:
-    """Raises ClockError if a machine's clock is not that of the store."""
+    """Raises ClockError if this machine's clock differs from the store's."""
     if abs(now - stored) > MAX_SKEW:
         raise ClockError(
             f"this machine's clock says {now.isoformat(timespec='seconds')}, that of the lake's store"
@@ -279,7 +266,7 @@ def check_clock(now: datetime, stored: datetime) -> None:
 
 
 def checked_time(lake: Lake) -> datetime:
-    """The time of this machine's clock, which is that of the store: what is dated by it stays so for ever.
+    """This machine's time, after `check_clock`: it dates rows that are never changed.
 
     Raises ClockError, LakeError, StoreUnavailable.
     """

@@ -1,7 +1,7 @@
-"""Commits to a table by one of several writers: made once, and only upon the commit that the writer knows.
+"""Exactly-once commits by one of several writers, each upon the commit that the writer knows.
 
-A writer numbers its commits, and Delta keeps the newest number with the table for as long as there is the table
-(an application transaction). A number is a counter and random bits: two attempts at one step never share it.
+A writer numbers its commits, and Delta keeps the newest number with the table as an application transaction. A number
+has a counter and random bits, so two attempts at one step never share it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ TRIES: Final = 5
 COMMITTED: Final = "committed_us"
 """Under which name a table states when its newest commit was made, in microseconds since 1970: never earlier than the
 commits before it, whatever the clocks of their writers said."""
-MAX_LEAD: Final = timedelta(hours=1)
-"""A moment further ahead than this is of a wrong clock."""
 _REFUSALS: Final = 20
 MAX_ATTEMPT_S: Final = 3600.0
 """A file that is written is committed within this time or never; what no commit names is deleted much later."""
@@ -42,30 +40,29 @@ _MAX_COUNTER: Final = (1 << 31) - 1
 
 
 def next_number(previous: int | None) -> int:
-    """A number for the commit after `previous` (None: there was none), that no other attempt has."""
+    """A unique number for the commit after `previous`."""
     return number_of(counter_of(previous) + 1)
 
 
 def number_of(counter: int) -> int:
-    """A number for the commit that a counter stands for, that no other attempt has."""
+    """A unique number for a counter."""
     assert 0 < counter <= _MAX_COUNTER, "a number is a signed 64-bit integer"
     return counter << _RANDOM_BITS | randbits(_RANDOM_BITS)
 
 
 def counter_of(number: int | None) -> int:
-    """Which commit of its writer a number stands for, from 1; 0 for None."""
+    """The counter of a commit number, from 1; 0 for None."""
     return 0 if number is None else number >> _RANDOM_BITS
 
 
 def newest_number(opened: DeltaTable, writer: str) -> int | None:
-    """The number of a writer's newest commit in the version of a table that was opened."""
     return opened.transaction_version(writer)
 
 
 def stated(opened: DeltaTable, name: str) -> int | None:
-    """What the version of a table that was opened states under a name; None: nothing was ever stated.
+    """The value of a name in an opened version, or None.
 
-    Delta keeps it with the table as it keeps the numbers of writers: through compaction, vacuum and a log cut short.
+    Delta keeps it through compaction, vacuum and a shortened log.
     """
     return opened.transaction_version(name)
 
@@ -81,14 +78,12 @@ def commit_files(
     states: Mapping[str, int] | None = None,
     now: datetime | None = None,
 ) -> None:
-    """Adds files to a table in one commit, which is the writer's `number` and follows upon `previous`.
+    """Adds files to a table in one commit, the writer's `number`, which follows `previous`.
 
-    `states`: by names that are no writer's, numbers that the table states from this commit on (see `stated`).
-
-    `opened` is that table, at the writer's commit `previous` or later, and afterwards at a version that has this one.
-    Raises Fenced if another process writes as this writer, and CommitFailed if nothing was written and it may be tried
-    again, with the same number or another. Whatever else writes to the table meanwhile, such as a compaction, is no
-    hindrance.
+    `states`: further numbers that the table states from this commit on (see `stated`). `opened` must include the commit
+    `previous`, and includes the new one afterwards. Raises Fenced if another process writes as this writer, and
+    CommitFailed if nothing was written; then it may be repeated. Commits of other writers, such as a compaction, do not
+    matter.
     """
     # Delta compares with the version that was opened, so that one must not have another's commit already
     check_writer(opened, writer, previous)
@@ -106,9 +101,9 @@ def commit_upon(
     previous: int | None,
     numbers: Mapping[str, int],
 ) -> None:
-    """`commit_files` for a caller that knows `previous` to be the writer's newest commit in the version opened.
+    """As `commit_files`, for a caller that knows `previous` to be the writer's newest commit in `opened`.
 
-    To look it up again, delta-rs reads each commit since the last checkpoint: in an object store dozens of requests.
+    Looking it up again costs delta-rs dozens of requests in an object store.
     """
     layout = TABLES[table]
     properties = CommitProperties(
@@ -143,13 +138,13 @@ def commit_upon(
 
 
 def next_moment_us(newest_us: int | None, now: datetime | None = None) -> int:
-    """When a commit is made, as it states it: now, but later than the newest commit."""
+    """The time of a commit in microseconds since 1970: now, but later than the newest commit."""
     moment_us = ((now or datetime.now(UTC)) - _EPOCH) // timedelta(microseconds=1)
     return max(moment_us, (newest_us or 0) + 1)
 
 
 def check_there(opened: DeltaTable, table: str, files: Sequence[DataFile]) -> None:
-    """Raises CommitFailed if a file that was written long ago is gone: as no commit names it, it may be swept up."""
+    """Raises CommitFailed if an old file is gone: the sweep may delete a file that no commit names."""
     before_ms = (time.time() - MAX_ATTEMPT_S) * 1000
     if old := [file.path for file in files if file.written_ms < before_ms]:
         # with the credentials that the table was opened with, which are nowhere else
@@ -160,9 +155,9 @@ def check_there(opened: DeltaTable, table: str, files: Sequence[DataFile]) -> No
 
 
 def upon_what_is_there(table: str, commit: Callable[[], object]) -> None:
-    """Makes a commit that Delta refuses beside another's, again upon what the table is by then. Raises CommitFailed.
+    """Repeats a commit that Delta refused because of a concurrent one. Raises CommitFailed.
 
-    `commit` opens the table each time. For what may be done twice, or was not done when it was refused.
+    `commit` opens the table each time, and may be done twice.
     """
     for _ in range(_REFUSALS):
         try:
@@ -176,14 +171,14 @@ def upon_what_is_there(table: str, commit: Callable[[], object]) -> None:
 
 
 def check_writer(opened: DeltaTable, writer: str, expected: int | None) -> None:
-    """Raises Fenced if the newest commit of a writer is another one than the one expected."""
+    """Raises Fenced if a writer's newest commit is not the expected one."""
     found = newest_number(opened, writer)
     if found != expected:
         raise Fenced(expected_number=counter_of(expected), found_number=counter_of(found))
 
 
 def reload(opened: DeltaTable, table: str) -> None:
-    """Brings a table that was opened to its newest version. Raises CommitFailed."""
+    """Updates an opened table to its newest version. Raises CommitFailed."""
     try:
         opened.update_incremental()
     except _FAILURES as error:

@@ -1,7 +1,7 @@
-"""Values of columns: dictionary codes, content bytes, counters of a vehicle, and the digest of a usage row. Pure.
+"""Values of columns: dictionary codes, content bytes, vehicle counters, and the digest of a usage row. Pure.
 
-Rows of usage have it of a device as a whole, as JSON: `dropped`, the number of each quarter, and `odometer_m`, of each
-quarter the least and the greatest reading or null; "" where there is neither.
+Vehicle counters are JSON: `dropped`, one number for each quarter of the hour, and `odometer_m`, the lowest and highest
+reading of each quarter or null; "" if there is neither.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from waybill.record import RESERVED_PREFIX
 
 
 def encoded(column: pa.ChunkedArray) -> pa.DictionaryArray:
-    """A column in one piece, as a dictionary; one text may stand twice in it."""
+    """A column as one dictionary array; a text may be in it twice."""
     found = column.combine_chunks()
     found = found.chunk(0) if isinstance(found, pa.ChunkedArray) else found
     return found if pa.types.is_dictionary(found.type) else found.dictionary_encode()
@@ -44,7 +44,7 @@ TEXTS: Final = ("name", "text", "payload")
 
 
 def content_bytes(columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Array:
-    """The bytes (int32) of each record, of columns as the records table has them; a null counts nothing."""
+    """The billed bytes (int32) of each record; a null counts nothing."""
     found = np.full(len(columns[NUMBERS[0]]), RECORD_BYTES, np.int32)
     for name in NUMBERS:
         column = columns[name]
@@ -65,7 +65,7 @@ def content_bytes(columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Array
 
 
 def is_customer_event(columns: Mapping[str, pa.Array | pa.ChunkedArray] | pa.Table) -> NDArray[np.bool_]:
-    """Which records count as events, of the columns `kind` and `name`."""
+    """Which records count as events, by the columns `kind` and `name`."""
     found: NDArray[np.bool_] = _is_of(columns, "event") & ~_is_reserved(columns)
     return found
 
@@ -89,14 +89,14 @@ _MM_IN_KM: Final = 1_000_000
 
 
 def odometer_m(number: float | None, text: str | None) -> int:
-    """A reading in metres; a signal may be text, as `"48211.7"` or `"48211.7 km"`."""
+    """An odometer reading in metres, from a number or a text such as `"48211.7 km"`."""
     found = _KILOMETRES.fullmatch(text or "") if number is None else None
     km = float(found[1]) if found else number
     return round(km * 1000) if km is not None and 0 < km < _MOST_KM else NO_READING
 
 
 def dropped_messages(attributes: str | None) -> int:
-    """What an event of the agent says that the vehicle's broker dropped; 0 of one that cannot be read."""
+    """The number of messages in an agent's event that the vehicle's broker dropped; 0 if unreadable."""
     try:
         count = json.loads(attributes or "")["messages"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -107,7 +107,7 @@ def dropped_messages(attributes: str | None) -> int:
 def counters_texts(
     before: Sequence[str], slot: NDArray[np.int64], is_odometer: NDArray[np.bool_], value: NDArray[np.int64]
 ) -> list[str]:
-    """Of each row (its text of before) the text with more in it: `slot`, a row's quarter, of each reading or number."""
+    """The counters of rows with new values added. `slot`: row and quarter of each value."""
     texts, there = [*before], np.flatnonzero(value != 0)
     slot, is_odometer, value = slot[there], is_odometer[there], value[there]
     if not len(there):
@@ -133,8 +133,11 @@ def counters_texts(
 
 
 class OdometerWay(NamedTuple):
-    """The way by a vehicle's odometer from its first to its last reading, and what is metered of the same time: at
-    least, in the quarters between those of the two, and at most, with these. `start`, `end`: of these quarters."""
+    """The distance by the odometer from the first to the last reading, and what was metered in the same time.
+
+    `least_mm`: in the quarters between those of the two readings; `most_mm`: including them. `start`, `end`: of these
+    quarters.
+    """
 
     start: datetime
     end: datetime
@@ -144,14 +147,13 @@ class OdometerWay(NamedTuple):
 
     @property
     def percent(self) -> tuple[float, float] | None:
-        """How much more is metered than was driven, at least and at most; None: it drove nothing."""
+        """By how much the metered distance exceeds the driven one, at least and at most; None: it did not drive."""
         if not self.driven_m:
             return None
         least, most = (round(mm / (10 * self.driven_m) - 100, 2) for mm in (self.least_mm, self.most_mm))
         return least, most
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
         return {**self._asdict(), "start": stamp(self.start), "end": stamp(self.end), "percent": self.percent}
 
     def __str__(self) -> str:
@@ -178,9 +180,11 @@ def row_digest(
     unreadable: str | None = None,
     counters: str | None = None,
 ) -> str:
-    """The digest of a row. `names`: tenant and device; `hour`: since 1970; `quantities`: the quarters of each, in the
-    order of QUANTITIES; `rests_on`: seq ranges, fence version and engine version; `observed`: as `quantities`, of
-    OBSERVED."""
+    """The digest of a usage row. `names`: tenant and device; `hour`: since 1970.
+
+    `quantities`: the quarters of each in the order of QUANTITIES; `rests_on`: seq ranges, fence version and engine
+    version; `observed`: the quarters of OBSERVED.
+    """
     amounts = "\n".join(",".join(map(str, quarters)) for quarters in quantities)
     lines = [*names, str(hour * HOUR_S), zone, amounts, *map(str, rests_on)]
     found = [quarters or () for quarters in observed]
@@ -192,14 +196,14 @@ def row_digest(
 
 
 def unreadable_text(counts: Mapping[str, Sequence[int]]) -> str:
-    """Of the reasons of raw records how many there were in each quarter, as rows have it."""
+    """The number of raw records of each reason in each quarter, as JSON."""
     return json.dumps({name: [*counts[name]] for name in sorted(counts)}, separators=(",", ":")) if counts else ""
 
 
 def seq_range_texts(row: Ints, record: Ints, epochs: Ints, seqs: Ints, rows: int) -> list[str]:
-    """The seq ranges of each of `rows` rows as text, from pairs of a row and a record that it rests on, in any order.
+    """The seq ranges of each of `rows` rows as text, from pairs of a row and a record it was computed from.
 
-    `epochs`, `seqs`: of the records, those of a device in the order of (epoch, seq).
+    `epochs`, `seqs`: of the records, sorted by (epoch, seq) for each device.
     """
     count = np.int64(max(len(epochs), 1))
     pairs = row * count + record
@@ -235,5 +239,5 @@ DIGEST_CHARS: Final = 16
 
 
 def hex_digest(text: str) -> str:
-    """The first DIGEST_CHARS of the SHA-256 of a text, in hex."""
+    """The first DIGEST_CHARS hex digits of the SHA-256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARS]
