@@ -1,1 +1,1 @@
-"""From Pulsar topics to the records table: each record once, despite duplicates and several regions."""
+"""The ingest: from Pulsar topics to the records table, each record once."""

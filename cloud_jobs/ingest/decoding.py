@@ -1,6 +1,6 @@
-"""The executor's side: messages in Arrow batches are opened, and become rows of the records table. Pure, on Arrow.
+"""On executors: decodes messages into rows of the records table. Pure, on Arrow.
 
-Messages come with the columns `value, properties, publish_time, topic, message_id, malformed` of the `pulsar` source.
+Messages have the columns `value, properties, publish_time, topic, message_id, malformed` of the `pulsar` source.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _FIRST_DAY, _LAST_DAY = 0, 47_482
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensibleTime:
-    """A device time from so many days before a record was received to so many after it; any other one is far off."""
+    """The accepted range of device times around the time of receipt; others are far off."""
 
     max_age_days: int = 400
     max_ahead_days: int = 1
 
     def days(self, device_time_us: NDArray[np.int64], received_us: NDArray[np.int64]) -> pa.Array:
-        """The UTC day of each device time (date32), null for one far off. Both in microseconds since 1970."""
+        """The UTC day (date32) of each device time, null if it is far off. Both in microseconds since 1970."""
         days = device_time_us // _DAY_US
         known = (days >= _FIRST_DAY) & (days < _LAST_DAY)
         known &= device_time_us >= received_us - self.max_age_days * _DAY_US
@@ -80,13 +80,12 @@ _OF_ANY: TopicTenants = {}
 class DecodedMessages:
     """Messages that were decoded together.
 
-    `rows`: their records with the columns of RECORD_COLUMNS, in the order of tenant, device, epoch and seq but for what
-    came twice or between others, some columns as dictionaries; None if there are no records. `streams`: for each
-    device stream what its batches say together, and how many records they hold. `malformed`: messages that are no
-    consistent batch, as `topic`, `message_id`, `malformed` (why), `fingerprint` and `payload`. `statements`: of each
-    device stream that stated something, as far as they are believed; the latest of them is in `streams`, too.
-    `disbelieved`: how many were not, by region. `unreadable`: by tenant and device, how many records are messages that
-    its agent should have been able to read and could not.
+    `rows`: their records with the columns of RECORD_COLUMNS, mostly sorted by stream and seq, some columns as
+    dictionaries; None without records. `streams`: the coverage that the batches of each stream state, and the number of
+    their records. `malformed`: messages that are not a consistent batch, as `topic`, `message_id`, `malformed` (why),
+    `fingerprint` and `payload`. `statements`: the accepted statements of each stream; `streams` has the latest of them.
+    `disbelieved`: the number of ignored statements by region. `unreadable`: by tenant and device, the number of
+    messages that the agent should have been able to read.
     """
 
     rows: pa.Table | None
@@ -99,7 +98,7 @@ class DecodedMessages:
 
 
 class _Message:
-    """A consistent batch with records, and what its message says beside it."""
+    """A consistent batch with records, with its message's properties."""
 
     __slots__ = ("columns", "properties", "publish_us")
 
@@ -111,7 +110,7 @@ class _Message:
 
 @dataclass(slots=True)
 class _Gathered:
-    """What is decoded so far, and about how much it is."""
+    """What is decoded so far, with its approximate size."""
 
     messages: list[_Message] = field(default_factory=list)
     headers: dict[DeviceStream, list[Header]] = field(default_factory=dict)
@@ -124,7 +123,6 @@ class _Gathered:
 
     @property
     def is_enough(self) -> bool:
-        """Whether it is written before more is decoded."""
         return self.rows >= _ROWS_AT_ONCE or self.count >= _MESSAGES_AT_ONCE or self.size >= _BYTES_AT_ONCE
 
 
@@ -135,12 +133,11 @@ def decode_messages(
     unsealer: Unsealer = _NO_KEYS,
     tenants: TopicTenants = _OF_ANY,
 ) -> Iterator[DecodedMessages]:
-    """Messages, opened and checked to the last record: all of a task's together, unless they are too many.
+    """Decodes and checks messages: all of a task together, unless they are too many.
 
-    A record whose device time is not `sensible` gets no day. `now`: the centre's clock, beyond which no statement is
-    believed, and none at all of a region that is far ahead of it. None: every moment of publication is believed. What
-    is sealed and `unsealer` does not open is malformed, and so is what a topic of `tenants` has of another tenant than
-    its own.
+    A record whose device time is not `sensible` gets no day. `now`: the centre's clock; later statements are cut to it,
+    and those of a region far ahead are ignored. None: all are accepted. Sealed messages that `unsealer` cannot open are
+    malformed, as are messages of another tenant on a topic of `tenants`.
     """
     now_us = MAX_DEVICE_TIME_US if now is None else round(now.timestamp() * 1_000_000)
     gathered = _Gathered()
@@ -211,7 +208,7 @@ def _gather(
 
 
 def _name_faults(properties: dict[str, str], only_tenant: str | None) -> Iterator[str]:
-    """Why a message is of no tenant or came through no region: what would block a bill for good is not let in."""
+    """Why the tenant or region of a message is invalid. Such records would block a bill for good."""
     for name in ("tenant", "region"):
         value = properties.get(name)
         if value is None or not DEVICE_PATTERN.fullmatch(value):
@@ -259,7 +256,7 @@ def _unreadable(rows: pa.Table) -> Counter[str]:
 
 
 def _kept(statements: list[Statement]) -> tuple[Statement, ...]:
-    """Those that may be the latest whose head is covered, the latest first: none has a later one at no higher head."""
+    """The statements that may be the latest whose head is covered, the latest first."""
     kept: list[Statement] = []
     for statement in sorted(statements, key=lambda one: (-one.stated_us, one.head)):
         if not kept or statement.head < kept[-1].head:
@@ -269,7 +266,7 @@ def _kept(statements: list[Statement]) -> tuple[Statement, ...]:
 
 
 def _united(headers: list[Header], statements: list[Statement] | None) -> tuple[Coverage, int]:
-    """What batches of one stream say together, and how many records they hold, each as often as it came."""
+    """The coverage that batches of one stream state, and the number of their records, repetitions included."""
     received = IntervalSet([bounds for header in headers for bounds in header.record_seqs.ranges])
     latest = max(statements) if statements else Statement(0, 0)
     said = Coverage(received, (), max(header.head for header in headers), latest.stated_us, latest.head)
@@ -310,7 +307,6 @@ def _stream_and_first_seq(message: _Message) -> tuple[str, str, int, int]:
 
 
 def _message_columns(messages: list[_Message]) -> dict[str, list[str]]:
-    """The texts that all records of a message share."""
     return {
         "tenant": [message.properties["tenant"] for message in messages],
         "region": [message.properties["region"] for message in messages],

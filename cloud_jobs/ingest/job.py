@@ -1,6 +1,6 @@
-"""The streaming query: executors write the records of each micro-batch into files, the driver decides and commits.
+"""The streaming query: executors write the records of a micro-batch into files, the driver commits them.
 
-No record passes through the JVM's rows: what comes back from the executors are files and headers.
+No record passes through the JVM; executors return files and headers.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _TASK_IMPORTS = (SOURCE, "cloud_jobs.ingest.parts")
 
 
 def run_ingest(settings: CloudSettings, *, available_now: bool) -> None:
-    """Runs until SIGTERM, SIGINT or the end of what is there (`available_now`).
+    """Runs until SIGTERM, SIGINT or, with `available_now`, the end of the available messages.
 
-    A query that fails is started again from its checkpoint, on the next cluster if the source finds its own gone; after
-    `restarts` failures in a row without a completed micro-batch, or when another writer is there, CloudError is raised.
+    A failed query restarts from its checkpoint, on the next cluster if its own is gone. Raises CloudError after
+    `restarts` failures without a completed micro-batch, and if another ingest writes.
     """
     spark = start_spark("waybill-ingest", settings.spark, settings.location, task_imports=_TASK_IMPORTS)
     metrics = IngestMetrics()
@@ -65,7 +65,7 @@ def run_query(
     stop: threading.Event,
     metrics: IngestMetrics | None = None,
 ) -> None:
-    """Starts the query, again if it fails, until it ends in order or `stop` is set. Raises CloudError."""
+    """Runs the query, and restarts it if it fails, until it ends or `stop` is set. Raises CloudError."""
     failures, metrics = 0, metrics or IngestMetrics()
     while not stop.is_set():
         try:
@@ -110,7 +110,7 @@ def _wait_before_restart(settings: CloudSettings, failures: int, failure: Except
 
 
 def _wait_for_end(ingest: IngestQuery, stop: threading.Event) -> Exception | None:
-    """Waits for the end of the query; returns why it failed, None if it ended in order or `stop` is set."""
+    """Waits until the query ends or `stop` is set; returns the error of a failed query."""
     query = ingest.query
     try:
         while query.isActive and not stop.is_set():
@@ -125,7 +125,7 @@ def _wait_for_end(ingest: IngestQuery, stop: threading.Event) -> Exception | Non
 
 
 def _stop_if_running(stop: Callable[[], None]) -> None:
-    """Stops what may be gone already: who ends a process group ends Spark's own process with it."""
+    """Stops Spark; its process may already be gone if the whole process group was ended."""
     with suppress(Py4JError, OSError):
         stop()
 
@@ -138,7 +138,7 @@ _READ = ("value", "properties", "publish_time", "topic", "message_id", "malforme
 
 
 class IngestQuery(NamedTuple):
-    """A running query, what it does with each micro-batch, and the version of the records that it begins with."""
+    """A running query, its handler, and the version of the records at its start."""
 
     query: StreamingQuery
     micro_batch: MicroBatchHandler
@@ -148,7 +148,7 @@ class IngestQuery(NamedTuple):
 def start_ingest(
     spark: SparkSession, settings: CloudSettings, *, available_now: bool, counted: Counted = ignore_counts
 ) -> IngestQuery:
-    """Starts the query, which runs until it is stopped or, with `available_now`, until what is there was read."""
+    """Starts the query. With `available_now` it ends at the end of the available messages."""
     lake, checkpoints = settings.tables, settings.bound_checkpoints
     # before a lake is begun: of checkpoints that are there it is none
     checkpoints.check()
@@ -191,7 +191,7 @@ def start_ingest(
 
 
 class MicroBatchHandler:
-    """What Spark calls with the messages of each micro-batch."""
+    """The function that Spark calls with each micro-batch."""
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ class MicroBatchHandler:
         committed: Callable[[int], object] = lambda _: None,
         counted: Counted = ignore_counts,
     ) -> None:
-        """`committed` is called with the number of each commit that was made."""
+        """`committed` gets the number of each commit."""
         self._committed = committed
         self._sensible = sensible
         self._sealing_keys, self._tenants = sealing_keys, tenants
@@ -214,7 +214,7 @@ class MicroBatchHandler:
         self.fenced: Fenced | None = None
 
     def __call__(self, messages: DataFrame, batch_id: int) -> None:  # noqa: ARG002  # Spark's contract
-        """Writes what is new in the messages. Raises Fenced, and keeps it for those who only see Spark."""
+        """Writes the new records of a micro-batch. Keeps Fenced, because Spark hides the exception."""
         try:
             attempt = self.writer.begin()
             write = write_parts(

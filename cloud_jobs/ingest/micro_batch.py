@@ -1,8 +1,7 @@
-"""What is done with the parts of one micro-batch that executors wrote: decided, committed, counted. Without Spark.
+"""The driver's side of a micro-batch: deduplicates, commits and counts the parts that executors wrote. Without Spark.
 
-Records, coverage, tombstones and heads become durable in one step: the commit of the records, under a number that
-names the manifest of the coverage. What is written before it belongs to nothing until then. What follows it is done
-again when the messages come again.
+Records and coverage become durable in one step: the commit of the records, whose number names the manifest of the
+coverage. Files written before it belong to nothing until then. Later steps are repeated if the messages come again.
 """
 
 from __future__ import annotations
@@ -66,26 +65,20 @@ _STORED_COLUMNS: Final = [*RECORD_ID, *CONTENT]
 
 
 class RepeatedPart(NamedTuple):
-    """A part of a micro-batch that holds duplicates: its files as they were first written.
-
-    `kept`: of these streams only these seqs stay, each once; of others all.
-    """
+    """A part with duplicates, and its files. `kept`: the seqs to keep of these streams; of others, all."""
 
     files: tuple[DataFile, ...]
     kept: Mapping[DeviceStream, IntervalSet]
 
     def split(self, files: FileSystem) -> tuple[pa.Table, pa.Table]:
-        """Its records that stay, and those that came again, both in order."""
+        """Its records to keep, and the repeated ones, both sorted."""
         rows = in_order(pa.concat_tables([read_data_file(files, file) for file in self.files]).combine_chunks())
         keep = _kept_rows(rows, self.kept)
         return rows.filter(pa.array(keep)), rows.filter(pa.array(~keep))
 
 
 class ComparedPart(NamedTuple):
-    """A part that holds duplicates, and the table's files that may hold records of their ids, likely ones first.
-
-    `erasures`: what is erased is in none of them.
-    """
+    """A part with duplicates, and the table's files that may hold records with their ids, likely ones first."""
 
     repeated: RepeatedPart
     stored: tuple[str, ...]
@@ -95,12 +88,12 @@ class ComparedPart(NamedTuple):
 def repeated_parts(
     parts: Sequence[WrittenPart], kept: Mapping[int, Mapping[DeviceStream, IntervalSet]]
 ) -> list[RepeatedPart]:
-    """The parts that hold duplicates. `kept`: what stays of them, as `deduplicate` has it."""
+    """The parts with duplicates. `kept`: the seqs to keep, from `deduplicate`."""
     return [RepeatedPart(parts[at].files, streams) for at, streams in kept.items()]
 
 
 def filter_part(files: FileSystem, now: datetime) -> Callable[[RepeatedPart], list[DataFile]]:
-    """A function that writes what is kept of a part into `files`, where the part is, too."""
+    """A function that writes the records to keep of a part into the folder `files` of the table."""
 
     def filtered(part: RepeatedPart) -> list[DataFile]:
         kept, _ = part.split(files)
@@ -115,7 +108,7 @@ def compared_parts(
     kept: Mapping[int, Mapping[DeviceStream, IntervalSet]],
     erasures: Iterable[Erasure] = (),
 ) -> list[ComparedPart]:
-    """The parts that hold duplicates, after what was kept of them was committed to the table that is `opened`."""
+    """The parts with duplicates, after the records to keep were committed to `opened`."""
     all_stored, found = StoredFiles.of(opened, "records"), []
     for at, part in zip(kept, repeated_parts(parts, kept), strict=True):
         received = {stream: parts[at].streams[stream][0].received for stream in part.kept}
@@ -132,14 +125,14 @@ def compared_parts(
 
 
 class Conflicts(NamedTuple):
-    """How many records of a part came again with another content than the one stored, and the files that have it."""
+    """The number of records with other content than the stored one, and the files with them."""
 
     records: int
     quarantined: tuple[QuarantineFile, ...]
 
 
 def find_conflicts(lake: Lake, ingest_number: int, now: datetime) -> Callable[[ComparedPart], Conflicts]:
-    """A function that finds the conflicts of a part, and writes them into files of the quarantine."""
+    """A function that finds the conflicts of a part and writes them into files of the quarantine."""
 
     def found(part: ComparedPart) -> Conflicts:
         rows, written = _conflicts(lake.files("records"), part), list[QuarantineFile]()
@@ -174,7 +167,7 @@ def _conflicts(files: FileSystem, part: ComparedPart) -> pa.Table:
 
 
 def _kept_rows(rows: pa.Table, kept: Mapping[DeviceStream, IntervalSet]) -> NDArray[np.bool_]:
-    """Which rows stay, of rows that are in order."""
+    """Which of the sorted rows to keep."""
     keep = np.ones(rows.num_rows, bool)
     seqs, codes = rows["seq"].to_numpy(), stream_codes(rows)
     starts = np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]])
@@ -196,13 +189,12 @@ def _within(seqs: NDArray[np.int64], wanted: IntervalSet) -> NDArray[np.bool_]:
 
 
 def _bounds_of(rows: pa.Table) -> dict[str, Range]:
-    """The lowest and the highest value of each part of record ids."""
     ends = {name: pc.min_max(rows[name].cast(RECORDS.field(name).type)).as_py() for name in RECORD_ID}
     return {name: (found["min"], found["max"]) for name, found in ends.items()}
 
 
 def _compared(again: pa.Table, stored: pa.Table) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """For each record that came again, whether there are stored ones of its id, and whether one of these equals it."""
+    """For each repeated record: whether a stored one has its id, and whether one equals it."""
     left = again.select([*RECORD_ID]).append_column("here", pa.array(np.arange(again.num_rows)))
     right = stored.select([*RECORD_ID]).append_column("there", pa.array(np.arange(stored.num_rows)))
     pairs = left.join(right, [*RECORD_ID], join_type="inner", use_threads=False)
@@ -227,10 +219,9 @@ _numbers_of: Final = attrgetter(*_NUMBERS)
 
 
 class KnownCoverage:
-    """What was committed of each device stream."""
+    """The committed coverage of all device streams, packed."""
 
     def __init__(self, rows: pa.Table) -> None:
-        """`rows`: those of `coverage_rows`, one for each stream."""
         self._streams: dict[_Key, bytes | Coverage] = {}
         # some at a time: what stands beside them while they are read is soon the larger part
         for batch in rows.to_batches(max_chunksize=_ROWS_AT_ONCE):
@@ -239,7 +230,7 @@ class KnownCoverage:
             self.update(dict(from_rows(pa.Table.from_batches([batch.filter(pc.invert(is_plain))]))))
 
     def get(self, stream: DeviceStream) -> Coverage | None:
-        """The coverage of a stream, None if nothing was heard of it."""
+        """The coverage of a stream, or None."""
         found = self._streams.get(stream)
         if found is None or isinstance(found, Coverage):
             return found
@@ -248,7 +239,7 @@ class KnownCoverage:
         return Coverage(IntervalSet(zip(bounds[::2], bounds[1::2], strict=True)), (), *numbers[-len(_NUMBERS) :])
 
     def update(self, coverage: Mapping[DeviceStream, Coverage]) -> None:
-        """Takes over the new state of streams."""
+        """Replaces the coverage of streams."""
         for stream, new in coverage.items():
             numbers = [*chain.from_iterable(new.received.ranges), *_numbers_of(new)]
             kept = new if new.tombstones else pack(f"={len(numbers)}q", *numbers)
@@ -259,7 +250,7 @@ class KnownCoverage:
 
 
 def _packed(rows: pa.RecordBatch) -> Iterator[tuple[_Key, bytes]]:
-    """Streams without tombstones. None becomes an object on the way: a million are read in seconds."""
+    """Streams without tombstones, as bytes: a million are read in seconds."""
     lengths = np.r_[0, pc.list_value_length(rows["received"]).to_numpy()]
     bounds = rows["received"].flatten().to_numpy().astype("=i8").tobytes()
     numbers = np.column_stack([rows[name].to_numpy() for name in _NUMBERS]).astype("=i8").tobytes()
@@ -280,7 +271,7 @@ _Made = TypeVar("_Made")
 
 
 class CrashPoint(StrEnum):
-    """Between which writes of a micro-batch the process may die. In the order in which they are reached."""
+    """Points between the writes of a micro-batch, in their order, at which tests kill it."""
 
     PARTS_WRITTEN = "parts written"
     PARTS_FILTERED = "parts filtered"
@@ -291,7 +282,7 @@ class CrashPoint(StrEnum):
 
 
 class Attempt(NamedTuple):
-    """A micro-batch that is about to be written: the number that its commit will have, and when it began."""
+    """The number that the commit of a micro-batch will have, and when it began."""
 
     number: int
     now: datetime
@@ -299,7 +290,6 @@ class Attempt(NamedTuple):
 
     @property
     def ingest_number(self) -> int:
-        """What the records have in their column."""
         return counter_of(self.number)
 
 
@@ -312,13 +302,11 @@ def ignore_counts(_: Mapping[str, Any]) -> None:
 
 
 def run_here(work: Callable[[_Item], _Made], items: Sequence[_Item]) -> list[_Made]:
-    """Runs a function over parts one after the other."""
     return [work(item) for item in items]
 
 
 class MicroBatchWriter:
-    """Writes micro-batches into the records table, as the one ingest that does. Doing one again, whole or in other
-    pieces, changes nothing."""
+    """Writes micro-batches into the records table as the only ingest. Repeating one changes nothing."""
 
     def __init__(
         self,
@@ -329,7 +317,7 @@ class MicroBatchWriter:
         reached: Callable[[CrashPoint], None] = lambda _: None,
         counted: Counted = ignore_counts,
     ) -> None:
-        """Reads what was committed. `reached` is called at each crash point. Raises LakeError."""
+        """Reads the committed coverage. `reached` is called at each crash point. Raises LakeError."""
         self._lake = lake
         self._run = run
         self._reached, self._counted = reached, counted
@@ -347,15 +335,14 @@ class MicroBatchWriter:
 
     @property
     def records_version(self) -> int:
-        """The version of the records that is built upon."""
         return self._records.version
 
     def begin(self) -> Attempt:
-        """An attempt at the next micro-batch, before its parts are written."""
+        """The next attempt; its parts are written afterwards."""
         return Attempt(next_number(self._coverage.manifest.number), datetime.now(UTC), time.monotonic())
 
     def write(self, attempt: Attempt, parts: Sequence[WrittenPart]) -> None:
-        """Makes durable what the parts hold and say. Raises Fenced, CommitFailed, LakeError."""
+        """Commits parts and counts them. Raises Fenced, CommitFailed, LakeError."""
         self._reached(CrashPoint.PARTS_WRITTEN)
         streams = [stream for at, part in enumerate(parts) for stream in part.stream_parts(at)]
         result = deduplicate(self._known.get, streams)
@@ -377,7 +364,7 @@ class MicroBatchWriter:
         self._reached(CrashPoint.COUNTED)
 
     def _filter(self, attempt: Attempt, parts: Sequence[WrittenPart], result: DeduplicationResult) -> list[DataFile]:
-        """The files to be committed, none with a duplicate."""
+        """The files to commit, without duplicates."""
         files = [file for at, part in enumerate(parts) if at not in result.kept for file in part.files]
         if result.kept:
             repeated = repeated_parts(parts, result.kept)
@@ -389,7 +376,6 @@ class MicroBatchWriter:
     def _conflicts(
         self, attempt: Attempt, parts: Sequence[WrittenPart], result: DeduplicationResult
     ) -> Sequence[Conflicts]:
-        """The records that came again with another content."""
         if not result.kept:
             return []
         # after the commit: what nobody waits for, and all that a record is held against is in the table

@@ -1,6 +1,6 @@
-"""The executor's side of the ingest: messages become files of the records table, and a short word of what is in them.
+"""On executors: writes decoded messages to files, and describes each file set as a part.
 
-The files belong to no table yet. The driver reads what each part says, and commits them or has them filtered.
+The files belong to no table until the driver commits them or has them filtered.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _Made = TypeVar("_Made")
 
 
 class Run(Protocol):
-    """How a function is run over parts: in this process, or by executors."""
+    """Runs a function over parts, in this process or on executors."""
 
     def __call__(self, work: Callable[[_Item], _Made], items: Sequence[_Item], /) -> Sequence[_Made]:
         """What the function makes of each."""
@@ -58,14 +58,14 @@ _TRIES: Final = 20
 
 
 class QuarantineFile(NamedTuple):
-    """A file of the quarantine that no commit names yet, and the fingerprints of its rows that are wanted."""
+    """An uncommitted file of the quarantine, and the fingerprints of its rows to add."""
 
     file: DataFile
     fingerprints: pa.Array
 
 
 def malformed_rows(malformed: Sequence[dict[str, Any]], now: datetime) -> list[dict[str, Any]]:
-    """Rows for messages that are no consistent batch, from those of `decoding.DecodedMessages`."""
+    """Rows of the quarantine for `DecodedMessages.malformed`."""
     return [
         {
             "cause": "malformed",
@@ -81,7 +81,6 @@ def malformed_rows(malformed: Sequence[dict[str, Any]], now: datetime) -> list[d
 
 
 def conflict_rows(records: pa.Table, now: datetime) -> list[dict[str, Any]]:
-    """Rows for records whose ids are known with another content."""
     return [_conflict_row(record, now) for record in records.select([*RECORD_ID, *CONTENT]).to_pylist()]
 
 
@@ -101,10 +100,9 @@ def _text(value: datetime | bytes) -> str:
 def write_quarantine(
     files: FileSystem, rows: Sequence[dict[str, Any]], ingest_number: int, now: datetime
 ) -> list[QuarantineFile]:
-    """Writes rows, each fingerprint once, into a file in the folder of the quarantine.
+    """Writes rows, each fingerprint once, into a file of the quarantine.
 
-    `ingest_number`: that of the attempt, by which the rows are numbered unless its number is taken when they are
-    committed.
+    `ingest_number`: that of the attempt; the commit may renumber them.
     """
     once = {row["fingerprint"]: row | {"commit_number": ingest_number} for row in rows}
     return _written(files, pa.Table.from_pylist([*once.values()], schema=QUARANTINE), now)
@@ -113,10 +111,10 @@ def write_quarantine(
 def commit_quarantine(
     lake: Lake, written: Sequence[QuarantineFile], run: Run, ingest_number: int, now: datetime
 ) -> None:
-    """Adds the rows whose fingerprint is not there yet: the replay of a micro-batch adds nothing.
+    """Adds rows with new fingerprints, so a repeated micro-batch adds nothing.
 
-    `ingest_number`: the number in the files. A later commit has a higher one, so an attempt that was overtaken writes
-    its files again. Raises CommitFailed, LakeError. `run`: how the files are read that hold some such rows and others.
+    `ingest_number`: the number in the files. The commit number always increases, so an attempt that was overtaken
+    rewrites its files. `run`: reads files of which only some rows are new. Raises CommitFailed, LakeError.
     """
     if not written:
         return
@@ -145,7 +143,7 @@ def commit_quarantine(
 
 
 def _missing(files: FileSystem, opened: DeltaTable, written: Sequence[QuarantineFile]) -> list[QuarantineFile]:
-    """The files that hold rows which the table lacks, each row once, with the fingerprints of these."""
+    """The files with rows that the table lacks, with the fingerprints of these rows."""
     asked = pa.chunked_array([one.fingerprints for one in written]).unique().sort()
     digests, known = asked.to_pylist(), set[str]()
     # one by one: they lie so far apart that what is between them is all the table
@@ -182,10 +180,10 @@ def _written(files: FileSystem, rows: pa.Table, now: datetime) -> list[Quarantin
 
 
 class StreamPart(NamedTuple):
-    """What the messages in one part of a micro-batch say together of one device stream.
+    """What the messages of one part state of one device stream.
 
-    `records`: how many they hold, each as often as it came; `said.received` has each once. `statements`: those among
-    them that may be the latest whose head is covered; the latest of all is in `said`.
+    `records`: their number with repetitions; `said.received` has each once. `statements`: those that may be the latest
+    whose head is covered; `said` has the latest.
     """
 
     part: int
@@ -203,8 +201,8 @@ Known = Callable[[DeviceStream], Coverage | None]
 class DeduplicationResult:
     """The decision on a micro-batch.
 
-    `kept`: for each part that holds a duplicate, of each stream that has some there, the seqs that stay, each once.
-    `coverage`: the new state of the streams that were touched; `delta`: what became known of those that changed.
+    `kept`: for each part with duplicates, the seqs to keep by stream. `coverage`: the new coverage of the touched
+    streams; `delta`: what is new in it.
     """
 
     accepted_count: int = 0
@@ -215,12 +213,10 @@ class DeduplicationResult:
 
 
 def deduplicate(known: Known, parts: Iterable[StreamPart]) -> DeduplicationResult:
-    """Decides on a micro-batch, in the order in which its parts are given.
+    """Decides which records of a micro-batch are new, in the order of its parts.
 
-    The records let in are always the same set: the union of all ids less those known. Which copy of a record that
-    comes twice is let in depends on the order.
-
-    Up to when a stream is complete is decided behind the last part, by what is covered then.
+    The accepted ids are the union of all ids without the known ones. The order decides which copy is accepted.
+    `complete_until_us` is computed after the last part.
     """
     decision = DeduplicationResult()
     statements: dict[DeviceStream, list[Statement]] = {}
@@ -256,11 +252,10 @@ PART_COLUMNS = pa.schema([pa.field("part", pa.binary(), nullable=False)])
 
 
 class WrittenPart(NamedTuple):
-    """Messages that one task took together: the files of their records, and what they say of each device stream.
+    """Messages that one task decoded together: the files of their records, and what they state.
 
-    `streams`: for each the coverage that they state and the number of records that they hold. `quarantined`: the files
-    of those that are no batch, `malformed`: how many of the `messages` these are. `statements`: see StreamPart.
-    `disbelieved`, `unreadable`: see DecodedMessages.
+    `streams`: the stated coverage and the number of records of each. `quarantined`: files with the `malformed`
+    messages. `statements`: see StreamPart. `disbelieved`, `unreadable`: see DecodedMessages.
     """
 
     files: tuple[DataFile, ...]
@@ -273,7 +268,7 @@ class WrittenPart(NamedTuple):
     unreadable: Counter[str]
 
     def stream_parts(self, part: int) -> Iterator[StreamPart]:
-        """What is decided on, with the number of this part in its micro-batch."""
+        """The input of `deduplicate`. `part`: the number of this part in its micro-batch."""
         for stream, (said, records) in self.streams.items():
             yield StreamPart(part, stream, said, records, self.statements.get(stream, ()))
 
@@ -287,10 +282,10 @@ def write_parts(
     *,
     tenants: TopicTenants | None = None,
 ) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """A function for `mapInArrow`: from messages to parts (schema PART_COLUMNS), whose files are in the lake.
+    """A function for `mapInArrow` from messages to parts (schema PART_COLUMNS), whose files are in the lake.
 
-    `sealing_keys`: the folder of private keys, as the executor sees it; read by each task, so that a new key counts at
-    once. `tenants`: whose messages each topic may have. The function raises SealingKeyError.
+    `sealing_keys`: the folder of private keys on the executor; each task reads it again. `tenants`: the tenant of each
+    topic. The function raises SealingKeyError.
     """
 
     def write(batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -324,7 +319,6 @@ def write_part(lake: Lake, decoded: DecodedMessages, ingest_number: int, now: da
 
 
 def read_parts(rows: pa.Table) -> list[WrittenPart]:
-    """The parts in rows of PART_COLUMNS."""
     return [pickle.loads(part) for part in rows["part"].to_pylist()]  # noqa: S301 - written by `write_parts`
 
 

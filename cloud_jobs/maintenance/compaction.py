@@ -118,18 +118,18 @@ and its commit comes soon."""
 
 
 class FileLimits(NamedTuple):
-    """About how many bytes a file becomes, and how many bytes of memory a merge takes."""
+    """The approximate bytes of a file, and of memory for a merge."""
 
     size: int
     memory: int
 
     def is_full(self, file: TableFile) -> bool:
-        """Whether to merge a file with others would give no bigger one."""
+        """Whether a merge would not make the file bigger."""
         return 4 * file.size >= self.size
 
 
 def growing_merges(files: Sequence[TableFile], limits: FileLimits) -> list[tuple[TableFile, ...]]:
-    """The merges that are due among files of a day that grows; no file is in two of them."""
+    """The merges that are due on a recent day; no file is in two of them."""
     levels: dict[int, list[TableFile]] = {}
     for file in files:
         if not limits.is_full(file):
@@ -143,9 +143,9 @@ def growing_merges(files: Sequence[TableFile], limits: FileLimits) -> list[tuple
 
 
 def settled_merges(files: Sequence[TableFile], limits: FileLimits, order: Sequence[str]) -> list[tuple[TableFile, ...]]:
-    """The merges that are due on a day that is past; none when the day is sorted. `order`: by what.
+    """The merges that are due on a past day, until it is sorted; no file is in two of them.
 
-    No file is in two of them. Of a large day they are steps: what they make may be due again.
+    A large day takes several rounds of bounded merges.
     """
     chosen = _unsettled(files, limits, order)
     if len(chosen) <= _FILES and _size(chosen) <= _FULL_FILES * limits.size:
@@ -156,7 +156,7 @@ def settled_merges(files: Sequence[TableFile], limits: FileLimits, order: Sequen
 
 
 def _unsettled(files: Sequence[TableFile], limits: FileLimits, order: Sequence[str]) -> tuple[TableFile, ...]:
-    """The files that are to be sorted together."""
+    """The files that have to be sorted together."""
     if not overlap(files, order):
         return tuple(files) if _is_many(files, limits) else ()
     # a small day has no full file, and was sorted all the same: into its largest
@@ -182,7 +182,7 @@ def _clusters(files: Sequence[TableFile], order: Sequence[str]) -> list[list[Tab
 
 
 def _parts(files: Sequence[TableFile], limits: FileLimits, order: Sequence[str]) -> Iterator[tuple[TableFile, ...]]:
-    """Files parted in the order of their keys, at least two together, so that each part can be merged at once."""
+    """Groups of at least two files in the order of their keys, each small enough for one merge."""
     held: list[TableFile] = []
     for file, _ in _downward(files, order):
         if len(held) > 1 and (len(held) == _FILES or _size(held) + file.size > _FULL_FILES * limits.size):
@@ -194,13 +194,13 @@ def _parts(files: Sequence[TableFile], limits: FileLimits, order: Sequence[str])
 
 
 def _is_many(files: Sequence[TableFile], limits: FileLimits) -> bool:
-    """Whether the rows need far fewer files."""
+    """Whether the rows would fit into far fewer files."""
     needed = -(-_size(files) // limits.size)
     return len(files) > (2 * needed if needed > 1 else 1)
 
 
 def overlap(files: Sequence[TableFile], order: Sequence[str]) -> bool:
-    """Whether two of the files may hold rows of one range of keys, more than what begins like the key at their ends."""
+    """Whether two files may share a range of keys, beyond what the bounds at their ends say."""
     if any(order[0] not in file.low or order[0] not in file.high for file in files):
         return len(files) > 1
     ordered = [ends for _, ends in _downward(files, order)]
@@ -208,14 +208,14 @@ def overlap(files: Sequence[TableFile], order: Sequence[str]) -> bool:
 
 
 def _downward(files: Sequence[TableFile], order: Sequence[str]) -> list[tuple[TableFile, tuple[Key, Key]]]:
-    """Files with the ends of their keys, the highest first."""
+    """Files with their lowest and highest keys, the highest first."""
     # by the highest key: where devices change within a file that says less of its ends than a file of one device does
     with_ends = [(file, _key_ends(file.low, file.high, order)) for file in files]
     return sorted(with_ends, key=lambda one: (one[1][1], one[1][0]), reverse=True)
 
 
 def _key_ends(low: Mapping[str, Any], high: Mapping[str, Any], order: Sequence[str]) -> tuple[Key, Key]:
-    """The beginnings of the lowest and the highest key, as far as the bounds of the columns say."""
+    """The prefixes of the lowest and the highest key that the bounds of the columns give."""
     shared = 0
     for name in order:
         if name not in low or name not in high:
@@ -291,7 +291,6 @@ class SortedFiles:
             self._end_file()
 
     def close(self) -> list[DataFile]:
-        """Ends the last file and returns all files that were written."""
         self._flush()
         if self._writer is not None:
             self._end_file()
@@ -308,7 +307,6 @@ class SortedFiles:
 
 
 def united(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """The statistics of two pieces together."""
     nulls = one["nullCount"]
     return {
         "numRecords": one["numRecords"] + other["numRecords"],
@@ -333,7 +331,7 @@ Keep = Callable[[pa.Table], pa.ChunkedArray]
 
 
 class MaintenancePoint(StrEnum):
-    """Between which writes of a maintenance run the process may die."""
+    """Points between the writes of a run, at which tests kill it."""
 
     DECLARED = "declared"
     FILES_WRITTEN = "files written"
@@ -344,9 +342,9 @@ class MaintenancePoint(StrEnum):
 
 @dataclass(frozen=True)
 class Rewriter:
-    """Replaces files of the tables of a lake.
+    """Replaces files of the lake's tables.
 
-    `now` is the time of day, `reached` is called at each crash point, `stopped` says whether no more is to be begun.
+    `now` is the time of day, `reached` is called at each MaintenancePoint, `stopped` ends the work early.
     """
 
     lake: Lake
@@ -404,7 +402,7 @@ class Rewriter:
         *,
         data_change: bool,
     ) -> bool:
-        """One commit that removes and adds files; False, and nothing was done, if one is no longer in the table."""
+        """Removes and adds files in one commit; False, without a change, if a file is no longer in the table."""
         layout, opened = TABLES[table], self.lake.open(table)
         values = partition_values(table, removed[0])
         failure: Exception | None = None
@@ -439,7 +437,6 @@ class Rewriter:
         raise CommitFailed(table, str(failure)) from failure
 
     def _delete(self, table: str, written: Sequence[DataFile]) -> None:
-        """Deletes files that no commit names, nor will one."""
         for file in written:
             self.lake.files(table).delete_file(file.path)
 

@@ -1,7 +1,7 @@
-"""Rows of a data subject, or older than their retention: found, exported and erased.
+"""Finds, exports and erases rows that a data subject asks for or that exceed their retention.
 
-The erasures are declared first, so nobody takes a version without the positions for all there was. Up to which erasure
-and for which records the files have been searched is kept with the records table, as an application transaction.
+An erasure is declared before the first row goes, so every reader knows why positions are missing. How far a table was
+searched is stored with it as an application transaction.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _rows_of_request(table: str, rows: pa.Table, asked: Erasure) -> pa.ChunkedAr
 
 
 def is_quarantined_of(row: dict[str, Any], erasure: Erasure) -> bool:
-    """Whether a row of the quarantine holds what is erased. Malformed messages name no device: none is."""
+    """Whether a row of the quarantine is erased. Malformed messages name no device and stay."""
     tenant, device, before, since = erasure
     # a row without a tenant may be anybody's
     if row["cause"] != _CONFLICT or device not in (None, row["device"]) or row["tenant"] not in (None, tenant):
@@ -160,8 +160,7 @@ def file_rows(files: FileSystem, table: str, path: str, columns: Sequence[str] |
 
 
 def remaining_files(lake: Lake, asked: Erasure) -> list[str]:
-    """Files on the disk that still hold rows of a request, and that no version in force names: replaced ones, and those
-    of attempts that became no commit. Raises LakeError."""
+    """Unreferenced files on the disk that still hold rows of a request. Raises LakeError."""
     found = []
     for table in ("records", *DERIVED, "quarantine"):
         files = lake.files(table)
@@ -230,14 +229,12 @@ def _export(lake: Lake, asked: Erasure, folder: Path, now: datetime) -> dict[str
 
 
 def count_rows(lake: Lake, asked: Erasure) -> dict[str, int]:
-    """The number of rows of each table that a request concerns. Raises LakeError."""
     return {
         table: sum(rows.num_rows for rows in _asked_rows(lake, table, lake.open(table), asked)) for table in EXPORTED
     }
 
 
 def _asked_rows(lake: Lake, table: str, opened: DeltaTable, asked: Erasure) -> Iterator[pa.Table]:
-    """The rows that a request concerns, one table for each day."""
     chosen = [file for file in table_files(opened, table) if may_hold(table, file, asked)]
     with lake.damage_as_error(table):
         for _, files in groupby(sorted(chosen, key=_day), _day):
@@ -251,10 +248,7 @@ def _day(file: TableFile) -> str:
 
 
 def access_log_of(location: Location) -> Path:
-    """Where this user's readings of positions are logged, if no setting says it: beside the lake. Raises LakeError.
-
-    Each user has a file: nobody writes into another one's.
-    """
+    """The default log of accesses to positions, next to the lake, one file for each user. Raises LakeError."""
     if location.folder is None:
         raise LakeError(
             f"readings of positions must be logged, and {location} is no folder: name a file by --access-log, "
@@ -272,9 +266,11 @@ def _user() -> str:
 
 
 def log_access(lake: Location, log: Path | None, command: str, whose: TenantDevice, **what: object) -> None:
-    """Appends one line to the log of readings of positions, before anything is shown: who, when, by which command, of
-    which device. `log`: a file of the settings; None: `access_log_of` the lake. Raises LakeError if it cannot be
-    written: then nothing may be shown."""
+    """Appends a line to the log of accesses to positions: who, when, which command, which device.
+
+    `log`: the configured file; None: `access_log_of` the lake. Raises LakeError if that fails; then nothing may be
+    shown.
+    """
     path = log or access_log_of(lake)
     what = {name: stamp(value) if isinstance(value, datetime) else value for name, value in what.items()}
     line = {
@@ -405,7 +401,6 @@ def _drop(rewriter: Rewriter, table: str, file: TableFile, keep: Keep) -> tuple[
 
 
 def _spared(table: str, file: TableFile, asked: Sequence[Erasure], covered: int, rows: pa.Table) -> pa.ChunkedArray:
-    """Which rows of a file stay."""
     if table != "records":
         return pc.invert(rows_of(table, rows, asked))
     if "device_date" not in rows.column_names:
@@ -457,7 +452,6 @@ def _erasure(row: dict[str, Any]) -> Erasure:
 
 
 def searched(opened: DeltaTable) -> SearchProgress:
-    """How far the version of a table that was opened has been searched."""
     number = newest_number(opened, ERASED)
     return SearchProgress(0, 0) if number is None else SearchProgress(number >> _BITS, number & ((1 << _BITS) - 1))
 

@@ -57,7 +57,7 @@ class JobProgress(NamedTuple):
 
 
 def covered_by_jobs(lake: Lake) -> JobProgress:
-    """What every derived table covers that is computed in this lake. Raises LakeError."""
+    """The progress of the derived tables that are in use. Raises LakeError."""
     # the tables before the records: what is ingested meanwhile is not covered
     states = {table: stated(lake.open(table), COVERS) for table in _DERIVED}
     found = {table: number or 0 for table, number in states.items() if number is not None or table == _ALWAYS}
@@ -66,7 +66,6 @@ def covered_by_jobs(lake: Lake) -> JobProgress:
 
 
 def newest_ingest(lake: Lake) -> int:
-    """The newest ingest number of the records. Raises LakeError."""
     return counter_of(lake.ingest_commit())
 
 
@@ -80,7 +79,7 @@ def with_known_device(lake: Lake, erasure: Erasure) -> Erasure:
 
 
 def check_covered(lake: Lake, erasure: Erasure, covered: JobProgress) -> None:
-    """Raises LakeError if a job has not yet read positions of an erasure."""
+    """Raises LakeError if a job has not read all positions of an erasure."""
     if waiting := count_uncovered(lake, erasure, covered.ingest_number):
         whose = "all devices" if erasure.device is None else f"{erasure.tenant}/{erasure.device}"
         raise LakeError(
@@ -121,7 +120,6 @@ def compact(rewriter: Rewriter, table: str, hot_days: int) -> CompactionResult:
 
 
 def due_merges(rewriter: Rewriter, table: str, now: datetime, hot_days: int) -> list[Sequence[TableFile]]:
-    """The merges that are due in a table as it is."""
     due: list[Sequence[TableFile]] = []
     growing_from = (now - timedelta(days=hot_days - 1)).date()
     # a file without a row count in the log is another writer's and stays as it is
@@ -293,7 +291,6 @@ class Maintenance:
 
 @contextmanager
 def _failures_in(errors: list[str], what: str) -> Iterator[None]:
-    """Notes what fails, and the run goes on."""
     try:
         yield
     except _FAILURES as error:

@@ -24,7 +24,7 @@ from cloud_jobs.lake.tables import Lake
 
 
 class TableFile(NamedTuple):
-    """A data file as the log has it. `low`, `high`: bounds of columns; `nulls`: how many of its values are null."""
+    """A data file in the log. `low`, `high`: bounds of columns; `nulls`: numbers of null values."""
 
     path: str
     size: int
@@ -36,19 +36,18 @@ class TableFile(NamedTuple):
 
 
 def table_files(opened: DeltaTable, table: str) -> list[TableFile]:
-    """The files of the version that is opened."""
     actions = pa.table(opened.get_add_actions(flatten=True))
     partitions = TABLES[table].partition_by
     return [_table_file(row, partitions) for batch in actions.to_batches(1000) for row in batch.to_pylist()]
 
 
 def partition_values(table: str, file: TableFile) -> dict[str, str | None]:
-    """Where a file stands, as Delta writes it."""
+    """The partition values of a file, as Delta writes them."""
     return {name: None if file.day is None else file.day.isoformat() for name in TABLES[table].partition_by}
 
 
 def by_day(files: list[TableFile]) -> Iterator[tuple[date | None, list[TableFile]]]:
-    """The files of each day, the newest day first; those without a day last."""
+    """The files of each day, the newest day first, those without a day last."""
     days: dict[date | None, list[TableFile]] = {}
     for file in files:
         days.setdefault(file.day, []).append(file)
@@ -76,7 +75,7 @@ _SHOWN: Final = 20
 
 
 class LastMaintenance(NamedTuple):
-    """When a run ended, how long it took, and what failed in it."""
+    """The end, duration and errors of a run."""
 
     ended_at: datetime
     seconds: float
@@ -84,7 +83,6 @@ class LastMaintenance(NamedTuple):
 
 
 def note_last_run(lake: Lake, last: LastMaintenance) -> None:
-    """Replaces the stored result. Raises OSError, StoreUnavailable."""
     document = last._asdict() | {"ended_at": last.ended_at.isoformat(), "errors": last.errors[:_SHOWN]}
     with lake.location.errors_named(), lake.location.files().open_output_stream(_PATH) as file:
         file.write(json.dumps(document).encode())
@@ -109,7 +107,7 @@ _log = structlog.get_logger("maintain")
 
 
 class SweptFiles(NamedTuple):
-    """How many files were deleted: named by no commit, and replaced long ago."""
+    """Numbers of deleted files: without a commit, and replaced."""
 
     orphans: int = 0
     replaced: int = 0
@@ -153,7 +151,7 @@ def sweep_log(lake: Lake, table: str) -> int:
 
 
 def sweep_coverage(lake: Lake, settings: MaintenanceSettings, now: datetime) -> int:
-    """Deletes files of the coverage that no moment within `history_days` and no snapshot needs.
+    """Deletes coverage files that neither `history_days` nor a snapshot needs.
 
     Raises LakeError, OSError, ValueError.
     """
@@ -169,7 +167,7 @@ def sweep_coverage(lake: Lake, settings: MaintenanceSettings, now: datetime) -> 
 
 
 def _set_retention(opened: DeltaTable, settings: MaintenanceSettings) -> None:
-    """Writes into the table how long its commits, and what it knows of replaced files, are kept."""
+    """Sets how long the table keeps commits and removed files."""
     wanted = {
         "delta.logRetentionDuration": f"interval {settings.history_days} days",
         "delta.deletedFileRetentionDuration": f"interval {max(1, settings.removed_files_kept_hours)} hours",
@@ -182,7 +180,7 @@ def _set_retention(opened: DeltaTable, settings: MaintenanceSettings) -> None:
 
 
 def listed_data(files: FileSystem) -> list[FileInfo]:
-    """The files in a table's folder but for its log, which may be a thousand times as long."""
+    """All data files in a table's folder; its log, which may be very long, is not listed."""
     found = files.get_file_info(FileSelector("", allow_not_found=True))
     folders = [info.path for info in found if not info.is_file and not info.base_name.startswith("_")]
     inside = [info for folder in folders for info in _listed(files, folder, recursive=True)]

@@ -1,1 +1,1 @@
-"""Reference data in files, topics and the lake: versioned fences, tariffs, accounts and alert rules."""
+"""Reference data in files, topics and the lake: fences, tariffs, accounts and alert rules with versions."""

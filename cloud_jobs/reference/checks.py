@@ -1,4 +1,4 @@
-"""What a version of reference data would change: checks against the lake, differences and history."""
+"""Checks of reference files against the lake, differences, history, and bills that would change."""
 
 from __future__ import annotations
 
@@ -25,6 +25,57 @@ from geo.reference.moments import beginning, instant_text
 from waybill.identity.publication_id import PROPERTY, drawn_at
 from waybill.identity.signatures import REASON, SIGNATURE, SIGNER, Publication
 from waybill.settings import name_advice
+
+# Amounts under other contracts, from the lake's usage. Nothing is written.
+
+
+class LakeBills:
+    """The bills of the lake, final or not. All methods raise LakeError, StoreUnavailable.
+
+    `progress` gets the number of compared bills and their total. `state`: None for the current one.
+    """
+
+    def __init__(self, lake: Lake, progress: Callable[[int, int], None], state: LakeState | None = None) -> None:
+        self.progress = progress
+        self._lake, self._state, self._books = lake, state or newest_state(lake), PriceBooks()
+
+    def rated(self, contracts: Sequence[PayerContract]) -> list[NetAndTax | BillingError]:
+        """What each payer owes for the period of the contracts, or why it cannot be computed."""
+        found = dict[str, NetAndTax | BillingError]()
+        for group in payer_groups(contracts, 1):
+            found.update(zip((one.id for one in group), self._owed(group), strict=True))
+        return [found[one.id] for one in contracts]
+
+    def posted(self, payers: Collection[str], since: date) -> Mapping[str, Collection[tuple[date, date]]]:
+        """By payer, the periods of valid invoices that include a day from `since` on."""
+        stands: dict[str, dict[tuple[str, date, date], bool]] = defaultdict(dict)
+        # those of one seller and period come in the order in which they were numbered
+        for one in Register(self._lake).documents(payers, first_day=since):
+            stands[one.key.payer][one.key.legal_entity, one.key.first_day, one.key.last_day] = not one.is_void
+        return {payer: {key[1:] for key, is_so in of.items() if is_so} for payer, of in stands.items()}
+
+    def _owed(self, contracts: Sequence[PayerContract]) -> list[NetAndTax | BillingError]:
+        agreed = {one.id: rating_contract(one) for one in contracts}
+        try:
+            cells = self._cells(contracts, agreed)
+            rated = (rate(one, cells[name], {}, self._books) for name, one in agreed.items())
+            return [NetAndTax(one.net_minor, one.tax_minor) for one in rated]
+        except BillingError as fault:
+            if len(contracts) == 1:
+                return [fault]
+            # it is of one of them, and the others owe what they owe
+            return [amount for one in contracts for amount in self._owed([one])]
+
+    def _cells(
+        self, contracts: Sequence[PayerContract], agreed: Mapping[str, RatingContract]
+    ) -> Mapping[str, list[Cell]]:
+        cells: dict[str, list[Cell]] = defaultdict(list)
+        for part in usage_parts(self._lake, self._state, contracts, rated_columns(agreed.values())):
+            of_part = [agreed[name] for name in part.payers]
+            for name, found in zip(part.payers, cells_of_usage(of_part, part.rows), strict=True):
+                cells[name] += found.cells
+        return cells
+
 
 # Checks of reference files against a lake, the same for `check` and `put`.
 
@@ -78,26 +129,26 @@ _NEAR_DEG: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ReferenceCheck:
-    """The versions of files, what is wrong with them, and what they would change."""
+    """The versions of files, their faults, and what they would change."""
 
     placed: tuple[PlacedVersion, ...]
     checked: CheckedContracts
 
     @property
     def versions(self) -> tuple[ReferenceVersion, ...]:
-        """The versions, without where they stand."""
         return tuple(one.version for one in self.placed)
 
     @property
     def counts(self) -> Counter[Any]:
-        """How many versions there are of each kind."""
         return Counter(version.kind for version in self.versions)
 
 
-def check_reference(files: Iterable[Path], lake: Lake | None, moment: datetime) -> ReferenceCheck:
-    """What files say, beside what a lake has; None: by themselves.
+def check_reference(
+    files: Iterable[Path], lake: Lake | None, moment: datetime, bills: Bills | None = None
+) -> ReferenceCheck:
+    """Checks files, against a lake if there is one. `bills`: also finds the bills that would change.
 
-    Raises ReferenceFileError where the files alone have a fault; LakeError, StoreUnavailable.
+    Raises ReferenceFileError for faults of the files alone; LakeError, StoreUnavailable.
     """
     placed = read_placed(files)
     published = [] if lake is None else lake.rows("reference").to_pylist()
@@ -115,7 +166,7 @@ def check_reference(files: Iterable[Path], lake: Lake | None, moment: datetime) 
 
 
 def _swapped_fences(placed: Iterable[PlacedVersion], published: Iterable[Row]) -> list[str]:
-    """That stated fences are far from all published ones, and would be among them with their axes swapped."""
+    """Warns of fences far from all published ones that would be among them with swapped axes."""
     stated = [one for one in placed if one.version.kind == "fence"]
     there = [row["body"] for row in published if row["kind"] == "fence"]
     if not stated or not there:
@@ -186,9 +237,9 @@ def _changed_lines(before: str, after: str) -> tuple[str, ...]:
 
 
 class HistoryEntry(NamedTuple):
-    """One publication. `state`: `in force`, `replaced`, `cannot be used`, or `refused`: it was taken into quarantine.
+    """One publication. `state`: `in force`, `replaced`, `cannot be used`, or `refused` (quarantined).
 
-    `signature`: `signed`, `unsigned`, `not checked` without keys to check it by, or the word of what is wrong with it.
+    `signature`: `signed`, `unsigned`, `not checked` without keys, or the fault.
     """
 
     kind: str
@@ -208,7 +259,7 @@ class HistoryEntry(NamedTuple):
 def history(
     rows: Iterable[dict[str, Any]], quarantined: Iterable[dict[str, Any]], trust: ReferenceTrust
 ) -> list[HistoryEntry]:
-    """What rows of REFERENCE and of its quarantine, all of one thing, amount to, in the order of the publications."""
+    """The publications of one id, from rows of REFERENCE and of its quarantine, in their order."""
     ordered = sorted(rows, key=publication_order)
     found = in_force(ordered, usable)
     held = {one.row["publication_id"] for one in found.held}

@@ -1,4 +1,4 @@
-"""`waybill reference`: reference data, checked, published from files, and shown as the jobs have it."""
+"""`waybill reference`: checks, publishes and shows reference data."""
 
 from __future__ import annotations
 
@@ -73,6 +73,27 @@ def check(
         raise typer.Exit(1)
 
 
+def _bills(lake: Lake, progress: _Progress) -> Bills:
+    # rating is imported where something is rated
+    from cloud_jobs.reference.checks import LakeBills
+
+    return LakeBills(lake, progress)
+
+
+class _Progress:
+    """Prints the progress of a long comparison to standard error. `whole`: the number of bills."""
+
+    def __init__(self) -> None:
+        self._said = time.monotonic()
+        self.whole = 0
+
+    def __call__(self, done: int, whole: int) -> None:
+        self.whole = whole
+        if time.monotonic() - self._said > EACH_S:
+            self._said = time.monotonic()
+            typer.echo(f"compared {done:,} of {whole:,} bills", err=True)
+
+
 def _say(
     faults: list[str],
     warnings: list[str],
@@ -81,6 +102,7 @@ def _say(
     with_lake: bool,
     as_json: bool,
 ) -> None:
+    """`compared`: the number of bills; None without a lake."""
     from cloud_jobs.reference.files import counts_text
 
     if as_json:
@@ -198,7 +220,7 @@ def put(
 
 
 def _same(lake: Lake, judged: ReferenceCheck) -> int:
-    """How many versions say what is in force already, as the lake has it."""
+    """The number of versions that are already in force."""
     from cloud_jobs.reference.checks import diffs
     from cloud_jobs.reference.tables import publications_in
 
@@ -206,13 +228,13 @@ def _same(lake: Lake, judged: ReferenceCheck) -> int:
 
 
 def _who_goes_by(kinds: Collection[str]) -> list[str]:
-    """From when on what was published of some kinds is gone by, a line each."""
+    """When published kinds take effect, one line each."""
     at_once = [said for kind, said in _AT_ONCE.items() if kind in kinds]
     return [*at_once, *([_TAKEN_OVER] if set(kinds) - {"alert_rule"} else [])]
 
 
 def _signing(settings: CloudSettings, path: Path | None, reason: str, judged: ReferenceCheck) -> Signing | None:
-    """As whom versions are published, if the centre takes them from that key. Raises SigningRefused, NobodyTrusted."""
+    """The signature of a publication, if the centre would accept it. Raises SigningRefused, NobodyTrusted."""
     from cloud_jobs.errors import ReferenceFileError, SigningRefused
     from cloud_jobs.reference.files import Signing
     from geo.reference.messages import scope_of
@@ -367,7 +389,7 @@ def history(
 
 
 def _names(key: str, thing: str) -> bool:
-    """Whether a message's key, or the id of a quarantined publication, is that of a thing."""
+    """Whether a message's key stands for an id."""
     return key == thing or key.startswith(f"{thing}@")
 
 

@@ -1,4 +1,4 @@
-"""Versions of reference data: read from files, and published to their topics. Starts no Spark."""
+"""Reads versions of reference data from files, and publishes them. Without Spark."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _PlaceOf = Callable[..., str]
 
 @dataclass(frozen=True, slots=True)
 class ReferenceVersion:
-    """One version of one thing: `body` is its JSON text."""
+    """One version of one thing; `body` is its JSON text."""
 
     kind: Kind
     id: str
@@ -67,12 +67,12 @@ class ReferenceVersion:
 
     @property
     def key(self) -> str:
-        """Its name in the compacted topic."""
+        """Its key in the compacted topic."""
         return f"{self.id}@{self.effective_from}"
 
 
 class PlacedVersion(NamedTuple):
-    """A version and where it stands: its file and place, and those of a part of it.
+    """A version, its place in a file, and a function for the place of a part of it.
 
     `notices`: ignored names that look like a misspelled one.
     """
@@ -84,16 +84,15 @@ class PlacedVersion(NamedTuple):
 
 
 def read_reference(paths: Iterable[Path]) -> list[ReferenceVersion]:
-    """The versions in files, as `read_placed` has them. Raises ReferenceFileError."""
+    """The versions in files, without their places. Raises ReferenceFileError."""
     return [one.version for one in read_placed(paths)]
 
 
 def read_placed(paths: Iterable[Path]) -> list[PlacedVersion]:
-    """The versions in files of any name, and in the files of folders, each once, with its file and place.
+    """The versions in files and folders, each once, with their places.
 
-    TOML holds contracts; any other file is GeoJSON, and holds fences and gates.
-    Raises ReferenceFileError with everything that is wrong, each fault behind its file and place. What versions, each
-    right alone, say against each other is for `contracts.check`.
+    TOML holds contracts; any other file is GeoJSON with fences and gates. Raises ReferenceFileError with all faults and
+    their places. `contracts.check` compares versions with each other.
     """
     placed: dict[tuple[Kind, str, str], PlacedVersion] = {}
     faults: list[str] = []
@@ -136,15 +135,12 @@ def _within(file: str, place_of: _PlaceOf, *inner: str | int) -> str:
 
 
 class _Read(NamedTuple):
-    """A version of a file, or what is wrong with it."""
-
     place_of: _PlaceOf
     made: ReferenceVersion | str
     notices: tuple[str, ...] = ()
 
 
 def _versions_in(file: Path) -> Iterator[_Read]:
-    """The versions of a file, or what is wrong with them, each with its place."""
     try:
         text = _text_of(file)
         if file.suffix == ".toml":
@@ -162,7 +158,6 @@ def _versions_in(file: Path) -> Iterator[_Read]:
 
 
 def _text_of(file: Path) -> str:
-    """The text of a file. Raises OSError, and ValueError for one that is too large."""
     return read_bounded(file, MAX_FILE_BYTES).decode("utf-8-sig")
 
 
@@ -191,7 +186,7 @@ def _stated(stated: StatedContract) -> ReferenceVersion | str:
 
 
 def counts_text(counts: Mapping[Kind, int]) -> str:
-    """How many versions there are of each kind, for reading: `2 accounts, 1 legal entity`."""
+    """The number of versions of each kind, as `2 accounts, 1 legal entity`."""
     words = {kind: kind.replace("_", " ") for kind in counts}
     several = {kind: f"{one.removesuffix('y')}ies" if one.endswith("y") else f"{one}s" for kind, one in words.items()}
     return ", ".join(f"{counts[kind]} {(words if counts[kind] == 1 else several)[kind]}" for kind in sorted(counts))
@@ -211,7 +206,7 @@ def _fence(feature: Feature) -> _Read:
 
 
 def make_version(kind: Kind, body: dict[str, Any]) -> ReferenceVersion:
-    """A version as it can be published. Raises ValueError for what would be refused where it arrives."""
+    """A version to publish. Raises ValueError for one that the centre would refuse."""
     name, begin = stated_version(kind, body)
     if not name:
         raise ValueError(f"a {kind} has no id")
@@ -224,7 +219,7 @@ def make_version(kind: Kind, body: dict[str, Any]) -> ReferenceVersion:
 
 
 def fault_of(kind: Kind, body: str) -> str:
-    """Why the text of a version cannot be used, by the jobs or by the bill; "": it can."""
+    """Why a version cannot be used, or ""."""
     try:
         usable(kind, body)
     except (CloudError, AlertError, FenceError) as error:
@@ -233,7 +228,7 @@ def fault_of(kind: Kind, body: str) -> str:
 
 
 def usable(kind: str, body: str) -> Usable[object]:
-    """What a text makes, where it is used, and from when it is in force. Raises CloudError, AlertError, FenceError."""
+    """Parses a version for its user, with its beginning. Raises CloudError, AlertError, FenceError."""
     match kind:
         case "fence":
             return usable_fence(body)
@@ -254,16 +249,16 @@ _Publication = tuple[ReferenceVersion, str]
 
 
 class Signing(NamedTuple):
-    """As whom something is published, and why."""
+    """The key and the reason of a publication."""
 
     key: OperatorKey
     reason: str
 
 
 def check_clock(admin_urls: Sequence[str], access: PulsarAccess) -> None:
-    """Compares this machine's clock with that of the first cluster that answers. Raises ReferenceNotPublished.
+    """Compares this machine's clock with the first cluster that answers. Raises ReferenceNotPublished.
 
-    The ids of publications are their order, and a clock that is ahead puts its own behind every correction.
+    Ids of publications contain the time, so a clock that is ahead would put later corrections behind.
     """
     reasons, way_out = list[str](), dict[str, str]()
     _check_token(access)
@@ -280,7 +275,7 @@ def check_clock(admin_urls: Sequence[str], access: PulsarAccess) -> None:
 
 
 def _check_token(access: PulsarAccess) -> None:
-    """Raises ReferenceNotPublished for a token that no cluster takes: they would be asked until time is over."""
+    """Raises ReferenceNotPublished for a token that no cluster would accept."""
     try:
         access.check_token(time.time())
     except TokenNotGood as error:
@@ -340,7 +335,7 @@ def _newest_id(client: pulsar.Client, now_ms: int) -> str | None:
 
 
 def _last_id(client: pulsar.Client) -> str | None:
-    """The highest of the ids that stand last in the topics; of a topic that ends with what has no id, the highest."""
+    """The highest of the last ids of all topics; a topic that ends with a message without id is read whole."""
     found = list[str]()
     for topic in TOPICS.values():
         last = list(_ids(client, topic, pulsar.MessageId.latest))
@@ -349,7 +344,7 @@ def _last_id(client: pulsar.Client) -> str | None:
 
 
 def _ids(client: pulsar.Client, topic: str, start: pulsar.MessageId) -> Iterator[str | None]:
-    """The ids of the messages of a topic, from `start` on; None of a message without one."""
+    """The ids of the messages of a topic from `start` on; None for a message without one."""
     reader = client.create_reader(
         f"{NAMESPACE}/{topic}",
         start,

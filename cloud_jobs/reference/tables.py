@@ -1,7 +1,6 @@
-"""Reference data is pushed: fences, tariffs and accounts are published to compacted topics and arrive like records.
+"""Collects published reference data from compacted topics into the table `reference`, each publication once.
 
-`reference_publisher` publishes them; here they are collected into the table `reference`, each publication once. Any
-number of collectors may run at once.
+Several collectors may run at once.
 """
 
 from __future__ import annotations
@@ -58,16 +57,14 @@ if TYPE_CHECKING:
 
 
 class ParsedFences(NamedTuple):
-    """What features are."""
-
     fences: tuple[Fence, ...]
     gates: tuple[Gate, ...]
 
 
 def parse_fences(features: Iterable[str]) -> ParsedFences:
-    """The fences and gates of features, each a text by itself.
+    """The fences and gates of features, each a text.
 
-    Raises CloudError for one that cannot be used: with a fence less, its published events would be retracted.
+    Raises CloudError for an unusable one: without it, its published events would be retracted.
     """
     from geo.spatial import Fence, Gate  # noqa: PLC0415
 
@@ -78,7 +75,7 @@ def parse_fences(features: Iterable[str]) -> ParsedFences:
 
 
 def parsed(features: Iterable[str]) -> Iterator[Fence | Gate]:
-    """What each of some features is, in their order; raises CloudError for one that cannot be used."""
+    """The fence or gate of each feature. Raises CloudError for an unusable one."""
     try:
         yield from map(parse_fence, features)
     except FenceError as fault:
@@ -86,7 +83,7 @@ def parsed(features: Iterable[str]) -> Iterator[Fence | Gate]:
 
 
 def fences_in(lake: Lake) -> PublishedFences:
-    """The fences in force; validated again only when the table is another one."""
+    """The fences in force, validated again only when the table changes."""
     table = lake.open("reference")
     return _fences_at(lake, table.metadata().id, table.version())
 
@@ -103,9 +100,9 @@ Made = TypeVar("Made")
 
 
 def in_force(rows: Iterable[dict[str, Any]], parse: Callable[[str, str], Usable[Made]]) -> InForce[Made]:
-    """What rows of the reference table, in any order, amount to.
+    """The versions in force, from rows of the reference table in any order.
 
-    `parse` makes something of a kind and a text, or raises CloudError, AlertError or FenceError.
+    `parse` makes an object of a kind and a text, or raises CloudError, AlertError or FenceError.
     """
     return versions_in_force(rows, parse, (CloudError, AlertError, FenceError))
 
@@ -116,13 +113,13 @@ _NOTE: Final = "last-reference.json"
 
 
 def note_taken(lake: Lake, now: datetime) -> None:
-    """Leaves a note that the topics were read, for whoever asks whether anybody does. Raises OSError, LakeError."""
+    """Notes in the lake that the topics were read. Raises OSError, LakeError."""
     with lake.location.errors_named(), lake.location.files().open_output_stream(_NOTE) as file:
         file.write(json.dumps({"taken_at": now.isoformat()}).encode())
 
 
 def reference_taken_at(lake: Lake) -> datetime | None:
-    """When a job last read the topics; None: no such note is there. Raises StoreUnavailable."""
+    """When a job last read the topics, or None. Raises StoreUnavailable."""
     try:
         with lake.location.errors_named(), lake.location.files().open_input_file(_NOTE) as file:
             return datetime.fromisoformat(json.loads(file.read())["taken_at"]).astimezone(UTC)
@@ -141,7 +138,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CollectionResult:
-    """What a collector found: publications that the table holds now, how many of them it added, and what is none."""
+    """The publications in the table, how many are new, and messages that are no publications."""
 
     publications: int
     added: int
@@ -149,7 +146,7 @@ class CollectionResult:
 
 
 def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str], trust: ReferenceTrust) -> CollectionResult:
-    """Takes what the topics hold into the tables. Fences that cannot be used are logged.
+    """Copies the topics into the tables, and logs fences that cannot be used.
 
     Raises ClockError, CommitConflict, LakeError.
     """
@@ -183,11 +180,9 @@ def store(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     pause: Callable[[float], object] = time.sleep,
 ) -> CollectionResult:
-    """Takes messages of each topic into the tables, those that are no publications into the quarantine.
+    """Adds new publications to the table, and messages that are none, or that `trust` refuses, to the quarantine.
 
-    So is what nobody signed whom `trust` takes.
-
-    Each is there once, however often it comes and however many do this at once. Raises CommitConflict, LakeError.
+    Each is added once, however often it comes and however many collectors run. Raises CommitConflict, LakeError.
     """
     publications, quarantined = list[Row](), list[Row]()
     began, refused, held = now(), _refused(lake), _held(lake)
@@ -215,13 +210,13 @@ def store(
 
 
 def _held(lake: Lake) -> dict[str, str]:
-    """The digests of what was taken, by the ids of the publications."""
+    """The digests of stored publications by id."""
     table = lake.rows("reference", ["publication_id", "digest"])
     return dict(zip(table["publication_id"].to_pylist(), table["digest"].to_pylist(), strict=True))
 
 
 def _refused(lake: Lake) -> dict[str, dict[str, str]]:
-    """By publication id the reasons for which contents under it were refused, by their fingerprints."""
+    """By publication id, the fingerprints of refused contents with the reasons."""
     found: dict[str, dict[str, str]] = {}
     for row in lake.rows("reference_quarantine", ["publication_id", "fingerprint", "reason"]).to_pylist():
         found.setdefault(row["publication_id"], {})[row["fingerprint"]] = row["reason"]
@@ -229,9 +224,9 @@ def _refused(lake: Lake) -> dict[str, dict[str, str]]:
 
 
 def _quarantined(row: Row, refused: Mapping[str, Mapping[str, str]], now: datetime) -> Row | None:
-    """The row of the quarantine for a publication that is refused; None: it is not.
+    """The row of the quarantine for a refused publication, or None.
 
-    What was refused once stays so: a clock that moves on must not put it in force after its correction.
+    A refused publication stays refused, so that it cannot come into force after its correction.
     """
     if before := refused.get(row["publication_id"]):
         made = quarantined_publication(row, _FAR_AHEAD)
@@ -243,7 +238,7 @@ def _quarantined(row: Row, refused: Mapping[str, Mapping[str, str]], now: dateti
 
 
 def _compared(digests: dict[str, str], publications: Iterable[Row]) -> tuple[list[Row], list[Row]]:
-    """Of publications those with an id that is not held, each once, and rows for those that say another thing."""
+    """New publications, each once, and rows for those with a stored id and other content."""
     new, contradicting, held = list[Row](), list[Row](), {*digests}
     for row in publications:
         name = row["publication_id"]
@@ -275,14 +270,14 @@ def _log_named(event: str, named: Sequence[object]) -> None:
 
 
 def quarantined_messages(lake: Lake) -> list[Row]:
-    """The quarantine of the reference data, without the contents, in the order in which it was filled."""
+    """The quarantine of reference data without the contents, in the order of arrival."""
     names = ["topic", "message_id", "key", "publication_id", "reason", "published_at", "quarantined_at"]
     rows = lake.rows("reference_quarantine", names).to_pylist()
     return sorted(rows, key=lambda row: (row["quarantined_at"], row["topic"], row["message_id"] or ""))
 
 
 def publications_in(lake: Lake) -> list[Row]:
-    """All rows of the reference table, in the order in which they were published."""
+    """All publications in their order."""
     return sorted(lake.rows("reference").to_pylist(), key=publication_order)
 
 
@@ -294,10 +289,10 @@ _HOUR_MS: Final = 3_600_000
 
 
 class FenceVersions:
-    """Which versions of a fence had a say in an hour: those that stood for its id in it, or within a gap before it.
+    """The versions of a fence that apply in an hour, or within a gap before it.
 
-    A segment belongs to the hour of the fix that ends it, and begins at most a gap earlier. `made`: each feature, as
-    text, and what it is. Whether a weekly window was open plays no part: it is in the body of its version.
+    A segment belongs to the hour of the fix that ends it, and begins at most a gap earlier. `made`: each feature as
+    text, and its fence or gate.
     """
 
     def __init__(self, made: Iterable[tuple[str, Fence | Gate]], gap_ms: int) -> None:
@@ -313,8 +308,10 @@ class FenceVersions:
         self._known: dict[tuple[str, ...], str] = {}
 
     def of(self, zone: str, hour: int) -> str:
-        """The fence version of a zone in an hour since 1970: 16 hex digits of the SHA-256 of the bodies, each in one
-        line with sorted keys, in the order of their beginnings; NO_FENCE for what is no fence's id."""
+        """The fence version of a zone in an hour since 1970; NO_FENCE if the zone is no fence.
+
+        16 hex digits of the SHA-256 of the bodies, each on one line with sorted keys, in the order of their beginnings.
+        """
         kinds = self._of_id.get(zone)
         if kinds is None:
             return NO_FENCE
