@@ -266,8 +266,7 @@ class SortedFiles:
         held = sum(part.num_rows for part in self._buffer)
         texts = sum(int(text_lengths(part).sum()) for part in self._buffer)
         # half of a piece, so that what is held is not cut into a full and a tiny row group
-        is_full = held >= TABLES[self._table].rows_in_group or texts >= PIECE_BYTES // 2
-        if is_full or sum(part.nbytes for part in self._buffer) >= self._size:
+        if held >= TABLES[self._table].rows_in_group or texts >= PIECE_BYTES // 2:
             self._flush()
 
     def _flush(self) -> None:

@@ -149,7 +149,7 @@ def test_usage_follows_like_the_others_with_reference_data_in_each_run_and_outli
     with capture_logs() as lines:
         jobs.run_usage(settings, lambda result: results.append(result.counts), follow=True)
     events = [line["event"] for line in lines if line["event"] != "reference data taken"]
-    assert events == ["started", "store does not answer", "computed", "computed", "stopped"]
+    assert events == ["started", "tried again", "computed", "computed", "stopped"]
     assert ([one["touched_hours"] for one in results], len(lines) - len(events)) == ([1, 2], 3)
 
 

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
 
-from cloud_jobs.lake import data_files as row_sizes
 from cloud_jobs.lake.data_files import DataFile, StoredFiles, in_pieces, read_data_file, text_lengths, write_data_files
 from cloud_jobs.lake.location import sync_files
 from cloud_jobs.lake.schemas import RECORDS
@@ -148,9 +147,7 @@ def test_pieces_are_the_rows_in_order_and_none_has_more_than_allowed(values: lis
     rows = pa.table({"text": column.dictionary_encode() if encoded else column, "at": range(len(values))})
     sizes = [len((value or "").encode()) for value in values]
     assert text_lengths(rows).tolist() == sizes
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(row_sizes, "PIECE_BYTES", 64)
-        pieces = [*in_pieces(rows, 20)]
+    pieces = [*in_pieces(rows, 20, 64)]
     assert [at for piece in pieces for at in piece["at"].to_pylist()] == [*range(len(values))]
     for piece in pieces:
         assert 0 < piece.num_rows <= 20

@@ -4,6 +4,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from itertools import chain, pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -65,13 +66,17 @@ def test_a_day_that_is_past_becomes_one_file_in_order_and_is_not_touched_again(l
     assert run(lake).tables[0].merges == 0
 
 
-def test_what_does_not_fit_into_memory_is_parted_into_files_that_do_not_overlap(lake: Lake) -> None:
-    rewriter = Rewriter(lake, FileLimits(4_000, 7_000))
+def test_what_does_not_fit_into_a_file_is_parted_into_files_that_do_not_overlap(tmp_path: Path) -> None:
+    lake = new_lake(tmp_path)
+    writer = new_ingest(lake)
+    for first in range(1, 7):
+        take_in(lake, writer, [raw(*range(first, 43, 6), payload=Random(first).randbytes(1 << 20))])
+    rewriter = Rewriter(lake, FileLimits(2 << 20, 64 << 20))
     assert compact(rewriter, "records", 2).merges == 1
     keys = [keys_of(Path(lake.path("records")) / path) for path in files_of(lake)]
-    assert 1 < len(keys) <= 10
+    assert 1 < len(keys) <= 6
     assert [*chain(*sorted(keys))] == sorted(chain(*keys))
-    assert check(lake) == IntervalSet([(1, 30)])
+    assert check(lake) == IntervalSet([(1, 42)])
     assert compact(rewriter, "records", 2).merges == 0
 
 
