@@ -1,4 +1,4 @@
-"""`waybill bill`: the clerk's commands of the register, and beside them what is made of several packages."""
+"""`waybill bill`: the register's commands, and `explain`, which uses several packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a command loads and checks its settings."""
+"""Loads and checks the settings of a command."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def load_settings(path: Path) -> CloudSettings:
-    """The settings of a command; what is wrong with them is a line each on standard error, and exit status 78.
+    """Loads settings; relative paths in them start at the file's folder.
 
-    The folders that they name are those beside the file, wherever the command is called.
+    Prints each fault and exits with status 78.
     """
     # Imported when a command runs: `--help` needs none of what the settings are made of.
     from cloud_jobs.config import CloudSettings
@@ -33,9 +33,9 @@ def load_settings(path: Path) -> CloudSettings:
 
 
 def load_checked_settings(path: Path, *, with_life: bool = False) -> CloudSettings:
-    """As `load_settings`; also wrong are files that the settings name and that cannot be used on this machine.
+    """As `load_settings`; also checks the files that the settings name on this machine.
 
-    `with_life`: a token that has ended is wrong, too; a job reads its file again.
+    `with_life`: an expired token is a fault.
     """
     from cloud_jobs.config import problems
     from waybill.pulsar.pulsar_client import token_faults
@@ -48,6 +48,6 @@ def load_checked_settings(path: Path, *, with_life: bool = False) -> CloudSettin
 
 
 def settings_refused(error: SettingsError) -> typer.Exit:
-    """Says what is wrong with settings, a line each, and gives the exit that follows."""
+    """Prints the faults of settings, and returns the exit."""
     typer.echo("\n".join(error.lines), err=True)
     return typer.Exit(os.EX_CONFIG)

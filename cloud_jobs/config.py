@@ -45,7 +45,7 @@ _COMMIT: Final = "commit"
 
 
 class CheckpointNote(NamedTuple):
-    """The id of the records table, and the number of the newest commit of the ingest; 0: there was none."""
+    """The id of the records table, and the number of the newest commit of the ingest; 0: none."""
 
     table_id: str
     commit: int
@@ -53,15 +53,15 @@ class CheckpointNote(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BoundCheckpoints:
-    """The checkpoints in a folder, and the lake that they are used with."""
+    """A folder of checkpoints, and the lake that it belongs to."""
 
     folder: Path
     lake: Lake
 
     def check(self) -> None:
-        """Raises OtherLake if the note says that they are of another lake, or of a state of it that was lost.
+        """Raises OtherLake if the checkpoints belong to another lake, or to a later state of this one.
 
-        No note: none. What is older than `maintenance.history_days` is not known to be lost. Raises LakeError.
+        Without a note they belong to none. Raises LakeError.
         """
         # before the lake is looked at: a commit that is made from here on is no later state
         noted = self._noted()
@@ -79,14 +79,14 @@ class BoundCheckpoints:
             raise OtherLake(str(self.folder), str(self.lake.location), reason)
 
     def bind(self) -> None:
-        """Notes the lake as it is, where there is no note; else as `check`. Raises OtherLake, LakeError, OSError."""
+        """Checks the note, or writes one for this lake. Raises OtherLake, LakeError, OSError."""
         self.check()
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._noted() is None:
             create_durably(self.folder / _NOTE, _content(self._found()))
 
     def note(self, commit: int) -> None:
-        """Notes a commit of the ingest, which was made."""
+        """Notes a commit of the ingest."""
         noted = self._noted()
         assert noted is not None, "they are bound before anything is committed"
         replace_durably(self.folder / _NOTE, _content(noted._replace(commit=commit)))
@@ -134,7 +134,7 @@ _FullTopicName = Annotated[str, AfterValidator(_full_topic_name)]
 
 
 def _alerts_beside(batches: str) -> str:
-    """The topic of alerts of the region whose batches a topic has; "": its name names no region."""
+    """The topic of alerts for a topic of batches; "" if its name has no region."""
     found, count = re.subn(r"/telemetry-([^/]+)/batches$", r"/alerts-\1/alerts", batches)
     return found if count else ""
 
@@ -195,7 +195,7 @@ class IngestSettings(Settings):
 
 
 class ReferenceSettings(Settings):
-    """Whose fences, tariffs and accounts the centre takes."""
+    """Whose fences, tariffs and accounts the centre accepts."""
 
     operators: Path | None = Field(default=None, description="the file of the operators' public keys that are trusted")
     unsigned: bool = Field(default=False, description="accept unsigned publications, in a trusted network")
@@ -207,7 +207,7 @@ class ReferenceSettings(Settings):
         return self
 
     def trust(self) -> ReferenceTrust:
-        """Whom the centre trusts. Raises NobodyTrusted."""
+        """The trusted keys. Raises NobodyTrusted."""
         if self.unsigned:
             return ANYBODY
         if self.operators is None:
@@ -222,7 +222,7 @@ class ReferenceSettings(Settings):
 
 
 class PrivacySettings(Settings):
-    """How readings of positions are accounted for."""
+    """The log of accesses to positions."""
 
     access_log: Path | None = Field(
         default=None, description="file that names who read positions; none: beside the lake, if that is a folder"
@@ -230,7 +230,7 @@ class PrivacySettings(Settings):
 
 
 class CloudSettings(Settings):
-    """Everything a job needs to know. `clusters` in the order in which they are tried."""
+    """The settings of all jobs. `clusters` are tried in their order."""
 
     lake: Annotated[str, BeforeValidator(_text_of_path), AfterValidator(lake_place)] = Field(
         description="a folder, or s3://bucket/prefix"
@@ -275,9 +275,9 @@ class CloudSettings(Settings):
 
     @property
     def upkeep(self) -> MaintenanceSettings:
-        """The settings of the maintenance, with the days that follow from others where none are set.
+        """The settings of the maintenance with all retentions set.
 
-        Nothing is erased by default that the ingest still takes for recent, as in a replay of old data.
+        By default nothing is erased that the ingest accepts as recent, such as replayed old data.
         """
         given, days = self.maintenance, max(RETENTION_DAYS, self.ingest.max_age_days)
         positions = given.erase_positions_after_days or days
@@ -290,7 +290,7 @@ class CloudSettings(Settings):
         )
 
     def beside(self, folder: Path) -> Self:
-        """The same settings, in which a lake, checkpoints or keys with a relative path are within this folder."""
+        """The settings with relative paths resolved in a folder."""
         lake = self.lake if is_object_store(self.lake) else str(folder / self.lake)
         keys, operators = self.ingest.sealing_keys, self.reference.operators
         ingest = self.ingest.model_copy(update={"sealing_keys": keys and folder / keys})
@@ -302,58 +302,54 @@ class CloudSettings(Settings):
 
     @property
     def location(self) -> Location:
-        """Where the lake is, with what the environment says of it. Raises LocationError."""
+        """The location of the lake, completed by the environment. Raises LocationError."""
         return Location.of(self.lake, self.object_store)
 
     @property
     def tables(self) -> Lake:
-        """The lake's tables. Raises LocationError."""
         return Lake(self.location)
 
     @property
     def bound_checkpoints(self) -> BoundCheckpoints:
-        """The checkpoints, as those of the lake. Raises LocationError."""
         return BoundCheckpoints(self.checkpoints, self.tables)
 
     def topics_of(self, template: str) -> dict[str, str | None]:
-        """The topics that a setting stands for, each with its tenant; None: it is that of all."""
+        """The topics of a setting, each with its tenant; None: any tenant."""
         if TENANT not in template:
             return {template: None}
         return {template.replace(TENANT, tenant): tenant for tenant in self.tenants}
 
     @property
     def batch_topics(self) -> dict[str, str | None]:
-        """The topics that the ingest reads, each with the tenant whose batches alone it may have; None: of any."""
+        """The topics that the ingest reads, each with the only tenant it may have; None: any."""
         found = [pair for one in self.ingest.topics for pair in self.topics_of(one).items()]
         # A tenant's last: named a second time, as a topic of all, it is still that tenant's.
         return dict(sorted(found, key=lambda pair: pair[1] is not None))
 
     @property
     def alert_topics(self) -> dict[str, str | None]:
-        """The topics of alerts, each with the tenant whose alerts alone it may have; None: of any."""
+        """The topics of alerts, each with the only tenant it may have; None: any."""
         named = self.verdicts.alerts or [topic for one in self.ingest.topics if (topic := _alerts_beside(one))]
         found = [pair for one in named for pair in self.topics_of(one).items()]
         return dict(sorted(found, key=lambda pair: pair[1] is not None))
 
     @property
     def regions_without_alerts(self) -> list[str]:
-        """Topics of batches from whose names no topic of alerts follows, while `verdicts.alerts` names none."""
+        """Topics of batches without a derived topic of alerts, if `verdicts.alerts` is empty."""
         return [] if self.verdicts.alerts else [one for one in self.ingest.topics if not _alerts_beside(one)]
 
     @property
     def service_urls(self) -> tuple[str, ...]:
-        """Where messages are published, in the order in which the clusters are tried."""
         return tuple(one.service_url for one in self.clusters)
 
     @property
     def source_options(self) -> dict[str, str]:
-        """Where the source `pulsar` finds the clusters."""
         listed = ",".join(f"{one.name}={one.service_url}|{one.admin_url}" for one in self.clusters)
         return {"clusters": listed, "failoverFile": str(self.checkpoints / "reading-from")} | self._access_options()
 
     @property
     def left_out_file(self) -> Path:
-        """Where the ingest notes the topics that it cannot read, and reads without."""
+        """The file of topics that the ingest skips because it cannot read them."""
         return self.checkpoints / "left-out-topics.json"
 
     def _access_options(self) -> dict[str, str]:
@@ -365,7 +361,7 @@ class CloudSettings(Settings):
 
 
 def problems(settings: CloudSettings) -> list[str]:
-    """What cannot be used on this machine, one line each: files that the settings name, options of the source."""
+    """Faults of settings that only this machine shows, one line each: unusable files, options of the source."""
     found = [f"{_key('access', field)}: {fault}" for field, fault in settings.access.file_faults()]
     try:
         _ = settings.location

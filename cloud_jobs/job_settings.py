@@ -38,10 +38,9 @@ SPARK_NAMES: Final[Mapping[str, str]] = {
 
 
 class SparkSettings(Settings):
-    """How Spark runs. `master` is Spark's own URL; sizes are Spark's, such as `700m` or `4g`.
+    """How Spark runs. `master` is Spark's URL; sizes are Spark's, such as `700m` or `4g`.
 
-    Without a cluster there are no executors: the driver computes, its memory is all there is, and it listens on
-    loopback alone.
+    With `local[N]` there are no executors: the driver computes, and listens on loopback only.
     """
 
     master: str = "local[2]"
@@ -83,7 +82,7 @@ class SparkSettings(Settings):
         return self
 
     def secret(self) -> str | None:
-        """What `secret_file` holds; None without one. Raises ValueError for a file that cannot be used."""
+        """The content of `secret_file`, or None. Raises ValueError for an unusable file."""
         if self.secret_file is None:
             return None
         try:
@@ -95,18 +94,17 @@ class SparkSettings(Settings):
         return text
 
     def is_open(self) -> bool:
-        """Whether a standalone cluster runs the code of everybody who reaches its master."""
+        """Whether a standalone cluster runs code of anyone who reaches its master."""
         asked = self.secret_file is not None or self.extra.get("spark.authenticate") == "true"
         return bool(standalone_addresses(self.master)) and not asked
 
 
 def is_local(master: str) -> bool:
-    """Whether Spark runs in the driver's process alone."""
     return master.startswith("local")
 
 
 def standalone_addresses(master: str) -> list[tuple[str, int]]:
-    """Host and port of each master that a `spark://` URL names; empty for any other."""
+    """Host and port of each master in a `spark://` URL; empty for other masters."""
     if not master.startswith("spark://"):
         return []
     pairs = (one.rpartition(":") for one in master.removeprefix("spark://").split(","))
@@ -117,7 +115,7 @@ def standalone_addresses(master: str) -> list[tuple[str, int]]:
 
 
 class CentreLimits(Settings):
-    """From when on the centre is not healthy any more."""
+    """Limits beyond which the centre is unhealthy."""
 
     max_lag_s: float = Field(
         default=300,
@@ -142,7 +140,7 @@ class CentreLimits(Settings):
 class ProximitySettings(Settings):
     """What an encounter is, how the work is cut, and where encounters are published.
 
-    One lake holds encounters of one distance: with another distance, give the job another lake.
+    A lake holds encounters of one distance.
     """
 
     distance_m: float = Field(default=50.0, gt=0, le=5_000, description="devices this close meet")
@@ -162,7 +160,7 @@ class ProximitySettings(Settings):
 
 
 class UsageSettings(Settings):
-    """How often usage is brought up to date."""
+    """How often usage is updated."""
 
     interval_s: float = Field(default=60.0, ge=0.1, le=3600, description="the pause between two runs of --follow")
 
@@ -171,7 +169,7 @@ class UsageSettings(Settings):
 
 
 class VerdictSettings(Settings):
-    """From where alerts come, how long one may be provisional, and where verdicts are published."""
+    """Where alerts come from, how long they may be provisional, and where verdicts are published."""
 
     alerts: tuple[str, ...] = Field(
         default=(),
@@ -201,7 +199,7 @@ RETENTIONS: Final = ("erase_positions_after_days", "erase_events_after_days", "e
 
 
 class MaintenanceSettings(Settings):
-    """How files are merged, and how long what nobody needs any more stays."""
+    """How files are merged, and how long unused files and personal data stay."""
 
     file_mb: int = Field(default=128, ge=1, le=4096, description="about how big a file of a day that is past becomes")
     memory_mb: int = Field(default=1024, ge=64, le=65_536, description="about what a merge may hold in memory")
@@ -262,7 +260,7 @@ _ENDING: Final = "_port"
 
 
 class MetricsSettings(Settings):
-    """Where each command serves its metrics; one without a port does not. All jobs of a machine may share one file."""
+    """Where each command serves its metrics; without a port it serves none."""
 
     host: Host = "127.0.0.1"
     ingest_port: Port | None = None
@@ -282,6 +280,6 @@ class MetricsSettings(Settings):
         return self
 
     def port_of(self, command: str) -> int | None:
-        """The port of a command, such as `ingest`; None: its metrics are not served."""
+        """The port of a command, such as `ingest`, or None."""
         port: int | None = getattr(self, command + _ENDING)
         return port

@@ -1,4 +1,4 @@
-"""The jobs that need Spark, run once or again and again: usage, geofence, proximity and close."""
+"""The jobs that need Spark, run once or repeatedly: usage, geofence, proximity and close."""
 
 from __future__ import annotations
 
@@ -47,11 +47,10 @@ def run_close(
     against_records: bool = True,
     unbilled: TakeDevices | None = None,
 ) -> list[Closing]:
-    """Closes some days for some payers, or for all, at a snapshot or at a new one; the closings, by payer.
+    """Closes days for some payers, or for all, at a snapshot or at a new one; returns the closings by payer.
 
-    `against_records`, `unbilled`: see `close_period`.
-
-    Raises LakeError, UnknownSnapshot, UnknownPayer, NoPayer, CommitConflict, CommitFailed, StoreUnavailable.
+    `against_records`, `unbilled`: see `close_period`. Raises LakeError, UnknownSnapshot, UnknownPayer, NoPayer,
+    CommitConflict, CommitFailed, StoreUnavailable.
     """
     lake = settings.tables
     with settings.location.errors_named():
@@ -81,7 +80,7 @@ def close_on_spark(
     against_records: bool = True,
     unbilled: TakeDevices | None = None,
 ) -> list[Closing]:
-    """The same in a session that is there. Raises as `close_period`."""
+    """As `run_close`, in an existing session. Raises as `close_period`."""
     # more tasks than cores: a payer with a great fleet holds up no other
     tasks = spark.sparkContext.defaultParallelism * _TASKS_PER_CORE
     on_executors = partial(run_on_executors, spark)
@@ -104,12 +103,12 @@ _Compute = Callable[[SparkSession], tuple[_Run, CollectionResult | None]]
 
 
 def _collected(spark: SparkSession, settings: CloudSettings) -> CollectionResult:
-    """Takes the reference data that was published by whom the settings trust now."""
+    """Collects reference data that the settings trust now."""
     return collect(spark, settings.tables, settings.source_options, settings.reference.trust())
 
 
 def run_usage(settings: CloudSettings, report: Report = ignore_result, *, follow: bool = False) -> None:
-    """Takes the reference data that was published, then brings usage up to date; with `follow` until a signal."""
+    """Collects reference data and updates usage; with `follow`, again and again until a signal."""
 
     def compute(spark: SparkSession) -> tuple[UsageRun, CollectionResult]:
         collected = _collected(spark, settings)
@@ -128,10 +127,7 @@ def run_usage(settings: CloudSettings, report: Report = ignore_result, *, follow
 
 
 def run_geofence(settings: CloudSettings, report: Report = ignore_result, *, follow: bool = False) -> None:
-    """Takes the fences that were published, computes the events that changed, and publishes them.
-
-    With `follow` again and again, until SIGTERM or SIGINT.
-    """
+    """Collects fences, computes changed events and publishes them; with `follow`, again and again until a signal."""
     rules = settings.geofence
     reference_trigger = PeriodicTrigger(_REFERENCE_INTERVAL_S)
 
@@ -149,7 +145,7 @@ def run_geofence(settings: CloudSettings, report: Report = ignore_result, *, fol
 
 
 def run_proximity(settings: CloudSettings, report: Report = ignore_result, *, follow: bool = False) -> None:
-    """Computes the encounters that changed, and publishes them; with `follow` until SIGTERM or SIGINT."""
+    """Computes changed encounters and publishes them; with `follow`, again and again until a signal."""
     rules = settings.proximity
 
     def compute(spark: SparkSession) -> tuple[ProximityRun, None]:
@@ -170,7 +166,7 @@ def _run(
     every_s: float | None = None,
     report: Report = ignore_result,
 ) -> None:
-    """Computes and publishes once, or every so many seconds until a signal; log and report say what each run did."""
+    """Computes and publishes once, or every `every_s` seconds until a signal."""
     log, lake = structlog.get_logger(job, job=job), settings.tables
     with settings.location.errors_named(), nullcontext() if every_s is None else stop_on_signals() as stop:
         # before Spark, which takes seconds to start: a lake of another version is refused at once, and so is one that
@@ -212,7 +208,7 @@ def _run(
 
 @contextmanager
 def _measured(job: str, settings: CloudSettings, stop: Event | None) -> Iterator[RunMetrics]:
-    """The numbers of a job's runs, served while it follows."""
+    """The metrics of a job's runs, served while it follows."""
     metrics = RunMetrics(job, settings.status.max_behind_s)
     served = served_metrics(settings.metrics, job, metrics.registry, metrics.health)
     with nullcontext() if stop is None else served:
@@ -221,7 +217,7 @@ def _measured(job: str, settings: CloudSettings, stop: Event | None) -> Iterator
 
 @contextmanager
 def _session(job: str, settings: CloudSettings, stop: Event | None) -> Iterator[SparkSession]:
-    """A Spark session that can read the lake's tables and the topics; SIGTERM and SIGINT set `stop`."""
+    """A Spark session with the source `pulsar`; SIGTERM and SIGINT set `stop`."""
     spark = start_spark(f"waybill-{job}", settings.spark, settings.location)
     # Only now: Spark takes SIGINT for itself, and raises where the loop is to end in order.
     with stop_on_signals(stop) if stop is not None else nullcontext():

@@ -1,4 +1,4 @@
-"""The project as one zip, so that executors run the driver's code without a folder that both can see."""
+"""The project as a zip file for executors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write_project_archive(folder: Path) -> Path:
 
 
 def archive_bytes(packages: dict[str, Path]) -> bytes:
-    """A zip of these packages (name -> folder): the same bytes for the same files, whenever and wherever."""
+    """A zip of packages (name -> folder), reproducible byte by byte."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for package, folder in sorted(packages.items()):
@@ -42,7 +42,7 @@ def archive_bytes(packages: dict[str, Path]) -> bytes:
 
 
 def package_folder(package: str) -> Path:
-    """Where an installed package of the project lies."""
+    """The folder of an installed package of the project."""
     spec = find_spec(package)
     origin = spec.origin if spec is not None else None
     assert origin is not None, f"{package} is installed with us"

@@ -1,4 +1,4 @@
-"""What a job counts while it runs, for Prometheus, and how it is served."""
+"""Prometheus metrics of the jobs, and how they are served."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _log = structlog.get_logger("metrics")
 
 
 def metric_routes(registry: CollectorRegistry, health: Health) -> Routes:
-    """`/metrics` for Prometheus, and `/health` for whoever starts the job again."""
+    """`/metrics` for Prometheus, and `/health` for a supervisor."""
 
     def answer_health() -> HttpAnswer:
         answer = health()
@@ -44,9 +44,9 @@ def metric_routes(registry: CollectorRegistry, health: Health) -> Routes:
 def served_metrics(
     settings: MetricsSettings, command: str, registry: CollectorRegistry, health: Health
 ) -> Iterator[None]:
-    """Serves while the block runs, if the settings name a port.
+    """Serves metrics while the block runs, if the settings have a port.
 
-    A port that cannot be had is logged, and the job runs without: records matter more than their metrics.
+    If the port is taken, the job runs without metrics.
     """
     port = settings.port_of(command)
     if port is None:
@@ -244,7 +244,7 @@ class RunMetrics:
 
 
 class OneRun:
-    """What is known of a run while it goes on."""
+    """The outcome of a run in progress."""
 
     def __init__(self) -> None:
         self.outcome = RunOutcome.IDLE
@@ -272,7 +272,6 @@ class MaintenanceMetrics(RunMetrics):
         self._errors = counter("waybill_maintain_errors_total", "Parts of a run that failed")
 
     def on_run(self, run: MaintenanceRun, measured: OneRun) -> None:
-        """Counts what a run did."""
         for table in run.tables:
             self._merges.labels(table.table).inc(table.merges)
             self._deleted.labels(table.table).inc(table.orphans + table.replaced_files)

@@ -1,4 +1,4 @@
-"""What a run of a job did, how it is printed, and how runs are repeated."""
+"""Results of runs, their output, and the loop that repeats runs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,6 @@ class PeriodicTrigger:
         self._next = float("-inf")
 
     def fire(self) -> bool:
-        """Fires if it is due, and returns whether it did."""
         now = self._clock()
         if now < self._next:
             return False
@@ -75,10 +74,9 @@ _REFUSED: Final = "refused_fences"
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """What one run of `job` did.
+    """What one run of `job` did. `counts`: numbers by name.
 
-    `counts`: numbers by name. `refused_fences`: publications of fences that cannot be used, of a job that uses fences;
-    `quarantined`: messages of the topics that are no publications, of a run that collected them.
+    `refused_fences`: unusable publications of fences; `quarantined`: messages that are no publications.
     """
 
     job: str
@@ -87,11 +85,10 @@ class JobResult:
     quarantined: tuple[QuarantinedMessage, ...]
 
     def with_published(self, count: int) -> JobResult:
-        """The same, with the number of rows that were published."""
         return replace(self, counts=self.counts | {"published": count})
 
     def document(self) -> dict[str, Any]:
-        """As plain values: the counts by their names, and each thing that was left out."""
+        """The result as JSON values."""
         left_out = (_REFUSED, self.refused_fences), ("quarantined_messages", self.quarantined)
         return {"job": self.job, **self.counts, **{name: [asdict(one) for one in some] for name, some in left_out}}
 
@@ -104,7 +101,7 @@ def ignore_result(_: JobResult) -> None:
 
 
 def result_of(job: str, run: Any, collected: CollectionResult | None) -> JobResult:
-    """The result of a run: each number of the run's dataclass, and how much was left out."""
+    """The result of a run, from the fields of its dataclass."""
     refused = getattr(run, _REFUSED, None)
     counts = {one.name: getattr(run, one.name) for one in fields(run) if one.name != _REFUSED}
     # a job that uses no fences refuses none
@@ -114,24 +111,21 @@ def result_of(job: str, run: Any, collected: CollectionResult | None) -> JobResu
 
 
 def start_report(*, as_json: bool) -> Report:
-    """What prints the results of a command on standard output. From now on the log is on standard error, apart."""
+    """How results are printed to standard output. Sends the log to standard error."""
     log_to_standard_error()
     return print_json if as_json else print_table
 
 
 def log_to_standard_error() -> None:
-    """From now on the log is on standard error, apart from results."""
     structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
 
 
 def print_json(result: JobResult) -> None:
-    """Prints a result as one line of JSON."""
     sys.stdout.write(printable_json(result.document()) + "\n")
     sys.stdout.flush()
 
 
 def print_table(result: JobResult) -> None:
-    """Prints a result as tables."""
     console = screen(_WIDTH)
     counts = FittedTable(Column.text(""), Column.number(""))
     for name, number in result.counts.items():

@@ -49,7 +49,7 @@ _TASKS_PER_CORE = 4
 def read_files(
     spark: SparkSession, lake: Lake, stored: StoredFiles, columns: Sequence[str], ranges: Mapping[str, Range]
 ) -> DataFrame:
-    """Some columns of the rows of files whose columns are all within `ranges`; executors read them, each some files."""
+    """Columns of the rows within `ranges`; executors read the files."""
     files, table, paths = lake.files(stored.table), stored.table, stored.paths
     schema = pa.schema([TABLES[table].schema.field(name) for name in columns])
 
@@ -65,7 +65,7 @@ def read_files(
 
 
 def write_files(rows: DataFrame, lake: Lake, table: str, now: datetime) -> list[DataFile]:
-    """Writes rows, with the columns of a table, into files of it, which belong to it when they are committed."""
+    """Writes rows into uncommitted files of a table."""
     files, layout = lake.files(table), TABLES[table]
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -87,13 +87,13 @@ def write_files(rows: DataFrame, lake: Lake, table: str, now: datetime) -> list[
 
 
 def run_on_executors(spark: SparkSession, work: Callable[[_Item], _Made], items: Sequence[_Item]) -> Sequence[_Made]:
-    """What a function makes of each item, each a task of its own."""
+    """Runs a function over items, each in a task of its own."""
     made: list[_Made] = spark.sparkContext.parallelize(items, len(items)).map(work).collect()
     return made
 
 
 def cast_to(schema: pa.Schema, frame: DataFrame) -> DataFrame:
-    """The columns of a schema; those that are not there are null."""
+    """The columns of a schema; missing ones are null."""
     types = {field.name: field.dataType for field in from_arrow_schema(schema)}
     return frame.select(
         *(
@@ -104,16 +104,16 @@ def cast_to(schema: pa.Schema, frame: DataFrame) -> DataFrame:
 
 
 def map_sorted(frame: DataFrame, key: str, transform: Transform, schema: pa.Schema, *order: str) -> DataFrame:
-    """What a function makes (rows of `schema`) of the rows, which it gets sorted by `key` and `order`.
+    """Applies a function to rows sorted by `key` and `order`; all rows of a key are in one partition.
 
-    Rows of one key are in one partition; `key_groups.group_by_key` puts whole keys together there.
+    It returns rows of `schema`.
     """
     in_order = frame.repartition(key).sortWithinPartitions(key, *order)
     return in_order.mapInArrow(transform, from_arrow_schema(schema))
 
 
 def persist_until(held: ExitStack, frame: DataFrame) -> DataFrame:
-    """Keeps what a frame holds once it was computed, until `held` is closed."""
+    """Keeps a computed frame until `held` is closed."""
     # counting, joining and writing would each compute it anew
     held.callback(frame.persist().unpersist)
     return frame
@@ -128,7 +128,7 @@ _EXECUTOR_TIMEOUT_S = 300.0
 
 
 class ExecutorReport(NamedTuple):
-    """What one executor says of itself: its host, the file of our code, and the marks that it does not see."""
+    """An executor's host, the path of its project, and the marks that it does not see."""
 
     host: str
     project: str
@@ -136,13 +136,13 @@ class ExecutorReport(NamedTuple):
 
 
 def inspect_executor(marks: Sequence[str]) -> ExecutorReport:
-    """Runs on an executor, which imports what this module imports."""
+    """Runs on an executor."""
     unseen = tuple(mark for mark in marks if not Path(mark).exists())
     return ExecutorReport(platform.node(), __file__, unseen)
 
 
 def check_executors(context: Any, *, archive: str, folders: Sequence[Path], timeout_s: float) -> list[ExecutorReport]:
-    """Asks every executor that is there. Raises ExecutorsNotReady with all faults, or when none answers in time."""
+    """Checks all available executors. Raises ExecutorsNotReady with all faults, or if none answers in time."""
     slots = _CHECKS_PER_CORE * int(context.defaultParallelism)
     with _marks_in(folders) as marks:
         wanted = tuple(map(str, marks))
@@ -192,7 +192,7 @@ def _collect(context: Any, collect: Callable[[], Any], timeout_s: float) -> Any:
 
 @contextmanager
 def _marks_in(folders: Sequence[Path]) -> Iterator[list[Path]]:
-    """A file in each folder that is there, removed on leaving: a folder of the same name elsewhere has it not."""
+    """A temporary file in each folder, by which executors prove that they share it."""
     marks = [folder.absolute() / f".seen-by-executors-{uuid4().hex}" for folder in folders]
     try:
         for mark in marks:

@@ -1,8 +1,8 @@
-"""The Python that Spark starts on the driver's machine: what its processes import is there before the first is forked.
+"""The Python that Spark starts on the driver's machine, with the code of tasks already imported.
 
-Spark forks a process for each task, and one for each micro-batch that a source plans, and each imports the code that it
-runs: seconds of a core, before a new query does anything. Here the process that is forked has imported it. It also
-takes PySpark from where it is installed: the archives to which Spark points have no compiled code.
+Spark forks a process for each task, and for each micro-batch that a source plans. Each would spend seconds of CPU on
+imports; here the parent has imported everything. PySpark is taken from its installation, because Spark's archives have
+no compiled code.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _TASKS: Final = "pyspark.worker"
 
 
 def interpreter() -> str:
-    """What Spark is to start as Python: beside our own interpreter, or that where the project is not installed."""
+    """The command that Spark starts as Python, or our own interpreter if the project is not installed."""
     command = Path(sys.executable).with_name(_COMMAND)
     return str(command) if os.access(command, os.X_OK) else sys.executable
 
 
 def main() -> None:
-    """`cloud-jobs-python -m MODULE …` as `python -m MODULE …`; with other arguments it is `python`."""
+    """Runs `cloud-jobs-python -m MODULE …` as `python -m MODULE …`; other arguments go to `python`."""
     arguments = sys.argv[1:]
     if len(arguments) < 2 or arguments[0] != "-m":
         os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - our own interpreter
@@ -46,14 +46,13 @@ def main() -> None:
 
 
 def _without_archives(path: Sequence[str]) -> list[str]:
-    """Without the archives of PySpark and Py4J, which are installed, and without Spark's own, which has no Python in it
-    and whose thousands of names each process read anew."""
+    """The path without the archives of PySpark, Py4J and Spark, which each process would read again."""
     archives = ("pyspark.zip", "py4j-", "spark-core_")
     return [one for one in path if not (one.endswith((".zip", ".jar")) and Path(one).name.startswith(archives))]
 
 
 def imported_before(started: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """What a process that is forked is to have: everything for tasks, the source for what plans."""
+    """The modules that a forked process needs: all for tasks, the source for planning."""
     if started[0] != _FORKS:
         return []
     wanted = [one for one in environment.get(IMPORTS, "").split(",") if one]

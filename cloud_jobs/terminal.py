@@ -31,7 +31,7 @@ _FORMULA: Final = ("\t", "\n", "=", "+", "-", "@", "＝", "＋", "－", "＠")
 
 
 def write_csv(path: Path, header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> None:
-    """Writes rows as `writing_result` does, their texts by `spreadsheet_text`."""
+    """Writes rows with `writing_result`; texts pass `spreadsheet_text`."""
     with writing_result(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
@@ -39,7 +39,7 @@ def write_csv(path: Path, header: tuple[str, ...], rows: Iterable[tuple[object, 
 
 
 def spreadsheet_text(cell: object) -> object:
-    """A cell of a CSV that no spreadsheet computes: a text that would be a formula gets an apostrophe in front."""
+    """A CSV cell that no spreadsheet evaluates: an apostrophe goes before a formula."""
     if not isinstance(cell, str):
         return cell
     # The writer does not quote a carriage return, which would end the row.
@@ -134,7 +134,7 @@ def _printable(cell: Text) -> Text:
 
 @contextmanager
 def cloud_errors_as_messages(program: str) -> Iterator[None]:
-    """A `CloudError` is one line on standard error, which begins with `program`, and its own exit status."""
+    """Prints a CloudError as one line after `program`, and exits with its status."""
     try:
         yield
     except CloudError as error:
@@ -143,7 +143,7 @@ def cloud_errors_as_messages(program: str) -> Iterator[None]:
 
 
 def device_of(text: str) -> TenantDevice:
-    """The device that TENANT/DEVICE names. Raises BadParameter."""
+    """Parses TENANT/DEVICE. Raises BadParameter."""
     from cloud_jobs.lake.coverage import TenantDevice  # noqa: PLC0415 - most commands need no device
 
     tenant, stroke, name = text.partition("/")

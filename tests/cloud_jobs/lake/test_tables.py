@@ -83,7 +83,7 @@ def test_a_table_of_another_version_is_refused_by_its_columns_however_it_is_open
     with pytest.raises(LakeError, match=r"^table usage in .* another version: its columns colour differ; begin"):
         opening(lake, "usage")
     lake = made_by_another_version(tmp_path / "less", "usage", without(USAGE, "zone", "seq_ranges"))
-    with pytest.raises(LakeError, match="its columns .*seq_ranges.*zone.* differ; begin"):
+    with pytest.raises(LakeError, match=r"its columns .*seq_ranges.*zone.* differ; begin"):
         opening(lake, "usage")
 
 
