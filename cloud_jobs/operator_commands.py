@@ -140,7 +140,7 @@ def maintain(
     settings = load_settings(config)
     # imported here: `--help` needs none of it
     from cloud_jobs.maintenance.job import Maintenance
-    from cloud_jobs.run_metrics import MaintenanceMetrics, served_metrics
+    from cloud_jobs.run_metrics import MaintenanceMetrics, RunMetrics, served_metrics
     from cloud_jobs.run_result import log_to_standard_error
     from waybill.daemon.signals import stop_on_signals
 
@@ -151,12 +151,13 @@ def maintain(
                 typer.echo(json.dumps(row, default=datetime.isoformat))
             return
         maintenance = Maintenance(settings.tables, settings.upkeep, stop=stop)
-        metrics = MaintenanceMetrics(settings.status.max_unmaintained_s)
+        metrics = RunMetrics("maintain", settings.status.max_unmaintained_s)
+        counts = MaintenanceMetrics(metrics.registry)
 
         def run_once() -> MaintenanceRun:
             with metrics.run() as measured:
                 run = maintenance.run()
-                metrics.on_run(run, measured)
+                counts.on_run(run, measured)
             _show(run, as_json=as_json)
             return run
 

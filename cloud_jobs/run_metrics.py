@@ -261,12 +261,11 @@ class OneRun:
         self.outcome, self.error = RunOutcome.FAILED, error
 
 
-class MaintenanceMetrics(RunMetrics):
-    """Metrics of `cloud-jobs maintain`."""
+class MaintenanceMetrics:
+    """Metrics of `cloud-jobs maintain`, in the registry of its runs."""
 
-    def __init__(self, max_run_s: float) -> None:
-        super().__init__("maintain", max_run_s)
-        counter = partial(Counter, registry=self.registry)
+    def __init__(self, registry: CollectorRegistry) -> None:
+        counter = partial(Counter, registry=registry)
         self._merges = counter("waybill_maintain_merges_total", "Merges of files", ["table"])
         self._deleted = counter("waybill_maintain_deleted_files_total", "Deleted unused data files", ["table"])
         self._errors = counter("waybill_maintain_errors_total", "Parts of a run that failed")

@@ -42,6 +42,12 @@ def _agent() -> CollectorRegistry:
     return registry
 
 
+def _maintenance() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    MaintenanceMetrics(registry)
+    return registry
+
+
 def _verdicts() -> CollectorRegistry:
     registry = CollectorRegistry()
     VerdictMetrics(registry, 3600.0)
@@ -58,7 +64,7 @@ REGISTRIES: Mapping[str, Callable[[], CollectorRegistry]] = {
     "gateway": lambda: GatewayMetrics().registry,
     "ingest": lambda: IngestMetrics().registry,
     "jobs": lambda: RunMetrics("usage", 60).registry,
-    "maintain": lambda: MaintenanceMetrics(3600.0).registry,
+    "maintain": _maintenance,
     "verdicts": _verdicts,
     "webhooks": lambda: WebhookMetrics(("ops",)).registry,
     "replication": lambda: ReplicationCollector().registry(),
