@@ -1,10 +1,10 @@
-"""Checks of reference files against the lake, differences, history, and bills that would change."""
+"""Checks of reference files against the lake, their differences, and the history of publications."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import unified_diff
@@ -25,57 +25,6 @@ from geo.reference.moments import beginning, instant_text
 from waybill.identity.publication_id import PROPERTY, drawn_at
 from waybill.identity.signatures import REASON, SIGNATURE, SIGNER, Publication
 from waybill.settings import name_advice
-
-# Amounts under other contracts, from the lake's usage. Nothing is written.
-
-
-class LakeBills:
-    """The bills of the lake, final or not. All methods raise LakeError, StoreUnavailable.
-
-    `progress` gets the number of compared bills and their total. `state`: None for the current one.
-    """
-
-    def __init__(self, lake: Lake, progress: Callable[[int, int], None], state: LakeState | None = None) -> None:
-        self.progress = progress
-        self._lake, self._state, self._books = lake, state or newest_state(lake), PriceBooks()
-
-    def rated(self, contracts: Sequence[PayerContract]) -> list[NetAndTax | BillingError]:
-        """What each payer owes for the period of the contracts, or why it cannot be computed."""
-        found = dict[str, NetAndTax | BillingError]()
-        for group in payer_groups(contracts, 1):
-            found.update(zip((one.id for one in group), self._owed(group), strict=True))
-        return [found[one.id] for one in contracts]
-
-    def posted(self, payers: Collection[str], since: date) -> Mapping[str, Collection[tuple[date, date]]]:
-        """By payer, the periods of valid invoices that include a day from `since` on."""
-        stands: dict[str, dict[tuple[str, date, date], bool]] = defaultdict(dict)
-        # those of one seller and period come in the order in which they were numbered
-        for one in Register(self._lake).documents(payers, first_day=since):
-            stands[one.key.payer][one.key.legal_entity, one.key.first_day, one.key.last_day] = not one.is_void
-        return {payer: {key[1:] for key, is_so in of.items() if is_so} for payer, of in stands.items()}
-
-    def _owed(self, contracts: Sequence[PayerContract]) -> list[NetAndTax | BillingError]:
-        agreed = {one.id: rating_contract(one) for one in contracts}
-        try:
-            cells = self._cells(contracts, agreed)
-            rated = (rate(one, cells[name], {}, self._books) for name, one in agreed.items())
-            return [NetAndTax(one.net_minor, one.tax_minor) for one in rated]
-        except BillingError as fault:
-            if len(contracts) == 1:
-                return [fault]
-            # it is of one of them, and the others owe what they owe
-            return [amount for one in contracts for amount in self._owed([one])]
-
-    def _cells(
-        self, contracts: Sequence[PayerContract], agreed: Mapping[str, RatingContract]
-    ) -> Mapping[str, list[Cell]]:
-        cells: dict[str, list[Cell]] = defaultdict(list)
-        for part in usage_parts(self._lake, self._state, contracts, rated_columns(agreed.values())):
-            of_part = [agreed[name] for name in part.payers]
-            for name, found in zip(part.payers, cells_of_usage(of_part, part.rows), strict=True):
-                cells[name] += found.cells
-        return cells
-
 
 # Checks of reference files against a lake, the same for `check` and `put`.
 
@@ -143,10 +92,8 @@ class ReferenceCheck:
         return Counter(version.kind for version in self.versions)
 
 
-def check_reference(
-    files: Iterable[Path], lake: Lake | None, moment: datetime, bills: Bills | None = None
-) -> ReferenceCheck:
-    """Checks files, against a lake if there is one. `bills`: also finds the bills that would change.
+def check_reference(files: Iterable[Path], lake: Lake | None, moment: datetime) -> ReferenceCheck:
+    """Checks files, against a lake if there is one.
 
     Raises ReferenceFileError for faults of the files alone; LakeError, StoreUnavailable.
     """
@@ -228,11 +175,8 @@ def diffs(rows: Iterable[dict[str, Any]], placed: Iterable[PlacedVersion]) -> It
 
 
 def _changed_lines(before: str, after: str) -> tuple[str, ...]:
-    old, new = (
-        json.dumps(json.loads(body), indent=1, sort_keys=True, ensure_ascii=False).splitlines()
-        for body in (before, after)
-    )
-    lines = unified_diff(old, new, lineterm="")
+    texts = (json.dumps(json.loads(body), indent=1, sort_keys=True, ensure_ascii=False) for body in (before, after))
+    lines = unified_diff(*(text.splitlines() for text in texts), lineterm="")
     return tuple(line for line in lines if not line.startswith(("---", "+++", "@@")))
 
 

@@ -73,27 +73,6 @@ def check(
         raise typer.Exit(1)
 
 
-def _bills(lake: Lake, progress: _Progress) -> Bills:
-    # rating is imported where something is rated
-    from cloud_jobs.reference.checks import LakeBills
-
-    return LakeBills(lake, progress)
-
-
-class _Progress:
-    """Prints the progress of a long comparison to standard error. `whole`: the number of bills."""
-
-    def __init__(self) -> None:
-        self._said = time.monotonic()
-        self.whole = 0
-
-    def __call__(self, done: int, whole: int) -> None:
-        self.whole = whole
-        if time.monotonic() - self._said > EACH_S:
-            self._said = time.monotonic()
-            typer.echo(f"compared {done:,} of {whole:,} bills", err=True)
-
-
 def _say(
     faults: list[str],
     warnings: list[str],
@@ -102,7 +81,6 @@ def _say(
     with_lake: bool,
     as_json: bool,
 ) -> None:
-    """`compared`: the number of bills; None without a lake."""
     from cloud_jobs.reference.files import counts_text
 
     if as_json:
@@ -376,7 +354,7 @@ def history(
             *map(Column, ("published", "by")),
             Column.text("why"),
             *map(Column, ("signature", "state", "kind", "effective from")),
-            Column("publication"),
+            Column("publication", lesser=1),
             Column.text("problem"),
         )
         for one in found:
@@ -446,8 +424,8 @@ def _plain(value: Any) -> Any:
 def _list_table(rows: Iterable[dict[str, str]]) -> FittedTable:
     table = FittedTable(
         *map(Column, ("kind", "id", "effective from", "published at", "by")),
-        Column.text("why"),
-        Column("publication"),
+        Column.text("why", lesser=1),
+        Column("publication", lesser=2),
         Column.text("problem"),
     )
     for row in rows:
