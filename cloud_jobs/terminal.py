@@ -51,7 +51,7 @@ def spreadsheet_text(cell: object) -> object:
 def writing_result(path: Path) -> Iterator[TextIO]:
     """Writes a new file that replaces `path` at the end; if the block raises, `path` stays as it was.
 
-    A link, such as `/dev/stdout`, and a pipe are written to directly. An OSError names `path`.
+    Standard output, by whatever name, and a pipe are written to directly. An OSError names `path`.
     """
     try:
         with _opened(path) as file:
@@ -62,10 +62,17 @@ def writing_result(path: Path) -> Iterator[TextIO]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[TextIO]:
-    if path.is_symlink() or (path.exists() and not path.is_file()):
+    if path.exists() and os.path.samestat(path.stat(), os.fstat(1)):
+        # a copy: closing the stream must leave standard output open
+        with open(os.dup(1), "w", encoding="utf-8", newline="") as stream:  # noqa: PTH123 - a descriptor
+            yield stream
+        return
+    if path.exists() and not path.is_file():
         with path.open("w", encoding="utf-8", newline="") as stream:
             yield stream
         return
+    # the file behind a link is replaced, and the link stays
+    path = path.resolve()
     with writing_durably(path, mode=0o666) as binary:
         if path.exists():
             # whoever could read the old file can read the new one, and nobody else

@@ -175,8 +175,11 @@ def diffs(rows: Iterable[dict[str, Any]], placed: Iterable[PlacedVersion]) -> It
 
 
 def _changed_lines(before: str, after: str) -> tuple[str, ...]:
-    texts = (json.dumps(json.loads(body), indent=1, sort_keys=True, ensure_ascii=False) for body in (before, after))
-    lines = unified_diff(*(text.splitlines() for text in texts), lineterm="")
+    old, new = (
+        json.dumps(json.loads(body), indent=1, sort_keys=True, ensure_ascii=False).splitlines()
+        for body in (before, after)
+    )
+    lines = unified_diff(old, new, lineterm="")
     return tuple(line for line in lines if not line.startswith(("---", "+++", "@@")))
 
 

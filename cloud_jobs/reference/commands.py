@@ -354,7 +354,7 @@ def history(
             *map(Column, ("published", "by")),
             Column.text("why"),
             *map(Column, ("signature", "state", "kind", "effective from")),
-            Column("publication", lesser=1),
+            Column("publication"),
             Column.text("problem"),
         )
         for one in found:
@@ -424,8 +424,8 @@ def _plain(value: Any) -> Any:
 def _list_table(rows: Iterable[dict[str, str]]) -> FittedTable:
     table = FittedTable(
         *map(Column, ("kind", "id", "effective from", "published at", "by")),
-        Column.text("why", lesser=1),
-        Column("publication", lesser=2),
+        Column.text("why"),
+        Column("publication"),
         Column.text("problem"),
     )
     for row in rows:
