@@ -44,7 +44,6 @@ VERDICTS = pa.schema(
         pa.field("device", pa.string(), nullable=False),
         pa.field("verdict", pa.string(), nullable=False),
         pa.field("reason", pa.string()),
-        pa.field("corrective_ids", pa.list_(pa.string()), nullable=False),
         pa.field("epoch", pa.int64()),
         pa.field("seq", pa.int64()),
         pa.field("kind", pa.string()),

@@ -7,7 +7,6 @@ everything that is announced has its verdict: announced = events in force + with
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -73,12 +72,6 @@ class OpenAlerts:
     def unproven(self) -> pa.Table:
         """Those that were withdrawn, and of which it is not known whether they are so."""
         return self.rows.filter(pc.is_valid(self.rows["reason"]))
-
-
-# one alert has a few events in its place; a message has a bound
-MAX_CORRECTIVE: Final = 16
-NEAR_MS: Final = 300_000
-"""An event of the same kind and place so near in time may stand in the place of one that did not happen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,16 +153,3 @@ REASONS: Final = {
     RecordState.ABSENT: ErrorReason.NOT_RECEIVED,
 }
 _NOT_KNOWN: Final = frozenset({ErrorReason.INCOMPLETE, ErrorReason.NOT_COMPUTED, ErrorReason.NOT_RECEIVED})
-
-
-def corrective_ids(wrong: DayEvent, events: Mapping[str, DayEvent]) -> tuple[str, ...]:
-    """The ids of events that stand in the place of one that did not happen, nearest first.
-
-    `events`: in force, of the same device, each without an alert of its own.
-    """
-    like = (
-        (abs(event.t_ms - wrong.t_ms), name)
-        for name, event in events.items()
-        if (event.kind, event.place) == (wrong.kind, wrong.place) and abs(event.t_ms - wrong.t_ms) <= NEAR_MS
-    )
-    return tuple(name for _, name in sorted(like)[:MAX_CORRECTIVE])

@@ -7,8 +7,6 @@ passes the alerts that it leaves open to the next one, so that an alert that wai
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -25,7 +23,6 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import counter_of, newest_number, stated
 from cloud_jobs.verdicts.deciding import (
     ASKED_ROWS,
-    NEAR_MS,
     NEVER,
     OPEN_ROWS,
     PROVEN,
@@ -35,7 +32,6 @@ from cloud_jobs.verdicts.deciding import (
     OpenAlerts,
     RecordState,
     TableCommit,
-    corrective_ids,
     decide,
 )
 from cloud_jobs.verdicts.subscription import OpenedTable, Row, by_devices, event_of, moment
@@ -153,76 +149,6 @@ def _is_more_known(row: Row, coverage: AlertCoverage) -> bool:
     return row["seen_until"] is None or (state in PROVEN and REASONS[state] != row["reason"])
 
 
-# Replacements of withdrawn events, and the withdrawals that new data may affect. Pure.
-
-_NEAR: Final = timedelta(milliseconds=NEAR_MS)
-_LIKE: Final = ("tenant", "device", "kind", "place")
-
-
-def days_near(rows: Iterable[Row]) -> set[date]:
-    """The days of some rows, and of what is near to something near to them."""
-    days = set[date]()
-    for row in rows:
-        days |= {row["day"], *_days_around(row["time"], 2 * _NEAR)}
-    return days
-
-
-def touched_withdrawals(news: Collection[Row], verdicts: Iterable[Row], days: Collection[date]) -> set[str]:
-    """The ids of withdrawn verdicts whose events in their place, or whose reason, may be others now.
-
-    `news`: events and alerts. `verdicts`: those in force of their devices, on `days`. One whose surroundings are not
-    all on these days is not among them.
-    """
-    if not news:
-        return set()
-    ids, devices = {row["id"] for row in news}, {(row["tenant"], row["device"]) for row in news}
-    moments: dict[tuple[str, ...], list[datetime]] = defaultdict(list)
-    for row in news:
-        moments[_like(row)].append(row["time"])
-    for times in moments.values():
-        times.sort()
-    return {
-        row["id"]
-        for row in verdicts
-        if row["verdict"] == VerdictKind.WITHDRAWN
-        and (row["tenant"], row["device"]) in devices
-        and _days_around(row["time"], _NEAR) <= {*days}
-        and (
-            is_unproven(row["verdict"], row["reason"])
-            or not ids.isdisjoint(row["corrective_ids"])
-            or _is_near(row["time"], moments.get(_like(row), ()))
-        )
-    }
-
-
-class EventsInPlace:
-    """The events in force of which no region said anything, by what they are like."""
-
-    def __init__(self, in_force: Mapping[str, Row], said: Collection[str]) -> None:
-        self._like: dict[tuple[str, ...], dict[str, Row]] = defaultdict(dict)
-        for name, row in in_force.items():
-            if name not in said:
-                self._like[_like(row)][name] = row
-
-    def of(self, withdrawn: Row) -> tuple[str, ...]:
-        """The ids of those that stand in the place of what was withdrawn, nearest first."""
-        like = self._like.get(_like(withdrawn), {})
-        return corrective_ids(event_of(withdrawn), {name: event_of(row) for name, row in like.items()})
-
-
-def _like(row: Row) -> tuple[str, ...]:
-    return tuple(row[name] for name in _LIKE)
-
-
-def _is_near(moment: datetime, times: Sequence[datetime]) -> bool:
-    at = bisect_left(times, moment - _NEAR)
-    return at < len(times) and times[at] <= moment + _NEAR
-
-
-def _days_around(moment: datetime, by: timedelta) -> set[date]:
-    return {(moment + shift).astimezone(UTC).date() for shift in (-by, timedelta(), by)}
-
-
 # Alerts that new data may settle.
 
 
@@ -319,21 +245,16 @@ class Decisions:
 
     def rows(self, asked: Sequence[Row], events: Sequence[Row]) -> pa.Table:
         """The new rows of `verdicts` for some devices, of which these alerts and events are new, or looked at again."""
-        ids, days = {row["id"] for row in (*asked, *events)}, days_near((*asked, *events))
+        # the id of an event has its day in it
+        ids, days = ({row[name] for row in (*asked, *events)} for name in ("id", "day"))
         devices = {TenantDevice(row["tenant"], row["device"]) for row in (*asked, *events)}
         revisions = self._tables["geofence_events"].of_devices(days, devices)
-        # where tracks may have long gaps, an event may have been on the other side of midnight's surroundings before
-        if more := days_near(row for row in revisions if row["id"] in ids) - days:
-            revisions += self._tables["geofence_events"].of_devices(more, devices)
-            days |= more
         said = {row["id"]: row for row in self._tables["alerts"].of_devices(days, devices)}
         happened = _newest(revisions)
         verdicts = _newest(self._tables[TABLE].of_devices(days, devices))
         in_force = {name: row for name, row in happened.items() if not row["retracted"]}
-        ids |= touched_withdrawals([*events, *(said[name] for name in ids & said.keys())], verdicts.values(), days)
         proven_by = [said.get(name) or verdicts.get(name) for name in ids - in_force.keys()]
         coverage = self._coverage([row for row in proven_by if row is not None], verdicts.keys())
-        others = EventsInPlace(in_force, said)
         found, waiting, unproven = [], [], []
         for name in sorted(ids):
             alert, before = said.get(name), verdicts.get(name)
@@ -346,9 +267,8 @@ class Decisions:
             row = alert or before or happened[name]
             if is_unproven(decision.verdict, decision.reason):
                 unproven.append(self._open_row(row, decision.reason))
-            instead = others.of(row) if decision.verdict is VerdictKind.WITHDRAWN else ()
-            if before is None or not _is_said(before, decision, instead, alert):
-                found.append(self._row(row, decision, instead, alert, before))
+            if before is None or not _is_said(before, decision, alert):
+                found.append(self._row(row, decision, alert, before))
         self._looked_at |= ids
         self._waiting.append(pa.Table.from_pylist(waiting, schema=OPEN_ROWS))
         self._unproven.append(pa.Table.from_pylist(unproven, schema=OPEN_ROWS))
@@ -423,9 +343,7 @@ class Decisions:
         devices = {TenantDevice(row["tenant"], row["device"]) for row in alerts}
         return self._lake.coverage_at(commit, devices) if devices and commit is not None else {}
 
-    def _row(
-        self, of: Row, decision: AlertDecision, instead: Sequence[str], alert: Row | None, before: Row | None
-    ) -> dict[str, Any]:
+    def _row(self, of: Row, decision: AlertDecision, alert: Row | None, before: Row | None) -> dict[str, Any]:
         event = decision.event or event_of(of)
         return {
             "id": of["id"],
@@ -434,7 +352,6 @@ class Decisions:
             "device": of["device"],
             "verdict": decision.verdict,
             "reason": decision.reason,
-            "corrective_ids": [*instead],
             "epoch": event.epoch,
             "seq": event.seq,
             "kind": event.kind,
@@ -463,12 +380,12 @@ def _said_by(row: Row | None, who: str) -> dict[str, Any]:
     return {f"{who}_{name}": None if row is None else row[name] for name in ("time", "value")}
 
 
-def _is_said(before: Row, decision: AlertDecision, instead: Sequence[str], alert: Row | None) -> bool:
+def _is_said(before: Row, decision: AlertDecision, alert: Row | None) -> bool:
     """Whether a row of `verdicts` says so already, to whoever heard of the alert, too."""
     is_withdrawn = before["verdict"] == VerdictKind.WITHDRAWN
     said = AlertDecision(VerdictKind(before["verdict"]), None if is_withdrawn else event_of(before), _reason_of(before))
     names_alert = alert is None or not is_withdrawn or event_of(before) == event_of(alert)
-    return decision == said and [*instead] == before["corrective_ids"] and names_alert
+    return decision == said and names_alert
 
 
 def _reason_of(row: Row) -> ErrorReason | None:

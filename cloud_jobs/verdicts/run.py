@@ -157,7 +157,6 @@ def verdict_message(row: Row) -> dict[str, Any]:
         previous=_final(previous),
         # of a newer version's row the word that it has
         reason=row["reason"],
-        corrective_ids=tuple(row["corrective_ids"]),
         decided_ms=round(row["emitted_at"].timestamp() * 1000),
     )
     made: dict[str, Any] = verdict.model_dump(mode="json", exclude_none=True)

@@ -164,7 +164,7 @@ class AlertVerdict(AlertMessage):
     `event`: what is in force at the centre (None: withdrawn). `reason`: of a corrected or withdrawn alert, an
     `ErrorReason` or the word of a newer centre. `alerted`: what the region had said; None if it said nothing, or the
     same as `event`. `previous`: what the revision before said, if it differs from both, so that a receiver of any of
-    them can match it. `corrective_ids`: the events that replace a withdrawn one. `decided_ms`: by the centre's clock.
+    them can match it. `decided_ms`: by the centre's clock.
     """
 
     id: Id
@@ -174,7 +174,6 @@ class AlertVerdict(AlertMessage):
     device: DeviceName
     event: FinalEvent | None = None
     reason: Reason | None = None
-    corrective_ids: tuple[Id, ...] = Field((), max_length=16)
     alerted: FinalEvent | None = None
     previous: FinalEvent | None = None
     decided_ms: Milliseconds

@@ -40,7 +40,6 @@ _ABOUT = {"tenant": "acme", "epoch": 7, "seq": 1, "kind": "enter", "place": "squ
 _ABOUT |= {
     "region": "eu",
     "verdict": "confirmed",
-    "corrective_ids": [],
     "retracted": False,
     "parts": "[]",
     "min_m": 1.0,

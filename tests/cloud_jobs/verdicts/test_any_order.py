@@ -109,5 +109,5 @@ def test_each_announced_id_has_one_verdict_and_announced_are_the_final_and_the_w
 
 
 def said(centre: VerdictCentre, names: set[str]) -> dict[str, tuple[Any, ...]]:
-    of = ("verdict", "reason", "corrective_ids", "epoch", "seq", "kind", "place", "time", "value")
+    of = ("verdict", "reason", "epoch", "seq", "kind", "place", "time", "value")
     return {name: tuple(row[one] for one in of) for name, row in centre.in_force().items() if name in names}

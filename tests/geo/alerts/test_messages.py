@@ -40,7 +40,6 @@ VERDICT = AlertVerdict(
     device="bus-1",
     event=FinalEvent(kind="exit", place="depot", t_ms=4, epoch=1, seq=2),
     reason=ErrorReason.INCORRECT_DATA,
-    corrective_ids=("1" * 24,),
     decided_ms=9,
 )
 
