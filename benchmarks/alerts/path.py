@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
 from itertools import pairwise
 from typing import Final
 
@@ -227,9 +226,6 @@ def _failover(servers: AlertServers) -> Iterator[Figure]:
         load.wait(BEFORE_S + AFTER_S + SETTLE_S)
         found = settled(servers, 0, region, centre, within_s=SETTLE_S)
         taken = len(servers.status(2).partitions_held)
-        say("the killed one is started again, to stand by")
-        servers.processes[0].start()
-        messages, seconds = _stands_by(servers)
     arrivals = [at_s for at_s, alert in region.arrivals if found.partition_of[alert.device] == lost]
     silent = silent_s(arrivals, killed_s)
     yield Figure("alerts of its partition again after", f"{silent:.2f} s", f"< {MOST_S:.0f} s", silent < MOST_S)
@@ -239,23 +235,6 @@ def _failover(servers: AlertServers) -> Iterator[Figure]:
     yield Figure(
         f"of {len(found.ids):,} alerts missing in the region, at the centre", shown, "0", not missing + at_centre
     )
-    yield Figure("repeated, with the same ids", f"{len(region.arrivals) - len(region.ids):,}")
-    yield Figure("a new standby's state", f"{seconds:.2f} s, {messages * RECORDS_PER_BATCH / seconds:,.0f} fixes/s")
-
-
-def _stands_by(servers: AlertServers) -> tuple[int, float]:
-    """Messages and seconds that the first process read for the partition for which it was ready first."""
-    ends = time.monotonic() + SETTLE_S
-    log, began_s = servers.processes[0].log, time.time()
-    while time.monotonic() < ends:
-        for line in reversed(log.read_text(encoding="utf-8").splitlines()):
-            if '"standby ready"' not in line:
-                continue
-            said = json.loads(line)
-            if datetime.fromisoformat(said["timestamp"]).timestamp() > began_s:
-                return said["messages"], said["seconds"]
-        time.sleep(0.5)
-    return 0, math.inf
 
 
 def silent_s(arrivals: Iterable[float], killed_s: float) -> float:

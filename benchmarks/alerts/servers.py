@@ -309,17 +309,11 @@ def undisturbed(stack: LocalStack, timed: int) -> Undisturbed:
 
 
 def _read(client: Any, partition: str) -> Iterator[tuple[Any, ReadBatch]]:
-    reader, unsealer, tenants = (
-        client.create_reader(partition, pulsar.MessageId.earliest),
-        Unsealer.of_folder(None),
-        {TENANT},
-    )
+    reader, unsealer = client.create_reader(partition, pulsar.MessageId.earliest), Unsealer.of_folder(None)
     while reader.has_message_available():
         message = reader.read_next(timeout_millis=_READ_MS)
-        tenant, columns = read_batch(
-            message.data(), message.properties(), tenants=frozenset(tenants), unsealer=unsealer
-        )
-        yield message, (tenant, columns, message.publish_timestamp())
+        batch = read_batch(message.data(), message.properties(), tenants=frozenset({TENANT}), unsealer=unsealer)
+        yield message, (*batch, message.publish_timestamp())
 
 
 def settled(servers: AlertServers, timed: int, *readers: AlertReader, within_s: float = 45.0) -> Undisturbed:

@@ -333,25 +333,19 @@ class AlertSubscription:
         is_again = self._ask_again()
         is_fresh = self._subscribe() or is_again
         messages: list[TopicAlert] = []
-        taken_bytes, at_s = 0, self._clock()
-        # of each partition when it last gave something, and None as soon as it has given all
-        quiet_since_s: dict[str, float | None] = {one.partition: at_s for one in self._readings}
-        gave = set[str]()
+        open_readings, taken_bytes = [*self._readings], 0
+        ends_s = self._clock() + (FIRST_IDLE_S if is_fresh else IDLE_S)
         while len(messages) < max_messages and taken_bytes < MAX_BYTES:
-            waited_for = [one for one in self._readings if quiet_since_s[one.partition] is not None]
-            if not waited_for:
+            if not open_readings or self._clock() >= ends_s:
                 return ReceivedAlerts(messages, True, self._not_read())
-            for reading in waited_for:
+            for reading in [*open_readings]:
                 found, is_past = self._drained(reading, max_messages - len(messages), until_ms)
                 messages += found
                 taken_bytes += sum(len(one.body) for one in found)
-                since_s, now_s = quiet_since_s[reading.partition], self._clock()
                 if found:
-                    gave.add(reading.partition)
-                    since_s = now_s
-                longest_s = FIRST_IDLE_S if is_fresh and reading.partition not in gave else IDLE_S
-                is_quiet = since_s is None or now_s - since_s >= longest_s
-                quiet_since_s[reading.partition] = None if is_past or is_quiet else since_s
+                    ends_s = max(ends_s, self._clock() + IDLE_S)
+                if is_past:
+                    open_readings.remove(reading)
         return ReceivedAlerts(messages, False, self._not_read())
 
     def acknowledge(self) -> None:

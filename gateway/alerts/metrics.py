@@ -102,21 +102,12 @@ class AlertMetrics:
                 self._fixes_passed_over.labels(reason).inc(count)
 
     @property
-    def fixes(self) -> int:
-        """Fixes evaluated since the start."""
-        return counted(self._fixes).get("", 0)
-
-    @property
     def counts(self) -> dict[str, object]:
-        """What was counted since the start, by the status's keys."""
+        """Counts since the start, by the status's keys."""
         return {
-            "fixes_evaluated": self.fixes,
+            "fixes_evaluated": counted(self._fixes).get("", 0),
             "alerts_published": sum(counted(self._published).values()),
-            "alerts_by_kind": counted(self._published),
             "fixes_passed_over": counted(self._fixes_passed_over),
-            "passed_over": counted(self.passed_over),
-            "publish_failures": counted(self.failures).get("", 0),
-            "partitions_lost": counted(self.lost).get("", 0),
         }
 
     def set_gauges(self, status: AlertsStatus) -> None:

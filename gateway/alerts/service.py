@@ -47,7 +47,6 @@ class AlertService:
         )
         self._tokens = TokenWatch([source.access])
         self._began_s = time.monotonic()
-        self._counted = (self._began_s, 0)
         self._first = AlertsStatus(
             process=settings.name,
             region=settings.region,
@@ -82,8 +81,6 @@ class AlertService:
         problem = self._tokens.ended or self._problem(now_s, facts.problem, unowned, lag) or self._tokens.ending
         in_force = self._fences.in_force
         gates = 0 if in_force is None else sum(isinstance(one.made, Gate) for one in in_force.held)
-        before_s, before = self._counted
-        self._counted = now_s, self._metrics.fixes
         known: dict[str, object] = {
             "state": self._state(bool(held)),
             "healthy": False if problem else (True if held and not lag.unknown else None),
@@ -96,7 +93,6 @@ class AlertService:
             "partitions_ready": tuple(standbys.ready),
             "standby_problem": standbys.problem or self._owner.hearing_problem,
             "lag_s": lag.said_s,
-            "fixes_per_s": round((self._metrics.fixes - before) / max(now_s - before_s, 0.001), 1),
             "devices_known": sum(one.device_count for one in held),
             "alerts_waiting": sum(one.unreceipted for one in held),
             "fences_current": not facts.problem,

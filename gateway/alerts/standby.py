@@ -127,7 +127,6 @@ class PartitionStandby:
         self._since_ms = max(round((time.time() - SPARE_S) * 1000) - state.settings.rewind_ms, 0)
         self._next: Any = None
         self._has_all = False
-        self._count, self._worked_s = 0, 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self.run, name=f"standby of {self.name}", daemon=True)
         self._monotonic, self._had_all_s, self._is_ready = monotonic, monotonic(), False
@@ -207,15 +206,10 @@ class PartitionStandby:
             if self._stop.is_set():
                 return 0.0
             self._state.take(part, report=False)
-            self._count += len(part.messages)
         took_s = time.monotonic() - began_s
-        self._worked_s += took_s
         if not self._has_all:
             return min(REST_TIMES * took_s, PAUSE_S)
-        was_ready, self._is_ready, self._had_all_s = self.is_ready, True, self._monotonic()
-        if not was_ready:
-            seconds = round(self._worked_s, 3)
-            _LOG.info("standby ready", partition=self.name, messages=self._count, seconds=seconds)
+        self._is_ready, self._had_all_s = True, self._monotonic()
         return PAUSE_S
 
     def _read(self, reader: Any, until: EntryPosition) -> Iterator[Any]:

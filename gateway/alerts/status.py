@@ -94,17 +94,12 @@ class AlertsStatus(BaseModel):
     partitions_standby: tuple[str, ...] = ()
     partitions_ready: tuple[str, ...] = ()
     standby_problem: str = ""
-    partitions_lost: int = 0
     lag_s: float | None = None
-    fixes_per_s: float = 0.0
     fixes_evaluated: int = 0
     fixes_passed_over: dict[str, int] = {}
     devices_known: int = 0
     alerts_published: int = 0
-    alerts_by_kind: dict[str, int] = {}
     alerts_waiting: int = 0
-    publish_failures: int = 0
-    passed_over: dict[str, int] = {}
     fences_current: bool = False
     fences_unreachable_since_s: float | None = None
     fences: int = 0
