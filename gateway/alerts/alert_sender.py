@@ -1,4 +1,4 @@
-"""Alerts on their way to Pulsar: a bounded number at once, each again until there is a receipt."""
+"""Sends alerts to Pulsar: a bounded number at once, each again until there is a receipt."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Position = TypeVar("Position")
 
 @dataclass(slots=True, eq=False)
 class TakenMessages(Generic[Position]):
-    """Messages up to a position, and how many of the alerts that follow from them have no receipt yet."""
+    """Messages up to a position, and how many of their alerts have no receipt yet."""
 
     position: Position
     unreceipted: int
 
 
 class AckOrder(Generic[Position]):
-    """What was taken and is not acknowledged, in the order in which it came."""
+    """Messages that were evaluated and are not acknowledged, in order of arrival."""
 
     def __init__(self) -> None:
         self._taken: deque[TakenMessages[Position]] = deque()
@@ -40,7 +40,7 @@ class AckOrder(Generic[Position]):
         return len(self._taken)
 
     def take(self, position: Position, alerts: int) -> TakenMessages[Position]:
-        """Messages up to a position were evaluated, and so many alerts follow from them."""
+        """Add messages up to a position, with the number of their alerts."""
         assert alerts >= 0
         one = TakenMessages(position, alerts)
         self._taken.append(one)
@@ -48,13 +48,12 @@ class AckOrder(Generic[Position]):
         return one
 
     def on_receipt(self, one: TakenMessages[Position]) -> None:
-        """Pulsar has one more of its alerts."""
         assert one.unreceipted > 0, "an alert has two receipts"
         one.unreceipted -= 1
         self.unreceipted -= 1
 
     def pop_done(self) -> Position | None:
-        """The last position up to which everything is done, and was not before; None: there is none."""
+        """The newest position before which everything has its receipt, if it has moved."""
         position: Position | None = None
         # only from the front: an acknowledgement is of everything before it, too
         while self._taken and not self._taken[0].unreceipted:
@@ -71,7 +70,7 @@ _LOG = structlog.get_logger("alerts")
 
 
 class SentAlert(NamedTuple):
-    """An alert, the messages that it follows from, and whether Pulsar has it."""
+    """An alert, its messages, and the result of sending it ("": not known, or Pulsar has it)."""
 
     alert: Alert
     taken: TakenMessages[Any]
@@ -81,7 +80,7 @@ class SentAlert(NamedTuple):
 class AlertSender:
     """The alerts of one partition. `open_producer` opens a producer of their topic.
 
-    One thread adds and pumps; results come in threads of the client, and `came` is set when one did.
+    One thread adds and pumps. Results come in threads of the client, which set `came`.
     """
 
     def __init__(
@@ -105,15 +104,13 @@ class AlertSender:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more is to be added now."""
         return len(self) >= MAX_WAITING
 
     def add(self, alerts: Iterable[Alert], taken: TakenMessages[Any]) -> None:
-        """These alerts are to be published."""
         self._waiting.extend(SentAlert(alert, taken) for alert in alerts)
 
     def pump(self) -> list[SentAlert]:
-        """Sends what there is room for; gives those that Pulsar has by now. What failed is sent again, later."""
+        """Send what there is room for, and what failed before. Return the alerts that Pulsar has by now."""
         persisted = [one for one in self._take_results() if self._is_persisted(one)]
         if self._waiting and self._clock() >= self._resumes_s:
             try:
@@ -123,7 +120,7 @@ class AlertSender:
         return persisted
 
     def close(self) -> None:
-        """Gives the producer back; what has no receipt is published by whoever reads the batches next."""
+        """Close the producer. The next owner of the partition publishes alerts without a receipt again."""
         if self._producer is not None:
             producer, self._producer = self._producer, None
             _close_in_background(producer)

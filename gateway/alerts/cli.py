@@ -1,4 +1,4 @@
-"""`fleet-gateway alerts`: run a region's alert process, check its settings, ask a running one."""
+"""`fleet-gateway alerts`: run a region's alert process, check its settings, show its status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every setting of the alert process, with its unit and bound. `docs/alerts.md` explains each."""
+"""Settings of the alert process, and checks before it starts. `docs/alerts.md` explains each setting."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class EvaluationSettings(Settings):
 
 
 def problems(settings: AlertSettings) -> list[str]:
-    """Why the process cannot run with these settings here: each names the setting and the file."""
+    """Why the process cannot run with these settings: each line names the setting and the file."""
     return [*_file_problems(settings), *([] if settings.insecure else _open(settings))]
 
 
 def warnings(settings: AlertSettings, config: Path, now_s: float) -> list[str]:
-    """What runs, and is probably not meant."""
+    """Settings that work and are probably not meant."""
     return [
         *_plain_text(settings),
         *_open_secrets(settings, config),
@@ -93,7 +93,7 @@ def _file_problems(settings: AlertSettings) -> Iterator[str]:
 
 
 def _open(settings: AlertSettings) -> Iterator[str]:
-    """What lets others in, or read along: allowed by the word `insecure` alone."""
+    """What lets others read or write without authentication: allowed only with `insecure`."""
     # alerts say where vehicles are, as batches do
     yield from open_cluster(settings.pulsar, "batches and alerts")
     if settings.fences.unsigned:
@@ -114,7 +114,7 @@ def _open_secrets(settings: AlertSettings, config: Path) -> Iterator[str]:
 class AlertSource(ClusterSource):
     """The region's own cluster. Topics are `{tenant}/telemetry-{region}/batches` and `{tenant}/alerts-{region}/alerts`.
 
-    `tenant`: one Pulsar tenant for all; none: each tenant's own, by its name.
+    `tenant`: one Pulsar tenant for all; None: each tenant has its own.
     """
 
     tenant: Word | None = None
@@ -129,18 +129,15 @@ class AlertEndpoint(Settings):
 
 
 class ReportedTracks(TrackSettings):
-    """What a track is made of where places are taken as they are reported.
-
-    A cleaned place needs fixes of the next minutes, and an alert does not wait for them.
-    """
+    """Tracks of places as they are reported: a cleaned place needs later fixes, and an alert cannot wait for them."""
 
     rule: Literal["every_fix"] = "every_fix"
 
 
 class AlertSettings(Settings):
-    """One alert process. `name` distinguishes it from the others of its region, which share the load with it.
+    """One alert process. `name` is unique in the region, whose processes share the partitions.
 
-    `insecure`: it may run without TLS, authentication and signed fences; without this word it does not start so.
+    `insecure`: allows no TLS, no authentication and unsigned fences.
     """
 
     name: Word
@@ -174,10 +171,10 @@ class AlertSettings(Settings):
 
     @property
     def rewind_needed_s(self) -> float:
-        """How far back who takes a partition over has to read, so that nothing is raised again that was raised.
+        """How far back a new owner has to read so that it raises no alert again.
 
-        The first fix that is read comes at most a gap after that, the last one at most a gap before what is new, and a
-        visit between these two is a dwell as the whole one was.
+        The first fix that it reads comes at most one gap later, and the last one at most one gap before new fixes. A
+        visit between these two has to be long enough to count as a dwell.
         """
         return 2 * self.tracks.max_gap_s + self._longest_s
 
@@ -187,18 +184,16 @@ class AlertSettings(Settings):
         return (self.pulsar.tenant,) if self.pulsar.tenant is not None else self.tenants
 
     def tenants_of(self, pulsar_tenant: str) -> frozenset[str]:
-        """Whose batches the topics of a Pulsar tenant may have."""
+        """The tenants whose batches the topics of a Pulsar tenant may have."""
         return frozenset(self.tenants) if self.pulsar.tenant is not None else frozenset({pulsar_tenant})
 
     def batches_topic(self, pulsar_tenant: str) -> str:
-        """Where batches come."""
         return f"persistent://{pulsar_tenant}/telemetry-{self.region}/batches"
 
     def alerts_topic(self, pulsar_tenant: str) -> str:
-        """Where alerts go."""
         return f"persistent://{pulsar_tenant}/alerts-{self.region}/alerts"
 
     @property
     def processes_topic(self) -> str:
-        """Where the alert processes of the region hear of each other: beside the alerts of the first tenant."""
+        """The topic on which the processes of the region announce themselves."""
         return f"persistent://{min(self.pulsar_tenants)}/alerts-{self.region}/processes"

@@ -1,15 +1,13 @@
-"""From fixes as they arrive to events as a region sees them: the engine of the centre, over the ends of tracks.
+"""Finds events in fixes as they arrive, with the engine of the centre, over the ends of tracks. Pure: time is passed
+in.
 
-Pure: time is passed in.
+Most fixes change nothing: their device is settled, comes near no border and is not due for anything. They cost
+one look into the index. For all other fixes of a call, the ends of their tracks are evaluated together.
 
-A fix of a device that is settled, comes near no border and is not due for anything changes nothing: most do not, and
-cost a look into the index. The others are judged by the ends of their tracks (`gateway.alerts.evaluation`), all of a
-call together.
-
-What is found is what the centre finds, but where the region knows less: a fix that the next one shows to be an outlier;
-fixes that are older than what is kept (`keep_s`); a visit that began before the region knew of the device, or
-longer before the day than the centre looks (`geofence.reach_h`); the highest speed of a stretch that is not over; and a
-device that was in doubt at a border for more fixes than are kept. The centre's verdict puts each of these right.
+The events are those of the centre, except where the region knows less: an outlier that only the next fix shows;
+fixes older than KEEP_MS; a visit that began before the region knew the device, or longer before the day than
+`geofence.reach_h`; the highest speed of an unfinished stretch; and a device that was undecided at a border for
+more than MAX_FIXES_HELD fixes. The centre's verdict corrects each of these.
 """
 
 from __future__ import annotations
@@ -49,13 +47,7 @@ from geo.spatial.ragged import Bools, Floats, Ints, distinct, expand, offsets, r
 
 @dataclass(slots=True)
 class PassedOver:
-    """What was passed over since the beginning, and why.
-
-    Fixes: `repeated`: taken before, or another one of the same time was. `too_late`: older than what is kept.
-    `clock_ahead`: too far in the future. `invalid`: no position. `excluded`: at 0°/0°, or inaccurate. Events:
-    `too_old`: they happened long ago. Devices: `cut`: it was not settled where they are for too many fixes;
-    `forgotten`: there were others.
-    """
+    """Counts of what was skipped since the start. `docs/verdicts.md` explains each."""
 
     repeated: int = 0
     too_late: int = 0
@@ -72,7 +64,7 @@ class PassedOver:
 
 @dataclass(frozen=True)
 class AlertRules:
-    """Everything that decides what an event is, apart from the fixes: the same as at the centre, or they disagree."""
+    """Everything but the fixes that decides what an event is. It must equal the centre's."""
 
     fences: FenceSet
     gates: GateSet
@@ -81,7 +73,7 @@ class AlertRules:
 
     @cached_property
     def has_limit(self) -> Bools:
-        """Of each name of a fence, whether one of its versions has a speed limit."""
+        """Whether a version of a fence has a speed limit, by the number of the fence's name."""
         has_limit = np.zeros(len(self.fences.names), dtype=np.bool_)
         has_limit[self.fences.name_of_fence[np.isfinite(self.fences.speed_limit_mps)]] = True
         return has_limit
@@ -97,12 +89,12 @@ HORIZON_MS: Final = 6 * 3_600_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrackEnds:
-    """What was found in the ends of tracks, by the place of each in what was asked.
+    """The result for the ends of tracks, in the order of the input.
 
-    `events`: with those that were found before. `rows`: the fixes to hold. `since`: the visits at their
-    anchors, `since_last`: those at the last fixes. `in_doubt`: at the last fix it is not settled where the device is.
-    `due_ms`: until then nothing happens to a device that comes near no border. `cut`: how many ends are too long, and
-    were cut where it was not settled.
+    `events`: includes those that were found before. `rows`: the fixes to hold. `since`: the visits at the first held
+    fix; `since_last`: those at the last fix. `in_doubt`: at the last fix the side of a border is undecided. `due_ms`:
+    until then nothing happens to a device that comes near no border. `cut`: number of ends that were cut while
+    undecided.
     """
 
     events: list[list[DayEvent]]
@@ -115,9 +107,9 @@ class TrackEnds:
 
 
 def judge(rows: FixRows, is_first: Bools, since: Sequence[SinceByPlace], rules: AlertRules) -> TrackEnds:
-    """Judges ends of tracks: `rows` by track (`owner`) and time, at least one for each, no time twice.
+    """Evaluate ends of tracks. `rows`: by track (`owner`) and time, at least one for each track, no time twice.
 
-    `is_first`: no fix of the device was before it. `since`: the visits at the beginning.
+    `is_first`: the device has no fix before these. `since`: the visits at the first fix.
     """
     count = len(is_first)
     tracks = _tracks(rows, rules)
@@ -144,7 +136,7 @@ def _tracks(rows: FixRows, rules: AlertRules) -> Tracks:
 
 
 def _with_since(visits: Visits, names: Sequence[str], begin_ms: Ints, since: Sequence[SinceByPlace]) -> Visits:
-    """Those that last from the beginning of their rows on, with the time at which they began."""
+    """The visits, with the known begin of those that last from the first fix of their rows."""
     # an end that begins inside a fence looks to the engine like a track that does
     start_ms = visits.start_ms.copy()
     for row in np.flatnonzero(~visits.entered & (visits.start_ms == begin_ms[visits.device])).tolist():
@@ -153,7 +145,7 @@ def _with_since(visits: Visits, names: Sequence[str], begin_ms: Ints, since: Seq
 
 
 def _events(visits: Visits, tracks: Tracks, rows: FixRows, rules: AlertRules, from_ms: Ints) -> list[list[DayEvent]]:
-    """The events of each track from a moment on; those before were found when the fix after them came."""
+    """The events of each track from a moment on. Earlier ones were found when the fix after them came."""
     made = events_of(visits, tracks, rules.fences, rules.gates, rules.events)
     # at the anchor itself the segment before is not known, and with it not which of several such events it is
     made = [one for one in made if one.t_ms >= from_ms[one.device]]
@@ -167,10 +159,9 @@ def _events(visits: Visits, tracks: Tracks, rows: FixRows, rules: AlertRules, fr
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Settled:
-    """The kept fixes of tracks, in their order (`at`), and what is settled there.
+    """The kept fixes of tracks in order, and whether the device's side of each border is settled there.
 
-    `is_settled`: for each fence the device is, by its place, on the side on which it counts. `visit_at`, `visit`: pairs
-    of a fix and a visit that holds it.
+    `visit_at`, `visit`: pairs of a fix and a visit that contains it.
     """
 
     tracks: Tracks
@@ -196,7 +187,7 @@ class _Settled:
         return cls(tracks, visits, rules, is_settled, visit_at, visit)
 
     def held(self, rows: FixRows, count: int, events: list[list[DayEvent]]) -> TrackEnds:
-        """From which fix on each track is held, and what is known there."""
+        """The first fix to hold of each track, and what is known there."""
         first = offsets(np.bincount(rows.owner, minlength=count))
         last = first[1:] - 1
         kept = self.tracks.row
@@ -218,13 +209,13 @@ class _Settled:
         return TrackEnds(events, rows.take(stays), since, since_last, in_doubt, due_ms, int(too_long.sum()))
 
     def _at(self, row: Ints) -> Ints:
-        """Where in the tracks some rows are; -1: it was not kept."""
+        """The places of some rows in the tracks; -1: the row was not kept."""
         place = np.full(len(self.tracks.fixes), -1, dtype=np.int64)
         place[self.tracks.row] = np.arange(len(self.tracks.row))
         return place[row]
 
     def _since(self, at: Ints, count: int) -> list[SinceByPlace]:
-        """Since when each device visits what it is in at some fixes."""
+        """The begin of each device's visits at some fixes."""
         found: list[dict[str, float]] = [{} for _ in range(count)]
         for visit in self.visit[np.isin(self.visit_at, at[at >= 0])].tolist():
             place = self.rules.fences.names[int(self.visits.fence[visit])]
@@ -232,7 +223,6 @@ class _Settled:
         return list(found)
 
     def _due_ms(self, last: FixRows, at: Ints) -> Floats:
-        """Until when nothing happens at the place of the last fix of each track."""
         # a fence that comes into force, or goes out of it, moves nobody, and is an event all the same
         due_ms = self.rules.fences.next_switch_ms(last.longitude, last.latitude, last.t_ms, HORIZON_MS)
         mine = self.visit[np.isin(self.visit_at, at[at >= 0])]
@@ -246,9 +236,9 @@ class _Settled:
 
 
 def _between(owner: Ints, t_ms: Ints, visits: Visits) -> tuple[Ints, Ints]:
-    """For each visit from which to which of the fixes, in the order of device and time, it holds them.
+    """The first and the end of the range of fixes that each visit contains, in the order of device and time.
 
-    The fix at which a visit ends with a crossing is outside it, one at which the track ends is in it.
+    A fix at which a visit ends with a crossing is outside of it; a fix at which the track ends is inside.
     """
     if not len(t_ms):
         none = np.zeros(len(visits), dtype=np.int64)
@@ -272,10 +262,10 @@ _NOTHING: Final[SinceByPlace] = {}
 
 
 class FoundEvent(NamedTuple):
-    """An event that was not reported before: what an alert says, and of whom.
+    """An event that was not reported before.
 
-    `received_ms`: when the region's cluster had the newest fix of the device by which it was seen. `seen_until`: of
-    each epoch of the fixes by which it was seen, the highest seq.
+    `received_ms`: when the region's cluster had the device's newest fix. `seen_until`: the highest seq of each epoch of
+    the fixes that were used.
     """
 
     tenant: str
@@ -287,9 +277,6 @@ class FoundEvent(NamedTuple):
 
 
 class _SlotEvents(NamedTuple):
-    """What follows from the new fixes of a device, from when on it may be found again, when its newest fix was
-    received, and of each epoch of its fixes the highest seq."""
-
     slot: int
     events: list[DayEvent]
     anchor_ms: int
@@ -298,10 +285,10 @@ class _SlotEvents(NamedTuple):
 
 
 class LiveEvents:
-    """Finds events in fixes as they arrive, at a cost and with a memory that do not grow with the time that it runs.
+    """Finds events in fixes as they arrive. Cost and memory do not grow with time. One thread at a time.
 
-    One thread at a time. An event is reported once: what is otherwise later is the centre's to say. `passed_over`
-    counts from the beginning; `judged`: how many fixes went through the engine, those that are held counted again.
+    An event is reported once; later changes are left to the centre. `judged`: fixes that went through the engine, those
+    that are held counted again.
     """
 
     def __init__(self, rules: AlertRules, settings: EvaluationSettings | None = None) -> None:
@@ -325,25 +312,22 @@ class LiveEvents:
 
     @property
     def device_count(self) -> int:
-        """Of how many devices something is held."""
         return len(self._slots)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the fixes that are held."""
         return self._held.nbytes
 
     def replace_rules(self, rules: AlertRules) -> None:
-        """From now on these count; what they say of earlier fixes is the centre's."""
+        """Use these rules from now on. Their effect on earlier fixes is left to the centre."""
         self._rules = rules
         # on which side a device counts is decided anew by the next fix, of all that is held
         self._is_settled[:] = False
 
     def take(self, fixes: FixColumns, now_ms: int, *, report: bool = True) -> list[FoundEvent]:
-        """What is new, by device and time. `now_ms`: by this region's clock.
+        """The new events, by device and time. `now_ms`: by this region's clock.
 
-        `report=False` takes the fixes and says nothing: so a process that was started anew reads again what its
-        predecessor had read.
+        `report=False` takes the fixes and returns nothing: a new owner reads again what its predecessor read.
         """
         # what no track has is left out first: it would count as a neighbour of the others
         usable = self._usable(fixes, now_ms)
@@ -362,7 +346,6 @@ class LiveEvents:
         return sorted(self._news(found, now_ms, report=report), key=lambda one: (one.tenant, one.device, one.event))
 
     def _usable(self, fixes: FixColumns, now_ms: int) -> Bools:
-        """Which fixes can be part of a track."""
         tracks, counts = self._rules.tracks, self.passed_over
         usable = valid_positions(fixes.latitude, fixes.longitude)
         counts.invalid += len(usable) - int(usable.sum())
@@ -376,7 +359,6 @@ class LiveEvents:
         return np.asarray(usable & ~ahead & ~excluded, dtype=np.bool_)
 
     def _slots_of(self, fixes: FixColumns, usable: Bools, now_ms: int) -> Ints:
-        """The slot of the device of each usable fix."""
         source = fixes.source[usable]
         numbers = distinct(source)
         names = [(fixes.sources[number].tenant, fixes.sources[number].device) for number in numbers.tolist()]
@@ -411,7 +393,7 @@ class LiveEvents:
             setattr(self, name, np.append(column, np.zeros(more, dtype=column.dtype)))
 
     def _forget(self, least: int) -> None:
-        """Those that were heard least recently; some more than asked, as it looks at all."""
+        """Drop the least recently seen devices; some more than asked, as each search looks at all devices."""
         slots = np.fromiter(self._slots.values(), dtype=np.int64, count=len(self._slots))
         # some more than are needed: each look costs as much as there are devices
         count = min(len(slots), max(least, self._settings.max_devices // _FORGET_SHARE))
@@ -425,7 +407,7 @@ class LiveEvents:
         self.passed_over.forgotten += count
 
     def _are_quiet(self, slots: Ints, rows: FixRows) -> Bools:
-        """Of which devices nothing follows from their new fixes."""
+        """Which devices have no event by their new fixes."""
         last = self._held.last(slots)
         # a device whose side is in doubt, or that is due for something, is looked at whatever it does
         has_fixes = self._held.lengths(slots) > 0
@@ -446,7 +428,7 @@ class LiveEvents:
         return np.asarray(quiet, dtype=np.bool_)
 
     def _may_stir(self, start: FixRows, end: FixRows) -> Bools:
-        """Whether the way from each fix to the next comes near a border, is too long for its time, or has a gap."""
+        """Whether the way from each fix to the next comes near a border, is too fast, or has a gap."""
         tracks, lon = self._rules.tracks, unwrapped_end(start.longitude, end.longitude)
         stirs = end.t_ms - start.t_ms > tracks.max_gap_s * 1000.0
         if tracks.max_speed_mps is not None:
@@ -458,7 +440,7 @@ class LiveEvents:
         return np.asarray(stirs | self._rules.fences.may_cross(*ends) | self._rules.gates.may_cross(*ends))
 
     def _go_on(self, slots: Ints, rows: FixRows) -> None:
-        """Holds other fixes of devices of which nothing follows."""
+        """Hold the new fixes of quiet devices."""
         if not len(slots):
             return
         held = _by_owner(self._held.read(slots).joined(rows))
@@ -481,7 +463,7 @@ class LiveEvents:
         self._held.write(slots, held.take(np.arange(len(held.owner)) >= anchor[held.owner]))
 
     def _judge(self, slots: Ints, new: FixRows, received_ms: Ints) -> list[_SlotEvents]:
-        """What follows from the new fixes of devices of which something may."""
+        """The events of devices that are not quiet."""
         if not len(slots):
             return []
         rows = self._merged(slots, new)
@@ -514,11 +496,10 @@ class LiveEvents:
         return [_SlotEvents(*one) for one in found]
 
     def _visit(self, slot: int, since: SinceByPlace) -> None:
-        """What a device visits at the first fix that is held."""
         _keep(self._since, slot, since)
 
     def _merged(self, slots: Ints, new: FixRows) -> FixRows:
-        """What is held with what is new: no time twice, and nothing from before what is held."""
+        """The held and the new fixes: no time twice, and none older than what is held."""
         held = self._held.read(slots)
         lengths = self._held.lengths(slots)
         begin_ms = np.full(len(slots), -(1 << 62), dtype=np.int64)
@@ -533,7 +514,9 @@ class LiveEvents:
         return rows.take(once)
 
     def _news(self, found: list[_SlotEvents], now_ms: int, *, report: bool) -> Iterator[FoundEvent]:
-        """What was not reported before; an id is kept for as long as the fixes by which it would be found again."""
+        """The events that were not reported before. An id is kept as long as its fixes, by which it would be found
+        again.
+        """
         # an alert has no time before 1970, which a clock that was never set may say
         oldest_ms = max(now_ms - round(self._settings.max_age_s * 1000), 0)
         for of_slot in found:
@@ -556,7 +539,7 @@ class LiveEvents:
 
 
 def _seen_until(rows: FixRows) -> tuple[tuple[int, int], ...]:
-    """Of each epoch the highest seq; of more epochs than an alert may name, those of the newest fixes."""
+    """The highest seq of each epoch; if there are more epochs than an alert may name, of the newest."""
     newest = dict[int, int]()
     # backwards: the newest epochs first
     for epoch, seq in zip(rows.epoch[::-1].tolist(), rows.seq[::-1].tolist(), strict=True):
@@ -565,7 +548,6 @@ def _seen_until(rows: FixRows) -> tuple[tuple[int, int], ...]:
 
 
 def _keep(held: MutableMapping[int, Any], slot: int, value: Mapping[str, Any]) -> None:
-    """Of most devices there is nothing to be kept."""
     if value:
         held[slot] = value
     else:
@@ -579,7 +561,7 @@ def _at_null_island(fixes: FixColumns, limit_deg: float | None) -> Bools:
 
 
 def _in_order(slots: Ints, fixes: FixColumns, usable: Bools) -> tuple[FixRows, Ints]:
-    """The usable fixes by slot, time and record id, of one slot and time the first; and when each was received."""
+    """The usable fixes by slot, time and record id, the first of each slot and time; and when each was received."""
     epochs = np.array([source.epoch for source in fixes.sources], dtype=np.int64)
     epoch = epochs[fixes.source[usable]] if len(epochs) else np.zeros(0, dtype=np.int64)
     columns = (fixes.latitude, fixes.longitude, fixes.accuracy_m, fixes.speed_mps)
@@ -591,7 +573,7 @@ def _in_order(slots: Ints, fixes: FixColumns, usable: Bools) -> tuple[FixRows, I
 
 
 def _of(rows: FixRows, chosen: Bools) -> FixRows:
-    """The rows of some owners, which are numbered anew."""
+    """The rows of some owners, with new owner numbers."""
     number = np.cumsum(chosen) - 1
     mine = rows.take(chosen[rows.owner])
     return mine._replace(owner=number[mine.owner])

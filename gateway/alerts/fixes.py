@@ -1,7 +1,7 @@
-"""The fixes that are held of each device: the end of its track, as far as it is needed to go on. In columns.
+"""The held fixes of each device, in columns: the end of its track, as far as the evaluation needs it.
 
-Most devices need a few: they stand in one table, a row a device. Those that need more have an array of their own, all
-columns in one: an array costs more than what is in it.
+Most devices need a few fixes: a row of a table holds them. A device that needs more has an array of its own, with all
+columns in one, as small arrays cost more than their content.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ _US_PER_MS = 1000
 
 
 class FixSource(NamedTuple):
-    """Who numbered a fix: with its `seq` that is a record id."""
-
     tenant: str
     device: str
     epoch: int
@@ -31,11 +29,10 @@ class FixSource(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FixColumns:
-    """One row a fix, in the order of arrival; `sources[source[i]]` made row i. A source may be there several times.
+    """One row for each fix, in order of arrival; `sources[source[i]]` sent row i. A source may occur several times.
 
-    Every array has one entry for each row: `source`, `seq`, `t_ms` (device time) and `received_ms` (when the region's
-    cluster had its batch) int64; `latitude`, `longitude`, `accuracy_m` and `speed_mps` float64, NaN for *not reported*.
-    Positions need not be valid.
+    `source`, `seq`, `t_ms` (device time) and `received_ms` (arrival of the batch in the region) are int64; `latitude`,
+    `longitude`, `accuracy_m` and `speed_mps` are float64, NaN if not reported. Positions may be invalid.
     """
 
     sources: Sequence[FixSource]
@@ -53,9 +50,7 @@ class FixColumns:
 
     @classmethod
     def of(cls, batches: Iterable[tuple[str, RecordColumns, int]]) -> FixColumns:
-        """The fixes of decoded batches, each with its tenant and when the region's cluster had it; other kinds of
-        records are left out.
-        """
+        """The fixes of batches, each with its tenant and its arrival in the region; other records are left out."""
         sources: list[FixSource] = []
         counts: list[int] = []
         received: list[int] = []
@@ -94,7 +89,7 @@ _GROWTH: Final = 2
 
 
 class FixRows(NamedTuple):
-    """Fixes as columns; `owner` is the caller's number of the device of each. NaN for what a fix does not report."""
+    """Fixes as columns; `owner` is the caller's number of the device. NaN if not reported."""
 
     owner: Ints
     t_ms: Ints
@@ -106,22 +101,19 @@ class FixRows(NamedTuple):
     speed_mps: Floats
 
     def take(self, rows: Ints | Bools | slice) -> FixRows:
-        """Some of the rows."""
         return FixRows._make(column[rows] for column in self)
 
     def joined(self, other: FixRows) -> FixRows:
-        """These rows, then the others."""
         return FixRows._make(np.concatenate(pair) for pair in zip(self, other, strict=True))
 
     @classmethod
     def none(cls) -> FixRows:
-        """No rows."""
         whole, real = np.zeros(0, dtype=np.int64), np.zeros(0)
         return cls(whole, whole, whole, whole, real, real, real, real)
 
 
 class HeldFixes:
-    """Of devices that are numbered from 0 (slots); each in order of time."""
+    """Fixes of devices, which are numbered from 0 (slots); each device's in order of time."""
 
     def __init__(self) -> None:
         self._count = np.zeros(0, dtype=np.int64)
@@ -129,7 +121,6 @@ class HeldFixes:
         self._long: dict[int, Ints] = {}
 
     def reserve(self, slots: int) -> None:
-        """Make room for so many devices."""
         have = len(self._count)
         if slots <= have:
             return
@@ -141,7 +132,7 @@ class HeldFixes:
         ]
 
     def read(self, slots: Ints) -> FixRows:
-        """Those of some devices, one after the other; `owner` is the place in `slots`."""
+        """The fixes of some devices, one device after the other; `owner` is the place in `slots`."""
         count = self._count[slots]
         owner, place = expand(np.zeros(len(slots), dtype=np.int64), np.minimum(count, IN_TABLE))
         rows = FixRows._make((owner, *(column[slots[owner], place] for column in self._table)))
@@ -154,7 +145,7 @@ class HeldFixes:
         return rows.take(np.argsort(rows.owner, kind="stable"))
 
     def last(self, slots: Ints) -> FixRows:
-        """The newest fix of each of some devices, `owner` as in `read`; of one of which none is held anything."""
+        """The newest fix of each device, `owner` as in `read`. Undefined for a device without fixes."""
         count = self._count[slots]
         place = np.clip(count, 1, IN_TABLE) - 1
         rows = FixRows._make((np.arange(len(slots)), *(column[slots, place] for column in self._table)))
@@ -166,7 +157,7 @@ class HeldFixes:
         return rows
 
     def write(self, slots: Ints, rows: FixRows) -> None:
-        """Others for these devices, of rows in the order of `owner`, the place in `slots`."""
+        """Replace the fixes of these devices. `rows`: in the order of `owner`, the place in `slots`."""
         count = np.bincount(rows.owner, minlength=len(slots))
         first = offsets(count)
         for at in np.flatnonzero(self._count[slots] > IN_TABLE).tolist():
@@ -185,24 +176,21 @@ class HeldFixes:
             column[slots[owner], place] = values[short]
 
     def forget(self, slots: Ints) -> None:
-        """Nothing is known of these devices any more."""
         for slot in slots[self._count[slots] > IN_TABLE].tolist():
             del self._long[slot]
         self._count[slots] = 0
 
     def lengths(self, slots: Ints) -> Ints:
-        """How many fixes each has."""
         return self._count[slots]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all columns."""
         held = sum(matrix.nbytes for matrix in self._long.values())
         return held + self._count.nbytes + sum(column.nbytes for column in self._table)
 
 
 def _matrix_of(rows: FixRows) -> Ints:
-    """All columns but `owner` in one array, a row each; the bits of real numbers as they are."""
+    """All columns but `owner` in one array, a row each; floats by their bits."""
     return np.stack([column.view(np.int64) for column in rows[1:]])
 
 

@@ -1,4 +1,4 @@
-"""What an alert process counts, for Prometheus and for its status. `docs/alerts.md` lists every metric."""
+"""Prometheus metrics of an alert process. `docs/alerts-operation.md` lists them."""
 
 from __future__ import annotations
 
@@ -86,17 +86,15 @@ class AlertMetrics:
             self.passed_over.labels(reason)
 
     def on_evaluated(self, fixes: int, seconds: float) -> None:
-        """So many fixes were evaluated at once."""
         self._fixes.inc(fixes)
         self._evaluation_s.observe(seconds)
 
     def on_published(self, kind: str, seconds: float) -> None:
-        """Pulsar has an alert, so long after its batch came."""
+        """`seconds`: from the arrival of the batch in the region to the receipt of the alert."""
         self._published.labels(kind).inc()
         self._publish_s.observe(max(seconds, 0.0))
 
     def on_fixes_passed_over(self, counts: Mapping[str, int]) -> None:
-        """So many more fixes, events or devices were left out, by reason."""
         for reason, count in counts.items():
             if count > 0:
                 self._fixes_passed_over.labels(reason).inc(count)
@@ -111,6 +109,5 @@ class AlertMetrics:
         }
 
     def set_gauges(self, status: AlertsStatus) -> None:
-        """Set the gauges as the status has it."""
         self._gauges.set(status)
         self._fences.set(status.fences + status.gates)

@@ -1,4 +1,4 @@
-"""The partitions of a process: claimed in groups, each served by a thread of its own, and given back."""
+"""The partitions of a process: claimed, each evaluated in a thread of its own, and given back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ from waybill.pulsar.pulsar_positions import EntryPosition
 
 
 class AskedPartitions:
-    """One thread asks; `subscribe`, which gives a partition's subscription or why there is none, runs in others."""
+    """Calls `subscribe`, which returns a subscription or an error, in threads, so that one slow answer blocks no
+    other.
+    """
 
     def __init__(self, subscribe: Callable[[str], Any]) -> None:
         self._subscribe = subscribe
@@ -48,7 +50,7 @@ class AskedPartitions:
             yield self._asked.pop(one), one.result()
 
     def close(self) -> None:
-        """Asks no more; an answer that is still to come is waited for by nobody."""
+        """Ask no more, and wait for no answer."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -63,9 +65,9 @@ _LOG = structlog.get_logger("alerts")
 
 
 class PresenceTopic:
-    """Says and hears in a thread of its own, as a topic that does not answer must not hold up who claims partitions.
+    """Sends and reads presence messages in a thread, so that a topic that hangs does not block the claiming.
 
-    Without it nothing is missed: partitions are only shared unevenly. `say`: what we say of us; None: nothing yet.
+    Without it partitions are only shared unevenly. `say`: our message; None: there is none yet.
     """
 
     def __init__(self, client: Any, topic: str, presence: Presence, say: Callable[[], PresenceMessage | None]) -> None:
@@ -78,15 +80,12 @@ class PresenceTopic:
 
     @property
     def is_running(self) -> bool:
-        """Whether its thread runs."""
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Begins to say and to hear."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Says nothing more."""
         self._stop.set()
 
     def _run(self) -> None:
@@ -96,7 +95,7 @@ class PresenceTopic:
             self._stop.wait(max(began_s + pause_s - time.monotonic(), 0.0))
 
     def turn(self) -> float:
-        """Says what we hold, and hears the others; so long after its beginning is the next one."""
+        """Send our message and read those of the others; returns the seconds until the next turn."""
         try:
             if (said := self._say()) is None:
                 return SAY_S
@@ -140,7 +139,7 @@ _CLOSE_S: Final = 2.0
 
 
 class StandbyPartitions:
-    """Chosen by what is heard of the other processes. `state` makes the state of a partition, without a message."""
+    """The partitions of other processes that this one follows. `state` makes an empty state of a partition."""
 
     def __init__(self, client: Any, presence: Presence, state: Callable[[str], PartitionEvaluation]) -> None:
         self._client, self._presence, self._state = client, presence, state
@@ -150,23 +149,21 @@ class StandbyPartitions:
 
     @property
     def names(self) -> list[str]:
-        """The partitions that are followed."""
         return sorted(self._followed)
 
     @property
     def ready(self) -> list[str]:
-        """Those of them that could be gone on with now."""
+        """The partitions that could be taken over now."""
         return sorted(name for name, one in list(self._followed.items()) if one.is_ready)
 
     @property
     def problem(self) -> str:
-        """Why one of them does not get on; empty when none is known to."""
+        """Why a partition is not followed, or ""."""
         said = ((name, one.problem) for name, one in sorted(self._followed.items()))
         return next((f"{name} is not followed: {problem}" for name, problem in said if problem), "")
 
     def turn(self, taken: Iterable[str], held: int, now_s: float, *, most: int = 512) -> None:
-        """Begins to follow, and ends, of those that other processes have, at most so many; once a second. `held`: how
-        many we hold."""
+        """Follow or drop partitions of other processes, once a second. `held`: number of our own."""
         if now_s < self._next_s:
             return
         self._next_s = now_s + TURN_S
@@ -183,7 +180,7 @@ class StandbyPartitions:
                 self._end(name).stop()
 
     def take(self, name: str) -> Callable[[], PreparedState | None]:
-        """It is followed no more, as it is ours now: what gives the state that was made, when it is asked."""
+        """Stop following a partition, as it is ours now. The returned function gives its state."""
         if name not in self._followed:
             return lambda: None
         one = self._end(name)
@@ -202,7 +199,6 @@ class StandbyPartitions:
         return self._followed.pop(name)
 
     def close(self) -> None:
-        """Ends all."""
         ending = list(self._followed.values())
         for one in ending:
             one.stop()
@@ -235,7 +231,7 @@ _PARTITION: Final = "-partition-"
 
 
 class PartitionOwner:
-    """Claims in a thread of its own while `rules` gives any; `evaluate` makes an evaluation with rules."""
+    """Claims partitions in a thread while `rules` returns any; `evaluate` makes an evaluation with rules."""
 
     def __init__(
         self,
@@ -272,41 +268,39 @@ class PartitionOwner:
 
     @property
     def processes(self) -> int:
-        """How many alert processes of the region are heard, with this one."""
+        """Number of alert processes of the region, this one included."""
         return 1 + len(self._presence.others(time.monotonic()))
 
     @property
     def standbys(self) -> StandbyPartitions:
-        """The partitions of other processes for which this one stands by."""
         return self._standbys
 
     @property
     def hearing_problem(self) -> str:
-        """Why no messages of other processes arrive; empty while they do."""
+        """Why no messages of other processes arrive, or ""."""
         return self._heard.problem
 
     @property
     def partitions_of_others(self) -> tuple[str, ...]:
-        """The partitions of other processes."""
         return tuple(self._claims.taken([*self._held], time.monotonic()))
 
     @property
     def partitions_unowned(self) -> tuple[str, ...]:
-        """The partitions of which no owner is known."""
+        """The partitions without a known owner."""
         return tuple(self._claims.unowned([*self._held], time.monotonic()))
 
     @property
     def is_running(self) -> bool:
-        """Whether its thread runs."""
         return self._thread.is_alive() and self._heard.is_running
 
     def start(self) -> None:
-        """Begins to claim."""
         self._thread.start()
         self._heard.start()
 
     def close(self) -> bool:
-        """Gives every partition back once what was read is receipted, within the stop time-out; whether all were."""
+        """Give every partition back after the receipts of what was read, within STOP_S; returns whether all were
+        receipted.
+        """
         self._stop.set()
         self._heard.stop()
         self._thread.join(self._settings.pulsar.operation_timeout_s + _CLOSE_ALL_S)
@@ -336,7 +330,7 @@ class PartitionOwner:
             self._claim_due(time.monotonic())
 
     def _said(self) -> PresenceMessage | None:
-        """What the others are to know of this process, in the thread that says it; None: it claims nothing yet."""
+        """Our presence message; None: we claim nothing yet."""
         if self._rules() is None:
             return None
         # of the second before: an acknowledgement has come to the broker when a standby goes by it
@@ -350,7 +344,7 @@ class PartitionOwner:
         )
 
     def _give(self) -> None:
-        """Give one back to a process that holds two fewer, and wait until it has been heard to have it."""
+        """Give one partition to a process that holds at least two fewer."""
         now_s = time.monotonic()
         rebuilt = [name for name, (owned, _) in self._held.items() if owned.is_rebuilt]
         name = self._presence.to_give(rebuilt, len(self._held), now_s)
@@ -360,7 +354,7 @@ class PartitionOwner:
             self._held[name][0].stop()
 
     def _look(self) -> None:
-        """Which partitions there are: more may come while we run."""
+        """Find the partitions: a topic may get more."""
         if time.monotonic() < self._next_look_s:
             return
         self._next_look_s = time.monotonic() + LOOK_S
@@ -392,7 +386,6 @@ class PartitionOwner:
             self._on_answer(name, answer)
 
     def _subscribed(self, name: str) -> Any:
-        """The subscription of a partition, or the error: of several each is one by itself."""
         try:
             return self._client.subscribe(
                 name,
@@ -476,6 +469,6 @@ class PartitionOwner:
 
 
 def _short(name: str) -> str:
-    """What distinguishes a partition in a log: its tenant and number."""
+    """The tenant and the number of a partition, for logs."""
     topic, _, number = name.removeprefix("persistent://").rpartition(_PARTITION)
     return f"alerts {topic.partition('/')[0]} {number}"

@@ -1,8 +1,7 @@
-"""One partition that this process owns: its batches are read, evaluated, and acknowledged once their alerts are safe.
+"""One partition of this process: its batches are read, evaluated, and acknowledged after the receipts of their alerts.
 
-In a thread of its own. Before anything is said, the state is made from the messages of a bounded time before the first
-one that nobody acknowledged; what follows from those, the owner before has said. Where this process was the partition's
-standby, most of that is done.
+It has a thread of its own. First it rebuilds the state from the messages of a bounded time before the first one that is
+not acknowledged; the previous owner raised their alerts. If this process was the standby, most of that is done.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _TIMES: Final = 2.0
 
 
 def pause_s(took_s: float, messages: int, many: int) -> float:
-    """The pause after an evaluation of so many messages that took so long; none where `many` or more wait."""
+    """The pause after an evaluation; none if `many` or more messages wait."""
     return 0.0 if messages >= many else min(_TIMES * took_s, MAX_PAUSE_S)
 
 
@@ -57,20 +56,17 @@ _LOG = structlog.get_logger("alerts")
 
 
 class _EvaluatedPart(NamedTuple):
-    """Messages, what follows from them, and how long that took."""
-
     part: EvaluationPart
     found: Sequence[FoundEvent]
     took_s: float
 
 
 class OwnedPartition:
-    """A partition whose exclusive subscription this process has. `run` is its thread's; `stop` ends it in order.
+    """A partition whose exclusive subscription this process has. `run` is its thread; `stop` ends it in order.
 
-    `state`: without a message. `evaluating`: held while messages are evaluated, and never while the cluster is waited
-    for; the partitions of a process share one, for threads that compute at once only wait for each other, many times a
-    message. `prepared`: what this process made as the standby, where it was that. `acknowledged`: everything before
-    that entry is acknowledged; None: it is not known yet.
+    `state`: empty. `evaluating`: held during an evaluation, and never while waiting for the cluster. The partitions of
+    a process share it, as threads that compute at once only slow each other down. `prepared`: the state of the standby,
+    if this process was that. `acknowledged`: everything before that entry is acknowledged; None: unknown.
     """
 
     def __init__(
@@ -103,26 +99,24 @@ class OwnedPartition:
 
     @property
     def problem(self) -> str:
-        """Why its alerts may not come; empty when nothing is wrong."""
+        """Why its alerts may not come, or ""."""
         if not self.is_rebuilt:
             return f"{self.name}: its state is being rebuilt"
         return f"{self.name}: {self._sender.problem}" if self._sender.problem else ""
 
     @property
     def device_count(self) -> int:
-        """Of how many devices something is held."""
         return self._state.device_count
 
     @property
     def unreceipted(self) -> int:
-        """How many alerts have no receipt yet."""
         return self._order.unreceipted
 
     def lag_s(self, now_s: float) -> float | None:
-        """The age of the newest message that was read; 0 when there was none left.
+        """The age of the newest message read; 0 if none is left. During a rebuild, the age of the first message that
+        waits.
 
-        While the state is made, of the first one that waits for it. None: it is not known, as while nothing can come
-        or what there is does not come, or where the clock that published it is not ours.
+        None: unknown, because nothing can arrive, messages are withheld, or the publisher's clock differs from ours.
         """
         newest_ms = self.newest_ms
         if newest_ms is None:
@@ -131,11 +125,11 @@ class OwnedPartition:
         return age_s(newest_ms, now_s)
 
     def stop(self) -> None:
-        """Read nothing more, wait for the receipts of what was read, and give the partition back."""
+        """Read nothing more, wait for the receipts, and give the partition back."""
         self._stop.set()
 
     def run(self, finish_s: float) -> None:
-        """Serves until it is stopped, then for at most `finish_s` until all is receipted; or until it is lost."""
+        """Serve until it is stopped or lost; after a stop, wait at most `finish_s` for receipts."""
         try:
             # before the state is made: the first message that was left says up to where it is made
             first = self._received()
@@ -169,14 +163,11 @@ class OwnedPartition:
         self._handle(messages)
 
     def _is_to_rebuild(self, first: MessagePosition) -> bool:
-        """Whether the state is not that before the first message that comes.
-
-        One that the owner before left may come late: what follows from it is still to be said.
-        """
+        """Whether the state is not that before the first message: an unacknowledged message may come late."""
         return self._kept is not None or (self._rewound is not None and not self._rewound.is_before(first))
 
     def _received(self) -> list[Any]:
-        """What comes within the batching delay from the first message on; nothing when none came for a moment."""
+        """The messages within the batching delay of the first one; empty if none came for a moment."""
         try:
             first = self._consumer.receive(RECEIVE_MS if self.is_rebuilt else FIRST_WAIT_MS)
         except pulsar.Timeout:
@@ -191,9 +182,9 @@ class OwnedPartition:
         return messages
 
     def _rebuild(self, messages: Sequence[Any]) -> bool:
-        """The state as it was before the first of these messages; without any, as it is behind the last one.
+        """Make the state as it was before the first of these messages, or behind the last message of the partition.
 
-        Whether it is whole: it is not where this is stopped.
+        Returns whether it is complete; it is not after a stop.
         """
         began_s, self.is_rebuilt = time.monotonic(), False
         if messages:
@@ -224,20 +215,20 @@ class OwnedPartition:
         return True
 
     def _go_on(self, kept: PreparedState, end: RewindEnd) -> int:
-        """The state of the standby, and what it had not read yet; how many messages those were."""
+        """Continue with the standby's state; returns the number of messages that it had not read."""
         self._state = kept.state
         self._state.follow_rules()
         self.acknowledged = end.position.of_entry
         return self._read_again(kept.state.last_id, end)
 
     def _stay(self, kept: PreparedState) -> int:
-        """The state of the standby, where it is: only the first message shows up to where is to be read."""
+        """Keep the standby's state: only the first message shows up to where it has to read."""
         self._state, self._kept = kept.state, kept
         self.acknowledged = kept.position.of_entry
         return 0
 
     def _read_again(self, start: Any, end: RewindEnd) -> int:
-        """Takes what the owner before took, and says nothing; how many messages those were."""
+        """Take messages without raising alerts; returns how many."""
         count = 0
         for part in self._state.parts(rewound(self._client, self.name, start, end), report=False):
             if self._stop.is_set():
@@ -264,8 +255,7 @@ class OwnedPartition:
         self._pause_s = pause_s(took_s, len(messages), MANY)
 
     def _next_evaluated(self, parts: Iterator[EvaluationPart]) -> _EvaluatedPart | None:
-        """The next part, once it is this partition's turn; None: there is none, or the turn did not come before the
-        end, and then what is left comes again to whoever reads on."""
+        """The next part, once it is this partition's turn; None: there is none, or a stop came first."""
         while not self._evaluating.acquire(timeout=_TURN_WAIT_S):
             # who waits is not stuck; whoever makes it wait shows by itself whether it is
             self.turned_s = time.monotonic()
@@ -298,7 +288,7 @@ class OwnedPartition:
             self._acknowledge()
 
     def _is_lost(self) -> bool:
-        """Whether the subscription is gone for so long that the partition is another's, or may be; or is of no use."""
+        """Whether the subscription was away for so long that another process may have it, or gives nothing."""
         if self._silence.is_withheld:
             self.lost_reason = WITHHELD
             return True

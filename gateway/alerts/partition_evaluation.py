@@ -1,4 +1,4 @@
-"""What is known of the devices of one partition: made of its messages in their order, by an owner and by a standby."""
+"""The state of one partition's devices, made from its messages in order, by an owner or a standby."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from waybill.record.columns import RecordColumns, decode_columns
 
 
 class UnusableBatch(Exception):
-    """A message that is no batch of a tenant of its topic; `reason` is a short word that many share."""
+    """A message that is no batch of a tenant of its topic; `reason` is one word."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -36,7 +36,7 @@ def read_batch(
 ) -> tuple[str, RecordColumns]:
     """The tenant and the records of a batch. Raises UnusableBatch, and nothing else for any bytes.
 
-    `tenants`: whose batches its topic may have.
+    `tenants`: the tenants whose batches the topic may have.
     """
     tenant = properties.get("tenant", "")
     # Before a key is used: what names another tenant must not choose the one that it is opened for.
@@ -75,7 +75,7 @@ class EvaluationPart(NamedTuple):
 
 
 def parts_of(read: Iterable[tuple[Any, ReadBatch | None]]) -> Iterator[EvaluationPart]:
-    """Messages in groups of at most about MAX_RECORDS records and MAX_CONTENT bytes of them."""
+    """Messages in groups of about MAX_RECORDS records and MAX_CONTENT bytes at most."""
     part, records, size = EvaluationPart([], []), 0, 0
     for message, batch in read:
         part.messages.append(message)
@@ -91,7 +91,6 @@ def parts_of(read: Iterable[tuple[Any, ReadBatch | None]]) -> Iterator[Evaluatio
 
 
 def alert_of(found: FoundEvent, region: str, now_ms: int) -> Alert:
-    """What a region says of an event that was found; `now_ms`: when it says so."""
     event = found.event
     return Alert(
         id=found.id,
@@ -114,8 +113,6 @@ _LOG = structlog.get_logger("alerts")
 
 
 class PartitionSettings(NamedTuple):
-    """What all partitions of one tenant's topic have in common."""
-
     region: str
     tenants: frozenset[str]
     unsealer: Unsealer
@@ -123,10 +120,9 @@ class PartitionSettings(NamedTuple):
 
 
 class PartitionEvaluation:
-    """The evaluation of one partition, and up to where it went. One thread at a time.
+    """The evaluation of one partition. One thread at a time.
 
-    `last_id`: the id of the last message that was taken; None: of none. `rules`: those in use, for which `rules_now`
-    is asked; there have to be some.
+    `last_id`: the id of the last message taken, or None. `rules_now` returns the current rules; it must have some.
     """
 
     def __init__(
@@ -148,26 +144,25 @@ class PartitionEvaluation:
 
     @property
     def device_count(self) -> int:
-        """Of how many devices something is held."""
         return self._live.device_count
 
     def anew(self) -> PartitionEvaluation:
-        """The same without a message."""
+        """A new one without a message."""
         return PartitionEvaluation(self.name, self.settings, self._rules_now, self._evaluate, self._metrics)
 
     def follow_rules(self) -> None:
-        """From now on the rules of this moment count."""
+        """Use the current rules from now on."""
         rules = self._rules_now()
         if rules is not None and rules is not self.rules:
             self.rules = rules
             self._live.replace_rules(rules)
 
     def parts(self, messages: Iterable[Any], *, report: bool) -> Iterator[EvaluationPart]:
-        """The messages in parts, each of which is to be taken before the next one is asked for."""
+        """The messages in parts. Take each part before asking for the next one."""
         return parts_of(self._read(messages, report=report))
 
     def take(self, part: EvaluationPart, *, report: bool) -> Sequence[FoundEvent]:
-        """What follows from the next messages. `report=False`: nothing is said of it, and nothing counted."""
+        """The events of the next messages. `report=False`: nothing is returned or counted."""
         found = self._evaluated(part, report=report) if part.batches else ()
         self.last_id = part.messages[-1].message_id()
         return found
@@ -201,7 +196,7 @@ class PartitionEvaluation:
             return ()
 
     def _read(self, messages: Iterable[Any], *, report: bool) -> Iterator[tuple[Any, ReadBatch | None]]:
-        """Each message, and what is in it; None where it is passed over."""
+        """Each message with its batch; None: it is skipped."""
         settings = self.settings
         for message in messages:
             try:

@@ -1,4 +1,4 @@
-"""One alert process: fences, partitions, status server, signals and threads."""
+"""One alert process: fences, partitions, status and threads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LOG = structlog.get_logger("alerts")
 
 
 class AlertService:
-    """One alert process. `log_suppressed` says in the log which lines it left out."""
+    """One alert process. `log_suppressed` logs how many lines were left out."""
 
     def __init__(self, settings: AlertSettings, log_suppressed: Callable[[], object] = lambda: None) -> None:
         """Raises SettingsError, SealingKeyError, PulsarAccessError."""
@@ -56,7 +56,7 @@ class AlertService:
         self._status = self._first
 
     def run(self) -> None:
-        """Serve until SIGTERM or SIGINT, then give the partitions back within the stop time-out."""
+        """Serve until SIGTERM or SIGINT, then give the partitions back."""
         sys.setswitchinterval(_SWITCH_S)
         registry = self._metrics.registry
         with serve_status(self._settings.status, registry, lambda: self._status, self._is_alive) as server:
@@ -113,7 +113,7 @@ class AlertService:
         return "running" if holds else "standby"
 
     def _problem(self, now_s: float, fences: str, unowned: tuple[str, ...], lag: Lag) -> str:
-        """Why alerts may not come, or may be wrong; empty when nothing is known to be wrong."""
+        """Why alerts may be late, missing or wrong, or ""."""
         if self._fences.rules is None:
             waited_s = now_s - self._began_s
             late = f" for {waited_s:.0f} s: no alert is raised" if waited_s > self._settings.fences.wait_s else ""
@@ -128,7 +128,6 @@ class AlertService:
         return f"fences: {fences}" if fences else ""
 
     def _is_alive(self) -> bool:
-        """Whether every thread turned lately. One that waits for the cluster does so for a bounded time."""
         turned = [self._owner.turned_s, *(one.turned_s for one in self._owner.held)]
         return time.monotonic() - min(turned) < STUCK_AFTER_S
 

@@ -48,7 +48,6 @@ class PresenceMessage(BaseModel):
 
     @property
     def held(self) -> int:
-        """Number of its partitions."""
         return len(self.acknowledged)
 
     def reads(self, partition: str) -> bool:
@@ -70,12 +69,10 @@ class Presence:
         self._gives_since_s: float | None = None
 
     def on_changed(self, now_s: float) -> None:
-        """We took or gave a partition."""
         self._rests_until_s = now_s + REST_S
         self._gives_since_s = None
 
     def note(self, said: PresenceMessage, now_s: float) -> None:
-        """Take a message of a process."""
         # a new dictionary each time, as threads of standbys read it
         heard = {name: one for name, one in self._heard.items() if now_s - one[0] < PRESENT_S}
         is_other = said.instance != self.instance and bool(said.tenants & self._tenants)
@@ -92,7 +89,6 @@ class Presence:
         return [said for heard_s, said in self._heard.values() if now_s - heard_s < PRESENT_S]
 
     def held_elsewhere(self, now_s: float) -> set[str]:
-        """The partitions of the other processes."""
         return {name for said in self.others(now_s) for name in said.acknowledged}
 
     def owed(self, free: Iterable[str], held: int, ready: Collection[str], now_s: float) -> set[str]:
@@ -145,11 +141,9 @@ class Presence:
         return all(mine < (said.held, _rank(said.instance, name)) for said in rivals)
 
     def is_held_elsewhere(self, name: str, now_s: float) -> bool:
-        """Whether another process holds a partition."""
         return any(name in said.acknowledged for said in self.others(now_s))
 
     def is_ready_elsewhere(self, name: str, now_s: float) -> bool:
-        """Whether another process has the state of a partition."""
         return any(said.is_ready(name) for said in self.others(now_s))
 
 

@@ -1,7 +1,7 @@
-"""A partition that another process owns, and whose state this one keeps ready, so that it can go on at once.
+"""A partition of another process whose state this one keeps ready, so that it can take over at once.
 
-In a thread of its own, which is in no hurry: it takes much at a time and rests. It stays behind what the owner said to
-have acknowledged: from what it takes, everything has been said.
+It has a thread of its own, which reads much at a time and rests. It stays behind what the owner has acknowledged: the
+alerts of those messages were raised.
 """
 
 from __future__ import annotations
@@ -28,26 +28,23 @@ _RECEIVER_QUEUE: Final = 2000
 
 
 class RewindEnd(NamedTuple):
-    """Up to where a partition is rewound: before the message at `position`, or with `included` up to it."""
+    """The end of a rewind: before the message at `position`, or with `included` behind it."""
 
     position: MessagePosition
     included: bool
 
     def is_before(self, position: MessagePosition) -> bool:
-        """Whether a message stands after what is rewound."""
         return position > self.position if self.included else position >= self.position
 
     def is_last(self, position: MessagePosition) -> bool:
-        """Whether the message there is the last one that is rewound, as far as its place says."""
         return self.included and position >= self.position
 
 
 def rewound(client: Any, partition: str, start: int | Any, end: RewindEnd) -> Iterator[Any]:
-    """The messages of a partition from `start` up to an end.
+    """The messages of a partition from `start` to an end. Raises PulsarUnreachable, and what the client raises.
 
-    `start`: the moment from which on they were published (ms since 1970), or the id of the message behind which they
-    come. By a reader of its own, which leaves nothing behind: the position of the subscription stays where it is.
-    Raises PulsarUnreachable, and what the client raises.
+    `start`: a publish time (ms since 1970), or the id of the message before the first one. It uses a reader, so the
+    position of the subscription does not move.
     """
     since_ms = start if isinstance(start, int) else None
     begin = start if since_ms is None else pulsar.MessageId.earliest
@@ -94,25 +91,24 @@ _LOG = structlog.get_logger("alerts")
 
 
 class PreparedState(NamedTuple):
-    """A state that goes up to its last message, of everything that was published since a moment (ms since 1970)."""
+    """A state of everything that was published from a moment (ms since 1970) to its last message."""
 
     state: PartitionEvaluation
     since_ms: int
 
     @property
     def position(self) -> MessagePosition:
-        """Where its last message stands."""
         return position_of(self.state.last_id)
 
     def serves(self, end: RewindEnd, since_ms: int) -> bool:
-        """Whether it becomes, with what follows its last message, the state at an end of what came since a moment."""
+        """Whether reading on from its last message gives the state at an end of everything since a moment."""
         return self.since_ms <= since_ms and not end.is_before(self.position)
 
 
 class PartitionStandby:
-    """Follows a partition. `run` is its thread's; `hand_over` ends it and gives what it made.
+    """Follows a partition. `run` is its thread; `hand_over` ends it and returns its state.
 
-    `acknowledged`: the entry before which the owner has acknowledged everything; None: it is not known.
+    `acknowledged`: the entry before which the owner has acknowledged everything; None: unknown.
     """
 
     def __init__(
@@ -134,39 +130,36 @@ class PartitionStandby:
 
     @property
     def is_ready(self) -> bool:
-        """Whether everything before what the owner acknowledged was taken, and not long ago for the last time."""
+        """Whether it recently had everything that the owner acknowledged."""
         return self._is_ready and self.behind_s <= MAX_BEHIND_S
 
     @property
     def behind_s(self) -> float:
-        """For how long it has not had all that the owner acknowledged; before it had it once, since it follows."""
+        """How long ago it last had everything that the owner acknowledged, or since it began."""
         return max(self._monotonic() - self._had_all_s, 0.0)
 
     def start(self) -> None:
-        """Begins to follow."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Takes nothing more."""
         self._stop.set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether its thread ends within so long."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def hand_over(self) -> PreparedState | None:
-        """What it made; None: nothing, or it does not end."""
+        """Its state; None: it has none, or its thread does not end."""
         self._stop.set()
         return self.made if self.wait(_HAND_OVER_S) else None
 
     @property
     def made(self) -> PreparedState | None:
-        """The state as it is, for the thread that uses it; None: without a message."""
+        """The state as it is, for the thread that uses it; None: it has no message."""
         return None if self._state.last_id is None else PreparedState(self._state, self._since_ms)
 
     def run(self) -> None:
-        """Follows until it is stopped; a cluster that does not answer is asked again."""
+        """Follow until it is stopped; after an error of the cluster try again."""
         while not self._stop.is_set():
             try:
                 self._follow()
@@ -194,7 +187,7 @@ class PartitionStandby:
             close_quietly(reader)
 
     def turn(self, reader: Any) -> float:
-        """Takes what the owner has acknowledged, up to a bound; for how long it rests then."""
+        """Take what the owner has acknowledged, up to a bound; returns how long to rest (s)."""
         self._state.follow_rules()
         until, began_s = self._acknowledged(), time.monotonic()
         if until is None:
@@ -213,7 +206,9 @@ class PartitionStandby:
         return PAUSE_S
 
     def _read(self, reader: Any, until: EntryPosition) -> Iterator[Any]:
-        """Messages before an entry, at most as many as are evaluated at once. The one after them is kept."""
+        """Messages before an entry, as many as one evaluation takes. The first one behind it is kept for the next
+        turn.
+        """
         self._has_all = False
         for _ in range(MAX_MESSAGES):
             if self._stop.is_set():

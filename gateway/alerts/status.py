@@ -1,4 +1,4 @@
-"""What an alert process says of itself, and reading it from outside."""
+"""Status of an alert process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ CLOCKS_APART_S: Final = 5.0
 
 
 class Lag(NamedTuple):
-    """Of a process. `known_s`: the largest that is known, of `furthest`; None: none is. `unknown`: of which none is."""
+    """The lag of a process. `known_s`: the largest known lag, of partition `furthest`. `unknown`: partitions without
+    one.
+    """
 
     known_s: float | None
     furthest: str
@@ -26,21 +28,21 @@ class Lag(NamedTuple):
 
     @property
     def said_s(self) -> float | None:
-        """What is said of it: None where it is not known, unless what is known is too much already."""
+        """The lag to show: None if a lag is unknown, unless a known one is too large already."""
         if self.known_s is None or (self.unknown and self.known_s <= MAX_LAG_S):
             return None
         return round(self.known_s, 3)
 
     @property
     def problem(self) -> str:
-        """That alerts are late; empty when that is not known."""
+        """That alerts are late, or ""."""
         if self.known_s is None or self.known_s <= MAX_LAG_S:
             return ""
         return f"{self.furthest}: batches are read {self.known_s:.0f} s after they were published: alerts are late"
 
     @property
     def doubt(self) -> str:
-        """That it is not known whether alerts are late; empty when it is."""
+        """That a lag is unknown, or ""."""
         if not self.unknown:
             return ""
         return (
@@ -50,13 +52,12 @@ class Lag(NamedTuple):
 
 
 def age_s(published_ms: int, now_s: float) -> float | None:
-    """The age of a batch; None where the clock that published it and ours are too far apart to know."""
+    """The age of a batch; None if the publisher's clock is ahead of ours."""
     found_s = now_s - published_ms / 1000
     return None if found_s < -CLOCKS_APART_S else max(found_s, 0.0)
 
 
 def lag_of(partitions: Iterable[tuple[str, float | None]]) -> Lag:
-    """Of the partitions of a process, each with its own; None: that is not known."""
     each: Mapping[str, float | None] = dict(partitions)
     known = {name: lag_s for name, lag_s in each.items() if lag_s is not None}
     furthest = max(known, key=lambda name: known[name], default="")
@@ -64,18 +65,10 @@ def lag_of(partitions: Iterable[tuple[str, float | None]]) -> Lag:
 
 
 class AlertsStatus(BaseModel):
-    """One moment of an alert process. Counts are since `started_at` (ISO 8601).
+    """Counts are since `started_at` (ISO 8601). `docs/alerts-operation.md` explains each field.
 
-    `healthy`: the fences are known to their end, every partition has an owner, those of this process move, are no later
-    than MAX_LAG_S, and their alerts are published. None: it holds no partition, and whether those that do are well,
-    it does not know; or how late it is is not known.
-    `last_error`: why it is not. `processes`: those of the region that are heard, with this one. `partitions_of_others`:
-    of other processes, when they were asked for last; `partitions_unowned`: of which nobody is known.
-    `partitions_standby`: of other processes, whose state this one keeps; `partitions_ready`: those of them with which
-    it could go on now. `standby_problem`: why one does not get on, or the others are not heard.
-    `lag_s`: the age of the newest batch that was read, of the partition that is furthest behind; while its state is
-    made, of the first batch that waits for that. 0 where nothing was left to read. None without a partition, and while
-    it is not known of one, unless that of another is too large already.
+    `healthy`: fences are current, every partition has an owner, and our partitions are rebuilt, no later than MAX_LAG_S
+    and publish their alerts. None: we hold no partition, or a lag is unknown.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -114,12 +107,11 @@ def read_alerts_status(endpoint: AlertEndpoint) -> AlertsStatus:
 
 
 def alerts_table(status: AlertsStatus) -> Table:
-    """The status for the terminal."""
     return facts_table(f"alert process {status.process}", _facts(status))
 
 
 def _facts(status: AlertsStatus) -> Iterator[tuple[str, object]]:
-    """Each fact with its value; what there is none of is not called unknown."""
+    """Each fact with its value: what does not exist is not called unknown."""
     unread = "no, they are read" if status.fences_current else "they were not read yet"
     for name, value in status.model_dump(exclude={"process"}).items():
         said = name.replace("_", " ")

@@ -1,4 +1,4 @@
-"""`waybill alerts`: deliver them to webhooks, see what none took, and see alerts as they come."""
+"""`waybill alerts`: deliver alerts to webhooks, handle undelivered messages, and show alerts live."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def discard(
 def posted(
     webhooks: Mapping[str, WebhookSettings], posts: Mapping[str, SignedPost], message: UndeliveredMessage
 ) -> tuple[bool, str]:
-    """Whether its webhook accepted a message, and what its server said, or why it was not asked."""
+    """Whether the webhook accepted a message, and what its server answered or why it was not asked."""
     post = posts.get(message.webhook)
     if post is None:
         return False, "the settings have no webhook of this name"
@@ -253,7 +253,6 @@ def posted(
 
 
 def _say(line: str, facts: Mapping[str, Any] | None) -> None:
-    """A line for people, or the facts as JSON."""
     sys.stdout.write((one_line(line) if facts is None else printable_json(facts)) + "\n")
 
 
@@ -286,7 +285,6 @@ def _chosen(config: Path, webhook: str | None, key: str | None, none: str) -> It
 
 
 def _entries(settings: NotifierSettings) -> Generator[UndeliveredEntry, None, None]:
-    """The entries of each tenant, while its subscription is open."""
     from gateway.webhooks.tail import cluster_fault
     from gateway.webhooks.undelivered import open_undelivered, undelivered_entries
 

@@ -1,4 +1,4 @@
-"""Every setting of whoever delivers alerts, with its unit and bound. `docs/alerts.md` explains each."""
+"""Settings of the notifier and the addresses that it may post to. `docs/alerts.md` explains each setting."""
 
 from __future__ import annotations
 
@@ -34,12 +34,11 @@ _SPECIAL: Final = (
 
 
 def is_address(host: str) -> bool:
-    """Whether a host is written as an address, not as a name."""
     return _address(host) is not None
 
 
 def is_reachable(address: str, networks: Iterable[Network] = ()) -> bool:
-    """Whether a connection to an address may be opened. False for what is no address."""
+    """Whether a connection to an address is allowed: it is public, or in one of `networks`."""
     found = _address(address)
     if found is None:
         return False
@@ -99,11 +98,10 @@ def _url(text: str) -> str:
 
 
 class WebhookSettings(Settings):
-    """One endpoint. `secret_file`: `whsec_` and base64, one secret a line; it is read again when it changes.
+    """One endpoint. `secret_file`: `whsec_` and base64, one secret a line.
 
-    `accounts`: whose rules may name it: ids, or beginnings of ids and a `*`. `ca`: PEM of the authorities that signed
-    its certificate, where those of the machine did not. `networks`: whose addresses are reached although they are not
-    public (`10.1.0.0/16`). `parallel`: requests at once.
+    `accounts`: accounts whose rules may use it, as ids or prefixes with `*`. `ca`: PEM file of authorities, instead of
+    the machine's. `networks`: allowed non-public networks (`10.1.0.0/16`). `parallel`: concurrent requests.
     """
 
     url: Annotated[str, StringConstraints(max_length=2000), AfterValidator(_url)]
@@ -125,11 +123,10 @@ class WebhookSettings(Settings):
         return self
 
     def is_for(self, account: str) -> bool:
-        """Whether rules of an account may name it."""
         return any(account.startswith(one[:-1]) if one.endswith("*") else account == one for one in self.accounts)
 
     def foreign_accounts(self, rules: Iterable[str]) -> list[str]:
-        """The accounts of rules that may not name it; a rule is `account/name`."""
+        """The accounts of rules (`account/name`) that may not use it."""
         return sorted({account for rule in rules if not self.is_for(account := rule.partition("/")[0])})
 
 
@@ -178,13 +175,10 @@ class NotifierSettings(Settings):
         return self
 
     def alerts_topic(self, tenant: str, region: str) -> str:
-        """Where a region's alerts are."""
         return f"persistent://{tenant}/alerts-{region}/alerts"
 
     def verdicts_topic(self, tenant: str) -> str:
-        """Where the centre's verdicts are."""
         return f"persistent://{tenant}/events/verdicts"
 
     def undelivered_topic(self, tenant: str) -> str:
-        """Where messages are that no webhook took."""
         return f"persistent://{tenant}/events/undelivered"

@@ -1,7 +1,7 @@
-"""Alerts and verdicts as they come from the topics of the centre's cluster, each with its acknowledgement.
+"""Reads alerts and verdicts from the topics of the centre's cluster.
 
-One process has them at a time: whoever has the exclusive subscription of the first topic. Another one waits for it, and
-takes over when it ends.
+The process with the exclusive subscription of the first topic reads all topics. Another process waits for it and takes
+over when it ends.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _LOG = structlog.get_logger("webhooks")
 
 
 class AlertTopic(NamedTuple):
-    """A topic, whose it is, and whether it has verdicts."""
-
     name: str
     tenant: str
     is_verdicts: bool
 
 
 class TakenMessage(NamedTuple):
-    """One message. `place` distinguishes it from all others; `acknowledge` is called once, when all has ended."""
+    """One message. `place` is its unique position; `acknowledge` is called once, when all of its deliveries have
+    ended.
+    """
 
     topic: AlertTopic
     place: str
@@ -60,15 +60,12 @@ class TakenMessage(NamedTuple):
 
 
 class _PartitionReading(NamedTuple):
-    """The subscription of one partition of a topic, and whether what there is comes."""
-
     name: str
     consumer: Any
     silence: Silence
 
     @property
     def problem(self) -> str:
-        """Why what there is may not come; empty when nothing is wrong."""
         return self.silence.problem(is_connected=self.consumer.is_connected())
 
     def receive(self, wait_ms: int) -> Any:
@@ -84,7 +81,6 @@ class _PartitionReading(NamedTuple):
         return message
 
     def begin(self) -> None:
-        """Notes where the partition ends now. Raises PulsarException."""
         self.silence.on_begin(position_of(self.consumer.get_last_message_id()).of_entry, time.monotonic())
 
     def _on_end(self) -> None:
@@ -92,8 +88,7 @@ class _PartitionReading(NamedTuple):
 
 
 class AlertIntake:
-    """A thread for each topic, which puts what it reads into `taken`. `may_read`: whether more of a tenant is
-    to be read now."""
+    """A thread for each topic puts messages into `taken`. `may_read`: whether more messages of a tenant may be read."""
 
     def __init__(
         self,
@@ -117,17 +112,16 @@ class AlertIntake:
 
     @property
     def is_running(self) -> bool:
-        """Whether all its threads run."""
         return all(thread.is_alive() for thread in self._threads)
 
     @property
     def is_standby(self) -> bool:
-        """Whether another process has the alerts; one that is refused them, or cannot reach them, is none."""
+        """Whether another process reads the alerts. A process whose access is refused is not a standby."""
         return self._is_others and not self._has_first.is_set()
 
     @property
     def turned_s(self) -> float:
-        """When the thread turned that did so longest ago, by the monotonic clock."""
+        """When the slowest thread last completed a turn, by the monotonic clock."""
         return min(self._turned_s.values())
 
     @property
@@ -136,16 +130,15 @@ class AlertIntake:
         return {name: problem for name, problem in self._problems.items() if problem}
 
     def start(self) -> None:
-        """Begins to read."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Reads nothing more; what was taken may still be acknowledged."""
+        """Read nothing more. Messages that were taken may still be acknowledged."""
         self._stop.set()
 
     def close(self) -> None:
-        """Gives the subscriptions back; what is not acknowledged comes again."""
+        """Close the subscriptions. Messages that are not acknowledged come again."""
         self._stop.set()
         self._is_closing = True
         ends_s = time.monotonic() + _CLOSE_S
@@ -177,7 +170,6 @@ class AlertIntake:
                 close_quietly(client)
 
     def _subscribed(self, client: Any, topic: AlertTopic) -> list[_PartitionReading]:
-        """A subscription of each partition, in their order: who has the first one has the topic."""
         names = client.get_topic_partitions(topic.name)
         partitions = [
             _PartitionReading(
@@ -203,7 +195,7 @@ class AlertIntake:
             self._has_first.clear()
 
     def _follow(self, topic: AlertTopic, client: Any, partitions: Sequence[_PartitionReading]) -> None:
-        """Until the end, until one is lost or gives nothing of what there is, or until there are others."""
+        """Read until the end, until a partition is lost or gives nothing, or until the topic gets more partitions."""
         connected_s = looked_s = time.monotonic()
         idle_ms = _WAIT_MS if len(partitions) == 1 else max(_WAIT_ALL_MS // len(partitions), 1)
         wait_ms = idle_ms
@@ -229,7 +221,7 @@ class AlertIntake:
             wait_ms = _NO_WAIT_MS if has_come else idle_ms
 
     def _drain(self, topic: AlertTopic, partition: _PartitionReading, wait_ms: int) -> bool:
-        """Takes what a partition has, if something comes in time; returns whether it did."""
+        """Take what a partition has; returns whether anything came in time."""
         for count in range(RECEIVER_QUEUE):
             if count and (self._stop.is_set() or not self._may_read(topic.tenant)):
                 return True
@@ -255,7 +247,6 @@ class AlertIntake:
 
 
 def _has_others(client: Any, topic: AlertTopic, partitions: Sequence[_PartitionReading]) -> bool:
-    """Whether the topic has other partitions than these; where nobody says, they are read as before."""
     try:
         found: list[str] = client.get_topic_partitions(topic.name)
     except pulsar.PulsarException as error:

@@ -1,7 +1,7 @@
-"""What each rule decided on each message, and the summaries of what was held back: in SQLite, known after a restart.
+"""What each rule decided about each message, and the digests of held-back messages. Kept in SQLite across restarts.
 
-A message that comes again, because its acknowledgement was lost, is decided as it was, for a day. Written before a
-message is sent or acknowledged, in one transaction for many messages. One thread uses it.
+A message that comes again within a day gets the same decision. Decisions are written in one transaction for many
+messages, before any of them is sent or acknowledged. One thread uses it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ _MAX_PLACES: Final = 50
 
 
 class PassDecision(StrEnum):
-    """What becomes of a message by one rule."""
-
     SEND = "send"
     QUIET = "quiet"
     """Held back: it is a quiet time of the rule."""
@@ -42,8 +40,7 @@ class PassDecision(StrEnum):
 
 
 class HeldBack(NamedTuple):
-    """One message that was held back: which, when (ms since 1970), and why. `verdict`: what it says of an alert, None:
-    it is one."""
+    """One held-back message: its key, time (ms since 1970) and reason. `verdict`: None for an alert."""
 
     key: str
     at_ms: int
@@ -57,12 +54,12 @@ class HeldBack(NamedTuple):
 
     @property
     def is_announced(self) -> bool:
-        """Whether it says an event for the first time: as an alert, or as one of which no region said anything."""
+        """Whether it announces an event for the first time: as an alert, or as a verdict `late`."""
         return self.verdict is None or self.verdict == VerdictKind.LATE
 
 
 class Digest(NamedTuple):
-    """A summary that is to be delivered. `tenant`: of all messages in it; where no webhook takes it, it is theirs."""
+    """A digest that is to be delivered. `tenant`: the tenant of all messages in it."""
 
     key: str
     rule: str
@@ -72,8 +69,9 @@ class Digest(NamedTuple):
 
 
 def is_digest_due(rule: AlertRule, held: Sequence[HeldBack], now_ms: int) -> bool:
-    """Whether what was held back is summarised now: when it is not quiet, and an hour after the first that the limit
-    held back: at most one summary of each tenant an hour."""
+    """Whether held-back messages are summarised now: after the quiet hours, and an hour after the first message that
+    exceeded the limit. So each tenant gets at most one digest an hour.
+    """
     if not held or rule.is_quiet_at(now_ms):
         return False
     limited = [one.at_ms for one in held if one.decision == PassDecision.LIMIT]
@@ -82,8 +80,9 @@ def is_digest_due(rule: AlertRule, held: Sequence[HeldBack], now_ms: int) -> boo
 
 
 def digests_of(rule: AlertRule, held: Iterable[HeldBack], more: Mapping[str, int]) -> list[Digest]:
-    """The summaries of what was held back, one for each tenant: an account may have devices of several, and what one
-    of them has is not for another to read. `more`: of each, messages that were only counted."""
+    """One digest for each tenant, as no tenant may read about another. `more`: messages that were only counted, by
+    tenant.
+    """
     by_tenant: dict[str, list[HeldBack]] = {}
     for one in held:
         by_tenant.setdefault(one.tenant, []).append(one)
@@ -142,7 +141,7 @@ CREATE TABLE IF NOT EXISTS digests (
 
 
 class NotificationBook:
-    """Used in a `with` block by one thread. Raises StateUnusable wherever the disk does not take or give something."""
+    """Used in a `with` block by one thread. Raises StateUnusable if the file cannot be read or written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -169,7 +168,7 @@ class NotificationBook:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """What is noted inside is on disk afterwards. Nothing is sent or acknowledged by it before."""
+        """What is written inside is on disk afterwards."""
         with self._faults():
             self._open.execute("BEGIN IMMEDIATE")
             try:
@@ -180,10 +179,10 @@ class NotificationBook:
             self._open.execute("COMMIT")
 
     def decide(self, rule: AlertRule, message: HeldBack, now_ms: int) -> tuple[PassDecision, bool]:
-        """What becomes of a message by a rule now, and whether that is decided for the first time. In a transaction.
+        """What a rule decides about a message now, and whether it is decided for the first time. In a transaction.
 
-        One that passed before passes again, whatever the time is: it comes again because nobody knows whether it
-        arrived. One that was held back before is in a summary, or will be, and is not said twice.
+        A message that passed before passes again at any time, as nobody knows whether it arrived. A message that was
+        held back before is in a digest, or will be.
         """
         before = self._open.execute("SELECT decision FROM decided WHERE rule = ? AND key = ?", (rule.id, message.key))
         if (known := before.fetchone()) is not None:
@@ -209,14 +208,14 @@ class NotificationBook:
         return int(count)
 
     def rules_with_held(self) -> list[str]:
-        """The rules from which something was held back that is in no summary yet."""
+        """The rules with held-back messages that are in no digest yet."""
         with self._faults():
             return [
                 rule for (rule,) in self._open.execute("SELECT DISTINCT rule FROM decided WHERE waits ORDER BY rule")
             ]
 
     def held(self, rule: str) -> tuple[list[HeldBack], dict[str, int]]:
-        """What waits for a summary of a rule, the oldest first, and of each tenant how much more there is."""
+        """The messages of a rule that wait for a digest, oldest first, and how many more there are by tenant."""
         query = (
             "SELECT key, at_ms, decision, tenant, device, kind, place, t_ms, verdict FROM decided "
             "WHERE rule = ? AND waits AND tenant = ? ORDER BY at_ms, key LIMIT ?"
@@ -230,22 +229,21 @@ class NotificationBook:
         return held, more
 
     def summarise(self, rule: str, digests: Sequence[Digest]) -> None:
-        """What waits for a summary of a rule is in these; without any, nobody wants one any more. In a transaction."""
+        """Store the digests of all waiting messages of a rule; none: no digest is wanted any more. In a transaction."""
         self._open.execute("UPDATE decided SET waits = 0 WHERE rule = ? AND waits", (rule,))
         self._open.executemany("REPLACE INTO digests VALUES (?, ?, ?, ?, ?)", digests)
 
     def digests(self) -> list[Digest]:
-        """Those that are to be delivered, or are on their way."""
+        """The digests that are not delivered yet."""
         with self._faults():
             return [Digest(*row) for row in self._open.execute("SELECT * FROM digests ORDER BY key")]
 
     def forget_digests(self, keys: Iterable[str]) -> None:
-        """These were delivered, or are among the undelivered messages."""
         with self.transaction():
             self._open.executemany("DELETE FROM digests WHERE key = ?", ((key,) for key in keys))
 
     def forget_before(self, now_ms: int) -> None:
-        """What was decided on more than KNOWN_MS ago, and waits for nothing, is of no more use."""
+        """Delete decisions older than KNOWN_MS that wait for no digest."""
         with self.transaction():
             self._open.execute("DELETE FROM decided WHERE at_ms <= ? AND NOT waits", (now_ms - KNOWN_MS,))
 

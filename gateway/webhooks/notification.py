@@ -1,4 +1,4 @@
-"""What is sent: an alert or a verdict, as a message of its topic, with the facts that rules go by. Pure."""
+"""The notification of an alert or a verdict: its body, and the facts that rules match. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PAIRS: Final = "seen_until"
 
 
 def with_exact_ids(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A message of a topic, or a part of one, with epochs and seqs as strings of digits."""
+    """A message with epochs and seqs as strings of digits."""
     return {name: _exact(name, value) for name, value in content.items()}
 
 
@@ -34,11 +34,11 @@ MAX_NAMED_RULES: Final = 1000
 
 
 class Notification(NamedTuple):
-    """`key`: the same however often it comes: the id and `provisional`, or the id and the verdict's revision.
+    """`key`: the idempotency key: the id and `provisional`, or the id and the verdict's revision.
 
-    `kind` and `place`: of the event; None where a withdrawn alert's verdict does not say. `t_ms`: when it happened, by
-    the device, or when it was decided where nothing says. `said_ms`: when the region or the centre said it.
-    `earlier_ms`: when it happened by what was said of it before.
+    `kind` and `place`: of the event; None if a withdrawn alert's verdict does not name them. `t_ms`: device time of the
+    event, or the time of the decision. `said_ms`: when the region or the centre said it. `earlier_ms`: times of the
+    event by earlier messages about it.
     """
 
     key: str
@@ -54,14 +54,13 @@ class Notification(NamedTuple):
 
     @property
     def verdict(self) -> str | None:
-        """What a verdict says; None: it is an alert."""
         return self.content["verdict"] if self.is_verdict else None
 
     def is_stale(self, now_ms: int, *, alert_max_age_s: float, late_max_age_s: float) -> bool:
-        """Whether it is no news.
+        """Whether it is too old to deliver.
 
-        An alert that was said longer ago, as of a subscription that begins with what is kept: its verdict says what is
-        so. A verdict `late` of what happened longer before it was said, whenever it comes again: nobody heard of that.
+        That is an alert that was raised before `alert_max_age_s`: its verdict says what is true. It is also a verdict
+        `late` on an event that happened `late_max_age_s` before the verdict.
         """
         if not self.is_verdict:
             return now_ms - self.said_ms > 1000 * alert_max_age_s
@@ -69,7 +68,7 @@ class Notification(NamedTuple):
 
 
 def alert_notification(data: bytes) -> Notification:
-    """What a region says at once. Raises MalformedAlert, and nothing else for any bytes."""
+    """The notification of an alert. Raises MalformedAlert, and nothing else for any bytes."""
     alert = decode_alert(data)
     return Notification(
         key=f"{alert.id}/{PROVISIONAL}",
@@ -85,7 +84,7 @@ def alert_notification(data: bytes) -> Notification:
 
 
 def verdict_notification(data: bytes) -> Notification:
-    """What the centre says of it. Raises MalformedAlert, and nothing else for any bytes."""
+    """The notification of a verdict. Raises MalformedAlert, and nothing else for any bytes."""
     verdict = decode_verdict(data)
     # what did not happen is matched by what the region had said of it
     about = verdict.event or verdict.alerted
@@ -104,13 +103,13 @@ def verdict_notification(data: bytes) -> Notification:
 
 
 def verdict_key(verdict: AlertVerdict) -> str:
-    """Its idempotency key."""
     return f"{verdict.id}/verdict-{verdict.revision}"
 
 
 def body_of(notification: Notification, rules: Iterable[str], more_rules: int = 0) -> bytes:
-    """The JSON that a webhook gets: the same bytes for the same notification and rules. `more_rules`: how many more
-    than these there are."""
+    """The JSON body: the same bytes for the same notification and rules. `more_rules`: number of rules that are not
+    named.
+    """
     kind = "verdict" if notification.is_verdict else "alert"
     # sorted and without blanks: the same bytes however often it is made
     content: dict[str, Any] = {

@@ -1,6 +1,7 @@
-"""What is done with each message: decided by the rules, noted, sent to its webhooks, and acknowledged at last.
+"""Decides about each message by the rules, sends it to its webhooks, and acknowledges it when all deliveries have
+ended.
 
-One thread calls everything here. What queues and the writer hear comes as events, which it takes in its own turn.
+One thread calls everything here. Results of queues and of the writer come as events, which this thread takes.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class _Open:
 
 @dataclass(slots=True)
 class OpenMessages:
-    """A message is acknowledged once, when all of its deliveries have ended, each of them for good."""
+    """Messages with unfinished deliveries. Each message is acknowledged once, when all of its deliveries have ended."""
 
     _open: dict[str, _Open] = field(default_factory=dict)
     _by_delivery: dict[int, str] = field(default_factory=dict)
@@ -57,7 +58,7 @@ class OpenMessages:
         return len(self._open)
 
     def is_known(self, message: TakenMessage) -> bool:
-        """Whether it is open already: after a lost connection it comes again, and is acknowledged as it came last."""
+        """Whether the message is open. After a lost connection it comes again, and its newest copy is acknowledged."""
         if (found := self._open.get(message.place)) is None:
             return False
         # an acknowledgement over the lost connection would go nowhere
@@ -65,7 +66,7 @@ class OpenMessages:
         return True
 
     def begin(self, message: TakenMessage, deliveries: list[int]) -> None:
-        """A message with its deliveries, each by a number of its own; without any it is acknowledged at once."""
+        """Add a message with the numbers of its deliveries. Without deliveries it is acknowledged at once."""
         # of no account or held back: it is on disk already where that matters
         if not deliveries:
             message.acknowledge()
@@ -74,7 +75,7 @@ class OpenMessages:
         self._by_delivery.update(dict.fromkeys(deliveries, message.place))
 
     def end(self, delivery: int) -> None:
-        """A delivery has ended. One of no message, as a digest, is passed over."""
+        """A delivery has ended. The delivery of a digest belongs to no message."""
         if (place := self._by_delivery.pop(delivery, None)) is not None:
             found = self._open[place]
             found.left -= 1
@@ -89,17 +90,13 @@ _LOG = structlog.get_logger("webhooks")
 
 
 class GoingBy(NamedTuple):
-    """What is gone by now: the rules, and whose devices are."""
-
     rules: RuleBook
     accounts: AccountDevices
 
 
 class Notifier:
-    """`queues`: the webhooks of the settings. `alert_max_age_s`, `late_max_age_s`: see
-    Notification.is_stale.
-
-    `clock`: seconds since 1970; `monotonic`: of ages.
+    """`queues`: by webhook. `alert_max_age_s`, `late_max_age_s`: see Notification.is_stale. `clock`: seconds since
+    1970; `monotonic`: for ages.
     """
 
     def __init__(
@@ -128,7 +125,9 @@ class Notifier:
         self._forget_s = 0.0
 
     def take(self, messages: Iterable[TakenMessage], by: GoingBy) -> None:
-        """Decides on messages, all noted in one transaction before any of them is sent or acknowledged."""
+        """Decide about messages. The decisions are written in one transaction before any message is sent or
+        acknowledged.
+        """
         # one moment for all of them, so what came together is judged alike
         now_ms = round(self._clock() * 1000)
         decided: list[tuple[TakenMessage, list[WebhookDelivery]]] = []
@@ -141,7 +140,7 @@ class Notifier:
                 self._begin(message, deliveries)
 
     def settle(self) -> None:
-        """Takes what queues and the writer have said meanwhile."""
+        """Take the results of queues and of the writer."""
         done: list[EndedDelivery] = []
         while self.ended:
             ended = self.ended.popleft()
@@ -160,7 +159,7 @@ class Notifier:
             self.open.end(one.delivery.number)
 
     def tick(self, by: GoingBy) -> None:
-        """Summarises what may be summarised now, and sends what summaries there are."""
+        """Make the digests that are due, and send them."""
         now_ms = round(self._clock() * 1000)
         for name in self._book.rules_with_held():
             self._summarise(name, by.rules.summarising(name, now_ms), now_ms)
@@ -194,7 +193,9 @@ class Notifier:
         ]
 
     def _apart(self, webhook: str, rules: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        """The rules that may name a webhook, and those that may not: what one account says refuses no other's."""
+        """The rules that may use a webhook, and those that may not, so that an account's rule cannot block another
+        account's.
+        """
         settings = self._webhooks.get(webhook)
         foreign = () if settings is None else tuple(one for one in rules if settings.foreign_accounts([one]))
         yield tuple(one for one in rules if one not in foreign)

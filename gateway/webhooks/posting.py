@@ -1,6 +1,6 @@
-"""The way to one webhook: its queue, its threads, and its waits. No other webhook waits for it.
+"""The queue and the requests of one webhook. No other webhook waits for it.
 
-Deliveries have no order: one that is tried again stands beside those that came later.
+Deliveries have no order: a repeated one may come after later ones.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ OUTCOMES: Final = (
 
 @dataclass(slots=True)
 class WebhookDelivery:
-    """`key`: the idempotency key. `rules`: by which it goes there. `taken_s`: monotonic clock, when it was read.
+    """`key`: the idempotency key. `rules`: the rules that sent it. `taken_s`: when it was read, by the monotonic clock.
 
-    `number`: distinguishes it from all others of the process that follow from messages; -1: it follows from none.
+    `number`: unique among the deliveries of messages; -1: a digest.
     """
 
     key: str
@@ -118,14 +118,13 @@ class WebhookDelivery:
 
 
 class EndedDelivery(NamedTuple):
-    """How it ended: `delivered`, or why it was given up."""
+    """How a delivery ended: `delivered`, or why it was given up."""
 
     delivery: WebhookDelivery
     reason: str
 
     @property
     def is_delivered(self) -> bool:
-        """Whether the webhook took it."""
         return self.reason == "delivered"
 
 
@@ -141,7 +140,7 @@ RESULTS: Final = ("delivered", "refused", "redirected", "failed", "timeout", "un
 
 
 class HttpOutcome(NamedTuple):
-    """One attempt. `is_final`: taken, or refused for good; else it is tried again, `pause_s` from now at the earliest.
+    """One attempt. `is_final`: accepted, or refused for good. Otherwise it is repeated, after at least `pause_s`.
 
     `reason`: one of RESULTS; `detail`: in words.
     """
@@ -153,12 +152,10 @@ class HttpOutcome(NamedTuple):
 
     @property
     def is_delivered(self) -> bool:
-        """Whether the server took it."""
         return self.reason == "delivered"
 
 
 def outcome_of_status(status: int, phrase: str, retry_after: str | None) -> HttpOutcome:
-    """What a status means."""
     said = f"{status} {phrase}".strip()
     if 200 <= status < 300:
         return HttpOutcome(True, "delivered", said)
@@ -235,7 +232,7 @@ def post(
 async def _send_to_first(
     client: httpx.AsyncClient, requests: Sequence[httpx.Request], on_answer: Callable[[HttpOutcome], object]
 ) -> None:
-    """Sends to the first address that takes a connection; `on_answer` has the status before the body is read."""
+    """Send to the first address that accepts a connection; `on_answer` gets the status before the body is read."""
     for number, request in enumerate(requests, 1):
         try:
             response = await client.send(request, stream=True)
@@ -273,7 +270,9 @@ def _reachable(target: httpx.URL, timeout_s: float, networks: Iterable[Network])
 
 
 class SignedPost:
-    """Called with a delivery, it makes one attempt. The secret file is read each time, so that it can be replaced."""
+    """Called with a delivery, it makes one attempt. It reads the secret file each time, so that the file can be
+    replaced.
+    """
 
     def __init__(self, settings: WebhookSettings, clock: Callable[[], float] = time.time) -> None:
         """Raises OSError for authorities that cannot be read."""
@@ -282,7 +281,7 @@ class SignedPost:
         self._agent = f"Waybill/{version('fleet-waybill')}"
 
     def __call__(self, delivery: WebhookDelivery) -> HttpOutcome:
-        """What became of it. The time is that of this attempt, so whoever checks may refuse what is old."""
+        """The timestamp is that of this attempt, so that a receiver may refuse old requests."""
         timestamp_s = int(self._clock())
         one = self._settings
         try:
@@ -302,7 +301,6 @@ class SignedPost:
 
 
 def context_of(settings: WebhookSettings) -> ssl.SSLContext:
-    """How the server's certificate is checked. Raises OSError (which ssl.SSLError is)."""
     context = ssl.create_default_context(cafile=None if settings.ca is None else str(settings.ca))
     # Said here, because what Python allows by default is its builder's choice.
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -342,7 +340,7 @@ class WebhookQueueFacts(NamedTuple):
 
 
 class WebhookQueue:
-    """`attempt` makes one attempt; `on_ended` hears how a delivery ended, in a thread of the queue."""
+    """The deliveries of one webhook. `attempt` makes one attempt; `on_ended` is called in a thread of the queue."""
 
     def __init__(
         self,
@@ -370,7 +368,6 @@ class WebhookQueue:
 
     @property
     def facts(self) -> WebhookQueueFacts:
-        """What is known now."""
         now_s = self._clock()
         with self._changed:
             held = [*(one for _, _, one in self._waiting), *self._flying.values()]
@@ -379,16 +376,14 @@ class WebhookQueue:
 
     @property
     def is_running(self) -> bool:
-        """Whether all its threads run."""
         return all(thread.is_alive() for thread in self._threads)
 
     def start(self) -> None:
-        """Begins to deliver."""
         for thread in self._threads:
             thread.start()
 
     def add(self, delivery: WebhookDelivery) -> bool:
-        """Whether there is room for one more; it is tried as soon as a thread is free."""
+        """Add a delivery, if there is room; returns whether there was."""
         with self._changed:
             # those in flight count: each may come back to wait
             if len(self._waiting) + len(self._flying) >= MAX_WAITING:
@@ -397,13 +392,13 @@ class WebhookQueue:
             return True
 
     def stop(self) -> None:
-        """Begins no attempt any more. What waits is not ended: it comes again after a start."""
+        """Begin no more attempts. Waiting deliveries have not ended: they come again after a start."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
 
     def join(self, until_s: float) -> bool:
-        """Waits for the attempts in flight, until a moment of the clock; whether all came back."""
+        """Wait for attempts in flight until a moment of the clock; returns whether all ended."""
         for thread in self._threads:
             thread.join(max(until_s - self._clock(), 0.0))
         return not any(thread.is_alive() for thread in self._threads)

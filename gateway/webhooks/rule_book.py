@@ -1,4 +1,4 @@
-"""The alert rules in force at a time, by account, and where a notification goes by them. Pure."""
+"""The alert rules in force by account, the devices of accounts, and the webhooks of a notification. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Name = Annotated[str, Field(min_length=1, max_length=63)]
 
 
 class DeviceTime(BaseModel):
-    """A device that an account has from a moment on until another (excluded; None: for good)."""
+    """A device of an account, from `begin` to `end` (excluded; None: for good)."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -37,7 +37,7 @@ class DeviceTime(BaseModel):
 
 
 class StatedDevices(BaseModel):
-    """What a version of an account says of its devices, and whose child it is."""
+    """The devices and the parent of a version of an account."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -59,7 +59,7 @@ class _DevicePeriod(NamedTuple):
 
 
 def usable_devices(body: str) -> Usable[StatedDevices]:
-    """The devices of an account's text, and from when it is in force (ms since 1970). Raises AccountUnusable."""
+    """The devices of an account's text, with its begin (ms since 1970). Raises AccountUnusable."""
     try:
         made = StatedDevices.model_validate_json(body)
     except ValidationError as error:
@@ -68,7 +68,7 @@ def usable_devices(body: str) -> Usable[StatedDevices]:
 
 
 class AccountDevices:
-    """Whose devices are, at any time. Built once, and then only asked."""
+    """The accounts of each device at any time."""
 
     def __init__(self, held: Iterable[HeldVersion[StatedDevices]] = ()) -> None:
         versions = defaultdict[str, list[StatedDevices]](list)
@@ -90,7 +90,7 @@ class AccountDevices:
         return len(self._held)
 
     def accounts_of(self, tenant: str, device: str, t_ms: int) -> frozenset[str]:
-        """Who has a device at a moment, and the accounts above: whoever pays for an account hears of its devices."""
+        """The accounts that have a device at a moment, and the accounts above them."""
         found: set[str] = set()
         for one in self._held.get((tenant, device), ()):
             if one.begin_ms <= t_ms < one.end_ms:
@@ -128,7 +128,7 @@ class _RuleVersion(NamedTuple):
 
 
 class RuleBook:
-    """All versions of all rules. Built once, and then only asked."""
+    """All versions of all rules."""
 
     def __init__(self, held: Iterable[HeldVersion[AlertRule]] = ()) -> None:
         self._versions = defaultdict[str, list[_RuleVersion]](list)
@@ -144,24 +144,24 @@ class RuleBook:
         return len(self._versions)
 
     def at(self, name: str, t_ms: int) -> AlertRule | None:
-        """The version of a rule that is in force at a moment, if it is enabled."""
+        """The version of a rule in force at a moment, if it is enabled."""
         versions = self._versions.get(name, [])
         at = bisect_right(versions, t_ms, key=lambda one: one.begin_ms)
         found = versions[at - 1].rule if at else None
         return found if found is not None and found.enabled else None
 
     def summarising(self, name: str, now_ms: int) -> AlertRule | None:
-        """The version of a rule by which what it held back is summarised; None: none wants that.
+        """The version of a rule that makes a digest of its held-back messages; None: no version wants one.
 
-        The one in force, or else the last before it that wants it, or the first one after it. What was held back was
-        promised to be summarised, so neither a later version nor a clock that steps takes that back.
+        It is the last version that wants a digest, or the first one to come. A later version without digests does not
+        take the digest back.
         """
         wanting = [one for one in self._versions.get(name, ()) if one.rule.enabled and one.rule.digest]
         before = [one.rule for one in wanting if one.begin_ms <= now_ms]
         return before[-1] if before else next((one.rule for one in wanting), None)
 
     def of_accounts(self, accounts: Iterable[str], t_ms: int) -> Iterator[AlertRule]:
-        """The rules of some accounts that are in force at a moment, by their ids."""
+        """The rules of some accounts in force at a moment, by id."""
         for name in sorted(name for account in accounts for name in self._of_account.get(account, ())):
             if (rule := self.at(name, t_ms)) is not None:
                 yield rule
@@ -170,10 +170,10 @@ class RuleBook:
 def routes(notification: Notification, rules: RuleBook, accounts: AccountDevices) -> dict[str, list[AlertRule]]:
     """The rules that a notification is for, by webhook.
 
-    Whose the device is counts at the time of the event: who has it later does not hear of it. What was said of the same
-    event before, with another time, counts as well: who heard of something must hear that it is not so. The rules are
-    those in force when it was said, so that what comes again after a crash goes the same ways. The verdict of a
-    withdrawn alert that does not say what was withdrawn is for every rule of the account.
+    It goes to the accounts that had the device at the time of the event, also by earlier messages about it: an account
+    that received something must receive the correction. The rules are those in force when it was said, so that a
+    message that comes again takes the same routes. A withdrawal that does not name the event goes to every rule of the
+    account.
     """
     found = defaultdict[str, list[AlertRule]](list)
     owners = frozenset[str]().union(

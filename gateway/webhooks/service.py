@@ -1,4 +1,4 @@
-"""The process that delivers alerts: rules, topics, webhooks, status server, signals and threads."""
+"""The notifier process: rules, topics, webhooks, status and threads."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ from waybill.settings import file_fault
 
 
 def problems(settings: NotifierSettings) -> list[str]:
-    """Why the process cannot run with these settings here: each names the setting and the file."""
+    """Why the process cannot run with these settings: each line names the setting and the file."""
     return [*_file_problems(settings), *([] if settings.insecure else _open(settings))]
 
 
 def warnings(settings: NotifierSettings, config: Path, now_s: float) -> list[str]:
-    """What runs, and is probably not meant."""
+    """Settings that work and are probably not meant."""
     nobody = [] if settings.webhooks else ["webhooks: no webhook is configured, so no alert is delivered"]
     readable = open_secrets(access_secrets(settings.pulsar, config))
     return [*_plain_text(settings), *readable, *ending_tokens(settings.pulsar, now_s), *nobody]
@@ -72,12 +72,11 @@ def _file_problems(settings: NotifierSettings) -> Iterator[str]:
 
 
 def _taken_from(file: Path) -> str:
-    """From where the name of a file is taken that has no folder of its own."""
     return "" if file.is_absolute() else f" (taken from the folder in which this runs, {Path.cwd()}: write it whole)"
 
 
 def _open(settings: NotifierSettings) -> Iterator[str]:
-    """What lets others in, or read along: allowed by the word `insecure` alone."""
+    """What lets others read or write without authentication: allowed only with `insecure`."""
     yield from open_cluster(settings.pulsar, "alerts")
     if settings.rules.unsigned:
         yield f"rules.unsigned: anyone who publishes there can receive alerts: set rules.operators, {OPEN_WORD}"
@@ -105,8 +104,9 @@ _LOG = structlog.get_logger("webhooks")
 
 
 def alert_topics(settings: NotifierSettings) -> list[AlertTopic]:
-    """The topics of all tenants: who has the first one has them all. Whose is first does not depend on how the settings
-    of a notifier and those of its standby order them."""
+    """The topics of all tenants. The order does not depend on the settings, as the first topic decides who is the
+    standby.
+    """
     return [
         topic
         for tenant in sorted(settings.tenants)
@@ -121,7 +121,7 @@ def alert_topics(settings: NotifierSettings) -> list[AlertTopic]:
 
 
 class NotifierService:
-    """One process. `log_suppressed` says in the log which lines it left out."""
+    """One process. `log_suppressed` logs how many lines were left out."""
 
     def __init__(self, settings: NotifierSettings, log_suppressed: Callable[[], object] = lambda: None) -> None:
         """Raises SettingsError, OSError."""
@@ -186,7 +186,7 @@ class NotifierService:
         self._notifier.written.append(ended)
 
     def run(self) -> None:
-        """Serve until SIGTERM or SIGINT, then wait for requests in flight, within the stop time-out."""
+        """Serve until SIGTERM or SIGINT, then wait for requests in flight."""
         where, registry = self._settings.status, self._metrics.registry
         with serve_status(where, registry, lambda: self._status, self._is_alive) as server, self._book:
             _LOG.info("started", tenants=self._settings.tenants, webhooks=sorted(self._settings.webhooks))
@@ -209,7 +209,6 @@ class NotifierService:
             self._notifier.take(messages, by)
 
     def _messages(self) -> list[TakenMessage]:
-        """What has come: waits a moment for the first one."""
         found: list[TakenMessage] = []
         try:
             found.append(self._intake.taken.get(timeout=_WAIT_S))
@@ -281,7 +280,7 @@ class NotifierService:
         )
 
     def _problem(self, now_s: float, reference: str) -> str:
-        """Why something may not be delivered; empty when nothing is known to be wrong."""
+        """Why messages may not be delivered, or ""."""
         if self._going_by() is None:
             waited_s = now_s - self._began_s
             late = f" for {waited_s:.0f} s: nothing is delivered" if waited_s > self._settings.rules.wait_s else ""
@@ -296,5 +295,4 @@ class NotifierService:
         return f"rules and accounts: {reference}" if reference else ""
 
     def _is_alive(self) -> bool:
-        """Whether every thread turned lately. One that waits for the cluster does so for a bounded time."""
         return time.monotonic() - min(self._turned_s, self._intake.turned_s) < STUCK_AFTER_S

@@ -1,4 +1,4 @@
-"""What a process that delivers alerts says of itself, and reading it from outside."""
+"""Status and metrics of the notifier."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _GAUGES: Final = {
 
 
 class WebhookMetrics:
-    """The numbers of one process. Any thread counts. A label is a webhook of the settings, never a rule or device."""
+    """The metrics of one process. Any thread counts. Labels are webhooks of the settings, never rules or devices."""
 
     def __init__(self, webhooks: Iterable[str]) -> None:
         self.registry = registry = CollectorRegistry()
@@ -83,17 +83,15 @@ class WebhookMetrics:
                 counter.labels(word)
 
     def on_attempt(self, webhook: str, outcome: HttpOutcome, seconds: float) -> None:
-        """A request came back, or was given up."""
         self._attempts.labels(webhook, outcome.reason).inc()
         self._attempt_s.labels(webhook).observe(max(seconds, 0.0))
 
     def on_ended(self, webhook: str, outcome: str) -> None:
-        """A delivery ended."""
         self._ended.labels(webhook, outcome).inc()
 
     @property
     def counts(self) -> dict[str, object]:
-        """What was counted since the start, by the status's keys."""
+        """Counts since the start, by the status's keys."""
         return {
             "read": counted(self.read),
             "passed_over": counted(self.passed_over),
@@ -103,7 +101,6 @@ class WebhookMetrics:
         }
 
     def set_gauges(self, status: NotifierStatus) -> None:
-        """Set the gauges as the status has it."""
         for one in status.webhooks:
             self._waiting.labels(one.name).set(one.waiting)
             self._oldest_s.labels(one.name).set(one.oldest_s)
@@ -111,7 +108,7 @@ class WebhookMetrics:
 
 
 class WebhookStatus(BaseModel):
-    """One webhook: deliveries that have not ended, the age of the oldest, and what is wrong; empty: nothing."""
+    """One webhook: unfinished deliveries, the age of the oldest, and the last problem or ""."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -122,13 +119,11 @@ class WebhookStatus(BaseModel):
 
 
 class NotifierStatus(BaseModel):
-    """One moment. Counts are since `started_at` (ISO 8601).
+    """Counts are since `started_at` (ISO 8601).
 
-    `healthy`: rules and accounts are known to their end, every topic is read, and what no webhook took is in Pulsar; a
-    webhook that takes nothing is shown beside its name. None: it is a standby, and whether the other process is well,
-    it does not know.
-    `last_error`: why it is not. `tenants`: whose alerts it delivers. `unwritten`: messages that were given up and are
-    not in Pulsar yet.
+    `healthy`: rules and accounts are current, every topic is read, and undelivered messages are stored. A failing
+    webhook does not change it. None: the process is a standby. `unwritten`: undelivered messages that are not in Pulsar
+    yet.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -162,7 +157,6 @@ def read_notifier_status(endpoint: NotifierEndpoint) -> NotifierStatus:
 
 
 def notifier_table(status: NotifierStatus) -> Table:
-    """The status for the terminal."""
     facts = status.model_dump(exclude={"webhooks"}).items()
     rows = [(name.replace("_", " "), value) for name, value in facts]
     webhooks = [(f"webhook {one.name}", _said(one)) for one in status.webhooks]
@@ -170,7 +164,6 @@ def notifier_table(status: NotifierStatus) -> Table:
 
 
 def _delivers_to(status: NotifierStatus) -> str:
-    """To whom: a notifier that reads everything is healthy, and delivers to nobody without rules or webhooks."""
     if not status.webhooks:
         return "none: the settings have no webhook"
     if status.rules_current and not status.rules:

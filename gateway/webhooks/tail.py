@@ -1,4 +1,4 @@
-"""Alerts and verdicts as they come, for people: read beside everybody else, leaving nothing behind at the cluster."""
+"""Alerts and verdicts live, for people. It leaves nothing behind at the cluster."""
 
 from __future__ import annotations
 
@@ -54,9 +54,7 @@ HEADER: Final = _cells(*_NAMES)
 
 
 def table_line(seen: SeenAlert) -> Text:
-    """One line. `device time`: UTC, of another day without seconds. `seen`: from there to the region; `raised`: from
-    that to the alert; `decided`: from the device time to the verdict; `here`: from the alert or the verdict until it
-    could be read here."""
+    """One line of the table. A device time of another day is shown without seconds."""
     said = seen.said
     if isinstance(said, Alert):
         state, region = "provisional", said.region
@@ -77,7 +75,7 @@ def table_line(seen: SeenAlert) -> Text:
 
 
 def json_line(seen: SeenAlert) -> str:
-    """The same as one JSON object: the message, which of both it is, and when it could be read."""
+    """The same as a JSON object: the message, its type, and when it could be read."""
     kind = "alert" if isinstance(seen.said, Alert) else "verdict"
     said = with_exact_ids(seen.said.model_dump(mode="json", exclude_none=True))
     content = {"type": kind, "read_ms": seen.read_ms, kind: said}
@@ -107,7 +105,6 @@ class SeenAlert(NamedTuple):
 
     @property
     def kind(self) -> str | None:
-        """Of its event; None where a withdrawn one does not say."""
         if isinstance(self.said, Alert):
             return self.said.kind
         about = self.said.event or self.said.alerted
@@ -115,7 +112,6 @@ class SeenAlert(NamedTuple):
 
     @property
     def place(self) -> str | None:
-        """Of its event; None where a withdrawn one does not say."""
         if isinstance(self.said, Alert):
             return self.said.place
         about = self.said.event or self.said.alerted
@@ -123,13 +119,12 @@ class SeenAlert(NamedTuple):
 
 
 class TailFilter(NamedTuple):
-    """What is shown: devices and kinds; none are all. A verdict that does not say of which kind is always shown."""
+    """The devices and kinds to show; empty: all. A verdict that does not name its kind is always shown."""
 
     devices: Collection[str] = ()
     kinds: Collection[str] = ()
 
     def takes(self, seen: SeenAlert) -> bool:
-        """Whether it is shown."""
         return (not self.devices or seen.said.device in self.devices) and (
             not self.kinds or seen.kind is None or seen.kind in self.kinds
         )
@@ -142,10 +137,9 @@ def tail(
     goes_on: Callable[[], bool],
     said_of: Callable[[Exception], str] = lambda error: f"{error}",
 ) -> Iterator[SeenAlert]:
-    """What comes while `goes_on`, from when this returns: then each topic is read. Raises AlertsUnread.
+    """The messages while `goes_on`, from the moment when this returns. Raises AlertsUnread.
 
-    `said_of` names what is wrong. Whoever reads too slowly sees all of it, later. Messages that are none are passed
-    over.
+    `said_of` explains an error of the client. A slow reader sees all messages, later.
     """
     came: queue.Queue[tuple[AlertTopic, bytes, int]] = queue.Queue(MAX_READ_AHEAD)
 

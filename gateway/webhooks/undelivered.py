@@ -1,4 +1,4 @@
-"""What no webhook took: kept in the topics of its tenants, listed, sent again and discarded."""
+"""Undelivered messages: kept in a topic of each tenant, listed, sent again and discarded."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ _Word = Annotated[str, Field(min_length=1, max_length=300)]
 
 
 class UndeliveredMessage(BaseModel):
-    """`body`: what was to be posted, as it is. `reason`: a word; `detail`: what was said last; `at_ms`: when it was
-    given up."""
+    """`body`: what was to be posted. `detail`: the last answer; `at_ms`: when it was given up."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
@@ -49,7 +48,7 @@ class UndeliveredMessage(BaseModel):
 
     @property
     def delivery(self) -> WebhookDelivery:
-        """The same message, to be delivered again: with the same key and the same bytes."""
+        """The same message with the same key and the same bytes."""
         return WebhookDelivery(self.key, self.webhook, self.tenant, self.rules, self.body.encode())
 
 
@@ -102,7 +101,7 @@ class UndeliveredEntry(NamedTuple):
 def open_undelivered(
     open_client: Callable[[], Any], topic: str, said_of: Callable[[Exception], str] = lambda error: f"{error}"
 ) -> Iterator[Any]:
-    """The subscription, for one command at a time; `said_of` names what is wrong. Raises UndeliveredUnread."""
+    """The subscription, for one command at a time; `said_of` explains an error. Raises UndeliveredUnread."""
     client: Any = None
     try:
         client = open_client()
@@ -122,7 +121,7 @@ def open_undelivered(
 
 
 def ensure_subscription(client: Any, topic: str) -> None:
-    """Before the first message: what a subscription has not acknowledged is kept for as long as it takes."""
+    """Create the subscription before the first message, so that the cluster keeps it."""
     try:
         client.subscribe(topic, SUBSCRIPTION, initial_position=pulsar.InitialPosition.Earliest).close()
     except pulsar.ConsumerBusy:
@@ -171,7 +170,6 @@ class _TenantTopic:
     problem: str = ""
 
     def fail(self, error: Exception) -> None:
-        """It takes nothing now: the other topics go on meanwhile."""
         if not self.problem:
             _LOG.warning("undelivered messages are not written, and tried again", topic=self.name, problem=str(error))
         close_quietly(self.producer)
@@ -205,32 +203,28 @@ class UndeliveredWriter:
         return sum(len(one.waiting) for one in [*self._topics.values()])
 
     def is_full(self, tenant: str) -> bool:
-        """Whether nothing more of a tenant is to be given up now."""
         found = self._topics.get(tenant)
         return found is not None and len(found.waiting) >= self._most
 
     @property
     def is_running(self) -> bool:
-        """Whether its thread runs."""
         return self._thread.is_alive()
 
     @property
     def problems(self) -> dict[str, str]:
-        """The topics to which nothing can be written, and why."""
+        """The topics that cannot be written to, and why."""
         return {one.name: one.problem for one in [*self._topics.values()] if one.problem}
 
     def start(self) -> None:
-        """Begins to write."""
         self._thread.start()
 
     def add(self, ended: EndedDelivery) -> None:
-        """This one was given up."""
         tenant = ended.delivery.tenant
         self._topics.setdefault(tenant, _TenantTopic(self._topic_of(tenant))).waiting.append(ended)
         self._changed.set()
 
     def close(self) -> None:
-        """Writes what waits if that is quick; the rest comes again after a start."""
+        """Write what waits if that is quick. The rest is not acknowledged and comes again after a start."""
         self._stop.set()
         self._changed.set()
         if self._thread.ident is not None:
@@ -256,7 +250,6 @@ class UndeliveredWriter:
         close_quietly(client)
 
     def _write(self, client: Any, topic: _TenantTopic) -> None:
-        """All that waits for a topic, one by one: what is given up is seldom, and each has a receipt of its own."""
         if topic.producer is None:
             # before the first message, or nobody would keep it for the commands
             ensure_subscription(client, topic.name)
