@@ -1,4 +1,4 @@
-"""What the lake and the topics say of the centre, as Prometheus metrics. What is unknown is not exported, or `NaN`."""
+"""Prometheus metrics of the centre. What is unknown is not exported, or `NaN`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Labelled = tuple[tuple[str, ...], Value]
 
 
 class _Fact(NamedTuple):
-    """A gauge: its labels, what it is, and its values in a status."""
+    """A gauge: its labels, help, and values in a status."""
 
     labels: tuple[str, ...]
     text: str
@@ -41,8 +41,6 @@ def _derived(read: Callable[[CentreStatus, DerivedStatus], Value]) -> Callable[[
 
 
 def _of(part: str, name: str) -> Callable[[CentreStatus], Value]:
-    """A number of a part of the status, unknown where the part is."""
-
     def read(status: CentreStatus) -> Value:
         found: Value = getattr(getattr(status, part), name, None)
         return found
@@ -191,9 +189,9 @@ _FAILED: Final = ("waybill_centre_looks_failed_total", "Looks at the lake that f
 
 
 class CentreCollector(Collector):
-    """Shows the last look at the centre. After one that failed nothing of the lake is shown, and it is not healthy.
+    """Exports the last look at the centre. After a failed look it exports nothing of the lake and is not healthy.
 
-    One thread looks, any may read. `max_age_s`: a look that is older says nothing of now.
+    One thread looks, any thread may read. A look older than `max_age_s` is not healthy.
     """
 
     def __init__(self, max_age_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -202,22 +200,19 @@ class CentreCollector(Collector):
         self._failed = 0
 
     def registry(self) -> CollectorRegistry:
-        """A registry with these metrics only."""
         registry = CollectorRegistry()
         registry.register(self)
         return registry
 
     def looked(self, status: CentreStatus, problems: Sequence[str]) -> None:
-        """The centre is so, and that is wrong with it."""
         self._last = (status, tuple(problems), self._clock())
 
     def failed(self, error: str) -> None:
-        """It could not be looked at."""
         self._failed += 1
         self._last = (None, (error,), self._clock())
 
     def health(self) -> Mapping[str, Any]:
-        """Whether the last look found nothing wrong; None before the first one."""
+        """Whether the last look found no problem; None before the first one."""
         last = self._last
         if last is None:
             return {"healthy": None, "problems": []}
@@ -228,13 +223,11 @@ class CentreCollector(Collector):
         return {"healthy": not problems, "problems": list(problems)}
 
     def describe(self) -> Iterator[Metric]:
-        """Each metric without its values."""
         yield from (GaugeMetricFamily(name, fact.text, labels=fact.labels) for name, fact in FACTS.items())
         yield from (GaugeMetricFamily(*one) for one in (_HEALTHY, _PROBLEMS, _LOOKED))
         yield CounterMetricFamily(*_FAILED)
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of the last look."""
         yield CounterMetricFamily(*_FAILED, value=self._failed)
         last, health = self._last, self.health()
         if last is None:

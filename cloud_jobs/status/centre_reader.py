@@ -1,4 +1,4 @@
-"""One look at the centre: the lake, the topics, the note of topics left out, and what is wrong with all of it."""
+"""Reads the state of the centre: the lake, the topics, and the note of topics left out."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ _Made = TypeVar("_Made")
 class LakeReader:
     """Reads a lake again and again; coverage and reference data only when they changed.
 
-    `checkpoints`: of the jobs on this machine. Raises LakeError if there is no lake, StoreUnavailable; what else cannot
-    be read is named in the result.
+    `checkpoints`: of the jobs on this machine. Raises LakeError without a lake, StoreUnavailable. The result names what
+    else cannot be read.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class LakeReader:
 
 
 def _other_fences(lake: Lake, opened: DeltaTable) -> datetime | None:
-    """Since when other fences are in force than those that a table was computed with; None: they are the same."""
+    """Since when the fences in force differ from those of a table; None: they are the same."""
     number = stated(opened, FENCES)
     # what never stated any was computed without
     if (fences_number(()) if number is None else number) == fences_number(fences_in(lake).features):
@@ -201,7 +201,6 @@ def _other_fences(lake: Lake, opened: DeltaTable) -> datetime | None:
 
 
 def behind(records: StoredFiles, table: str, found: Covering) -> DerivedStatus:
-    """How far a table is behind, by the bounds of the files of the records."""
     since = found.since or 0
     bounds = zip(records.bounds("ingest_number"), records.row_counts, strict=True) if len(records) else ()
     # without bounds, or with both old and new rows: at most all of them are new
@@ -211,7 +210,7 @@ def behind(records: StoredFiles, table: str, found: Covering) -> DerivedStatus:
 
 
 def coverage_status(rows: pa.Table) -> CoverageStatus:
-    """What rows of coverage, one for each device stream, come to."""
+    """The sums of rows of coverage, one for each device stream."""
     with_tombstones = pc.greater(pc.list_value_length(rows["lost"]), 0)
     simple = rows.filter(pc.invert(with_tombstones))
     received = received_counts(simple)
@@ -249,7 +248,7 @@ def _sizes(lake: Lake, table: str) -> dict[str, int]:
 
 
 def _newest_commit(opened: DeltaTable) -> datetime | None:
-    """As its writer stated it, else by the clock of who made the newest commit."""
+    """The time that the writer of the newest commit stated, else the time of the commit's clock."""
     if (committed_us := stated(opened, COMMITTED)) is not None:
         return _EPOCH + timedelta(microseconds=committed_us)
     newest = next(iter(opened.history(1)), {})
@@ -257,8 +256,9 @@ def _newest_commit(opened: DeltaTable) -> datetime | None:
 
 
 def _committed(lake: Lake, found: Covering, records: DeltaTable) -> datetime | None:
-    """When the first commit was made that a table does not cover: of those that are known, as a crash of the ingest
-    may lose the row of one."""
+    """When the first commit was made that a table does not cover. A crash of the ingest may lose the row of a
+    commit.
+    """
     first = (found.since or 0) + 1
     if first == found.until:
         return _newest_commit(records)
@@ -281,7 +281,6 @@ def _batches(lake: Lake, first: int, last: int | None) -> list[dict[str, Any]]:
 
 
 def _quarantined(lake: Lake) -> dict[str, int]:
-    """Rows by cause; of a file that has one cause alone the log says it."""
     stored = StoredFiles.of(lake.open("quarantine"), "quarantine")
     counts = Counter[str]()
     if not len(stored):
@@ -296,7 +295,7 @@ def _quarantined(lake: Lake) -> dict[str, int]:
 
 
 def _erasures(lake: Lake, records: DeltaTable) -> tuple[int, int]:
-    """How many were declared, and how many of them not every file was searched for."""
+    """The number of declared erasures, and of those that were not searched for in every file."""
     numbers = lake.rows("erasures", ["number"])["number"].to_pylist()
     return len(numbers), sum(number > searched(records).erasure for number in numbers)
 
@@ -307,7 +306,7 @@ _TIMEOUT_S: Final = 5.0
 
 
 def topic_lags(settings: CloudSettings) -> tuple[TopicLag, ...]:
-    """For each topic of the ingest what waits in its partitions; unknown, with the reason, where nobody says."""
+    """The backlog of the ingest in each partition; unknown, with the reason, if the cluster does not say."""
     cluster, subscription = _cluster_read(settings), settings.ingest.subscription
     return subscription_lags(settings, cluster, settings.batch_topics, subscription)
 
@@ -315,7 +314,6 @@ def topic_lags(settings: CloudSettings) -> tuple[TopicLag, ...]:
 def subscription_lags(
     settings: CloudSettings, cluster: ClusterSettings, topics: Iterable[str], subscription: str
 ) -> tuple[TopicLag, ...]:
-    """The same of a subscription to topics of a cluster."""
     try:
         client = AdminClient(
             cluster.name,
@@ -333,13 +331,12 @@ def subscription_lags(
 
 
 def left_out_topics(settings: CloudSettings) -> tuple[TopicLeftOut, ...]:
-    """The topics that the ingest reads without, as it noted them. Raises ValueError for a note that says nothing."""
+    """The topics that the ingest reads without, by its note. Raises ValueError for a damaged note."""
     noted = read_left_out(settings.left_out_file)
     return tuple(TopicLeftOut(one.topic, one.cluster, one.reason, datetime.fromisoformat(one.since)) for one in noted)
 
 
 def _cluster_read(settings: CloudSettings) -> ClusterSettings:
-    """The cluster that the ingest noted, else the first."""
     try:
         active = json.loads(Path(settings.source_options["failoverFile"]).read_bytes())["active"]
     except (KeyError, OSError, ValueError, TypeError, RecursionError):
@@ -376,7 +373,7 @@ def _lag(client: AdminClient, partition: str, subscription: str) -> TopicLag:
 
 
 def provisional_alerts(settings: CloudSettings) -> ProvisionalStatus:
-    """The oldest alert whose verdict is not published, if any was ever collected. Raises nothing."""
+    """The oldest alert without a published verdict, if any was ever collected. Raises nothing."""
     lake, given = settings.tables, settings.verdicts
     try:
         with settings.location.errors_named():
@@ -395,10 +392,10 @@ def _in_tables(lake: Lake, settings: CloudSettings) -> Iterator[datetime]:
 
 
 def _in_topics(settings: CloudSettings) -> Iterator[datetime]:
-    """When the oldest alert of each topic was published that is not collected. Raises ValueError if nobody knows.
+    """When the oldest uncollected alert of each topic was published. Raises ValueError if that is unknown.
 
-    The subscription is replicated: what was taken in one cluster is done, although another one may not know yet. So
-    each has to be asked: where one does not answer, it may have taken what waits elsewhere, or have what no other has.
+    The subscription is replicated: an alert that was taken in one cluster is done, although another cluster may not
+    know. So each cluster is asked: one that does not answer may have taken what waits elsewhere.
     """
     for topic in settings.alert_topics:
         lags = [
@@ -430,15 +427,13 @@ def _errors(lags: Sequence[TopicLag]) -> str:
 
 
 class CentreReader:
-    """Looks again and again. Raises CloudError from `look`."""
-
     def __init__(self, settings: CloudSettings) -> None:
         self._settings = settings
         self._lake = LakeReader(settings.tables, settings.checkpoints)
         self._token = TokenWatch([settings.access])
 
     def look(self) -> tuple[CentreStatus, tuple[str, ...]]:
-        """How the centre is, and what is wrong, by the limits of the settings."""
+        """The status and its problems, by the limits of the settings. Raises CloudError."""
         lags = topic_lags(self._settings)
         token_problem = self._token.ended or self._token.ending
         provisional = provisional_alerts(self._settings)

@@ -1,4 +1,4 @@
-"""What is known of the centre, what is wrong with it, and how a terminal shows it. Pure."""
+"""The state of the centre, its problems, and its table for the terminal. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from waybill.settings import printable
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """A table as its log has it. `rows`: None if the log does not say; `missing_files`: named by the log, not there."""
+    """A table by its log. `rows`: None if the log does not say; `missing_files`: named by the log and not there."""
 
     table: str
     rows: int | None = None
@@ -34,9 +34,9 @@ class DerivedStatus:
     """How far a derived table is behind the records.
 
     `computed`: whether it ever was. `records_behind`: an upper bound, as a merged file may hold old records, too.
-    `waiting_since`: when the oldest commit that it does not cover was made.
-    `fences_since`: since when other fences are in force than those that it was computed with; None: they are the same.
-    `unpublished_since`: when the oldest row was made that is due to be published from this machine; None: none is.
+    `waiting_since`: when the oldest commit that it does not cover was made. `fences_since`: since when other fences are
+    in force than those it was computed with, or None. `unpublished_since`: when the oldest row was made that this
+    machine has to publish, or None.
     """
 
     table: str
@@ -51,9 +51,9 @@ class DerivedStatus:
 
 @dataclass(frozen=True, slots=True)
 class TopicLag:
-    """What waits for the ingest in one topic partition. `oldest`: when the oldest of these messages was published.
+    """The backlog of the ingest in one partition. `oldest`: when its oldest message was published.
 
-    `answered`: whether the cluster said something of it, if only that it has no such topic or subscription.
+    `answered`: whether the cluster answered, even if it has no such topic or subscription.
     """
 
     topic: str
@@ -66,7 +66,7 @@ class TopicLag:
 
 @dataclass(frozen=True, slots=True)
 class TopicLeftOut:
-    """A topic that the ingest cannot read, and reads the others without: why, and since when."""
+    """A topic that the ingest cannot read: why, and since when."""
 
     topic: str
     cluster: str
@@ -76,7 +76,7 @@ class TopicLeftOut:
 
 @dataclass(frozen=True, slots=True)
 class CoverageStatus:
-    """What the coverage says: device streams, those with a gap, records received, declared lost, and missing."""
+    """`open_streams`: device streams with a gap. The other counts are records."""
 
     streams: int
     open_streams: int
@@ -87,9 +87,10 @@ class CoverageStatus:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceStatus:
-    """Versions of fences, tariffs and accounts: in force, publications that cannot be used, messages that are none.
+    """Versions of fences, tariffs and accounts. `refused`: unusable publications; `quarantined`: messages that are
+    none.
 
-    `taken_at`: when a job last took what was published; None: none is known.
+    `taken_at`: when a job last read the topics, or None.
     """
 
     in_force: int
@@ -100,7 +101,7 @@ class ReferenceStatus:
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceStatus:
-    """The last run of the maintenance; `ended_at` None: none is known."""
+    """The last run of the maintenance; `ended_at` None: unknown."""
 
     ended_at: datetime | None = None
     seconds: float | None = None
@@ -109,9 +110,9 @@ class MaintenanceStatus:
 
 @dataclass(frozen=True, slots=True)
 class ProvisionalStatus:
-    """Alerts that wait for their verdicts: the longest that one may, and since when the oldest does; None: none does.
+    """`bound_s`: the longest that an alert may wait for its verdict. `since`: when the oldest that waits came, or None.
 
-    `error`: why that is unknown. `was_collected`: False where no alert ever was, so that nothing is known of any.
+    `error`: why that is unknown. `was_collected`: whether any alert ever was.
     """
 
     bound_s: float
@@ -122,12 +123,10 @@ class ProvisionalStatus:
 
 @dataclass(frozen=True, slots=True)
 class CentreStatus:
-    """All of it. `clock_ahead_s`: how far this machine's clock is ahead of that of the lake's store.
-
-    `ingest_number`: of the newest commit of the ingest, counted from 1.
-    `newest_batch`: the newest row of `ingest_batches`. `quarantine`: rows by cause. `erasures_pending`: declared, and
-    not yet done in all files. `provisional`: None where nobody asked. `errors`: what could not be read,
-    by its name. `token_problem`: that the token of `[access]` has ended or ends soon; "": it does not.
+    """`clock_ahead_s`: how far this machine's clock is ahead of that of the lake's store. `ingest_number`: the
+    number of ingest commits. `newest_batch`: the newest row of `ingest_batches`. `quarantine`: rows by cause.
+    `provisional`: None: not asked. `errors`: what could not be read, by name. `token_problem`: why the token of
+    `[access]` cannot be used, or "".
     """
 
     now: datetime
@@ -149,11 +148,9 @@ class CentreStatus:
     token_problem: str = ""
 
     def age_s(self, moment: datetime | None) -> float | None:
-        """Seconds since a moment; None for None."""
         return None if moment is None else (self.now - moment).total_seconds()
 
     def document(self) -> dict[str, Any]:
-        """As JSON: moments in ISO 8601."""
         facts: dict[str, Any] = _CENTRE.dump_python(self, mode="json")
         return facts
 
@@ -174,7 +171,7 @@ _ALWAYS: Final = "usage"
 
 
 def problems(status: CentreStatus, limits: CentreLimits) -> tuple[str, ...]:
-    """What is wrong, none: healthy. What is unknown is wrong, too."""
+    """One sentence for each problem; none: healthy. An unknown fact is a problem, too."""
     return (
         *(f"{name} cannot be read: {error}" for name, error in status.errors.items()),
         *_of_clock(status),
@@ -210,7 +207,6 @@ def _of_lag(status: CentreStatus, lag: TopicLag, max_lag_s: float) -> Iterator[s
 
 
 def _of_left_out(status: CentreStatus, max_lag_s: float) -> Iterator[str]:
-    """What waits there may be seen by nobody: the topic is gone, or nobody may look."""
     for one in status.left_out:
         if late := _late(status, one.since, max_lag_s):
             yield f"the ingest does not read {one.topic} {late}: {one.reason}"
@@ -228,7 +224,7 @@ def _of_table(status: CentreStatus, table: TableStatus) -> Iterator[str]:
 
 
 def _of_rows(status: CentreStatus) -> Iterator[str]:
-    """A record that was received is one row, unless its position was erased."""
+    """A received record is one row, unless its position was erased."""
     rows = next((table.rows for table in status.tables if table.table == "records"), None)
     if rows is None or status.coverage is None or status.erasures is None:
         yield "whether each record is in the table once is unknown"
@@ -271,7 +267,6 @@ def _of_derived(status: CentreStatus, one: DerivedStatus, max_behind_s: float) -
 
 
 def _of_provisional(status: CentreStatus) -> Iterator[str]:
-    """An alert without a verdict for longer than one may be provisional: whoever gives them stands still."""
     if (found := status.provisional) is None:
         return
     if found.error:
@@ -281,7 +276,7 @@ def _of_provisional(status: CentreStatus) -> Iterator[str]:
 
 
 def _of_reference(status: CentreStatus, max_behind_s: float) -> Iterator[str]:
-    """Who takes what is published runs also while the fleet stands still, and no commit waits for it."""
+    """The job that reads reference data also runs while the fleet stands still and no commit waits."""
     if status.reference is None or not any(one.computed for one in status.derived if one.table == _ALWAYS):
         return
     if status.reference.taken_at is None:
@@ -300,7 +295,7 @@ def _of_maintenance(status: CentreStatus, max_s: float) -> Iterator[str]:
 
 
 def _late(status: CentreStatus, moment: datetime | None, max_s: float) -> str:
-    """How late, in words; "" for what is in time."""
+    """How late, in words, or ""."""
     age_s = status.age_s(moment)
     if age_s is None:
         return "for an unknown time"
@@ -328,7 +323,6 @@ _DERIVED: Final = ("derived", "commits behind", "records behind, at most", "wait
 
 
 def status_tables(status: CentreStatus, problems: Sequence[str]) -> RenderableType:
-    """All of it, and at the end what is wrong."""
     lag = _table(
         ("topic", "cluster", "messages waiting", "oldest"),
         (

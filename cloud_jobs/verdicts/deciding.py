@@ -1,8 +1,8 @@
 """The verdict on one alert, and the alerts that wait for one. Pure.
 
-What is *announced* is every id that a region raised an alert of, and every one of which the centre said that it came
-late. Of each announced id exactly one verdict is in force; it is withdrawn, or its event is. So at any moment at which
-everything that is announced has its verdict: announced = events in force + withdrawn, and these two share no id.
+An id is *announced* when a region raised an alert with it, or when the centre gave the verdict `late`. Each announced
+id has exactly one verdict in force: it is withdrawn, or its event is in force. So once every announced id has its
+verdict, announced = events in force + withdrawn, and these two share no id.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NEVER: Final = -1
 
 
 class TableCommit(NamedTuple):
-    """The newest commit of a table: of which one, and its number (None: it has none)."""
+    """The newest commit of a table, and the table's id; `number` None: it has no commit."""
 
     table_id: str
     number: int | None
@@ -48,8 +48,9 @@ class TableCommit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OpenAlerts:
-    """The open alerts after a run: as of a commit of `verdicts`, with all alerts up to one of `alerts`, and with events
-    that cover a commit of the ingest (None: none)."""
+    """The open alerts after a run, which read `alerts` up to a commit and left `verdicts` at a commit. `covered`: the
+    ingest commit that the events cover (None: none).
+    """
 
     verdicts: TableCommit
     alerts: TableCommit
@@ -65,18 +66,18 @@ class OpenAlerts:
 
     @property
     def waiting(self) -> pa.Table:
-        """Those that wait for their verdict."""
+        """The alerts without a verdict."""
         return self.rows.filter(pc.is_null(self.rows["reason"]))
 
     @property
     def unproven(self) -> pa.Table:
-        """Those that were withdrawn, and of which it is not known whether they are so."""
+        """The alerts that were withdrawn while records were missing."""
         return self.rows.filter(pc.is_valid(self.rows["reason"]))
 
 
 @dataclass(frozen=True, slots=True)
 class AlertDecision:
-    """What is said of an id. `event`: what is in force at the centre; None: nothing is."""
+    """`event`: the event in force at the centre, or None."""
 
     verdict: VerdictKind
     event: DayEvent | None = None
@@ -84,8 +85,9 @@ class AlertDecision:
 
 
 class RecordState(StrEnum):
-    """What the centre has of the records that prove an event: of the one that it names, and of those up to the newest
-    one by which the region saw it. Time says nothing of that: while a backlog drains, they may take hours."""
+    """What the centre has of the records that prove an event: the one that it names, and all up to the newest one
+    that the region used. Time proves nothing: while a backlog drains, records may take hours.
+    """
 
     COMPLETE = "complete"
     """The events are computed with all of them, or with the device's word that it lost what is not there."""
@@ -101,12 +103,11 @@ class RecordState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KnownOfAlert:
-    """What is known of one id.
+    """What is known about one id.
 
-    `alert`: what a region said; None: nothing. `event`: what is in force at the centre; None: nothing is, or not yet.
-    `record`: what the centre has of the records that prove it, asked for where there is no event. `is_overdue`: the
-    alert is as old as one may be provisional. `was_announced`: a verdict was given before. `before`: the reason that
-    it had.
+    `alert`: what a region said, or None. `event`: the event in force, or None. `record`: the records that prove it; it
+    matters only without an event. `is_overdue`: the alert has waited as long as one may. `was_announced`: a verdict was
+    given before, with the reason `before`.
     """
 
     alert: DayEvent | None
@@ -118,7 +119,7 @@ class KnownOfAlert:
 
 
 def decide(known: KnownOfAlert) -> AlertDecision | None:
-    """The verdict on one id; None: nothing can be said yet."""
+    """The verdict on one id; None: not yet."""
     if known.alert is None:
         if known.event is not None:
             return AlertDecision(VerdictKind.LATE, known.event)

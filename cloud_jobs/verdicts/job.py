@@ -41,14 +41,14 @@ from geo.alerts.messages import ErrorReason, VerdictKind
 
 
 class AlertCoverage(NamedTuple):
-    """With what the events are computed, and what the centre has now, which is asked for where it is to be said."""
+    """The coverage of the computed events, and of what the centre has received by now."""
 
     covered: Mapping[DeviceStream, Coverage]
     received: Mapping[DeviceStream, Coverage]
 
 
 def record_state(row: Row, coverage: AlertCoverage) -> RecordState:
-    """What the centre has of the records that prove an alert, or of the one of a verdict of which there is no alert."""
+    """The state of the records that prove an alert, or a verdict without an alert."""
     device, seq = (row["tenant"], row["device"]), row["seq"]
     own = coverage.covered.get(DeviceStream(*device, row["epoch"]), Coverage())
     # an id names its record: without that there is no such event, whatever else comes
@@ -68,7 +68,7 @@ def record_state(row: Row, coverage: AlertCoverage) -> RecordState:
 
 
 def seen_until(row: Row) -> tuple[int, ...]:
-    """Epoch, seq, epoch, seq, ...: the newest records by which it was seen; none: that was not said."""
+    """Epoch, seq, epoch, seq, ...: the newest records that the region used; empty: unknown."""
     # a late event was seen by nobody else
     return tuple(row["seen_until"] or ()) if "seen_until" in row else (row["epoch"], row["seq"])
 
@@ -89,19 +89,19 @@ CoverageOf = Callable[[Collection[Row]], Mapping[DeviceStream, Coverage]]
 
 
 class ReviewBatch(NamedTuple):
-    """`due`: of these more is known (schema ASKED_ROWS); `kept`: of these not, and those that have to wait."""
+    """`due`: alerts of which more is known now (schema ASKED_ROWS); `kept`: all others."""
 
     due: pa.Table
     kept: pa.Table
 
 
 def is_unproven(verdict: str, reason: str | None) -> bool:
-    """Whether a verdict says what is not known, instead of what is so."""
+    """Whether a verdict says that records are missing."""
     return verdict == VerdictKind.WITHDRAWN and reason != _SAYS_WHAT_IS
 
 
 def look_again(unproven: pa.Table, covered: int, coverage_of: CoverageOf) -> ReviewBatch:
-    """Which of some alerts are to be decided again, as of a commit of the ingest."""
+    """The withdrawn alerts that have to be decided again, as of an ingest commit."""
     is_old = pc.not_equal(unproven["looked_at"], covered)
     ordered = unproven.filter(is_old).sort_by("looked_at")
     now, later = ordered.slice(0, AT_ONCE), ordered.slice(AT_ONCE)
@@ -116,14 +116,14 @@ def look_again(unproven: pa.Table, covered: int, coverage_of: CoverageOf) -> Rev
 
 
 def bounded(unproven: pa.Table, today: date) -> pa.Table:
-    """What is kept of it, in an order that its content alone decides."""
+    """The newest of them, in an order that depends on their content alone."""
     kept = unproven.filter(pc.greater_equal(unproven["day"], pa.scalar(today - KEPT)))
     newest = kept.sort_by([("day", "descending"), ("id", "ascending")]).slice(0, MAX_KEPT)
     return newest.sort_by([("looked_at", "ascending"), ("id", "ascending")])
 
 
 def unproven_in(verdicts: OpenedTable, today: date) -> pa.Table:
-    """Those of the table that are to be looked at, where no run left them."""
+    """The unproven withdrawals of the table, for the first run of a process."""
     columns = [*ASKED_ROWS.names, "epoch", "seq", "verdict", "reason", "revision"]
     found: dict[str, Row] = {}
     for part in verdicts.from_day(today - KEPT, columns):
@@ -153,7 +153,7 @@ def _is_more_known(row: Row, coverage: AlertCoverage) -> bool:
 
 
 class WaitingAlerts(NamedTuple):
-    """`due`: those that can be decided now; `kept`: those that go on waiting. Both have the schema OPEN_ROWS."""
+    """`due`: alerts that can be decided now; `kept`: alerts that go on waiting (schema OPEN_ROWS)."""
 
     due: pa.Table
     kept: pa.Table
@@ -162,10 +162,10 @@ class WaitingAlerts(NamedTuple):
 def split_waiting(
     waiting: pa.Table, is_due: pa.ChunkedArray, changed: pa.Table | None, coverage_of: CoverageOf
 ) -> WaitingAlerts:
-    """Which of some alerts can be decided.
+    """Split alerts into those that can be decided and the others.
 
-    `is_due`: of each, whether it is anyhow. `changed`: the devices (tenant, device) of which records came since the run
-    before; None: that is not known, so of any.
+    `is_due`: alerts that are decided anyway. `changed`: devices (tenant, device) with new records since the last run;
+    None: unknown, so all.
     """
     due, rest = waiting.filter(is_due), waiting.filter(pc.invert(is_due))
     asked = rest if changed is None else rest.filter(pc.is_in(_device(rest), _device(changed).combine_chunks()))
@@ -189,7 +189,7 @@ _UTC: Final = pa.timestamp("us", tz="UTC")
 
 @dataclass(frozen=True, slots=True)
 class VerdictRun:
-    """What one run did. `provisional`: alerts without a verdict now; `oldest_provisional_s`: since when the oldest."""
+    """The result of a run. `provisional`: alerts without a verdict; `oldest_provisional_s`: the age of the oldest."""
 
     confirmed: int = 0
     corrected: int = 0
@@ -199,12 +199,12 @@ class VerdictRun:
     oldest_provisional_s: int = 0
 
     def __bool__(self) -> bool:
-        """Whether something was said."""
+        """Whether a verdict was given."""
         return bool(self.confirmed + self.corrected + self.withdrawn + self.late)
 
 
 class Decisions:
-    """The decisions of one run, some devices after the other."""
+    """The decisions of one run, for some devices at a time."""
 
     def __init__(
         self,
@@ -224,9 +224,9 @@ class Decisions:
         self._looked_at = set[str]()
 
     def due(self, events: pa.Table) -> pa.Table:
-        """What is looked at again of alerts that are not settled: that are overdue, or of which more may be known.
+        """The open alerts to decide now: overdue ones, and those of which more may be known.
 
-        The others stay as they are. `events`: those that are new, which are looked at anyhow.
+        `events`: the new events, whose alerts are decided anyway.
         """
         before = self._before
         left = OPEN_ROWS.empty_table() if before is None else before.waiting
@@ -244,7 +244,7 @@ class Decisions:
         return pa.concat_tables([left.select(ASKED_ROWS.names), again.due])
 
     def rows(self, asked: Sequence[Row], events: Sequence[Row]) -> pa.Table:
-        """The new rows of `verdicts` for some devices, of which these alerts and events are new, or looked at again."""
+        """The new rows of `verdicts` for the devices of these alerts and events."""
         # the id of an event has its day in it
         ids, days = ({row[name] for row in (*asked, *events)} for name in ("id", "day"))
         devices = {TenantDevice(row["tenant"], row["device"]) for row in (*asked, *events)}
@@ -275,7 +275,7 @@ class Decisions:
         return pa.Table.from_pylist(found, schema=TABLES[TABLE].schema)
 
     def left(self, verdicts: TableCommit, alerts: TableCommit) -> OpenAlerts:
-        """What is not settled, for the next run."""
+        """The open alerts for the next run."""
         waiting = pa.concat_tables(self._waiting).sort_by([("commit_number", "ascending"), ("id", "ascending")])
         is_again = pc.is_in(self._kept_unproven["id"], pa.array(sorted(self._looked_at), pa.string()))
         unproven = pa.concat_tables([self._kept_unproven.filter(pc.invert(is_again)), *self._unproven])
@@ -284,12 +284,11 @@ class Decisions:
         return OpenAlerts(verdicts, alerts, self._covered_commit, rows)
 
     def decided_until(self, newest: int) -> int:
-        """Up to which commit of `alerts` each has its verdict."""
+        """The commit of `alerts` up to which each alert has its verdict."""
         first = self._least("commit_number")
         return newest if first is None else first - 1
 
     def run(self, new: pa.Table) -> VerdictRun:
-        """What was done."""
         counts = {row["values"]: row["counts"] for row in pc.value_counts(new["verdict"]).to_pylist()}
         oldest = self._least("since")
         oldest_s = 0 if oldest is None else int((self._now - oldest).total_seconds())
@@ -327,7 +326,6 @@ class Decisions:
         return known | looked | {"commit_number": None}
 
     def _coverage(self, rows: Sequence[Row], announced: Collection[str]) -> AlertCoverage:
-        """What is covered and what is received of the devices of these alerts, or verdicts on what is no alert."""
         known = AlertCoverage(self._covered(rows), {})
         asked = [
             row
@@ -367,7 +365,7 @@ class Decisions:
 
 
 def _newest(rows: Iterable[Row]) -> dict[str, Row]:
-    """Of each id the row with the highest revision."""
+    """The row with the highest revision of each id."""
     newest: dict[str, Row] = {}
     for row in rows:
         if row["id"] not in newest or newest[row["id"]]["revision"] < row["revision"]:
@@ -376,12 +374,11 @@ def _newest(rows: Iterable[Row]) -> dict[str, Row]:
 
 
 def _said_by(row: Row | None, who: str) -> dict[str, Any]:
-    """All else of it follows from the id."""
     return {f"{who}_{name}": None if row is None else row[name] for name in ("time", "value")}
 
 
 def _is_said(before: Row, decision: AlertDecision, alert: Row | None) -> bool:
-    """Whether a row of `verdicts` says so already, to whoever heard of the alert, too."""
+    """Whether the verdict in force says the same already, also to those who received the alert."""
     is_withdrawn = before["verdict"] == VerdictKind.WITHDRAWN
     said = AlertDecision(VerdictKind(before["verdict"]), None if is_withdrawn else event_of(before), _reason_of(before))
     names_alert = alert is None or not is_withdrawn or event_of(before) == event_of(alert)
@@ -400,9 +397,9 @@ DECIDED_EVENTS: Final = "decided_events"
 
 
 def provisional_since(lake: Lake) -> datetime | None:
-    """Since when the oldest alert of the table waits for a verdict; None: each has one.
+    """When the oldest alert without a verdict was collected; None: each has one. Raises LakeError.
 
-    Read from the tables, whether or not somebody gives verdicts. Raises LakeError.
+    It is read from the tables, so it is right while the job is stopped.
     """
     alerts = OpenedTable(lake, "alerts", lake.open("alerts"))
     newest = counter_of(newest_number(alerts.opened, "alerts"))
@@ -420,9 +417,9 @@ def provisional_since(lake: Lake) -> datetime | None:
 def give_verdicts(
     lake: Lake, settings: VerdictSettings, now: datetime, before: OpenAlerts | None = None
 ) -> tuple[VerdictRun, OpenAlerts]:
-    """Brings the verdicts up to the alerts and events as they are now. Raises CommitConflict, LakeError.
+    """Decide about all new alerts and events, in one commit. Raises CommitConflict, LakeError.
 
-    `before`: what the run before left open. Without it, all alerts since the oldest open one are read again.
+    `before`: the open alerts after the last run. Without it, all alerts since the oldest open one are read again.
     """
     tables = {name: OpenedTable(lake, name, lake.open(name)) for name in (TABLE, "alerts", "geofence_events")}
     opened = tables[TABLE].opened

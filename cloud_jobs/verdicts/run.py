@@ -1,4 +1,4 @@
-"""`cloud-jobs verdicts`: alerts are collected, decided and their verdicts published; once, or until a signal."""
+"""`cloud-jobs verdicts`: collects alerts, decides about them and publishes the verdicts; once, or until a signal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from waybill.daemon.signals import stop_on_signals
 
 
 class VerdictMetrics:
-    """In the registry of the job's runs. `now`: seconds by a clock that nobody sets."""
+    """Metrics in the registry of the job's runs. `now`: a monotonic clock (s)."""
 
     def __init__(
         self, registry: CollectorRegistry, max_provisional_s: float, now: Callable[[], float] = time.monotonic
@@ -66,7 +66,6 @@ class VerdictMetrics:
             self._alerts.labels(outcome)
 
     def take(self, counts: dict[str, Any]) -> None:
-        """What one run did."""
         for verdict in VerdictKind:
             self._given.labels(verdict).inc(counts[verdict])
         for outcome, name in (("added", "alerts"), ("repeated", "repeated"), ("refused", "refused")):
@@ -75,7 +74,7 @@ class VerdictMetrics:
         self._left_out.set(counts["left_out"])
 
     def on_published(self, counts: dict[str, Any], began_s: float) -> None:
-        """What a run decided that began so to read the topics can be read: until then nobody has heard of it."""
+        """The verdicts of a run that began at `began_s` are published: until then nobody has received them."""
         # what waits in a topic that was not read, or not to its end, is not known
         if not counts["left_out"] and not counts["unfinished"]:
             waits_s = counts["oldest_provisional_s"] if counts["provisional"] else 0
@@ -87,10 +86,10 @@ _LOG = structlog.get_logger("verdicts", job="verdicts")
 
 
 def run_verdicts(settings: CloudSettings, report: Callable[[Counts], object], *, follow: bool) -> None:
-    """Collects, decides and publishes; with `follow` again and again until SIGTERM or SIGINT.
+    """Run once, or with `follow` until SIGTERM or SIGINT.
 
-    Raises CommitConflict when another process does the same; LakeError; NotPublished and StoreUnavailable of a single
-    run.
+    Raises CommitConflict if another process does the same; LakeError; a single run also NotPublished and
+    StoreUnavailable.
     """
     lake, given = settings.tables, settings.verdicts
     with settings.location.errors_named():
@@ -140,7 +139,7 @@ def run_verdicts(settings: CloudSettings, report: Callable[[Counts], object], *,
 
 
 def verdict_message(row: Row) -> dict[str, Any]:
-    """A row of `verdicts` as consumers get it, as JSON."""
+    """The published JSON of a row of `verdicts`."""
     stated = event_of(row)
     is_withdrawn = row["verdict"] == VerdictKind.WITHDRAWN
     # whoever heard of it is found by what it was, when, and where
@@ -164,7 +163,7 @@ def verdict_message(row: Row) -> dict[str, Any]:
 
 
 def _said_by(row: Row, who: str, than: Sequence[DayEvent | None]) -> DayEvent | None:
-    """What a region or the revision before said, if it is something else than these; None: nothing."""
+    """What the region or the revision before said, if it differs from these."""
     time_, value = row[f"{who}_time"], row[f"{who}_value"]
     said = None if time_ is None else event_of(row | {"time": time_, "value": value})
     return None if said in than else said

@@ -1,4 +1,4 @@
-"""Alerts of the regions: received from their topics, and collected into the lake once each."""
+"""Alerts of the regions: received from their topics, and stored in the lake once each."""
 
 from __future__ import annotations
 
@@ -44,11 +44,10 @@ class OpenedTable(NamedTuple):
     opened: DeltaTable
 
     def since(self, commit: int, until: int) -> pa.Table:
-        """The rows that the commits after one, up to another, brought."""
+        """The rows of the commits after one, up to another."""
         return self._read(self._stored, {"commit_number": (commit + 1, until)})
 
     def of_devices(self, days: Collection[date], devices: Collection[TenantDevice]) -> list[Row]:
-        """All rows of some devices on some days."""
         names = sorted({one.device for one in devices})
         stored = self._stored.on_days(days).within("device", [(name, name) for name in names])
         found = self._read(stored, {"device": (names[0], names[-1])})
@@ -57,7 +56,7 @@ class OpenedTable(NamedTuple):
         return [row for row in mine.to_pylist() if (row["tenant"], row["device"]) in wanted]
 
     def from_day(self, first: date, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """Columns of the rows of all days from one on, some at a time, the latest day first."""
+        """Columns of all rows from a day on, a part at a time, the newest day first."""
         files = self.lake.files(self.name)
         with self.lake.damage_as_error(self.name):
             # the path begins with the day
@@ -67,7 +66,7 @@ class OpenedTable(NamedTuple):
     def commit(
         self, rows: pa.Table, previous: int | None, now: datetime, states: Mapping[str, int] | None = None
     ) -> None:
-        """Adds rows, numbered by their commit. Raises CommitConflict where another process wrote since `previous`."""
+        """Add rows, numbered by their commit. Raises CommitConflict if another process wrote since `previous`."""
         number = next_number(previous)
         numbers = pa.repeat(pa.scalar(counter_of(number), pa.int64()), rows.num_rows)
         rows = rows.set_column(rows.schema.get_field_index("commit_number"), "commit_number", numbers)
@@ -99,8 +98,9 @@ class OpenedTable(NamedTuple):
 
 
 def by_devices(*tables: pa.Table) -> Iterator[tuple[list[Row], ...]]:
-    """The rows of each table, some devices after the other: all rows of a device together, at most so many at once
-    or those of one device."""
+    """The rows of each table in groups of devices. A group has all rows of its devices, and a bounded number of rows
+    unless it is one device.
+    """
     keyed = [table.sort_by([("tenant", "ascending"), ("device", "ascending")]) for table in tables]
     keys = pa.concat_tables([table.select(["tenant", "device"]) for table in keyed])
     counts = keys.group_by(["tenant", "device"]).aggregate([([], "count_all")])
@@ -126,13 +126,11 @@ def _of(table: pa.Table, devices: Sequence[tuple[str, str]]) -> list[Row]:
 
 
 def event_of(row: Row) -> DayEvent:
-    """The event of a row of alerts, of events or of verdicts."""
     t_ms = (row["time"] - _EPOCH) // timedelta(milliseconds=1)
     return DayEvent(t_ms, row["kind"], row["place"], row["value"], row["epoch"], row["seq"])
 
 
 def moment(t_ms: int) -> datetime:
-    """A moment of so many milliseconds since 1970."""
     return _EPOCH + timedelta(milliseconds=t_ms)
 
 
@@ -143,7 +141,7 @@ MAX_AHEAD: Final = timedelta(days=1)
 
 
 class TopicAlert(NamedTuple):
-    """A message of a topic of alerts, and whose the topic is (None: that of all)."""
+    """A message of an alert topic, and the topic's tenant (None: any tenant)."""
 
     topic: str
     tenant: str | None
@@ -152,7 +150,7 @@ class TopicAlert(NamedTuple):
 
 @dataclass(slots=True)
 class CollectedAlerts:
-    """What became of messages: alerts that are new, those that were there before, and by reason what is none."""
+    """New alerts, repeated ones, and refused messages by reason."""
 
     added: int = 0
     repeated: int = 0
@@ -161,10 +159,10 @@ class CollectedAlerts:
 
 
 def collect_alerts(lake: Lake, messages: Iterable[TopicAlert], now: datetime, max_age: timedelta) -> CollectedAlerts:
-    """Takes messages into the table in one commit; once it returns they may be acknowledged.
+    """Store messages in one commit; afterwards they may be acknowledged.
 
-    `max_age`: what happened longer ago is far off, as its records are. Raises CommitConflict if another process
-    collects, too; LakeError.
+    An event older than `max_age` is refused, as its records are. Raises CommitConflict if another process collects,
+    too; LakeError.
     """
     found, alerts = CollectedAlerts(), dict[str, Alert]()
     for message in messages:
@@ -189,7 +187,7 @@ def collect_alerts(lake: Lake, messages: Iterable[TopicAlert], now: datetime, ma
 
 
 def _judged(message: TopicAlert, now: datetime, max_age: timedelta) -> tuple[Alert | None, str]:
-    """The alert of a message; None: it is none that can be taken, and why."""
+    """The alert of a message, or None and why it is refused."""
     try:
         alert = decode_alert(message.body)
     except MalformedAlert as error:
@@ -243,7 +241,7 @@ _log = structlog.get_logger("verdicts")
 
 
 class ReceivedAlerts(NamedTuple):
-    """What was taken at once. `is_all`: nothing more was there. `unread`: topics that cannot be read, and why."""
+    """`is_all`: nothing more was there. `unread`: topics that cannot be read, and why."""
 
     messages: list[TopicAlert]
     is_all: bool
@@ -252,10 +250,9 @@ class ReceivedAlerts(NamedTuple):
 
 @dataclass(slots=True)
 class _Reading:
-    """A subscription to one partition, and the ids of the messages that were handed over and not acknowledged.
+    """A subscription to one partition, and the ids of its unacknowledged messages.
 
-    `begun_ms`: since when all that was there by then is taken, and `last`: where the last of that stands; None: it is
-    not known yet.
+    `last`: the end of the partition at `begun_ms`; None: unknown.
     """
 
     topic: str
@@ -268,11 +265,10 @@ class _Reading:
 
     @property
     def problem(self) -> str:
-        """Why it is unknown what waits; empty when nothing is wrong."""
         return self.silence.problem(is_connected=self.consumer.is_connected())
 
     def begin(self, until_ms: float, now_s: float) -> None:
-        """All that is there now is taken, and what comes from now on is not waited for. Raises PulsarException."""
+        """Note where the partition ends now: later messages are not waited for. Raises PulsarException."""
         if self.begun_ms == until_ms and self.last is not None:
             return
         self.begun_ms, self.last = until_ms, None
@@ -283,9 +279,9 @@ class _Reading:
                 self.silence.on_end(self.last.of_entry, now_s)
 
     def on_message(self, message: Any, now_s: float) -> bool:
-        """It was taken; returns whether nothing is waited for behind it.
+        """A message came; returns whether it is the last one to wait for.
 
-        By its place: by when a region's clock says that it was published, all of a clock that is ahead would be new.
+        Its position decides, not its publish time: a region's clock may be ahead.
         """
         self.handed_over.append(message.message_id())
         position = position_of(message.message_id())
@@ -293,7 +289,7 @@ class _Reading:
         return self.last is not None and position >= self.last
 
     def ask_again(self, now_s: float) -> None:
-        """What was handed over comes again, and is withheld if it does not. Raises PulsarException."""
+        """Ask for the unacknowledged messages again. Raises PulsarException."""
         self.consumer.redeliver_unacknowledged_messages()
         self.silence.on_asked_again(max(position_of(one).of_entry for one in self.handed_over), now_s)
         self.handed_over.clear()
@@ -302,9 +298,8 @@ class _Reading:
 class AlertSubscription:
     """Reads topics from the first cluster that answers, and stays there until it is lost.
 
-    `topics`: whose alerts alone each may have (None: anybody's). One that cannot be read keeps no other one back: it
-    is named, and tried again after RETRY_S. One process has the messages; a second one with this subscription waits,
-    and takes over when the first one ends.
+    `topics`: with the tenant that each may contain (None: any). A topic that cannot be read does not block others; it
+    is tried again after RETRY_S. A second process with this subscription waits, and takes over when the first one ends.
     """
 
     def __init__(
@@ -324,10 +319,10 @@ class AlertSubscription:
         self._tried_s = float("-inf")
 
     def receive(self, max_messages: int, until_s: float | None = None) -> ReceivedAlerts:
-        """What is there, or comes within a moment. What was received before and not acknowledged comes again.
+        """The messages that are there, or arrive within a moment. Unacknowledged ones come again.
 
-        `until_s`: what comes from then on, seconds since 1970, is not waited for; None: from now on. So a topic to
-        which alerts come all the time holds up nobody. With the same moment as before it goes on where it was.
+        `until_s`: later messages (seconds since 1970) are not waited for; None: from now on. With the same moment as
+        before, it continues where it was.
         """
         until_ms = (time.time() if until_s is None else until_s) * 1000
         is_again = self._ask_again()
@@ -349,7 +344,7 @@ class AlertSubscription:
         return ReceivedAlerts(messages, False, self._not_read())
 
     def acknowledge(self) -> None:
-        """What was received is committed, and need not come again. What cannot be acknowledged does."""
+        """Acknowledge what was received. What cannot be acknowledged comes again."""
         for reading in [*self._readings]:
             try:
                 for message_id in reading.handed_over:
@@ -359,18 +354,18 @@ class AlertSubscription:
                 self._lose(reading, error)
 
     def close(self) -> None:
-        """Ends the subscriptions' connections; the subscriptions stay."""
+        """Close the connections; the subscriptions remain."""
         client, self._client, self._readings = self._client, None, []
         if client is not None:
             with suppress(pulsar.PulsarException):
                 client.close()
 
     def _not_read(self) -> dict[str, str]:
-        """Topics of which it is unknown what waits: also while a connection is away that may come back."""
+        """The topics whose backlog is unknown, also during a short loss of the connection."""
         return self._unread | {one.topic: one.problem for one in self._readings if one.problem}
 
     def _ask_again(self) -> bool:
-        """What a run that failed did not acknowledge comes again; returns whether there was any."""
+        """Ask again for what a failed run did not acknowledge; returns whether there was any."""
         found = [one for one in self._readings if one.handed_over]
         for reading in found:
             try:
@@ -380,7 +375,7 @@ class AlertSubscription:
         return bool(found)
 
     def _subscribe(self) -> bool:
-        """Subscribes to what is not read, if it is time; returns whether any is new."""
+        """Subscribe to what is not read, if it is time; returns whether any subscription is new."""
         for reading in [*self._readings]:
             if self._clock() - self._tried_s >= RETRY_S and (problem := reading.problem):
                 self._lose(reading, ConnectionError(problem))
@@ -399,7 +394,6 @@ class AlertSubscription:
         return len(self._readings) > before
 
     def _find_cluster(self) -> None:
-        """Takes the first cluster that answers, or none."""
         for url in self._urls:
             self._open(url)
             if self._subscribe_here() or self._readings:
@@ -414,7 +408,7 @@ class AlertSubscription:
             self._unread = dict.fromkeys(self._unread, f"{url}: {error}")
 
     def _subscribe_here(self) -> bool:
-        """Tries each partition that is not read; returns whether the cluster answers."""
+        """Try each partition that is not read; returns whether the cluster answers."""
         if self._client is None:
             return False
         for topic in self._topics:
@@ -449,7 +443,7 @@ class AlertSubscription:
         _log.info("reading alerts", topic=partition)
 
     def _drained(self, reading: _Reading, at_most: int, until_ms: float) -> tuple[list[TopicAlert], bool]:
-        """What a partition gives at once, and whether the last of it stands where no more is waited for."""
+        """The messages of a partition now, and whether its last one to wait for was among them."""
         found: list[TopicAlert] = []
         is_past = False
         try:
@@ -463,7 +457,6 @@ class AlertSubscription:
         return found, is_past
 
     def _lose(self, reading: _Reading, error: Exception) -> None:
-        """Closes a subscription; what it handed over and did not acknowledge comes again to the next one."""
         if reading in self._readings:
             self._readings.remove(reading)
             self._note_unread(reading.topic, error)
@@ -478,7 +471,6 @@ class AlertSubscription:
 
 
 def _received(reading: _Reading) -> Any:
-    """The next message; None: none came in time. Raises PulsarException."""
     try:
         return reading.consumer.receive(timeout_millis=_WAIT_MS)
     except pulsar.Timeout:
@@ -499,10 +491,10 @@ _LOG = structlog.get_logger("verdicts", job="verdicts")
 def collect(
     lake: Lake, alerts: AlertSubscription, max_age: timedelta, *, max_commits: int = MAX_COMMITS, max_s: float = MAX_S
 ) -> dict[str, Any]:
-    """Takes what the topics have into the table; how many alerts are new, were there, and are none.
+    """Store what the topics had at the begin; returns counts. `unfinished`: 1 if more waited than a run may take.
 
-    All that there was when it began: an event is not to be called late while its alert waits behind others, and what
-    comes all the time is not to hold up verdicts. `unfinished`: 1 where there was more than a run may take.
+    All of it has to be read, or an event would be called late while its alert waits. Later alerts must not delay
+    verdicts.
     """
     counts, began_s, is_all = Counter[str](), time.time(), False
     for _ in range(max_commits):

@@ -1,4 +1,4 @@
-"""What of a canary's settings cannot be used on this machine."""
+"""The settings of the canary's agent, and what of a canary's settings cannot be used on this machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ _PRUNE_DELAY_S: Final = 0.3
 
 
 def agent_settings(settings: CanarySettings, *, broker_port: int, status_port: int) -> AgentSettings:
-    """The vehicle's agent: an ordinary one, with its buffer in the canary's folder."""
     return AgentSettings(
         device=DeviceSettings(id=settings.device, tenant=settings.tenant),
         insecure=settings.agent.insecure,
@@ -42,7 +41,7 @@ def agent_settings(settings: CanarySettings, *, broker_port: int, status_port: i
 
 
 def settings_toml(settings: AgentSettings) -> str:
-    """What was set, as TOML; paths are absolute, since the agent runs in a folder of its own."""
+    """The set values as TOML, with absolute paths, as the agent runs in a folder of its own."""
     values = settings.model_dump(exclude_unset=True, exclude_none=True)
     return "".join(f"{name} = {_inline(value)}\n" for name, value in values.items())
 
@@ -59,7 +58,7 @@ _ANY_PORT: Final = 1
 
 
 def problems(settings: CanarySettings) -> list[str]:
-    """One line for each file or place that is named and cannot be used."""
+    """One line for each file or place that cannot be used."""
     found: list[str] = []
     for name, cluster in (("regional", settings.regional), ("centre", settings.centre)):
         if cluster is not None:
@@ -75,8 +74,9 @@ def problems(settings: CanarySettings) -> list[str]:
 
 
 def warnings(settings: CanarySettings, now_s: float) -> list[str]:
-    """What runs, and is probably not meant: a token that no cluster takes now, or not for long (it is read again), and
-    a status that is served to others."""
+    """Settings that work and are probably not meant: a token that has ended or ends soon, and a status that others can
+    read.
+    """
     clusters = (("regional", settings.regional), ("centre", settings.centre))
     accesses = {f"{name}.access": one.access for name, one in clusters if one is not None}
     host = settings.status.host

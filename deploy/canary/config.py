@@ -28,7 +28,7 @@ from waybill.settings import Settings
 
 
 class Hop(StrEnum):
-    """A place at which what was sent has to show, in the order in which people read them."""
+    """A place at which a probe is checked."""
 
     REGION = "region"
     """The regional cluster's topic: the agent, the broker and a gateway work."""
@@ -61,7 +61,7 @@ AT_LEAST_ONCE: Final = frozenset({Hop.REGION, Hop.CENTRE, Hop.ALERT})
 
 
 class ProbeItem(NamedTuple):
-    """What is to show of a probe at a hop, known beforehand: its name, and its device time (ms since 1970)."""
+    """An expected result of a probe at a hop: its name and its device time (ms since 1970)."""
 
     name: str
     t_ms: int
@@ -75,10 +75,10 @@ CANARY_RECORD: Final = "canary"
 
 
 class ScriptSettings(Settings):
-    """Where a region's canary drives, how fast, and how often.
+    """Where a canary drives, how fast, and how often.
 
-    The fence is a square of `fence_m` around the place. The drive begins and ends `margin_m` from it. A whole number of
-    periods makes a quarter of an hour, in which usage is metered, and each probe lies in one of them.
+    The fence is a square of `fence_m` around the place. The drive begins and ends `margin_m` from it. Usage is metered
+    by quarters of an hour, so a quarter has a whole number of periods.
     """
 
     latitude: Annotated[float, Field(ge=-80, le=80)]
@@ -91,8 +91,6 @@ class ScriptSettings(Settings):
 
 
 class CanaryFix(NamedTuple):
-    """One fix of a probe: milliseconds after its beginning, and where."""
-
     after_ms: int
     latitude: float
     longitude: float
@@ -100,7 +98,7 @@ class CanaryFix(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CanaryScript:
-    """What each probe does, and what follows from it."""
+    """The drive of each probe, and its expected results."""
 
     settings: ScriptSettings
 
@@ -113,12 +111,11 @@ class CanaryScript:
 
     @property
     def driven_ms(self) -> int:
-        """How long a drive takes."""
         return self._steps * round(self.settings.fix_interval_s * 1000)
 
     @property
     def inside_mm(self) -> int:
-        """What each probe drives inside the fence."""
+        """The length of a drive inside the fence."""
         south, north = self._latitude(-self.settings.fence_m / 2), self._latitude(self.settings.fence_m / 2)
         return round(1000 * _meridian_m(self.settings.longitude, south, north))
 
@@ -127,15 +124,14 @@ class CanaryScript:
         return number * self.settings.period_s * 1000
 
     def number_at(self, t_ms: int) -> int:
-        """Which probe's time a moment lies in."""
+        """The number of the probe at a moment."""
         return t_ms // (self.settings.period_s * 1000)
 
     def quarter_of(self, number: int) -> int:
-        """The quarter of an hour that a probe lies in, counted since 1970."""
+        """The quarter of an hour of a probe, counted since 1970."""
         return self.begins_ms(number) // QUARTER_MS
 
     def fixes(self, number: int) -> Iterator[CanaryFix]:
-        """The fixes of a probe, with those at both ends."""
         reach_m, step_ms = self._reach_m, round(self.settings.fix_interval_s * 1000)
         for at in range(self._steps + 1):
             north_m = -reach_m + 2 * reach_m * at / self._steps
@@ -145,7 +141,7 @@ class CanaryScript:
             yield CanaryFix(at * step_ms, round(latitude, 7), round(self.settings.longitude, 7))
 
     def fence(self) -> list[list[float]]:
-        """The ring of the fence, as GeoJSON has it: closed, counter-clockwise, longitude first."""
+        """The ring of the fence for GeoJSON: closed, counter-clockwise, longitude first."""
         # a square by geodesics: its sides are as long on the ground at any latitude
         half_m, place = self.settings.fence_m / 2, self.settings
         south, north = self._latitude(-half_m), self._latitude(half_m)
@@ -154,13 +150,13 @@ class CanaryScript:
         return [[west, south], [east, south], [east, north], [west, north], [west, south]]
 
     def record_items(self, number: int) -> tuple[ProbeItem, ...]:
-        """The records of a probe: its fixes, and one canary that names it, which is made with the first of them."""
+        """The records of a probe: its fixes, and a canary record that names it."""
         begins_ms = self.begins_ms(number)
         fixes = (ProbeItem(POSITION, begins_ms + fix.after_ms) for fix in self.fixes(number))
         return (*fixes, ProbeItem(CANARY_RECORD, begins_ms))
 
     def event_items(self, number: int) -> tuple[ProbeItem, ProbeItem]:
-        """The events of a probe: into the fence and out of it, each at its moment on the way."""
+        """The events of a probe: into the fence and out of it, with their interpolated times."""
         begins_ms, driven_ms = self.begins_ms(number), self.driven_ms
         # the speed is the same all the way, so the share of the way is that of the time
         before = self.settings.margin_m / (2 * self._reach_m)
@@ -168,7 +164,7 @@ class CanaryScript:
         return ProbeItem("enter", begins_ms + enter_ms), ProbeItem("exit", begins_ms + exit_ms)
 
     def items(self, number: int) -> dict[Hop, tuple[ProbeItem, ...]]:
-        """What is to show of a probe at each hop. What it used and what is owed for it is known when it has ended."""
+        """The expected items of a probe at each hop."""
         records, events = self.record_items(number), self.event_items(number)
         ends_ms = self.begins_ms(number) + self.driven_ms
         rest = {Hop.USAGE: (ProbeItem("usage", ends_ms),), Hop.RATED: (ProbeItem("rated", ends_ms),)}
@@ -198,7 +194,7 @@ _Limit = Annotated[float, Field(gt=0, le=86_400)]
 
 
 class AgentOfCanary(Settings):
-    """The vehicle's agent, as its own settings have it; it is started in the canary's folder."""
+    """Settings of the vehicle's agent."""
 
     insecure: bool = Field(False, description="whether it may speak plain text to another machine")
     uplinks: tuple[UplinkSettings, ...] = Field(min_length=1, max_length=16)
@@ -206,7 +202,7 @@ class AgentOfCanary(Settings):
 
 
 class WatchedCluster(Settings):
-    """A Pulsar cluster whose topics are read, by a role that may do no more than that."""
+    """A Pulsar cluster whose topics are read."""
 
     service_url: ServiceUrl
     access: PulsarAccess = PulsarAccess()
@@ -231,8 +227,7 @@ class CanaryStatusSettings(Settings):
 
 
 class CanarySettings(Settings):
-    """Everything that a canary needs to know. A hop that is not in `watched` is *not watched*: neither green
-    nor unknown."""
+    """All settings of a canary."""
 
     region: _Name
     device: _Device
@@ -270,25 +265,22 @@ class CanarySettings(Settings):
         return self
 
     def limit_s(self, hop: Hop) -> float:
-        """How long a hop may take, from when a probe was whole at the hop before."""
+        """The limit of a hop, from when a probe was whole at the hop before."""
         return self.limits.get(hop, LIMITS_S[hop])
 
     @property
     def tenant(self) -> str:
-        """Of its device: the one that is reserved, since by it a canary is known from a customer's vehicle."""
+        """The reserved tenant, by which a canary differs from a customer's vehicle."""
         return CANARY
 
     @property
     def name(self) -> str:
-        """The id of the fence, the tariff, the seller and the account of this canary: its device's.
-
-        So a second canary of a region takes nothing from the first.
-        """
+        """The id of this canary's fence, tariff, seller and account, so that two canaries of a region share none."""
         return self.device if is_canary(self.device) else f"{CANARY}-{self.device}"
 
     @property
     def number_prefix(self) -> str:
-        """Of the documents of its seller: at most 16 characters."""
+        """The prefix of its seller's documents: at most 16 characters."""
         return f"{CANARY.upper()}-{hashlib.sha256(self.name.encode()).hexdigest()[:8].upper()}-"
 
     @property
@@ -299,10 +291,8 @@ class CanarySettings(Settings):
 
     @property
     def batches_topic(self) -> str:
-        """Where the batches of this region's canary are."""
         return f"persistent://{self.tenant}/telemetry-{self.region}/batches"
 
     @property
     def alerts_topic(self) -> str:
-        """Where the alerts about it are."""
         return f"persistent://{self.tenant}/alerts-{self.region}/alerts"

@@ -1,4 +1,4 @@
-"""Observers of the lake: the records table and the coverage, and the events in force."""
+"""Observers of the lake: the table `records`, usage, and the amount due."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _COLUMNS: Final = ("kind", "device_time", "epoch", "seq", "latitude", "longitude
 
 
 class StoredRecord(NamedTuple):
-    """A record in the table, and the number of the ingest's commit that brought it."""
+    """A record of the table, and the ingest commit that added it."""
 
     record: RecordOfProbe
     ingest_number: int
 
 
 class DeviceRecords:
-    """The rows of the records table of one device since a moment, each commit of the ingest read once."""
+    """The rows of one device in `records` since a moment. Each ingest commit is read once."""
 
     def __init__(self, lake: Lake, device: TenantDevice, since: datetime) -> None:
         self._lake, self._since = lake, since.astimezone(UTC)
@@ -48,7 +48,7 @@ class DeviceRecords:
         self._through = 0
 
     def read_new(self) -> list[StoredRecord]:
-        """The rows that were committed since the last call. Raises LakeError, StoreUnavailable."""
+        """The rows committed since the last call. Raises LakeError, StoreUnavailable."""
         with self._lake.damage_as_error(_TABLE):
             opened = self._newest()
             # the log says whether there is anything new; the files are opened only then
@@ -83,19 +83,16 @@ def _stored(row: dict[str, Any]) -> StoredRecord:
 
 
 def device_of(watch: CanaryWatch) -> TenantDevice:
-    """The canary's device."""
     return TenantDevice(watch.settings.tenant, watch.settings.device)
 
 
 def observed_since(watch: CanaryWatch) -> datetime:
-    """The beginning of the quarter before the one that it is now: what is judged lies behind it."""
+    """The begin of the previous quarter of an hour."""
     now = datetime.fromtimestamp(watch.clock(), UTC)
     return now.replace(minute=now.minute - now.minute % 15, second=0, microsecond=0) - timedelta(minutes=15)
 
 
 class RecordsObserver(Observer):
-    """The records of the canary's device in the table."""
-
     hops = (Hop.TABLE,)
     every_s = 1.0
 
@@ -104,7 +101,6 @@ class RecordsObserver(Observer):
         self._records = DeviceRecords(watch.settings.tables, device_of(watch), observed_since(watch))
 
     def look(self) -> None:
-        """See Observer. Raises LakeError, StoreUnavailable."""
         stored = [one.record for one in self._records.read_new()]
         self._watch.show_records(Hop.TABLE, [one for one in stored if one.item.name in {POSITION, CANARY_RECORD}])
 
@@ -118,14 +114,14 @@ TOLERANCE_MM: Final = 2
 
 
 class QuarterUsage(NamedTuple):
-    """What the usage table says of the canary in its fence, in one quarter of an hour."""
+    """Usage of the canary in its fence in one quarter of an hour."""
 
     entries: int = 0
     distance_mm: int = 0
 
 
 class ProbeCover(Enum):
-    """How much of a probe usage was computed from."""
+    """How many of a probe's records are in the usage."""
 
     WHOLE = auto()
     PART = auto()
@@ -134,7 +130,7 @@ class ProbeCover(Enum):
 
 
 def covered(items: Sequence[ProbeItem], ingest_numbers: Mapping[ProbeItem, int], covers: int) -> ProbeCover:
-    """How much of a probe with these items a derived table has that covers the records up to an ingest number."""
+    """How much of a probe is in a table that covers the ingest up to a commit."""
     there = sum(ingest_numbers.get(item, covers + 1) <= covers for item in items)
     if there == len(items):
         return ProbeCover.WHOLE
@@ -142,11 +138,11 @@ def covered(items: Sequence[ProbeItem], ingest_numbers: Mapping[ProbeItem, int],
 
 
 def usage_fault(usage: QuarterUsage, probes: Iterable[ProbeCover], inside_mm: int, *, before: ProbeCover) -> str:
-    """What is wrong with the usage of a quarter; "": nothing that can be known.
+    """What is wrong with the usage of a quarter, or "".
 
-    `probes`: those that were sent in it, in order; `before`: the last one of those before it. A probe that is covered
-    in part counts for any part of itself. So does one that is missing and followed by one that is there: between its
-    neighbours the vehicle went through the fence all the same.
+    `probes`: the probes of the quarter, in order; `before`: the last one before it. A probe that is covered in part may
+    have driven any part of its way. So may a missing one before a covered one: the vehicle went through the fence
+    anyway.
     """
     states = [*probes]
     # what follows the last one that is there may not have come yet
@@ -178,7 +174,7 @@ _STANDING_S: Final = 300
 
 
 class MoneyObserver(Observer):
-    """USAGE: the quarter of each probe that waits. RATED: the month of each probe that usage covers."""
+    """Checks the usage of the quarter of each waiting probe, and the amount due for its month."""
 
     hops = (Hop.USAGE, Hop.RATED)
     every_s = 2.0
@@ -191,7 +187,6 @@ class MoneyObserver(Observer):
         self._known: str = ""
 
     def look(self) -> None:
-        """See Observer. Raises LakeError, StoreUnavailable."""
         with self._watch.ledger() as ledger:
             for number in ledger.numbers:
                 if self._sent.is_unknown(self._script.quarter_of(number)):
@@ -247,7 +242,7 @@ class MoneyObserver(Observer):
                 self._watch.show(number, Hop.USAGE, self._script.items(number)[Hop.USAGE])
 
     def _before(self, quarter: int, covers: int) -> ProbeCover:
-        """How much is covered of the last probe before a quarter, if the vehicle comes from there."""
+        """The cover of the last probe before a quarter, if the vehicle comes from there."""
         before = self._sent.whole(quarter - 1)
         if not before:
             return ProbeCover.WHOLE
@@ -285,7 +280,7 @@ class MoneyObserver(Observer):
                     self._watch.show(number, Hop.RATED, self._script.items(number)[Hop.RATED])
 
     def _bill_fault(self, state: LakeState, period: BillingPeriod) -> str:
-        """How what the canary account owes for a month differs from what follows from its entries."""
+        """How the amount due for a month differs from the price of its entries, or ""."""
         name = self._watch.settings.name
         last = period.end - timedelta.resolution
         try:

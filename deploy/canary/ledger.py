@@ -35,8 +35,6 @@ class HopColour(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HopState:
-    """A hop's colour, and why."""
-
     hop: Hop
     colour: HopColour
     reason: str = ""
@@ -125,11 +123,9 @@ class CanaryLedger:
 
     @property
     def numbers(self) -> list[int]:
-        """The probes that are kept, oldest first."""
         return [*self._probes]
 
     def sent_since(self, since_s: float) -> int:
-        """Number of kept probes that began since a moment."""
         return sum(probe.begins_s >= since_s for probe in self._probes.values())
 
     def send(self, number: int, items: Mapping[Hop, Iterable[ProbeItem]], begins_s: float, ends_s: float) -> None:

@@ -19,12 +19,11 @@ _SILENCE_S: Final = 5.0
 
 
 def canary_name(device: str, number: int) -> str:
-    """The id of the canary record that names a probe."""
+    """The id in the canary record of a probe."""
     return f"{device}/{number}"
 
 
 def messages_of(script: CanaryScript, device: str, number: int) -> Iterator[VehicleMessage]:
-    """What the vehicle says of a probe, each message with its moment after the beginning."""
     begins_ms = script.begins_ms(number)
     yield VehicleMessage(0.0, device, VEHICLE_CANARY, canary(begins_ms, canary_name(device, number)))
     speed_mps = script.settings.speed_mps
@@ -34,7 +33,7 @@ def messages_of(script: CanaryScript, device: str, number: int) -> Iterator[Vehi
 
 
 def publish_probe(script: CanaryScript, device: str, number: int, port: int, stop: threading.Event) -> None:
-    """Returns when the vehicle's broker has taken all of a probe for a subscriber. Raises ProbeCut."""
+    """Publish a probe; returns when the vehicle's broker has all of it. Raises ProbeCut."""
 
     def until_stopped() -> Iterator[VehicleMessage]:
         for message in messages_of(script, device, number):
@@ -61,7 +60,8 @@ class SentProbes:
     """The probes that were sent as a whole, by quarter of an hour (counted since 1970), and the unknown quarters.
 
     After a cut probe the vehicle stands somewhere on its way. So the number of entries is unknown in the quarter of the
-    cut probe and in that of the next one. `after_cut`: the vehicle drove before this process, which is the same.
+    cut probe and in that of the next one. `after_cut`: the vehicle drove before this process, which has the same
+    effect.
     """
 
     def __init__(self, *, after_cut: bool) -> None:
@@ -73,7 +73,6 @@ class SentProbes:
         self.last: int | None = None
 
     def begin(self, number: int, quarter: int) -> None:
-        """A probe is about to be sent."""
         assert self._begun is None, "the probe before has ended or was cut"
         if self._after_cut:
             self._unknown.add(quarter)
@@ -86,14 +85,12 @@ class SentProbes:
             self._forgotten = old
 
     def end(self) -> None:
-        """The probe was sent as a whole."""
         assert self._begun is not None, "it was begun"
         self.last, quarter = self._begun
         self._whole.setdefault(quarter, []).append(self.last)
         self._begun = None
 
     def cut(self) -> None:
-        """The probe was not sent as a whole."""
         assert self._begun is not None, "it was begun"
         self._unknown.add(self._begun[1])
         # the position is unknown, so the next probe may start at either end

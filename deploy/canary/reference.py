@@ -1,4 +1,4 @@
-"""The canary's fence, and its contracts: what has to be published before a canary can be measured up to the money."""
+"""The canary's fence and contracts, which an operator publishes once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ LOWEST_PRIORITY: Final = -1_000_000
 
 
 def fence_text(settings: CanarySettings) -> str:
-    """The fence, as GeoJSON."""
     feature = {
         "type": "Feature",
         "properties": {"id": settings.name, "priority": LOWEST_PRIORITY},
@@ -51,7 +50,7 @@ def fence_text(settings: CanarySettings) -> str:
 def contracts_text(settings: CanarySettings, since: datetime) -> str:
     """Seller, tariff and account, in force from a moment on, as TOML.
 
-    The seller is one of canaries, too: what is issued to them takes no number from another seller's documents.
+    The seller is a canary, too, so that its documents use no number of another seller.
     """
     begin, name = since.astimezone(UTC).isoformat(), settings.name
     address = '{ line = "Nowhere 1", city = "Nowhere", country = "DE" }'
@@ -90,9 +89,8 @@ vat = {{ category = "O", exemption_reason = "No supply: a measurement" }}
 
 
 def write_reference(folder: Path, fence: str, contracts: str, *, replace: bool) -> tuple[Path, Path]:
-    """Writes both into a folder, which is made; the files. Raises OSError, CanaryError.
-
-    `replace`: also over files that are there: what somebody changed by hand, or another canary's.
+    """Write both into a folder; returns the files. Raises OSError, CanaryError if a file exists and `replace` is not
+    set.
     """
     files = folder / "fences.geojson", folder / "contracts.toml"
     # before the first one is written: half of the new and half of the old would be published together

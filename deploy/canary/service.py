@@ -52,7 +52,6 @@ class ProbeDriver:
         self._watch, self._sent, self._publish, self._stop = watch, sent, publish, stop
 
     def run(self) -> None:
-        """Sends one probe after the other."""
         period_s = self._watch.script.settings.period_s
         while not self._stop.is_set():
             number = self._next()
@@ -64,7 +63,6 @@ class ProbeDriver:
                 self.send(number)
 
     def send(self, number: int) -> None:
-        """Send one probe."""
         self._sent.begin(number, self._watch.script.quarter_of(number))
         self._watch.send(number)
         try:
@@ -80,7 +78,7 @@ class ProbeDriver:
             self._watch.metrics.last_s.set(self._watch.clock())
 
     def _next(self) -> int:
-        """The next probe that is still to begin, where the last one ended, and that was not begun before."""
+        """The next probe that was not begun, and that begins where the last one ended."""
         # not the next one that is planned: after a pause the ones between are passed over
         script, now_ms = self._watch.script, round(self._watch.clock() * 1000)
         number = self._sent.first_not_begun(script.number_at(now_ms - _LATE_MS) + 1)
@@ -98,10 +96,9 @@ _AT_ONCE: Final = 1_000
 
 
 class TopicReaders:
-    """Readers of each partition of a topic, from its end on; they leave no trace on the broker.
+    """Readers of each partition of a topic, from its end on.
 
-    After a failure they begin again behind the message that was read last; a partition that came meanwhile is read from
-    its beginning.
+    After a failure they continue behind the last message. A new partition is read from its beginning.
     """
 
     def __init__(self, cluster: WatchedCluster, topic: str) -> None:
@@ -111,7 +108,7 @@ class TopicReaders:
         self._last: dict[str, Any] = {}
 
     def read(self) -> Iterator[bytes]:
-        """The messages that are there now. Raises CanaryError."""
+        """The messages that have arrived. Raises CanaryError."""
         try:
             self._open()
             for partition, reader in self._readers.items():
@@ -126,7 +123,6 @@ class TopicReaders:
             raise CanaryError(f"{self._topic} at {self._cluster.service_url}: {why}") from error
 
     def close(self) -> None:
-        """Closes the connection."""
         client, self._client, self._readers = self._client, None, {}
         if client is not None:
             with suppress(pulsar.PulsarException, RuntimeError):
@@ -164,12 +160,10 @@ class BatchObserver(Observer):
         self._readers = TopicReaders(cluster, watch.settings.batches_topic)
 
     def look(self) -> None:
-        """See Observer."""
         for data in self._readers.read():
             self._watch.show_records(self._hop, self._records(data))
 
     def close(self) -> None:
-        """See Observer."""
         self._readers.close()
 
     def _records(self, data: bytes) -> list[RecordOfProbe]:
@@ -180,7 +174,7 @@ class BatchObserver(Observer):
 
 
 class AlertObserver(Observer):
-    """Alerts at the canary's fence, as they are readable at the centre."""
+    """Alerts at the canary's fence, as the centre receives them."""
 
     hops = (Hop.ALERT,)
     every_s = 0.02
@@ -192,7 +186,6 @@ class AlertObserver(Observer):
         self._readers = TopicReaders(cluster, settings.alerts_topic)
 
     def look(self) -> None:
-        """See Observer."""
         for data in self._readers.read():
             try:
                 alert = decode_alert(data)
@@ -203,7 +196,6 @@ class AlertObserver(Observer):
                 self._show(EventOfProbe(alert.id, alert.event))
 
     def close(self) -> None:
-        """See Observer."""
         self._readers.close()
 
     def _show(self, shown: EventOfProbe) -> None:
@@ -240,11 +232,11 @@ class CanaryVehicle:
 
     @property
     def has_sent_before(self) -> bool:
-        """Whether there is a buffer of an earlier run."""
+        """Whether an earlier run left a buffer."""
         return any(self.settings.buffer.path.glob("buffer.db*"))
 
     def start(self) -> None:
-        """Starts the broker, waits for it, and starts the agent. Raises LocalStackError, OSError."""
+        """Start the broker, then the agent. Raises LocalStackError, OSError."""
         replace_durably(self._file, settings_toml(self.settings).encode(), mode=0o600)
         self._broker.start()
         # an agent without its broker would wait by its own back-off
@@ -252,7 +244,7 @@ class CanaryVehicle:
         self._agent.start()
 
     def is_listening(self) -> bool:
-        """Whether the agent is connected to the vehicle's broker: from then on nothing that is published is lost."""
+        """Whether the agent is connected to the vehicle's broker: from then on no message is lost."""
         try:
             answer = fetch_status("127.0.0.1", self._status_port, "status", timeout_s=_ASK_S)
         except StatusUnavailable:
@@ -260,7 +252,7 @@ class CanaryVehicle:
         return answer.get("local_broker") is True
 
     def supervise(self) -> None:
-        """Starts again what has ended; to be called once a second or so."""
+        """Restart a process that has ended."""
         for server in self._servers:
             # a child that runs is left alone, however it fares: its hop says so
             if server.pid is None:
@@ -269,7 +261,7 @@ class CanaryVehicle:
                 server.start()
 
     def stop(self) -> None:
-        """Stops both, the agent first: it commits what it has taken."""
+        """Stop both, the agent first, so that it commits what it has."""
         for server in reversed(self._servers):
             server.stop()
 
@@ -290,15 +282,12 @@ class _DriverThread:
 
     @property
     def is_running(self) -> bool:
-        """Whether its thread runs."""
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Begin to drive."""
         self._thread.start()
 
     def join(self) -> None:
-        """Wait a while for the end of the probe."""
         self._thread.join(_STOP_S)
 
     def _run(self) -> None:
@@ -345,7 +334,6 @@ def run_canary(settings: CanarySettings, stop: threading.Event) -> None:
 
 
 def _observers(watch: CanaryWatch, sent: SentProbes) -> Iterator[Observer]:
-    """What looks at the hops that are watched."""
     settings, watched = watch.settings, {*watch.settings.watched}
     if settings.regional is not None and Hop.REGION in watched:
         yield BatchObserver(watch, Hop.REGION, settings.regional)

@@ -1,4 +1,4 @@
-"""What all observers of a canary write to, and its status reads from: the ledger, behind one lock, and its metrics."""
+"""What all observers of a canary share: the ledger behind a lock, its status and its metrics."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ class RecordOfProbe(NamedTuple):
 
     @property
     def record_id(self) -> tuple[int, int]:
-        """Epoch and seq, which identify a record of one device."""
         return self.epoch, self.seq
 
 
@@ -184,7 +183,6 @@ class CanaryMetrics:
         self.started_s = Gauge("waybill_canary_started_timestamp_seconds", "When this process began", registry=registry)
 
     def set_hop(self, status: HopStatus) -> None:
-        """Set the gauges of a hop."""
         hop = status.hop.value
         self._healthy.labels(hop).set(_VALUE_OF.get(status.colour, nan))
         self._level.labels(hop).set(nan if status.level is None else status.level)
@@ -216,7 +214,6 @@ class CanaryWatch:
 
     @lru_cache(maxsize=1_024)  # noqa: B019 - there is one for the life of the process
     def record_items(self, number: int) -> tuple[ProbeItem, ...]:
-        """The records of a probe."""
         return self.script.record_items(number)
 
     @contextmanager
@@ -226,14 +223,12 @@ class CanaryWatch:
             yield self._ledger
 
     def send(self, number: int) -> None:
-        """A probe begins."""
         begins_s = self.script.begins_ms(number) / 1000
         with self.ledger() as ledger:
             ledger.send(number, self.script.items(number), begins_s, begins_s + self.script.driven_ms / 1000)
         self.not_sent = ""
 
     def drop(self, number: int, why: str) -> None:
-        """A probe was not sent as a whole."""
         with self.ledger() as ledger:
             ledger.drop(number)
         self.not_sent = why
@@ -297,7 +292,6 @@ class CanaryWatch:
             )
 
     def update_metrics(self) -> None:
-        """Bring the gauges up to date."""
         for one in self.status().hops:
             if one.colour is not HopColour.NOT_WATCHED:
                 self.metrics.set_hop(one)
@@ -335,11 +329,9 @@ class ObserverThread:
 
     @property
     def is_running(self) -> bool:
-        """Whether its thread runs."""
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Begin to look."""
         self._thread.start()
 
     def join(self) -> None:
