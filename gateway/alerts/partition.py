@@ -18,11 +18,11 @@ from gateway.alerts.alert_sender import AckOrder, AlertSender
 from gateway.alerts.evaluation import FoundEvent
 from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.partition_evaluation import EvaluationPart, PartitionEvaluation, alert_of
-from gateway.alerts.standby import PreparedState, RewindEnd, rewound
+from gateway.alerts.standby import PreparedState, rewound
 from gateway.alerts.status import age_s
 from gateway.errors import PulsarUnreachable
 from waybill.pulsar.pulsar_client import close_quietly
-from waybill.pulsar.pulsar_positions import WITHHELD, EntryPosition, MessagePosition, Silence, position_of
+from waybill.pulsar.pulsar_positions import WITHHELD, EntryPosition, Silence, position_of
 
 # How long batches gather before one evaluation. Pure.
 
@@ -36,8 +36,6 @@ def pause_s(took_s: float, messages: int, many: int) -> float:
     return 0.0 if messages >= many else min(_TIMES * took_s, MAX_PAUSE_S)
 
 
-FIRST_WAIT_MS: Final = 300
-"""So long a new owner waits for a message that was left: if there is none, it goes on behind the last one."""
 RECEIVE_MS: Final = 250
 MAX_BYTES: Final = 4 << 20
 """What is read at once, at most."""
@@ -85,9 +83,7 @@ class OwnedPartition:
         self._metrics, self._evaluating, self._prepared = metrics, evaluating, prepared
         self._order: AckOrder[Any] = AckOrder()
         self._stop = threading.Event()
-        # where the state ends while the first message is awaited: made anew, or a standby's
-        self._rewound: RewindEnd | None = None
-        self._kept: PreparedState | None = None
+        self._has_state = False
         self._lost_at_s: float | None = None
         self._pause_s = 0.0
         self._silence = Silence()
@@ -131,11 +127,6 @@ class OwnedPartition:
     def run(self, finish_s: float) -> None:
         """Serve until it is stopped or lost; after a stop, wait at most `finish_s` for receipts."""
         try:
-            # before the state is made: the first message that was left says up to where it is made
-            first = self._received()
-            self._kept = self._prepared()
-            if self._rebuild(first):
-                self._handle(first)
             while not self._stop.is_set() and not self._is_lost():
                 self._turn()
             self._finish(finish_s)
@@ -156,25 +147,25 @@ class OwnedPartition:
         # what comes meanwhile is with the client: it is evaluated with what is awaited then
         self._stop.wait(self._pause_s)
         messages = self._received()
-        if messages and self._is_to_rebuild(position_of(messages[0].message_id())) and not self._rebuild(messages):
-            return
-        if messages:
-            self._rewound = None
-        self._handle(messages)
-
-    def _is_to_rebuild(self, first: MessagePosition) -> bool:
-        """Whether the state is not that before the first message: an unacknowledged message may come late."""
-        return self._kept is not None or (self._rewound is not None and not self._rewound.is_before(first))
+        # the first message that was left says up to where the state is made
+        if not messages or self._has_state or self._rebuild(messages):
+            self._handle(messages)
 
     def _received(self) -> list[Any]:
         """The messages within the batching delay of the first one; empty if none came for a moment."""
         try:
-            first = self._consumer.receive(RECEIVE_MS if self.is_rebuilt else FIRST_WAIT_MS)
+            first = self._consumer.receive(RECEIVE_MS)
         except pulsar.Timeout:
-            self.newest_ms = None
+            self.newest_ms, now_s = None, time.monotonic()
+            is_new = self.acknowledged is None
             # asked while it is not connected, the client waits for the cluster, and whether it is lost is found later
-            if self._silence.is_to_ask(time.monotonic()) and self._consumer.is_connected():
-                self._silence.on_end(position_of(self._consumer.get_last_message_id()).of_entry, time.monotonic())
+            if (is_new or self._silence.is_to_ask(now_s)) and self._consumer.is_connected():
+                end = position_of(self._consumer.get_last_message_id()).of_entry
+                self._silence.on_end(end, now_s)
+                if is_new:
+                    # nothing is left: what the owner before read was acknowledged
+                    self._silence.on_begin(end, now_s)
+                    self.acknowledged, self.is_rebuilt = end, True
             return []
         # An idle partition costs a wake-up four times a second, and not one for each batching delay.
         messages = [first, *self._consumer.batch_receive()]
@@ -182,61 +173,28 @@ class OwnedPartition:
         return messages
 
     def _rebuild(self, messages: Sequence[Any]) -> bool:
-        """Make the state as it was before the first of these messages, or behind the last message of the partition.
-
-        Returns whether it is complete; it is not after a stop.
-        """
+        """Make the state as it was before the first of these messages. Returns whether it is complete."""
         began_s, self.is_rebuilt = time.monotonic(), False
-        if messages:
-            end = RewindEnd(position_of(messages[0].message_id()), included=False)
-            self.newest_ms = until_ms = messages[0].publish_timestamp()
-        else:
-            # Nothing is left, or it has not come yet.
-            end = RewindEnd(position_of(self._consumer.get_last_message_id()), included=True)
-            self._silence.on_read(end.position.of_entry, time.monotonic())
-            until_ms = round(time.time() * 1000)
-        kept, self._kept, self._rewound = self._kept, None, None
-        since_ms = max(until_ms - self._state.settings.rewind_ms, 0)
-        is_kept = kept is not None and kept.serves(end, since_ms)
+        first = position_of(messages[0].message_id())
+        self.newest_ms = messages[0].publish_timestamp()
+        self.acknowledged = first.of_entry
+        start: Any = max(messages[0].publish_timestamp() - self._state.settings.rewind_ms, 0)
+        kept, count = self._prepared(), 0
+        is_kept = kept is not None and kept.serves(first, start)
         if kept is not None and is_kept:
-            count = self._go_on(kept, end) if messages else self._stay(kept)
-        else:
-            # anew, not on top: what was known of these devices may be of a time when somebody else had the partition
-            self._state = self._state.anew()
-            self._rewound = None if messages else end
-            self.acknowledged = end.position.of_entry
-            count = self._read_again(since_ms, end)
-        if self._stop.is_set():
-            return False
-        self.is_rebuilt = True
+            self._state, start = kept.state, kept.state.last_id
+            self._state.follow_rules()
+        for part in self._state.parts(rewound(self._client, self.name, start, first), report=False):
+            if self._stop.is_set():
+                return False
+            self.turned_s = time.monotonic()
+            count += len(part.messages)
+            self._state.take(part, report=False)
+        self.is_rebuilt = self._has_state = True
         seconds = time.monotonic() - began_s
         self._metrics.rebuild_s.observe(seconds)
         _LOG.info("partition taken", partition=self.name, messages=count, seconds=round(seconds, 3), standby=is_kept)
         return True
-
-    def _go_on(self, kept: PreparedState, end: RewindEnd) -> int:
-        """Continue with the standby's state; returns the number of messages that it had not read."""
-        self._state = kept.state
-        self._state.follow_rules()
-        self.acknowledged = end.position.of_entry
-        return self._read_again(kept.state.last_id, end)
-
-    def _stay(self, kept: PreparedState) -> int:
-        """Keep the standby's state: only the first message shows up to where it has to read."""
-        self._state, self._kept = kept.state, kept
-        self.acknowledged = kept.position.of_entry
-        return 0
-
-    def _read_again(self, start: Any, end: RewindEnd) -> int:
-        """Take messages without raising alerts; returns how many."""
-        count = 0
-        for part in self._state.parts(rewound(self._client, self.name, start, end), report=False):
-            if self._stop.is_set():
-                break
-            self.turned_s = time.monotonic()
-            count += len(part.messages)
-            self._state.take(part, report=False)
-        return count
 
     def _handle(self, messages: Sequence[Any]) -> None:
         if not messages:

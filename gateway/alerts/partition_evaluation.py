@@ -146,10 +146,6 @@ class PartitionEvaluation:
     def device_count(self) -> int:
         return self._live.device_count
 
-    def anew(self) -> PartitionEvaluation:
-        """A new one without a message."""
-        return PartitionEvaluation(self.name, self.settings, self._rules_now, self._evaluate, self._metrics)
-
     def follow_rules(self) -> None:
         """Use the current rules from now on."""
         rules = self._rules_now()

@@ -27,24 +27,11 @@ _MAX_SILENCES: Final = 10
 _RECEIVER_QUEUE: Final = 2000
 
 
-class RewindEnd(NamedTuple):
-    """The end of a rewind: before the message at `position`, or with `included` behind it."""
-
-    position: MessagePosition
-    included: bool
-
-    def is_before(self, position: MessagePosition) -> bool:
-        return position > self.position if self.included else position >= self.position
-
-    def is_last(self, position: MessagePosition) -> bool:
-        return self.included and position >= self.position
-
-
-def rewound(client: Any, partition: str, start: int | Any, end: RewindEnd) -> Iterator[Any]:
-    """The messages of a partition from `start` to an end. Raises PulsarUnreachable, and what the client raises.
+def rewound(client: Any, partition: str, start: int | Any, until: MessagePosition) -> Iterator[Any]:
+    """The messages of a partition from `start` to the one before a position.
 
     `start`: a publish time (ms since 1970), or the id of the message before the first one. It uses a reader, so the
-    position of the subscription does not move.
+    position of the subscription does not move. Raises PulsarUnreachable, and what the client raises.
     """
     since_ms = start if isinstance(start, int) else None
     begin = start if since_ms is None else pulsar.MessageId.earliest
@@ -53,23 +40,21 @@ def rewound(client: Any, partition: str, start: int | Any, end: RewindEnd) -> It
         if since_ms is not None:
             # by when a message was published, and inclusive: too much is read rather than too little
             reader.seek(since_ms)
-        # after a seek the client asks the broker each time whether there is more: so it is asked at the beginning
-        # and after a silence, and the end is known by its place
-        silences, may_come = 0, reader.has_message_available()
-        while may_come:
+        silences = 0
+        while True:
             try:
                 message = reader.read_next(_WAIT_MS)
             except pulsar.Timeout:
                 silences += 1
-                may_come = reader.has_message_available()
-                if may_come and silences >= _MAX_SILENCES:
+                if not reader.has_message_available():
+                    return
+                if silences >= _MAX_SILENCES:
                     raise PulsarUnreachable(f"{partition}: a reader gave nothing for {silences} s") from None
                 continue
-            silences, position = 0, position_of(message.message_id())
-            if end.is_before(position):
+            silences = 0
+            if position_of(message.message_id()) >= until:
                 return
             yield message
-            may_come = not end.is_last(position)
     finally:
         reader.close()
 
@@ -100,9 +85,9 @@ class PreparedState(NamedTuple):
     def position(self) -> MessagePosition:
         return position_of(self.state.last_id)
 
-    def serves(self, end: RewindEnd, since_ms: int) -> bool:
-        """Whether reading on from its last message gives the state at an end of everything since a moment."""
-        return self.since_ms <= since_ms and not end.is_before(self.position)
+    def serves(self, first: MessagePosition, since_ms: int) -> bool:
+        """Whether reading on from its last message gives the state before a message, of everything since a moment."""
+        return self.since_ms <= since_ms and self.position < first
 
 
 class PartitionStandby:

@@ -5,17 +5,13 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gateway.alerts.owner import AskedPartitions
 from gateway.alerts.sharing import START_S, Claims, Presence
-from gateway.alerts.standby import RewindEnd
 from tests.gateway.alerts.fixes_as_they_come import NOON, LiveFix
 from tests.gateway.alerts.scripted_partition import ScriptedMessage, ScriptedTopic, messages_of, served
 from tests.waiting import wait_until
 from waybill.pulsar import pulsar_positions as silence
-from waybill.pulsar.pulsar_positions import MessagePosition
 
 FIXES = [LiveFix("bus-1", NOON + 5000 * at, at + 1, 0.0015, 0.0004 * at) for at in range(6)]
 
@@ -61,23 +57,6 @@ def test_a_topic_of_alerts_that_does_not_answer_holds_up_no_other_partition() ->
         for thread in threads:
             thread.join(10)
     assert silent.said == other.said
-
-
-POSITIONS = st.builds(MessagePosition, st.integers(-1, 3), st.integers(-1, 3), st.integers(-1, 3))
-
-
-@given(st.lists(POSITIONS, unique=True), POSITIONS)
-def test_what_comes_after_the_first_unacknowledged_message_is_not_rewound(
-    topic: list[MessagePosition], first: MessagePosition
-) -> None:
-    end = RewindEnd(first, included=False)
-    assert [one for one in sorted(topic) if end.is_before(one)] == [one for one in sorted(topic) if one >= first]
-
-
-@given(st.lists(POSITIONS, unique=True), POSITIONS)
-def test_what_comes_after_the_last_message_is_not_rewound(topic: list[MessagePosition], last: MessagePosition) -> None:
-    end = RewindEnd(last, included=True)
-    assert [one for one in sorted(topic) if end.is_before(one)] == [one for one in sorted(topic) if one > last]
 
 
 @pytest.mark.parametrize(("last_entry", "lag_s", "reason"), [(5, 0.0, ""), (9, None, silence.WITHHELD)])
