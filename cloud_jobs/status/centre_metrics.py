@@ -66,11 +66,11 @@ def _unpublished_s(status: CentreStatus, one: DerivedStatus) -> Value:
 
 def _provisional_s(status: CentreStatus) -> Value:
     found = status.provisional
-    # without a sample a rule or a panel would take it for none that waits
+    # without a sample, a rule or panel would show that none waits
     if found is None or found.error or not found.was_collected:
         return math.nan
     age_s = 0.0 if found.since is None else status.age_s(found.since)
-    # of an alert that came in the future by this clock nobody knows how long it waits
+    # the age of an alert from the future is unknown
     return math.nan if age_s is None or age_s < -MAX_SKEW_S else max(0.0, age_s)
 
 

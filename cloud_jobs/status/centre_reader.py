@@ -110,7 +110,7 @@ class LakeReader:
 
         lake.check("records")
         ahead = tried("the clock of the lake's store", self._clock_ahead_s)
-        # derived tables before the records: what comes meanwhile they do not cover
+        # derived tables before records, so that they cannot seem to cover more
         derived = {name: self._opened(name) for name in DERIVED}
         records = lake.open("records")
         number = newest_number(records, INGEST)
@@ -173,7 +173,7 @@ class LakeReader:
 
     def _read_coverage(self, number: int | None) -> CoverageStatus:
         manifest = self._lake.coverage_manifest(number)
-        # a file that is gone is said at once, although what was read of it is known
+        # report a missing file at once, although its content is cached
         seen = manifest, self._lake.coverage_log.sizes(manifest)
         if self._coverage is None or self._coverage[0] != seen:
             self._coverage = seen, coverage_status(self._lake.coverage_rows(manifest))
@@ -192,7 +192,7 @@ class LakeReader:
 def _other_fences(lake: Lake, opened: DeltaTable) -> datetime | None:
     """Since when the fences in force differ from those of a table; None: they are the same."""
     number = stated(opened, FENCES)
-    # what never stated any was computed without
+    # a table that states no fences was computed without any
     if (fences_number(()) if number is None else number) == fences_number(fences_in(lake).features):
         return None
     committed = _newest_commit(opened) or _EPOCH
@@ -203,7 +203,7 @@ def _other_fences(lake: Lake, opened: DeltaTable) -> datetime | None:
 def behind(records: StoredFiles, table: str, found: Covering) -> DerivedStatus:
     since = found.since or 0
     bounds = zip(records.bounds("ingest_number"), records.row_counts, strict=True) if len(records) else ()
-    # without bounds, or with both old and new rows: at most all of them are new
+    # an upper bound: a file may hold old rows, too
     at_most = sum(rows for (_, high), rows in bounds if high is None or high > since)
     commits = found.until - since
     return DerivedStatus(table, found.since is not None, commits, at_most if commits else 0)
@@ -231,7 +231,7 @@ def _table_status(lake: Lake, table: str, opened: DeltaTable) -> TableStatus:
     listed = _sizes(lake, table)
     missing = {file.path for file in files if listed.get(file.path) != file.size}
     if missing:
-        # unless a maintenance has just replaced and deleted them
+        # a maintenance may have just replaced and deleted them
         missing &= {file.path for file in table_files(lake.open(table), table)}
     return TableStatus(
         table,
@@ -357,7 +357,7 @@ def _lags(client: AdminClient, topic: str, subscription: str) -> Iterator[TopicL
 
 def _lag(client: AdminClient, partition: str, subscription: str) -> TopicLag:
     topic = PERSISTENT + partition
-    # the estimate that Pulsar gives otherwise may be wrong for ever
+    # Pulsar's estimate may stay wrong
     asked = {"getEarliestTimeInBacklog": True, "getPreciseBacklog": True}
     stats = client.get(f"{topic_path(partition)}/stats", STATS, **asked)
     if stats is None:
@@ -405,7 +405,7 @@ def _in_topics(settings: CloudSettings) -> Iterator[datetime]:
         ]
         if silent := [lag for lag in lags if not lag.answered]:
             raise ValueError(f"what waits in {topic} is unknown: {_errors(silent)}")
-        # what is taken of one partition says nothing of another
+        # each partition has its own position
         for partition in sorted({lag.topic for lag in lags} - {topic}) or [topic]:
             if (oldest := _oldest_in(partition, lags)) is not None:
                 yield oldest

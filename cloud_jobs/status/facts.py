@@ -161,13 +161,13 @@ _CENTRE: Final = TypeAdapter(CentreStatus)
 # Problems of the centre, one sentence each. Pure.
 
 MAX_SKEW_S: Final = 300.0
-"""So far a clock may be from another one."""
+"""The largest difference between two clocks."""
 MAX_UNREADABLE_PERCENT: Final = 1
-"""Of a micro-batch's records: as the alert WaybillRecordsUnreadable, and payers who agreed on nothing else."""
+"""Per micro-batch, as in the alert WaybillRecordsUnreadable."""
 _DECIDED_WITHIN_S: Final = 60.0
-"""At its bound an alert is withdrawn by the next run of the verdicts, and that is published: so long it may take."""
+"""How long the withdrawal at the bound and its publication may take."""
 _ALWAYS: Final = "usage"
-"""Bills are made of it: it is waited for although it was never computed."""
+"""Bills need this table, so it is late even if it was never computed."""
 
 
 def problems(status: CentreStatus, limits: CentreLimits) -> tuple[str, ...]:
@@ -255,7 +255,7 @@ def _of_unreadable(status: CentreStatus) -> Iterator[str]:
 def _of_derived(status: CentreStatus, one: DerivedStatus, max_behind_s: float) -> Iterator[str]:
     if one.error or one.commits_behind is None:
         yield f"it is unknown how far {one.table} is: {one.error or 'nobody said'}"
-    # what is computed nowhere is not late
+    # a table that nobody computes is not late
     elif one.commits_behind and (one.computed or one.table == _ALWAYS):
         late = _late(status, one.waiting_since, max_behind_s)
         if late:

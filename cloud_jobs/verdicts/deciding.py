@@ -22,7 +22,7 @@ from geo.spatial import DayEvent
 # Unsettled alerts after a run, for the next run.
 
 ASKED_ROWS: Final = pa.schema([ALERTS.field(name) for name in ("id", "tenant", "device", "day", "time")])
-"""By what the rows of an id are found."""
+"""The columns by which the rows of an id are found."""
 OPEN_ROWS: Final = pa.schema(
     [
         *ASKED_ROWS,
@@ -61,7 +61,7 @@ class OpenAlerts:
         """Whether the table `verdicts` is unchanged, and `alerts` has at most grown."""
         if self.verdicts != verdicts or self.alerts.table_id != alerts.table_id:
             return False
-        # only of the newest commit is it known whether it is the same
+        # only the newest commit's identity is known
         return self.alerts == alerts or counter_of(self.alerts.number) < counter_of(alerts.number)
 
     @property
@@ -123,29 +123,29 @@ def decide(known: KnownOfAlert) -> AlertDecision | None:
     if known.alert is None:
         if known.event is not None:
             return AlertDecision(VerdictKind.LATE, known.event)
-        # said to be late, and late records took it back
+        # the verdict was `late`, and late records took the event back
         return _withdrawn(known) if known.was_announced else None
     if known.event is not None:
         if known.event == known.alert:
             return AlertDecision(VerdictKind.CONFIRMED, known.event)
         return AlertDecision(VerdictKind.CORRECTED, known.event, ErrorReason.INCORRECT_DATA)
-    # what was said to be in force, and is not any more, does not wait
+    # an event that was in force and is not any more does not wait
     is_due = known.record in PROVEN or known.is_overdue or known.was_announced
     return _withdrawn(known) if is_due else None
 
 
 def _withdrawn(known: KnownOfAlert) -> AlertDecision:
     reason = REASONS[known.record]
-    # each record on the way to all of them is no news
+    # another missing record is no news
     if known.record not in PROVEN and known.before in _NOT_KNOWN:
         reason = known.before
     return AlertDecision(VerdictKind.WITHDRAWN, None, reason)
 
 
 PROVEN: Final = frozenset({RecordState.COMPLETE, RecordState.LOST})
-"""What these say does not change while the records that are there stay as they are."""
+"""These states do not change with time."""
 
-# a record that never came is looked for in the region; one that is not computed, at the job that stands still
+# the reason tells an operator where to look: in the region, or at the job
 REASONS: Final = {
     RecordState.COMPLETE: ErrorReason.DID_NOT_OCCUR,
     RecordState.LOST: ErrorReason.NOT_RECEIVED,

@@ -51,7 +51,7 @@ def record_state(row: Row, coverage: AlertCoverage) -> RecordState:
     """The state of the records that prove an alert, or a verdict without an alert."""
     device, seq = (row["tenant"], row["device"]), row["seq"]
     own = coverage.covered.get(DeviceStream(*device, row["epoch"]), Coverage())
-    # an id names its record: without that there is no such event, whatever else comes
+    # the id names its record: without it there is no such event
     if seq in own.declared_lost:
         return RecordState.LOST
     numbers = seen_until(row)
@@ -69,23 +69,23 @@ def record_state(row: Row, coverage: AlertCoverage) -> RecordState:
 
 def seen_until(row: Row) -> tuple[int, ...]:
     """Epoch, seq, epoch, seq, ...: the newest records that the region used; empty: unknown."""
-    # a late event was seen by nobody else
+    # a late event has no alert
     return tuple(row["seen_until"] or ()) if "seen_until" in row else (row["epoch"], row["seq"])
 
 
 # Unproven withdrawals, which are checked again.
 
 KEPT: Final = timedelta(days=31)
-"""Of alerts of what happened longer ago, records are not waited for any more: a look costs the same for ever."""
+"""Withdrawn alerts of older events are not checked again."""
 MAX_KEPT: Final = 100_000
-"""Of more, those of the latest days."""
+"""The newest ones."""
 AT_ONCE: Final = 2_000
 # some have a later verdict
 _MAX_FOUND: Final = 2 * MAX_KEPT
 _SAYS_WHAT_IS: Final = ErrorReason.DID_NOT_OCCUR.value
 
 CoverageOf = Callable[[Collection[Row]], Mapping[DeviceStream, Coverage]]
-"""With what the events of the devices of some rows are computed."""
+"""The coverage of the computed events, for the devices of some rows."""
 
 
 class ReviewBatch(NamedTuple):
@@ -145,7 +145,7 @@ def unproven_in(verdicts: OpenedTable, today: date) -> pa.Table:
 
 def _is_more_known(row: Row, coverage: AlertCoverage) -> bool:
     state = record_state(row, coverage)
-    # one that was found in the table alone does not say by which records it was seen
+    # a row from the table does not say which records the region used
     return row["seen_until"] is None or (state in PROVEN and REASONS[state] != row["reason"])
 
 
@@ -177,7 +177,7 @@ def split_waiting(
 
 
 def _device(rows: pa.Table) -> pa.ChunkedArray:
-    # neither name has a line's end
+    # neither name contains a line end
     return pc.binary_join_element_wise(rows["tenant"], rows["device"], "\n")
 
 
@@ -263,7 +263,7 @@ class Decisions:
                 if alert is not None:
                     waiting.append(self._open_row(alert, None))
                 continue
-            # what was said comes first: of what is withdrawn, whoever heard of it is found by that
+            # the alert first, as its recipients have to find the withdrawal
             row = alert or before or happened[name]
             if is_unproven(decision.verdict, decision.reason):
                 unproven.append(self._open_row(row, decision.reason))
@@ -312,7 +312,7 @@ class Decisions:
 
     def _waits_since(self, alert: Row) -> datetime:
         known: datetime | None = self._since.get(alert["id"])
-        # what came by a clock that was ahead waits from now on
+        # an alert collected by a clock that was ahead waits from now on
         return known or min(alert["collected_at"], self._now)
 
     def _is_overdue(self, alert: Row) -> bool:
@@ -386,14 +386,14 @@ def _is_said(before: Row, decision: AlertDecision, alert: Row | None) -> bool:
 
 
 def _reason_of(row: Row) -> ErrorReason | None:
-    # one of a newer version is said anew, in the words of this one
+    # an unknown reason of a newer version is replaced
     return ErrorReason(row["reason"]) if row["reason"] in {*ErrorReason} else None
 
 
 DECIDED_ALERTS: Final = "decided_alerts"
-"""Under which name the table states up to which commit of `alerts` every alert has a verdict."""
+"""The name of the state: the commit of `alerts` up to which each alert has a verdict."""
 DECIDED_EVENTS: Final = "decided_events"
-"""The same of the commits of `geofence_events`."""
+"""The same for `geofence_events`."""
 
 
 def provisional_since(lake: Lake) -> datetime | None:
@@ -406,7 +406,7 @@ def provisional_since(lake: Lake) -> datetime | None:
     decided = stated(lake.open(TABLE), DECIDED_ALERTS) or 0
     if decided >= newest:
         return None
-    # the first one that waits is in the commit behind those of which each has its verdict; its rows may be erased
+    # the oldest is in the first undecided commit, unless its rows were erased
     for until in (decided + 1, newest):
         moments: list[datetime] = alerts.since(decided, until)["collected_at"].to_pylist()
         if moments:
@@ -428,7 +428,7 @@ def give_verdicts(
     for name, state in (("alerts", DECIDED_ALERTS), ("geofence_events", DECIDED_EVENTS)):
         until[name] = counter_of(newest_number(tables[name].opened, name))
         decided = stated(opened, state) or 0
-        # a table that was restored from a backup, or created again, is decided from its beginning
+        # a table that was restored or created again is decided from its beginning
         since[name] = decided if decided <= until[name] else 0
     left = before
     if left is not None and left.is_of(_commit_of(tables[TABLE]), _commit_of(tables["alerts"])):

@@ -54,7 +54,7 @@ class VerdictMetrics:
             "waybill_verdicts_max_provisional_seconds", "So long an alert waits at the most", registry=registry
         )
         self._left_out = Gauge("waybill_verdicts_left_out_topics", "Topics that cannot be read", registry=registry)
-        # a run that fails or hangs sets nothing: so the age is that of the moment at which it is asked for
+        # computed when it is read, as a run that fails or hangs sets nothing
         self._decided_until_s = math.nan
         oldest_s.set_function(lambda: self._now() - self._decided_until_s)
         self._provisional.set(math.nan)
@@ -75,7 +75,7 @@ class VerdictMetrics:
 
     def on_published(self, counts: dict[str, Any], began_s: float) -> None:
         """The verdicts of a run that began at `began_s` are published: until then nobody has received them."""
-        # what waits in a topic that was not read, or not to its end, is not known
+        # the backlog of a topic that was not read to its end is unknown
         if not counts["left_out"] and not counts["unfinished"]:
             waits_s = counts["oldest_provisional_s"] if counts["provisional"] else 0
             self._decided_until_s = began_s - waits_s
@@ -142,7 +142,7 @@ def verdict_message(row: Row) -> dict[str, Any]:
     """The published JSON of a row of `verdicts`."""
     stated = event_of(row)
     is_withdrawn = row["verdict"] == VerdictKind.WITHDRAWN
-    # whoever heard of it is found by what it was, when, and where
+    # its recipients are found by the event
     alerted = stated if is_withdrawn else _said_by(row, "alerted", than=[stated])
     previous = _said_by(row, "previous", than=[stated, alerted])
     verdict = AlertVerdict(
@@ -154,7 +154,6 @@ def verdict_message(row: Row) -> dict[str, Any]:
         event=None if is_withdrawn else _final(stated),
         alerted=_final(alerted),
         previous=_final(previous),
-        # of a newer version's row the word that it has
         reason=row["reason"],
         decided_ms=round(row["emitted_at"].timestamp() * 1000),
     )

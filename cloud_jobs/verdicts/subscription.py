@@ -30,7 +30,7 @@ from waybill.pulsar.pulsar_positions import MessagePosition, Silence, position_o
 # New rows of alerts, events and verdicts since a commit.
 
 _ROWS_AT_ONCE: Final = 50_000
-"""Rows of devices that are decided together: as many as are held as objects of Python."""
+"""The most rows that are decided together."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Row = dict[str, Any]
@@ -197,7 +197,7 @@ def _judged(message: TopicAlert, now: datetime, max_age: timedelta) -> tuple[Ale
     happened = moment(alert.t_ms)
     if not now - max_age <= happened <= now + MAX_AHEAD:
         return None, f"far-off: it says that it happened at {happened.isoformat()}"
-    # an id that is another fact's would get two verdicts, of which one is wrong
+    # an id of another event would get two verdicts
     if not is_identified_by(alert.id, alert.tenant, alert.device, alert.event):
         return None, f"wrong-id: {alert.id} does not follow from what it says"
     return alert, ""
@@ -223,18 +223,17 @@ def _row(alert: Alert, now: datetime) -> dict[str, Any]:
 
 
 MAX_BYTES: Final = 64 << 20
-"""One run takes no more than this, however many messages it may take."""
+"""The most bytes of one run."""
 RETRY_S: Final = 30.0
-"""After so long a topic that could not be read, or a cluster that was lost, is tried again."""
+"""How often an unread topic or a lost cluster is tried again."""
 FIRST_IDLE_S: Final = 5.0
 """How long after a subscription its first message may take: the broker waits a second before it gives a new consumer
 any, as another one may have just left."""
-# once a topic flows its next message is there at once
 IDLE_S: Final = 0.05
 _OPERATION_S: Final = 10
-# of each topic: the client asks for more when half are taken
+# per topic
 _QUEUE: Final = 1_000
-# of each partition of one that has many
+# per partition
 _MIN_QUEUE: Final = 50
 _WAIT_MS: Final = 10
 _log = structlog.get_logger("verdicts")
@@ -272,7 +271,7 @@ class _Reading:
         if self.begun_ms == until_ms and self.last is not None:
             return
         self.begun_ms, self.last = until_ms, None
-        # asked while it is not connected, the client waits for the cluster, and all other partitions with it
+        # without a connection this call would wait for the cluster
         if self.consumer.is_connected():
             self.last = position_of(self.consumer.get_last_message_id())
             if self.silence.is_to_ask(now_s):
@@ -384,7 +383,7 @@ class AlertSubscription:
             return False
         self._tried_s = self._clock()
         if not self._readings:
-            # of none it is known which cluster has them
+            # which cluster has them is unknown
             self.close()
         before = len(self._readings)
         if self._client is not None:
@@ -413,7 +412,7 @@ class AlertSubscription:
             return False
         for topic in self._topics:
             try:
-                # a consumer for each: the client does not say where the end is of several
+                # a consumer for each, as the client gives no common end of several
                 partitions = self._client.get_topic_partitions(topic)
                 for partition in partitions:
                     self._subscribe_to(topic, partition, max(_QUEUE // len(partitions), _MIN_QUEUE))
@@ -436,7 +435,7 @@ class AlertSubscription:
             consumer_type=pulsar.ConsumerType.Failover,
             initial_position=pulsar.InitialPosition.Earliest,
             receiver_queue_size=queue,
-            # its position travels to the standby: what comes there again is known
+            # the standby centre continues at the same position
             replicate_subscription_state_enabled=True,
         )
         self._readings.append(_Reading(topic, partition, consumer))
@@ -447,7 +446,7 @@ class AlertSubscription:
         found: list[TopicAlert] = []
         is_past = False
         try:
-            # of a cluster that does not say where it ends nothing says that all of it is there
+            # without the partition's end, it is unknown whether all was read
             reading.begin(until_ms, self._clock())
             while len(found) < at_most and not is_past and (message := _received(reading)) is not None:
                 is_past = reading.on_message(message, self._clock())
@@ -480,11 +479,11 @@ def _received(reading: _Reading) -> Any:
 # One read of the alert topics.
 
 MAX_MESSAGES: Final = 5_000
-"""So many are taken in one commit."""
-# a million messages: more is left to the next run, which then has nothing else to do
+"""The most messages of one commit."""
+# a million messages; the next run reads the rest
 MAX_COMMITS: Final = 200
 MAX_S: Final = 60.0
-"""After so long what is there is decided, and the rest is for the next run."""
+"""The longest collection; the next run reads the rest."""
 _LOG = structlog.get_logger("verdicts", job="verdicts")
 
 
@@ -505,7 +504,7 @@ def collect(
             _LOG.warning("messages that are no alerts", refused=dict(found.refused), last=found.last_refused)
         refused = sum(found.refused.values())
         counts.update({"alerts": found.added, "repeated": found.repeated, "refused": refused})
-        # a broker whose clock is behind never says that something is new
+        # bounded, as messages may arrive all the time
         is_all = received.is_all
         if is_all or time.time() - began_s > max_s:
             break

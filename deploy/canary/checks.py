@@ -24,7 +24,7 @@ from waybill.pulsar.pulsar_client import token_faults, tokens_ending
 
 _HEARTBEAT_S: Final = 60.0
 _PRUNE_DELAY_S: Final = 0.3
-"""What is acknowledged goes from the buffer so soon: the canary looks there."""
+"""Acknowledged records are deleted from the buffer after so long."""
 
 
 def agent_settings(settings: CanarySettings, *, broker_port: int, status_port: int) -> AgentSettings:
@@ -85,16 +85,16 @@ def warnings(settings: CanarySettings, now_s: float) -> list[str]:
 
 
 def _agent_problems(settings: CanarySettings) -> list[str]:
-    # of plain text the agent says what to do at the top of its own file, and this is another one
+    # the agent's own message about plain text refers to another file
     allowed = settings.agent.model_copy(update={"insecure": True})
     try:
-        # its ports are of no matter here
+        # its ports do not matter here
         agent = agent_settings(
             settings.model_copy(update={"agent": allowed}),
             broker_port=_ANY_PORT,
             status_port=_ANY_PORT,
         )
-    # what an agent refuses ends it at each start
+    # the agent would end at each start
     except ValidationError as error:
         return [f"agent: {one['msg'].removeprefix('Value error, ')}" for one in error.errors()]
     plain = () if settings.agent.insecure else agent.plain_text()
@@ -105,7 +105,7 @@ def _agent_problems(settings: CanarySettings) -> list[str]:
 
 
 def _lake_problems(settings: CanarySettings) -> Iterator[str]:
-    # where it is can be wrong though it can be read as a setting
+    # the setting may be well-formed and wrong
     if settings.lake is None:
         return
     try:

@@ -118,7 +118,7 @@ def setup(
     settings = _settings(config)
     from deploy.canary.reference import contracts_text, fence_text, write_reference
 
-    # a month is billed as a whole: within it the account would be free for some of it
+    # a month is billed as a whole
     begin = since or datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     with _errors_as_messages():
         contracts = contracts_text(settings, begin.replace(tzinfo=begin.tzinfo or UTC))

@@ -44,7 +44,7 @@ class Hop(StrEnum):
     """What the canary account owes for them."""
 
 
-# a tree, not a chain: an alert does not wait for the ingest
+# an alert does not wait for the ingest
 PARENT: Final = {
     Hop.REGION: None,
     Hop.CENTRE: Hop.REGION,
@@ -54,10 +54,10 @@ PARENT: Final = {
     Hop.USAGE: Hop.TABLE,
     Hop.RATED: Hop.USAGE,
 }
-"""The hop before each: what has not come there cannot come here, and is not this one's fault."""
+"""The hop before each."""
 
 AT_LEAST_ONCE: Final = frozenset({Hop.REGION, Hop.CENTRE, Hop.ALERT})
-"""Topics: a message may be there again, which is counted as repeated, and is no double."""
+"""Topics, on which a repeated message is no double."""
 
 
 class ProbeItem(NamedTuple):
@@ -105,7 +105,7 @@ class CanaryScript:
     def __post_init__(self) -> None:
         if QUARTER_MS % (self.settings.period_s * 1000):
             raise ValueError("period_s: a whole number of periods has to make a quarter of an hour (900 s)")
-        # The rest is for what follows from the last fix, before the next probe begins.
+        # the rest is for the results of the last fix
         if self.driven_ms > self.settings.period_s * 1000 - 1000:
             raise ValueError("period_s: the drive takes longer; drive faster, or less often")
 
@@ -135,14 +135,14 @@ class CanaryScript:
         reach_m, step_ms = self._reach_m, round(self.settings.fix_interval_s * 1000)
         for at in range(self._steps + 1):
             north_m = -reach_m + 2 * reach_m * at / self._steps
-            # to and fro: a jump back to the beginning would be an impossible speed
+            # to and fro, as a jump back would be an impossible speed
             latitude = self._latitude(-north_m if number % 2 else north_m)
-            # on the grid of the wire: what arrives is compared with it
+            # with the resolution of the wire format, for the comparison
             yield CanaryFix(at * step_ms, round(latitude, 7), round(self.settings.longitude, 7))
 
     def fence(self) -> list[list[float]]:
         """The ring of the fence for GeoJSON: closed, counter-clockwise, longitude first."""
-        # a square by geodesics: its sides are as long on the ground at any latitude
+        # by geodesics, so that the sides are equally long at any latitude
         half_m, place = self.settings.fence_m / 2, self.settings
         south, north = self._latitude(-half_m), self._latitude(half_m)
         half_lon = Geodesic.WGS84.Direct(place.latitude, place.longitude, 90.0, half_m)["lon2"] - place.longitude
@@ -158,7 +158,7 @@ class CanaryScript:
     def event_items(self, number: int) -> tuple[ProbeItem, ProbeItem]:
         """The events of a probe: into the fence and out of it, with their interpolated times."""
         begins_ms, driven_ms = self.begins_ms(number), self.driven_ms
-        # the speed is the same all the way, so the share of the way is that of the time
+        # the speed is constant
         before = self.settings.margin_m / (2 * self._reach_m)
         enter_ms, exit_ms = round(before * driven_ms), round((1 - before) * driven_ms)
         return ProbeItem("enter", begins_ms + enter_ms), ProbeItem("exit", begins_ms + exit_ms)
@@ -248,7 +248,7 @@ class CanarySettings(Settings):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        # what cannot be driven is said here, and not by the first probe
+        # refuse an impossible drive before the first probe
         CanaryScript(self.script)
         device_name(self.tenant, self.device)
         needs = {

@@ -51,7 +51,6 @@ class DeviceRecords:
         """The rows committed since the last call. Raises LakeError, StoreUnavailable."""
         with self._lake.damage_as_error(_TABLE):
             opened = self._newest()
-            # the log says whether there is anything new; the files are opened only then
             newest = counter_of(newest_number(opened, INGEST))
             if newest <= self._through:
                 return []
@@ -69,7 +68,7 @@ class DeviceRecords:
             try:
                 self._opened.update_incremental()
             except DeltaError:
-                # its log may have been cut short since: as a whole it can be read
+                # its log may have been truncated since
                 self._opened = None
         if self._opened is None:
             self._opened = self._lake.open(_TABLE)
@@ -110,7 +109,7 @@ class RecordsObserver(Observer):
 # Expected usage of a quarter of an hour, from its probes. Pure.
 
 TOLERANCE_MM: Final = 2
-"""Of what a probe drives inside; a quarter is rounded once."""
+"""Per probe; a quarter is rounded once."""
 
 
 class QuarterUsage(NamedTuple):
@@ -145,7 +144,7 @@ def usage_fault(usage: QuarterUsage, probes: Iterable[ProbeCover], inside_mm: in
     anyway.
     """
     states = [*probes]
-    # what follows the last one that is there may not have come yet
+    # later probes may not have come yet
     while states and states[-1] is ProbeCover.NOTHING:
         states.pop()
     whole = states.count(ProbeCover.WHOLE)
@@ -170,7 +169,7 @@ _QUARTERS_OF_HOUR: Final = 4
 _TIME_ZONE: Final = "UTC"
 _MOST_PROBES: Final = 1_000
 _STANDING_S: Final = 300
-"""A vehicle that says nothing for so long is nowhere in between (`tracks.max_gap_s`)."""
+"""`tracks.max_gap_s`: after a longer pause the track begins again."""
 
 
 class MoneyObserver(Observer):
@@ -195,7 +194,7 @@ class MoneyObserver(Observer):
         if not waiting:
             return
         state = newest_state(self._lake)
-        # after the state: what usage covers is among these records
+        # after the state, so that these include all records that it covers
         self._take(self._records.read_new())
         # the same lake gives the same bill
         if state.digest() == self._known:
@@ -203,7 +202,7 @@ class MoneyObserver(Observer):
         whole = [number for number in waiting if self._covered(number, state.covers) is ProbeCover.WHOLE]
         self._look_at_usage(state, waiting)
         self._look_at_bills(state, whole)
-        # after both looks: one that failed is tried again with the same state
+        # after both, so that a failed one is repeated with the same state
         self._known = state.digest()
 
     def _take(self, stored: Iterable[StoredRecord]) -> None:
@@ -233,7 +232,7 @@ class MoneyObserver(Observer):
         states = {number: self._covered(number, covers) for number in numbers}
         fault = usage_fault(usage, states.values(), self._script.inside_mm, before=self._before(quarter, covers))
         for number, state in states.items():
-            # of a probe that usage does not cover yet it says nothing
+            # usage does not cover this probe yet
             if state is ProbeCover.NOTHING:
                 continue
             with self._watch.ledger() as ledger:

@@ -15,7 +15,7 @@ from waybill.record import VEHICLE_CANARY, VEHICLE_POSITION
 # The sensor: publishes one probe to the vehicle's broker in real time.
 
 _SILENCE_S: Final = 5.0
-"""A broker that takes nothing for so long has cut the probe."""
+"""A broker that accepts nothing for so long cuts the probe."""
 
 
 def canary_name(device: str, number: int) -> str:
@@ -37,7 +37,7 @@ def publish_probe(script: CanaryScript, device: str, number: int, port: int, sto
 
     def until_stopped() -> Iterator[VehicleMessage]:
         for message in messages_of(script, device, number):
-            # a probe that is cut on purpose is said to be cut
+            # a probe that is stopped counts as cut
             if stop.is_set():
                 raise ProbeCut("the canary was stopped")
             yield message
@@ -47,7 +47,7 @@ def publish_probe(script: CanaryScript, device: str, number: int, port: int, sto
         summary = publish(until_stopped(), {device: BrokerAddress("127.0.0.1", port)}, settings)
     except SimulatorError as error:
         raise ProbeCut(f"the vehicle's broker: {error}") from error
-    # What may be in the broker twice is not the fault of any hop.
+    # a possible double in the broker is no hop's fault
     if not summary.complete or summary.maybe_doubled:
         raise ProbeCut("the connection to the vehicle's broker was lost")
 

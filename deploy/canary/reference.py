@@ -35,7 +35,7 @@ def bill_fault(entries: int, net_minor: int, tax_minor: int, currency: str) -> s
 # Publishing commands for the canary's files.
 
 LOWEST_PRIORITY: Final = -1_000_000
-"""A place belongs to the fence with the highest priority: that of a canary takes nothing from another."""
+"""A place belongs to the fence with the highest priority, so a canary's fence takes nothing from another."""
 
 
 def fence_text(settings: CanarySettings) -> str:
@@ -93,7 +93,7 @@ def write_reference(folder: Path, fence: str, contracts: str, *, replace: bool) 
     set.
     """
     files = folder / "fences.geojson", folder / "contracts.toml"
-    # before the first one is written: half of the new and half of the old would be published together
+    # before the first one is written, so that old and new are not mixed
     if not replace and (there := [file for file in files if file.exists()]):
         names = ", ".join(map(str, there))
         raise CanaryError(f"{names}: is there already; choose another folder with --out, or replace it with --replace")

@@ -37,9 +37,9 @@ from waybill.record import WireError
 # The driver: sends one probe per period.
 
 _LATE_MS: Final = 500
-"""A period that began so long ago is passed over: its fixes would be published late."""
+"""A period that began longer ago is skipped, as its fixes would be late."""
 _PERIODS: Final = 2
-"""The next probe but one begins sooner than in so many."""
+"""A probe that begins after more periods waits for the clock to be corrected."""
 _LOG = structlog.get_logger("canary")
 
 
@@ -56,7 +56,7 @@ class ProbeDriver:
         while not self._stop.is_set():
             number = self._next()
             left_s = self._watch.script.begins_ms(number) / 1000 - self._watch.clock()
-            # behind what was sent by a clock that was set back since, which may be set right meanwhile
+            # the clock was set back since the last probe, and may be corrected meanwhile
             if left_s > _PERIODS * period_s:
                 self._stop.wait(period_s)
             elif left_s <= 0 or not self._stop.wait(left_s):
@@ -79,7 +79,7 @@ class ProbeDriver:
 
     def _next(self) -> int:
         """The next probe that was not begun, and that begins where the last one ended."""
-        # not the next one that is planned: after a pause the ones between are passed over
+        # after a pause, probes in between are skipped
         script, now_ms = self._watch.script, round(self._watch.clock() * 1000)
         number = self._sent.first_not_begun(script.number_at(now_ms - _LATE_MS) + 1)
         while not self._sent.may_follow(number):
@@ -92,7 +92,7 @@ class ProbeDriver:
 _TIMEOUT_S: Final = 10
 _WAIT_MS: Final = 50
 _AT_ONCE: Final = 1_000
-"""So many messages of a partition are taken by one look."""
+"""The most messages of a partition in one look."""
 
 
 class TopicReaders:
@@ -112,13 +112,13 @@ class TopicReaders:
         try:
             self._open()
             for partition, reader in self._readers.items():
-                # one that is not reads nothing, for ever, and raises nothing
+                # a reader without a connection reads nothing and raises nothing
                 if not reader.is_connected():
                     raise CanaryError(f"{self._cluster.service_url} is not connected")
                 yield from self._read(partition, reader)
         except (pulsar.PulsarException, ValueError, RuntimeError) as error:
             self.close()
-            # a token that ended shows as a time-out
+            # an ended token shows as a time-out
             why = self._cluster.access.token_problem(time.time()) or f"{error}"
             raise CanaryError(f"{self._topic} at {self._cluster.service_url}: {why}") from error
 
@@ -136,7 +136,7 @@ class TopicReaders:
         for partition in self._client.get_topic_partitions(self._topic):
             start = self._last.get(partition, begin)
             self._readers[partition] = self._client.create_reader(partition, start)
-        # what comes while it is not connected is behind this, too
+        # messages that arrive while it is not connected are behind this, too
         self._last = dict.fromkeys(self._readers, begin) | self._last
 
     def _read(self, partition: str, reader: Any) -> Iterator[bytes]:
@@ -191,7 +191,7 @@ class AlertObserver(Observer):
                 alert = decode_alert(data)
             except MalformedAlert:
                 continue
-            # the topic has everybody's; another device at this fence is no probe
+            # another device at this fence is no probe
             if (alert.tenant, alert.device) == self._sender and alert.place == self._place:
                 self._show(EventOfProbe(alert.id, alert.event))
 
@@ -254,7 +254,7 @@ class CanaryVehicle:
     def supervise(self) -> None:
         """Restart a process that has ended."""
         for server in self._servers:
-            # a child that runs is left alone, however it fares: its hop says so
+            # whether a running child works is seen at its hop
             if server.pid is None:
                 _LOG.warning("ended", process=server.name, last=server.last_lines(3))
                 server.stop()
@@ -342,7 +342,7 @@ def _observers(watch: CanaryWatch, sent: SentProbes) -> Iterator[Observer]:
     if settings.centre is not None and Hop.ALERT in watched:
         yield AlertObserver(watch, settings.centre)
     if watched & LAKE_HOPS:
-        # the hops behind them need what they see
+        # the hops behind it need its items
         yield RecordsObserver(watch)
     if watched & {Hop.USAGE, Hop.RATED}:
         yield MoneyObserver(watch, sent)

@@ -96,7 +96,7 @@ def read_canary_status(settings: CanarySettings) -> CanaryStatus:
     """Ask the canary that runs on this machine with these settings. Raises CanaryNotRunning."""
     host, port, device = settings.status.host, settings.status.port, f"{settings.tenant}/{settings.device}"
     try:
-        # its moments and colours are JSON's
+        # JSON has no enums
         answer = CanaryStatus.model_validate(fetch_status(host, port, "status", timeout_s=_TIMEOUT_S), strict=False)
     except (StatusUnavailable, ValidationError) as error:
         raise CanaryNotRunning(

@@ -55,16 +55,16 @@ class AckOrder(Generic[Position]):
     def pop_done(self) -> Position | None:
         """The newest position before which everything has its receipt, if it has moved."""
         position: Position | None = None
-        # only from the front: an acknowledgement is of everything before it, too
+        # from the front, as an acknowledgement includes everything before it
         while self._taken and not self._taken[0].unreceipted:
             position = self._taken.popleft().position
         return position
 
 
 MAX_IN_FLIGHT: Final = 1000
-"""So many alerts of a partition are with the client at once."""
+"""Alerts of a partition that are with the client at once."""
 MAX_WAITING: Final = 20_000
-"""While more wait, no more batches are read."""
+"""While more alerts wait, no batches are read."""
 BATCHING_DELAY_MS: Final = 2
 _LOG = structlog.get_logger("alerts")
 
@@ -145,7 +145,7 @@ class AlertSender:
                 raise
 
     def _on_result(self, one: SentAlert, result: Any) -> None:
-        # In a thread of the client, and in this order: who is woken finds it.
+        # in a thread of the client; the result first, then the event
         self._results.append(one._replace(result="" if result == pulsar.Result.Ok else str(result)))
         self.came.set()
 
@@ -159,7 +159,7 @@ class AlertSender:
 
     def _is_persisted(self, one: SentAlert) -> bool:
         if one.result:
-            # first again: its batch holds up the acknowledgement of all that came after it
+            # first again, as it holds up the acknowledgement of all later batches
             self._waiting.appendleft(one._replace(result=""))
             self._note_failed(one.result)
             return False
@@ -174,10 +174,10 @@ class AlertSender:
         self.problem = problem
         if self._clock() >= self._resumes_s:
             self._resumes_s = self._clock() + self._backoff.take_delay_s()
-            # What it is good for nobody says: a new one is.
+            # open a new producer
             self.close()
 
 
 def _close_in_background(producer: Any) -> None:
-    # Closing waits for the cluster, which may be why it is closed.
+    # closing may wait for the cluster
     threading.Thread(target=close_quietly, args=(producer,), name="closes a producer", daemon=True).start()

@@ -94,7 +94,7 @@ def _file_problems(settings: AlertSettings) -> Iterator[str]:
 
 def _open(settings: AlertSettings) -> Iterator[str]:
     """What lets others read or write without authentication: allowed only with `insecure`."""
-    # alerts say where vehicles are, as batches do
+    # alerts contain positions, as batches do
     yield from open_cluster(settings.pulsar, "batches and alerts")
     if settings.fences.unsigned:
         yield f"fences.unsigned: anyone who publishes there can raise alerts: set fences.operators, {OPEN_WORD}"

@@ -83,7 +83,7 @@ class AlertRules:
 
 SinceByPlace = Mapping[str, float]
 """Since when (ms) a device visits each place that it is in."""
-# a fence that opens or closes later than this is looked at by a later fix
+# a later fix sees a fence that opens or closes after this
 HORIZON_MS: Final = 6 * 3_600_000
 
 
@@ -116,7 +116,7 @@ def judge(rows: FixRows, is_first: Bools, since: Sequence[SinceByPlace], rules: 
     begin = rows.t_ms[offsets(np.bincount(rows.owner, minlength=count))[:-1]]
     visits = _with_since(find_visits(tracks, rules.fences, rules.events), rules.fences.names, begin, since)
     events = _events(visits, tracks, rows, rules, np.where(is_first, begin, begin + 1))
-    # only now: a visit is settled by all that came after it
+    # after the visits are complete
     settled = _Settled.of(visits, tracks, rules)
     return settled.held(rows, count, events)
 
@@ -137,7 +137,7 @@ def _tracks(rows: FixRows, rules: AlertRules) -> Tracks:
 
 def _with_since(visits: Visits, names: Sequence[str], begin_ms: Ints, since: Sequence[SinceByPlace]) -> Visits:
     """The visits, with the known begin of those that last from the first fix of their rows."""
-    # an end that begins inside a fence looks to the engine like a track that does
+    # the engine takes the end of a track for a track that begins inside the fence
     start_ms = visits.start_ms.copy()
     for row in np.flatnonzero(~visits.entered & (visits.start_ms == begin_ms[visits.device])).tolist():
         start_ms[row] = since[int(visits.device[row])].get(names[int(visits.fence[row])], start_ms[row])
@@ -147,7 +147,7 @@ def _with_since(visits: Visits, names: Sequence[str], begin_ms: Ints, since: Seq
 def _events(visits: Visits, tracks: Tracks, rows: FixRows, rules: AlertRules, from_ms: Ints) -> list[list[DayEvent]]:
     """The events of each track from a moment on. Earlier ones were found when the fix after them came."""
     made = events_of(visits, tracks, rules.fences, rules.gates, rules.events)
-    # at the anchor itself the segment before is not known, and with it not which of several such events it is
+    # at the first fix the segment before is unknown, and so is the number of equal events
     made = [one for one in made if one.t_ms >= from_ms[one.device]]
     ends = end_fixes(tracks, made)
     records = zip(rows.epoch[ends].tolist(), rows.seq[ends].tolist(), strict=True)
@@ -191,13 +191,13 @@ class _Settled:
         first = offsets(np.bincount(rows.owner, minlength=count))
         last = first[1:] - 1
         kept = self.tracks.row
-        # a track that begins at a fix begins on the side where that is
+        # a track begins on the side of its first fix
         anchors_here = self.is_settled | ~self.tracks.linked
         may_be = anchors_here & (kept < last[rows.owner[kept]])
         may_be &= rows.t_ms[kept] <= rows.t_ms[last[rows.owner[kept]]] - KEEP_MS
         anchor = first[:-1].copy()
         np.maximum.at(anchor, rows.owner[kept[may_be]], kept[may_be])
-        # a vehicle that stands on a border for hours is cut rather than kept
+        # a vehicle on a border for hours is cut
         too_long = last - anchor >= MAX_FIXES_HELD
         anchor[too_long] = last[too_long] - MAX_FIXES_HELD + 1
         at_last, in_doubt = self._at(last), np.ones(count, dtype=np.bool_)
@@ -223,14 +223,14 @@ class _Settled:
         return list(found)
 
     def _due_ms(self, last: FixRows, at: Ints) -> Floats:
-        # a fence that comes into force, or goes out of it, moves nobody, and is an event all the same
+        # a fence that begins or ends causes an event without any movement
         due_ms = self.rules.fences.next_switch_ms(last.longitude, last.latitude, last.t_ms, HORIZON_MS)
         mine = self.visit[np.isin(self.visit_at, at[at >= 0])]
         owner, dwell_s = self.visits.device[mine], self.rules.events.dwell_s
         if dwell_s is not None:
             dwell_ms = self.visits.start_ms[mine] + dwell_s * 1000.0
             np.minimum.at(due_ms, owner, np.where(dwell_ms > last.t_ms[owner], dwell_ms, np.inf))
-        # where speed is looked at, each fix is
+        # in a fence with a speed limit, each fix is evaluated
         np.minimum.at(due_ms, owner, np.where(self.rules.has_limit[self.visits.fence[mine]], -np.inf, np.inf))
         return due_ms
 
@@ -243,7 +243,7 @@ def _between(owner: Ints, t_ms: Ints, visits: Visits) -> tuple[Ints, Ints]:
     if not len(t_ms):
         none = np.zeros(len(visits), dtype=np.int64)
         return none, none
-    # one ascending key for device and time; doubles hold it to the thousandth of a millisecond
+    # one ascending key for device and time
     origin = min(float(t_ms.min()), float(visits.start_ms.min(initial=np.inf)))
     span = max(float(t_ms.max()), float(visits.end_ms.max(initial=-np.inf))) - origin + 1.0
     key = owner * span + (t_ms - origin)
@@ -255,8 +255,8 @@ def _between(owner: Ints, t_ms: Ints, visits: Visits) -> tuple[Ints, Ints]:
 
 _FORGET_SHARE: Final = 50
 _DEGREE_M: Final = 111_700.0
-"""At least the metres of a degree of a meridian, and of the equator."""
-# before every moment, and still a moment that can be subtracted from
+"""Not less than a degree of a meridian, or of the equator."""
+# before every moment, with room for subtraction
 _LONG_AGO_MS: Final = -(1 << 62)
 _NOTHING: Final[SinceByPlace] = {}
 
@@ -306,7 +306,7 @@ class LiveEvents:
         self._is_first = np.zeros(0, dtype=np.bool_)
         self._judged_ms = np.zeros(0, dtype=np.int64)
         self._since: dict[int, SinceByPlace] = {}
-        # of those whose visits are others at the last fix that was judged: these hold from that fix on
+        # visits from the last evaluated fix on, where they differ
         self._since_judged: dict[int, SinceByPlace] = {}
         self._said: dict[int, dict[str, int]] = {}
 
@@ -321,7 +321,7 @@ class LiveEvents:
     def replace_rules(self, rules: AlertRules) -> None:
         """Use these rules from now on. Their effect on earlier fixes is left to the centre."""
         self._rules = rules
-        # on which side a device counts is decided anew by the next fix, of all that is held
+        # the next fix decides again on which side the device is
         self._is_settled[:] = False
 
     def take(self, fixes: FixColumns, now_ms: int, *, report: bool = True) -> list[FoundEvent]:
@@ -329,7 +329,7 @@ class LiveEvents:
 
         `report=False` takes the fixes and returns nothing: a new owner reads again what its predecessor read.
         """
-        # what no track has is left out first: it would count as a neighbour of the others
+        # unusable fixes are left out first, as they would count as neighbours
         usable = self._usable(fixes, now_ms)
         slots = self._slots_of(fixes, usable, now_ms)
         rows, received_ms = _in_order(slots, fixes, usable)
@@ -340,7 +340,7 @@ class LiveEvents:
         rows = rows._replace(owner=np.searchsorted(mine, rows.owner))
         newest_ms = np.maximum.reduceat(received_ms, np.flatnonzero(run_starts(rows.owner)))
         quiet = self._are_quiet(mine, rows)
-        # most devices, and no more than a look into the index for each
+        # most devices need one look into the index
         self._go_on(mine[quiet], _of(rows, quiet))
         found = self._judge(mine[~quiet], _of(rows, ~quiet), newest_ms[~quiet])
         return sorted(self._news(found, now_ms, report=report), key=lambda one: (one.tenant, one.device, one.event))
@@ -395,7 +395,7 @@ class LiveEvents:
     def _forget(self, least: int) -> None:
         """Drop the least recently seen devices; some more than asked, as each search looks at all devices."""
         slots = np.fromiter(self._slots.values(), dtype=np.int64, count=len(self._slots))
-        # some more than are needed: each look costs as much as there are devices
+        # some more than needed, as each search looks at all devices
         count = min(len(slots), max(least, self._settings.max_devices // _FORGET_SHARE))
         gone = slots[np.argsort(self._heard_ms[slots], kind="stable")[:count]]
         self._held.forget(gone)
@@ -409,7 +409,7 @@ class LiveEvents:
     def _are_quiet(self, slots: Ints, rows: FixRows) -> Bools:
         """Which devices have no event by their new fixes."""
         last = self._held.last(slots)
-        # a device whose side is in doubt, or that is due for something, is looked at whatever it does
+        # undecided devices, and those that are due, are always evaluated
         has_fixes = self._held.lengths(slots) > 0
         first = run_starts(rows.owner)
         newest = np.append(first[1:], True)
@@ -432,7 +432,7 @@ class LiveEvents:
         tracks, lon = self._rules.tracks, unwrapped_end(start.longitude, end.longitude)
         stirs = end.t_ms - start.t_ms > tracks.max_gap_s * 1000.0
         if tracks.max_speed_mps is not None:
-            # not shorter than the way is: by its parallel that is nearest to the equator
+            # an upper bound: by the parallel nearest to the equator
             parallel = np.cos(np.radians(np.minimum(np.abs(start.latitude), np.abs(end.latitude))))
             degrees = np.hypot((lon - start.longitude) * parallel, end.latitude - start.latitude)
             stirs |= degrees * _DEGREE_M > tracks.max_speed_mps * (end.t_ms - start.t_ms) / 1000.0
@@ -446,7 +446,7 @@ class LiveEvents:
         held = _by_owner(self._held.read(slots).joined(rows))
         limits = offsets(np.bincount(held.owner, minlength=len(slots)))
         last = limits[1:] - 1
-        # the last fix but one, or the newest that is old enough; of what was judged together only the end is known
+        # the second last fix, or the newest that is old enough; of an evaluated group only the end is known
         may_be = np.arange(len(held.owner)) < last[held.owner]
         may_be &= held.t_ms >= self._judged_ms[slots[held.owner]]
         may_be &= held.t_ms <= held.t_ms[last[held.owner]] - KEEP_MS
@@ -454,7 +454,7 @@ class LiveEvents:
         np.maximum.at(anchor, held.owner[may_be], np.flatnonzero(may_be))
         moved = anchor > limits[:-1]
         self._is_first[slots[moved]] = False
-        # what is held begins behind what was judged now: from here on the visits of its end hold
+        # the held fixes begin behind the evaluated ones: use the visits at their end
         if self._since_judged:
             for slot in slots[moved].tolist():
                 if (since := self._since_judged.pop(slot, None)) is not None:
@@ -467,7 +467,7 @@ class LiveEvents:
         if not len(slots):
             return []
         rows = self._merged(slots, new)
-        # only repeated or too late: what is held is as it was, and so is all that follows from it
+        # if all are repeated or too late, nothing changes
         has_news = np.bincount(rows.owner, minlength=len(slots)) > self._held.lengths(slots)
         slots, rows, received_ms = slots[has_news], _of(rows, has_news), received_ms[has_news]
         if not len(slots):
@@ -487,7 +487,7 @@ class LiveEvents:
             self._since_judged.pop(slot, None)
             if since_last != since_anchor:
                 self._since_judged[slot] = since_last
-        # of most devices nothing follows
+        # most devices have no event
         seen = [
             _seen_until(rows.take(slice(limits[at], limits[at + 1]))) if events else ()
             for at, events in enumerate(judged.events)
@@ -517,14 +517,14 @@ class LiveEvents:
         """The events that were not reported before. An id is kept as long as its fixes, by which it would be found
         again.
         """
-        # an alert has no time before 1970, which a clock that was never set may say
+        # a clock that was never set may say a time before 1970
         oldest_ms = max(now_ms - round(self._settings.max_age_s * 1000), 0)
         for of_slot in found:
             slot, events, anchor_ms = of_slot.slot, of_slot.events, of_slot.anchor_ms
             said = self._said.get(slot, {})
             if not events and not said:
                 continue
-            # ids count equal events of one segment: so all of its events are named, said before or not
+            # ids number equal events of a segment, so all of its events are needed
             named = identified(*self._names[slot], events)
             kept = {one: t_ms for one, t_ms in said.items() if t_ms >= anchor_ms}
             kept |= {one: event.t_ms for one, event in named.items() if event.t_ms >= anchor_ms}

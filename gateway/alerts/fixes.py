@@ -66,7 +66,7 @@ class FixColumns:
             received.append(received_ms)
         none: dict[str, np.ndarray] = {name: np.zeros(0, dtype=kind) for name, kind in _COLUMNS.items()}
         joined = {name: np.concatenate([none[name], *values]) for name, values in columns.items()}
-        # floor, as the centre's milliseconds of a time
+        # floor, as at the centre
         t_ms = joined.pop("device_time_us") // _US_PER_MS
         source = np.repeat(np.arange(len(counts)), counts)
         return cls(sources, source, t_ms=t_ms, received_ms=np.array(received, dtype=np.int64)[source], **joined)
@@ -83,8 +83,7 @@ _COLUMNS = {
 
 
 IN_TABLE: Final = 6
-"""So many fixes of a device stand in the table."""
-# doubled, so that copying costs a constant for each fix
+"""Fixes of a device in the table."""
 _GROWTH: Final = 2
 
 
@@ -124,7 +123,7 @@ class HeldFixes:
         have = len(self._count)
         if slots <= have:
             return
-        # twice as much: devices come one by one, and each time all columns are copied
+        # doubled, as all columns are copied each time
         more = max(slots, _GROWTH * have) - have
         self._count = np.append(self._count, np.zeros(more, dtype=np.int64))
         self._table = [
@@ -167,7 +166,7 @@ class HeldFixes:
         if long:
             matrix = _matrix_of(rows)
             for at in long:
-                # copied: a view would keep the columns of all devices of this call
+                # a view would keep the columns of all devices of this call
                 self._long[int(slots[at])] = matrix[:, first[at] : first[at + 1]].copy()
         short = np.flatnonzero((count <= IN_TABLE)[rows.owner])
         owner = rows.owner[short]

@@ -14,13 +14,13 @@ from geo.spatial.event_ids import Kind
 from waybill.daemon.status_server import StatusGauges, counted
 from waybill.record import RefusalReason
 
-# beside the reasons for which a gateway refuses a batch
+# in addition to a gateway's reasons
 _UNUSABLE: Final = ("tenant", "region", "sealed", "internal-error")
 
 _EVALUATION_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
-# fine around what is asked of alerts, a second, and up to the age that is the centre's
+# fine around one second, the target
 _PUBLISH_S = (0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2, 5, 10, 30, 60, 300, 900)
-# what a replaced process has to do before it speaks is asked to take five seconds at most
+# the target is five seconds
 _REBUILD_S = (0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300, 900)
 
 # The status's key of each gauge: the name of its metric, and what it shows.
@@ -77,7 +77,7 @@ class AlertMetrics:
         self._begin_at_0()
 
     def _begin_at_0(self) -> None:
-        # From nothing to 1 is no increase for Prometheus: who asks for one needs the zero before it.
+        # Prometheus sees no increase from nothing to 1: the first one needs a zero before it
         for kind in get_args(Kind):
             self._published.labels(kind)
         for one in fields(PassedOver):

@@ -56,9 +56,8 @@ class AskedPartitions:
 
 # Presence of a region's alert processes, on a topic that is not replicated.
 
-# a process that ended is missed after a few of these
 SAY_S: Final = 1.0
-# without presence the partitions stay as they are, which is no hurry
+# without presence, partitions stay where they are
 _RETRY_S: Final = 5.0
 _MAX_READ: Final = 1000
 _LOG = structlog.get_logger("alerts")
@@ -100,7 +99,7 @@ class PresenceTopic:
             if (said := self._say()) is None:
                 return SAY_S
             self._open()
-            # Of this region alone: other clusters have no use for it.
+            # of no use in other clusters
             self._producer.send_async(said.model_dump_json().encode(), None, disable_replication=True)
             self._hear()
         except (pulsar.PulsarException, ValueError, RuntimeError) as error:
@@ -134,7 +133,7 @@ class PresenceTopic:
 
 TURN_S: Final = 1.0
 KEEP_S: Final = 30.0
-"""A partition whose owner is not heard is kept for so long."""
+"""How long a partition is followed while its owner is not heard."""
 _CLOSE_S: Final = 2.0
 
 
@@ -190,7 +189,7 @@ class StandbyPartitions:
     def _is_wanted(self, name: str, held: int, now_s: float) -> bool:
         if self._presence.is_standby(name, held, now_s):
             return True
-        # another is to be it now: what is ready is kept until that one is, too
+        # another process is chosen now: keep a ready state until that process is ready
         is_only = self._followed[name].is_ready and not self._presence.is_ready_elsewhere(name, now_s)
         return is_only and self._presence.is_held_elsewhere(name, now_s)
 
@@ -214,14 +213,13 @@ class StandbyPartitions:
 
 
 MAX_PARTITIONS: Final = 512
-"""Each that is held, or stood by for, has a thread and a subscription or a reader."""
+"""Each own or followed partition has a thread and a subscription or reader."""
 MAX_KNOWN: Final = 16_384
-"""All that are known are asked for: of what nobody asks for, nobody says that it has no owner."""
+"""The most partitions that are known."""
 LOOK_S: Final = 30.0
-"""How often the topics are asked for their partitions."""
-# a partition that is free is taken by the next turn
+"""How often new partitions are looked for."""
 _TURN_S: Final = 0.1
-# a cluster that does not answer must not hold up the end of the process
+# a cluster that does not answer must not delay the end of the process
 _CLOSE_ALL_S: Final = 5.0
 _GATHER_MS: Final = 5
 """Batches are collected for so long before one evaluation."""
@@ -320,7 +318,7 @@ class PartitionOwner:
         while not self._stop.wait(_TURN_S):
             self.turned_s = time.monotonic()
             self._forget_ended()
-            # Nobody is alerted by half of the fences, and another process may have them all.
+            # raise no alerts with half of the fences; another process may have them all
             if self._rules() is None:
                 continue
             self._look()
@@ -333,7 +331,7 @@ class PartitionOwner:
         """Our presence message; None: we claim nothing yet."""
         if self._rules() is None:
             return None
-        # of the second before: an acknowledgement has come to the broker when a standby goes by it
+        # one second old, so that the broker has the acknowledgements that a standby relies on
         before = self._acknowledged
         self._acknowledged = {owned.name: owned.acknowledged for owned in self.held}
         return PresenceMessage(
@@ -372,7 +370,6 @@ class PartitionOwner:
                 problem = f"{len(new) - room} partitions of {tenant} have no reader (limit {MAX_KNOWN})"
             self._tenant_of.update(dict.fromkeys(new[:room], tenant))
             self._claims.add(new[:room])
-        # also at the start, when nothing is known yet
         if problem and not self._looked_in_vain:
             _LOG.warning("partitions not known", problem=problem)
         self.problem, self._looked_in_vain = problem, bool(problem)
@@ -420,7 +417,7 @@ class PartitionOwner:
         common = PartitionSettings(
             region=settings.region,
             tenants=settings.tenants_of(tenant),
-            # One for each thread: it keeps agreements.
+            # one for each thread, as it caches keys
             unsealer=Unsealer.of_folder(settings.sealing_keys),
             rewind_ms=round(settings.rewind_s * 1000),
         )
@@ -444,7 +441,7 @@ class PartitionOwner:
         return self._client.create_producer(
             settings.alerts_topic(tenant),
             send_timeout_millis=_SEND_MS,
-            # More than a sender ever has in flight, so it never blocks.
+            # more than a sender has in flight, so it never blocks
             max_pending_messages=2 * MAX_IN_FLIGHT + 1,
             block_if_queue_full=True,
             batching_enabled=True,
@@ -457,7 +454,7 @@ class PartitionOwner:
             if thread.is_alive():
                 continue
             del self._held[name]
-            # given away, and not lost: nothing is wrong with it
+            # given away, not lost
             if name in self._given and not owned.lost_reason:
                 self._given.discard(name)
                 self._claims.on_given(name, time.monotonic())

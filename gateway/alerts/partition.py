@@ -27,7 +27,7 @@ from waybill.pulsar.pulsar_positions import WITHHELD, EntryPosition, Silence, po
 # How long batches gather before one evaluation. Pure.
 
 MAX_PAUSE_S: Final = 0.02
-"""An alert waits no longer for this."""
+"""The longest pause."""
 _TIMES: Final = 2.0
 
 
@@ -38,17 +38,17 @@ def pause_s(took_s: float, messages: int, many: int) -> float:
 
 RECEIVE_MS: Final = 250
 MAX_BYTES: Final = 4 << 20
-"""What is read at once, at most."""
+"""The most that is read at once."""
 RECEIVER_QUEUE: Final = 500
 MAX_TAKEN: Final = 10_000
-"""While so many groups of messages wait for receipts, no more are read."""
+"""The most groups of messages that wait for receipts."""
 MANY: Final = RECEIVER_QUEUE // 2
-"""As many messages at once are a backlog: nothing is awaited then."""
+"""So many messages at once are a backlog, after which there is no pause."""
 LOST_AFTER_S: Final = 2.0
-"""A subscription that is not connected for so long is given up: another process may have the partition."""
-# a receipt wakes it; this is for the one that was missed
+"""How long a subscription may be without a connection before it is given up."""
+# a receipt wakes it; this is for a missed one
 _FULL_WAIT_S: Final = 0.05
-# so late a stop is heard while other partitions are evaluated
+# the longest delay of a stop while other partitions are evaluated
 _TURN_WAIT_S: Final = 0.5
 _LOG = structlog.get_logger("alerts")
 
@@ -131,7 +131,7 @@ class OwnedPartition:
                 self._turn()
             self._finish(finish_s)
         except (pulsar.PulsarException, PulsarUnreachable) as error:
-            # of the cluster: the partition is given up, and whoever gets it makes its state anew
+            # give the partition up; its next owner makes the state again
             self.lost_reason = f"{type(error).__name__}: {error}"
         finally:
             self._sender.close()
@@ -144,7 +144,7 @@ class OwnedPartition:
         if self._sender.is_full or len(self._order) >= MAX_TAKEN:
             self._sender.came.wait(_FULL_WAIT_S)
             return
-        # what comes meanwhile is with the client: it is evaluated with what is awaited then
+        # messages that arrive meanwhile are evaluated together
         self._stop.wait(self._pause_s)
         messages = self._received()
         # the first message that was left says up to where the state is made
@@ -158,7 +158,7 @@ class OwnedPartition:
         except pulsar.Timeout:
             self.newest_ms, now_s = None, time.monotonic()
             is_new = self.acknowledged is None
-            # asked while it is not connected, the client waits for the cluster, and whether it is lost is found later
+            # without a connection this call would wait for the cluster
             if (is_new or self._silence.is_to_ask(now_s)) and self._consumer.is_connected():
                 end = position_of(self._consumer.get_last_message_id()).of_entry
                 self._silence.on_end(end, now_s)
@@ -167,7 +167,7 @@ class OwnedPartition:
                     self._silence.on_begin(end, now_s)
                     self.acknowledged, self.is_rebuilt = end, True
             return []
-        # An idle partition costs a wake-up four times a second, and not one for each batching delay.
+        # an idle partition wakes four times a second, not once per batching delay
         messages = [first, *self._consumer.batch_receive()]
         self._silence.on_read(position_of(messages[-1].message_id()).of_entry, time.monotonic())
         return messages
@@ -205,9 +205,9 @@ class OwnedPartition:
             self.newest_ms = evaluated.part.messages[-1].publish_timestamp()
             now_ms = round(time.time() * 1000)
             alerts = [alert_of(one, self._state.settings.region, now_ms) for one in evaluated.found]
-            # also without alerts: it is acknowledged in its order
+            # also without alerts, to be acknowledged in order
             self._sender.add(alerts, self._order.take(evaluated.part.messages[-1].message_id(), len(alerts)))
-            # a producer that is opened may wait for the cluster: other partitions go on meanwhile
+            # opening a producer may wait for the cluster; other partitions go on meanwhile
             self._acknowledge()
             took_s += evaluated.took_s
         self._pause_s = pause_s(took_s, len(messages), MANY)
@@ -215,7 +215,7 @@ class OwnedPartition:
     def _next_evaluated(self, parts: Iterator[EvaluationPart]) -> _EvaluatedPart | None:
         """The next part, once it is this partition's turn; None: there is none, or a stop came first."""
         while not self._evaluating.acquire(timeout=_TURN_WAIT_S):
-            # who waits is not stuck; whoever makes it wait shows by itself whether it is
+            # waiting is not being stuck
             self.turned_s = time.monotonic()
             if self._stop.is_set():
                 return None
@@ -232,7 +232,7 @@ class OwnedPartition:
         for sent in self._sender.pump():
             self._order.on_receipt(sent.taken)
             self._metrics.on_published(sent.alert.kind, time.time() - sent.alert.received_ms / 1000)
-        # The client sends it within 100 ms, and by itself: one that is lost is a repetition, no loss.
+        # the client sends it within 100 ms; a lost one causes a repetition, no loss
         position = self._order.pop_done()
         if position is not None:
             self._consumer.acknowledge_cumulative(position)

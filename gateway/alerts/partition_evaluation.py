@@ -39,7 +39,7 @@ def read_batch(
     `tenants`: the tenants whose batches the topic may have.
     """
     tenant = properties.get("tenant", "")
-    # Before a key is used: what names another tenant must not choose the one that it is opened for.
+    # before a key is used, so that a message cannot choose another tenant's key
     if tenant not in tenants:
         raise UnusableBatch("tenant", f"a batch of {tenant[:100]!r} on a topic of {', '.join(sorted(tenants))}")
     if is_sealed(payload):
@@ -58,13 +58,13 @@ def read_batch(
 
 # One evaluation and its alerts. Pure.
 
-# an evaluation stays short enough that the alerts of its first message are not late
+# short enough that the alerts of its first message are not late
 MAX_MESSAGES: Final = 2000
 MAX_RECORDS: Final = 50_000
 MAX_CONTENT: Final = 32 << 20
-"""So many, and so many bytes of them, are held at once, however much a batch unpacks to."""
+"""Bounds of the records and bytes that are held at once."""
 ReadBatch = tuple[str, RecordColumns, int]
-"""A batch with its tenant, and when the region's cluster had it (ms since 1970)."""
+"""Tenant, records, and arrival in the region (ms since 1970)."""
 
 
 class EvaluationPart(NamedTuple):
@@ -211,5 +211,5 @@ def _properties(message: Any) -> dict[str, str]:
     try:
         return dict(message.properties())
     except UnicodeDecodeError:
-        # Of nobody: it is passed over as that.
+        # without a tenant it is skipped
         return {}

@@ -22,10 +22,10 @@ from geo.spatial import Fence, FenceError, FenceSet, Gate, GateSet
 from waybill.daemon.service import STUCK_AFTER_S, run_components, serve_status
 from waybill.pulsar.pulsar_client import TokenWatch
 
-# so late a signal is heard at most
+# the longest delay of a signal
 _TURN_S = 0.2
-# Unpacking a batch lets go of the interpreter, and waits this long to have it back from a thread that computes; as
-# Python has it (5 ms), that is more than all else a batch costs.
+# unpacking a batch releases the interpreter, and waits this long to get it back from a computing thread; with
+# Python's default (5 ms) that is more than all else a batch costs
 _SWITCH_S = 0.0005
 _LOG = structlog.get_logger("alerts")
 
@@ -69,13 +69,13 @@ class AlertService:
                 self._status = self._status.model_copy(update={"state": "stopping", "healthy": False})
                 all_receipted = self._owner.close()
                 self._fences.close()
-            # Nothing is lost: whoever reads those batches next publishes their alerts, with the same ids.
+            # nothing is lost: the next owner publishes their alerts with the same ids
             _LOG.info("stopped", all_receipted=all_receipted)
 
     def _update(self, now_s: float) -> None:
         held, facts, counts = self._owner.held, self._fences.reference_facts, self._metrics.counts
         unowned = self._owner.partitions_unowned
-        # first: whoever shows such a token hears of nothing but time-outs, and what else is wrong follows from it
+        # first: an ended token shows as time-outs, and causes the other problems
         standbys = self._owner.standbys
         lag = lag_of((one.name, one.lag_s(time.time())) for one in held)
         problem = self._tokens.ended or self._problem(now_s, facts.problem, unowned, lag) or self._tokens.ending

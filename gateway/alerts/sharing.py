@@ -19,15 +19,15 @@ from waybill.record import InvalidJson, parse_json
 # Presence of the processes, and what follows from it.
 
 PRESENT_S: Final = 2.5
-"""A process that has said nothing for so long has ended."""
+"""A process without a message for so long counts as ended."""
 REST_S: Final = PRESENT_S + 0.5
 """The pause after taking or giving a partition: until then, messages may be older than that."""
-# whoever may write to the topic could name any number
+# others may write to the topic
 MAX_PROCESSES: Final = 1000
 # as many partitions as a process can have, with the longest names
 _MAX_BYTES: Final = 200_000
 MAX_INSTANCE: Final = 200
-"""Characters of a process's name and what distinguishes its start."""
+"""The longest `instance`."""
 GIVE_WAIT_S: Final = 120.0
 """How long a partition that is to be given away waits for a process with its state."""
 

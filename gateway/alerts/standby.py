@@ -23,7 +23,7 @@ from waybill.pulsar.pulsar_positions import EntryPosition, MessagePosition, posi
 
 _WAIT_MS: Final = 1000
 _MAX_SILENCES: Final = 10
-"""A reader that gives nothing for so many seconds, while the cluster says there is more, has failed."""
+"""Seconds after which a reader has failed if the cluster says that there is more."""
 _RECEIVER_QUEUE: Final = 2000
 
 
@@ -38,7 +38,7 @@ def rewound(client: Any, partition: str, start: int | Any, until: MessagePositio
     reader = client.create_reader(partition, begin, receiver_queue_size=_RECEIVER_QUEUE)
     try:
         if since_ms is not None:
-            # by when a message was published, and inclusive: too much is read rather than too little
+            # by publish time, inclusive
             reader.seek(since_ms)
         silences = 0
         while True:
@@ -60,13 +60,13 @@ def rewound(client: Any, partition: str, start: int | Any, until: MessagePositio
 
 
 PAUSE_S: Final = 2.0
-"""Between two readings, once it has what the owner acknowledged."""
+"""The pause once it has everything."""
 REST_TIMES: Final = 1.0
-"""Before that it rests for so many times of what an evaluation took: half of a processor is left to others."""
+"""Before that, the pause as a multiple of the last evaluation."""
 SPARE_S: Final = 60.0
-"""It reads from so much before `rewind_s` on: a batch that waited less has its whole `rewind_s` before it."""
+"""It reads so much more than `rewind_s`, for batches that waited."""
 MAX_BEHIND_S: Final = 10.0
-"""One that has not had all that the owner acknowledged for so long is not ready: who takes over would read for long."""
+"""A standby that is behind for longer is not ready."""
 _RETRY_S: Final = 5.0
 _UNKNOWN_S: Final = 0.5
 _READ_MS: Final = 500
@@ -152,12 +152,12 @@ class PartitionStandby:
                 if not self.problem:
                     _LOG.warning("a partition is not followed", partition=self.name, problem=str(error))
                 self.problem = f"{type(error).__name__}: {error}"
-                # what comes meanwhile is not taken: whoever gives a partition away must not count on this state
+                # an owner must not give its partition away to a state that does not advance
                 self._is_ready = False
                 self._stop.wait(_RETRY_S)
 
     def _follow(self) -> None:
-        # what was taken stays: a new reader goes on behind it
+        # a new reader continues behind what was taken
         last_id, self._next = self._state.last_id, None
         start = pulsar.MessageId.earliest if last_id is None else last_id
         reader = self._client.create_reader(self.name, start, receiver_queue_size=_FOLLOW_QUEUE)
@@ -176,11 +176,11 @@ class PartitionStandby:
         self._state.follow_rules()
         until, began_s = self._acknowledged(), time.monotonic()
         if until is None:
-            # of an owner that is gone nothing more comes: what was ready stays it
+            # an owner that is gone acknowledges nothing more: a ready state stays ready
             self._had_all_s = self._monotonic() if self.is_ready else self._had_all_s
             return _UNKNOWN_S
         for part in self._state.parts(self._read(reader, until), report=False):
-            # what was read and is not taken is read again by whoever goes on
+            # the next owner reads again what was not taken
             if self._stop.is_set():
                 return 0.0
             self._state.take(part, report=False)

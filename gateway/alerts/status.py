@@ -14,7 +14,7 @@ from gateway.status_answer import facts_table, moment_text, read_answer
 # Lag of a process behind its partitions. Pure.
 
 CLOCKS_APART_S: Final = 5.0
-"""A batch from so far in the future was published by a clock of which ours knows nothing: its age is not known."""
+"""The age of a batch from further in the future is unknown: the clocks differ."""
 
 
 class Lag(NamedTuple):

@@ -79,7 +79,7 @@ def status(
     with errors_as_messages("waybill alerts"):
         settings = load(NotifierSettings, config)
         answer = read_notifier_status(settings.status)
-        # of several, each has tenants of its own
+        # each of several notifiers has tenants of its own
         answering, asked = (f"a notifier of {', '.join(sorted(one))}" for one in (answer.tenants, settings.tenants))
         check_answering(settings.status, answering, asked)
     show(answer, lambda: notifier_table(answer), as_json=as_json, is_good=bool(answer.healthy))
@@ -131,7 +131,7 @@ def tail(
         wanted, console = TailFilter(device or (), kind or ()), Console(soft_wrap=True, highlight=False)
         with _client(settings) as client, stop_on_signals() as stop:
             found = come(client, topics, wanted, lambda: not stop.is_set(), partial(cluster_fault, settings.pulsar))
-            # only now: what is published from here on is shown
+            # messages are shown from here on
             if not as_json:
                 console.print(HEADER)
             for seen in found:
@@ -207,7 +207,7 @@ def retry(
     with _chosen(config, webhook, key, "" if as_json else "nothing to send again") as entries:
         for message, remove in entries:
             is_taken, detail = posted(webhooks, posts, message)
-            # only after its server took it: a command that is killed between posts it again
+            # after the server accepted it: a command that is killed in between posts it again
             if is_taken:
                 remove()
             results.append(is_taken)

@@ -22,7 +22,7 @@ Network = IPv4Network | IPv6Network
 
 _GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
 _NAT64: Final = IPv6Network("64:ff9b::/96")
-"""RFC 6052: its last 32 bits are an IPv4 address, to which a translator passes the connection on."""
+"""RFC 6052: its last 32 bits are the IPv4 address that a translator connects to."""
 _SPECIAL: Final = (
     IPv4Network("192.0.0.0/24"),  # RFC 6890, and the instance metadata of Oracle Cloud at 192.0.0.192
     IPv4Network("192.88.99.0/24"),  # the relays of 6to4, RFC 7526
@@ -66,8 +66,8 @@ def _is_public(address: IPv4Address | IPv6Address) -> bool:
         return address.is_global and not address.is_multicast and not address.is_reserved
     if address in _NAT64:
         return _is_public(IPv4Address(int(address) & 0xFFFF_FFFF))
-    # outside are those of a machine, a link or a site, multicast, and what is given to nobody
-    # a tunnel ends at whatever IPv4 address is written in it
+    # others are local to a machine, link or site, multicast, or unassigned
+    # a tunnel leads to the IPv4 address in it
     is_tunnel = address.sixtofour is not None or address.teredo is not None
     return address in _GLOBAL_UNICAST and address.is_global and not is_tunnel
 
@@ -84,7 +84,7 @@ BACKOFF_MAX_S = 300.0
 
 def _url(text: str) -> str:
     parts = urlsplit(text)
-    # what is signed and posted must be what is written here, not what some library makes of it
+    # the URL must not change when a library parses it
     if not text.isascii() or not text.isprintable() or " " in text:
         raise ValueError("a URL has ASCII characters and no blanks; write others as %XX, and a host in its xn-- form")
     if parts.scheme not in {"https", "http"} or not parts.hostname:
@@ -116,7 +116,7 @@ class WebhookSettings(Settings):
 
     @model_validator(mode="after")
     def _is_reachable(self) -> Self:
-        # a name is judged when it is asked: its owner may change what it stands for
+        # a name is checked at each lookup, as its address may change
         host = urlsplit(self.url).hostname or ""
         if is_address(host) and not is_reachable(host, self.networks):
             raise ValueError(f"url: {host} is not a public address: add its network to networks to allow it")

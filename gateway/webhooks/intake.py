@@ -21,24 +21,23 @@ from waybill.pulsar.pulsar_client import PulsarAccessError, close_quietly
 from waybill.pulsar.pulsar_positions import Silence, position_of
 
 MAX_TAKEN: Final = 1000
-"""So many messages are read ahead of whoever decides on them."""
-# of each topic: what a crash lets come again is not much more
+"""Messages that are read ahead."""
+# per topic; after a crash not many more messages come again
 RECEIVER_QUEUE: Final = 200
-# so that a thread that is to stop does
+# a thread notices a stop within this time
 _WAIT_MS: Final = 500
-# the same of all partitions of a topic together: what comes in the last one waits for that of the others
+# for all partitions of a topic together, as each waits for the others
 _WAIT_ALL_MS: Final = 100
-# beside what flows nothing is waited for
+# while messages flow, no wait for an idle partition
 _NO_WAIT_MS: Final = 1
-# so often a thread that may not go on says that it lives
+# a thread that has to wait reports this often that it is alive
 _PUT_S: Final = 0.2
-# the client's own time-out ends what hangs for longer
 _CLOSE_S: Final = 3.0
 LOST_AFTER_S: Final = 10.0
 """A subscription that is not connected for so long is given up: another process may have it, and the client, which
 tries again by itself, does not say so."""
 LOOK_S: Final = 30.0
-"""So often is looked whether a topic got more partitions."""
+"""How often new partitions of a topic are looked for."""
 _LOG = structlog.get_logger("webhooks")
 
 
@@ -73,7 +72,7 @@ class _PartitionReading(NamedTuple):
         try:
             message = self.consumer.receive(wait_ms)
         except pulsar.Timeout:
-            # asked while it is not connected, the client waits for the cluster
+            # without a connection this call would wait for the cluster
             if self.silence.is_to_ask(time.monotonic()) and self.consumer.is_connected():
                 self._on_end()
             return None
@@ -153,7 +152,7 @@ class AlertIntake:
                 continue
             client: Any = None
             try:
-                # a client for each topic: one topic whose reading hangs does not hold up the others
+                # a client for each topic, so that one that hangs does not block the others
                 client = self._open_client()
                 partitions = self._subscribed(client, topic)
                 if is_first:
@@ -190,7 +189,7 @@ class AlertIntake:
 
     def _on_ended(self, *, is_first: bool, is_busy: bool) -> None:
         if is_first:
-            # whoever has it now has the others, too
+            # the process that has the first topic has the others, too
             self._is_others = is_busy
             self._has_first.clear()
 
@@ -204,7 +203,7 @@ class AlertIntake:
             problem = next((one.problem for one in partitions if one.problem), "")
             self._note(topic, problem)
             if self._stop.is_set() or not self._may_read(topic.tenant):
-                # its acknowledgements still go through these consumers
+                # acknowledgements still need these consumers
                 connected_s = now_s
                 time.sleep(_PUT_S)
                 continue
@@ -262,7 +261,7 @@ def _taken(topic: AlertTopic, partition: _PartitionReading, message: Any) -> Tak
         try:
             partition.consumer.acknowledge(place)
         except pulsar.PulsarException as error:
-            # It comes again, with the same key.
+            # it comes again with the same key
             _LOG.warning("an acknowledgement failed", topic=topic.name, problem=str(error))
 
     return TakenMessage(topic, f"{partition.name} {place}", message.data(), acknowledge)

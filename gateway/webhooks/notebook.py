@@ -22,12 +22,12 @@ from geo.alerts import AlertRule, VerdictKind
 
 HOUR_MS: Final = 3_600_000
 KNOWN_MS: Final = 24 * HOUR_MS
-"""So long after it was decided on, a message is known; one that waits for a summary is known until that is made."""
+"""How long a decision is remembered; that of a message in no digest yet is remembered until the digest."""
 MAX_HELD: Final = 1000
-"""Of a rule and a tenant, so many held messages are summarised one by one; the others are counted."""
-# a summary stays a message that a person reads; the rest is counted
+"""Held-back messages of a rule and a tenant that a digest takes; others are counted."""
+# a person can read so many; the rest is counted
 MAX_LISTED: Final = 100
-# of the counts by place: as many as fit a screen
+# as many as fit a screen
 _MAX_PLACES: Final = 50
 
 
@@ -75,7 +75,7 @@ def is_digest_due(rule: AlertRule, held: Sequence[HeldBack], now_ms: int) -> boo
     if not held or rule.is_quiet_at(now_ms):
         return False
     limited = [one.at_ms for one in held if one.decision == PassDecision.LIMIT]
-    # a clock that was set back does not keep a summary for longer than an hour
+    # even if the clock is set back, a digest waits no longer than an hour
     return not limited or not min(limited) <= now_ms < min(limited) + HOUR_MS
 
 
@@ -90,8 +90,8 @@ def digests_of(rule: AlertRule, held: Iterable[HeldBack], more: Mapping[str, int
 
 
 def _digest_of(rule: AlertRule, held: Sequence[HeldBack], more: int) -> Digest:
-    # the key follows from what is summarised, so a summary that is made again after a crash is the same, and not from
-    # the time alone: a clock that is set back comes to the same moment again, with other messages
+    # the key follows from the content, so that a digest has the same key after a crash; not from the time alone,
+    # as a clock that is set back reaches the same moment again
     first = min(held, key=lambda one: (one.at_ms, one.key))
     what = "".join(f"{one}\n" for one in sorted(one.key for one in held))
     mark = hashlib.blake2b(what.encode(), digest_size=8).hexdigest()
@@ -105,7 +105,7 @@ def _digest_of(rule: AlertRule, held: Sequence[HeldBack], more: int) -> Digest:
             "until_ms": max(one.at_ms for one in held),
             "held_back": len(held) + more,
             "by_reason": _counted(one.decision for one in held),
-            # an alert and what the centre says of it are one event
+            # an alert and its verdict are one event
             "by_kind": _counted(one.kind or "" for one in held if one.is_announced),
             "by_verdict": _counted(one.verdict for one in held if one.verdict is not None),
             "by_place": _counted(one.place or "" for one in held),
@@ -124,9 +124,9 @@ def _counted(words: Iterable[str]) -> dict[str, int]:
 
 
 _VERSION: Final = 4
-# a backup that reads the file lets go of it soon
+# a backup may hold the file for a moment
 _BUSY_S: Final = 5.0
-# `decision`: a PassDecision; `waits`: it was held back, and is in no summary yet
+# `decision`: a PassDecision; `waits`: held back, and in no digest yet
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS decided (
     rule TEXT, key TEXT, at_ms INTEGER NOT NULL, decision TEXT NOT NULL, tenant TEXT NOT NULL, device TEXT NOT NULL,
@@ -150,7 +150,7 @@ class NotificationBook:
     def __enter__(self) -> Self:
         with self._faults():
             self._database = database = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None)
-            # Two processes with one file would each forget what the other sent.
+            # two processes with one file would miss each other's sends
             database.execute("PRAGMA locking_mode = EXCLUSIVE")
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = FULL")
@@ -188,12 +188,12 @@ class NotificationBook:
         if (known := before.fetchone()) is not None:
             return PassDecision(known[0]), False
         decision = PassDecision.SEND
-        # quiet before the limit: what is held back at night does not use up the hour after it
+        # quiet hours first, so that messages held back at night do not count towards the limit
         if rule.is_quiet_at(now_ms):
             decision = PassDecision.QUIET
         elif rule.max_per_hour is not None and self._passed(rule.id, now_ms) >= rule.max_per_hour:
             decision = PassDecision.LIMIT
-        # a rule without either needs no memory, and no write for each message
+        # a rule without both needs no write for each message
         if rule.max_per_hour is not None or rule.quiet is not None:
             waits = decision is not PassDecision.SEND and rule.digest
             row = message._replace(at_ms=now_ms, decision=decision)
@@ -202,7 +202,7 @@ class NotificationBook:
         return decision, True
 
     def _passed(self, rule: str, now_ms: int) -> int:
-        # any 60 minutes, not those of the clock: at a full hour twice as much could pass at once
+        # any 60 minutes: with clock hours, twice the limit could pass around a full hour
         query = "SELECT count(*) FROM decided WHERE rule = ? AND decision = 'send' AND at_ms > ? AND at_ms <= ?"
         (count,) = self._open.execute(query, (rule, now_ms - HOUR_MS, now_ms)).fetchone()
         return int(count)

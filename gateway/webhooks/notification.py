@@ -12,7 +12,7 @@ from geo.alerts import AlertVerdict, VerdictKind, decode_alert, decode_verdict
 
 _IDS: Final = {"epoch", "seq"}
 _PAIRS: Final = "seen_until"
-"""Each an epoch and a seq."""
+"""Pairs of an epoch and a seq."""
 
 
 def with_exact_ids(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def _exact(name: str, value: Any) -> Any:
 
 PROVISIONAL: Final = "provisional"
 MAX_NAMED_RULES: Final = 1000
-"""So many of the rules by which a message is sent stand in it."""
+"""The most rules that a message names."""
 
 
 class Notification(NamedTuple):
@@ -86,7 +86,7 @@ def alert_notification(data: bytes) -> Notification:
 def verdict_notification(data: bytes) -> Notification:
     """The notification of a verdict. Raises MalformedAlert, and nothing else for any bytes."""
     verdict = decode_verdict(data)
-    # what did not happen is matched by what the region had said of it
+    # a withdrawal is matched by what the region had said
     about = verdict.event or verdict.alerted
     return Notification(
         key=verdict_key(verdict),
@@ -111,7 +111,7 @@ def body_of(notification: Notification, rules: Iterable[str], more_rules: int = 
     named.
     """
     kind = "verdict" if notification.is_verdict else "alert"
-    # sorted and without blanks: the same bytes however often it is made
+    # sorted and without blanks, so that the bytes are always the same
     content: dict[str, Any] = {
         "type": kind,
         "key": notification.key,

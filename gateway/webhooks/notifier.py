@@ -67,7 +67,7 @@ class OpenMessages:
 
     def begin(self, message: TakenMessage, deliveries: list[int]) -> None:
         """Add a message with the numbers of its deliveries. Without deliveries it is acknowledged at once."""
-        # of no account or held back: it is on disk already where that matters
+        # it has no recipient, or the decision to hold it back is on disk
         if not deliveries:
             message.acknowledge()
             return
@@ -84,7 +84,7 @@ class OpenMessages:
                 found.message.acknowledge()
 
 
-# deleting costs a commit; an hour's limit is no less true a minute later
+# deleting costs a commit
 FORGET_S: Final = 60.0
 _LOG = structlog.get_logger("webhooks")
 
@@ -128,14 +128,14 @@ class Notifier:
         """Decide about messages. The decisions are written in one transaction before any message is sent or
         acknowledged.
         """
-        # one moment for all of them, so what came together is judged alike
+        # one moment for all of them
         now_ms = round(self._clock() * 1000)
         decided: list[tuple[TakenMessage, list[WebhookDelivery]]] = []
         with self._book.transaction():
             new = (message for message in messages if not self.open.is_known(message))
             decided.extend((message, self._decided(message, by, now_ms)) for message in new)
         for message, deliveries in decided:
-            # the same one may have come twice among these
+            # a message may occur twice among these
             if not self.open.is_known(message):
                 self._begin(message, deliveries)
 
@@ -151,7 +151,7 @@ class Notifier:
                 self._give_up(ended)
         while self.written:
             done.append(self.written.popleft())
-        # a summary is forgotten only now: until then a crash brings it again
+        # only now: after a crash a digest is sent again
         if digests := [one.delivery.key for one in done if one.delivery.key in self._on_way]:
             self._book.forget_digests(digests)
         for one in done:
@@ -164,7 +164,7 @@ class Notifier:
         for name in self._book.rules_with_held():
             self._summarise(name, by.rules.summarising(name, now_ms), now_ms)
         for digest in self._book.digests():
-            # after a start all that were on their way go again
+            # after a start, all unfinished digests are sent again
             if digest.key not in self._on_way:
                 self._send_digest(digest)
         if self._monotonic() >= self._forget_s:
@@ -236,10 +236,10 @@ class Notifier:
         waiting, settings = self._queues.get(delivery.webhook), self._webhooks.get(delivery.webhook)
         if waiting is None or settings is None:
             return self._refuse(delivery, "unknown-webhook", "the settings have no webhook of this name")
-        # a rule can name any webhook; whose it is, the settings say
+        # a rule can name any webhook; the settings say which accounts may
         if others := settings.foreign_accounts(delivery.rules):
             return self._refuse(delivery, "other-account", f"the webhook is not for account {others[0]}")
-        # more than its queue takes is kept in Pulsar, not in memory: another webhook has its own queue
+        # more is kept in Pulsar, not in memory
         if not waiting.add(delivery):
             self._refuse(delivery, "queue-full", f"{MAX_WAITING} messages wait for it already")
         return None
@@ -261,7 +261,7 @@ class Notifier:
 
     def _summarise(self, name: str, rule: AlertRule | None, now_ms: int) -> None:
         held, more = self._book.held(name)
-        # gone, or said anew without a summary: nobody wants to hear of it
+        # the rule is gone, or wants no digest any more
         if rule is None or is_digest_due(rule, held, now_ms):
             with self._book.transaction():
                 self._book.summarise(name, [] if rule is None else digests_of(rule, held, more))
@@ -273,7 +273,7 @@ class Notifier:
 
 
 def _delivery(notification: Notification, webhook: str, rules: tuple[str, ...]) -> WebhookDelivery:
-    # of one account, or of those that may all name the webhook: whichever are named, they are judged alike
+    # all of them may use the webhook, or none may: so the named ones decide for all
     named = rules[:MAX_NAMED_RULES]
     body = body_of(notification, named, len(rules) - len(named))
     return WebhookDelivery(notification.key, webhook, notification.tenant, named, body)

@@ -36,7 +36,7 @@ from waybill.settings import file_fault, one_line
 # Signatures of messages: HMAC-SHA256 of Standard Webhooks. Pure.
 
 PREFIX: Final = "whsec_"
-# a change of secrets needs two
+# a rotation needs two
 MAX_SECRETS: Final = 4
 _BYTES: Final = range(24, 65)
 
@@ -51,7 +51,7 @@ def secrets_of(text: str) -> tuple[bytes, ...]:
 
 def _secret(line: str) -> bytes:
     try:
-        # strictly: what is passed over silently makes another secret than the receiver's
+        # strict, as skipped characters would give another secret than the receiver's
         raw = base64.b64decode(line.removeprefix(PREFIX), validate=True)
     except (binascii.Error, ValueError):
         raw = b""
@@ -62,7 +62,7 @@ def _secret(line: str) -> bytes:
 
 def signature_header(secrets: Sequence[bytes], key: str, timestamp_s: int, body: bytes) -> str:
     """The value of `webhook-signature`: one signature for each secret."""
-    # the key and the time too, so that neither can be put on another message
+    # with key and time, so that neither can be used for another message
     signed = f"{key}.{timestamp_s}.".encode() + body
     made = (base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode() for secret in secrets)
     return " ".join(f"v1,{one}" for one in made)
@@ -70,7 +70,6 @@ def signature_header(secrets: Sequence[bytes], key: str, timestamp_s: int, body:
 
 # Secrets of webhooks; never shown or logged.
 
-# four secrets and their remarks fit; a wrong file is not read whole
 _MAX_BYTES: Final = 4096
 _LOG = structlog.get_logger("webhooks")
 
@@ -131,12 +130,12 @@ class EndedDelivery(NamedTuple):
 # The meaning of a webhook's answer: delivered, retry or rejected. Pure.
 
 MAX_RETRY_AFTER_S: Final = 3600.0
-"""A server that wants to be left alone for longer is asked again after an hour."""
+"""The longest `Retry-After` that is followed."""
 _AGAIN: Final = frozenset({408, 425, 429})
 
 
 RESULTS: Final = ("delivered", "refused", "redirected", "failed", "timeout", "unreachable", "forbidden")
-"""What can become of an attempt."""
+"""The results of an attempt."""
 
 
 class HttpOutcome(NamedTuple):
@@ -159,7 +158,7 @@ def outcome_of_status(status: int, phrase: str, retry_after: str | None) -> Http
     said = f"{status} {phrase}".strip()
     if 200 <= status < 300:
         return HttpOutcome(True, "delivered", said)
-    # whoever answers for the address could otherwise send what is signed to any other
+    # a redirect could send signed content to any other address
     if 300 <= status < 400:
         return HttpOutcome(True, "redirected", f"{said}: redirects are not followed; change the url")
     # the same message would get the same answer
@@ -178,7 +177,7 @@ def retry_after_s(text: str) -> float | None:
 # One POST, bounded in time and size, without redirects and proxy.
 
 MAX_ANSWER_BYTES: Final = 16 << 10
-"""So much of an answer's body is read, and thrown away: what counts is the status."""
+"""The most that is read of an answer's body; only the status counts."""
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -243,7 +242,7 @@ async def _send_to_first(
     phrase, retry_after = one_line(response.reason_phrase, 100), response.headers.get("Retry-After")
     on_answer(outcome_of_status(response.status_code, phrase, retry_after))
     size = 0
-    # to read on lets a server end its answer in order
+    # reading on lets the server end its answer normally
     async for piece in response.aiter_raw():
         if (size := size + len(piece)) >= MAX_ANSWER_BYTES:
             break
@@ -291,7 +290,7 @@ class SignedPost:
         headers = {
             "Content-Type": "application/json",
             "User-Agent": self._agent,
-            # the same word twice: by the IETF's draft, and by Standard Webhooks
+            # the key twice: by the IETF's draft and by Standard Webhooks
             "Idempotency-Key": delivery.key,
             "webhook-id": delivery.key,
             "webhook-timestamp": str(timestamp_s),
@@ -302,7 +301,7 @@ class SignedPost:
 
 def context_of(settings: WebhookSettings) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=None if settings.ca is None else str(settings.ca))
-    # Said here, because what Python allows by default is its builder's choice.
+    # Python's default depends on how it was built
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
 
@@ -327,7 +326,6 @@ def next_wait_s(
 
 MAX_WAITING: Final = 1000
 """Deliveries of one webhook that wait or are in flight; more go to the undelivered messages."""
-# a pause may be set while a thread waits for what comes after it
 _IDLE_S: Final = 1.0
 
 
@@ -385,7 +383,7 @@ class WebhookQueue:
     def add(self, delivery: WebhookDelivery) -> bool:
         """Add a delivery, if there is room; returns whether there was."""
         with self._changed:
-            # those in flight count: each may come back to wait
+            # those in flight may come back to wait
             if len(self._waiting) + len(self._flying) >= MAX_WAITING:
                 return False
             self._push(delivery, self._clock())
@@ -404,7 +402,7 @@ class WebhookQueue:
         return not any(thread.is_alive() for thread in self._threads)
 
     def _push(self, delivery: WebhookDelivery, due_s: float) -> None:
-        # the number keeps apart what is due at the same moment
+        # the number orders deliveries that are due at the same moment
         heapq.heappush(self._waiting, (due_s, next(self._numbers), delivery))
         self._changed.notify()
 
@@ -426,7 +424,7 @@ class WebhookQueue:
         with self._changed:
             while not self._is_stopping:
                 now_s = self._clock()
-                # none is due while the server wants to be left alone
+                # none is due during a pause that the server asked for
                 due_s = max(self._waiting[0][0], self._resumes_s) if self._waiting else None
                 if due_s is not None and due_s <= now_s:
                     _, number, delivery = heapq.heappop(self._waiting)
@@ -444,7 +442,7 @@ class WebhookQueue:
                 _LOG.warning("a webhook refuses messages", webhook=self.name, problem=problem)
             self._last_problem, delivery.detail = problem, outcome.detail
             if outcome.pause_s:
-                # who asks to be left alone is, for everything
+                # the pause is for all deliveries
                 self._resumes_s = max(self._resumes_s, now_s + outcome.pause_s)
             age_s = now_s - delivery.taken_s
             wait_s = next_wait_s(outcome, delivery.attempts, age_s, self._settings, random.random)

@@ -19,7 +19,7 @@ from geo.reference.moments import Moment
 # Devices of each account at a time. Pure.
 
 MAX_LEVELS: Final = 16
-"""So many levels of accounts may be below a payer."""
+"""The most levels of accounts below a payer."""
 # an assignment without an end
 EVER: Final = (1 << 63) - 1
 _Name = Annotated[str, Field(min_length=1, max_length=63)]
@@ -77,7 +77,7 @@ class AccountDevices:
         self._versions: dict[str, list[_Version]] = {}
         self._held = defaultdict[tuple[str, str], list[_DevicePeriod]](list)
         for name, several in versions.items():
-            # each version says all devices of the account: it ends where the next one begins
+            # a version names all devices of the account, and ends where the next one begins
             several.sort(key=lambda one: one.effective_from)
             self._versions[name] = [_Version(_ms(one.effective_from), one.parent) for one in several]
             for number, version in enumerate(several):
@@ -99,7 +99,7 @@ class AccountDevices:
 
     def _upwards(self, account: str, t_ms: int) -> Iterator[str]:
         name: str | None = account
-        # bounded: whoever publishes a parent that is its own child must not hold up delivery
+        # bounded, as a published parent may be its own child
         for _ in range(MAX_LEVELS + 1):
             if name is None:
                 return
@@ -113,7 +113,7 @@ def _assigned(version: StatedDevices, since_ms: int, until_ms: int) -> Iterator[
     for one in version.devices:
         begin = max(_ms(one.begin), since_ms)
         end = min(EVER if one.end is None else _ms(one.end), until_ms)
-        # a device that was given away before this version began is none of its devices
+        # a device that was given away before this version is none of its devices
         if begin < end:
             yield (one.tenant, one.device), _DevicePeriod(begin, end, version.id)
 
@@ -137,7 +137,7 @@ class RuleBook:
             self._versions[one.made.id].append(_RuleVersion(one.begin, one.made))
         for name, versions in sorted(self._versions.items()):
             versions.sort(key=lambda one: one.begin_ms)
-            # the id has the account in it, so each version says the same one
+            # the id contains the account
             self._of_account[versions[0].rule.account].append(name)
 
     def __len__(self) -> int:
@@ -184,7 +184,7 @@ def routes(notification: Notification, rules: RuleBook, accounts: AccountDevices
     )
     for rule in rules.of_accounts(owners, notification.said_ms):
         kind, place = notification.kind, notification.place
-        # rather once too often than that somebody goes by what was withdrawn
+        # a needless withdrawal is better than a missed one
         is_about = kind is None or place is None or rule.matches(kind, place)
         if is_about and rule.hears(is_verdict=notification.is_verdict):
             found[rule.webhook].append(rule)

@@ -57,7 +57,7 @@ def warnings(settings: NotifierSettings, config: Path, now_s: float) -> list[str
 
 def _file_problems(settings: NotifierSettings) -> Iterator[str]:
     yield from file_problems(settings.pulsar, "rules", settings.rules)
-    # the file itself is made at the first start
+    # the file is created at the first start
     if not settings.state_file.parent.is_dir():
         yield f"state_file: {settings.state_file.parent} is no folder"
     for name, webhook in settings.webhooks.items():
@@ -94,11 +94,11 @@ def _plain_text(settings: NotifierSettings) -> Iterator[str]:
     yield from open_status(settings.status.host)
 
 
-# in one transaction: a sync of the disk for each message would be the limit
+# in one transaction, as each one syncs the disk
 _AT_ONCE: Final = 500
 _STOP_S: Final = 10.0
-"""Requests in flight at SIGTERM are awaited for so long."""
-# what queues say that ended waits no longer than this
+"""How long requests in flight are awaited at SIGTERM."""
+# ended deliveries wait no longer than this
 _WAIT_S: Final = 0.05
 _LOG = structlog.get_logger("webhooks")
 
@@ -196,14 +196,14 @@ class NotifierService:
             finally:
                 self._status = self._status.model_copy(update={"state": "stopping", "healthy": False})
                 self._close()
-            # Nothing is lost: what has not ended was not acknowledged, and comes again.
+            # nothing is lost: unfinished messages were not acknowledged, and come again
             _LOG.info("stopped", open_messages=len(self._notifier.open))
 
     def _turn(self) -> None:
         self._turned_s = time.monotonic()
         self._notifier.settle()
         if messages := self._messages():
-            # none is read before there is something to go by, which may have come while the first one was awaited
+            # none is read before rules and accounts are known
             by = self._going_by()
             assert by is not None
             self._notifier.take(messages, by)
@@ -234,7 +234,6 @@ class NotifierService:
         if late:
             _LOG.warning("requests in flight are cancelled; their messages will be redelivered", webhooks=late)
         self._notifier.settle()
-        # what was given up meanwhile is written if that is quick
         self._writer.close()
         self._notifier.settle()
         self._intake.close()
@@ -244,11 +243,11 @@ class NotifierService:
     def _update(self, now_s: float) -> None:
         rules, accounts = self._rules.reference_facts, self._accounts.reference_facts
         unread, is_standby = self._intake.problems, self._intake.is_standby
-        # summaries and forgetting need no message to come
+        # digests are due without new messages, too
         if (by := self._going_by()) is not None:
             self._notifier.tick(by)
         webhooks = tuple(self._webhook_status(name) for name in sorted(self._queues))
-        # first: whoever shows such a token hears of nothing but time-outs, and what else is wrong follows from it
+        # first: an ended token shows as time-outs, and causes the other problems
         problem = self._tokens.ended or self._problem(now_s, rules.problem or accounts.problem) or self._tokens.ending
         known: dict[str, object] = {
             "state": "waiting for rules" if by is None else ("standby" if is_standby else "running"),
@@ -291,7 +290,7 @@ class NotifierService:
         if not self._intake.is_standby and (unread := self._intake.problems):
             name, problem = next(iter(unread.items()))
             return f"{len(unread)} topics are not read, {name} for instance: {problem}"
-        # a failing webhook is shown beside its name
+        # a failing webhook is shown next to its name
         return f"rules and accounts: {reference}" if reference else ""
 
     def _is_alive(self) -> bool:

@@ -18,9 +18,9 @@ from waybill.daemon.status_server import StatusGauges, counted
 # Metrics of the notifier; `docs/alerts.md` lists them.
 
 UNKNOWN_WEBHOOK: Final = "unknown"
-"""Counts what rules want from webhooks that the settings do not have."""
+"""The label of webhooks that the settings do not have."""
 
-# to 15 s by the default times of an attempt; settings allow up to five minutes
+# up to the longest time of an attempt
 _ATTEMPT_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60)
 
 # The status's key of each gauge: the name of its metric, and what it shows.
@@ -68,7 +68,7 @@ class WebhookMetrics:
             "waybill_webhooks_oldest_seconds", "Age of the oldest such delivery", ["webhook"], registry=registry
         )
         self._gauges = StatusGauges("waybill_webhooks", _GAUGES, registry)
-        # From nothing to 1 is no increase for Prometheus: an alert on the first one needs the zero before it.
+        # Prometheus sees no increase from nothing to 1: the first one needs a zero before it
         for name in (*webhooks, UNKNOWN_WEBHOOK):
             for outcome in OUTCOMES:
                 self._ended.labels(name, outcome)

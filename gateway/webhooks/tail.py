@@ -23,7 +23,7 @@ from waybill.settings import one_line, printable_json
 
 def cluster_fault(source: ClusterSource, error: Exception) -> str:
     """Which cluster failed, why, and what to check."""
-    # a token that ended shows as a time-out
+    # an ended token shows as a time-out
     if problem := source.access.token_problem(time.time()):
         return f"{source.service_url}: {problem}"
     return (
@@ -64,11 +64,10 @@ def table_line(seen: SeenAlert) -> Text:
     else:
         state, region, seen_s, raised_s = said.verdict.value, "", "", ""
         about = said.event or said.alerted
-        # a withdrawal that does not say of what says nothing of the device's time
+        # a withdrawal may not name the event
         at = "" if about is None else _clock(about.t_ms, seen.read_ms)
         decided_s = "" if about is None else _seconds(said.decided_ms - about.t_ms)
         here_s = _seconds(seen.read_ms - said.decided_ms)
-    # a withdrawal that does not say of what still has its id
     place = seen.place or f"id {said.id}"
     cells = (at, state, region, seen.kind or "", place, said.device, seen_s, raised_s, decided_s, here_s)
     return Text(_cells(*cells), style=_COLOURS[state])
@@ -92,7 +91,7 @@ def _seconds(ms: int) -> str:
     return f"{ms / 1000:+.2f} s" if abs(ms) < 100_000 else f"{ms / 3_600_000:+.1f} h"
 
 
-# a terminal that is held up does not fill the memory
+# a terminal that stops must not fill the memory
 MAX_READ_AHEAD: Final = 1000
 _TURN_S: Final = 0.2
 
@@ -146,7 +145,7 @@ def tail(
     def listener(topic: AlertTopic) -> Callable[[Any, Any], None]:
         def put(_: Any, message: Any) -> None:
             item = topic, message.data(), round(time.time() * 1000)
-            # bounded: while nobody looks, the client reads nothing more
+            # while the queue is full, the client reads no more
             while goes_on():
                 try:
                     came.put(item, timeout=_TURN_S)
@@ -158,7 +157,7 @@ def tail(
 
     for topic in topics:
         try:
-            # a reader, not a subscription: whoever only looks must not keep messages from being deleted
+            # a reader, not a subscription, which would keep messages from being deleted
             client.create_reader(topic.name, pulsar.MessageId.latest, reader_listener=listener(topic))
         except pulsar.PulsarException as error:
             raise AlertsUnread(f"{topic.name}: {said_of(error)}") from error
@@ -173,7 +172,7 @@ def _shown(
             topic, data, read_ms = came.get(timeout=_TURN_S)
         except queue.Empty:
             continue
-        # alerts of another tenant than the topic's are passed over, as where they are delivered
+        # alerts of another tenant are skipped, as in delivery
         seen = _seen(topic, data, read_ms)
         if seen is not None and wanted.takes(seen):
             yield seen

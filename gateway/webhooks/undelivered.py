@@ -27,7 +27,7 @@ from waybill.settings import one_line
 # An undelivered message. Pure.
 
 MAX_BYTES: Final = 1 << 20
-"""Of whoever writes it and whoever reads it; a body with all the rules that it names has a third of it."""
+"""The largest message; a body with the most rules needs a third of it."""
 _Word = Annotated[str, Field(min_length=1, max_length=300)]
 
 
@@ -72,7 +72,7 @@ def encode_undelivered(ended: EndedDelivery, at_ms: int) -> bytes:
 def decode_undelivered(data: bytes) -> UndeliveredMessage:
     """The message of some bytes. Raises MalformedAlert, and nothing else for any bytes."""
     try:
-        # whoever may write there may write anything: depth and size are bounded before it is read
+        # others may write to the topic: bound depth and size before parsing
         parse_json(data, max_bytes=MAX_BYTES, max_depth=4, max_values=20_000)
         return UndeliveredMessage.model_validate_json(data)
     except (InvalidJson, ValidationError) as error:
@@ -83,9 +83,9 @@ def decode_undelivered(data: bytes) -> UndeliveredMessage:
 
 _LOG = structlog.get_logger("webhooks")
 SUBSCRIPTION: Final = "undelivered"
-# the broker waits a second before it gives a new consumer any
+# the broker waits a second before it gives messages to a new consumer
 _FIRST_S: Final = 5.0
-# what was taken away before leaves gaps, and is not waited for
+# removed messages leave gaps, which are not waited for
 _NEXT_S: Final = 1.0
 _RECEIVER_QUEUE: Final = 500
 
@@ -125,7 +125,7 @@ def ensure_subscription(client: Any, topic: str) -> None:
     try:
         client.subscribe(topic, SUBSCRIPTION, initial_position=pulsar.InitialPosition.Earliest).close()
     except pulsar.ConsumerBusy:
-        return  # a command has it now, so it is there
+        return  # a command uses it, so it exists
 
 
 def undelivered_entries(consumer: Any, tenant: str) -> Iterator[UndeliveredEntry]:
@@ -153,10 +153,10 @@ def undelivered_entries(consumer: Any, tenant: str) -> Iterator[UndeliveredEntry
 # Publication of undelivered messages, retried until Pulsar has them.
 
 MAX_WAITING: Final = 5000
-"""Of all tenants together, in equal shares: while more wait than a tenant's, nothing more of it is read."""
-# what is not written by then was not acknowledged, and comes again
+"""For all tenants together, in equal shares. A tenant is not read while it has used up its share."""
+# the rest was not acknowledged, and comes again
 _CLOSE_S: Final = 5.0
-# a topic that failed is tried again by itself, so late at most
+# the longest delay before a failed topic is tried again
 _TURN_S: Final = 0.2
 
 
@@ -233,7 +233,7 @@ class UndeliveredWriter:
     def _run(self) -> None:
         client: Any = None
         while True:
-            # cleared before it is looked: nothing that comes in between is missed
+            # cleared first, so that nothing is missed in between
             self._changed.clear()
             now_s = time.monotonic()
             due = [one for one in [*self._topics.values()] if one.waiting and one.due_s <= now_s]
@@ -251,7 +251,7 @@ class UndeliveredWriter:
 
     def _write(self, client: Any, topic: _TenantTopic) -> None:
         if topic.producer is None:
-            # before the first message, or nobody would keep it for the commands
+            # before the first message, so that the cluster keeps it
             ensure_subscription(client, topic.name)
             topic.producer = client.create_producer(topic.name, send_timeout_millis=10_000)
         while topic.waiting:

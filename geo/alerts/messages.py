@@ -55,14 +55,14 @@ class AlertMessage(BaseModel):
 def decoded(kind: type[_Model], data: bytes) -> _Model:
     """The message in some bytes. Raises MalformedAlert, and nothing else for any bytes."""
     try:
-        # bounded first: the parser of the model would unpack whatever is nested
+        # bound the nesting before the model is parsed
         parse_json(data, max_bytes=MAX_BYTES, max_depth=4, max_values=200)
     except InvalidJson as error:
         raise MalformedAlert(f"not JSON: {one_line(str(error))}") from error
     try:
         return kind.model_validate_json(data)
     except ValidationError as error:
-        # the first is enough to find the sender, and one line is what a log shows
+        # the first fault is enough to find the sender
         fault = error.errors(include_url=False, include_input=False)[0]
         place = one_line(".".join(map(str, fault["loc"])) or "it", 100)
         raise MalformedAlert(f"{place}: {one_line(fault['msg'], 200)}") from error
@@ -70,7 +70,7 @@ def decoded(kind: type[_Model], data: bytes) -> _Model:
 
 # Alerts.
 
-# a device begins an epoch with a new buffer: a few fixes are of one, or of two
+# a device begins an epoch with a new buffer
 MAX_EPOCHS: Final = 16
 
 
@@ -98,7 +98,7 @@ class Alert(AlertMessage):
     raised_ms: Milliseconds
     seen_until: tuple[tuple[Whole, Whole], ...] = Field((), max_length=MAX_EPOCHS)
 
-    # what is the centre's, too, apart from the region's own times: only that is compared
+    # without the region's own times, for the comparison with the centre
     @property
     def event(self) -> DayEvent:
         return DayEvent(self.t_ms, self.kind, self.place, self.value, self.epoch, self.seq)

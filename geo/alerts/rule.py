@@ -18,9 +18,7 @@ from waybill.settings import Settings, problem_text, without_consequences
 __all__ = ["AlertRule", "RuleMessages", "matches_place", "usable_rule"]
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-# more than that is every place, or a rule of its own
 MAX_PLACES: Final = 1000
-# a limit that nobody reaches is none
 MAX_PER_HOUR: Final = 10_000
 _MAX_REASONS: Final = 5
 _NAME: Final = r"[a-z0-9][a-z0-9._-]{0,62}"
