@@ -183,7 +183,7 @@ FACTS: Final[Mapping[str, _Fact]] = {
     ),
 }
 _HEALTHY: Final = ("waybill_centre_healthy", "1 while nothing is wrong, by the limits of the settings, or unknown")
-_PROBLEMS: Final = ("waybill_centre_problems", "Things that are wrong or unknown: `cloud-jobs status` names them")
+_PROBLEMS: Final = ("waybill_centre_problems", "Problems: `cloud-jobs status` names them")
 _LOOKED: Final = ("waybill_centre_look_timestamp_seconds", "When the lake was last looked at, since 1970")
 _FAILED: Final = ("waybill_centre_looks_failed_total", "Looks at the lake that failed")
 

@@ -404,7 +404,7 @@ def _in_topics(settings: CloudSettings) -> Iterator[datetime]:
             for lag in subscription_lags(settings, cluster, [topic], settings.verdicts.subscription)
         ]
         if silent := [lag for lag in lags if not lag.answered]:
-            raise ValueError(f"what waits in {topic} is unknown: {_errors(silent)}")
+            raise ValueError(f"the backlog of {topic} is unknown: {_errors(silent)}")
         # each partition has its own position
         for partition in sorted({lag.topic for lag in lags} - {topic}) or [topic]:
             if (oldest := _oldest_in(partition, lags)) is not None:
@@ -415,15 +415,15 @@ def _oldest_in(partition: str, lags: Sequence[TopicLag]) -> datetime | None:
     mine = [lag for lag in lags if lag.topic == partition]
     known = [lag for lag in mine if lag.backlog is not None]
     if not known:
-        raise ValueError(f"what waits in {partition} is unknown: {_errors(mine)}")
+        raise ValueError(f"the backlog of {partition} is unknown: {_errors(mine)}")
     best = min(known, key=lambda lag: lag.backlog or 0)
     if best.backlog and best.oldest is None:
-        raise ValueError(f"since when {best.backlog:,} alerts of {partition} wait is unknown")
+        raise ValueError(f"the age of {best.backlog:,} waiting alerts of {partition} is unknown")
     return best.oldest if best.backlog else None
 
 
 def _errors(lags: Sequence[TopicLag]) -> str:
-    return "; ".join(f"{lag.cluster}: {lag.error or 'nobody said'}" for lag in lags)
+    return "; ".join(f"{lag.cluster}: {lag.error or 'the cluster did not say'}" for lag in lags)
 
 
 class CentreReader:

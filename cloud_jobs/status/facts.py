@@ -199,7 +199,7 @@ def _of_clock(status: CentreStatus) -> Iterator[str]:
 
 def _of_lag(status: CentreStatus, lag: TopicLag, max_lag_s: float) -> Iterator[str]:
     if lag.backlog is None:
-        yield f"it is unknown what of {lag.topic} waits for the ingest: {lag.error or 'nobody said'}"
+        yield f"the backlog of the ingest in {lag.topic} is unknown: {lag.error or 'the cluster did not say'}"
     elif lag.backlog:
         late = _late(status, lag.oldest, max_lag_s)
         if late:
@@ -254,7 +254,7 @@ def _of_unreadable(status: CentreStatus) -> Iterator[str]:
 
 def _of_derived(status: CentreStatus, one: DerivedStatus, max_behind_s: float) -> Iterator[str]:
     if one.error or one.commits_behind is None:
-        yield f"it is unknown how far {one.table} is: {one.error or 'nobody said'}"
+        yield f"it is unknown how far {one.table} is: {one.error or 'the cluster did not say'}"
     # a table that nobody computes is not late
     elif one.commits_behind and (one.computed or one.table == _ALWAYS):
         late = _late(status, one.waiting_since, max_behind_s)

@@ -32,10 +32,10 @@ OPEN_ROWS: Final = pa.schema(
         pa.field("looked_at", pa.int64(), nullable=False),
     ]
 )
-"""What is kept of an alert: the rest is in the table, unless its device was erased meanwhile. `reason`: why it was
-withdrawn; null: it waits. Of one that waits: `since` when, by the centre's clock as it goes now, and in which
-`commit_number` of `alerts` it came. Of one that was withdrawn, `looked_at`: with which commit of the ingest (counted
-from 1; -1: none), and `seen_until`, null where it was not looked up."""
+"""What is kept of an open alert; the rest is in the table. `reason`: why it was withdrawn; null: it has no verdict.
+
+Without a verdict: `since`: when it came, by the centre's clock; `commit_number`: its commit in `alerts`. Withdrawn:
+`looked_at`: the ingest commit of the last check (-1: none); `seen_until`: null if it was not looked up."""
 NEVER: Final = -1
 
 

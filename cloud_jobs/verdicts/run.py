@@ -40,7 +40,7 @@ class VerdictMetrics:
         )
         self._alerts = Counter(
             "waybill_verdicts_messages_total",
-            "Messages of alerts, by what became of them",
+            "Messages of alerts, by outcome",
             ["outcome"],
             registry=registry,
         )
@@ -51,7 +51,7 @@ class VerdictMetrics:
             registry=registry,
         )
         bound_s = Gauge(
-            "waybill_verdicts_max_provisional_seconds", "So long an alert waits at the most", registry=registry
+            "waybill_verdicts_max_provisional_seconds", "The longest that an alert may wait", registry=registry
         )
         self._left_out = Gauge("waybill_verdicts_left_out_topics", "Topics that cannot be read", registry=registry)
         # computed when it is read, as a run that fails or hangs sets nothing

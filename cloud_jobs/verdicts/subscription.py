@@ -227,8 +227,7 @@ MAX_BYTES: Final = 64 << 20
 RETRY_S: Final = 30.0
 """How often an unread topic or a lost cluster is tried again."""
 FIRST_IDLE_S: Final = 5.0
-"""How long after a subscription its first message may take: the broker waits a second before it gives a new consumer
-any, as another one may have just left."""
+"""How long the first message of a new subscription may take: the broker waits a second for a new consumer."""
 IDLE_S: Final = 0.05
 _OPERATION_S: Final = 10
 # per topic

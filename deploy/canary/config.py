@@ -196,7 +196,7 @@ _Limit = Annotated[float, Field(gt=0, le=86_400)]
 class AgentOfCanary(Settings):
     """Settings of the vehicle's agent."""
 
-    insecure: bool = Field(False, description="whether it may speak plain text to another machine")
+    insecure: bool = Field(False, description="allows plain text to another machine")
     uplinks: tuple[UplinkSettings, ...] = Field(min_length=1, max_length=16)
     enrolment: EnrolmentSettings | None = None
 
@@ -222,7 +222,7 @@ LIMITS_S: Final = {
 class CanaryStatusSettings(Settings):
     """Where metrics, health and status are served, loopback unless said otherwise."""
 
-    host: str = Field("127.0.0.1", min_length=1, description="0.0.0.0: a Prometheus of another machine reads them, too")
+    host: str = Field("127.0.0.1", min_length=1, description="0.0.0.0: also for a Prometheus on another machine")
     port: Port = 9479
 
 
@@ -231,7 +231,7 @@ class CanarySettings(Settings):
 
     region: _Name
     device: _Device
-    folder: Path = Field(Path("/var/lib/waybill-canary"), description="the vehicle's disk, and what was sent")
+    folder: Path = Field(Path("/var/lib/waybill-canary"), description="the disk of the vehicle")
     script: ScriptSettings
     watched: tuple[Hop, ...] = Field(tuple(Hop), min_length=1)
     agent: AgentOfCanary
@@ -242,7 +242,7 @@ class CanarySettings(Settings):
     )
     object_store: S3Access = S3Access()
     limits: dict[Hop, _Limit] = Field({}, description="seconds per hop, where the default is wrong")
-    lost_after_s: float = Field(300.0, gt=0, le=86_400, description="what did not come by then is counted as lost")
+    lost_after_s: float = Field(300.0, gt=0, le=86_400, description="after this an item counts as lost")
     status: CanaryStatusSettings = CanaryStatusSettings()
     log: LogSettings = LogSettings()
 
@@ -258,7 +258,7 @@ class CanarySettings(Settings):
         }
         for name, (given, hops) in needs.items():
             if given is None and (wanting := [hop for hop in self.watched if hop in hops]):
-                raise ValueError(f"{name}: is needed to look at {', '.join(wanting)}; or leave these out of `watched`")
+                raise ValueError(f"{name}: is needed to watch {', '.join(wanting)}; or leave these out of `watched`")
         # credentials of a bucket for a folder are a mistake in `lake`
         if self.object_store.model_fields_set and not is_object_store(self.lake or ""):
             raise ValueError("object_store is for a lake at s3://bucket/prefix")

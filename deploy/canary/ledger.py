@@ -241,7 +241,7 @@ class CanaryLedger:
         at = probe.hops[hop]
         if at.whole_s is None:
             overdue = f"{len(at.missing)} of {len(at.items)} items of probe {probe.number} are overdue"
-            why = f"; it cannot be looked at: {blind}" if blind else ""
+            why = f"; it cannot be read: {blind}" if blind else ""
             return HopState(hop, HopColour.RED, f"{overdue} for {now_s - due_s:.0f} s{why}")
         if at.whole_s > due_s:
             return HopState(hop, HopColour.RED, f"probe {probe.number} came {at.whole_s - due_s:.0f} s too late")

@@ -348,6 +348,6 @@ class ObserverThread:
                 wait_s = self._observer.every_s
             except Exception as error:  # noqa: BLE001 - whatever it is: this hop is unreadable, and the others are read
                 wait_s = backoff.take_delay_s()
-                _LOG.warning("cannot look", hops=hops, error=str(error) or type(error).__name__)
+                _LOG.warning("cannot read", hops=hops, error=str(error) or type(error).__name__)
             self._stop.wait(wait_s)
         self._observer.close()

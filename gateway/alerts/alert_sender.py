@@ -170,7 +170,7 @@ class AlertSender:
     def _note_failed(self, problem: str) -> None:
         self._on_failed()
         if not self.problem:
-            _LOG.warning("alerts are not published, and sent again", problem=problem)
+            _LOG.warning("alerts could not be published and are sent again", problem=problem)
         self.problem = problem
         if self._clock() >= self._resumes_s:
             self._resumes_s = self._clock() + self._backoff.take_delay_s()

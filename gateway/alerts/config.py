@@ -51,7 +51,7 @@ class EvaluationSettings(Settings):
         default=300.0,
         ge=MAX_LAG_S,
         le=3_153_600_000,
-        description="an event that is older when it is seen is the centre's alone; raise it to replay old data",
+        description="an older event raises no alert; raise it to replay old data",
     )
     max_devices: int = Field(
         default=200_000, ge=1, le=2_000_000, description="the least recently seen device is dropped for another"
@@ -79,8 +79,8 @@ def warnings(settings: AlertSettings, config: Path, now_s: float) -> list[str]:
 def _short_rewind(settings: AlertSettings) -> Iterator[str]:
     if settings.rewind_s < settings.rewind_needed_s:
         yield (
-            f"rewind_s: {settings.rewind_s:g} is enough for devices that report often: after a takeover, one that is "
-            f"silent for up to tracks.max_gap_s is said to dwell again; make it {settings.rewind_needed_s:g}"
+            f"rewind_s: {settings.rewind_s:g} is enough for devices that report often: after a takeover, a device that "
+            f"is silent for up to tracks.max_gap_s may repeat its dwell alert; make it {settings.rewind_needed_s:g}"
         )
 
 
@@ -159,8 +159,8 @@ class AlertSettings(Settings):
     def _takeover_knows_of_stays(self) -> Self:
         if self.rewind_s < self._longest_s:
             raise ValueError(
-                f"rewind_s is {self.rewind_s:g}: who takes a partition over would not know since when a device is at a "
-                "place, and raise alerts again, or none; make it at least the longer of events.dwell_s and "
+                f"rewind_s is {self.rewind_s:g}: a new owner would not know how long a device has been at a "
+                "place, so it would repeat or miss alerts; make it at least the longer of events.dwell_s and "
                 f"events.min_stay_s, and {self.rewind_needed_s:g} for devices that are silent for tracks.max_gap_s"
             )
         return self

@@ -27,11 +27,11 @@ _REBUILD_S = (0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300, 900)
 _GAUGES: Final = {
     "partitions_held": ("held_partitions", "Partitions of this process"),
     "partitions_unowned": ("unowned_partitions", "Partitions without a known owner"),
-    "partitions_standby": ("standby_partitions", "Partitions of others whose state is kept"),
-    "partitions_ready": ("ready_partitions", "Those of them that could be gone on with"),
+    "partitions_standby": ("standby_partitions", "Partitions of other processes that are followed"),
+    "partitions_ready": ("ready_partitions", "Followed partitions that could be taken over"),
     "lag_s": ("lag_seconds", "Age of the newest batch read; NaN: unknown"),
     "alerts_waiting": ("waiting_alerts", "Alerts without Pulsar's receipt"),
-    "devices_known": ("devices", "Devices of which something is held"),
+    "devices_known": ("devices", "Devices in memory"),
     "fences_current": ("fences_up", "1 while fences are read to their end"),
     "fences_refused": ("refused_fences", "Publications of fences that cannot be used"),
     "healthy": ("healthy", "1 while healthy; NaN: unknown"),
@@ -45,10 +45,10 @@ class AlertMetrics:
         self.registry = registry = CollectorRegistry()
         self._fixes = Counter("waybill_alerts_fixes_total", "Fixes evaluated", registry=registry)
         self._published = Counter(
-            "waybill_alerts_published_total", "Alerts that Pulsar has", ["kind"], registry=registry
+            "waybill_alerts_published_total", "Alerts with a receipt", ["kind"], registry=registry
         )
         self.passed_over = Counter(
-            "waybill_alerts_passed_over_total", "Messages of batches that gave no fixes", ["reason"], registry=registry
+            "waybill_alerts_passed_over_total", "Messages without usable fixes", ["reason"], registry=registry
         )
         self._fixes_passed_over = Counter(
             "waybill_alerts_fixes_passed_over_total",

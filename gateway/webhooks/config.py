@@ -91,7 +91,7 @@ def _url(text: str) -> str:
         raise ValueError("write https://host/path")
     # a password in an address ends up in other people's logs
     if parts.username is not None or parts.password is not None or parts.fragment:
-        raise ValueError("it has no user, no password and no #: messages are signed")
+        raise ValueError("a webhook URL has no user, no password and no #")
     if parts.port == 0:
         raise ValueError("no port 0")
     return text

@@ -34,8 +34,7 @@ _NO_WAIT_MS: Final = 1
 _PUT_S: Final = 0.2
 _CLOSE_S: Final = 3.0
 LOST_AFTER_S: Final = 10.0
-"""A subscription that is not connected for so long is given up: another process may have it, and the client, which
-tries again by itself, does not say so."""
+"""How long a subscription may be without a connection. The client does not say when another process has got it."""
 LOOK_S: Final = 30.0
 """How often new partitions of a topic are looked for."""
 _LOG = structlog.get_logger("webhooks")

@@ -207,11 +207,11 @@ class Notifier:
             notification = read(message.data)
         except MalformedAlert as error:
             self._metrics.passed_over.labels("malformed").inc()
-            _LOG.warning("a message that is no alert and no verdict", place=message.place, problem=str(error))
+            _LOG.warning("a message is no alert and no verdict", place=message.place, problem=str(error))
             return None
         if notification.tenant != message.topic.tenant:
             self._metrics.passed_over.labels("tenant").inc()
-            _LOG.warning("a message of another tenant", place=message.place, tenant=notification.tenant)
+            _LOG.warning("a message names another tenant", place=message.place, tenant=notification.tenant)
             return None
         self._metrics.read.labels("verdict" if notification.is_verdict else "alert").inc()
         return notification
@@ -251,7 +251,7 @@ class Notifier:
 
     def _give_up(self, ended: EndedDelivery) -> None:
         _LOG.warning(
-            "a message has no webhook",
+            "a message is undelivered",
             webhook=ended.delivery.webhook,
             key=ended.delivery.key,
             reason=ended.reason,

@@ -414,7 +414,7 @@ class WebhookQueue:
             try:
                 outcome = self._attempt(delivery)
             except Exception as error:  # noqa: BLE001 - one message that cannot be sent must not end the way of all others
-                _LOG.exception("an attempt failed by itself", webhook=self.name)
+                _LOG.exception("an attempt failed with an internal error", webhook=self.name)
                 outcome = HttpOutcome(False, "failed", f"internal error: {type(error).__name__}")
             self._on_attempt(self.name, outcome, self._clock() - began_s)
             if ended := self._settle(number, delivery, outcome):

@@ -63,7 +63,7 @@ def usable_devices(body: str) -> Usable[StatedDevices]:
     try:
         made = StatedDevices.model_validate_json(body)
     except ValidationError as error:
-        raise AccountUnusable(f"no account whose devices are known: {error.error_count()} faults") from error
+        raise AccountUnusable(f"the devices of the account cannot be read: {error.error_count()} faults") from error
     return Usable(_ms(made.effective_from), made)
 
 

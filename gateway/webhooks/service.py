@@ -72,7 +72,7 @@ def _file_problems(settings: NotifierSettings) -> Iterator[str]:
 
 
 def _taken_from(file: Path) -> str:
-    return "" if file.is_absolute() else f" (taken from the folder in which this runs, {Path.cwd()}: write it whole)"
+    return "" if file.is_absolute() else f" (relative to the current folder {Path.cwd()}: use an absolute path)"
 
 
 def _open(settings: NotifierSettings) -> Iterator[str]:

@@ -25,8 +25,8 @@ _ATTEMPT_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60)
 
 # The status's key of each gauge: the name of its metric, and what it shows.
 _GAUGES: Final = {
-    "unwritten": ("unwritten_messages", "Given up, and not yet in Pulsar"),
-    "open_messages": ("open_messages", "Read, and not acknowledged yet"),
+    "unwritten": ("unwritten_messages", "Given up and not yet in Pulsar"),
+    "open_messages": ("open_messages", "Read and not acknowledged yet"),
     "rules": ("rule_versions", "Alert rules in use"),
     "rules_current": ("rules_up", "1 while rules and accounts are read to their end"),
     "healthy": ("healthy", "1 while healthy; NaN: it is a standby"),
@@ -45,16 +45,16 @@ class WebhookMetrics:
         self.held_back = Counter(
             "waybill_webhooks_held_back_total", "Messages that a rule held back", ["reason"], registry=registry
         )
-        self.digests = Counter("waybill_webhooks_digests_total", "Summaries of what was held back", registry=registry)
+        self.digests = Counter("waybill_webhooks_digests_total", "Digests of held-back messages", registry=registry)
         self._attempts = Counter(
             "waybill_webhooks_attempts_total",
-            "Requests, by what became of them",
+            "Requests, by result",
             ["webhook", "result"],
             registry=registry,
         )
         self._ended = Counter(
             "waybill_webhooks_deliveries_total",
-            "Deliveries that ended, by how",
+            "Finished deliveries, by outcome",
             ["webhook", "outcome"],
             registry=registry,
         )
@@ -62,10 +62,10 @@ class WebhookMetrics:
             "waybill_webhooks_attempt_seconds", "One request", ["webhook"], buckets=_ATTEMPT_S, registry=registry
         )
         self._waiting = Gauge(
-            "waybill_webhooks_waiting_messages", "Deliveries that have not ended", ["webhook"], registry=registry
+            "waybill_webhooks_waiting_messages", "Unfinished deliveries", ["webhook"], registry=registry
         )
         self._oldest_s = Gauge(
-            "waybill_webhooks_oldest_seconds", "Age of the oldest such delivery", ["webhook"], registry=registry
+            "waybill_webhooks_oldest_seconds", "Age of the oldest unfinished delivery", ["webhook"], registry=registry
         )
         self._gauges = StatusGauges("waybill_webhooks", _GAUGES, registry)
         # Prometheus sees no increase from nothing to 1: the first one needs a zero before it

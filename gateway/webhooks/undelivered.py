@@ -171,7 +171,9 @@ class _TenantTopic:
 
     def fail(self, error: Exception) -> None:
         if not self.problem:
-            _LOG.warning("undelivered messages are not written, and tried again", topic=self.name, problem=str(error))
+            _LOG.warning(
+                "undelivered messages could not be stored and are tried again", topic=self.name, problem=str(error)
+            )
         close_quietly(self.producer)
         self.producer, self.problem = None, f"{type(error).__name__}: {error}"
         self.due_s = time.monotonic() + self.backoff.take_delay_s()

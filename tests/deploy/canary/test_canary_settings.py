@@ -26,8 +26,8 @@ from waybill.settings import SettingsError
 @pytest.mark.parametrize(
     ("more", "fault"),
     [
-        ({"centre": None}, "centre: is needed to look at centre, alert"),
-        ({"lake": None}, "lake: is needed to look at table, usage, rated"),
+        ({"centre": None}, "centre: is needed to watch centre, alert"),
+        ({"lake": None}, "lake: is needed to watch table, usage, rated"),
         ({"script": {"latitude": 0, "longitude": 0, "period_s": 35}}, "period_s"),
         ({"hops": []}, "hops"),
         # its account, its topics and its alerts are known by the tenant that is reserved

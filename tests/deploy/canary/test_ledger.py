@@ -153,7 +153,7 @@ def test_a_hop_that_cannot_be_looked_at_is_red_once_something_is_due_and_says_wh
     early, late = (one.states(now_s, blind)[0] for now_s in (5.0, 20.0))
     assert early.colour is HopColour.UNKNOWN
     assert late.colour is HopColour.RED
-    assert late.reason.endswith("it cannot be looked at: connection refused")
+    assert late.reason.endswith("it cannot be read: connection refused")
 
 
 def test_the_service_level_counts_what_is_delayed_and_lost() -> None:

@@ -121,7 +121,7 @@ def test_a_notifier_that_delivers_to_nobody_says_so(tmp_path: Path) -> None:
 def test_a_file_that_is_named_without_a_folder_is_said_to_be_taken_from_where_the_command_runs(tmp_path: Path) -> None:
     text = TEXT.format(folder=tmp_path, more="insecure = true").replace(f"{tmp_path}/secret", "no-such.secret")
     (said,) = [one for one in problems(parse(NotifierSettings, text, "notifier.toml")) if "secret_file" in one]
-    assert f"taken from the folder in which this runs, {Path.cwd()}" in said
+    assert f"relative to the current folder {Path.cwd()}" in said
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602])
