@@ -146,7 +146,7 @@ class InputWatermark:
         self._grace_us = grace_us
         self._is_connected = self._is_caught_up = False
         self._latest_us = self._kept_us = 0
-        self.heard_us: int | None = None
+        self.received_until_us: int | None = None
         """None: unknown since the start, or since a message contradicted the statement."""
 
     def on_connected(self, now_us: int, *, resumed: bool) -> None:
@@ -168,7 +168,7 @@ class InputWatermark:
             self._is_caught_up = False
         elif not self._is_caught_up:
             # messages that reached the broker before this one was made came before it
-            self.heard_us = max(self.heard_us or 0, now_us - max(age_us, 0))
+            self.received_until_us = max(self.received_until_us or 0, now_us - max(age_us, 0))
 
     def on_redelivered(self, now_us: int) -> None:
         """A message came that is stored already: the broker still delivers its queue."""
@@ -176,7 +176,7 @@ class InputWatermark:
 
     def on_contradicted(self) -> None:
         """A message was older than the statement: the watermark is unknown until the broker's queue is empty."""
-        self._is_caught_up, self.heard_us = False, None
+        self._is_caught_up, self.received_until_us = False, None
 
     def update(self, now_us: int, *, waits: bool) -> None:
         """Updates the watermark after all received messages were handled. `waits`: some are unacknowledged, so the
@@ -190,4 +190,4 @@ class InputWatermark:
         if is_quiet or now_us - self._kept_us >= self._grace_us:
             self._is_caught_up = True
         if self._is_caught_up:
-            self.heard_us = now_us
+            self.received_until_us = now_us

@@ -38,7 +38,7 @@ class Statements:
         self.heartbeats = 0
         """Heartbeats that were sent since the agent started."""
 
-    def put_on(self, data: bytes, now_s: float) -> bytes:
+    def add_statement(self, data: bytes, now_s: float) -> bytes:
         """The encoded batch with the current statement; unchanged if nothing can be stated."""
         header = read_header(data)
         current = self.current
@@ -500,7 +500,7 @@ class Dispatcher:
             return None
         epoch = present[0][0].epoch
         try:
-            data = merged([one for _, one in present], self._source.head_of(epoch))
+            data = merge_batches([one for _, one in present], self._source.head_of(epoch))
         except TooLarge:
             # Together they exceed a decoder's limit; each alone does not, or it would not be stored.
             self._backlog.release(batches[1:])
@@ -508,7 +508,7 @@ class Dispatcher:
         except WireError as error:
             raise StoreDamaged(f"a stored batch cannot be read: {error}") from error
         if self._statements is not None:
-            data = self._statements.put_on(data, now_s)
+            data = self._statements.add_statement(data, now_s)
         seqs = read_header(data).seqs
         # Without their bytes: retries read the disk, so memory does not grow with the window.
         stripped = tuple(_without_data(batch) for batch, _ in present)
@@ -527,7 +527,7 @@ def _without_data(batch: StoredBatch) -> StoredBatch:
     return StoredBatch(batch.id, batch.epoch, batch.last, batch.class_index, batch.records, batch.size, batch.wall_ms)
 
 
-def merged(encoded: Sequence[bytes], head: int) -> bytes:
+def merge_batches(encoded: Sequence[bytes], head: int) -> bytes:
     """One encoded batch with all records and tombstones. The inputs have one device and epoch, and do not overlap.
 
     `head`: the highest seq that the epoch has committed. A single batch stays unchanged. Raises WireError.

@@ -65,14 +65,14 @@ def certificate_state(settings: AgentSettings, now_s: float) -> dict[str, Any]:
     }
 
 
-def _shown(settings: AgentSettings) -> Iterator[HeldCertificate | None]:
+def _shown(settings: AgentSettings) -> Iterator[CertificateFile | None]:
     """The certificate of each uplink that uses one; None where it is missing."""
     folder = certificate_folder(settings)
     for uplink in settings.uplinks:
         if uplink.tls is None:
             continue
         if uplink.tls.certificate is not None:
-            yield read_held(uplink.tls.certificate)
+            yield read_certificate_file(uplink.tls.certificate)
         elif folder is not None:
             yield folder.newest()
 
@@ -137,7 +137,7 @@ MAX_PEM_BYTES = 64 << 10
 _PRIVATE = 0o600
 
 
-class HeldCertificate(NamedTuple):
+class CertificateFile(NamedTuple):
     """A certificate with its key, in one file; times in seconds since 1970."""
 
     path: Path
@@ -159,15 +159,15 @@ class CertificateFolder:
         self._next = self._folder / "next.pem"
         self._requested = self._folder / "requested.pem"
 
-    def current(self) -> HeldCertificate | None:
+    def current(self) -> CertificateFile | None:
         """The certificate that worked last."""
-        return read_held(self._current)
+        return read_certificate_file(self._current)
 
-    def next(self) -> HeldCertificate | None:
+    def next(self) -> CertificateFile | None:
         """A certificate that no broker has accepted yet."""
-        return read_held(self._next)
+        return read_certificate_file(self._next)
 
-    def newest(self) -> HeldCertificate | None:
+    def newest(self) -> CertificateFile | None:
         """The certificate that is used next."""
         return self.next() or self.current()
 
@@ -177,12 +177,12 @@ class CertificateFolder:
             return _read(self._requested)
         return None
 
-    def keep_requested_key(self, key_pem: bytes) -> None:
+    def store_requested_key(self, key_pem: bytes) -> None:
         """Stores the key before the request is sent, so that a lost answer can be requested again. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         replace_durably(self._requested, key_pem, mode=_PRIVATE)
 
-    def keep_next(self, key_pem: bytes, chain_pem: bytes) -> None:
+    def store_next(self, key_pem: bytes, chain_pem: bytes) -> None:
         """Stores the certificate for the requested key. Raises OSError."""
         replace_durably(self._next, key_pem + chain_pem, mode=_PRIVATE)
         self.forget_requested_key()
@@ -198,7 +198,7 @@ class CertificateFolder:
             sync_folder(self._folder)
 
 
-def read_held(path: Path) -> HeldCertificate | None:
+def read_certificate_file(path: Path) -> CertificateFile | None:
     """The certificate in a file; None if it cannot be read, which counts as missing."""
     from waybill.identity.authority import read_certificates  # noqa: PLC0415 - heavy, and only TLS needs it
 
@@ -207,7 +207,7 @@ def read_held(path: Path) -> HeldCertificate | None:
     except (OSError, ValueError, IdentityError):
         return None
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    return HeldCertificate(path, certificate.serial_number, begins.timestamp(), ends.timestamp())
+    return CertificateFile(path, certificate.serial_number, begins.timestamp(), ends.timestamp())
 
 
 def _read(path: Path) -> bytes:

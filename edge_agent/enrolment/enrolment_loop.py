@@ -20,7 +20,7 @@ from random import Random
 import structlog
 
 from edge_agent.config import AgentSettings, DeviceSettings, EnrolmentSettings
-from edge_agent.enrolment.certificates import CertificateFolder, HeldCertificate, certificate_folder
+from edge_agent.enrolment.certificates import CertificateFile, CertificateFolder, certificate_folder
 from edge_agent.errors import AgentError, EnrolmentFailed, LinkError
 from edge_agent.inspection import is_running
 from edge_agent.uplink.mqtt_session import MqttSession, claim_refusal
@@ -64,7 +64,7 @@ def enrol_once(settings: AgentSettings) -> str:
     return f"{settings.device.tenant}/{settings.device.id} is enrolled: {_described(held)}"
 
 
-def _described(held: HeldCertificate) -> str:
+def _described(held: CertificateFile) -> str:
     ends = datetime.fromtimestamp(held.not_after_s, UTC)
     return f"serial {held.serial:x}, valid until {ends:%Y-%m-%d %H:%M} UTC"
 
@@ -88,7 +88,7 @@ class CertificateRequests:
         key = self._key()
         if key is None:
             key = KeyPair.generate()
-            self._folder.keep_requested_key(key.private_pem())
+            self._folder.store_requested_key(key.private_pem())
         self._nonce = secrets.token_hex(NONCE_BYTES)
         return encode_enrolment_request(EnrolmentRequest(self._nonce, make_request(key, self._name)))
 
@@ -99,7 +99,7 @@ class CertificateRequests:
         except EnrolmentUnreadable as error:
             return self._nonce != "" and error.nonce == self._nonce
 
-    def take(self, payload: bytes) -> HeldCertificate:
+    def take(self, payload: bytes) -> CertificateFile:
         """Stores and returns the certificate in the answer. Raises EnrolmentFailed, OSError."""
         try:
             answer = decode_enrolment_answer(payload)
@@ -113,7 +113,7 @@ class CertificateRequests:
             raise EnrolmentFailed(f"refused ({answer.reason}): {answer.detail}")
         return self._keep(answer)
 
-    def _keep(self, answer: EnrolmentGranted) -> HeldCertificate:
+    def _keep(self, answer: EnrolmentGranted) -> CertificateFile:
         key = self._key()
         try:
             certificate, *issuers = read_certificates(answer.chain_pem)
@@ -131,7 +131,7 @@ class CertificateRequests:
         # An attacker's answer must not replace the request with a useless certificate.
         if not is_chain_to([certificate, *issuers], trusted):
             raise EnrolmentFailed(f"the certificate was not signed by an authority in {self._ca}")
-        self._folder.keep_next(key.private_pem(), answer.chain_pem)
+        self._folder.store_next(key.private_pem(), answer.chain_pem)
         held = self._folder.next()
         if held is None:
             raise EnrolmentFailed("the certificate's times cannot be read")
@@ -285,7 +285,7 @@ class EnrolmentLoop:
         # A very short-lived certificate could be due again at once.
         return self._settings.backoff_first_s
 
-    def enrol(self) -> HeldCertificate:
+    def enrol(self) -> CertificateFile:
         """Tries once to enrol with the claim. Raises AgentError, OSError."""
         request = self._requests.make()
         try:
@@ -307,7 +307,7 @@ class EnrolmentLoop:
         if not is_renewal:
             self._parts.on_certificate()
 
-    def _renew(self) -> HeldCertificate:
+    def _renew(self) -> CertificateFile:
         request = self._requests.make()
         # Older answers belong to abandoned requests.
         self._answers.clear()
@@ -322,7 +322,7 @@ class EnrolmentLoop:
             self._wakeup.clear()
         raise EnrolmentFailed("the region did not answer the request to renew")
 
-    def _due_s(self, held: HeldCertificate) -> float:
+    def _due_s(self, held: CertificateFile) -> float:
         """When to renew the certificate, by the wall clock."""
         return held.not_before_s + self._renew_share * held.life_s
 

@@ -118,7 +118,7 @@ class IntakeLoop:
             now_s = time.monotonic()
             declaration = self.broker_watch.take_declaration(now_s, self._wall_ms)
             if declaration is not None:
-                self.intake.take_own(DROPPED_TOPIC, *declaration, now_s=now_s)
+                self.intake.add_own_record(DROPPED_TOPIC, *declaration, now_s=now_s)
 
     def _wall_ms(self) -> int:
         return self.intake.check_clocks()[0] // 1000

@@ -161,7 +161,7 @@ class Intake:
         )
         self._jump: ClockJump | None = None
         self._grace_us = int(settings.time.grace_s * 1_000_000)
-        self._heard = InputWatermark(self._grace_us)
+        self._watermark = InputWatermark(self._grace_us)
         self._statement: HeadStatement | None = None
         self._earliest_waiting_us = MAX_DEVICE_TIME_US
         self._stated_at_us = 0
@@ -200,18 +200,18 @@ class Intake:
         # A retained message was recorded when it was published; an empty payload only ends a retention.
         if message.retain or not (message.payload or message.missing):
             self.counters.not_recorded += 1
-            self._heard.on_message(self._parts.clocks.monotonic_us(), None)
+            self._watermark.on_message(self._parts.clocks.monotonic_us(), None)
             return True
         arrival = arrival_of(message.mid, message.topic, message.payload)
         if message.dup and arrival in self._arrivals:
             # It waits already; this connection needs its own PUBACK.
             self._mids.append(message.mid)
-            self._heard.on_redelivered(self._parts.clocks.monotonic_us())
+            self._watermark.on_redelivered(self._parts.clocks.monotonic_us())
             return False
         parsed = _parsed_message(message)
         if message.qos and self._match_redelivery(message, arrival, parsed[0].device_time_us):
             self._parts.buffer.counters.add("duplicates", 1)
-            self._heard.on_redelivered(self._parts.clocks.monotonic_us())
+            self._watermark.on_redelivered(self._parts.clocks.monotonic_us())
             return True
         self._enqueue(message, arrival, parsed, now_s)
         return False
@@ -225,28 +225,28 @@ class Intake:
         """`resumed`: the broker knows the session and may deliver again."""
         self._resumption = RedeliveryMatcher(self._parts.buffer.recent.arrivals()) if resumed else None
         self._unproven.clear()
-        self._heard.on_connected(self._parts.clocks.monotonic_us(), resumed=resumed)
+        self._watermark.on_connected(self._parts.clocks.monotonic_us(), resumed=resumed)
 
     def on_disconnected(self) -> None:
         """The broker delivers unacknowledged messages again, and the recent arrivals show that."""
         self._mids.clear()
-        self._heard.on_disconnected()
+        self._watermark.on_disconnected()
 
     def state_head(self) -> None:
         """Passes the current head statement to the drain, at most once a second. Call it after all messages were
         handled.
         """
         wall_us, monotonic_us = self.check_clocks()
-        self._heard.update(monotonic_us, waits=bool(self._waiting))
-        heard_us = self._heard.heard_us
+        self._watermark.update(monotonic_us, waits=bool(self._waiting))
+        received_until_us = self._watermark.received_until_us
         # after a jump, messages with times of the former clock may still arrive
-        is_known = heard_us is not None and self._jump is None and wall_us >= SET_CLOCK_MS * 1000
+        is_known = received_until_us is not None and self._jump is None and wall_us >= SET_CLOCK_MS * 1000
         if not is_known or monotonic_us - self._stated_at_us < STATED_EVERY_US:
             return
-        assert heard_us is not None
+        assert received_until_us is not None
         if self._waiting:
-            heard_us = min(heard_us, self._waiting[0].monotonic_us)
-        stated_us = min(wall_us - (monotonic_us - heard_us) - self._grace_us, self._earliest_waiting_us)
+            received_until_us = min(received_until_us, self._waiting[0].monotonic_us)
+        stated_us = min(wall_us - (monotonic_us - received_until_us) - self._grace_us, self._earliest_waiting_us)
         buffer = self._parts.buffer
         generation, epoch, head = buffer.generation, buffer.epoch, buffer.head
         # the drain may rebuild the buffer meanwhile
@@ -328,7 +328,9 @@ class Intake:
             pending = self._corrected(pending, self._jump) if self._jump else pending
             self._waiting.append(pending)
             self._waiting_bytes += len(one.payload)
-            self._note_time(pending.device_time_us, wall_us, monotonic_us, is_kept=message.qos and one.device_time_us)
+            self._observe_time(
+                pending.device_time_us, wall_us, monotonic_us, is_kept=message.qos and one.device_time_us
+            )
         if message.qos:
             self._mids.append(message.mid)
             self._arrivals.add(arrival)
@@ -336,7 +338,7 @@ class Intake:
         self.counters.messages += 1
         self._group.add(now_s, size, urgent=self._urgent[index], records=len(parsed))
 
-    def take_own(self, topic: str, body: Event, counts: Mapping[str, int], *, now_s: float) -> None:
+    def add_own_record(self, topic: str, body: Event, counts: Mapping[str, int], *, now_s: float) -> None:
         """Adds a record of the agent itself. `counts`: counters that grow when it is stored."""
         wall_us, monotonic_us = self.check_clocks()
         index, payload = self._classify(topic), body.attributes.encode()
@@ -345,14 +347,14 @@ class Intake:
         self._keep_waiting([*self._waiting, pending._replace(counts=counts)])
         self._group.add(now_s, len(payload), urgent=self._urgent[index])
 
-    def _note_time(self, time_us: int, wall_us: int, monotonic_us: int, *, is_kept: object) -> None:
+    def _observe_time(self, time_us: int, wall_us: int, monotonic_us: int, *, is_kept: object) -> None:
         """`is_kept`: the message has its own time, and the broker would have queued it."""
-        self._heard.on_message(monotonic_us, wall_us - time_us if is_kept else None)
+        self._watermark.on_message(monotonic_us, wall_us - time_us if is_kept else None)
         self._earliest_waiting_us = min(self._earliest_waiting_us, time_us)
         if self._statement is not None and time_us < self._statement.stated_us:
             # older than `grace_s`: it contradicts the statement, which cannot be withdrawn
             self._parts.buffer.counters.add("late", 1)
-            self._heard.on_contradicted()
+            self._watermark.on_contradicted()
             self._set_statement(None)
 
     def check_clocks(self) -> tuple[int, int]:

@@ -175,7 +175,7 @@ class PackedCommit:
     unencodable: int = 0
 
 
-def packed(waiting: Sequence[PendingRecord], owner: BatchOwner, ordinal: int, wall_ms: int) -> PackedCommit:
+def pack_commit(waiting: Sequence[PendingRecord], owner: BatchOwner, ordinal: int, wall_ms: int) -> PackedCommit:
     """Gives records their ids above the owner's head; one batch for each class, or more if one is too large."""
     commit = PackedCommit()
     seq = owner.head

@@ -26,7 +26,7 @@ from edge_agent.store.batch_rows import (
     delete_expired,
     insert_batch,
     pack_arrivals,
-    packed,
+    pack_commit,
     prune_range,
     split_or_dead_letter,
     stored_arrivals,
@@ -56,7 +56,7 @@ from waybill.record import IntervalSet
 
 log = structlog.get_logger("edge_agent.store")
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 RESERVE_BYTES = 8 << 20
 """Twice the maximum size of the write-ahead log between two checkpoints."""
@@ -110,7 +110,7 @@ class BufferFile:
                 return True
         return False
 
-    def _with_room(self, action: Callable[[], Made]) -> Made:
+    def _with_room(self, action: Callable[[], Result]) -> Result:
         """Retries without the reserve and the damaged files if there is no space."""
         try:
             return action()
@@ -251,7 +251,7 @@ class Buffer:
 
     def _commit(self, waiting: Sequence[PendingRecord], wall_ms: int) -> list[StoredBatch]:
         database, identity = self._database, self._file.identity
-        new = packed(waiting, database.owner_of(database.last_id()), database.ordinal, wall_ms)
+        new = pack_commit(waiting, database.owner_of(database.last_id()), database.ordinal, wall_ms)
         # Before the ids are given: if the buffer is lost after this commit, its lineage bounds them.
         identity.raise_head_limit(database, len(waiting))
         # One for each message. QoS 0 has no message id and no redelivery.

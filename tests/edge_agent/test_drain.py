@@ -5,7 +5,7 @@ from typing import Any
 
 from edge_agent.clocks import ClockJump
 from edge_agent.config import AgentSettings, DrainSettings
-from edge_agent.drain.dispatcher import Dispatcher, merged
+from edge_agent.drain.dispatcher import Dispatcher, merge_batches
 from edge_agent.drain.drainer import MAX_NEW_BATCHES, DrainInbox
 from edge_agent.drain.region import RegionChoice, UplinkHealth
 from edge_agent.errors import LinkClosed, LinkError
@@ -137,7 +137,7 @@ def test_a_merged_batch_accounts_for_what_its_parts_did():
         encode(Batch("d", 7, 20, (), (Tombstone(11, 20, "quota"),))),
         encode(Batch("d", 7, 30, (), (Tombstone(21, 30, "quota"),))),
     ]
-    batch = decode(merged(parts, 99))
+    batch = decode(merge_batches(parts, 99))
     assert (batch.head, batch.tombstones) == (99, (Tombstone(11, 30, "quota"),))
 
 

@@ -31,7 +31,7 @@ from edge_agent.store.batch_rows import (
     RecentArrivals,
     arrival_of,
     pack_arrivals,
-    packed,
+    pack_commit,
     unpack_arrivals,
 )
 from tests.edge_agent.intake_parts import IntakeHarness
@@ -233,7 +233,7 @@ def test_whatever_parse_accepts_can_be_written_and_read_again(messages):
             MqttMessage(number, 1, False, f"vehicle/{topic}", json.dumps(message).encode())
         )
         waiting.append(pending_record(number)._replace(body=parsed.body, device_time_us=parsed.device_time_us or 0))
-    found = packed(waiting, BatchOwner("eu-0001", 7, 0), 1, 0)
+    found = pack_commit(waiting, BatchOwner("eu-0001", 7, 0), 1, 0)
     assert found.unencodable == 0
     assert sum(len(decode(block.data).records) for block in found.batches) == len(messages)
 

@@ -156,24 +156,24 @@ def stated(now_s: float = 0.0) -> Statements:
 
 def test_a_stored_batch_states_what_is_true_when_it_leaves():
     batch = Batch(DEVICE, 7, 4, (Record(4, 1, Canary(id="x")),))
-    found = decode(stated().put_on(encode(batch), 0.0))
+    found = decode(stated().add_statement(encode(batch), 0.0))
     assert (found.head, found.stated_us, found.records) == (9, 5_000, batch.records)
     nothing = Statements(DEVICE, 300, 30, 0.0)
-    assert nothing.put_on(encode(batch), 0.0) == encode(batch)
+    assert nothing.add_statement(encode(batch), 0.0) == encode(batch)
 
 
 def test_a_former_epoch_states_only_where_its_end_is_declared():
     open_end = Batch(DEVICE, 6, 4, (Record(4, 1, Canary(id="x")),))
     evicted = Batch(DEVICE, 6, 4, (), (Tombstone(1, 4, "quota"),))
     ended = Batch(DEVICE, 6, 4, (), (Tombstone(2, 4, "corrupt"),))
-    found = [read_header(stated().put_on(encode(one), 0.0)) for one in (open_end, evicted, ended)]
+    found = [read_header(stated().add_statement(encode(one), 0.0)) for one in (open_end, evicted, ended)]
     assert [(header.head, header.stated_us) for header in found] == [(4, 0), (4, 0), (4, 5_000)]
 
 
 def test_a_heartbeat_is_due_when_nothing_new_was_stated_for_long_and_one_is_under_way_at_most():
     made = stated()
     assert made.due_in(0.0) == 300
-    made.put_on(encode(Batch(DEVICE, 7, 4, (Record(4, 1, Canary(id="x")),))), 200.0)
+    made.add_statement(encode(Batch(DEVICE, 7, 4, (Record(4, 1, Canary(id="x")),))), 200.0)
     assert made.due_in(200.0) is None, "it would say nothing new"
     made.current = HeadStatement(7, 9, 6_000)
     assert made.due_in(499.0) == 1

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.enrolment.certificates import CertificateFolder, read_held
+from edge_agent.enrolment.certificates import CertificateFolder, read_certificate_file
 from edge_agent.enrolment.enrolment_loop import CertificateRequests
 from edge_agent.errors import EnrolmentFailed
 from tests.edge_agent.enrolment.makers import DEVICE, Issuer, root_file
@@ -109,4 +109,4 @@ def test_a_certificate_of_an_authority_that_is_not_trusted_is_not_kept_and_it_is
 @pytest.mark.parametrize("pem", [b"", b"\xff" * 99, KeyPair.generate().private_pem()])
 def test_a_file_without_a_whole_certificate_counts_as_missing(tmp_path: Path, pem: bytes) -> None:
     (tmp_path / "current.pem").write_bytes(pem)
-    assert read_held(tmp_path / "current.pem") is None
+    assert read_certificate_file(tmp_path / "current.pem") is None
