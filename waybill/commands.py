@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def says_interrupt(command: str) -> Iterator[None]:
-    """While inside, the first SIGINT is answered on stderr, and raises KeyboardInterrupt as each one does.
+    """Report the first SIGINT on stderr; each one raises KeyboardInterrupt.
 
-    Whoever handles the signal otherwise inside, or was started with it ignored, is left alone. After an interrupt the
-    process does not wait for threads that hang in a connection: with them Python's own end would be a crash.
+    Other SIGINT handlers, and an ignored SIGINT, stay as they are. After an interrupt the process does not wait for
+    threads that hang in a connection: Python's own shutdown would crash with them.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
@@ -64,14 +64,15 @@ EXIT_MISSING_EXTRA = 69
 
 
 class LazyCommand(NamedTuple):
-    """Where a command lives, `module:attribute` (a Typer app or a function), the extra it needs, and a line of help."""
+    """The place of a command, `module:attribute` (a Typer app or a function), the extra it needs, and a line of
+    help.
+    """
 
     target: str
     extra: str
     help: str
 
     def load(self) -> Any:
-        """The app or function; imports its module."""
         module, _, attribute = self.target.partition(":")
         return getattr(import_module(module), attribute)
 
@@ -128,7 +129,7 @@ to import it: as long as many an answer takes."""
 
 
 class _NoPandas(MetaPathFinder):
-    """As if pandas were not installed, in this process."""
+    """Makes pandas look uninstalled in this process."""
 
     def find_spec(self, name: str, *_: object) -> None:
         if name == "pandas":
@@ -137,7 +138,7 @@ class _NoPandas(MetaPathFinder):
 
 @contextmanager
 def extra_installed(command: str, extra: str) -> Iterator[None]:
-    """Where an import fails because a package is not installed, say which extra brings it and exit with 69."""
+    """If an import fails because a package is not installed, name the extra that installs it and exit with 69."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -149,7 +150,7 @@ def extra_installed(command: str, extra: str) -> Iterator[None]:
 
 
 def command_line(commands: Mapping[str, LazyCommand], arguments: Sequence[str], help_text: str) -> typer.Typer:
-    """The app for these arguments: the command they name is real, of the others only the line of help."""
+    """The app for these arguments: only the named command is imported, the others have a line of help."""
     # The agent blocks a signal before anything that takes long is imported.
     import typer  # noqa: PLC0415
 
@@ -183,22 +184,18 @@ def waybill() -> None:
 
 
 def cloud_jobs() -> None:
-    """Run `cloud-jobs`."""
     _run("cloud-jobs")
 
 
 def edge_agent() -> None:
-    """Run `edge-agent`."""
     _run("edge-agent")
 
 
 def fleet_gateway() -> None:
-    """Run `fleet-gateway`."""
     _run("fleet-gateway")
 
 
 def fleet_simulator() -> None:
-    """Run `fleet-simulator`."""
     _run("fleet-simulator")
 
 
@@ -215,4 +212,4 @@ def _run(program: str) -> None:
 
 
 def _root() -> None:
-    """Do nothing: the commands that were not asked for."""
+    """Stands for the commands that were not asked for."""

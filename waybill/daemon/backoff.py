@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt: it doubles, with jitter, up to a maximum."""
+"""Waits between attempts: they double, with jitter, up to a maximum. And a token bucket."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenacity import RetryCallState, Retrying, wait_exponential
 
 
 class TokenBucket:
-    """`rate` tokens come back a second, up to `burst`; it begins full. A debt is never larger than `max_debt`."""
+    """`rate` tokens are added per second, up to `burst`; it begins full. A debt is at most `max_debt`."""
 
     def __init__(self, rate: float, burst: float, max_debt: float = math.inf) -> None:
         assert rate > 0, rate
@@ -19,31 +19,30 @@ class TokenBucket:
         self._tokens, self._at_s = burst, -math.inf
 
     def tokens(self, now_s: float) -> float:
-        """How many there are now; below 0 it is a debt."""
+        """The tokens there are now; a negative number is a debt."""
         return min(self._burst, self._tokens + max(0.0, now_s - self._at_s) * self._rate)
 
     def take(self, count: float, now_s: float) -> None:
-        """Takes `count` tokens, also where there are fewer. A negative count gives back what was taken too many."""
+        """Take `count` tokens, even if there are fewer. A negative count returns tokens."""
         self._tokens = min(self._burst, max(self.tokens(now_s) - count, -self._max_debt))
         self._at_s = max(self._at_s, now_s)
 
     def try_take(self, now_s: float) -> bool:
-        """Takes one token if there is one."""
         if self.tokens(now_s) < 1:
             return False
         self.take(1, now_s)
         return True
 
     def wait_s(self, count: float, now_s: float) -> float:
-        """Seconds until there are `count` tokens, 0 when there are: `wait_s(0, …)` is the time that a debt takes."""
+        """Seconds until there are `count` tokens; `wait_s(0, …)` is the time to repay a debt."""
         return max(0.0, (count - self.tokens(now_s)) / self._rate)
 
 
 class Backoff:
-    """The waits of one thing that is tried again and again: `first_s`, then twice as long each time, up to `max_s`.
+    """Waits between attempts: `first_s`, then twice as long each time, up to `max_s`.
 
-    `random` gives numbers from 0 to 1. Each wait is drawn from the upper half of what it may be, also at the maximum:
-    a fleet that lost its gateway at one moment does not return as one.
+    `random` returns numbers from 0 to 1. Each wait is drawn from the upper half of its range, so that a fleet that lost
+    its gateway does not reconnect all at once.
     """
 
     def __init__(self, first_s: float, max_s: float, random: Callable[[], float]) -> None:
@@ -52,7 +51,7 @@ class Backoff:
         self._failures = 0
 
     def take_delay_s(self) -> float:
-        """One more failure: the seconds to wait now."""
+        """The seconds to wait after one more failure."""
         self._failures += 1
         return self.delay_s(self._failures)
 
@@ -64,5 +63,4 @@ class Backoff:
         return self._ceiling(state) * (0.5 + self._random() / 2)
 
     def reset(self) -> None:
-        """Begins again with the shortest wait."""
         self._failures = 0

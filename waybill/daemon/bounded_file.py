@@ -1,4 +1,4 @@
-"""Reading a file that may be another one than it should be."""
+"""Reading files of bounded size."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _READ_BYTES = 1 << 20
 
 
 def read_bounded(path: Path, max_bytes: int) -> bytes:
-    """The content of a file, without room for more than it has. Raises OSError; ValueError if it is longer.
+    """The content of a file. Raises OSError; ValueError if it is longer than `max_bytes`.
 
-    The size is counted, not asked for: a file may grow, and what a shell hands over has none.
+    Bytes are counted while reading: a file may grow, and a pipe has no size.
     """
     content = bytearray()
     with open_file(path) as file:
@@ -25,7 +25,9 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
 
 
 def read_secret(path: Path, max_bytes: int) -> str:
-    """The text of a file that nobody but its owner may use. Raises OSError; ValueError, which repeats nothing of it."""
+    """The text of a file that only its owner may read. Raises OSError; ValueError, whose message has nothing of the
+    text.
+    """
     if (mode := path.stat().st_mode & 0o777) & 0o077:
         raise ValueError(f"others may use it, by its mode {mode:03o}: chmod 600")
     try:

@@ -1,4 +1,4 @@
-"""Replaces a file so that a reader, a crash or a power cut finds the old content or the new one."""
+"""Files that are replaced so that a reader, a crash or a power cut finds the old content or the new one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 @contextlib.contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """No other process, and no other thread, is in such a block for the same folder. Raises OSError."""
+    """Excludes other processes and threads that use this function on the same folder. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -37,7 +37,7 @@ def replace_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
 
 @contextmanager
 def writing_durably(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
-    """Like `replace_durably`, for content that is written piece by piece; what the block raises leaves `path` as is."""
+    """Like `replace_durably`, for content in pieces; if the block raises, `path` stays unchanged."""
     beside = _temporary_beside(path, ".part")
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -57,7 +57,7 @@ def writing_durably(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes renames durable: they are entries of the folder, and a power cut may take them back. Raises OSError."""
+    """Make renames durable: they are entries of the folder. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -66,9 +66,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def create_durably(path: Path, content: bytes | Iterable[bytes], *, mode: int = 0o644) -> bool:
-    """Like `replace_durably` where there is nothing at `path`; else False, and what is there stays. Raises OSError.
+    """Like `replace_durably` if nothing is at `path`; else False, and the file there stays. Raises OSError.
 
-    `content` may come in pieces. Of many who create one path at once, one gets True. The disk must have hard links.
+    `content` may come in pieces. If several processes create one path, one gets True. The disk must have hard links.
     """
     beside = _temporary_beside(path, ".new")
     try:

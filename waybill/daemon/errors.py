@@ -4,12 +4,12 @@ from __future__ import annotations
 
 
 class DaemonError(Exception):
-    """Why a daemon does not start, or ends by itself."""
+    """A daemon does not start, or ends by itself."""
 
 
 class AddressTaken(DaemonError):
-    """Another process listens at the address of the status; give this one another `status.port`."""
+    """Another process listens at the status address: set another `status.port`."""
 
 
 class ThreadEnded(DaemonError):
-    """A daemon without one of its threads is none: the process ends, and whoever supervises it starts it again."""
+    """A thread of the daemon ended: the process exits, so that its supervisor starts it again."""

@@ -1,4 +1,4 @@
-"""The log on standard error: bounded in the length of a line, and in the lines of one kind."""
+"""The log on standard error, with bounded lines and a bounded rate of each kind of line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TOO_MANY = "other kinds"
 
 
 class LogSettings(Settings):
-    """What is logged, on standard error."""
+    """The log on standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     """The least important lines that are written."""
@@ -41,7 +41,7 @@ class _Kind:
 
 
 class LineLimit:
-    """A processor for structlog that lets a bounded number of lines of each kind pass. Any thread may log."""
+    """A structlog processor that limits the rate of each kind of line. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -50,7 +50,7 @@ class LineLimit:
         self._kinds: dict[str, _Kind] = {}
 
     def __call__(self, _: Any, level: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        """The line, its values cut; or DropEvent, and it is counted."""
+        """The line with its values cut. Raises DropEvent for a line above the rate, which is counted."""
         now_s = self._clock()
         name = f"{level} {str(line.get('event'))[:MAX_CHARACTERS]}"
         with self._lock:
@@ -63,7 +63,7 @@ class LineLimit:
         return {key: _cut(value) for key, value in line.items()}
 
     def take_suppressed(self) -> dict[str, int]:
-        """How many lines of each kind were suppressed since a line of it was written; they count as said now."""
+        """The numbers of suppressed lines by kind since the last call."""
         with self._lock:
             counts = {name: kind.suppressed for name, kind in self._kinds.items() if kind.suppressed}
             for name in counts:
@@ -71,7 +71,7 @@ class LineLimit:
         return counts
 
     def log_suppressed(self, log: Any) -> None:
-        """Say in the log which lines it left out; to be called now and then, and at the end."""
+        """Log the numbers of suppressed lines; to be called regularly and at the end."""
         if kinds := self.take_suppressed():
             log.warning("log lines suppressed", kinds=kinds)
 
@@ -82,9 +82,9 @@ class LineLimit:
 
 
 def start_logging(settings: LogSettings, limit: LineLimit | None = None) -> LineLimit:
-    """Log to standard error as these settings say; the limit that the lines pass through.
+    """Log to standard error with these settings; returns the limit of the lines.
 
-    `limit`: the one so far, where the settings are loaded anew: what it has counted is still to be said.
+    `limit`: the former one, when the settings are loaded again; it keeps its counts.
     """
     limit = limit or LineLimit()
     # After the limit, which cuts values: a traceback stays whole.

@@ -1,4 +1,4 @@
-"""`--version` of every command."""
+"""Memory, shutdown and `--version` of a process."""
 
 import resource
 import threading
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def resident_bytes() -> int:
-    """Resident memory; 0 where the machine does not say so."""
+    """Resident memory; 0 where the machine does not provide it."""
     try:
         return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
     except (OSError, IndexError, ValueError):
@@ -29,7 +29,9 @@ CLOSE_S: Final = 8.0
 
 
 def close_within(closings: Iterable[Callable[[], object]], bound_s: float = CLOSE_S) -> bool:
-    """Calls all at once, each in a thread; whether they are over in time. What is not is left to the process's end."""
+    """Call all functions at once, each in a thread; whether they ended in time. The others are left to the process's
+    exit.
+    """
     end_s = time.monotonic() + bound_s
     threads = [threading.Thread(target=one, name="closes", daemon=True) for one in closings]
     for thread in threads:
@@ -40,7 +42,7 @@ def close_within(closings: Iterable[Callable[[], object]], bound_s: float = CLOS
 
 
 def add_version_option(app: "typer.Typer", program: str) -> None:
-    """Give a program the option `--version`, which prints its name and the distribution's version, and ends it."""
+    """Add the option `--version`, which prints the program's name and the distribution's version."""
     import typer  # noqa: PLC0415 - executors and daemons take from here what needs no command line
 
     def show(wanted: bool) -> None:

@@ -1,4 +1,4 @@
-"""What every daemon does around its work: serve its status, hear signals, notice a thread that ended, say errors."""
+"""What every daemon needs: serve its status, handle signals, and end when one of its threads ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STATUS_S: Final = 1.0
 
 
 class Endpoint(Protocol):
-    """Where a daemon serves its status: part of its settings."""
+    """The address of a daemon's status, part of its settings."""
 
     @property
     def host(self) -> str:
@@ -33,14 +33,14 @@ class Endpoint(Protocol):
 
 
 class Component(Protocol):
-    """What has threads of its own."""
+    """A part of a daemon with threads of its own."""
 
     @property
     def is_running(self) -> bool:
-        """Whether they run."""
+        """Whether its threads run."""
 
     def start(self) -> None:
-        """Starts them."""
+        """Start its threads."""
 
 
 def serve_status(
@@ -50,7 +50,7 @@ def serve_status(
     is_alive: Callable[[], bool] = lambda: True,
     more: Routes | None = None,
 ) -> StatusServer:
-    """Serves `/metrics`, `/status`, `/health` (200 only while the status says `healthy`), `/alive`, and `more`.
+    """Serve `/metrics`, `/status`, `/health` (200 only while the status is `healthy`), `/alive`, and `more`.
 
     Raises AddressTaken.
     """
@@ -74,7 +74,7 @@ def serve_status(
 
 
 class ThreadWatch:
-    """Which thread of the process an error ended: by itself that has no consequence for the process."""
+    """Notices a thread that an error ended; Python itself would let the process continue."""
 
     def __init__(self, on_ended: Callable[[], object] = lambda: None) -> None:
         self._on_ended, self._ended = on_ended, ""
@@ -101,10 +101,9 @@ def run_components(
     turn: Callable[[threading.Event], object],
     update: Callable[[float], object],
 ) -> None:
-    """Starts them, and returns after SIGTERM or SIGINT. Raises ThreadEnded. Main thread only.
+    """Start the components, and return after SIGTERM or SIGINT. Raises ThreadEnded. Main thread only.
 
-    `turn` is called again and again, and waits for what comes, a second at most; `update` once a second, with the
-    monotonic clock.
+    `turn` is called repeatedly, and waits at most a second; `update` once a second, with the monotonic clock.
     """
     stop, watch, next_s = threading.Event(), ThreadWatch(), 0.0
     parts = [*components]

@@ -1,6 +1,6 @@
-"""Handling signals, and giving them back: whoever handled one before handles it again afterwards. Main thread only.
+"""Signal handlers that restore the former handler afterwards. Main thread only.
 
-The agent alone blocks its signals and waits for them instead: no handler may run in the middle of a commit.
+The agent blocks its signals and waits for them instead: no handler may run in the middle of a commit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from contextlib import contextmanager
 
 
 class WakeUp:
-    """A socket pair: `wake` may be called from any thread and never blocks; `socket` becomes readable."""
+    """A socket pair that wakes a loop: `wake` may be called from any thread and never blocks; `socket` becomes
+    readable.
+    """
 
     def __init__(self) -> None:
         self.socket, self._writer = socket.socketpair()
@@ -25,7 +27,6 @@ class WakeUp:
         self._is_set = False
 
     def wake(self) -> None:
-        """Wake the loop; many calls before it wakes are one."""
         # Without a lock: where two threads come at once, the loop wakes once for nothing.
         if not self._is_set:
             self._is_set = True
@@ -33,7 +34,7 @@ class WakeUp:
                 self._writer.send(b"\0")
 
     def clear(self) -> None:
-        """Make ready for the next `wake`. To be called before looking at what it was for."""
+        """Get ready for the next `wake`. To be called before the loop looks for work."""
         with contextlib.suppress(BlockingIOError):
             self.socket.recv(4096)
         # Last: who calls `wake` before this has handed over what the loop looks at after it.
@@ -41,7 +42,7 @@ class WakeUp:
 
     @contextlib.contextmanager
     def on_signals(self, signals: Iterable[signal.Signals]) -> Iterator[set[int]]:
-        """While inside, these signals wake the loop and are collected in the set. Only from the main thread."""
+        """These signals wake the loop and are collected in the set. Main thread only."""
         seen: set[int] = set()
         with handle_signals(signals, seen.add):
             # The handler runs between two steps of the interpreter, and a loop that sleeps in `select` takes none.
@@ -52,14 +53,13 @@ class WakeUp:
                 signal.set_wakeup_fd(fd)
 
     def close(self) -> None:
-        """Close both ends."""
         self.socket.close()
         self._writer.close()
 
 
 @contextmanager
 def handle_signals(signals: Iterable[signal.Signals], handler: Callable[[int], object]) -> Iterator[None]:
-    """While inside, `handler` is called with the number of each of these signals that comes."""
+    """Call `handler` with the number of each of these signals."""
     former = {number: signal.signal(number, lambda number, _: handler(number)) for number in signals}
     try:
         yield
@@ -71,7 +71,7 @@ def handle_signals(signals: Iterable[signal.Signals], handler: Callable[[int], o
 
 @contextmanager
 def stop_on_signals(stop: threading.Event | None = None) -> Iterator[threading.Event]:
-    """An event, a new one if none is given, that SIGTERM and SIGINT set while inside."""
+    """An event (a new one if none is given) that SIGTERM and SIGINT set."""
     event = stop or threading.Event()
     with handle_signals((signal.SIGTERM, signal.SIGINT), lambda _: event.set()):
         yield event
@@ -79,9 +79,9 @@ def stop_on_signals(stop: threading.Event | None = None) -> Iterator[threading.E
 
 @contextmanager
 def raise_on_signals(signals: Iterable[signal.Signals], error: BaseException) -> Iterator[None]:
-    """While inside, the first of these signals raises `error`, and those after it do nothing.
+    """The first of these signals raises `error`; later ones are ignored.
 
-    Their default action ends the process at once, and no `finally` would stop the servers that it started in order.
+    Their default action would end the process before a `finally` could stop the servers that it started.
     """
     is_raised = False
 

@@ -1,4 +1,4 @@
-"""Metrics, health and status over HTTP, from threads of their own: bounded in connections and in time."""
+"""Metrics, health and status over HTTP, in threads of its own, with bounded connections and time."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 
 class MirroredCounter(Collector):
-    """Shows what was counted elsewhere, since the start of the process. One thread sets, any may collect.
+    """A counter whose value is counted elsewhere, since the start of the process. One thread sets it, any may collect.
 
-    A gauge would do for the numbers, but says to whoever reads it that they may fall, and `rate()` is not for it.
+    A gauge would show the same numbers, but `rate()` is not for gauges.
     """
 
     def __init__(self, name: str, text: str, labels: Sequence[str] = (), *, registry: CollectorRegistry) -> None:
@@ -37,12 +37,10 @@ class MirroredCounter(Collector):
         registry.register(self)
 
     def set(self, count: float, *labels: str) -> None:
-        """So much was counted, of these values of the labels."""
         assert len(labels) == len(self._labels), "each label has a value"
         self._counts[labels] = count
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """All that was set."""
         family = CounterMetricFamily(self._name, self._text, labels=self._labels)
         for labels, count in [*self._counts.items()]:
             family.add_metric(labels, count)
@@ -50,24 +48,24 @@ class MirroredCounter(Collector):
 
 
 class StatusGauges:
-    """Gauges that show fields of a status: unknown (None) is NaN, and of several things their number counts.
+    """Gauges of the fields of a status: None is NaN, and a tuple is its length.
 
-    `fields`: of each field the metric's name without `prefix`, and its text.
+    `fields`: by field, the metric's name without `prefix`, and its help text.
     """
 
     def __init__(self, prefix: str, fields: Mapping[str, tuple[str, str]], registry: CollectorRegistry) -> None:
         self._gauges = {key: Gauge(f"{prefix}_{name}", text, registry=registry) for key, (name, text) in fields.items()}
 
     def set(self, status: object) -> None:
-        """They show this status now."""
         for key, gauge in self._gauges.items():
             value = getattr(status, key)
             gauge.set(math.nan if value is None else len(value) if isinstance(value, tuple) else value)
 
 
 def counted(counter: Counter, label: str = "") -> dict[str, int]:
-    """What was counted for each value of a label, the first one if none is named; of a counter without, under "".
-    What never was is left out."""
+    """The counts of a counter by the values of a label (default: the first); without labels under "". Zeros are left
+    out.
+    """
     found: dict[str, int] = {}
     for sample in (sample for metric in counter.collect() for sample in metric.samples):
         if sample.name.endswith("_total") and sample.value:
@@ -87,8 +85,6 @@ _LOG = structlog.get_logger("status")
 
 
 class HttpAnswer(NamedTuple):
-    """What a path answers."""
-
     code: int
     content_type: str
     body: bytes
@@ -99,17 +95,16 @@ Routes = Mapping[str, Callable[[], HttpAnswer]]
 
 
 def json_answer(body: str, *, is_good: bool = True) -> HttpAnswer:
-    """A JSON text: 200, or 503 where it says that something is wrong."""
+    """A JSON answer: 200, or 503 if not `is_good`."""
     return HttpAnswer(200 if is_good else 503, "application/json", body.encode() + b"\n")
 
 
 def metrics_answer(registry: CollectorRegistry) -> HttpAnswer:
-    """All metrics of a registry, for Prometheus."""
     return HttpAnswer(200, CONTENT_TYPE_PLAIN_0_0_4, generate_latest(registry))
 
 
 class StatusServer:
-    """Serves from when it is made until `close`. Port 0: any free one, which `port` names. Raises OSError."""
+    """Serves from its construction until `close`. Port 0: any free one, see `port`. Raises OSError."""
 
     def __init__(self, host: str, port: int, routes: Routes) -> None:
         self._server = _BoundedServer((host, port), _handler(routes))
@@ -119,16 +114,13 @@ class StatusServer:
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
         return int(self._server.server_address[1])
 
     @property
     def is_serving(self) -> bool:
-        """Whether its thread runs."""
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """Stops listening."""
         with suppress(OSError):
             self._server.socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
         self._server.shutdown()
@@ -166,7 +158,7 @@ class _BoundedServer(ThreadingHTTPServer):
         return True
 
     def begin_answer(self, request: Any) -> bool:
-        """The request of a connection has come; whether the connection still has its place."""
+        """Note that the request has come; whether the connection is still open."""
         with self._changing:
             if is_open := request in self._open:
                 self._open[request] = True
@@ -195,7 +187,9 @@ def _hang_up(request: socket.socket) -> None:
 
 
 def _is_of_this_machine(host: str | None) -> bool:
-    """Whether a Host is localhost or an address. A page that leads its own name to us (DNS rebinding) has neither."""
+    """Whether a Host is localhost or an address. A web page that points its own name here (DNS rebinding) has
+    neither.
+    """
     try:
         name = urlsplit(f"//{host}").hostname if host else "localhost"
         return name == "localhost" or bool(ipaddress.ip_address(name or ""))
@@ -204,14 +198,14 @@ def _is_of_this_machine(host: str | None) -> bool:
 
 
 class _BoundedHead:
-    """The lines of a request, MAX_HEAD_BYTES of them and no more."""
+    """Limits the lines of a request to MAX_HEAD_BYTES."""
 
     def __init__(self, stream: io.BufferedIOBase) -> None:
         self._stream = stream
         self._left = MAX_HEAD_BYTES
 
     def readline(self, size: int) -> bytes:
-        """The next line. Raises what the base class answers with 431."""
+        """Raises HTTPException, which the base class answers with 431."""
         if self._left <= 0:
             raise HTTPException(f"a request has more than {MAX_HEAD_BYTES} bytes")
         line = self._stream.readline(min(size, self._left))
@@ -219,7 +213,6 @@ class _BoundedHead:
         return line
 
     def close(self) -> None:
-        """Lets the connection go."""
         self._stream.close()
 
 
@@ -248,6 +241,6 @@ def _handler(routes: Routes) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(answer.body)
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it
-            """Says nothing: a scrape every few seconds is no news."""
+            """Log nothing: scrapes come every few seconds."""
 
     return StatusRequestHandler

@@ -1,4 +1,4 @@
-"""TLS: certificates and key pairs from files, loaded without ever asking a terminal."""
+"""TLS: certificates and key pairs from files, loaded without asking a terminal."""
 
 import ssl
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from waybill.settings import Settings, file_fault, read_file
 
 
 class TlsSettings(Settings):
-    """TLS towards a server, mutual where a certificate is given."""
+    """TLS towards a server, mutual if there is a certificate."""
 
     ca: Path
     """Certificates of the authorities that may have signed the server's certificate (PEM)."""
@@ -28,7 +28,7 @@ class TlsSettings(Settings):
 
 
 def tls_context(tls: TlsSettings) -> ssl.SSLContext:
-    """What a connection with these files needs. Raises OSError (which ssl.SSLError is); ValueError for a passphrase."""
+    """Raises OSError (which includes ssl.SSLError); ValueError for a key with a passphrase."""
     return _context(tls.ca, tls.certificate, tls.key)
 
 
@@ -42,14 +42,14 @@ def _context(ca: Path | None, certificate: Path | None, key: Path | None) -> ssl
 
 
 def unusable_tls_files(table: str, tls: TlsSettings | None) -> Iterator[str]:
-    """The files that cannot be used, one line each; `table` names the settings."""
+    """A line for each file that cannot be used; `table` names the settings."""
     if tls is not None:
         for name, fault in certificate_faults(tls.ca, tls.certificate, tls.key):
             yield f"{table}.{name}: {fault}" if name else f"{table}: {fault}"
 
 
 def certificate_faults(ca: Path | None, certificate: Path | None, key: Path | None) -> Iterator[tuple[str, str]]:
-    """What is wrong with PEM files: which (`ca`, `certificate`, `key`; "": all together), and why."""
+    """Faults of PEM files: the file (`ca`, `certificate`, `key`; "": all together), and the reason."""
     unreadable = False
     for name, path in {"ca": ca, "certificate": certificate, "key": key}.items():
         try:
@@ -66,7 +66,7 @@ def certificate_faults(ca: Path | None, certificate: Path | None, key: Path | No
 
 
 def load_key_pair(context: ssl.SSLContext, certificate: Path | str, key: Path | str | None) -> None:
-    """Gives a context its own certificate and key (PEM). Raises OSError; ValueError for a key with a passphrase."""
+    """Load a context's own certificate and key (PEM). Raises OSError; ValueError for a key with a passphrase."""
     context.load_cert_chain(certificate, key, password=_no_passphrase)
 
 
@@ -76,5 +76,5 @@ def check_key_pair(certificate: Path | str, key: Path | str | None) -> None:
 
 
 def _no_passphrase() -> str:
-    """OpenSSL would ask a terminal, and wait for ever."""
+    """Without it OpenSSL would ask a terminal and wait."""
     raise ValueError("the key has a passphrase: use a key without one")

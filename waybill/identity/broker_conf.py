@@ -1,4 +1,4 @@
-"""The configuration of a region's two brokers (Mosquitto), in production and in the local stack. Pure."""
+"""The configuration of a region's two Mosquitto brokers and of Pulsar's security. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SECRET = re.compile(r"[A-Za-z0-9_-]{22,64}")
 
 
 def read_share(file: Path) -> str:
-    """The name in a file. Raises OSError, and ValueError for a file that names none."""
+    """The name of the gateways' shared subscription in a file. Raises OSError, ValueError."""
     name = read_password(file).strip()
     if not _SECRET.fullmatch(name):
         raise ValueError("its first line is no name of 22 to 64 letters, digits, - or _")
@@ -50,7 +50,7 @@ _TO_DEVICES = (DeviceChannel.ACK, DeviceChannel.CONFIG)
 
 
 def broker_rules(version: int, region: str, gateways: Iterable[str], denied: Collection[str]) -> str:
-    """The file's text; `gateways`: their names. `denied`: devices that may nothing, at most MAX_DENIED."""
+    """The text of the `acl_file`. `gateways`: their names. `denied`: devices without any right, at most MAX_DENIED."""
     assert len(denied) <= MAX_DENIED, len(denied)
     lines = [f"# waybill rules, version {version}: written by the access daemon of {region}, and written over"]
     # A rule for a user comes before the patterns, and # is every topic that is not of the broker itself.
@@ -72,7 +72,7 @@ def broker_rules(version: int, region: str, gateways: Iterable[str], denied: Col
 
 
 def rules_version(text: str) -> int:
-    """The version of a file that was written here; 0 of any other."""
+    """The version of a file that `broker_rules` made; 0 for any other text."""
     found = _FIRST.match(text)
     return int(found[1]) if found else 0
 
@@ -96,10 +96,10 @@ def pulsar_security(
     ports: tuple[int, int],
     key_refresh_s: int,
 ) -> dict[str, str | int]:
-    """No port without TLS, nobody without a token, nothing without a right. `ports`: of brokers, and of the web.
+    """No port without TLS, no client without a token, no access without a right. `ports`: of brokers and of the web.
 
-    Tokens are checked by Pulsar's OpenID Connect provider, which asks the issuer for its keys again and again; the
-    usual one reads a single key when it starts (apache/pulsar#8152). `key_refresh_s`: how old keys may be at a check.
+    Pulsar's OpenID Connect provider checks tokens and fetches the issuer's keys again; the usual provider reads one key
+    at its start (apache/pulsar#8152). `key_refresh_s`: the greatest age of the keys at a check.
     """
     return {
         "brokerServicePort": "",
@@ -156,19 +156,18 @@ class MosquittoSettings(Settings):
 
 
 class ServerFiles(NamedTuple):
-    """A listener's own files (PEM)."""
+    """A listener's certificate and key (PEM)."""
 
     certificate: Path
     key: Path
 
 
 def conf_text(lines: Iterable[str]) -> str:
-    """A file of these lines."""
     return "\n".join(lines) + "\n"
 
 
 def broker_lines(port: int, bind: str | None, folder: Path, bounds: MosquittoSettings) -> list[str]:
-    """A broker with one listener for the network, which keeps its queues in a folder; `bind`: None is everywhere."""
+    """A broker with one listener, which keeps its queues in a folder. `bind`: None: all addresses."""
     return [
         _listener(port, bind),
         f"max_packet_size {bounds.max_packet_mb * 1024 * 1024}",
@@ -185,7 +184,7 @@ def broker_lines(port: int, bind: str | None, folder: Path, bounds: MosquittoSet
 
 
 def broker_log_lines() -> list[str]:
-    """What a broker logs for `waybill.mqtt.broker_log`, which starts it: refused publications are at debug only."""
+    """The log for `waybill.mqtt.broker_log`, which starts the broker: refused publications are logged at debug only."""
     return [
         # Not stdout, which Mosquitto fills by pages: a refusal is to be read when it happens.
         "log_dest file /proc/self/fd/1",
@@ -195,12 +194,12 @@ def broker_log_lines() -> list[str]:
 
 
 def broker_command(program: str, conf: Path, log: Path) -> list[str]:
-    """Starts a broker whose configuration has `broker_log_lines`; what it says of whom it refused is in `log`."""
+    """Start a broker whose configuration has `broker_log_lines`; its log with refused publications is `log`."""
     return [sys.executable, "-m", "waybill.mqtt.broker_log", str(log), program, "-c", str(conf)]
 
 
 def device_listener_lines(files: ServerFiles, ca: Path, rules: Path | None) -> list[str]:
-    """What makes the listener before it mutual TLS: a client is who its certificate says, whatever it sends."""
+    """Mutual TLS for the preceding listener: the certificate alone names the client."""
     return [
         "allow_anonymous false",
         "require_certificate true",
@@ -217,7 +216,9 @@ def device_listener_lines(files: ServerFiles, ca: Path, rules: Path | None) -> l
 
 
 def broker_access_lines(*, revocations: Path, passwords: Path, pid_file: Path, guard_socket: Path | str) -> list[str]:
-    """What an access daemon writes for the broker, and the socket by which it ends sessions. Behind the listener's."""
+    """The files that an access daemon writes for the broker, and the socket by which it ends sessions. After the
+    listener's.
+    """
     return [
         f"crlfile {revocations}",
         f"password_file {passwords}",
@@ -237,9 +238,9 @@ def enrolment_broker_lines(
     factory_port: int,
     factory_ca: Path | None,
 ) -> list[str]:
-    """The broker for who has no certificate yet: tokens at `port`, at `factory_port` factory certificates.
+    """The broker for devices without a certificate: tokens at `port`, factory certificates at `factory_port`.
 
-    `factory_ca`: who signs those; None: they are not taken.
+    `factory_ca`: the authority of factory certificates; None: they are refused.
     """
     # One claim, one session: a second client with the same token ends the first one.
     bounds = [f"max_connections {_MAX_CLAIM_CONNECTIONS}", "use_username_as_clientid true"]

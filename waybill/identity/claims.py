@@ -41,7 +41,7 @@ each connection, compute for seconds."""
 
 
 class EnrolmentToken(NamedTuple):
-    """A token that was made. `text` goes to the device and is kept nowhere else; the registry gets the other two."""
+    """A new token. `text` goes to the device and is kept nowhere else; the registry gets the other two."""
 
     text: SecretStr
     id: str
@@ -49,12 +49,12 @@ class EnrolmentToken(NamedTuple):
 
 
 def make_token(random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> EnrolmentToken:
-    """A new one-time token; `random_bytes` must be fit for secrets."""
+    """A new one-time token; `random_bytes` must be cryptographically secure."""
     return _token(f"token-{base64.urlsafe_b64encode(random_bytes(32)).rstrip(b'=').decode()}")
 
 
 def read_token(text: str) -> EnrolmentToken:
-    """A token by its text. Raises NameRefused for what is none."""
+    """Raises NameRefused for a text that is not a token."""
     token_user(text)
     return _token(text)
 
@@ -65,24 +65,23 @@ def _token(text: str) -> EnrolmentToken:
 
 
 def token_id(password_hash: str) -> str:
-    """What a token with this hash is called."""
+    """The name of a token with this hash."""
     return f"token-{hashlib.sha256(password_hash.encode()).hexdigest()[:16]}"
 
 
 def is_token_id(claim_id: str) -> bool:
-    """Whether a claim is called as a token is."""
     return _TOKEN_ID.fullmatch(claim_id) is not None
 
 
 def check_factory_serial(serial: str) -> None:
-    """Raises NameRefused for what no factory certificate may be called: nothing that could be a token's name."""
+    """Raises NameRefused for an invalid name of a factory certificate, such as that of a token."""
     principal(PrincipalKind.CLAIM, serial)
     if is_token_id(serial):
         raise NameRefused(f"{serial!r} is what a token is called: a factory certificate cannot have this name")
 
 
 def token_user(text: str) -> str:
-    """The user name that goes with a token's text. Raises NameRefused for what is no token."""
+    """The MQTT user name of a token. Raises NameRefused for a text that is not a token."""
     if _TOKEN.fullmatch(text) is None:
         what = "one is a single line that begins with token-, as in the file that waybill device expect wrote"
         raise NameRefused(f"this is no enrolment token: {what}")
@@ -90,13 +89,12 @@ def token_user(text: str) -> str:
 
 
 def broker_password(text: str, salt: bytes) -> str:
-    """The hash of a password in the format of Mosquitto 2: `$7$`, PBKDF2 with SHA-512."""
+    """The hash of a password in Mosquitto's format `$7$`: PBKDF2 with SHA-512."""
     encoded = (base64.b64encode(part).decode() for part in (salt, _pbkdf2(text, salt, _ITERATIONS)))
     return f"$7${_ITERATIONS}${'$'.join(encoded)}"
 
 
 def is_broker_password(text: str, password_hash: str) -> bool:
-    """Whether a hash of this format is that of the text."""
     matched = PASSWORD_HASH.fullmatch(password_hash)
     if matched is None:
         return False
@@ -106,7 +104,7 @@ def is_broker_password(text: str, password_hash: str) -> bool:
 
 
 def password_file(hashes: Mapping[str, str]) -> bytes:
-    """A broker's password file of these hashes by user name; the same hashes give the same bytes."""
+    """A broker's password file of hashes by user name, in a fixed order."""
     return "".join(f"{user}:{hashes[user]}\n" for user in sorted(hashes)).encode()
 
 

@@ -1,4 +1,4 @@
-"""Options that several of the commands here have."""
+"""Options and error output that commands share."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ _errors = Console(stderr=True, highlight=False)
 
 @contextmanager
 def errors_as_messages() -> Iterator[None]:
-    """An error of this package, of settings or of the disk, in one line; the exit status is 1."""
+    """Print an error of identities, settings or the disk as one line; exit status 1."""
     try:
         yield
     except (IdentityError, SettingsError, OSError) as error:
@@ -27,14 +27,12 @@ def errors_as_messages() -> Iterator[None]:
 
 
 def error_text(error: Exception) -> str:
-    """What happened, and to what: of a file its name first."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {file_fault(error)}"
     return str(error)
 
 
 def print_error(text: str) -> None:
-    """One line on stderr, never cut."""
     _errors.print(printable(text, "\n"), style="red", markup=False, soft_wrap=True)
 
 

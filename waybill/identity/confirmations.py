@@ -1,6 +1,6 @@
 """Confirmations of the regions: which publications of devices are in force at a region's broker. Pure.
 
-The region's access daemon signs them: an operator's command believes no region for which somebody else speaks.
+The region's access daemon signs them, so that no other client can confirm for a region.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _KIND: Final = "confirmation"
 class RegionConfirmation(NamedTuple):
     """At `at_s` (seconds since 1970) these publications, by device, were in force in a region.
 
-    `refused`: publications that it does not take, by their ids, and the reason of each.
+    `refused`: the publications that it refuses, by id, with the reason.
     """
 
     region: str
@@ -41,13 +41,12 @@ class RegionConfirmation(NamedTuple):
 def encode_confirmation(
     region: str, confirmed: Iterable[tuple[str, str]], at_s: float, refused: Iterable[tuple[str, str]] = ()
 ) -> bytes:
-    """The message."""
     facts = {"region": region, "at_s": at_s, "confirmed": dict(confirmed), "refused": dict(refused)}
     return json.dumps(facts, separators=(",", ":")).encode()
 
 
 def decode_confirmation(body: bytes) -> RegionConfirmation | None:
-    """What a message says; None: it is no confirmation."""
+    """None for bytes that are not a confirmation."""
     try:
         facts = parse_json(body, max_bytes=_MAX_BYTES, max_depth=3, max_values=_MAX_VALUES)
         region, at_s, confirmed, refused = facts["region"], facts["at_s"], facts["confirmed"], facts["refused"]
@@ -60,12 +59,12 @@ def decode_confirmation(body: bytes) -> RegionConfirmation | None:
 
 
 def sign_confirmation(key: OperatorKey, region: str, body: bytes, publication_id: str) -> Mapping[str, str]:
-    """The properties by which a region's confirmation is signed."""
+    """The properties of the message that sign it."""
     return sign_publication(key, Publication(_KIND, region, body), publication_id, "in force")
 
 
 def is_of_its_region(found: RegionConfirmation, body: bytes, properties: Mapping[str, str], keys: OperatorKeys) -> bool:
-    """Whether the access daemon of the region that a confirmation names signed it, with a key that is trusted."""
+    """Whether the access daemon of the region that a confirmation names signed it with a trusted key."""
     publication = Publication(_KIND, found.region, body)
     try:
         by = verify_publication(keys, publication, properties, Scope(ENROLMENT_KIND))
@@ -75,14 +74,14 @@ def is_of_its_region(found: RegionConfirmation, body: bytes, properties: Mapping
 
 
 def confirming_regions(keys: OperatorKeys, moment: datetime) -> frozenset[str]:
-    """The regions for whose access daemons a key is trusted that is valid at a moment: each is to confirm."""
+    """The regions whose access daemons have a trusted key that is valid at the moment: each must confirm."""
     valid = (key for key in keys.keys.values() if ENROLMENT_KIND in key.kinds and key.is_valid_at(moment))
     names = (parse_name(key.name) for key in valid)
     return frozenset(one.name for one in names if isinstance(one, PrincipalName) and one.kind is PrincipalKind.ACCESS)
 
 
 class RegionAnswers:
-    """What the regions said, by region and publication id. What was refused and is in force now is in force."""
+    """The confirmations by region and publication id. A confirmation outweighs an earlier refusal."""
 
     def __init__(self) -> None:
         self._confirmed: dict[str, set[str]] = {}
@@ -90,20 +89,18 @@ class RegionAnswers:
 
     @property
     def regions(self) -> frozenset[str]:
-        """Those that said anything."""
         return frozenset(self._confirmed)
 
     def take(self, found: RegionConfirmation) -> None:
-        """A region's message."""
         self._confirmed.setdefault(found.region, set()).update(found.confirmed.values())
         self._refused.setdefault(found.region, {}).update(found.refused)
 
     def confirmed(self, region: str, ids: Iterable[str]) -> int:
-        """How many of these publications a region has in force."""
+        """The number of these publications that are in force in a region."""
         return len(self._confirmed.get(region, set()).intersection(ids))
 
     def is_complete(self, region: str, ids: Iterable[str]) -> bool:
-        """Whether a region has confirmed or refused each of these publications."""
+        """Whether a region has confirmed or refused each publication."""
         return not {*ids} - self._confirmed.get(region, set()) - self._refused.get(region, {}).keys()
 
     def missing(self, publication_id: str, regions: Iterable[str]) -> dict[str, str]:

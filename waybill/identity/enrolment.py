@@ -4,8 +4,8 @@
     {"version": 1, "nonce": "...", "chain": "-----BEGIN CERTIFICATE-----..."}
     {"version": 1, "nonce": "...", "refusal": "claim-used", "detail": "..."}
 
-JSON, bounded, and read strictly. Who asks is not in the message: it is whom the broker knows, by password or
-certificate. The nonce is drawn by who asks, and comes back: an answer to an earlier question is not taken for this one.
+Bounded JSON, read strictly. The broker knows the sender by password or certificate. The answer returns the request's
+random nonce, so that an answer to an earlier request is not accepted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_VALUES = 16
 
 
 class RefusedBecause(StrEnum):
-    """Why no certificate is given: the word in an answer, in metrics and in logs."""
+    """Why no certificate is issued: the word in answers, metrics and logs."""
 
     UNREADABLE = "unreadable"
     """The message is none of these, or of another version."""
@@ -56,12 +56,12 @@ class RefusedBecause(StrEnum):
 
     @property
     def takes_another_key(self) -> bool:
-        """Whether asking again with the same key cannot end otherwise."""
+        """Whether only a request with another key can succeed."""
         return self in {RefusedBecause.BAD_REQUEST, RefusedBecause.OLD_KEY}
 
 
 class EnrolmentRequest(NamedTuple):
-    """A certificate request (PEM), and the nonce that its answer has to carry."""
+    """A certificate request (PEM), and the nonce for its answer."""
 
     nonce: str
     csr: bytes
@@ -75,7 +75,7 @@ class EnrolmentGranted(NamedTuple):
 
 
 class EnrolmentRefused(NamedTuple):
-    """No certificate is given. `nonce` is "" where the request's could not be read."""
+    """`nonce` is "" if the request's could not be read."""
 
     nonce: str
     reason: RefusedBecause
@@ -86,12 +86,11 @@ EnrolmentAnswer = EnrolmentGranted | EnrolmentRefused
 
 
 def encode_enrolment_request(request: EnrolmentRequest) -> bytes:
-    """The bytes of a request."""
     return _encode({"version": VERSION, "nonce": request.nonce, "request": request.csr.decode("ascii")})
 
 
 def decode_enrolment_request(data: bytes) -> EnrolmentRequest:
-    """The request in these bytes. Raises EnrolmentUnreadable, and nothing else for any bytes."""
+    """Raises EnrolmentUnreadable."""
     members = _decode(data)
     if members.keys() != {"version", "nonce", "request"}:
         raise EnrolmentUnreadable("it has not just the members version, nonce and request", members["nonce"])
@@ -99,7 +98,6 @@ def decode_enrolment_request(data: bytes) -> EnrolmentRequest:
 
 
 def encode_enrolment_answer(answer: EnrolmentAnswer) -> bytes:
-    """The bytes of an answer."""
     if isinstance(answer, EnrolmentGranted):
         return _encode({"version": VERSION, "nonce": answer.nonce, "chain": answer.chain_pem.decode("ascii")})
     # Cut here: what is refused because of its length would reach nobody.
@@ -108,7 +106,7 @@ def encode_enrolment_answer(answer: EnrolmentAnswer) -> bytes:
 
 
 def decode_enrolment_answer(data: bytes) -> EnrolmentAnswer:
-    """The answer in these bytes. Raises EnrolmentUnreadable, and nothing else for any bytes."""
+    """Raises EnrolmentUnreadable."""
     # Who could not read the request answers all the same: a device that hears nothing would ask again and again.
     members = _decode(data, may_lack_nonce=True)
     nonce = members["nonce"]

@@ -1,24 +1,24 @@
-"""What can be wrong with names, keys, requests and authorities.
+"""Errors of identities: names, keys, requests and authorities.
 
 IdentityError
-├── NameRefused              nobody can be called that (a ValueError too)
-├── KeyRefused               a file is no private key that an authority or a client can use
-├── InvalidToken             a text is no token of a role, or a file no key of tokens (a ValueError too; in `tokens`)
+├── NameRefused              an invalid name (a ValueError too)
+├── KeyRefused               a file is not a private key that can be used
+├── InvalidToken             a token, its key or its folder cannot be used (a ValueError too; in `tokens`)
 ├── SealingKeyError          a key file for sealed batches cannot be used
 ├── Unsealable               a sealed batch does not open
-├── RequestRefused           a certificate request is not granted; `reason` says why
-├── EnrolmentUnreadable      bytes are no message of enrolment
+├── RequestRefused           a certificate request is refused; `reason` says why
+├── EnrolmentUnreadable      bytes are not a message of enrolment
 ├── AuthorityError           an authority cannot do what it is asked
-│   ├── AuthorityExpired     its own certificate has ended, or is not valid yet
+│   ├── AuthorityExpired     its own certificate has expired, or is not valid yet
 │   └── NotAnAuthority       the certificate may not sign others, or belongs to another key
-├── OperatorKeyRefused       a file is no private key of an operator
-├── SignatureRefused         what an operator should have signed is not; `fault` says why
+├── OperatorKeyRefused       a file is not an operator's private key
+├── SignatureRefused         an operator's signature is missing or wrong; `fault` says why
 └── AuthorityFolderError     the files of an authority
-    ├── AuthorityExists      there is one already: it is never replaced
+    ├── AuthorityExists      there is an authority already: it is never replaced
     ├── AuthorityMissing     there is none
-    ├── KeyExists            a folder has somebody's key already: it is never replaced
+    ├── KeyExists            a folder has a key already: it is never replaced
     ├── CredentialsRefused   the key and the certificate of a folder are no pair, or one is missing
-    └── AuthorityDamaged     what is there cannot be used
+    └── AuthorityDamaged     a file cannot be used
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ MAX_ERROR_CHARACTERS = 1000
 
 
 class IdentityError(Exception):
-    """Base of everything this package raises. Its text is bounded, for it quotes what strangers sent."""
+    """Base of all errors of this package. Its text is bounded, because it may quote foreign input."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text if len(text) <= MAX_ERROR_CHARACTERS else f"{text[:MAX_ERROR_CHARACTERS]}...")
 
 
 class NameRefused(IdentityError, ValueError):
-    """Nobody can be called that."""
+    """An invalid name."""
 
 
 class KeyRefused(IdentityError):
-    """What should be a private key is none that can be used here."""
+    """A private key that cannot be used here."""
 
 
 class SealingKeyError(IdentityError):
@@ -50,11 +50,11 @@ class SealingKeyError(IdentityError):
 
 
 class Unsealable(IdentityError):
-    """A sealed batch does not open; the message says why."""
+    """A sealed batch does not open."""
 
 
 class RequestFault(StrEnum):
-    """Why a certificate request is refused: the word in an answer and in metrics."""
+    """Why a certificate request is refused: the word in answers and metrics."""
 
     TOO_LARGE = "too-large"
     """It has more bytes than a request may have."""
@@ -69,15 +69,13 @@ class RequestFault(StrEnum):
 
 
 class RequestRefused(IdentityError):
-    """A certificate request is not granted, and why."""
-
     def __init__(self, reason: RequestFault, detail: str) -> None:
         super().__init__(f"certificate request refused ({reason}): {detail}")
         self.reason = reason
 
 
 class EnrolmentUnreadable(IdentityError):
-    """Bytes are no message of enrolment. `nonce`: the message's, where at least that can be read; else ""."""
+    """`nonce`: that of the message if it can be read, else ""."""
 
     def __init__(self, why: str, nonce: str = "") -> None:
         super().__init__(f"this is no message of enrolment: {why}")
@@ -89,8 +87,6 @@ class AuthorityError(IdentityError):
 
 
 class AuthorityExpired(AuthorityError):
-    """The authority's own certificate is not valid now: whatever it signed would be refused."""
-
     def __init__(self, name: str, *, begins: datetime, ends: datetime, now: datetime) -> None:
         super().__init__(
             f"{name} is valid from {begins:%Y-%m-%d %H:%M} to {ends:%Y-%m-%d %H:%M} UTC, and it is "
@@ -104,16 +100,12 @@ class NotAnAuthority(AuthorityError):
 
 
 class AuthorityFolderError(IdentityError):
-    """The files of an authority; `folder` is where."""
-
     def __init__(self, folder: Path, what: str) -> None:
         super().__init__(f"{folder}: {what}")
         self.folder = folder
 
 
 class AuthorityExists(AuthorityFolderError):
-    """There is an authority already."""
-
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "holds an authority, which is never replaced: use another folder")
 
@@ -123,8 +115,6 @@ class AuthorityMissing(AuthorityFolderError):
 
 
 class KeyExists(AuthorityFolderError):
-    """A folder has the key or the certificate of somebody."""
-
     def __init__(self, folder: Path, whose: str) -> None:
         super().__init__(
             folder,
@@ -141,7 +131,7 @@ class AuthorityDamaged(AuthorityFolderError):
 
 
 class SignatureFault(StrEnum):
-    """Why what an operator should have signed is refused: the word in a quarantine, an answer and a metric."""
+    """Why a signature is refused: the word in quarantines, answers and metrics."""
 
     UNSIGNED = "unsigned"
     """It carries no signature, or none of the form of one."""
@@ -158,12 +148,10 @@ class SignatureFault(StrEnum):
 
 
 class SignatureRefused(IdentityError):
-    """What an operator should have signed is refused; `fault` is the class of the reason."""
-
     def __init__(self, fault: SignatureFault, detail: str) -> None:
         super().__init__(f"{fault.value}: {detail}")
         self.fault = fault
 
 
 class OperatorKeyRefused(IdentityError):
-    """A file is no private key of an operator."""
+    """A file is not an operator's private key."""

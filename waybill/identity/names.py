@@ -1,9 +1,9 @@
-"""Who somebody is, as the common name of a certificate says it: also the user name and the client id on the broker.
+"""Names of devices and clients: a certificate's common name, and the user name and client id on the broker.
 
     acme/bus-17      a device: its tenant and its name
-    gateway@eu-1     everybody else: a kind, and which one; no device can be called so
+    gateway@eu-1     any other client or server: its kind and its name
 
-Nothing else of a certificate decides what somebody may do.
+Only the common name of a certificate decides about rights.
 """
 
 from __future__ import annotations
@@ -20,20 +20,16 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 from waybill.identity.errors import NameRefused
 from waybill.record.record import DEVICE_PATTERN
 
-# Suggestions for unknown names.
-
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The name that is like it but for a slip of the pen, upper and lower case or two letters; "": there is none."""
+    """The most similar known name, in upper or lower case; "": none is similar."""
     folded = {one.casefold(): one for one in known}
-    swapped = [one for one in folded if sorted(one) == sorted(name.casefold())]
-    near = [one for one in (name.casefold(),) if one in folded] or swapped
-    near = near or get_close_matches(name.casefold(), folded, 1)
+    near = get_close_matches(name.casefold(), folded, 1, 0.5)
     return folded[near[0]] if near else ""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`did you mean NAME? `, or nothing where no name is like it."""
+    """`did you mean NAME? `, or "" if no name is similar."""
     near = nearest(name, known)
     return f"did you mean {near}? " if near else ""
 
@@ -86,7 +82,7 @@ _PRINCIPAL = re.compile(r"([a-z]+)@([A-Za-z0-9][A-Za-z0-9._-]{0,62})")
 
 
 class PrincipalKind(StrEnum):
-    """What a client or server that is no device does."""
+    """The kind of a client or server that is not a device."""
 
     GATEWAY = "gateway"
     """Takes batches from the broker to Pulsar."""
@@ -106,8 +102,6 @@ _KINDS = {kind.value: kind for kind in PrincipalKind}
 
 
 class DeviceName(NamedTuple):
-    """A device and its tenant."""
-
     tenant: str
     device: str
 
@@ -116,8 +110,6 @@ class DeviceName(NamedTuple):
 
 
 class PrincipalName(NamedTuple):
-    """Somebody who is no device."""
-
     kind: PrincipalKind
     name: str
 
@@ -126,7 +118,7 @@ class PrincipalName(NamedTuple):
 
 
 def device_name(tenant: str, device: str) -> str:
-    """The name of a device, `tenant/device`. Raises NameRefused (a ValueError) for what no device can be called."""
+    """The name `tenant/device`. Raises NameRefused (a ValueError)."""
     if not tenant or not device:
         raise NameRefused(f"{tenant or device!r:.80} names no device: write TENANT/DEVICE, such as acme/bus-17")
     for what, name in (("tenant", tenant), ("device", device)):
@@ -136,7 +128,7 @@ def device_name(tenant: str, device: str) -> str:
 
 
 def principal(kind: PrincipalKind | str, name: str) -> str:
-    """The name of somebody who is no device, such as `gateway@eu-1`. Raises NameRefused (a ValueError)."""
+    """The name of a client or server, such as `gateway@eu-1`. Raises NameRefused (a ValueError)."""
     if kind not in _KINDS:
         near = nearest(kind, _KINDS)
         meant = f"did you mean {near}@{name:.80}? There are" if near else "there are"
@@ -152,7 +144,7 @@ def principal(kind: PrincipalKind | str, name: str) -> str:
 
 
 def parse_name(cn: str) -> DeviceName | PrincipalName | None:
-    """Who a common name says it is; None for a name that nobody can have."""
+    """None for an invalid name."""
     # A certificate of another maker may have any name.
     if len(cn) > MAX_NAME_CHARACTERS:
         return None

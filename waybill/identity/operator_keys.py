@@ -1,14 +1,14 @@
-"""The keys of operators that are trusted here, and what each may speak for.
+"""The operators' public keys that are trusted here, and their rights.
 
-[keys.4be1c87c8f0ee1a2]
-name = "anna"
-public = "8v0mJ1c…"                      # 32 bytes in base64
-tenants = ["acme"]                       # or ["*"]
-accounts = ["acme", "acme-*"]            # of billing; only needed where tenants are named
-kinds = ["settings", "device"]           # or ["*"]
-valid_until = 2027-01-01T00:00:00Z
+    [keys.4be1c87c8f0ee1a2]
+    name = "anna"
+    public = "8v0mJ1c…"                      # 32 bytes in base64
+    tenants = ["acme"]                       # or ["*"]
+    accounts = ["acme", "acme-*"]            # of billing; only needed where tenants are named
+    kinds = ["settings", "device"]           # or ["*"]
+    valid_until = 2027-01-01T00:00:00Z
 
-Several keys hold at once, so that one can take over from another. A key that was lost is taken out of the file.
+Several keys may be valid at once, so that a new one can replace another. A lost key is removed from the file.
 """
 
 from __future__ import annotations
@@ -48,14 +48,15 @@ _NAME = rf"^(\*|{DEVICE_PATTERN.pattern})$"
 
 
 def key_id_of(public: bytes) -> str:
-    """What a signature names its key by: the first 16 hexadecimal digits of the SHA-256 of the raw public key."""
+    """The first 16 hex digits of the SHA-256 of the raw public key; signatures name their key by it."""
     return hashlib.sha256(public).hexdigest()[:_ID_DIGITS]
 
 
 class Scope(NamedTuple):
-    """What a signed thing is about: its key must be allowed to speak for all of it.
+    """The subject of a signed thing: its key must have the right to all of it.
 
-    `tenants` and `accounts`: those that it names. `is_shared`: it concerns every tenant, so only a key for all may.
+    `tenants` and `accounts`: those that it names. `is_shared`: it concerns every tenant, so only a key for all may sign
+    it.
     """
 
     kind: str
@@ -80,7 +81,7 @@ _Kind = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z_]{0,30})$")]
 
 
 class TrustedKey(Settings):
-    """One public key. `accounts`: ids, or beginnings of ids and a `*`, which it may publish or make a parent."""
+    """A public key. `accounts`: account ids, or prefixes with a `*`, which it may publish or name as a parent."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._@-]{0,62}$")]
     public: Annotated[str, StringConstraints(max_length=64), AfterValidator(_raw)]
@@ -92,21 +93,18 @@ class TrustedKey(Settings):
 
     @property
     def raw(self) -> bytes:
-        """The public key."""
         return base64.b64decode(self.public)
 
     @property
     def speaks_for_all(self) -> bool:
-        """Whether it speaks for every tenant."""
         return ANY in self.tenants
 
     def is_valid_at(self, moment: datetime) -> bool:
-        """Whether it is valid at a moment."""
         begins, ends = self.valid_from, self.valid_until
         return (begins is None or begins <= moment) and (ends is None or moment < ends)
 
     def check_right(self, scope: Scope) -> None:
-        """Raises SignatureRefused if the key may not speak for all of this."""
+        """Raises SignatureRefused if the key has no right to this scope."""
         if ANY not in self.kinds and scope.kind not in self.kinds:
             raise self._no_right(f"{scope.kind!r}; it may for {', '.join(self.kinds)}")
         # the kind first: a key for all tenants may still be for settings alone
@@ -127,7 +125,7 @@ class TrustedKey(Settings):
 
 
 class OperatorKeys(Settings):
-    """The keys that are trusted, by their ids. Read it with `settings.load`."""
+    """The trusted keys by their ids. Read it with `settings.load`."""
 
     keys: Annotated[dict[str, TrustedKey], Field(min_length=1, max_length=MAX_KEYS)]
 
@@ -141,9 +139,8 @@ class OperatorKeys(Settings):
     def verify(
         self, signer: str, signature: bytes, what: str, parts: Collection[bytes], *, scope: Scope, moment: datetime
     ) -> TrustedKey:
-        """The key that signed parts as `what`, if it was valid at a moment and may speak for it all.
-
-        Raises SignatureRefused.
+        """The key that signed parts as `what`, if it was valid at the moment and has the right. Raises
+        SignatureRefused.
         """
         from waybill.identity.signatures import is_signature  # noqa: PLC0415 - who is pushed nothing needs no cryptography
 
@@ -154,7 +151,7 @@ class OperatorKeys(Settings):
         return self.check(signer, scope=scope, moment=moment)
 
     def check(self, signer: str, *, scope: Scope, moment: datetime) -> TrustedKey:
-        """The key of that id, if it is valid at a moment and may speak for all of this. Raises SignatureRefused."""
+        """The key of that id, if it is valid at the moment and has the right. Raises SignatureRefused."""
         key = self._known(signer)
         if not key.is_valid_at(moment):
             raise SignatureRefused(

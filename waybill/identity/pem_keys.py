@@ -1,4 +1,4 @@
-"""Keys from PEM: whatever OpenSSL says of bytes that are none is one error."""
+"""Private and public keys from PEM, with one error for all that OpenSSL may report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def private_key_of(pem: bytes) -> PrivateKeyTypes:
 
 
 def public_key_of(pem: bytes) -> PublicKeyTypes:
-    """A public key. Raises ValueError."""
+    """Raises ValueError."""
     try:
         return load_pem_public_key(pem)
     except _FAULTS as error:
@@ -32,5 +32,5 @@ def public_key_of(pem: bytes) -> PublicKeyTypes:
 
 
 def pem_fault(error: Exception) -> str:
-    """What the library says of bytes in PEM, in one line and without the page that is for its own callers."""
+    """The library's message in one line, without the link to its documentation."""
     return one_line(_PAGE.sub("", str(error)))

@@ -1,9 +1,9 @@
-"""The id of a publication of reference data: drawn once by who publishes it, and its place in the order of all.
+"""Ids of publications, which put them into one order.
 
-An id is a UUID of version 7 (RFC 9562), as text: 48 bits of time in milliseconds, 12 bits that count on, 62 random
-bits. Its text sorts as it was drawn. The time is the publisher's, unless its clock is behind what is published already:
-then the id goes on from that, so that whoever corrects a publication that they can see comes after it. That holds for
-clocks within five minutes of each other; an id that is further ahead of whoever reads it is no publication.
+An id is a UUID of version 7 (RFC 9562), as text: 48 bits of time in milliseconds, a counter of 12 bits, 62 random bits.
+Its text sorts in the order of the ids. The time is the publisher's, unless a known publication is later: then the id
+follows that one, so that a correction always comes after what it corrects. Readers refuse an id that is more than five
+minutes ahead of their clock.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ _VARIANT: Final = 0b10
 
 
 def next_publication_id(previous: str | None, now_ms: int, random_bits: int) -> str:
-    """An id after `previous` (None: no other is known), from the time and RANDOM_BITS random bits that are given.
-
-    Raises ValueError for a `previous` that is no id, and for one after which there is none.
+    """An id after `previous` (None: the first one). Raises ValueError for an invalid `previous`, or if none comes after
+    it.
     """
     order = now_ms << _COUNTER_BITS
     if previous is not None:
@@ -43,7 +42,7 @@ def next_publication_id(previous: str | None, now_ms: int, random_bits: int) -> 
 
 
 def is_publication_id(text: str | None) -> bool:
-    """Whether a text is an id in the one form that sorts."""
+    """Whether a text is an id in the form that sorts."""
     try:
         made = UUID(text)
     except (ValueError, TypeError, AttributeError):
@@ -52,7 +51,7 @@ def is_publication_id(text: str | None) -> bool:
 
 
 def is_far_ahead(publication_id: str, now_ms: float) -> bool:
-    """Whether the time of an id is more than five minutes after a moment."""
+    """Whether the time of an id is more than five minutes after `now_ms`."""
     return drawn_ms(publication_id) > now_ms + MAX_AHEAD_MS
 
 
@@ -62,7 +61,7 @@ def drawn_ms(publication_id: str) -> int:
 
 
 def drawn_at(publication_id: str) -> datetime:
-    """The time of an id. One that no calendar has is the last that it has."""
+    """The time of an id, at most the end of the year 9999."""
     return _EPOCH + timedelta(milliseconds=min(drawn_ms(publication_id), _LAST_MS))
 
 

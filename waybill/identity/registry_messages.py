@@ -1,7 +1,7 @@
 """Entries of the device registry as messages of its topic: key, body and properties. Pure.
 
-The key of a message is the name of its device, so that compaction keeps the last one of each. An entry is taken only
-from a message that is one in every point: what is none is refused, counted and named, and changes nothing.
+The key of a message is the name of its device, so that compaction keeps the last one of each. A malformed message is
+refused, counted and named, and changes nothing.
 """
 
 from __future__ import annotations
@@ -41,9 +41,8 @@ from waybill.settings import Settings, SettingsError, parse, read_text
 
 
 class RegistryTrust(Settings):
-    """`operators`: the file of the operators' public keys that are trusted. `unsigned`: take what nobody signed.
-
-    One of them is said: that everybody is trusted is never a default.
+    """`operators`: the file of the trusted public keys. `unsigned`: accept unsigned entries. One of them must be
+    set.
     """
 
     operators: Path | None = None
@@ -59,14 +58,11 @@ class RegistryTrust(Settings):
         return self
 
     def followed(self) -> FollowedOperators | None:
-        """The trusted keys, for who runs for long; None: nothing is held against anything. Raises SettingsError."""
+        """The trusted keys, reloaded for a daemon; None: signatures are not checked. Raises SettingsError."""
         return None if self.operators is None else FollowedOperators(self.operators)
 
     def check_signed(self) -> CheckSigned | None:
-        """What holds signatures against the trusted keys; None: nothing is held against anything.
-
-        Raises SettingsError if the file of the keys cannot be used.
-        """
+        """The check of signatures; None: signatures are not checked. Raises SettingsError."""
         return None if self.operators is None else check_by(read_operators(self.operators))
 
 
@@ -77,9 +73,9 @@ _LOG = structlog.get_logger("operators")
 
 
 class FollowedOperators:
-    """`keys` as the file has them. Any thread may ask; one looks. Raises SettingsError for a file that is none.
+    """The trusted `keys` of a file that is reloaded. Any thread may read; one calls `look`. Raises SettingsError.
 
-    Later the former keys hold while the file cannot be used, and `problem` says why.
+    While the file cannot be used later, the former keys stay trusted and `problem` says why.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -90,7 +86,7 @@ class FollowedOperators:
         self._next_s = clock() + _LOOK_S
 
     def look(self) -> bool:
-        """Whether other keys are trusted than at the last look. By the content, and at most once a second."""
+        """Whether the keys changed since the last call; the file is read at most once a second."""
         if self._clock() < self._next_s:
             return False
         self._next_s = self._clock() + _LOOK_S
@@ -110,7 +106,7 @@ class FollowedOperators:
         return True
 
     def check_signed(self, found: DevicePublication, body: bytes, properties: Mapping[str, str]) -> None:
-        """Raises IdentityError for what none of the keys that are trusted now signed, or may sign."""
+        """Raises IdentityError for an entry that no trusted key signed, or that its key may not sign."""
         return check_by(self.keys)(found, body, properties)
 
 
@@ -125,8 +121,6 @@ _WARRANT_TEXT: Final = re.compile(r"([0-9a-f]{16}):([0-9a-f-]{36}):([1-9][0-9]{0
 
 
 def signed_by(key: OperatorKey) -> SignEntry:
-    """Signs entries with a key."""
-
     def sign(entry: DeviceEntry, body: bytes, publication_id: str, warrant: str) -> Mapping[str, str]:
         if not warrant and entry.may_connect:
             signature = key.sign(_WARRANT, _warranted(entry, entry.version, publication_id))
@@ -139,7 +133,7 @@ def signed_by(key: OperatorKey) -> SignEntry:
 
 
 def check_by(keys: OperatorKeys) -> CheckSigned:
-    """Takes what one of these keys signed, and may sign; for the rest it raises SignatureRefused."""
+    """A check that raises SignatureRefused unless one of these keys signed the entry and has the right."""
 
     def check(found: DevicePublication, body: bytes, properties: Mapping[str, str]) -> None:
         entry, signer = found.entry, properties.get(SIGNER, "")
@@ -153,7 +147,7 @@ def check_by(keys: OperatorKeys) -> CheckSigned:
 
 
 def check_right(keys: OperatorKeys, signer: str, entry: DeviceEntry, moment: datetime, warrant: str = "") -> None:
-    """Raises SignatureRefused if what a key signs of an entry at a moment, beside a warrant, would not be taken."""
+    """Raises SignatureRefused if readers would refuse this entry from the key, with this warrant."""
     keys.check(signer, scope=scope_of_entry(keys, signer, entry), moment=moment)
     if _is_enroller(keys, signer):
         _check_enroller(keys, signer, entry)
@@ -171,7 +165,7 @@ def _check_enroller(keys: OperatorKeys, signer: str, entry: DeviceEntry) -> None
 
 
 def _check_warrant(keys: OperatorKeys, warrant: str, entry: DeviceEntry) -> None:
-    """Raises SignatureRefused unless an operator gave this device, as the entry has it, to its region."""
+    """Raises SignatureRefused unless an operator's warrant gives this device, as the entry has it, to its region."""
     matched = _WARRANT_TEXT.fullmatch(warrant)
     if matched is None:
         raise SignatureRefused(SignatureFault.NO_RIGHT, f"it carries no operator's warrant for {entry.name}")
@@ -195,7 +189,7 @@ def _publication(entry: DeviceEntry, body: bytes, warrant: str) -> Publication:
 
 
 def scope_of_entry(keys: OperatorKeys, signer: str, entry: DeviceEntry) -> Scope:
-    """What an entry speaks for, if the key of this id published it."""
+    """The scope of an entry that the key of this id signed."""
     # The first device of its vehicle may be of another tenant, who has no say in it any more.
     names = (entry.name, *([] if entry.successor is None else [entry.successor]))
     tenants = frozenset(name.partition("/")[0] for name in names)
@@ -252,15 +246,14 @@ SignEntry = Callable[[DeviceEntry, bytes, str, str], Mapping[str, str]]
 
 
 def unsigned(_: DeviceEntry, __: bytes, ___: str, ____: str) -> Mapping[str, str]:
-    """Signs nothing: for a registry whose readers take what nobody signed."""
+    """Signs nothing: for a registry whose readers accept unsigned entries."""
     return {}
 
 
 class EntryRefused(IdentityError):
-    """A message of the registry that is no entry; `key` is what it calls itself.
+    """A message of the registry that is refused; `key` is its key.
 
-    `reason`: `no-entry`, `ahead`, `no-room`, `other-tenant`, or the word of what is wrong with its signature
-    (`SignatureFault`).
+    `reason`: `no-entry`, `ahead`, `no-room`, `other-tenant`, or the word of a SignatureFault.
     """
 
     def __init__(self, key: str, why: str, reason: str = NO_ENTRY) -> None:
@@ -271,11 +264,11 @@ class EntryRefused(IdentityError):
 
 
 class DevicePublication(NamedTuple):
-    """An entry, and the id under which it was published.
+    """An entry and its publication id.
 
-    `signer`: the id of the key whose signature was found to be right; "" where none was looked at. Who *changed* the
-    entry is what the entry says; `device sign` publishes it under another key as it is.
-    `warrant`: the operator's word on which an access daemon enrols and renews the device, see `registry_signing`.
+    `signer`: the id of the key that signed it; "" if signatures are not checked. `device sign` publishes an entry again
+    under another key; `changed_by` of the entry stays. `warrant`: an operator's warrant, by which an access daemon may
+    enrol and renew the device.
     """
 
     entry: DeviceEntry
@@ -285,22 +278,19 @@ class DevicePublication(NamedTuple):
 
     @property
     def precedence(self) -> Precedence:
-        """Its rank among the publications of its device."""
         return precedence(self.entry, self.publication_id)
 
 
 def devices_topic(tenant: str) -> str:
-    """The registry of one tenant's devices: a compacted topic in every cluster, to which no other tenant may write."""
+    """The compacted topic of a tenant's devices; no other tenant may write to it."""
     return f"persistent://{tenant}/registry/devices"
 
 
 def tenant_of(name: str) -> str:
-    """The tenant of `tenant/device`."""
     return name.partition("/")[0]
 
 
 def entry_body(entry: DeviceEntry) -> bytes:
-    """The body of the message that publishes an entry; its key is the entry's name."""
     body = entry.model_dump_json(exclude_none=True).encode()
     assert len(body) <= MAX_ENTRY_BYTES, entry.name
     return body
@@ -313,7 +303,7 @@ def read_entry(
     now_ms: float,
     check_signed: CheckSigned | None = None,
 ) -> DevicePublication:
-    """What a message says, read at a moment (milliseconds since 1970). Raises EntryRefused, and nothing else."""
+    """The publication in a message that is read at `now_ms` (since 1970). Raises EntryRefused."""
     key = key or ""
     # Before the body: what has no place in the order of publications is not worth reading.
     publication_id = properties.get(PROPERTY, "")

@@ -11,11 +11,11 @@ batch of one tenant does not open as that of another. Why this and not Pulsar's 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -37,15 +37,16 @@ _MAX_KEYS: Final = 1000
 """Private keys of one folder."""
 # a key has a few hundred; a wrong file is not read whole
 _MAX_PEM_BYTES: Final = 16 << 10
+_Key = TypeVar("_Key")
 _MAX_AGREEMENTS: Final = 1024
 """Keys of gateway processes that are kept; of one that was forgotten the agreement is made again, 50 us."""
 
 
 class Sealer:
-    """Seals the batches of one tenant in one region. One for each process: it counts its own numbers."""
+    """Seals the batches of one tenant in one region. One for each process, because it counts its nonces."""
 
     def __init__(self, public_key: X25519PublicKey, ephemeral: X25519PrivateKey, tenant: str, region: str) -> None:
-        """`ephemeral` is used for nothing else, ever."""
+        """`ephemeral` must not be used for anything else."""
         theirs, ours = public_key.public_bytes_raw(), ephemeral.public_key().public_bytes_raw()
         self._cipher = AESGCM(_derived(ephemeral.exchange(public_key), ours, theirs))
         self._head = _MAGIC + _key_id(theirs) + ours
@@ -53,14 +54,13 @@ class Sealer:
         self._numbers = count(1)
 
     def seal(self, batch: bytes) -> bytes:
-        """The batch, for the holder of the tenant's private key alone."""
         # The nonce. Counted and not drawn: one that came twice would give away both batches, and the tags' key.
         number = next(self._numbers).to_bytes(_NUMBER_BYTES, "big")
         return b"".join((self._head, number, self._cipher.encrypt(number, batch, self._bound)))
 
 
 class Unsealer:
-    """Opens what was sealed for the holders of these private keys; keeps a bounded number of agreements."""
+    """Opens batches that were sealed for these private keys; keeps a bounded number of key agreements."""
 
     def __init__(self, keys: Iterable[X25519PrivateKey] = ()) -> None:
         self._keys: Mapping[bytes, X25519PrivateKey] = {
@@ -80,7 +80,7 @@ class Unsealer:
         return cls([read_private_key(file) for file in files])
 
     def unseal(self, sealed: bytes, tenant: str, region: str) -> bytes:
-        """The batch. Raises Unsealable: cut short, for a key that is not here, altered, or of another tenant."""
+        """The batch. Raises Unsealable if it is cut short, altered, of another tenant, or its key is missing."""
         if len(sealed) < OVERHEAD_BYTES or not is_sealed(sealed):
             raise Unsealable(f"it is no sealed batch, or was cut short: {len(sealed)} bytes")
         number = sealed[_HEAD_BYTES - _NUMBER_BYTES : _HEAD_BYTES]
@@ -91,7 +91,7 @@ class Unsealer:
             raise Unsealable(f"it was altered, or is not one of tenant {tenant!r} in region {region!r}") from error
 
     def _cipher(self, head: bytes) -> AESGCM:
-        """The cipher of a gateway process: `head` is the id of the tenant's key and the ephemeral public key."""
+        """`head`: the id of the tenant's key and the ephemeral public key of a gateway process."""
         known = self._ciphers.get(head)
         if known is not None:
             self._ciphers.move_to_end(head)
@@ -112,38 +112,29 @@ class Unsealer:
 
 
 def is_sealed(payload: bytes) -> bool:
-    """Whether it says of itself that it is sealed; a batch on the wire never begins so."""
+    """Whether it begins like a sealed batch; no plain batch does."""
     return payload.startswith(_MAGIC)
 
 
 def read_public_key(file: Path) -> X25519PublicKey:
     """A tenant's public key (PEM, X25519). Raises SealingKeyError."""
-    try:
-        key = public_key_of(_pem(file))
-    except ValueError as error:
-        raise SealingKeyError(f"{file}: {error}") from error
-    if not isinstance(key, X25519PublicKey):
-        raise SealingKeyError(f"{file}: is not an X25519 key: make one with `waybill pki sealing TENANT`")
-    return key
+    return _read_key(file, public_key_of, X25519PublicKey)
 
 
 def read_private_key(file: Path) -> X25519PrivateKey:
     """A tenant's private key (PEM, X25519). Raises SealingKeyError."""
-    try:
-        key = private_key_of(_pem(file))
-    except ValueError as error:
-        raise SealingKeyError(f"{file}: {error}") from error
-    if not isinstance(key, X25519PrivateKey):
-        raise SealingKeyError(f"{file}: is not an X25519 key: make one with `waybill pki sealing TENANT`")
-    return key
+    return _read_key(file, private_key_of, X25519PrivateKey)
 
 
-def _pem(file: Path) -> bytes:
+def _read_key(file: Path, read: Callable[[bytes], object], kind: type[_Key]) -> _Key:
     try:
         with open_file(file) as opened:
-            return opened.read(_MAX_PEM_BYTES)
-    except OSError as error:
+            key = read(opened.read(_MAX_PEM_BYTES))
+    except (OSError, ValueError) as error:
         raise SealingKeyError(f"{file}: cannot be read: {error}") from error
+    if not isinstance(key, kind):
+        raise SealingKeyError(f"{file}: is not an X25519 key: make one with `waybill pki sealing TENANT`")
+    return key
 
 
 def _key_id(public: bytes) -> bytes:
@@ -157,7 +148,7 @@ def _derived(agreed: bytes, ephemeral: bytes, recipient: bytes) -> bytes:
 
 
 def _bound(tenant: str, region: str) -> bytes:
-    """What is authenticated beside the batch. Lengths keep two names from running into each other."""
+    """The authenticated data beside the batch. Lengths separate the names."""
     try:
         return b"".join(len(name).to_bytes(2, "big") + name for name in (_CONTEXT, tenant.encode(), region.encode()))
     except (OverflowError, UnicodeEncodeError) as error:  # whoever names it may be a stranger

@@ -1,7 +1,7 @@
-"""Signatures of operators: Ed25519 (RFC 8032) over parts, of which none can pass for another. Pure.
+"""Signatures of operators: Ed25519 (RFC 8032) over a list of parts. Pure.
 
-What is signed is a word for what it is, then each part, everything behind its length: the same bytes signed as one
-thing are no signature of another, and no byte can move from one part into the next.
+The signed bytes are a word for the kind, then the parts, each with its length before it. So a signature of one kind is
+not valid for another, and no byte can move from one part to the next.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ _MAX_KEY_BYTES = 8192
 
 
 class NewOperator(NamedTuple):
-    """The private key of an operator, and what is trusted of it."""
+    """A private key, and its entry in a file of trusted keys."""
 
     key: OperatorKey
     trusted: TrustedKey
 
 
 def write_operator(path: Path, operator: NewOperator) -> None:
-    """Writes the private key for its owner alone. Raises OperatorKeyRefused where there is a file; OSError."""
+    """Write the private key, readable by its owner only. Raises OperatorKeyRefused if the file exists; OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not create_durably(path, operator.key.private_pem(), mode=_OWNER_ONLY):
         raise OperatorKeyRefused(f"{path}: the file exists, and a key is never replaced: use another name")
 
 
 def trust_operator(path: Path, operator: NewOperator) -> None:
-    """Adds the public key to a file of trusted keys, which may not exist yet. Raises SettingsError, OSError."""
+    """Add the public key to a file of trusted keys, which is created if missing. Raises SettingsError, OSError."""
     # Of two that add a key at once neither may write what it read before the other had written.
     with alone_in(path.parent):
         known = dict(read_operators(path).keys) if path.exists() else {}
@@ -60,7 +60,7 @@ def trust_operator(path: Path, operator: NewOperator) -> None:
 
 
 def read_operator_key(path: Path) -> OperatorKey:
-    """The private key of a file. Raises OperatorKeyRefused."""
+    """Raises OperatorKeyRefused."""
     try:
         with open_file(path) as file:
             return OperatorKey.from_pem(file.read(_MAX_KEY_BYTES))
@@ -71,12 +71,11 @@ def read_operator_key(path: Path) -> OperatorKey:
 
 
 def read_operators(path: Path) -> OperatorKeys:
-    """The trusted keys of a file. Raises SettingsError."""
+    """Raises SettingsError."""
     return load(OperatorKeys, path)
 
 
 def operators_toml(keys: Mapping[str, TrustedKey]) -> str:
-    """The text of a file of trusted keys."""
     return "\n".join(_table(key_id, key) for key_id, key in keys.items())
 
 
@@ -90,7 +89,7 @@ def trusted_key(
     valid_from: datetime | None = None,
     valid_until: datetime | None = None,
 ) -> TrustedKey:
-    """What others trust of a key. Raises pydantic's ValidationError."""
+    """The entry of a key in a file of trusted keys. Raises pydantic's ValidationError."""
     return TrustedKey(
         name=name,
         public=base64.b64encode(key.public).decode(),
@@ -127,7 +126,7 @@ _MAX_HEADER = 300
 
 
 class SignedPush(NamedTuple):
-    """What a signed push says; nothing of it is checked yet."""
+    """The parts of a signed push, unchecked."""
 
     device: str
     version: int
@@ -137,7 +136,7 @@ class SignedPush(NamedTuple):
 
 
 def sign_push(key: OperatorKey, device: str, version: int, settings: bytes) -> bytes:
-    """Settings for a device, signed. Raises ValueError for a version that none can be."""
+    """Signed settings for a device. Raises ValueError for an invalid version."""
     if not 0 < version <= MAX_VERSION:
         raise ValueError(f"the version {version} is not between 1 and {MAX_VERSION}")
     signature = encoded_signature(key.sign(_WHAT, _parts(device, version, settings)))
@@ -146,7 +145,7 @@ def sign_push(key: OperatorKey, device: str, version: int, settings: bytes) -> b
 
 
 def read_signed_push(text: bytes) -> SignedPush:
-    """The parts of a signed push. Raises SignatureRefused for what has no such first line."""
+    """The parts of a signed push. Raises SignatureRefused without a valid first line."""
     # looked for within the header's length: what is hostile may be one line of megabytes
     header, _, _ = text[:_MAX_HEADER].partition(b"\n")
     matched = _HEADER.fullmatch(header.decode("ascii", "replace"))
@@ -157,7 +156,7 @@ def read_signed_push(text: bytes) -> SignedPush:
 
 
 def verify_push(keys: OperatorKeys, push: SignedPush, device: str, moment: datetime) -> TrustedKey:
-    """The key that signed settings for this device, if it may and is valid now. Raises SignatureRefused."""
+    """The key that signed settings for this device, if it is valid now and has the right. Raises SignatureRefused."""
     if push.device != device:
         raise SignatureRefused(SignatureFault.FOR_ANOTHER, f"it is for {push.device}, and this is {device}")
     name = parse_name(device)
@@ -184,18 +183,17 @@ _MAX_FILE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class OperatorKey:
-    """A private key of somebody who may publish settings and reference data."""
+    """The private key of an operator."""
 
     private: Ed25519PrivateKey
 
     @classmethod
     def generate(cls) -> OperatorKey:
-        """A new key."""
         return cls(Ed25519PrivateKey.generate())
 
     @classmethod
     def from_pem(cls, pem: bytes) -> OperatorKey:
-        """The key of a file. Raises OperatorKeyRefused."""
+        """Raises OperatorKeyRefused."""
         try:
             if len(pem) > _MAX_FILE_BYTES:
                 raise OperatorKeyRefused(f"it has more than {_MAX_FILE_BYTES} bytes, which is no key")
@@ -209,7 +207,6 @@ class OperatorKey:
         return cls(key)
 
     def private_pem(self) -> bytes:
-        """The key as a file holds it; whoever has it can sign."""
         pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         return self.private.private_bytes(serialization.Encoding.PEM, pkcs8, plain)
 
@@ -221,11 +218,9 @@ class OperatorKey:
 
     @property
     def key_id(self) -> str:
-        """What a signature names its key by."""
         return key_id_of(self.public)
 
     def sign(self, what: str, parts: Sequence[bytes]) -> bytes:
-        """The signature of parts as `what`."""
         return self.private.sign(_signed_bytes(what, parts))
 
 
@@ -242,7 +237,7 @@ def is_signature(public: bytes, what: str, parts: Sequence[bytes], signature: by
 
 
 class Publication(NamedTuple):
-    """What is published to a compacted topic: what kind of thing it is, the key of its message, and the body."""
+    """A publication to a compacted topic: its kind, the key of its message, and the body."""
 
     kind: str
     key: str
@@ -250,7 +245,7 @@ class Publication(NamedTuple):
 
 
 class PublishedBy(NamedTuple):
-    """Who published something, by the trusted keys: the key's id and name; and why, in their words."""
+    """The signer of a publication: the key's id and name, and the stated reason."""
 
     signer: str
     name: str
@@ -258,10 +253,7 @@ class PublishedBy(NamedTuple):
 
 
 def sign_publication(key: OperatorKey, publication: Publication, publication_id: str, reason: str) -> dict[str, str]:
-    """The properties of a publication's message, which show who published it, when and why.
-
-    Raises what `checked_reason` raises.
-    """
+    """The signed properties of a publication's message. Raises ValueError for an invalid reason."""
     assert is_publication_id(publication_id)
     checked_reason(reason)
     signature = key.sign(_PUBLICATION, _parts_signatures(publication, publication_id, reason))
@@ -270,7 +262,7 @@ def sign_publication(key: OperatorKey, publication: Publication, publication_id:
 
 
 def checked_reason(reason: str) -> str:
-    """The reason of a publication. Raises ValueError if it says nothing, is not one line, or too long."""
+    """Raises ValueError for an empty reason, and for one that is not one line or too long."""
     if not reason.strip() or len(reason) > MAX_REASON_CHARACTERS or not reason.isprintable():
         raise ValueError(f"the reason is one line of 1 to {MAX_REASON_CHARACTERS} characters that can be printed")
     return reason
@@ -279,10 +271,9 @@ def checked_reason(reason: str) -> str:
 def verify_publication(
     keys: OperatorKeys, publication: Publication, properties: Mapping[str, str], scope: Scope
 ) -> PublishedBy:
-    """Who published something, if that key is trusted, was valid then and may speak for it. Raises SignatureRefused.
+    """The signer, if its key is trusted, was valid at the id's time and has the right. Raises SignatureRefused.
 
-    The moment of a publication is that of its id, which is signed: what was right when it was published stays so when
-    the key's time is over.
+    The id is signed, so a publication stays valid when its key expires.
     """
     signer, publication_id, reason = (properties.get(name, "") for name in (SIGNER, PROPERTY, REASON))
     signature = signature_of(properties.get(SIGNATURE, ""))
@@ -296,12 +287,11 @@ def verify_publication(
 
 
 def encoded_signature(signature: bytes) -> str:
-    """A signature as text."""
     return base64.b64encode(signature).decode()
 
 
 def signature_of(text: str) -> bytes:
-    """A signature from its text. Raises SignatureRefused for what is none."""
+    """Raises SignatureRefused for a text that is not a signature."""
     try:
         signature = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

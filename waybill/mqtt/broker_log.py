@@ -1,8 +1,8 @@
-"""A broker that logs refused publications and no message else: `python -m waybill.mqtt.broker_log LOG PROGRAM ...`.
+"""Starts a broker and logs only its refused publications: `python -m waybill.mqtt.broker_log LOG PROGRAM ...`.
 
-Mosquitto says that it refused a publication at its debug level only, where it has four lines for each message too. So
-the broker writes into a pipe, without the time, and a child of this process leaves those lines out; the program takes
-this process's place, so its id and its signals are its own.
+Mosquitto logs refused publications at its debug level only, with four more lines for each message. So the broker writes
+its log into a pipe, and a child of this process drops those lines. The broker replaces this process, and keeps its
+process id.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ _Sender = tuple[bytes, bytes]
 
 
 class LogFilter:
-    """Lines of the broker's log in, those that are kept out, with the time before each.
+    """Filters the lines of the broker's log, and adds the time.
 
-    Publications of one sender to one kind of topic are one line when they begin, and then one each second with how
-    many came: `x17 ` begins it, where no topic is. So no device fills the disk. A topic that a client asks for beyond
-    MAX_SUBSCRIPTIONS is counted in the same way; the log never has its name.
+    Publications of one sender to one kind of topic are one line when they begin, then one line a second with their
+    number (`x17 `): no device can fill the disk. Subscriptions of a client beyond MAX_SUBSCRIPTIONS are counted alike.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -52,7 +51,7 @@ class LogFilter:
         self._subscriber = b""
 
     def feed(self, chunk: bytes, *, is_last: bool = False) -> bytes:
-        """What is to be written now; b"" may come in too, when time has gone by."""
+        """The bytes to write now; `chunk` may be empty when time has passed."""
         text = self._rest + chunk + b"\n" * is_last
         end = text.rfind(b"\n") + 1
         text, self._rest = text[:end], text[end:]
@@ -100,7 +99,7 @@ class LogFilter:
 
 
 def _filter(source: int, path: str) -> None:
-    """Until the program has ended. It must never wait for us: what cannot be written is left out."""
+    """Runs until the program has ended. It must never block the broker: lines that cannot be written are dropped."""
     lines, ended = LogFilter(), select.poll()
     ended.register(source, 0)
     while True:
@@ -122,7 +121,7 @@ def _filter(source: int, path: str) -> None:
 
 
 def main(path: str, command: list[str]) -> None:
-    """Become the program; a child writes its log. Raises OSError."""
+    """Become the program; a child filters its log. Raises OSError."""
     source, target = os.pipe()
     fcntl.fcntl(target, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     if os.fork() == 0:

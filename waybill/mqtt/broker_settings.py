@@ -1,4 +1,4 @@
-"""How to reach an MQTT broker: the settings that agent and gateway share, and what the files in them must be."""
+"""The settings of a connection to an MQTT broker, shared by agent and gateway."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def read_password(file: Path) -> str:
 
 
 def unusable_files(table: str, broker: BrokerSettings) -> Iterator[str]:
-    """The files of a broker's settings that cannot be used, one line each; `table` names the settings."""
+    """A line for each file that cannot be used; `table` names the settings."""
     if broker.password_file is not None:
         try:
             if not read_password(broker.password_file):
@@ -66,7 +66,7 @@ def unusable_files(table: str, broker: BrokerSettings) -> Iterator[str]:
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether what is sent there stays on this machine: a loopback address, or its usual name."""
+    """Whether it is a loopback address or localhost."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,9 +1,9 @@
-"""One MQTT 5 session over paho, driven by the thread that owns it: the only place that replaces paho's private parts.
+"""One MQTT 5 session over paho, driven by the thread that owns it. Only this module replaces paho's private methods.
 
-paho reads a packet in three system calls, makes some twenty objects of it, writes each acknowledgement by itself, and
-ends the connection over properties that it does not like, at a cost that grows with their square: one message of one
-device would stop a gateway, at every redelivery. So there is a buffer on both sides here, and what comes by the
-thousand (PUBLISH and PUBACK, both ways) passes paho by. What is left to it comes once a connection, or twice a minute.
+paho reads a packet in three system calls, makes some twenty objects of it, and writes each acknowledgement by itself.
+It ends the connection over properties that it does not like, at quadratic cost: one message of one device would stop a
+gateway at every redelivery. So this client buffers both directions, and handles PUBLISH and PUBACK itself. paho handles
+the rest: a few packets for each connection.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ MANY = 3
 
 
 class Takeovers:
-    """Counts connections that ended before they lasted `lasting_s`; one that lasts so long ends the count.
+    """Counts consecutive connections that ended before they lasted `lasting_s`. Pure: the time is an argument.
 
-    Most brokers do not say that they close a connection because another one has its client id. `cause` is what is then
-    probable, in words. Pure: handed the time.
+    Most brokers do not report that another client took the client id. `cause` is the probable cause, in words.
     """
 
     def __init__(self, cause: str, lasting_s: float) -> None:
@@ -46,31 +45,29 @@ class Takeovers:
 
     @property
     def is_suspected(self) -> bool:
-        """Whether it is time to say it, and to connect more seldom."""
         return self._count >= MANY
 
     @property
     def problem(self) -> str:
-        """Why connections do not last; empty while it is not suspected."""
+        """Why connections do not last; "" if it is not suspected."""
         if not self.is_suspected:
             return ""
         return f"the last {self._count} connections ended within {self.lasting_s:g} s, probably because {self._cause}"
 
     def has_lasted(self, now_s: float) -> bool:
-        """Whether there is a connection, and it stands for long enough to count as good."""
+        """Whether there is a connection, and it has lasted long enough."""
         return self._connected_s is not None and now_s - self._connected_s >= self.lasting_s
 
     def on_connected(self, now_s: float) -> None:
-        """There is a new connection."""
         self._connected_s = now_s
 
     def on_alive(self, now_s: float) -> None:
-        """To be called now and then while there is a connection."""
+        """To be called regularly while there is a connection."""
         if self.has_lasted(now_s):
             self._count = 0
 
     def on_ended(self, now_s: float, *, is_unexplained: bool = True) -> None:
-        """The connection, if there was one, ended. Where it is known why, nobody took the session over."""
+        """The connection, if there was one, ended. With a known cause it is not counted."""
         self.on_alive(now_s)
         if is_unexplained and self._connected_s is not None and not self.has_lasted(now_s):
             self._count += 1
@@ -87,7 +84,7 @@ _QOS_1, _RETAIN, _DUP = 0x32, 1, 8
 
 
 class MqttMessage(NamedTuple):
-    """A PUBLISH packet. Its topic is text: what is no UTF-8 in it is replaced. `missing`: bytes that were not kept.
+    """A PUBLISH packet. Invalid UTF-8 in its topic is replaced. `missing`: bytes that were not kept.
 
     `mid`: the packet id, 0 for QoS 0, which is not acknowledged. `retain`: the broker had it before the subscription.
     """
@@ -102,7 +99,7 @@ class MqttMessage(NamedTuple):
 
 
 class Publications:
-    """Our publications of QoS 1 that have no PUBACK yet, in the order in which they were made."""
+    """Publications of QoS 1 without a PUBACK, in their order."""
 
     def __init__(self) -> None:
         self._packets: dict[int, bytes] = {}
@@ -112,7 +109,7 @@ class Publications:
         return len(self._packets)
 
     def add(self, mid: int, topic: str, payload: bytes, *, retain: bool) -> bytes:
-        """The packet of a new publication under an id that was taken for it."""
+        """The packet of a new publication with an id of `take_id`."""
         name = topic.encode()
         rest = b"".join((_LENGTH.pack(len(name)), name, _LENGTH.pack(mid), b"\0", payload))
         packet = bytes((_QOS_1 | _RETAIN if retain else _QOS_1, *_digits(len(rest)))) + rest
@@ -120,7 +117,7 @@ class Publications:
         return packet
 
     def take_id(self) -> int:
-        """The next id under which no publication waits."""
+        """The next free packet id."""
         mid = self._last_id % _MAX_MID + 1
         while mid in self._packets:
             mid = mid % _MAX_MID + 1
@@ -128,7 +125,7 @@ class Publications:
         return mid
 
     def try_answer(self, mid: int) -> bool:
-        """The broker answered; whether a publication of this id waited for it."""
+        """Whether a publication with this id waited for its PUBACK."""
         return self._packets.pop(mid, None) is not None
 
     def again(self) -> Iterator[bytes]:
@@ -138,7 +135,7 @@ class Publications:
 
 
 def read_puback(packet: bytes) -> tuple[int, ReasonCode]:
-    """The id and the reason of a PUBACK (3.4), given what follows its length. Raises ValueError."""
+    """The id and the reason of a PUBACK (3.4) without its fixed header. Raises ValueError."""
     if len(packet) < 2:
         raise ValueError("a malformed packet")
     return packet[0] << 8 | packet[1], _reason(packet[2] if len(packet) > 2 else 0)
@@ -160,7 +157,7 @@ def _digits(length: int) -> Iterator[int]:
 
 
 def publish_fault(message: MqttMessage) -> str:
-    """Why no broker may send this; empty where it may."""
+    """Why no broker may send this message; "" if it may."""
     if message.qos > 1:  # nobody subscribes with it
         return f"the broker sent a message of QoS {message.qos}"
     if message.qos and not message.mid:  # it could never be acknowledged
@@ -169,9 +166,9 @@ def publish_fault(message: MqttMessage) -> str:
 
 
 def remaining_length(data: bytes, at: int) -> tuple[int, int]:
-    """Where what follows begins, and how long it is (1.5.5); 0, 0 if that has not come yet.
+    """The end of the length field and the remaining length (1.5.5); 0, 0 if it is not there yet.
 
-    Where it is no length, more than any packet has.
+    An invalid length is returned as one above LARGEST_PACKET.
     """
     if at + 1 < len(data) and (high := data[at + 1]) < 0x80 <= data[at]:
         return at + 2, data[at] & 0x7F | high << 7  # nearly every batch has a length of two bytes
@@ -186,10 +183,10 @@ def remaining_length(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_publish(first: int, packet: bytes, length: int | None = None) -> MqttMessage:
-    """The message of an MQTT 5 PUBLISH (3.3): its first byte, and what follows the remaining length.
+    """The message of an MQTT 5 PUBLISH (3.3): its first byte, and the bytes after the remaining length.
 
-    `length`: what the packet had before it was truncated. The properties are passed over as a whole, in constant time:
-    no value that a publisher puts there can matter. Raises ValueError when the packet ends before what it announces.
+    `length`: that of the packet before it was truncated. The properties are skipped in constant time: no value that a
+    publisher sets there matters. Raises ValueError for a packet that ends early.
     """
     whole = len(packet) if length is None else length
     qos = (first >> 1) & 3
@@ -222,12 +219,12 @@ TRUNCATED_PAYLOAD_BYTES = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MqttSessionOptions:
-    """What a session asks of its broker.
+    """The options of a session.
 
-    A broker silently drops what is larger than CONNECT's Maximum Packet Size. With `truncates_larger` none is set:
-    of a larger packet than `max_packet_bytes` TRUNCATED_PAYLOAD_BYTES of the payload and the size of the rest are kept.
-    `keeps_session`: for ever; else it ends with its connection. A time between may end Mosquitto (docs/security.md).
-    `receive_bytes`: what is read from the socket before packets are looked at. Who is sent much reads more at once.
+    A broker silently drops messages above CONNECT's Maximum Packet Size. With `truncates_larger` none is set: of a
+    message above `max_packet_bytes`, TRUNCATED_PAYLOAD_BYTES of the payload and the size of the rest are kept.
+    `keeps_session`: without end; else the session ends with its connection. A limit in between may crash Mosquitto
+    (docs/security.md). `receive_bytes`: read from the socket at once.
     """
 
     client_id: str
@@ -259,13 +256,12 @@ _PUBACK_BEGIN = bytes((_PUBACK << 4, 2))
 
 
 class MqttClient(Client):
-    """paho's client with a buffer between it and the socket, and a short way for messages: they wait in `messages`.
+    """paho's client with buffers between it and the socket, and a fast path for messages, which wait in `messages`.
 
-    `on_connect` and its like are the owner's, and are called by `start`, `receive`, `flush` and `loop_misc`; so is
-    `on_answer`, to publications. A connection ends by `on_disconnect`, never by an exception; `failure` says why this
-    side ended it. A message is acknowledged by `acknowledge` alone, and published by `publish_qos_1`. A PUBLISH larger
-    than `max_packet_bytes` ends the connection, since the broker knows the limit, or is truncated (`truncates_larger`);
-    any other packet larger than MAX_OTHER_BYTES ends it.
+    `start`, `receive`, `flush` and `loop_misc` call `on_connect` and its like, and `on_answer` for publications. A
+    connection ends by `on_disconnect`, never by an exception; `failure` says why this side ended it. Messages are
+    acknowledged only by `acknowledge` and published only by `publish_qos_1`. A PUBLISH above `max_packet_bytes` ends
+    the connection, or is truncated (`truncates_larger`); any other packet above MAX_OTHER_BYTES ends it.
     """
 
     def __init__(self, broker: BrokerSettings, options: MqttSessionOptions) -> None:
@@ -304,10 +300,10 @@ class MqttClient(Client):
         self.on_socket_unregister_write = lambda *_: None
 
     def start(self) -> None:
-        """Opens a connection and sends CONNECT; the answer comes by `receive`. Raises OSError, ValueError.
+        """Open a connection and send CONNECT; `receive` gets the answer. Raises OSError, ValueError.
 
         The certificate and its key are read again, so that a renewed one needs no restart; the authorities are not.
-        Publications that an earlier connection left unanswered are sent again.
+        Unacknowledged publications of an earlier connection are sent again.
         """
         # Broker and paho both send again what has no PUBACK, so bytes of the old connection are only in the way.
         self._unread, self._at, self._is_partial, self._is_truncating = b"", 0, False, False
@@ -340,7 +336,7 @@ class MqttClient(Client):
         *,
         has_room: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Reads what has arrived while there is room, at most MAX_PACKETS.
+        """Read what has arrived while there is room, at most MAX_PACKETS.
 
         Without `on_message` messages wait in `messages`. `has_unread` says whether there is more.
         """
@@ -355,18 +351,17 @@ class MqttClient(Client):
                 break
 
     def deliver(self, on_message: Callable[[MqttMessage], None]) -> None:
-        """Hands on the messages that wait."""
         messages, self.messages = self.messages, []
         for message in messages:
             on_message(message)
 
     def acknowledge(self, mid: int) -> None:
-        """Queues the PUBACK of a message. A message of QoS 0 has the id 0, and none."""
+        """Queue the PUBACK of a message; the id 0 (QoS 0) has none."""
         if mid and self.socket() is not None:
             self._outgoing += _PUBACK_BEGIN + _LENGTH.pack(mid)
 
     def publish_qos_1(self, topic: str, payload: bytes, *, retain: bool = False) -> int:
-        """Queues a publication; its id, under which `on_answer` is called. Without a connection it waits for one."""
+        """Queue a publication, also without a connection; returns its id for `on_answer`."""
         mid = self._publications.take_id()
         packet = self._publications.add(mid, topic, payload, retain=retain)
         if self._has_repeated:
@@ -374,11 +369,11 @@ class MqttClient(Client):
         return mid
 
     def publish(self, *_: Any, **__: Any) -> NoReturn:
-        """Not to be used: paho never sees the PUBACK, and would keep the message for ever."""
+        """Not to be used: paho never sees the PUBACK, and would keep the message."""
         raise NotImplementedError("publish by publish_qos_1")
 
     def flush(self) -> None:
-        """Sends what the socket takes now."""
+        """Send as much as the socket takes now."""
         try:
             if self.socket() is not None:
                 self._send_outgoing()
@@ -388,17 +383,16 @@ class MqttClient(Client):
 
     @property
     def has_unread(self) -> bool:
-        """Whether bytes wait that were received and not yet read: no poll would show them."""
+        """Whether received bytes wait to be read: no poll would show them."""
         return self._at < len(self._unread) and not self._is_partial and self.socket() is not None
 
     @property
     def has_outgoing(self) -> bool:
-        """Whether bytes wait to be sent."""
         return bool(self._outgoing)
 
     @property
     def unanswered(self) -> int:
-        """Publications that were sent, by this connection or an earlier one, and have no PUBACK."""
+        """The number of publications without a PUBACK, of this connection and earlier ones."""
         return len(self._publications)
 
     def _fetch_packet(self, *_: Any) -> None:
@@ -410,7 +404,7 @@ class MqttClient(Client):
         return self._publications.take_id()
 
     def _try_read_short(self, on_message: Callable[[MqttMessage], None] | None) -> bool:
-        """Reads a PUBLISH or PUBACK from the buffer, or more bytes of it. False: what comes next is paho's to read."""
+        """Read a PUBLISH or PUBACK from the buffer, or more bytes of it. False: paho must read the next packet."""
         if self._in_packet["command"] or self.socket() is None:
             return False
         packet = self._next_short()
@@ -434,7 +428,7 @@ class MqttClient(Client):
         return True
 
     def _next_short(self) -> tuple[int, bytes] | bool:
-        """First byte and content of the next packet. False: it is paho's to read; True: it has not come as a whole."""
+        """First byte and content of the next packet. False: paho must read it; True: it is not complete yet."""
         while True:
             if (self._is_partial or self._at >= len(self._unread)) and not self._try_fill():
                 return True
@@ -451,7 +445,7 @@ class MqttClient(Client):
             self._is_partial = True
 
     def _try_fill(self) -> bool:
-        """Puts what has arrived behind what is not read yet; whether there was anything."""
+        """Append arrived bytes to the buffer; whether there were any."""
         try:
             received = self._receive_bytes()
         except BlockingIOError:
@@ -508,7 +502,7 @@ class MqttClient(Client):
         return chunk
 
     def _receive_bytes(self) -> bytes:
-        """What has arrived, `receive_bytes` or a little more; nothing at the end of the connection."""
+        """At least `receive_bytes`, if they have arrived; b"" at the end of the connection."""
         chunks: list[bytes] = []
         size, most = 0, self._options.receive_bytes
         at_once = most if self._broker.tls is None else _RECORD_BYTES

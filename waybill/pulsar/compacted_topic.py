@@ -1,7 +1,6 @@
-"""Following a compacted topic of Pulsar in a thread: what it holds of each key, then what comes, for as long as we run.
+"""Follows a compacted topic of Pulsar in a thread: first the last message of each key, then new messages.
 
-Knows nothing of what the messages say. A topic that cannot be reached is tried again, for ever; what was read before
-stays, and `standing` says since when nothing could be.
+A topic that cannot be reached is retried without end; `standing` says since when it is unreachable.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ STUCK_S: Final = 30.0
 
 
 class TopicMessage(NamedTuple):
-    """One message. `published_ms`: since 1970, by the cluster's clock. A key or property that is no text is missing."""
+    """`published_ms`: since 1970, by the cluster's clock. A key or property that is not UTF-8 is missing."""
 
     key: str | None
     body: bytes
@@ -45,12 +44,11 @@ class TopicMessage(NamedTuple):
 
 
 class TopicStanding(NamedTuple):
-    """How far the reading is.
+    """The state of the reader.
 
-    `is_current`: it has read to the end, and is connected, so nothing is there that it does not know, but what is on
-    its way. `unreachable_since_s`: the wall clock when it lost the topic, None while it has it. `messages`: read since
-    the start. `problem`: why it is not connected; `refusal`: that we are not let in, and waiting does not help.
-    `unhandled`: messages that its owner raised for, `last_unhandled` the last of them. `topic`: its name.
+    `is_current`: it has read to the end and is connected. `unreachable_since_s`: when it lost the topic, None while it
+    is connected. `messages`: read since the start. `problem`: why it is not connected; `refusal`: waiting does not
+    help. `unhandled`: messages for which `on_message` raised, `last_unhandled` the last one.
     """
 
     is_current: bool = False
@@ -65,7 +63,7 @@ class TopicStanding(NamedTuple):
 
 
 class SharedClient:
-    """One client for all readers of a process: opened for the first of them, closed when none uses it."""
+    """One Pulsar client for several readers: opened for the first of them, closed after the last."""
 
     def __init__(self, service_url: str, access: PulsarAccess) -> None:
         self._open: Callable[[], Any] = lambda: open_pulsar_client(service_url, access, timeout_s=_OPERATION_S)
@@ -75,7 +73,6 @@ class SharedClient:
 
     @contextlib.contextmanager
     def use(self) -> Iterator[Any]:
-        """The client, open until the end of the block at least."""
         with self._lock:
             if self._client is None:
                 self._client = self._open()
@@ -93,15 +90,14 @@ class SharedClient:
 
 
 class CompactedTopicReader:
-    """Calls `on_message` for each message, and `on_standing` when it is current for the first time or again, or not.
+    """Calls `on_message` for each message, and `on_standing` when it becomes current or stops being so.
 
-    With `is_compacted=False` it reads all that is still there of each key, not only the last. `starts_anew` is asked
-    twice a second whether everything is to be read again: what its owner could not take before may be right now.
-    `on_begin` hears each time that it is read from the beginning. So it is too where it has become empty, for which is
-    looked every `loss_look_s` seconds. `client`: shared with other readers; none: one of its own.
+    With `is_compacted=False` it reads all messages that are still there. `starts_anew` is asked twice a second whether
+    to read everything again. `on_begin` is called at each beginning. The topic is also read again when it has become
+    empty, which is checked every `loss_look_s`. `client`: shared with other readers; None: its own.
 
-    All are called in the reader's thread. A message for which `on_message` raises is counted, and the next is read:
-    no message ends a reader. A reader whose thread has ended or hangs is not current, whatever it read. `start` begins.
+    All are called in the reader's thread. A message for which `on_message` raises is counted and skipped. A reader
+    whose thread has ended or hangs is not current.
     """
 
     def __init__(
@@ -134,17 +130,15 @@ class CompactedTopicReader:
         self._noted = TopicStanding(unreachable_since_s=time.time(), problem="not connected yet", topic=topic)
 
     def start(self) -> None:
-        """Begin to read."""
         self._thread.start()
 
     @property
     def is_running(self) -> bool:
-        """Whether its thread runs."""
         return self._thread.is_alive()
 
     @property
     def standing(self) -> TopicStanding:
-        """How far the reading is; asked of the thread, so that one that is no more does not go on to be current."""
+        """The state; a reader whose thread has ended or hangs is not current."""
         noted = self._noted
         if not noted.is_current:
             return noted
@@ -156,7 +150,6 @@ class CompactedTopicReader:
         return noted._replace(is_current=False, unreachable_since_s=self._turned_at_s, problem=problem)
 
     def close(self) -> None:
-        """Stop reading; what the client takes longer for is left to the end of the process."""
         self._stop.set()
         self._thread.join(_CLOSE_S)
 
@@ -195,7 +188,7 @@ class CompactedTopicReader:
                 close_quietly(reader)
 
     def _has_lost_all(self, pulsar: Any, client: Any) -> bool:
-        """Whether nothing is there any more of what was read, as after the topic was deleted."""
+        """Whether the topic has become empty, for example because it was deleted."""
         now_s = time.monotonic()
         if self._last is None or not self._noted.is_current or now_s < self._loss_look_at_s:
             return False
@@ -252,7 +245,7 @@ def _read(message: Any) -> TopicMessage:
 
 
 def _text(ask: Callable[[], Any]) -> Any:
-    """What the client answers; None where it stumbles over bytes that are no UTF-8."""
+    """None for bytes that are not UTF-8, which the client raises for."""
     try:
         return ask()
     except UnicodeDecodeError:

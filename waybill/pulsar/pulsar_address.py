@@ -1,6 +1,6 @@
-"""The address of a Pulsar cluster, of its brokers or of its admin REST: one parser for the settings of every program.
+"""The address of a Pulsar cluster's brokers or admin REST, for the settings of every program.
 
-Several hosts of one cluster stand after one scheme: `pulsar://a:6650,b:6650`, `http://a:8080,b:8080`.
+Several hosts of one cluster follow one scheme: `pulsar://a:6650,b:6650`, `http://a:8080,b:8080`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _MAX_PORT: Final = 65_535
 
 
 def each_host(url: str) -> tuple[str, ...]:
-    """An address for each host of a checked address: `pulsar://a:1,b:2` -> `pulsar://a:1`, `pulsar://b:2`."""
+    """An address for each host: `pulsar://a:1,b:2` -> `pulsar://a:1`, `pulsar://b:2`."""
     scheme, _, hosts = url.partition("://")
     return tuple(f"{scheme}://{host}" for host in hosts.split(","))
 
 
 def host_names(url: str) -> list[str]:
-    """The names of the hosts of a checked address, without ports: `pulsar://a:1,b:2` -> `a`, `b`."""
+    """The names of the hosts: `pulsar://a:1,b:2` -> `a`, `b`."""
     return [urlsplit(one).hostname or "" for one in each_host(url)]
 
 
@@ -41,7 +41,7 @@ def _admin_url(text: str) -> str:
 
 
 def _checked(text: str, schemes: tuple[str, str]) -> str:
-    """The address without blanks around its hosts and without a slash at its end; raises ValueError."""
+    """The address without blanks and without a final slash. Raises ValueError."""
     scheme = next((one for one in schemes if text.strip().startswith(one)), None)
     if scheme is None:
         raise ValueError(f"begin with {' or '.join(schemes)}, and go on with HOST:PORT")

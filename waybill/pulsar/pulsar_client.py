@@ -1,6 +1,6 @@
-"""How to reach a Pulsar cluster: who we are, how we know who they are, and the one way to open a client of its brokers.
+"""Access to a Pulsar cluster: tokens, TLS, and the one function that opens a client of its brokers.
 
-Only who opens a client needs the package `pulsar-client`; it is imported there and nowhere else.
+The package `pulsar-client` is imported only where a client is opened.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _LATEST_S: Final = 253_402_300_799.0
 
 
 class TokenLife(NamedTuple):
-    """Whose a token is ("": it does not say), and from when to when it is good (seconds since 1970)."""
+    """The role of a token ("": none), and its validity (seconds since 1970)."""
 
     role: str
     begins_s: float = -math.inf
     ends_s: float = math.inf
 
     def problem(self, now_s: float) -> str:
-        """Why nobody takes it now, as the end of a sentence about it; "": nothing is known against it."""
+        """Why it is not valid now, as the end of a sentence; "": no problem is known."""
         if now_s >= self.ends_s:
             return f"ended at {_moment(self.ends_s)} (it is {_moment(now_s)} here): get a new one"
         if now_s < self.begins_s - _CLOCKS_APART_S:
@@ -59,7 +59,7 @@ class TokenLife(NamedTuple):
         return ""
 
     def ends_soon(self, now_s: float) -> str:
-        """That it ends soon, as the end of a sentence about it; "": it does not, or it has ended."""
+        """That it expires soon, as the end of a sentence; else ""."""
         # Of one that does not say since when it is good nobody knows whether an hour is much of it.
         soon_s = soon_before_end_s(self.ends_s - self.begins_s) if math.isfinite(self.begins_s) else 0.0
         if not 0 < self.ends_s - now_s <= soon_s:
@@ -68,12 +68,12 @@ class TokenLife(NamedTuple):
 
 
 def soon_before_end_s(life_s: float) -> float:
-    """So long before its end a token of this life is said to end soon."""
+    """How long before its expiry a token is reported to expire soon."""
     return min(_ENDS_SOON_S, _SOON_SHARE * life_s)
 
 
 def token_life(token: str) -> TokenLife | None:
-    """What a token says of its life; None: it is no JWT, and only who takes it knows."""
+    """None: the text is not a JWT, and only the cluster knows its validity."""
     parts = token.split(".")
     if len(parts) != 3 or len(token) > _MAX_TOKEN:
         return None
@@ -101,7 +101,7 @@ def _moment(moment_s: float) -> str:
 
 
 def access_tls_context(access: PulsarAccess) -> ssl.SSLContext:
-    """How to know who they are, and how to show who we are, on a connection with TLS. Raises PulsarAccessError."""
+    """The TLS context of a connection without a Pulsar client. Raises PulsarAccessError."""
     pair = access.key_pair()
     if access.tls_ca is None and pair is None and access.tls_validate_hostname:
         return _usual_context()
@@ -131,12 +131,12 @@ _LOOK_S: Final = 10.0
 
 
 def token_faults(accesses: Mapping[str, PulsarAccess], now_s: float) -> list[str]:
-    """Tokens that no cluster takes now, by the tables of the settings that name them; one line each."""
+    """A line for each token that is not valid now; `accesses` by the table of the settings."""
     return [f"{_key(table, one)}: {said}" for table, one in accesses.items() if (said := one.token_problem(now_s))]
 
 
 def tokens_ending(accesses: Mapping[str, PulsarAccess], now_s: float) -> list[str]:
-    """Tokens that end soon, likewise."""
+    """A line for each token that expires soon."""
     return [f"{_key(table, one)}: {said}" for table, one in accesses.items() if (said := one.token_ends_soon(now_s))]
 
 
@@ -154,13 +154,13 @@ class TokenWatch:
 
     @property
     def ended(self) -> str:
-        """Which tokens no cluster takes now: role, file and end; "" while all are good."""
+        """The tokens that are not valid now: role, file and expiry; "": none."""
         self._look()
         return self._ended
 
     @property
     def ending(self) -> str:
-        """Which tokens end soon, since nobody renewed them: role, file and end; "" while none does."""
+        """The tokens that expire soon: role, file and expiry; "": none."""
         self._look()
         return self._ending
 
@@ -184,11 +184,11 @@ class PulsarAccessError(ValueError):
 
 
 class TokenNotGood(PulsarAccessError):
-    """A token has ended, or is not good yet: no cluster takes it. The message names the role, the file and the end."""
+    """A token has expired or is not valid yet. The message names the role, the file and the expiry."""
 
 
 class AccessRefusal(StrEnum):
-    """Why a cluster does not let us in: where waiting does not help."""
+    """Why a cluster refuses access; waiting does not help."""
 
     UNUSABLE = "unusable"
     """Our token, or a file of ours, cannot be used."""
@@ -201,7 +201,7 @@ class AccessRefusal(StrEnum):
 
 
 def close_quietly(opened: Any) -> None:
-    """Closes a client, or what one opened, of a cluster that may not answer; nothing for None."""
+    """Close a client, or what one opened, even if the cluster does not answer; None is ignored."""
     import pulsar  # noqa: PLC0415 - as in `open_pulsar_client`
 
     if opened is not None:
@@ -210,7 +210,7 @@ def close_quietly(opened: Any) -> None:
 
 
 def access_refusal(error: Exception) -> AccessRefusal | None:
-    """Whether an error of a client is such a refusal, and which; None: it may pass by itself."""
+    """The refusal that an error of a client means; None: the error may be temporary."""
     import pulsar  # noqa: PLC0415
 
     if isinstance(error, PulsarAccessError):
@@ -223,9 +223,9 @@ def access_refusal(error: Exception) -> AccessRefusal | None:
 
 
 def connected_producer(client: Any, topic: str, producer: Any, timeout_s: float) -> Any:
-    """A producer of a topic that was opened before, or a new one where there is none that is connected.
+    """`producer` if it is connected, else a new one.
 
-    One that lost its topic to another would keep what it sends until its time is over; a new one is refused at once.
+    A producer that lost its topic to another would keep messages until their time-out; a new one is refused at once.
     """
     if producer is not None and producer.is_connected():
         return producer
@@ -234,7 +234,7 @@ def connected_producer(client: Any, topic: str, producer: Any, timeout_s: float)
 
 
 class PulsarAccess(Settings):
-    """How to show who we are, and how to know who they are. The same for brokers and admin REST, and every cluster."""
+    """Token and TLS files for a cluster; the same for brokers and admin REST."""
 
     token: SecretStr | None = Field(None, description="token (JWT) of our role")
     token_file: Path | None = Field(None, description="file that holds the token; read again at each use")
@@ -253,7 +253,7 @@ class PulsarAccess(Settings):
 
     @classmethod
     def of_tls(cls, tls: TlsSettings | None, token: SecretStr | None = None, token_file: Path | None = None) -> Self:
-        """The access of a daemon whose settings have TLS in the form of all its connections."""
+        """The access of a daemon whose settings have one TLS table for all connections."""
         if tls is None:
             return cls(token=token, token_file=token_file)
         return cls(
@@ -275,9 +275,9 @@ class PulsarAccess(Settings):
         return self._token_text(said, life.role) if life is not None and (said := life.ends_soon(now_s)) else ""
 
     def check_token(self, now_s: float) -> None:
-        """Raises TokenNotGood for a token that no cluster takes now, for who would ask in vain until time is over.
+        """Raises TokenNotGood for a token that is not valid now.
 
-        A daemon asks all the same, and says `token_problem`: its file is read again, and its own clock may be wrong.
+        For commands. A daemon tries all the same: its file is read again, and its own clock may be wrong.
         """
         if problem := self.token_problem(now_s):
             raise TokenNotGood(problem)
@@ -300,7 +300,7 @@ class PulsarAccess(Settings):
         return f"token {whose}{f' in {self.token_file}' if self.token_file else ''} {said}"
 
     def as_toml(self) -> str:
-        """Its fields as lines of a TOML table, for who writes the settings of others; a token in clear is left out."""
+        """Its fields as lines of a TOML table, without a token in clear text."""
         given = self.model_dump(exclude_none=True, exclude={"token"}, exclude_defaults=True)
         return "".join(
             f"{name} = {json.dumps(value if isinstance(value, bool) else str(value))}\n"
@@ -308,13 +308,13 @@ class PulsarAccess(Settings):
         )
 
     def key_pair(self) -> tuple[Path, Path] | None:
-        """Our own certificate and key; None without mutual TLS."""
+        """Our certificate and key; None without mutual TLS."""
         if self.tls_certificate is None or self.tls_key is None:
             return None
         return self.tls_certificate, self.tls_key
 
     def file_faults(self) -> Iterator[tuple[str, str]]:
-        """What is wrong with the token and the files, before the first connection: the field ("": all), and why."""
+        """Faults of the token and the files: the field ("": all), and the reason."""
         try:
             PulsarToken(self)
         except PulsarAccessError as error:
@@ -328,14 +328,14 @@ class PulsarAccess(Settings):
 
 
 class PulsarToken:
-    """The token of an access; from a file it is read anew at each use, so that a rotated one counts at once.
+    """The token of an access; a file is read at each use, so that a rotated token takes effect at once.
 
-    A file that cannot be read, is empty or half written leaves the token that it held before. It is a callable, as the
-    Pulsar client wants it for each connection; once built it raises nothing.
+    If the file cannot be read or is incomplete, the former token is used. It is callable, as the Pulsar client
+    requires; calls never raise.
     """
 
     def __init__(self, access: PulsarAccess) -> None:
-        """Raises PulsarAccessError when there is to be a token, and there is none to begin with."""
+        """Raises PulsarAccessError if the first token cannot be read."""
         self._file = access.token_file
         self._warned = False
         self._last = access.token.get_secret_value() if access.token else None
@@ -348,7 +348,6 @@ class PulsarToken:
         return self._last is not None
 
     def __call__(self) -> str:
-        """The token in clear."""
         if self._file:
             try:
                 self._last = _read_token(self._file)
@@ -369,10 +368,10 @@ def open_pulsar_client(
     connect_timeout_s: float | None = None,
     listener: str | None = None,
 ) -> pulsar.Client:
-    """A client of a cluster's brokers. It connects when it is first used; its log is silent.
+    """A client of a cluster's brokers. It connects at its first use; its log is silent.
 
-    `timeout_s` bounds each operation, `connect_timeout_s` each connection (None: as an operation). A token file is read
-    at each new connection. Raises PulsarAccessError; ValueError and RuntimeError for an address that is none.
+    `timeout_s` bounds each operation, `connect_timeout_s` each connection (None: the same). A token file is read at
+    each new connection. Raises PulsarAccessError; ValueError and RuntimeError for an invalid address.
     """
     import pulsar  # noqa: PLC0415 - an agent is installed without it
 
@@ -399,7 +398,7 @@ def open_pulsar_client(
 
 
 def _refuse_passphrase(certificate: Path, key: Path) -> None:
-    """Raises for a key that the client would ask a terminal for; of other files it says itself."""
+    """Raises for a key with a passphrase, for which the client would ask a terminal."""
     try:
         check_key_pair(certificate, key)
     except OSError:

@@ -1,4 +1,4 @@
-"""Where messages stand in a partition of a topic, in one cluster."""
+"""Positions of messages in a partition of a topic, in one cluster."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _TIMES_BEYOND: Final = 2
 
 
 class Silence:
-    """What is known of a partition's end. `now_s`: of a clock that only goes forward.
+    """Notices that a cluster withholds messages of a partition. `now_s`: monotonic.
 
-    Who acknowledges messages in any order may leave gaps when it ends: whoever subscribes then gets one of the middle,
-    and nothing behind it. With `on_begin` only what came since the subscription was made must come: of that nobody else
-    can have acknowledged anything. Without it all must come that stands behind what was read.
+    A subscription may have gaps of acknowledged messages; a later subscriber then gets a message of the middle, and
+    nothing after it. With `on_begin` only messages since the subscription began must arrive, for nobody else can have
+    acknowledged them. Without it all messages after the last read one must arrive.
     """
 
     def __init__(self) -> None:
@@ -31,33 +31,32 @@ class Silence:
 
     @property
     def is_withheld(self) -> bool:
-        """Whether the cluster does not deliver existing messages."""
         return self._beyond >= _TIMES_BEYOND
 
     def problem(self, *, is_connected: bool) -> str:
-        """Why what there is may not come; empty when nothing is wrong."""
+        """Why messages may not arrive; "" if nothing is wrong."""
         if not is_connected:
             return "the connection to the cluster is lost"
         return WITHHELD if self.is_withheld else ""
 
     def on_begin(self, position: EntryPosition, now_s: float) -> None:
-        """The partition ended there just after the subscription was made."""
+        """The end of the partition just after the subscription began."""
         if self._settled is None:
             self._settled, self._asked_s = position, now_s
 
     def on_read(self, position: EntryPosition, now_s: float) -> None:
-        """What stands there was given: for the first time, or again, as what was not acknowledged is."""
+        """A message was received, for the first time or again."""
         self._settled = position if self._settled is None else max(self._settled, position)
         if self._owed is not None and position >= self._owed:
             self._owed = None
         self._asked_s, self._beyond = now_s, 0
 
     def on_asked_again(self, last: EntryPosition, now_s: float) -> None:
-        """Messages were asked for again, of which the last stands there."""
+        """Messages up to `last` were asked for again."""
         self._owed, self._asked_s, self._beyond = last, now_s, 0
 
     def is_to_ask(self, now_s: float) -> bool:
-        """Whether it is time to ask where the partition ends."""
+        """Whether it is time to ask for the end of the partition."""
         return self._settled is not None and now_s - self._asked_s >= ASK_S
 
     def on_end(self, position: EntryPosition, now_s: float) -> None:
@@ -68,14 +67,14 @@ class Silence:
 
 
 class EntryPosition(NamedTuple):
-    """Where an entry stands in its partition: a message, or several that were sent together."""
+    """The position of an entry: one message, or several that were sent together."""
 
     ledger: int
     entry: int
 
 
 class MessagePosition(NamedTuple):
-    """Where a message stands in its partition: positions compare as their messages came."""
+    """The position of a message; positions sort in the order of the messages."""
 
     ledger: int
     entry: int
@@ -83,10 +82,8 @@ class MessagePosition(NamedTuple):
 
     @property
     def of_entry(self) -> EntryPosition:
-        """Where the entry stands that has the message."""
         return EntryPosition(self.ledger, self.entry)
 
 
 def position_of(message_id: Any) -> MessagePosition:
-    """The position of a message's id, or of the last one of a partition."""
     return MessagePosition(message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())

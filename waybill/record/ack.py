@@ -1,4 +1,4 @@
-"""What a gateway says to a device: the seqs that are safe, how long to pause, or that a batch is refused."""
+"""Acknowledgements of a gateway: the persisted seqs, a pause, or a refusal."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _MAX_MEMBERS = 32
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """`seqs` of `epoch` are persisted and may be deleted; with `refusal` (why not) they are the ones *not* taken.
+    """`seqs` of `epoch` are persisted and may be deleted; with a `refusal` they are the ones that were not accepted.
 
-    `refusal`: a RefusalReason, or a word that a newer gateway has. `pause_s`: send nothing but urgent records for so
-    long, 0 to MAX_PAUSE_S. `epoch`: 0 to 2**63-1. Numbers in `seqs`: 1 to 2**63-1.
+    `refusal`: a RefusalReason, or a word of a newer gateway. `pause_s`: send only urgent records for this time, 0 to
+    MAX_PAUSE_S. `epoch`: 0 to 2**63-1. Numbers in `seqs`: 1 to 2**63-1.
     """
 
     epoch: int = 0
@@ -38,7 +38,7 @@ class Ack:
 
 
 def split_ack(ack: Ack) -> Iterator[Ack]:
-    """The same in as many acknowledgements as it takes, of at most MAX_ACK_RANGES; the first carries the pause."""
+    """The same in acknowledgements of at most MAX_ACK_RANGES; the first one has the pause."""
     ranges = ack.seqs.ranges
     yield replace(ack, seqs=IntervalSet(ranges[:MAX_ACK_RANGES]))
     for start in range(MAX_ACK_RANGES, len(ranges), MAX_ACK_RANGES):
@@ -46,10 +46,9 @@ def split_ack(ack: Ack) -> Iterator[Ack]:
 
 
 def encode_ack(ack: Ack) -> bytes:
-    """An acknowledgement as it travels: a msgpack map without the parts that say nothing.
+    """A msgpack map without empty members. Raises Malformed.
 
-    Ranges that are not taken travel under a key of their own: a device that does not know it must not delete them.
-    Raises Malformed where `decode_ack` would.
+    Refused ranges have a key of their own: a device that does not know it must not delete them.
     """
     _check(ack)
     ranges = _NOT_TAKEN if ack.refusal else _TAKEN
@@ -63,7 +62,7 @@ def encode_ack(ack: Ack) -> bytes:
 
 
 def decode_ack(data: bytes) -> Ack:
-    """The acknowledgement. Unknown keys are passed over, for gateways newer than a device. Raises Malformed."""
+    """Unknown keys are ignored, for gateways newer than the device. Raises Malformed."""
     if len(data) > MAX_ACK_BYTES:
         raise Malformed(f"an acknowledgement of {len(data)} bytes, {MAX_ACK_BYTES} are allowed")
     try:
@@ -75,7 +74,7 @@ def decode_ack(data: bytes) -> Ack:
 
 
 def _read(data: bytes) -> Ack:
-    """Reads piece by piece: an array is as long, and as deep, as its place allows before it is made."""
+    """Reads piece by piece: the bound of each array is checked before it is built."""
     # 0: the unpacker makes no array and no map by itself, only what is opened below, where its bound is known.
     unpacker = msgpack.Unpacker(max_buffer_size=MAX_ACK_BYTES, raw=False, max_array_len=0, max_map_len=0)
     unpacker.feed(data)
@@ -115,7 +114,7 @@ def _read_ranges(unpacker: msgpack.Unpacker) -> list[tuple[int, int]]:
 
 
 def _check(ack: Ack) -> None:
-    """Refuses what a device could not keep, or what would silence it for ever."""
+    """Refuses what a device could not store, or what would silence it for good."""
     if type(ack.epoch) is not int or not 0 <= ack.epoch <= MAX_NUMBER:
         raise Malformed(f"epoch {ack.epoch!r} of an acknowledgement is not an integer from 0 to 2**63-1"[:200])
     ranges = ack.seqs.ranges

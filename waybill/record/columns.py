@@ -1,6 +1,6 @@
-"""Batches as numpy columns, for a centre that reads many: no reading is touched one by one. Needs numpy.
+"""Batches as numpy columns, without a Python loop over the records. Needs numpy.
 
-`waybill.record.layout` has read and judged the content; here it is only put together.
+`waybill.record.layout` reads and checks the content.
 """
 
 from __future__ import annotations
@@ -42,11 +42,9 @@ ObjectArray = NDArray[np.object_]
 class RecordColumns:
     """The records of one batch, in ascending order of `seq`; every array has one entry for each record.
 
-    Where a kind has no such value, floats are NaN and objects None. `name`: signal path, event name, canary id or
-    raw topic; `text`: a signal's text or bool ("true", "false"), an event's attributes, or why a record is raw;
-    `payload`: raw bytes.
-    `size`: bytes and characters of all of it, a little more at most (a character may take four bytes).
-    Units are those of `telemetry.Record` and `telemetry.Position`.
+    Where a kind has no such value, floats are NaN and objects None. `name`: signal path, event name, canary id or raw
+    topic; `text`: a signal's text or bool ("true", "false"), an event's attributes, or why a record is raw; `payload`:
+    raw bytes. `size`: bytes and characters of all of it, or slightly more. Units are those of `Record` and `Position`.
     """
 
     header: Header
@@ -70,7 +68,7 @@ class RecordColumns:
 
 
 def decode_columns(data: bytes) -> RecordColumns:
-    """The records of a batch as columns. Raises WireError, exactly where `record.decode` does."""
+    """Raises WireError, exactly where `record.decode` does."""
     header, content = open_frame(data, ArrayIntegerColumn)
     seq = _numbers_in(header.record_seqs.ranges)
     columns = _Rows(len(seq))
@@ -94,18 +92,16 @@ def decode_columns(data: bytes) -> RecordColumns:
 
 
 class ArrayIntegerColumn(IntegerColumn):
-    """A column of integers that numpy puts together."""
-
     _array: IntegerArray | None = None
 
     def array(self) -> IntegerArray:
-        """The integers, put together once; right unless `check` refuses them."""
+        """The integers, cached; only valid if `check` accepts them."""
         if self._array is None:
             self._array = self._summed()
         return self._array
 
     def extremes(self) -> tuple[int, int]:
-        """See Integers. Raises Malformed where 64 bits do not hold a value."""
+        """Raises Malformed where a value leaves 64 bits."""
         values = self.array()
         if self.width and not is_surely_within(self.base, self.width, self.count, MIN_INT64, MAX_INT64):
             # numpy wraps around in silence: where a sum leaves 64 bits it goes against its difference.
@@ -159,7 +155,6 @@ class _Rows:
             setattr(self, field, column)
 
     def filled(self) -> dict[str, Any]:
-        """The columns by their names."""
         return {field: getattr(self, field) for field in self.__slots__}
 
 

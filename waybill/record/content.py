@@ -1,4 +1,4 @@
-"""The records of a batch as columns, and back. `waybill.record.layout` reads and judges them.
+"""The records of a batch as columns, and back. `waybill.record.layout` reads and checks them.
 
 The content of a batch is one msgpack map:
 
@@ -10,9 +10,9 @@ The content of a batch is one msgpack map:
     "c" canaries:  [ids]
     "r" raw:       [topics, index of topic, payloads, reasons, index of reason]
 
-Rows of a kind stand in the order of their records, but for signals: types and values are grouped by path, and keep
-the order of their records within a path, so that like stands beside like. A kind that no record has is left out.
-The members stand in this order, and there are no others.
+Rows of a kind have the order of their records. Types and values of signals are grouped by path, in the order of their
+records within a path, because similar neighbours compress better. A kind without records is left out. The members have
+this order, and there are no others.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ from waybill.record.record import KIND_OF, Body, Canary, Event, Kind, Position, 
 
 
 def pack_records(records: Sequence[Record]) -> dict[str, Any]:
-    """The content map of records, at least one, ascending by `seq`. Raises WireError if no reader took it."""
+    """The content map of at least one record, ascending by `seq`. Raises WireError for records that no reader
+    accepts.
+    """
     kinds = [KIND_OF[type(record.body)] for record in records]
     boots, _, boot_index = _dictionary([record.boot for record in records], *BOOT)
     content: dict[str, Any] = {
@@ -79,7 +81,6 @@ def pack_records(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def unpack_records(content: Content, seqs: Iterable[int]) -> tuple[Record, ...]:
-    """The records of a content that was read for so many."""
     following = {int(kind): iter(_UNPACK[kind](rows)).__next__ for kind, rows in content.rows.items()}
     records = tuple(
         map(
@@ -97,7 +98,7 @@ def unpack_records(content: Content, seqs: Iterable[int]) -> tuple[Record, ...]:
 
 
 def _dictionary(rows: Sequence[str], shortest: int, longest: int) -> tuple[list[str], list[int], list[Any]]:
-    """The names of a dictionary, each row's place in them, and the column of it."""
+    """The names of a dictionary, the index of each row, and its column."""
     index_of: dict[str, int] = {}
     indices = [index_of.setdefault(name, len(index_of)) for name in rows]
     names = list(index_of)

@@ -1,15 +1,15 @@
-"""What can be wrong with bytes that claim to be telemetry.
+"""Errors of telemetry bytes.
 
 TelemetryError
 ├── InvalidJson            a JSON text is refused
-└── WireError              the bytes are refused; nothing of them is used
+└── WireError              the bytes are refused, and nothing of them is used
     ├── NotABatch          they do not begin like a batch
-    ├── UnknownVersion     a batch of a version this code does not read
+    ├── UnknownVersion     a batch of an unknown version
     ├── Truncated          fewer bytes than the batch says it has
     ├── ChecksumMismatch   the bytes changed on the way
     ├── TooLarge           more records, ranges or bytes than a batch may have
     ├── InconsistentRanges the header's ranges, counts or tombstones contradict each other or the content
-    └── Malformed          the checksum is right and the content is still not what the format says
+    └── Malformed          the checksum is right, but the content does not follow the format
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from enum import StrEnum
 
 
 class RefusalReason(StrEnum):
-    """Why a batch is refused: the word in an acknowledgement, in a dead letter's properties and in metrics."""
+    """Why a batch is refused: the word in acknowledgements, dead letters and metrics."""
 
     NOT_A_BATCH = "not-a-batch"
     """The bytes do not begin like a batch."""
@@ -55,7 +55,7 @@ class RefusalReason(StrEnum):
 
 
 class TelemetryError(Exception):
-    """Base of everything this package raises."""
+    """Base of all errors of this package."""
 
 
 class InvalidJson(TelemetryError):
@@ -72,20 +72,16 @@ class InvalidJson(TelemetryError):
 
 
 class WireError(TelemetryError):
-    """A batch is refused, and why."""
+    """A batch is refused."""
 
     reason: RefusalReason
 
 
 class NotABatch(WireError):
-    """The bytes do not begin with the magic of a batch."""
-
     reason = RefusalReason.NOT_A_BATCH
 
 
 class UnknownVersion(WireError):
-    """The batch was written in a version of the format that this code does not read."""
-
     reason = RefusalReason.UNKNOWN_VERSION
 
     def __init__(self, version: int) -> None:
@@ -93,8 +89,6 @@ class UnknownVersion(WireError):
 
 
 class Truncated(WireError):
-    """The batch says how long it is, and there is less of it."""
-
     reason = RefusalReason.TRUNCATED
 
     def __init__(self, *, expected: int, got: int) -> None:
@@ -102,8 +96,6 @@ class Truncated(WireError):
 
 
 class ChecksumMismatch(WireError):
-    """The content does not have the checksum that was written with it."""
-
     reason = RefusalReason.CHECKSUM
 
     def __init__(self, *, stated: int, computed: int) -> None:
@@ -111,18 +103,12 @@ class ChecksumMismatch(WireError):
 
 
 class TooLarge(WireError):
-    """The batch, a part of it, or what it unpacks to is larger than a batch may be."""
-
     reason = RefusalReason.TOO_LARGE
 
 
 class InconsistentRanges(WireError):
-    """The ranges of sequence numbers contradict each other, the head, the tombstones or the number of records."""
-
     reason = RefusalReason.INCONSISTENT_RANGES
 
 
 class Malformed(WireError):
-    """The bytes arrived as they were written, and were written wrongly."""
-
     reason = RefusalReason.MALFORMED

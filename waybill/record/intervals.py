@@ -1,4 +1,4 @@
-"""Sets of sequence numbers, kept as ranges: what somebody has, in space proportional to its holes."""
+"""Sets of sequence numbers as ranges: their size depends on the number of gaps."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Range = tuple[int, int]
 class IntervalSet:
     """An immutable set of integers, stored as inclusive, ascending ranges that neither touch nor overlap.
 
-    Union is idempotent, commutative and associative, so coverage may be merged from any station in any order and any
-    number of times. All operations take time linear in the number of ranges; `in` takes its logarithm.
+    Union is idempotent, commutative and associative, so coverage may be merged in any order and any number of times.
+    All operations take time linear in the number of ranges; `in` is logarithmic.
     """
 
     __slots__ = ("_ranges",)
@@ -29,12 +29,11 @@ class IntervalSet:
 
     @classmethod
     def of(cls, numbers: Iterable[int]) -> IntervalSet:
-        """The set of single numbers."""
         return cls((number, number) for number in numbers)
 
     @classmethod
     def of_ascending(cls, ranges: Iterable[Range]) -> IntervalSet:
-        """The set of ranges that are known to be ascending and apart, as `ranges` has them: it is not looked at."""
+        """The set of ranges that are known to be ascending and apart; this is not checked."""
         made = cls.__new__(cls)
         made._ranges = tuple(ranges)  # noqa: SLF001 - a second constructor of the same class
         return made
@@ -46,7 +45,6 @@ class IntervalSet:
 
     @property
     def count(self) -> int:
-        """How many numbers are in the set."""
         # Nearly every set that a gateway meets is one range.
         if len(self._ranges) == 1:
             return self._ranges[0][1] - self._ranges[0][0] + 1
@@ -54,12 +52,10 @@ class IntervalSet:
 
     @property
     def first(self) -> int | None:
-        """The smallest number, None for the empty set."""
         return self._ranges[0][0] if self._ranges else None
 
     @property
     def last(self) -> int | None:
-        """The largest number, None for the empty set."""
         return self._ranges[-1][1] if self._ranges else None
 
     def __or__(self, other: IntervalSet) -> IntervalSet:
@@ -82,11 +78,10 @@ class IntervalSet:
         return IntervalSet.of_ascending(_intersect(self._ranges, other._ranges))
 
     def gaps(self, first: int, last: int) -> IntervalSet:
-        """The numbers from `first` to `last`, both included, that are not in the set."""
+        """The numbers from `first` to `last`, inclusive, that are not in the set."""
         return IntervalSet([(first, last)] if first <= last else []) - self
 
     def covers(self, other: IntervalSet) -> bool:
-        """Whether every number of `other` is in the set."""
         return not (other - self)
 
     def __contains__(self, number: int) -> bool:

@@ -1,8 +1,7 @@
-"""The one reader of a batch's content: everything that is not what the format says is refused here, and only here.
+"""The only reader of a batch's content: everything that does not follow the format is refused here.
 
-What it returns can be turned into records (`record.content`) or numpy columns (`record.columns`) without a further
-check, so that both read the same batches; a gateway that only judges stops here (`record.wire.validate`).
-Content is read piece by piece: nothing is longer or deeper than its place allows before it is made.
+Records (`record.content`) and numpy columns (`record.columns`) are made from its result without further checks, so both
+accept the same batches. Content is read piece by piece: the bound of each array is checked before it is built.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ Column = Callable[[Any, Any, Any, int], IntegerColumn]
 
 @dataclass(frozen=True, slots=True)
 class FloatColumn:
-    """A column of floats: integers to be divided by 10**scale, or doubles in byte planes if `scale` is -1."""
+    """Integers to be divided by 10**scale, or doubles in byte planes if `scale` is -1."""
 
     scale: int
     integers: IntegerColumn | None
@@ -71,7 +70,7 @@ class FloatColumn:
 
 @dataclass(frozen=True, slots=True)
 class OptionalColumn:
-    """A column of which some rows may be absent. `presence`: a byte for each row; None: all are there."""
+    """A column with absent values. `presence`: a byte for each row; None: all are there."""
 
     presence: bytes | None
     integers: IntegerColumn
@@ -79,7 +78,7 @@ class OptionalColumn:
 
 @dataclass(frozen=True, slots=True)
 class DictionaryColumn:
-    """A column of texts: each row's place in `names`."""
+    """A column of texts: each row has an index into `names`."""
 
     names: list[str]
     index: IntegerColumn
@@ -87,7 +86,7 @@ class DictionaryColumn:
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Rows of positions in the units of the wire; None: no row has it."""
+    """Positions in the units of the wire; None: no row has the value."""
 
     latitude: IntegerColumn
     longitude: IntegerColumn
@@ -99,7 +98,7 @@ class Positions:
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """Rows of signals; types, numbers and texts are grouped by path."""
+    """Types, numbers and texts are grouped by path."""
 
     path: DictionaryColumn
     types: IntegerColumn
@@ -109,23 +108,17 @@ class Signals:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Rows of events."""
-
     name: DictionaryColumn
     attributes: list[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Canaries:
-    """Rows of canaries."""
-
     ids: list[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Raws:
-    """Rows of raw payloads."""
-
     topic: DictionaryColumn
     payloads: list[bytes]
     reason: DictionaryColumn
@@ -136,9 +129,9 @@ Rows = Positions | Signals | Events | Canaries | Raws
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a batch says of its records, in their order, and the rows of each kind.
+    """The columns of the records, in their order, and the rows of each kind.
 
-    `size`: bytes that it was read from, and characters that a table holds of it where each row has its texts whole.
+    `size`: the bytes that were read, and the characters of a table that has each row's texts in full.
     """
 
     device_time_us: IntegerColumn
@@ -151,7 +144,7 @@ class Content:
 
 
 def read_content(data: bytes, count: int, column: Column = IntegerColumn) -> Content:
-    """The checked content of `count` records, at least one. `column` makes the integers. Raises Malformed."""
+    """The checked content of at least one record. `column` makes the integer columns. Raises Malformed."""
     reader = _Reader(data, column)
     try:
         content = reader.content(count)
@@ -162,8 +155,6 @@ def read_content(data: bytes, count: int, column: Column = IntegerColumn) -> Con
 
 
 class _Reader:
-    """Reads what is expected next."""
-
     def __init__(self, data: bytes, column: Column) -> None:
         # 0: the unpacker makes no array and no map by itself, only what is opened here, where its bound is known.
         unpacker = msgpack.Unpacker(raw=False, max_buffer_size=MAX_CONTENT_BYTES, max_array_len=0, max_map_len=0)
@@ -309,7 +300,7 @@ class _Reader:
 
 
 def _rows_of(kind: IntegerColumn) -> dict[Kind, int]:
-    """How many rows there are of each kind, in the order of the kinds' numbers."""
+    """The number of rows of each kind, in the order of the kinds."""
     if kind.width == 0:
         return {Kind(kind.base): kind.count}
     # Kinds are below 256, and bytes.count looks at them without a loop of Python.
@@ -319,7 +310,9 @@ def _rows_of(kind: IntegerColumn) -> dict[Kind, int]:
 
 
 def characters(names: Sequence[str], count: int, index: Callable[[], Sequence[int]]) -> int:
-    """Characters of a dictionary where each of `count` rows has its text whole, or a few more. Raises TooLarge."""
+    """The characters of a dictionary if each of `count` rows has its text in full, or slightly more. Raises
+    TooLarge.
+    """
     # A bound that needs no row; only where it is too high each row is looked at.
     size = count * max(map(len, names), default=0)
     if size > MAX_CONTENT_BYTES:
@@ -330,7 +323,7 @@ def characters(names: Sequence[str], count: int, index: Callable[[], Sequence[in
 
 
 def check_list(values: Collection[Any], kind: type, shortest: int, longest: int) -> None:
-    """Raises Malformed unless all are of this very type and their lengths are within bounds."""
+    """Raises Malformed unless all values have exactly this type and a length within the bounds."""
     if not values:
         return
     # Three passes in C instead of one loop in Python.

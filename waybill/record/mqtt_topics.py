@@ -1,18 +1,18 @@
-"""The MQTT topics, built and parsed. No other module holds one.
+"""The MQTT topics, built and parsed. No other module has one.
 
-Between a device and the gateways of its region there are `waybill/1/{tenant}/{device}/` and a channel:
+Between a device and the gateways of its region: `waybill/1/{tenant}/{device}/` and a channel:
 
     batch          to a gateway   a batch on the wire
-    config-result  to a gateway   what became of pushed settings
-    ack            to the device  which records are safe, or refused
+    config-result  to a gateway   the result of pushed settings
+    ack            to the device  persisted or refused records
     config         to the device  pushed settings
 
-Between whoever asks for a certificate and the access daemon of its region there are `waybill/enrol/1/{name}/` and a
-channel, `request` or `answer`. The name is that of the certificate or claim: `{tenant}/{device}`, or `claim@...`.
-Where factory certificates are taken the broker puts `factory/` before them, so that nobody has to believe a name.
+Between a client that asks for a certificate and the access daemon: `waybill/enrol/1/{name}/` and `request` or `answer`.
+The name is that of the certificate or claim: `{tenant}/{device}`, or `claim@...`. For factory certificates the broker
+adds the prefix `factory/`, which no client can set.
 
-Inside a vehicle, sensors publish on `vehicle/{name}`; the names of the contract are the constants below. Where a
-vehicle has several sensors of a kind, each may have a level of its own: `vehicle/{sensor}/position`.
+Inside a vehicle, sensors publish on `vehicle/{name}`; the names of the contract are the constants below. Each of
+several sensors may have a level of its own: `vehicle/{sensor}/position`.
 """
 
 from __future__ import annotations
@@ -53,15 +53,13 @@ _CHANNELS = {channel.value: channel for channel in DeviceChannel}
 
 
 class DeviceTopic(NamedTuple):
-    """What a topic between a device and a gateway says."""
-
     tenant: str
     device: str
     channel: DeviceChannel
 
 
 def device_topic(tenant: str, device: str, channel: DeviceChannel) -> str:
-    """The topic of a device's channel. Raises ValueError for names that no tenant or device can have."""
+    """Raises ValueError for invalid names."""
     return _topic(tenant, device, channel)
 
 
@@ -73,7 +71,7 @@ def _topic(tenant: str, device: str, channel: DeviceChannel) -> str:
 
 
 def parse_device_topic(topic: str) -> DeviceTopic | None:
-    """What the topic says; None for a topic that is not a device's."""
+    """None for any other topic."""
     # Before it is kept: anybody may choose a topic of 64 kB.
     return _parsed(topic) if len(topic) <= _MAX_DEVICE_TOPIC else None
 
@@ -96,26 +94,26 @@ def device_filter(channel: DeviceChannel, tenant: str = "+") -> str:
 
 
 def shared_filter(channel: DeviceChannel, group: str) -> str:
-    """The filter by which all of a group share a channel: the broker gives each message to one of them."""
+    """The filter of a shared subscription: the broker gives each message to one member of the group."""
     return f"{_SHARE}/{group}/{device_filter(channel)}"
 
 
 class EnrolmentChannel(StrEnum):
-    """The last level of a topic between who asks for a certificate and the access daemon."""
+    """The last level of an enrolment topic."""
 
     REQUEST = "request"
     ANSWER = "answer"
 
 
 def enrolment_topic(name: str, channel: EnrolmentChannel) -> str:
-    """The topic of whoever has this name on the broker. Raises ValueError for a name that nobody can have."""
+    """The topic of a client with this name. Raises ValueError for an invalid name."""
     if not _ENROLMENT_NAME.fullmatch(name):
         raise ValueError(f"{name!r} is neither tenant/device nor the name of a claim")
     return f"{_ENROLMENT}/{name}/{channel}"
 
 
 def enrolment_requester(topic: str) -> str | None:
-    """Whose request came on this topic; None for a topic that is not one of requests."""
+    """The name of the client whose requests have this topic; None for any other topic."""
     begin, end = f"{_ENROLMENT}/", f"/{EnrolmentChannel.REQUEST}"
     if len(topic) > _MAX_ENROLMENT_TOPIC or not (topic.startswith(begin) and topic.endswith(end)):
         return None
@@ -129,12 +127,12 @@ def enrolment_filters(channel: EnrolmentChannel) -> tuple[str, str]:
 
 
 def enrolment_rule(channel: EnrolmentChannel) -> str:
-    """The topic of one's own channel in a broker's rules: `%u` is who is connected."""
+    """The topic of a client's own channel in a broker's rules; `%u` is its user name."""
     return f"{_ENROLMENT}/%u/{channel}"
 
 
 def vehicle_topic(name: str) -> str:
-    """The topic of a sensor's messages inside a vehicle. Names outside of the contract are carried raw."""
+    """The topic of a sensor's messages inside a vehicle. Names outside the contract are carried raw."""
     return f"{_VEHICLE}/{name}"
 
 
@@ -148,7 +146,7 @@ _OF_SENSORS = {f"/{topic.rpartition('/')[2]}": topic for topic in (VEHICLE_POSIT
 
 
 def vehicle_contract_topic(topic: str) -> str | None:
-    """The contract's topic that a message on `topic` follows, with or without a sensor's level; None if it has none."""
+    """The contract's topic that `topic` follows, with or without a sensor's level; None if it follows none."""
     if topic in _CONTRACT:
         return topic
     if topic.count("/") != 2 or not topic.startswith(f"{_VEHICLE}/"):
@@ -157,7 +155,7 @@ def vehicle_contract_topic(topic: str) -> str | None:
 
 
 def meant_contract_topic(topic: str) -> str | None:
-    """The same for a topic that is one of the contract but for case, plurals and empty levels; None if it is none."""
+    """The same, ignoring case, plurals and empty levels."""
     if topic.count("/") > _LEVELS:
         return None
     levels = (level.lower().removesuffix("s") for level in topic.split("/") if level)

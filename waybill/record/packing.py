@@ -1,15 +1,14 @@
-"""Columns of numbers as few bytes: differences, in the narrowest width that holds them, byte planes apart.
+"""Compact columns of numbers: differences in the narrowest width, with separate byte planes.
 
 A column on the wire is a msgpack array:
 
-- integers: `[base, width, planes]`. The first value is `base`, each next one adds a signed little-endian difference of
-  `width` bytes (0, 1, 2, 4 or 8; 0 means that all values equal `base`). `planes` holds first every difference's lowest
-  byte, then every second byte and so on: neighbours look alike, which is what a compressor wants, and numpy puts them
-  together again with one transposition.
-- floats: `[scale, integers]` when every value is exactly a decimal with `scale` digits after the point, else
+- integers: `[base, width, planes]`. The first value is `base`; each next one adds a signed little-endian difference of
+  `width` bytes (0, 1, 2, 4 or 8; 0: all values equal `base`). `planes` has every difference's lowest byte first, then
+  every second byte and so on: similar neighbours compress better, and numpy needs one transposition.
+- floats: `[scale, integers]` if every value is exactly a decimal with `scale` digits after the point, else
   `[-1, planes]` of the IEEE 754 doubles.
-- optional integers: nil when all are absent, else `[presence, integers]`, `presence` being nil when all are present or
-  one byte (0 or 1) for each row; the integers of the present rows only.
+- optional integers: nil if all are absent, else `[presence, integers]`. `presence` is nil if all are present, else one
+  byte (0 or 1) for each row; the integers are those of the present rows.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ MIN_INT64, MAX_INT64 = -(1 << 63), (1 << 63) - 1
 
 
 class IntegerColumn:
-    """A column of `count` integers as it travels: not yet put together, for most need no look at each value."""
+    """A column of `count` integers as on the wire; most columns need no look at each value."""
 
     __slots__ = ("_values", "base", "count", "planes", "width")
 
@@ -53,7 +52,7 @@ class IntegerColumn:
         self._values: Sequence[int] | None = None
 
     def values(self) -> Sequence[int]:
-        """The integers, put together once."""
+        """The integers, cached."""
         if self._values is None:
             self._values = self._joined()
         return self._values
@@ -75,7 +74,7 @@ class IntegerColumn:
 
 
 def is_surely_within(base: int, width: int, count: int, low: int, high: int) -> bool:
-    """Whether not even the largest differences that the width allows could lead outside."""
+    """Whether even the largest differences of this width stay within the bounds."""
     # A signed difference of this width goes at most 2**(8 * width - 1) to either side.
     reach = (count - 1) << (8 * width - 1) if width else 0
     return low + reach <= base <= high - reach
@@ -87,7 +86,7 @@ def _check_extremes(least: int, most: int, low: int, high: int, what: str) -> No
 
 
 def pack_integers(values: Sequence[int]) -> list[Any]:
-    """A column of integers whose neighbouring differences fit 64 bits, signed. Raises Malformed for others."""
+    """Raises Malformed for neighbouring differences that do not fit 64 bits."""
     if not values:
         return [0, 0, b""]
     differences = list(map(sub, values[1:], values))
@@ -101,7 +100,7 @@ def pack_integers(values: Sequence[int]) -> list[Any]:
 
 
 def pack_within(values: Sequence[int], low: int, high: int, what: str) -> list[Any]:
-    """A column of integers, judged as its reader will judge it. Raises Malformed."""
+    """A column of integers with the checks of its reader. Raises Malformed."""
     column = pack_integers(values)
     base, width, _ = column
     # A column of equal floats or bools gets through the arithmetic above.
@@ -113,7 +112,7 @@ def pack_within(values: Sequence[int], low: int, high: int, what: str) -> list[A
 
 
 def pack_floats(values: Sequence[float]) -> list[Any]:
-    """A column of floats, exact: as decimals if they are, else as doubles. Raises Malformed if not finite."""
+    """A column of exact floats: decimals if possible, else doubles. Raises Malformed if one is not finite."""
     largest = max(map(abs, values), default=0.0)
     for scale in range(_MAX_SCALE + 1):
         factor = 10**scale
@@ -135,7 +134,7 @@ def check_finite(values: Iterable[float]) -> None:
 
 
 def pack_optional(values: Sequence[float | None], factor: int, low: int, high: int, what: str) -> list[Any] | None:
-    """A column of numbers times `factor`, rounded, some absent, judged as its reader judges it. Raises Malformed."""
+    """A column of numbers times `factor`, rounded, some absent, with the checks of its reader. Raises Malformed."""
     present = [round(value * factor) for value in values if value is not None]
     if not present:
         return None
@@ -157,7 +156,7 @@ def _planes(values: array[Any], width: int) -> bytes:
 
 
 def joined_planes(planes: bytes, code: str, width: int) -> array[Any]:
-    """The numbers whose bytes stand in planes; `code`: that of their array."""
+    """The numbers of byte planes; `code`: that of their array."""
     values: array[Any] = array(code)
     if width == 1:
         values.frombytes(planes)

@@ -1,4 +1,4 @@
-"""The record and its id, and the batch of consecutive records that travels."""
+"""The record and its id, and the batch of consecutive records that is sent."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Position(_Body):
 class Signal(_Body):
     """A vehicle signal, named by its COVESA VSS path, for instance `Vehicle.TraveledDistance`.
 
-    A number is carried as IEEE 754 double, so a whole number beyond 2**53 has no place here.
+    Numbers are IEEE 754 doubles, so whole numbers beyond 2**53 are not exact and are refused.
     """
 
     path: Name
@@ -88,13 +88,13 @@ class Event(_Body):
 
 
 class Canary(_Body):
-    """A record that carries nothing but its own identity, sent to see it come out at the other end."""
+    """A record with nothing but its identity, to see it arrive at the other end."""
 
     id: Name
 
 
 class Raw(_Body):
-    """A payload that nobody understood, carried as it is. `reason`: why it is raw, a short stable word."""
+    """A payload that the agent could not read, unchanged. `reason`: why, as a short stable word."""
 
     topic: Annotated[str, StringConstraints(max_length=MAX_TOPIC_CHARACTERS)]
     payload: Annotated[bytes, Field(max_length=MAX_RAW_BYTES)]
@@ -126,19 +126,19 @@ MAX_REASON_CHARACTERS = 64
 def new_epoch(wall_ms: int, random_bits: int) -> int:
     """The number of a new buffer: 48 bits of wall clock in milliseconds, then 15 random bits; fits a signed int64.
 
-    Epochs of one device sort by their creation as long as its clock was right, and differ even when it was not.
+    Epochs of one device sort by their creation if its clock was right, and differ even if it was not.
     """
     return (wall_ms & (1 << 48) - 1) << EPOCH_RANDOM_BITS | random_bits & (1 << EPOCH_RANDOM_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One thing that a device recorded. With its batch's device and epoch, `seq` is its record id for ever.
+    """One record of a device. With its batch's device and epoch, `seq` is its permanent record id.
 
     `device_time_us`: microseconds since 1970-01-01T00:00Z by the device's clock (corrected if `uncertainty_ms` > 0).
-    `monotonic_us`: microseconds of the clock that only runs forward, within one boot of the device.
-    `boot`: identifies that boot. `uncertainty_ms`: 0 as measured, else the half-width of a corrected device time.
-    What is outside of the bounds above, `encode` refuses; the monotonic time is 0 to 2**63-1.
+    `monotonic_us`: microseconds of the monotonic clock within one boot of the device, 0 to 2**63-1. `boot`: identifies
+    that boot. `uncertainty_ms`: 0 as measured, else the half-width of a corrected device time. `encode` refuses values
+    outside the bounds above.
     """
 
     seq: int
@@ -150,7 +150,7 @@ class Record:
 
 
 class Tombstone(NamedTuple):
-    """The records from `first` to `last`, both included, are declared lost by their device, for `reason`."""
+    """The device declares the records from `first` to `last`, inclusive, lost for `reason`."""
 
     first: int
     last: int
@@ -159,12 +159,12 @@ class Tombstone(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a batch says of itself, readable without its records.
+    """The header of a batch, readable without its records.
 
-    `head`: the highest sequence number that the device had committed when the batch was made.
-    `record_seqs`: the ids of the records inside. `tombstones`: ranges declared lost; they never overlap `record_seqs`.
-    `stated_us`: the device's statement, that no record of this stream with a seq above `head` has a device time before
-    it (microseconds since 1970); 0: it states nothing.
+    `head`: the highest sequence number that the device had committed when the batch was made. `record_seqs`: the ids of
+    the records inside. `tombstones`: ranges declared lost; they never overlap `record_seqs`. `stated_us`: the device
+    states that no record of this stream with a seq above `head` has an earlier device time (microseconds since 1970);
+    0: no statement.
     """
 
     device: str
@@ -176,17 +176,16 @@ class Header:
 
     @property
     def is_heartbeat(self) -> bool:
-        """Whether it accounts for no record: it only states its head."""
+        """Whether it has no records and no tombstones, only a statement."""
         return not self.record_seqs and not self.tombstones
 
     @property
     def seqs(self) -> IntervalSet:
-        """The ids of all records that the batch covers: delivered or declared lost."""
+        """The ids that the batch covers: delivered or declared lost."""
         return self.record_seqs | self.lost_seqs if self.tombstones else self.record_seqs
 
     @property
     def lost_seqs(self) -> IntervalSet:
-        """The ids of the records that the batch declares lost."""
         return IntervalSet((tombstone.first, tombstone.last) for tombstone in self.tombstones)
 
 
@@ -206,6 +205,5 @@ class Batch:
 
     @property
     def header(self) -> Header:
-        """The batch without its records' bodies."""
         ranges = IntervalSet.of(record.seq for record in self.records)
         return Header(self.device, self.epoch, self.head, ranges, self.tombstones, self.stated_us)

@@ -1,8 +1,8 @@
-"""JSON from outside, judged before anything is made of it.
+"""JSON from outside, checked before it is built.
 
-Accepted is RFC 8259 in UTF-8, and less: every value can also be held by msgpack, an Arrow table and a database. Names
-of an object are unique, whole numbers fit a signed 64-bit integer, other numbers a finite double, and text is Unicode
-without lone surrogates. Time and memory are proportional to `max_bytes` and `max_values`, never to what is nested.
+RFC 8259 in UTF-8, restricted to values that msgpack, an Arrow table and a database can hold: names of an object are
+unique, whole numbers fit 64 bits, other numbers a finite double, and text has no lone surrogates. Time and memory are
+proportional to `max_bytes` and `max_values`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 def parse_json(
     data: bytes, *, max_bytes: int, max_depth: int = 16, max_values: int = 10_000, nan_is_null: bool = False
 ) -> Any:
-    """The value of a JSON text. Raises InvalidJson, and nothing else for any bytes.
+    """The value of a JSON text. Raises InvalidJson.
 
-    `max_bytes`: length of `data`. `max_depth`: arrays and objects inside each other, at most MAX_DEPTH.
-    `max_values`: elements of arrays and members of objects, in all. `nan_is_null`: NaN and Infinity, which are no JSON
-    but which many a library writes for *unknown*, are read as null.
+    `max_bytes`: length of `data`. `max_depth`: nested arrays and objects, at most MAX_DEPTH. `max_values`: elements of
+    arrays and members of objects, in total. `nan_is_null`: NaN and Infinity, which some libraries write for *unknown*,
+    are read as null.
     """
     assert 0 <= max_depth <= MAX_DEPTH
     if len(data) > max_bytes:
@@ -55,7 +55,7 @@ def parse_json(
 
 
 def _plain_object(data: bytes, max_values: int) -> dict[str, Any] | None:
-    """What most messages are: an object of texts and numbers, without escapes. None: it has to be looked at closer."""
+    """Fast path for most messages: an object of texts and numbers, without escapes. None: it needs the full check."""
     # An escape may be half of a surrogate pair; a second brace may be nested, or stand in a text.
     if b"\\" in data or b"[" in data or data.count(b"{") != 1:
         return None
@@ -78,7 +78,7 @@ def _plain_object(data: bytes, max_values: int) -> dict[str, Any] | None:
 
 
 def _check_shape(data: bytes, max_depth: int, max_values: int) -> None:
-    """Counts brackets and commas, those inside of strings too, and looks closer only if these were too many."""
+    """Counts brackets and commas, also inside strings, and looks closer only if there are too many."""
     opened = data.count(b"[") + data.count(b"{")
     if opened <= max_depth and opened + data.count(b",") <= max_values:
         return

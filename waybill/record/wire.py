@@ -6,15 +6,14 @@
          3  1      compression of the content: 0 none, 1 zlib
          4  4      CRC-32 of everything else in the frame, big-endian
          8  4      length of the header, big-endian
-        12  4      length of the content as it travels, big-endian
+        12  4      length of the content on the wire, big-endian
         16  …      header: msgpack [device, epoch, head, stated, ranges, tombstones]
          …  …      content: msgpack map (`waybill.record.content`)
 
-`ranges` is a flat msgpack array of steps: from 0 to the first number, on to the last of that range, on to the first of
-the next, and so forth; `tombstones` is an array of [first, last, reason]. `stated` is the device time up to which the
-head holds, 0 for none; a batch without ranges and tombstones is a heartbeat, which has to state one. Nothing of a batch
-is believed before its length is known to be within the bounds below, and no part of it is made before its own length
-is.
+`ranges` is a flat msgpack array of steps: from 0 to the first number, to the last of that range, to the first of the
+next, and so on. `tombstones` is an array of [first, last, reason]. `stated` is the device time up to which the head
+holds, 0 for none. A batch without ranges and tombstones is a heartbeat, which must have a statement. The bounds below
+are checked before any part of a batch is built.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ _PLACE, _MOTION = (LATITUDE, LONGITUDE), (ALTITUDE, SPEED, HEADING, ACCURACY)
 
 
 def is_surely_readable(data: bytes, count: int) -> bool:
-    """Whether `read_content` takes these bytes as `count` records, at least one. False: it may, or may not."""
+    """Whether `read_content` accepts these bytes as `count` records, at least one. False: unknown."""
     if len(data) > SHORT_BYTES:
         return False
     try:
@@ -172,7 +171,7 @@ _JUDGE: dict[int, Callable[[list[Any], int], bool]] = {
 
 
 def _is_column(column: Any, count: int, low: int, high: int, _: str = "") -> bool:
-    """Whether it is a column of integers within these bounds. May raise Malformed where it is not."""
+    """Whether it is a column of integers within these bounds. May raise Malformed instead of False."""
     if type(column) is not list or len(column) != 3:
         return False
     base, width, planes = column
@@ -258,7 +257,7 @@ _SHORT_HEADER_BYTES = 1 << 10
 
 
 def encode(batch: Batch) -> bytes:
-    """A batch as it travels. Raises WireError where `decode` would: what is written is judged first."""
+    """The bytes of a batch. Raises WireError where `decode` would."""
     seqs = [record.seq for record in batch.records]
     if any(map(le, seqs[1:], seqs)):
         raise InconsistentRanges("records do not stand in ascending order of seq")
@@ -274,7 +273,7 @@ def encode(batch: Batch) -> bytes:
 
 
 def with_statement(data: bytes, head: int, stated_us: int) -> bytes:
-    """An encoded batch with another head and statement; its content stays as it is. Raises WireError."""
+    """An encoded batch with another head and statement; its content stays. Raises WireError."""
     header, compression, travelling = _parse(data)
     stated = replace(header, head=head, stated_us=stated_us)
     _check(stated, stated.record_seqs.count)
@@ -282,14 +281,14 @@ def with_statement(data: bytes, head: int, stated_us: int) -> bytes:
 
 
 def read_header(data: bytes) -> Header:
-    """What a batch says of itself, its checksum and ranges verified, its records not unpacked. Raises WireError."""
+    """The header, with checksum and ranges verified; records are not unpacked. Raises WireError."""
     return _parse(data)[0]
 
 
 def validate(data: bytes, device: str | None = None) -> Header:
-    """The header of a batch, judged whole: `decode` and `decode_columns` read it. Raises WireError where they do.
+    """The header of a fully checked batch. Raises WireError where `decode` and `decode_columns` do.
 
-    `device`: a batch of another one is judged by its header alone, which costs little.
+    `device`: of a batch of another device only the header is checked.
     """
     header, compression, travelling = _parse(data)
     if device is not None and header.device != device:
@@ -302,7 +301,7 @@ def validate(data: bytes, device: str | None = None) -> Header:
 
 
 def decode(data: bytes) -> Batch:
-    """The whole batch. Raises WireError."""
+    """Raises WireError."""
     header, content = open_frame(data)
     records = unpack_records(content, header.record_seqs) if content else ()
     return Batch(header.device, header.epoch, header.head, records, header.tombstones, header.stated_us)
@@ -316,7 +315,7 @@ def open_frame(data: bytes, column: Column = IntegerColumn) -> tuple[Header, Con
 
 
 def _content(header: Header, compression: int, travelling: bytes) -> bytes | None:
-    """The unpacked content of a batch, which is not looked at; None for one without records."""
+    """The unpacked, unchecked content of a batch; None for one without records."""
     if not header.record_seqs:
         if travelling:
             raise InconsistentRanges("a batch without ranges carries content")
@@ -432,7 +431,7 @@ def _read_tombstone(unpacker: msgpack.Unpacker) -> Tombstone:
 
 
 def _check(header: Header, records: int) -> None:
-    """Refuses a header whose statements cannot all be true, or that is larger or of other types than is allowed."""
+    """Refuses a header that contradicts itself, or that is too large or of other types."""
     if type(header.device) is not str or not DEVICE_PATTERN.fullmatch(header.device):
         raise Malformed(f"device {header.device!r:.80} is not a valid device name")
     for name, number in (("epoch", header.epoch), ("head", header.head), ("stated", header.stated_us)):
@@ -454,7 +453,7 @@ def _check(header: Header, records: int) -> None:
 
 
 def _checked_tombstones(tombstones: tuple[Tombstone, ...]) -> IntervalSet:
-    """What they declare lost, together."""
+    """All numbers that they declare lost."""
     if len(tombstones) > MAX_TOMBSTONES:
         raise TooLarge(f"{len(tombstones)} tombstones in a batch, {MAX_TOMBSTONES} are allowed")
     for first, last, reason in tombstones:
@@ -488,7 +487,7 @@ def _steps(ranges: IntervalSet) -> list[int]:
 
 
 def _from_steps(steps: Sequence[Any]) -> IntervalSet:
-    """The ranges that steps lead through; they must ascend and stay apart, as `_steps` writes them."""
+    """The ranges of steps, which must ascend and stay apart."""
     if len(steps) == 2 and type(steps[0]) is type(steps[1]) is int and steps[0] >= 1 and steps[1] >= 0:
         return IntervalSet.of_ascending(((steps[0], steps[0] + steps[1]),))  # nearly every batch has one range
     bounds: list[int] = []

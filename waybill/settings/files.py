@@ -1,4 +1,4 @@
-"""Files that somebody named: paths, regular files alone, and TOML that is bounded before it is parsed."""
+"""Named files: paths, regular files only, and TOML that is bounded before it is parsed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pydantic import AfterValidator
 
 
 def file_fault(error: OSError | ValueError) -> str:
-    """Why it cannot be used, without its name. ValueError: it was read, and does not hold what it should."""
+    """Why a file cannot be used, without its name. ValueError: its content is wrong."""
     match error:
         case FileNotFoundError():
             return "there is no such file or folder"
@@ -40,9 +40,9 @@ _VARIABLE: Final = re.compile(r"\$\{[^}/]*\}?|(?:(?<=/)|^)\$[A-Za-z_]\w*")
 
 
 def local_path(text: str) -> str:
-    """The path that a text names, `~` and `~USER` expanded; raises ValueError.
+    """The path of a text, with `~` and `~USER` expanded. Raises ValueError.
 
-    `dbfs:/x` would be made a folder named `dbfs:`, `$HOME/x` one named `$HOME`: neither is ever meant.
+    `dbfs:/x` would become a folder named `dbfs:`, and `$HOME/x` one named `$HOME`.
     """
     if not text or "\0" in text:
         raise ValueError(f"{text!r} is no path")
@@ -83,13 +83,13 @@ _KINDS: Final = {
 
 
 class NotAFile(OSError):
-    """There is something of this name, and it is no file; `filename` is the name, `strerror` says what it is."""
+    """Something of this name is not a file; `filename` is the name, `strerror` says what it is."""
 
 
 def open_file(path: Path) -> BinaryIO:
-    """A file, opened to read its bytes; never waits for somebody else. Raises NotAFile, OSError.
+    """A file opened for reading; never blocks. Raises NotAFile, OSError (IsADirectoryError for a folder).
 
-    A folder is an IsADirectoryError, as ever. What is handed over by the shell may be a pipe: `/dev/stdin`, `<(...)`.
+    A pipe is accepted only if the shell hands it over: `/dev/stdin`, `<(...)`.
     """
     if str(path).startswith(_OWN):
         return path.open("rb")
@@ -106,7 +106,7 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def read_file(path: Path) -> bytes:
-    """The bytes of a file. Raises NotAFile, OSError."""
+    """Raises NotAFile, OSError."""
     with open_file(path) as file:
         return file.read()
 
@@ -138,26 +138,14 @@ TOML_TOKEN = re.compile(
 
 
 def parse_toml(
-    text: str,
-    max_bytes: int = MAX_TOML_BYTES,
-    *,
-    max_signs: int | None = None,
-    parse_float: Callable[[str], Any] = float,
+    text: str, max_bytes: int = MAX_TOML_BYTES, *, parse_float: Callable[[str], Any] = float
 ) -> dict[str, Any]:
-    """The tables of a TOML text; `parse_float` makes its numbers with a point. Raises ValueError, which says what is
-    wrong.
-
-    `max_signs`: so many opening brackets, points, commas and equals signs outside of strings: a table of a few bytes
-    takes a hundred times as many in memory, so a large text is bounded by what is in it, too.
-    """
-    # Counted and not judged: a lone surrogate has no UTF-8, and is no reason to fail here.
+    """The tables of a TOML text; `parse_float` makes its numbers with a point. Raises ValueError."""
+    # A lone surrogate has no UTF-8; the parser reports it.
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > max_bytes:
         raise ValueError(f"{size} bytes, {max_bytes} are allowed")
-    depth, signs = _depth_and_signs(text)
-    if max_signs is not None and signs > max_signs:
-        raise ValueError(f"{signs:,} brackets, points, commas and equals signs, {max_signs:,} are allowed")
-    if depth > MAX_TOML_DEPTH:
+    if _depth(text) > MAX_TOML_DEPTH:
         raise ValueError(f"nested deeper than {MAX_TOML_DEPTH}")
     tables = tomllib.loads(text, parse_float=parse_float)
     _refuse_large_integers(tables)
@@ -165,7 +153,7 @@ def parse_toml(
 
 
 def _refuse_large_integers(value: Any) -> None:
-    """TOML's integers have 64 bits; Python's have as many as the text had room for."""
+    """TOML's integers have 64 bits; Python's parser accepts longer ones."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
@@ -175,11 +163,10 @@ def _refuse_large_integers(value: Any) -> None:
         raise ValueError("an integer of more than 64 bits")
 
 
-def _depth_and_signs(text: str) -> tuple[int, int]:
-    depth = dots = deepest = signs = 0
+def _depth(text: str) -> int:
+    depth = dots = deepest = 0
     for match in TOML_TOKEN.finditer(text):
         piece = match[0]
-        signs += piece in "[{.=,"
         if piece in "[{":
             depth, dots = depth + 1, 0
         elif piece in "]}":
@@ -189,4 +176,4 @@ def _depth_and_signs(text: str) -> tuple[int, int]:
         elif piece in "=,\n":
             dots = 0
         deepest = max(deepest, depth, dots)
-    return deepest, signs
+    return deepest

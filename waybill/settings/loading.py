@@ -1,4 +1,4 @@
-"""From TOML to settings, with an answer to every mistake: where it is, what is wrong, and the nearest right word."""
+"""From TOML to settings; every mistake is reported with its place, its reason and the nearest right key."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from waybill.settings.text import one_line, printable
 
 
 class Settings(BaseModel):
-    """A frozen model whose fields are the only keys there are; numbers are finite, and paths are of this machine."""
+    """A frozen model: unknown keys are errors, numbers are finite, and paths are local."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @field_validator("*", mode="after")
     @classmethod
     def _paths_of_this_machine(cls, value: Any) -> Any:
-        """Every path of every table, so that no program uses one as it stands that another one expands."""
+        """Expands every path in the same way for all programs."""
         return Path(local_path(str(value))) if isinstance(value, Path) else value
 
 
@@ -39,7 +39,7 @@ class SettingsError(Exception):
 
     @property
     def lines(self) -> list[str]:
-        """One line for each mistake, the file first: what a command says of it."""
+        """One line for each mistake, the file first."""
         return [printable(f"{self.source}: {problem}") for problem in self.problems]
 
 
@@ -52,12 +52,12 @@ SIMILAR = 0.7
 
 
 def load(model: type[Made], path: Path) -> Made:
-    """The settings in a TOML file. Raises SettingsError."""
+    """Raises SettingsError."""
     return parse(model, read_text(path), str(path))
 
 
 def read_text(path: Path) -> str:
-    """The text of a TOML file, for `parse`; one that is too long is cut where that notices it. Raises SettingsError."""
+    """The text of a TOML file for `parse`, which refuses a text that is too long. Raises SettingsError."""
     try:
         with open_file(path) as file:
             # One byte more than is allowed shows that there are too many.
@@ -69,7 +69,7 @@ def read_text(path: Path) -> str:
 
 
 def parse(model: type[Made], text: str, source: str) -> Made:
-    """The settings in a TOML text; `source` names it in errors. Raises SettingsError."""
+    """The settings of a TOML text; `source` names it in errors. Raises SettingsError."""
     try:
         tables = parse_toml(text)
     except ValueError as error:
@@ -78,7 +78,7 @@ def parse(model: type[Made], text: str, source: str) -> Made:
 
 
 def validate(model: type[Made], tables: dict[str, Any], source: str) -> Made:
-    """The settings in tables that were read; `source` names them in errors. Raises SettingsError."""
+    """The settings of parsed tables; `source` names them in errors. Raises SettingsError."""
     try:
         return model.model_validate(tables)
     except ValidationError as error:
@@ -88,8 +88,9 @@ def validate(model: type[Made], tables: dict[str, Any], source: str) -> Made:
 
 
 def without_consequences(details: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Without what is wrong only because something else is: a list that is too short because one of its items is wrong,
-    and a key that is missing because it is misspelled, of which the misspelled one says what it may be."""
+    """Leaves out errors that only follow from others: a list that is too short because one of its items is wrong, and a
+    missing key that is misspelled.
+    """
     around = {detail["loc"][:length] for detail in details for length in range(len(detail["loc"]))}
     missing: dict[Any, list[str]] = {}
     for detail in details:
@@ -109,13 +110,13 @@ def without_consequences(details: list[ErrorDetails]) -> list[ErrorDetails]:
 
 
 def _unknown_keys(details: list[ErrorDetails]) -> Iterator[tuple[Any, str]]:
-    """The place and name of each key that no table has, of so many as are named."""
+    """The place and name of each unknown key, up to a bound."""
     unknown = (detail["loc"] for detail in details if detail["type"] == "extra_forbidden")
     yield from ((location[:-1], str(location[-1])) for location in islice(unknown, MAX_PROBLEMS))
 
 
 def problem_text(model: type[BaseModel], detail: ErrorDetails, called: str = "setting") -> str:
-    """What is wrong at one place of a model, and the nearest right key; `called`: what a key of it is called."""
+    """The problem at one place of a model, and the nearest right key; `called`: the word for a key."""
     where = one_line(".".join(str(part) for part in detail["loc"]))
     if detail["type"] != "extra_forbidden":
         fault = _fault_of_value(where, detail)
@@ -127,7 +128,6 @@ def problem_text(model: type[BaseModel], detail: ErrorDetails, called: str = "se
 
 
 def _fault_of_value(where: str, detail: ErrorDetails) -> str:
-    """What is wrong with what stands at a key that is known."""
     given = detail["input"]
     if detail["type"] in {"tuple_type", "list_type"}:
         if isinstance(given, dict):

@@ -1,4 +1,4 @@
-"""Texts that people wrote: shown without harm, compared as they are read, and their faults with line and column."""
+"""Text that people wrote: shown safely, compared as it is read, with faults by line and column."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from waybill.settings.files import TOML_TOKEN
 
 
 def one_line(text: str, most: int = 300) -> str:
-    """At most so many characters, in one line that moves no cursor: what is not printable is escaped, as `\\x1b`."""
+    r"""At most `most` characters in one line; unprintable characters are escaped, as `\x1b`."""
     return "".join(sign if sign.isprintable() else _escaped(sign) for sign in text[:most].strip())[:most]
 
 
 def printable(text: str, keeps: str = "") -> str:
-    """All of a text, where nothing moves a cursor, changes a colour or turns the direction; `keeps`: signs that may."""
+    """The text with control characters, colours and changes of direction escaped, except those in `keeps`."""
     if text.isprintable():
         return text
     return "".join(sign if sign in keeps or not _is_control(sign) else _escaped(sign) for sign in text)
 
 
 def printable_json(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
-    """JSON for a terminal. Letters of every language stay; what `printable` escapes becomes `\\u` and four digits."""
+    r"""JSON for a terminal. Letters of every language stay; what `printable` escapes becomes `\u` and four digits."""
     if isinstance(value, BaseModel):
         text = value.model_dump_json(indent=indent)
     else:
@@ -56,7 +56,7 @@ _AT: Final = re.compile(r" \(at line (\d+), column (\d+)\)$")
 
 
 class TextFault(NamedTuple):
-    """What is wrong with a text: where (line from 1, 0: unknown; column from 1, 0: unknown), and why."""
+    """A fault of a text: its line and column (from 1; 0: unknown), and the reason."""
 
     line: int
     column: int
@@ -64,7 +64,7 @@ class TextFault(NamedTuple):
 
     @property
     def place(self) -> str:
-        """`:LINE:COLUMN` as far as known, to stand behind the name of a file."""
+        """`:LINE:COLUMN` as far as known, to follow the name of a file."""
         return "".join(f":{number}" for number in (self.line, self.column) if number)
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class TextFault(NamedTuple):
 
 
 def toml_fault(text: str, error: ValueError) -> TextFault:
-    """Where `parse_toml` found a text to be no TOML, and why."""
+    """The place and reason of an error of `parse_toml`."""
     # The parser says it in words only.
     said = str(error)
     at = _AT.search(said)
@@ -90,10 +90,10 @@ _UNSEEN: Final = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\
 
 
 def as_read(name: str) -> str:
-    """What two names have in common that a person does not distinguish.
+    """A form in which names that a person cannot distinguish are equal.
 
-    Composed and decomposed letters are the same (NFC), and so are blanks of every kind and number; blanks at either
-    end, what is not seen, and the nought of a whole number (`12.0`) do not count.
+    It composes letters (NFC), merges blanks, and drops outer blanks, invisible characters and the zero of a whole
+    number (`12.0`).
     """
     if not name.isascii():
         seen = "".join(sign for sign in _UNSEEN.sub("", name) if unicodedata.category(sign) != "Cf")
@@ -104,7 +104,7 @@ def as_read(name: str) -> str:
 
 
 def near_equal(names: Iterable[str]) -> Iterator[tuple[str, ...]]:
-    """The names of each group that reads the same, in their order; a name that comes again is one."""
+    """The groups of different names that read the same, in their order."""
     groups: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         groups.setdefault(as_read(name), []).append(name)
@@ -112,10 +112,7 @@ def near_equal(names: Iterable[str]) -> Iterator[tuple[str, ...]]:
 
 
 def name_advice(name: str, known: Iterable[str]) -> str:
-    """What a message about an unknown name adds: the known one that reads the same, both spelled out, or one like it.
-
-    "": none is.
-    """
+    """The end of a message about an unknown name: a known name that reads the same, or a similar one; else ""."""
     others = [one for one in known if one != name]
     reading = as_read(name)
     if same := next((one for one in others if as_read(one) == reading), None):
@@ -130,7 +127,7 @@ _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class TomlLines:
-    """The lines (from 1) of the tables, keys and list entries of a text that is right TOML."""
+    """The lines (from 1) of the tables, keys and list entries of a valid TOML text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -141,14 +138,14 @@ class TomlLines:
         self._read()
 
     def of(self, path: TomlPath) -> int | None:
-        """The line of a key, or of what is around it and has one."""
+        """The line of a key, or else of the nearest table around it."""
         for length in range(len(path), 0, -1):
             if path[:length] in self._found:
                 return self._found[path[:length]]
         return None
 
     def _read(self) -> None:
-        """Statement by statement: a header, or a key and its value, which may go over lines."""
+        """Statement by statement: a header, or a key and its value, which may span lines."""
         start, depth = 0, 0
         key: TomlPath | None = None
         for match in TOML_TOKEN.finditer(self._text):
@@ -192,7 +189,7 @@ class TomlLines:
         return path
 
     def _entry(self, key: TomlPath) -> None:
-        """A table that is written inside a list."""
+        """A table inside a list."""
         number = self._counts[key] = self._counts.get(key, -1) + 1
         self._found[*key, number] = self._line
 
