@@ -97,7 +97,7 @@ SUBCOMMANDS = {
     ),
     "topology": LazyCommand("geo.replication.cli:app", "gateway", "Plan, apply, verify and watch geo-replication."),
     "device": LazyCommand(
-        "waybill.identity.device_cli:app", "gateway", "Register, suspend, revoke, move and replace devices."
+        "waybill.identity.device_cli:app", "gateway", "Register, suspend, resume and revoke devices."
     ),
     "drill": LazyCommand(
         "deploy.drill.cli:app", "local", "Stop a cluster or cut a link on purpose and count every record."

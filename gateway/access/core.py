@@ -33,8 +33,6 @@ MAX_ENDED: Final = 2000
 _PRUNE_S: Final = 3600.0
 _REASONS: Final = {
     DeviceState.SUSPENDED: ReasonFlags.certificate_hold,
-    DeviceState.MOVED: ReasonFlags.affiliation_changed,
-    DeviceState.REPLACED: ReasonFlags.superseded,
     DeviceState.REVOKED: ReasonFlags.privilege_withdrawn,
 }
 

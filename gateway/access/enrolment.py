@@ -343,11 +343,6 @@ class EnrolmentCore:
             raise _Refuse(RefusedBecause.OTHER_NAME, f"the request is for {asked.wanted.common_name!r:.80}")
         if entry.region != self.region:
             raise _Refuse(RefusedBecause.OTHER_REGION, f"{entry.name} is enrolled and renewed by {entry.region}")
-        # The end of its predecessor is not published yet, or another change of it won.
-        before = None if entry.predecessor is None else self._entry(entry.predecessor)
-        if entry.predecessor is not None and (before is None or before.successor != entry.name):
-            detail = f"{entry.predecessor} has not ended in favour of {entry.name}"
-            raise _Refuse(RefusedBecause.NOT_ACTIVE, detail)
 
     def _is_on_its_way(self, entry: DeviceEntry, asked: _Asked) -> bool:
         """Whether the certificate for this key waits for the registry. Refuses a second key meanwhile."""

@@ -6,15 +6,13 @@ from uuid import RFC_4122, UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pydantic import ValidationError
 
 from tests.examples import examples
 from tests.identity.makers import CERTIFICATE, CHANGE, CLAIM, OTHER_CLAIM, active, change, changes, expected, published
 from waybill.identity.publication_id import RANDOM_BITS, is_publication_id, next_publication_id
 from waybill.identity.registry import (
-    ENDED,
-    Beginning,
     ChangeRefused,
     Claim,
     DeviceChange,
@@ -23,8 +21,6 @@ from waybill.identity.registry import (
     enrol,
     expect,
     expect_again,
-    move,
-    replace,
     resume,
     revoke,
     suspend,
@@ -64,23 +60,6 @@ class DeviceMachine(RuleBasedStateMachine):
         except ChangeRefused:
             assert entry.state is not DeviceState.EXPECTED
 
-    @precondition(lambda self: len(self.entries) < 6)
-    @rule(data=st.data(), how=changes, moves=st.booleans())
-    def succeed(self, data: Any, how: DeviceChange, moves: bool) -> None:
-        entry = data.draw(st.sampled_from(sorted(self.entries.values(), key=lambda one: one.name)))
-        self.count += 1
-        try:
-            if moves:
-                ended, begun = move(entry, f"tenant-{self.count}", Beginning(CLAIM), how)
-            else:
-                ended, begun = replace(entry, f"bus-{self.count + 1}", Beginning(CLAIM), how)
-        except ChangeRefused:
-            assert entry.is_ended
-            return
-        assert ended.successor == begun.name
-        self._put(ended)
-        self._put(begun)
-
     @invariant()
     def each_change_is_one_version_more(self) -> None:
         for past in self.past.values():
@@ -89,14 +68,9 @@ class DeviceMachine(RuleBasedStateMachine):
     @invariant()
     def what_ended_stays_ended_and_what_was_revoked_revoked(self) -> None:
         for past in self.past.values():
-            states = [entry.state for entry in past if entry.state in ENDED]
+            states = [entry.state for entry in past if entry.is_ended]
             assert len({*states}) <= 1
             assert [entry.state for entry in past][len(past) - len(states) :] == states
-
-    @invariant()
-    def all_of_them_are_in_one_vehicle_and_at_most_one_goes_on(self) -> None:
-        assert {entry.vehicle for entry in self.entries.values()} == {"acme/bus-1"}
-        assert sum(not entry.is_ended for entry in self.entries.values()) <= 1
 
     @invariant()
     def no_device_is_enrolled_twice(self) -> None:
@@ -154,45 +128,11 @@ def test_a_claim_of_a_token_is_called_by_its_hash_and_no_other_claim_is_called_s
         Claim(id=CLAIM.id, password_hash=OTHER_CLAIM.password_hash)
 
 
-def test_a_revoked_device_is_replaced_once_and_stays_revoked() -> None:
-    stolen = revoke(active(), CHANGE)
-    ended, begun = replace(stolen, "bus-1b", Beginning(CLAIM), CHANGE)
-    assert (ended.state, ended.successor) == (DeviceState.REVOKED, "acme/bus-1b")
-    assert (begun.state, begun.vehicle) == (DeviceState.EXPECTED, "acme/bus-1")
-    with REFUSED:
-        replace(ended, "bus-1c", Beginning(CLAIM), CHANGE)
-
-
-def test_a_name_of_another_vehicle_is_not_taken_over() -> None:
-    with REFUSED:
-        replace(active(), "bus-2", Beginning(CLAIM, held=expected("acme", "bus-2")), CHANGE)
-    with REFUSED:
-        move(active(), "acme", Beginning(CLAIM), CHANGE)
-
-
 @pytest.mark.parametrize("iterations", ["0", "10000", "999999999", "0101", ""])
 def test_no_claim_has_a_broker_compute_for_seconds_at_each_connection(iterations: str) -> None:
     assert CLAIM.password_hash is not None
     with pytest.raises(ValidationError, match="password_hash"):
         Claim(id=CLAIM.id, password_hash=CLAIM.password_hash.replace("$101$", f"${iterations}$"))
-
-
-@pytest.mark.parametrize("claim", [None, CLAIM], ids=["by hand", "enrolled meanwhile"])
-def test_a_move_or_replacement_that_was_killed_between_its_publications_can_be_given_again(claim: Claim | None) -> None:
-    start = active()
-    for what, where in ((move, "zeta"), (replace, "bus-2")):
-        _, begun = what(start, where, Beginning(claim), change())
-        if claim is not None:
-            begun = enrol(begun, CERTIFICATE, change())
-        ended, again = what(start, where, Beginning(claim, held=begun), change())
-        assert again == begun, "it goes on as it is"
-        assert (ended.is_ended, ended.successor) == (True, begun.name)
-        stranger = begun.model_copy(update={"vehicle": begun.name})
-        for held in (stranger, revoke(begun, change())):
-            with pytest.raises(ChangeRefused, match="used once"):
-                what(start, where, Beginning(claim, held=held), change())
-    with pytest.raises(ChangeRefused, match="used once"):
-        replace(start, "bus-1", Beginning(claim, held=start), change())
 
 
 clocks = st.integers(0, 2**47)

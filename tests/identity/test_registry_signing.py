@@ -23,15 +23,12 @@ from waybill.identity.errors import SignatureFault, SignatureRefused
 from waybill.identity.operator_keys import OperatorKeys
 from waybill.identity.publication_id import PROPERTY, next_publication_id
 from waybill.identity.registry import (
-    Beginning,
     Claim,
     DeviceEntry,
     DeviceState,
     enrol,
     expect,
-    move,
     renew,
-    replace,
     resume,
     revoke,
     suspend,
@@ -139,17 +136,6 @@ def test_a_signature_of_another_device_or_another_publication_is_none_of_this_on
     assert read.fault(mine._replace(properties=later)) == SignatureFault.ALTERED
 
 
-def test_a_move_needs_a_right_for_both_tenants() -> None:
-    ended, begun = move(active(), "zeta", Beginning(CLAIM), CHANGE)
-    read = Read(ALL_KEYS)
-    read.take(signed(active()))
-    assert read.fault(signed(ended, ANNA)) == SignatureFault.NO_RIGHT
-    assert read.fault(signed(ended, OTHER_TENANT)) == SignatureFault.NO_RIGHT
-    assert read.fault(signed(begun, ANNA)) == SignatureFault.NO_RIGHT
-    assert isinstance(read.take(signed(begun, BOTH)), Taken)
-    assert isinstance(read.take(signed(ended, BOTH)), Taken)
-
-
 def test_an_access_daemon_may_say_that_a_device_was_enrolled_or_renewed() -> None:
     enrolled = enrol(expected(), CERTIFICATE, CHANGE)
     read = Read()
@@ -166,9 +152,7 @@ FURTHER = MAX_WARRANTED_CHANGES + 1
     ("said", "by"),
     [
         ({"region": "us"}, US),
-        ({"vehicle": "acme/bus-9"}, ACCESS),
         ({"claim": Claim(id="SN-9")}, ACCESS),
-        ({"predecessor": "acme/bus-9"}, ACCESS),
         ({"device": "bus-2"}, ACCESS),
     ],
 )
@@ -207,8 +191,6 @@ SUSPENDED_FIRST = resume(suspend(expected(), CHANGE), CHANGE)
         SUSPENDED_FIRST,
         suspend(ENROLLED, CHANGE),
         revoke(ENROLLED, CHANGE),
-        *move(ENROLLED, "zeta", Beginning(CLAIM), CHANGE),
-        *replace(ENROLLED, "bus-9", Beginning(CLAIM), CHANGE),
         enrol(expect("acme", "bus-1", region="us", claim=CLAIM, change=CHANGE), CERTIFICATE, CHANGE),
     ],
 )

@@ -69,22 +69,8 @@ def _argument(check: Callable[[], str]) -> str:
         raise typer.BadParameter(str(error)) from error
 
 
-def _successor(text: str) -> str:
-    from waybill.identity.names import device_name
-
-    if "/" in text:
-        raise typer.BadParameter(f"{text!r:.80}: write the name alone, without its tenant, which stays the same")
-    # Beside the shortest tenant: with its own it may still be too long, which is seen where the entry is made.
-    _argument(lambda: device_name("t", text))
-    return text
-
-
 Device = Annotated[str, typer.Argument(help="The device, TENANT/DEVICE.", callback=_device)]
 Devices = Annotated[list[str], typer.Argument(help="The devices, TENANT/DEVICE.", callback=_devices)]
-Successor = Annotated[
-    str,
-    typer.Argument(help="The name of the new device in this vehicle, of the same tenant.", callback=_successor),
-]
 Reason = Annotated[
     str, typer.Option("--reason", "-m", help="Reason in one line, stored with the change.", callback=_reason)
 ]

@@ -229,10 +229,8 @@ def _device_facts(publication: DevicePublication, signed_by: str) -> dict[str, A
 
 def device_line(entry: DeviceEntry, signed_by: str = "") -> str:
     """One line for people. `signed_by` is proven; `changed_by` is what the entry says."""
-    more = f" -> {entry.successor}" if entry.successor else ""
     changed = f"{entry.changed_at:%Y-%m-%dT%H:%M:%SZ} by {entry.changed_by}"
     if signed_by not in ("", entry.changed_by):
         changed += f", signed by {signed_by}"
-    if entry.was_never_enrolled:
-        more += " (never enrolled)"
+    more = " (never enrolled)" if entry.was_never_enrolled else ""
     return f"{entry.name}  {entry.state}{more}  version {entry.version}  {entry.region}  {changed}"

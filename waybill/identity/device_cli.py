@@ -1,4 +1,4 @@
-"""`waybill device`: register, suspend, revoke, move and replace devices; each change stores author, time and reason.
+"""`waybill device`: register, suspend, resume and revoke devices; each change stores author, time and reason.
 
 Exit status: 0 done; 1 the registry is not reachable, or the connection was lost; 2 wrong arguments; 3 refused: nothing
 was changed; 4 superseded: published, but a concurrent change is in force; 5 unconfirmed: published, but a region
@@ -26,7 +26,6 @@ from waybill.identity.command_options import (
     Key,
     LockWait,
     Reason,
-    Successor,
     Token,
     TokenDays,
     Wait,
@@ -53,7 +52,7 @@ _LOCK_WAIT_S = 10.0
 """Commands that lock devices out wait for the regions by default."""
 
 app = typer.Typer(
-    rich_markup_mode=None, no_args_is_help=True, help="Expect, suspend, revoke, move and replace devices; show them."
+    rich_markup_mode=None, no_args_is_help=True, help="Register, suspend, resume and revoke devices; show them."
 )
 
 
@@ -195,73 +194,6 @@ def revoke(
         return session.revoked(name, change)
 
     _change_each((config, key), reason, wait, made, devices, as_json=as_json, revokes=reason)
-
-
-@app.command()
-def move(
-    device: Device,
-    tenant: Annotated[str, typer.Argument(help="The new tenant.")],
-    *,
-    config: Config = None,
-    reason: Reason,
-    key: Key = None,
-    token_file: Token = None,
-    factory: Factory = None,
-    by_hand: ByHand = False,
-    days: TokenDays = 7,
-    wait: LockWait = _LOCK_WAIT_S,
-    as_json: AsJson = False,
-) -> None:
-    """Move a device to another tenant: the old name is retired and the new one is registered.
-
-    Example: waybill device move acme/bus-1 zeta --token-file bus-1.token --reason "sold" --config operator.toml
-    """
-    from waybill.identity.registry import Beginning
-    from waybill.identity.registry import move as moved
-    from waybill.identity.token_files import claim_option
-
-    name = device.partition("/")[2]
-    with claim_option(token_file, factory, by_hand=by_hand, days=days) as claim:
-
-        def entries(session: RegistrySession, change: DeviceChange) -> tuple[DeviceEntry, ...]:
-            beginning = Beginning(claim, held=session.get(f"{tenant}/{name}"))
-            # The new one first: killed between the two, the command can be given again.
-            return moved(session.known(device), tenant, beginning, change)[::-1]
-
-        _change(config, key, reason, wait, entries, names={device, f"{tenant}/{name}"}, tenant=tenant, as_json=as_json)
-
-
-@app.command()
-def replace(
-    device: Device,
-    successor: Successor,
-    *,
-    config: Config = None,
-    reason: Reason,
-    key: Key = None,
-    token_file: Token = None,
-    factory: Factory = None,
-    by_hand: ByHand = False,
-    days: TokenDays = 7,
-    wait: LockWait = _LOCK_WAIT_S,
-    as_json: AsJson = False,
-) -> None:
-    """Replace a device: the old name is retired and the new device gets its own name.
-
-    Example: waybill device replace acme/bus-1 bus-1b --factory SN-99 --reason "broken" --config operator.toml
-    """
-    from waybill.identity.registry import Beginning
-    from waybill.identity.registry import replace as replaced
-    from waybill.identity.token_files import claim_option
-
-    tenant = device.partition("/")[0]
-    with claim_option(token_file, factory, by_hand=by_hand, days=days) as claim:
-
-        def entries(session: RegistrySession, change: DeviceChange) -> tuple[DeviceEntry, ...]:
-            beginning = Beginning(claim, held=session.get(f"{tenant}/{successor}"))
-            return replaced(session.known(device), successor, beginning, change)[::-1]
-
-        _change(config, key, reason, wait, entries, names={device, f"{tenant}/{successor}"}, as_json=as_json)
 
 
 @app.command()

@@ -152,7 +152,7 @@ def planned(stated: StatedDevice, held: DeviceEntry | None) -> PlannedChange:
     claim = None if held.claim is None else held.claim.id
     if held.state is DeviceState.EXPECTED and stated.factory not in {None, claim}:
         raise _refused(stated, held, "it is expected with another claim: see `waybill device expect --again`")
-    what = _CHANGES.get(stated.state, {}).get(held.state)
+    what = _CHANGES[stated.state].get(held.state)
     if what is None:
         raise _refused(stated, held, f"a file cannot make it {stated.state}: it is {held.state}{way_out(held)}")
     if what is PlannedChange.RESUME and stated.resumes != held.version:

@@ -42,7 +42,7 @@ class RefusedBecause(StrEnum):
     CLAIM_USED = "claim-used"
     """A device was enrolled with it already; with another key, or longer ago than an answer may be lost for."""
     NOT_ACTIVE = "not-active"
-    """The device is unknown, suspended, revoked, moved or replaced."""
+    """The device is unknown, suspended or revoked."""
     OTHER_REGION = "other-region"
     """Another region enrols and renews this device."""
     OLD_KEY = "old-key"

@@ -3,13 +3,12 @@
     expected ──enrol──▶ active ◀──resume── suspended
         ▲──expect again────┘ (another claim)
         └────────┴───────┴──────suspend──────▲
-    any of these ──revoke──▶ revoked     ──move──▶ moved     ──replace──▶ replaced
+    any of these ──revoke──▶ revoked
 
-The last three end a name for good. A device that moved or was replaced continues under another name, with its own
-entry, claim, certificate, buffer and epoch; only `vehicle` stays.
+A revoked name is never used again. A device that moves to another tenant, or new hardware, gets a new name.
 
-Two operators may change an entry at once. Every reader decides alike which change is in force (`Precedence`): an ended
-device stays ended, then the higher version wins, then the stricter state.
+Two operators may change an entry at once. Every reader decides alike which change is in force (`Precedence`): a revoked
+device stays revoked, then the higher version wins, then the stricter state.
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ from waybill.identity.names import MAX_VERSION, Line, Moment, Serial, Version, d
 from waybill.record.record import DEVICE_PATTERN
 from waybill.settings import Settings
 
-# States of a device.
-
 
 class DeviceState(StrEnum):
     """The state of a device."""
@@ -40,14 +37,6 @@ class DeviceState(StrEnum):
     """It may not connect until it is resumed."""
     REVOKED = "revoked"
     """It may never connect again."""
-    MOVED = "moved"
-    """It belongs to another tenant now, under the name of its successor."""
-    REPLACED = "replaced"
-    """Its successor is in its vehicle now."""
-
-
-# A name is used once: records and bills have it, and it must not mean another device.
-ENDED = frozenset({DeviceState.REVOKED, DeviceState.MOVED, DeviceState.REPLACED})
 
 
 _AGAIN_OPTION: Final = "waybill device expect --again"
@@ -61,11 +50,9 @@ def way_out(entry: DeviceEntry) -> str:
         case DeviceState.ACTIVE:
             return f": it may send; when its certificates have expired, {_AGAIN_OPTION} gives it another claim"
         case DeviceState.SUSPENDED:
-            return ": resume it first, or revoke, move or replace it"
-        case _ if entry.successor:
-            return f" permanently; the device continues as {entry.successor}, change that entry"
-        case _:
-            return " permanently; use `waybill device replace` or another name"
+            return ": resume it first, or revoke it"
+        case DeviceState.REVOKED:
+            return " permanently: use another name"
 
 
 # Of two concurrent changes the stricter one wins: the other one can be repeated.
@@ -73,8 +60,6 @@ _STRICTNESS = (
     DeviceState.EXPECTED,
     DeviceState.ACTIVE,
     DeviceState.SUSPENDED,
-    DeviceState.REPLACED,
-    DeviceState.MOVED,
     DeviceState.REVOKED,
 )
 
@@ -112,9 +97,6 @@ class DeviceChange(NamedTuple):
 
 
 _Name = Annotated[str, StringConstraints(pattern=rf"^{DEVICE_PATTERN.pattern}$")]
-_FullName = Annotated[
-    str, StringConstraints(max_length=64, pattern=rf"^{DEVICE_PATTERN.pattern}/{DEVICE_PATTERN.pattern}$")
-]
 
 
 class Claim(Settings):
@@ -151,22 +133,15 @@ class EnrolledCertificate(Settings):
 
 
 class DeviceEntry(Settings):
-    """A device in the registry. `region`: only its authority enrols the device.
-
-    `vehicle`: the name of the first device in its vehicle. `successor`: the name under which it continues.
-    `predecessor`: the device that it succeeds; it is not enrolled before that one has ended in its favour.
-    """
+    """A device in the registry. `region`: only its authority enrols the device."""
 
     tenant: _Name
     device: _Name
     state: DeviceState
     version: Version
     region: _Name
-    vehicle: _FullName
     claim: Claim | None = None
     certificates: Annotated[tuple[EnrolledCertificate, ...], Field(max_length=MAX_CERTIFICATES)] = ()
-    successor: _FullName | None = None
-    predecessor: _FullName | None = None
     changed_at: Moment
     changed_by: Annotated[Line, StringConstraints(min_length=1, max_length=_CHANGED_BY_CHARACTERS)]
     reason: Line = ""
@@ -183,7 +158,7 @@ class DeviceEntry(Settings):
 
     @property
     def is_ended(self) -> bool:
-        return self.state in ENDED
+        return self.state is DeviceState.REVOKED
 
     @property
     def is_unread_revocation(self) -> bool:
@@ -201,14 +176,6 @@ class DeviceEntry(Settings):
         return self.state in {DeviceState.EXPECTED, DeviceState.ACTIVE}
 
 
-class Beginning(NamedTuple):
-    """How a successor begins. `region`: None: as before. `held`: the entry that its name has already."""
-
-    claim: Claim | None
-    region: str | None = None
-    held: DeviceEntry | None = None
-
-
 def expect(
     tenant: str,
     device: str,
@@ -217,30 +184,19 @@ def expect(
     claim: Claim | None,
     change: DeviceChange,
     held: DeviceEntry | None = None,
-    succeeds: DeviceEntry | None = None,
 ) -> DeviceEntry:
     """A new device; without a claim it is active, because an operator gave it its certificate by hand.
 
-    `succeeds`: the device that it replaces; then `held` may be the entry that an interrupted command left.
-    Raises ChangeRefused for a registered device, NameRefused.
+    `held`: its entry in the registry. Raises ChangeRefused for a registered device, NameRefused.
     """
     # First: a name that fits no certificate must not get into the registry.
     name = device_name(tenant, device)
-    if held is not None and succeeds is None:
+    if held is not None:
         why = f"it is expected already; {_AGAIN_OPTION} gives it another claim, and makes the earlier one void"
         raise _refused(held, "expect", why if held.state is DeviceState.EXPECTED else "")
-    facts = {
-        "tenant": tenant,
-        "device": device,
-        "state": DeviceState.ACTIVE if claim is None else DeviceState.EXPECTED,
-        "version": 1 if held is None else _next_version(held, "expect"),
-        "region": region,
-        "vehicle": name,
-        "claim": claim,
-    }
-    if succeeds is not None:
-        facts |= {"vehicle": succeeds.vehicle, "predecessor": succeeds.name}
-    return _entry(name, None if held is None else held.state, facts, change)
+    state = DeviceState.ACTIVE if claim is None else DeviceState.EXPECTED
+    facts = {"tenant": tenant, "device": device, "state": state, "version": 1, "region": region, "claim": claim}
+    return _entry(name, None, facts, change)
 
 
 def expect_again(entry: DeviceEntry, *, region: str, claim: Claim | None, change: DeviceChange) -> DeviceEntry:
@@ -255,11 +211,9 @@ def expect_again(entry: DeviceEntry, *, region: str, claim: Claim | None, change
         raise _refused(entry, "expect again", "it is active: `waybill pki issue` gives it a certificate by hand")
     # A certificate by hand is in no entry, so its expiry is unknown here.
     if entry.state is DeviceState.ACTIVE and entry.claim is None and not entry.certificates:
-        raise _refused(entry, "expect again", "no certificate of it is here: give it one by hand, or replace it")
+        raise _refused(entry, "expect again", "no certificate of it is here: give it one by hand")
     if any(one.not_after > change.at for one in entry.certificates):
-        raise _refused(
-            entry, "expect again", "it has a valid certificate: it renews it, or replace or revoke the device"
-        )
+        raise _refused(entry, "expect again", "it has a valid certificate: it renews it, or revoke the device")
     expected = _changed(entry, DeviceState.EXPECTED, change, certificates=())
     facts = expected.model_dump() | {"region": region, "claim": claim}
     if claim is None:
@@ -312,46 +266,8 @@ def revoke_unread(name: str, region: str, change: DeviceChange) -> DeviceEntry:
     `region`: any. `revoke` publishes the device's facts again, once its entry is read. Raises ChangeRefused.
     """
     tenant, _, device = name.partition("/")
-    facts = {"tenant": tenant, "device": device, "region": region, "vehicle": name}
+    facts = {"tenant": tenant, "device": device, "region": region}
     return _entry(name, None, facts | {"state": DeviceState.REVOKED, "version": 1}, change)
-
-
-def move(
-    entry: DeviceEntry, tenant: str, beginning: Beginning, change: DeviceChange
-) -> tuple[DeviceEntry, DeviceEntry]:
-    """The last entry here and the first one at another tenant. Raises ChangeRefused, NameRefused."""
-    if entry.is_ended or tenant == entry.tenant:
-        raise _refused(entry, "move", f"it belongs to {tenant} already" if tenant == entry.tenant else "")
-    begun = _begin(entry, "move", (tenant, entry.device), beginning, change)
-    return _changed(entry, DeviceState.MOVED, change, successor=begun.name), begun
-
-
-def replace(
-    entry: DeviceEntry, device: str, beginning: Beginning, change: DeviceChange
-) -> tuple[DeviceEntry, DeviceEntry]:
-    """The last entry, and the first one of the new device in its vehicle. Raises ChangeRefused, NameRefused.
-
-    A revoked device stays revoked, and may be replaced once.
-    """
-    if entry.is_ended and (entry.state is not DeviceState.REVOKED or entry.successor):
-        raise _refused(entry, "replace")
-    # A stolen device that is replaced later must stay revoked.
-    state = DeviceState.REVOKED if entry.state is DeviceState.REVOKED else DeviceState.REPLACED
-    begun = _begin(entry, "replace", (entry.tenant, device), beginning, change)
-    return _changed(entry, state, change, successor=begun.name), begun
-
-
-def _begin(
-    entry: DeviceEntry, what: str, successor: tuple[str, str], beginning: Beginning, change: DeviceChange
-) -> DeviceEntry:
-    name, (claim, region, held) = device_name(*successor), beginning
-    # An interrupted command, which published the beginning only, may be repeated.
-    is_begun = held is not None and not held.is_ended and held.vehicle == entry.vehicle
-    if name == entry.name or (held is not None and not is_begun):
-        raise _refused(entry, what, f"{name} is already registered, and a name is used once: use another name")
-    if held is not None and held.state is not DeviceState.EXPECTED:
-        return held
-    return expect(*successor, region=region or entry.region, claim=claim, change=change, held=held, succeeds=entry)
 
 
 def _changed(
@@ -360,13 +276,8 @@ def _changed(
     change: DeviceChange,
     *,
     certificates: tuple[EnrolledCertificate, ...] | None = None,
-    successor: str | None = None,
 ) -> DeviceEntry:
-    facts = entry.model_dump() | {
-        "state": state,
-        "version": _next_version(entry, state),
-        "successor": successor or entry.successor,
-    }
+    facts = entry.model_dump() | {"state": state, "version": _next_version(entry, state)}
     if certificates is not None:
         # The authority's own records have every serial that it signed.
         facts["certificates"] = certificates[-MAX_CERTIFICATES:]
@@ -375,8 +286,8 @@ def _changed(
 
 def _next_version(entry: DeviceEntry, to: str) -> int:
     # At the last version a device can still be locked out.
-    if entry.version >= MAX_VERSION and to not in {*ENDED, DeviceState.SUSPENDED}:
-        raise _refused(entry, to, f"it is at its last version, {MAX_VERSION}: replace, move or revoke it")
+    if entry.version >= MAX_VERSION and to not in {DeviceState.REVOKED, DeviceState.SUSPENDED}:
+        raise _refused(entry, to, f"it is at its last version, {MAX_VERSION}: revoke it")
     return min(entry.version + 1, MAX_VERSION)
 
 

@@ -159,7 +159,7 @@ def _check_enroller(keys: OperatorKeys, signer: str, entry: DeviceEntry) -> None
     if key.name != principal(PrincipalKind.ACCESS, entry.region):
         what = f"the key of {key.name} may not speak for devices that {entry.region} enrols"
         raise SignatureRefused(SignatureFault.NO_RIGHT, what)
-    if entry.state is not DeviceState.ACTIVE or not entry.certificates or entry.successor is not None:
+    if entry.state is not DeviceState.ACTIVE or not entry.certificates:
         what = f"the key of {key.name} may say that a device has a certificate, and nothing else of it"
         raise SignatureRefused(SignatureFault.NO_RIGHT, what)
 
@@ -178,7 +178,7 @@ def _check_warrant(keys: OperatorKeys, warrant: str, entry: DeviceEntry) -> None
 
 def _warranted(entry: DeviceEntry, version: int, publication_id: str) -> list[bytes]:
     claim = "" if entry.claim is None else entry.claim.id
-    facts = (entry.name, entry.region, entry.vehicle, entry.predecessor or "", claim, str(version), publication_id)
+    facts = (entry.name, entry.region, claim, str(version), publication_id)
     return [fact.encode() for fact in facts]
 
 
@@ -190,10 +190,7 @@ def _publication(entry: DeviceEntry, body: bytes, warrant: str) -> Publication:
 
 def scope_of_entry(keys: OperatorKeys, signer: str, entry: DeviceEntry) -> Scope:
     """The scope of an entry that the key of this id signed."""
-    # The first device of its vehicle may be of another tenant, who has no say in it any more.
-    names = (entry.name, *([] if entry.successor is None else [entry.successor]))
-    tenants = frozenset(name.partition("/")[0] for name in names)
-    return Scope(ENROLMENT_KIND if _is_enroller(keys, signer) else KIND, tenants)
+    return Scope(ENROLMENT_KIND if _is_enroller(keys, signer) else KIND, frozenset((entry.tenant,)))
 
 
 def _is_enroller(keys: OperatorKeys, signer: str) -> bool:

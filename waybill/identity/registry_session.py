@@ -473,7 +473,7 @@ def exactly(entry: DeviceEntry) -> Make:
     def make(held: DeviceEntry | None) -> DeviceEntry | None:
         if held is None or held.version < entry.version:
             return entry
-        is_same = (held.may_connect, held.successor, held.region) == (entry.may_connect, entry.successor, entry.region)
+        is_same = (held.may_connect, held.region) == (entry.may_connect, entry.region)
         return None if is_same and claim == (None if held.claim is None else held.claim.id) else entry
 
     return make

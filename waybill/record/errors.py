@@ -41,7 +41,7 @@ class RefusalReason(StrEnum):
     UNKNOWN_DEVICE = "unknown-device"
     """The device registry has no device of this tenant by this name."""
     DEVICE_NOT_ACTIVE = "device-not-active"
-    """The device registry says that it may not send: suspended, revoked, moved or replaced."""
+    """The device registry says that it may not send: suspended or revoked."""
     WRONG_DEVICE = "wrong-device"
     """It names another device than its topic."""
     NOT_FOR_PULSAR = "not-for-pulsar"

@@ -52,7 +52,6 @@ CHANGES = st.fixed_dictionaries(
         "changed_by": TEXTS,
         "reason": TEXTS,
         "region": TEXTS | st.just("us"),
-        "successor": TEXTS | st.just("zeta/bus-9"),
         "certificates": st.lists(CERTIFICATES, max_size=3) | ANYTHING,
         "claim": ANYTHING | st.fixed_dictionaries({"id": st.just("SN-1"), "until": MOMENTS}),
     },

@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+<<<<<<< HEAD
 from typing import Any, cast
+=======
+>>>>>>> c263983b (Devices are not moved or replaced: revoke the old name, expect the new one)
 
 import pytest
 from cryptography import x509
@@ -45,13 +48,11 @@ from waybill.identity.enrolment import (
 )
 from waybill.identity.errors import SignatureFault, SignatureRefused
 from waybill.identity.registry import (
-    Beginning,
     Claim,
     DeviceChange,
     DeviceEntry,
     DeviceState,
     expect,
-    move,
     revoke,
     suspend,
 )
@@ -361,18 +362,6 @@ def test_a_claim_that_another_tenant_names_too_enrols_the_device_that_asks() -> 
             assert refusal(mine) is RefusedBecause.UNKNOWN_CLAIM
         else:
             granted(mine)
-
-
-@pytest.mark.parametrize("ends", [move, revoke, None])
-def test_a_successor_has_its_predecessors_claim_once_that_one_has_ended_in_its_favour(ends: Callable[..., Any]) -> None:
-    old, change = with_serial("acme", "bus-1"), DeviceChange(NOW, "ana", "sold")
-    moved, begun = move(old, "zeta", Beginning(Claim(id="SN-1")), change)
-    before = {move: moved, revoke: revoke(old, change), None: old}[ends]
-    answer = World(before, begun).ask(name="zeta/bus-1", sender="claim@SN-1")
-    if ends is move:
-        granted(answer)
-    else:
-        assert refusal(answer) is RefusedBecause.NOT_ACTIVE, "killed between the two, or another change holds"
 
 
 def test_who_names_anothers_claim_takes_nothing_of_that_tenants_share() -> None:
