@@ -15,7 +15,7 @@ from tests.tokens import token_file
 from waybill.identity.claims import token_user
 from waybill.identity.command_session import shows_progress
 from waybill.identity.device_cli import app
-from waybill.identity.registry import DeviceState, enrol, renew, resume, revoke, suspend
+from waybill.identity.registry import DeviceState, renew, revoke, suspend
 from waybill.identity.registry_topic import PublicationUnknown, RegistryRefused, RegistryUnreachable
 from waybill.pulsar.cluster_clock import ClockDiffers, ClockUnknown, NotLetIn
 
@@ -125,25 +125,12 @@ def test_another_change_of_the_same_moment_that_holds_is_said_and_hides_no_missi
     assert said["outcomes"]["acme/b"]["missing"] == ["eu"]
 
 
-def test_what_another_operator_did_alike_or_let_go_on_is_done(fleet: World, command: Command) -> None:
-    fleet.before["acme/a"] = lambda: fleet.confirmed(suspend(active("acme", "b"), change()))
-    done = command("suspend", "acme/a", "acme/b", "--wait", "0.05", "--json")
-    assert (done.exit_code, outcomes(done)) == (0, {"a": "done", "b": "done"}), done.output
-
-
 def test_a_device_that_renews_while_others_are_suspended_keeps_all_its_certificates(
     fleet: World, command: Command
 ) -> None:
     fleet.before["acme/a"] = lambda: fleet.put(renew(active("acme", "b"), CERTIFICATE, CHANGE))
     assert command("suspend", "acme/a", "acme/b").exit_code == 0
     assert fleet.held()["acme/b"].certificates == (CERTIFICATE,)
-
-
-def test_who_was_locked_out_and_is_let_in_meanwhile_is_not_called_done(fleet: World, command: Command) -> None:
-    locked = fleet.held()["acme/off"]
-    fleet.before["acme/a"] = lambda: fleet.confirmed(resume(locked, change()))
-    done = command("suspend", "acme/off", "acme/a", "--wait", "0.05", "--json")
-    assert (done.exit_code, outcomes(done)) == (4, {"off": "superseded", "a": "done"}), done.output
 
 
 def interrupted() -> None:
@@ -224,18 +211,11 @@ def test_a_token_that_was_given_out_ends_by_again_alone_and_never_unseen(
     assert command(*asked, "--again", "--token-file", token).exit_code == 2, "an existing file is never overwritten"
 
 
-def test_lists_and_histories_say_who_was_never_enrolled_and_what_did_not_hold(fleet: World, command: Command) -> None:
-    fleet.put(resume(suspend(expected(), CHANGE), CHANGE))
-    fleet.put(expected())
-    assert "  active (never enrolled)  " in command("list", "--tenant", "acme").stdout
-    facts = {one["device"]: one for one in json.loads(command("list", "--json").stdout)}
-    assert (facts["bus-1"]["never_enrolled"], facts["a"]["never_enrolled"]) == (True, False)
-    assert "because" in command("show", "acme/bus-1").stdout
-    assert json.loads(command("show", "acme/bus-1", "--json").stdout)["state"] == "active"
-    fleet.put(suspend(expected("acme", "lost"), CHANGE))
-    assert "expect acme/lost --region eu --again" in command("resume", "acme/lost").stdout
-    by_hand = command("expect", "acme/new", "--region", "eu", "--by-hand").stdout
-    assert "it may connect at once, with a certificate by hand: waybill pki issue acme/new --region eu" in by_hand
+def test_a_list_and_a_device_show_state_and_last_change(fleet: World, command: Command) -> None:
+    assert "acme/off  suspended  version 2  eu" in command("list", "--tenant", "acme").stdout
+    assert {one["device"] for one in json.loads(command("list", "--json").stdout)} == {"a", "b", "off"}
+    assert "because" in command("show", "acme/a").stdout
+    assert json.loads(command("show", "acme/a", "--json").stdout)["state"] == "active"
 
 
 def test_an_empty_registry_is_said_to_be_empty(world: World, command: Command) -> None:
@@ -297,17 +277,3 @@ def test_a_step_is_shown_once_where_no_terminal_is(capsys: pytest.CaptureFixture
         for count in (1, 2, 3_000):
             shown("reading the registry", count)
     assert capsys.readouterr().err == "waybill device: reading the registry: 1 ...\n"
-
-
-def test_enrolment_while_a_device_is_made_known_is_as_it_was_asked_for(world: World, command: Command) -> None:
-    put = world.put
-
-    def enrolled_at_once(entry: object) -> str:
-        made = put(entry)  # type: ignore[arg-type]
-        world.put = put  # type: ignore[method-assign]
-        put(enrol(world.held()["acme/new"], CERTIFICATE, CHANGE))
-        return made
-
-    world.put = enrolled_at_once  # type: ignore[method-assign]
-    done = command("expect", "acme/new", "--region", "eu", "--factory", "SN-1", "--json")
-    assert (done.exit_code, outcomes(done), world.states["new"]) == (0, {"new": "done"}, "active"), done.output

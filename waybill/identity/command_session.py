@@ -176,23 +176,10 @@ def _say_devices(outcome: ChangeOutcome) -> None:
         elif (made := outcome.published.get(name)) is not None:
             entry = made.entry
             typer.echo(printable(f"{name}: {entry.state}, version {entry.version} ({made.publication_id}){mark}"))
-            for line in _advice(entry) if not mark else ():
-                typer.echo(f"  {line}")
         elif mark:
             typer.echo(printable(f"{name}:{mark}"))
     if outcome.confirmed and not outcome.missing:
         typer.echo(printable(f"confirmed: {', '.join(outcome.confirmed)}"))
-
-
-def _advice(entry: DeviceEntry) -> Iterator[str]:
-    if entry.claim is not None and entry.claim.until is not None and entry.state == "expected":
-        yield f"its token is valid until {entry.claim.until:%Y-%m-%dT%H:%M:%SZ}"
-    place = f"{entry.name} --region {entry.region}"
-    if entry.was_never_enrolled:
-        again = f"waybill device expect {place} --again --token-file FILE --reason WHY"
-        yield f"it was never enrolled, and its claim is used up: {again} gives it another one"
-    if entry.state == "active" and entry.claim is None and not entry.certificates:
-        yield f"it may connect at once, with a certificate by hand: waybill pki issue {place} --out FOLDER"
 
 
 def show_devices(config: Path | None, tenant: str, *, as_json: bool) -> None:
@@ -224,7 +211,7 @@ def show_device(device: str, config: Path | None, *, as_json: bool) -> None:
 def _device_facts(publication: DevicePublication, signed_by: str) -> dict[str, Any]:
     entry = publication.entry
     facts = json.loads(entry.model_dump_json())
-    return {**facts, "never_enrolled": entry.was_never_enrolled, "signed_by": signed_by}
+    return {**facts, "signed_by": signed_by}
 
 
 def device_line(entry: DeviceEntry, signed_by: str = "") -> str:
@@ -232,5 +219,4 @@ def device_line(entry: DeviceEntry, signed_by: str = "") -> str:
     changed = f"{entry.changed_at:%Y-%m-%dT%H:%M:%SZ} by {entry.changed_by}"
     if signed_by not in ("", entry.changed_by):
         changed += f", signed by {signed_by}"
-    more = " (never enrolled)" if entry.was_never_enrolled else ""
-    return f"{entry.name}  {entry.state}{more}  version {entry.version}  {entry.region}  {changed}"
+    return f"{entry.name}  {entry.state}  version {entry.version}  {entry.region}  {changed}"

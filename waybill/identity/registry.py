@@ -166,11 +166,6 @@ class DeviceEntry(Settings):
         return self.state is DeviceState.REVOKED and self.version == 1
 
     @property
-    def was_never_enrolled(self) -> bool:
-        """Whether it is active with an unused claim: it was suspended before it enrolled, and resumed."""
-        return self.state is DeviceState.ACTIVE and self.claim is not None and not self.certificates
-
-    @property
     def may_connect(self) -> bool:
         """Whether it may have a session, once it has a certificate."""
         return self.state in {DeviceState.EXPECTED, DeviceState.ACTIVE}

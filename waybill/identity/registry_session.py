@@ -283,13 +283,13 @@ class RegistrySession:
                 # Read back, for another operator may have published at the same moment.
                 ids = {one.publication_id for one in outcome.published.values()}
                 self._progress("read back", lambda: len(ids & self._came), lambda: ids <= self._came)
-            self._judge(makes, outcome)
+            self._judge(outcome)
             if wait_s and not outcome.cut_short:
                 self._ask_regions(outcome, wait_s)
         except KeyboardInterrupt:
             outcome.is_interrupted = True
             outcome.cut_short = f"interrupted before all was confirmed: {len(outcome.published)} published"
-            self._judge(makes, outcome)
+            self._judge(outcome)
         if outcome.cut_short and wait_s:
             unasked = DeviceOutcome(Outcome.UNCONFIRMED, "published, but interrupted before the regions confirmed it")
             done = outcome.published.keys() & {*outcome.names(Outcome.DONE)}
@@ -337,14 +337,11 @@ class RegistrySession:
                 outcome.cut_short = f"cut short: {published} published, {len(left)} not published: {why}"
                 return
 
-    def _judge(self, makes: Mapping[str, Make], outcome: ChangeOutcome) -> None:
-        """Compare the entries in force with what was asked: another operator may have changed them meanwhile."""
+    def _judge(self, outcome: ChangeOutcome) -> None:
+        """Compare the entries in force with the published ones: another operator may have changed a device."""
         for name, one in outcome.published.items():
             now = self.publication(name)
-            is_ours = now is not None and now.publication_id == one.publication_id
-            if is_ours or (
-                now is not None and one.publication_id in self._came and self._is_so(makes[name], now.entry)
-            ):
+            if now is not None and now.publication_id == one.publication_id:
                 outcome.devices[name] = DeviceOutcome(Outcome.DONE)
             elif now is None or one.publication_id not in self._came:
                 problem = self._reader.standing.problem
@@ -355,20 +352,6 @@ class RegistrySession:
             else:
                 holds = f"{now.entry.state}, version {now.entry.version} by {now.entry.changed_by}"
                 outcome.devices[name] = DeviceOutcome(Outcome.SUPERSEDED, f"another change is in force: {holds}")
-        for name in set(outcome.names(Outcome.DONE)) - outcome.published.keys():
-            # It needed no change when the command began, maybe minutes ago.
-            now = self.publication(name)
-            if now is not None and not self._is_so(makes[name], now.entry):
-                outcome.devices[name] = DeviceOutcome(
-                    Outcome.SUPERSEDED, f"another change is in force: {now.entry.state}"
-                )
-
-    @staticmethod
-    def _is_so(make: Make, entry: DeviceEntry) -> bool:
-        try:
-            return make(entry) is None
-        except IdentityError:
-            return False
 
     def _ask_regions(self, outcome: ChangeOutcome, wait_s: float) -> None:
         end_s = time.monotonic() + wait_s
@@ -467,16 +450,8 @@ class RegistrySession:
 
 
 def exactly(entry: DeviceEntry) -> Make:
-    """Publishes this entry, unless the device has meanwhile gone on from it (it enrolled)."""
-    claim = None if entry.claim is None else entry.claim.id
-
-    def make(held: DeviceEntry | None) -> DeviceEntry | None:
-        if held is None or held.version < entry.version:
-            return entry
-        is_same = (held.may_connect, held.region) == (entry.may_connect, entry.region)
-        return None if is_same and claim == (None if held.claim is None else held.claim.id) else entry
-
-    return make
+    """Publishes this entry."""
+    return lambda _: entry
 
 
 def as_it_is(held: DeviceEntry | None) -> DeviceEntry | None:
