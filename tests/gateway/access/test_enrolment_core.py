@@ -2,10 +2,7 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-<<<<<<< HEAD
 from typing import Any, cast
-=======
->>>>>>> c263983b (Devices are not moved or replaced: revoke the old name, expect the new one)
 
 import pytest
 from cryptography import x509
