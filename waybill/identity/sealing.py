@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -37,7 +37,6 @@ _MAX_KEYS: Final = 1000
 """Private keys of one folder."""
 # a key has a few hundred; a wrong file is not read whole
 _MAX_PEM_BYTES: Final = 16 << 10
-_Key = TypeVar("_Key")
 _MAX_AGREEMENTS: Final = 1024
 """Keys of gateway processes that are kept; of one that was forgotten the agreement is made again, 50 us."""
 
@@ -118,15 +117,17 @@ def is_sealed(payload: bytes) -> bool:
 
 def read_public_key(file: Path) -> X25519PublicKey:
     """A tenant's public key (PEM, X25519). Raises SealingKeyError."""
-    return _read_key(file, public_key_of, X25519PublicKey)
+    key: X25519PublicKey = _read_key(file, public_key_of, X25519PublicKey)
+    return key
 
 
 def read_private_key(file: Path) -> X25519PrivateKey:
     """A tenant's private key (PEM, X25519). Raises SealingKeyError."""
-    return _read_key(file, private_key_of, X25519PrivateKey)
+    key: X25519PrivateKey = _read_key(file, private_key_of, X25519PrivateKey)
+    return key
 
 
-def _read_key(file: Path, read: Callable[[bytes], object], kind: type[_Key]) -> _Key:
+def _read_key(file: Path, read: Callable[[bytes], object], kind: Any) -> Any:
     try:
         with open_file(file) as opened:
             key = read(opened.read(_MAX_PEM_BYTES))
