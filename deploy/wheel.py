@@ -1,6 +1,6 @@
-"""`make packages`: beside the wheel in `dist`, a list for each extra of what to install, each package with its hashes.
+"""`make packages`: next to the wheel in `dist`, a list of packages with their hashes for each extra.
 
-The lists come from `requirements.txt`, cut to what the extra needs by the metadata of what is installed here.
+The lists are `requirements.txt`, cut to what the extra needs by the metadata of the installed packages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 
 def declared(extra: str | None) -> list[Requirement]:
-    """The requirements of an extra, those of the extras that it names in the place of them; None: of all."""
+    """The requirements of an extra, with those of the extras that it names; None: the common ones."""
     requirements = [Requirement(line) for line in PROJECT["dependencies"]]
     for line in PROJECT["optional-dependencies"][extra] if extra else ():
         requirement = Requirement(line)
@@ -35,7 +35,7 @@ def declared(extra: str | None) -> list[Requirement]:
 
 @cache
 def brought(extra: str | None) -> frozenset[str]:
-    """The distributions that installing an extra brings, by the metadata of what is installed here."""
+    """The distributions that an extra installs, by the metadata of the installed packages."""
     waiting, found = declared(extra), set[tuple[str, frozenset[str]]]()
     while waiting:
         requirement = waiting.pop()

@@ -175,9 +175,9 @@ def prove(billing: DemoBilling, number: str) -> DemoProof:
 
 @dataclass(frozen=True, slots=True)
 class DocumentAudit:
-    """A document of the register, and the truth's of the same number; None where one of them is not there.
+    """A document of the register and the truth's document of the same number; None where one of them is missing.
 
-    `of`: which number of its seller the invoice has that a note is about.
+    `of`: the number, within its seller, of the invoice that a note corrects.
     """
 
     issued: IssuedDocument | None
@@ -201,7 +201,7 @@ class DocumentAudit:
 
     @property
     def equal(self) -> bool:
-        """Whether both say the same, to the last minor unit."""
+        """Whether both are equal to the last minor unit."""
         return (
             self.issued is not None
             and self.truth is not None
@@ -212,7 +212,7 @@ class DocumentAudit:
 
 @dataclass(frozen=True, slots=True)
 class PostedAudit:
-    """All that a payer was asked for, with tax, and what it owes by everything that was made."""
+    """The sum that a payer was asked for, and the sum that it owes by all records; both with tax."""
 
     payer: str
     currency: str
@@ -229,7 +229,7 @@ class PostedAudit:
 
 
 def true_ledger(states: Iterable[Truth]) -> TrueLedger:
-    """The documents of the truth: invoices by the first state of knowledge, notes by each that follows."""
+    """The documents of the truth: invoices from the first state of knowledge, notes from each later one."""
     ledger, first, *later = TrueLedger(), *states
     for payer, days in first.payers.items():
         ledger.issue(first.contracts, payer, days, first.quarters())
@@ -248,7 +248,7 @@ def audit_documents(register: Register, ledger: TrueLedger) -> tuple[DocumentAud
 
 
 def audit_posted(register: Register, truth: Truth) -> tuple[PostedAudit, ...]:
-    """What each payer was asked for, against what it owes by all that was made. Raises CloudError, TruthError."""
+    """Compares what each payer was asked for with what it owes. Raises CloudError, TruthError."""
     posted: dict[str, int] = dict.fromkeys(truth.payers, 0)
     for one in register.documents():
         posted[one.key.payer] = posted.get(one.key.payer, 0) + one.gross_minor
@@ -315,7 +315,7 @@ Names = Mapping[tuple[str, str], str]
 
 @dataclass(frozen=True, slots=True)
 class DeviceAudit:
-    """One device: what the simulator made, what its agent says, what the centre has. `name`: `tenant/device`."""
+    """The counts of one device in the simulator, its agent and the centre. `name`: `tenant/device`."""
 
     device: str
     name: str
@@ -331,7 +331,7 @@ class DeviceAudit:
 
     @property
     def equal(self) -> bool:
-        """Whether exactly the records that were made are in the table, and the certificate says so."""
+        """Whether the table has exactly the simulated records, and the certificate says so."""
         return (
             self.lost == self.unexpected == 0
             and self.made == self.stored == self.ingested == self.received
@@ -435,7 +435,6 @@ def audit_devices(
 
 
 def quarantined_records(lake: Lake) -> int:
-    """How many records were in conflict or malformed."""
     counted = lake.rows("ingest_batches").to_pydict()
     return int(sum(counted["conflicts"]) + sum(counted["malformed"]))
 
@@ -466,7 +465,7 @@ def _device(  # noqa: PLR0917 - the three stations of one device
 
 
 def ingested_records(lake: Lake, names: Names) -> dict[str, Counter[Made]]:
-    """The records that the centre has, by vehicle, without those of canaries. Raises LakeError."""
+    """The records of the centre by vehicle, without those of canaries. Raises LakeError."""
     made: dict[str, Counter[Made]] = {}
     for batch in lake.rows("records", _COLUMNS).to_batches():
         for row in _of_customers(batch.to_pylist()):
@@ -475,7 +474,7 @@ def ingested_records(lake: Lake, names: Names) -> dict[str, Counter[Made]]:
 
 
 def _of_customers(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Without what is of a canary: the truth of the fleet does not know it, and nobody is billed for it."""
+    """Leaves canaries out: the truth of the fleet does not know them, and they get no bill."""
     return (row for row in rows if row["tenant"] != CANARY)
 
 
@@ -484,7 +483,7 @@ def _name(names: Names, tenant: str, device: str) -> str:
 
 
 def _made(row: dict[str, Any]) -> Made:
-    """A row of the records table in the truth's own words."""
+    """A row of the records table in the form of the truth."""
     since = row["device_time"] - _EPOCH
     time_us = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
     match row["kind"]:
@@ -503,7 +502,7 @@ def _made(row: dict[str, Any]) -> Made:
 
 
 def audit_usage(lake: Lake, truth: Truth, names: Names) -> tuple[int, int]:
-    """How many quarters of usage there are, and how many differ from the truth's or are on one side only."""
+    """The number of quarters with usage, and of those that differ from the truth or are on one side only."""
     newest: dict[tuple[str, datetime, str], dict[str, Any]] = {}
     # The table is only appended to: of each hour the row that was committed last counts.
     for row in sorted(_of_customers(lake.rows("usage").to_pylist()), key=lambda row: row["commit_number"]):
@@ -527,7 +526,7 @@ def audit_usage(lake: Lake, truth: Truth, names: Names) -> tuple[int, int]:
 
 
 def _undated(lake: Lake, names: Names) -> Counter[tuple[str, datetime]]:
-    """The bytes of the payloads that nobody understood, by device and quarter: only the vehicle's agent dates them."""
+    """The bytes of raw payloads by device and quarter: the truth has no time for them, as only the agent dates them."""
     found: Counter[tuple[str, datetime]] = Counter()
     raw = lake.rows("records", [*_COLUMNS, "device_date"], where=[("kind", "=", "raw")]).to_pylist()
     for row in _of_customers(raw):

@@ -43,7 +43,6 @@ def verdict_table(audit: Audit) -> FittedTable:
 
 
 def as_json(audit: Audit) -> dict[str, Any]:
-    """The findings for programs."""
     status = audit.canary.status
     return {
         "equal": audit.equal,
@@ -109,7 +108,7 @@ def demo(
     Example: waybill demo --vehicles 5 --drive-s 20
     """
     began = time.monotonic()
-    # What is printed are the findings; what goes wrong on the way is said beside them.
+    # Standard output has the findings; warnings go to the log.
     start_logging(LogSettings(level="warning"))
     try:
         settings = DemoSettings(vehicles=vehicles, seed=seed, drive_s=drive_s, timeout_s=timeout_s)

@@ -1,4 +1,4 @@
-"""What the demo is going to do: the fleet, what goes wrong, and which vehicle falls silent. Nothing is started yet."""
+"""The plan of the demo: the fleet, its faults, and the vehicle that falls silent. Starts nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from waybill.settings import Settings, load
 
 
 class DemoError(Exception):
-    """The demo cannot go on; the message says where it stopped and shows the last lines of what failed."""
+    """The demo cannot continue; the message says where it stopped and shows the last lines of what failed."""
 
 
 REGIONS = ("eu", "us")
@@ -35,11 +35,11 @@ NOISE = GpsNoise(sigma_m=4.0, tau_s=60.0)
 
 
 class DemoSettings(Settings):
-    """What is driven and what goes wrong. Moments of the faults are shares of the drive."""
+    """The drive and its faults. The times of the faults are shares of the drive."""
 
     seed: int = 7
     vehicles: int = Field(default=20, ge=4, le=200)
-    # A vehicle that says nothing for 5 s is caught up to its agent: a slower drive would have such pauses.
+    # After 5 s without a message an agent counts a vehicle as idle: a slower drive would have such pauses.
     drive_s: float = Field(default=45.0, gt=5, le=100, description="how long the drive takes on the wall clock")
     cut_region: str = "eu"
     cut_from: float = Field(default=0.2, ge=0, le=1)
@@ -68,12 +68,12 @@ class DemoPlan:
 
     @property
     def canary_region(self) -> str:
-        """Where the canary drives: in a region whose uplink nobody cuts."""
+        """A region whose uplink is not cut."""
         return next(region for region in REGIONS if region != self.settings.cut_region)
 
     @property
     def period(self) -> str:
-        """The month that is billed, as it is written."""
+        """The month that is billed, such as 2026-01."""
         return f"{self.scenario.period.start:%Y-%m}"
 
 

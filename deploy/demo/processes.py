@@ -1,4 +1,4 @@
-"""What the demo starts on the stack: gateways, jobs of the centre, and for each vehicle its broker and agent."""
+"""The processes of the demo: gateways, jobs of the centre, and each vehicle's broker and agent."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from waybill.settings import load
 
 
 def show_settings(folder: Path, name: str, config: Path) -> None:
-    """Puts the settings of a process in the place of the stack's example of that name, which has another port."""
+    """Replaces the stack's example settings of that name, which has other ports, by those of the running process."""
     text = f"# Of the process that runs in this demo.\n{config.read_text(encoding='utf-8')}"
     # for its owner alone, as the example is: it names tokens
     replace_durably(folder / name, text.encode(), mode=0o600)
@@ -59,7 +59,7 @@ _OPERATOR = "the-demo"
 
 @dataclass(frozen=True, slots=True)
 class LockedOut:
-    """What became of a vehicle that was revoked. `after_s`: until its session ended; None: it did not."""
+    """The result of a revocation. `after_s`: until the vehicle's session ended; None: it did not."""
 
     device: str
     after_s: float | None
@@ -73,13 +73,12 @@ class LockedOut:
 
     @property
     def found(self) -> str:
-        """In words."""
         ended = "its session did not end" if self.after_s is None else f"ended after {self.after_s:.2f} s"
         return f"{self.device}: {ended}, refused in {' and '.join(self.refused_in) or 'no region'}"
 
 
 class ExpectedDevice(NamedTuple):
-    """A device that is to enrol: tenant and name, its region, and where its one-time token is written."""
+    """A device that is to enrol. `sender`: tenant and name. `token_file`: where its one-time token is written."""
 
     sender: tuple[str, str]
     region: str
@@ -87,13 +86,13 @@ class ExpectedDevice(NamedTuple):
 
 
 def expect_vehicles(stack: LocalStack, vehicles: Iterable[ScenarioVehicle], token_file: Callable[[str], Path]) -> None:
-    """Makes vehicles known to the registry, each with a token in a file. Raises IdentityError."""
+    """Registers vehicles, each with a token in a file. Raises IdentityError."""
     devices = [ExpectedDevice(one.sender, one.region, token_file(one.device)) for one in vehicles]
     expect_devices(stack, devices, "drives in the demo")
 
 
 def expect_devices(stack: LocalStack, devices: Iterable[ExpectedDevice], reason: str) -> None:
-    """Makes devices known to the registry. Raises IdentityError."""
+    """Registers devices as expected. Raises IdentityError."""
     entries, now = [], datetime.now(UTC)
     change = DeviceChange(now, _OPERATOR, reason)
     for device in devices:
@@ -109,7 +108,7 @@ def expect_devices(stack: LocalStack, devices: Iterable[ExpectedDevice], reason:
 
 
 def enrolled(stack: LocalStack, names: Iterable[str], poll: Callable[[int], None], timeout_s: float) -> int:
-    """How many of these devices have a certificate by the registry, once all have or the time is over."""
+    """The number of these devices with a certificate, once all have one or the time is over."""
     wanted, ends = list(names), time.monotonic() + timeout_s
     with _registry(stack) as registry:
         while True:
@@ -121,7 +120,9 @@ def enrolled(stack: LocalStack, names: Iterable[str], poll: Callable[[int], None
 
 
 def lock_out(stack: LocalStack, name: str, region: str, certificate: TlsFiles) -> LockedOut:
-    """Connects as a device whose certificate somebody took, revokes it, and tries again in every region."""
+    """Opens a session with a device's certificate, as a thief would, revokes the device, and connects again in every
+    region.
+    """
     regions = tuple(sorted(stack.brokers))
     with (
         ThreadPoolExecutor(max_workers=1) as pool,
@@ -145,7 +146,7 @@ def _registry(stack: LocalStack) -> RegistrySession:
 
 
 def open_session(port: int, context: ssl.SSLContext, timeout_s: float = _END_S) -> ssl.SSLSocket:
-    """A session with a certificate: an MQTT 5 CONNECT and its CONNACK. Raises OSError where it is refused."""
+    """An MQTT 5 session with a certificate. Raises OSError where the broker refuses it."""
     plain = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
     # Nagle's algorithm would hold the CONNECT back until the handshake's last packet is acknowledged.
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -164,7 +165,7 @@ def open_session(port: int, context: ssl.SSLContext, timeout_s: float = _END_S) 
 
 
 def _ended_s(session: ssl.SSLSocket) -> float | None:
-    """When the broker ended a session, by the monotonic clock; None: not within the time-out."""
+    """When the broker ended the session, by the monotonic clock; None: not within the time-out."""
     try:
         while session.recv(100):
             pass
@@ -188,11 +189,11 @@ def _is_refused(port: int, files: TlsFiles) -> bool:
 
 
 _JOBS_AT_ONCE = 2
-"""The ingest, which keeps its cores as long as it runs, and usage beside it."""
+"""The ingest, which keeps its cores while it runs, and one other job."""
 
 
 def start_gateways(stack: LocalStack) -> None:
-    """One gateway for each region, returned from when all are connected."""
+    """Starts one gateway for each region; returns when all are connected."""
     book = PortBook(stack.folder / "gateways.json")
     gateways = {region: gateway_process(stack, region, book.port(region)) for region in stack.topology.regions}
     for region, gateway in gateways.items():
@@ -207,7 +208,7 @@ REPLAYED_AGE_S = 3_000_000_000
 
 
 def start_alert_processes(stack: LocalStack) -> None:
-    """One for each region, returned from when all are healthy."""
+    """Starts one process for each region; returns when all are healthy."""
     processes = {region: alert_process(stack, region, max_age_s=REPLAYED_AGE_S) for region in stack.topology.regions}
     for region, process in processes.items():
         show_settings(stack.folder, f"alerts-{region}.toml", process.folder / "alerts.toml")
@@ -258,7 +259,7 @@ admin_url = "{hq.admin_url}"
 
 
 def lake_of(stack: LocalStack) -> str:
-    """Where the lake of the demo is: beside the servers, or in the stack's bucket."""
+    """The location of the demo's lake: a folder, or the stack's bucket."""
     store = stack.object_store
     return str(stack.folder / "lake") if store is None else store.lake("demo")
 
@@ -273,14 +274,14 @@ def job(stack: LocalStack, config: Path, name: str) -> DaemonProcess:
 # the demo counts what is left, and has no hour to wait
 _PRUNE_DELAY_S = 0.3
 _HEARTBEAT_S = 60
-"""The least that an agent takes: nobody wants to wait for the usual five minutes."""
+"""The least that an agent accepts; the default of five minutes would delay the demo."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoVehicle:
     """One vehicle's servers and the agent's settings. `device` is its name in the scenario.
 
-    `link`: of its own, before that of its region; None: it has none.
+    `link`: the vehicle's own link, before that of its region.
     """
 
     device: str
@@ -291,18 +292,18 @@ class DemoVehicle:
     link: CuttableLink | None = None
 
     def status(self) -> dict[str, Any]:
-        """What the agent's buffer holds, as `edge-agent status --json` says it."""
+        """The status of the agent's buffer, as `edge-agent status --json` prints it."""
         return read_status(load(AgentSettings, self.config))
 
     @property
     def drained(self) -> bool:
-        """Whether everything that was stored has been acknowledged."""
+        """Whether every stored record has been acknowledged."""
         status = self.status()
         return bool(status["depth_records"] == 0 and status["acknowledged"] >= status["head"])
 
 
 def start_vehicles(stack: LocalStack, planned: Iterable[ScenarioVehicle], alone: str) -> list[DemoVehicle]:
-    """Brokers, then agents. The vehicle named `alone` has a link of its own, which can be cut for it alone."""
+    """Starts brokers, then agents. The vehicle `alone` gets a link of its own, which can be cut."""
     book = PortBook(stack.folder / "vehicles" / "ports.json")
     vehicles = [_vehicle(stack, book, one, alone) for one in sorted(planned, key=lambda one: one.device)]
     _start(stack, [vehicle.broker for vehicle in vehicles])
@@ -343,7 +344,7 @@ def _vehicle(stack: LocalStack, book: PortBook, planned: ScenarioVehicle, alone:
 
 
 def has_buffer(config: Path) -> bool:
-    """Whether the agent with this configuration has begun its buffer: from then on it can be asked what it holds."""
+    """Whether the agent with these settings has created its buffer, so that its status can be read."""
     try:
         read_status(load(AgentSettings, config))
     except StoreError:
@@ -391,12 +392,11 @@ backoff_max_s = 5
 
 
 def token_file(stack: LocalStack, device: str) -> Path:
-    """Where a vehicle has its one-time token."""
     return stack.folder / "vehicles" / device / "token"
 
 
 def certificate_of(vehicle: DemoVehicle) -> TlsFiles:
-    """The certificate that a vehicle's agent got. Raises DemoError where it has none."""
+    """The certificate of a vehicle's agent. Raises DemoError where it has none."""
     folder = certificate_folder(load(AgentSettings, vehicle.config))
     held = None if folder is None else folder.newest()
     if held is None:

@@ -1,4 +1,4 @@
-"""What happens in the demo, in order: drive, faults, close, decide, issue, a late batch, adjust, compare."""
+"""The steps of the demo: drive, faults, close, decide, issue, a late batch, adjust, compare."""
 
 from __future__ import annotations
 
@@ -141,7 +141,9 @@ class DemoDrive:
         return summary, self._findings
 
     def _with_faults(self, messages: Iterable[VehicleMessage], duration_s: float) -> Iterator[VehicleMessage]:
-        """The messages; each fault is made before the first message behind its share, however late the drive is."""
+        """The messages. Each fault is made before the first message after its share of the drive, however late the
+        drive is.
+        """
         settings = self.settings
         faults = [
             (settings.kill_at, self._kill),

@@ -30,7 +30,7 @@ _ONCE_S: Final = 3600
 
 @dataclass(frozen=True, slots=True)
 class CanaryFindings:
-    """The status of the canary when all was through. None: it did not answer."""
+    """The status of the canary at the end. None: it did not answer."""
 
     status: CanaryStatus | None
 
@@ -52,7 +52,7 @@ class CanaryFindings:
 
 
 class DemoCanary:
-    """One canary of a region, in the stack's folder. `lake`: where the tables of the demo are."""
+    """The canary of one region. `lake`: the location of the demo's tables."""
 
     def __init__(self, stack: LocalStack, region: str, lake: str) -> None:
         self._stack, self._region, folder = stack, region, stack.folder / "canary"
@@ -76,7 +76,7 @@ class DemoCanary:
         )
 
     def write_reference(self) -> Path:
-        """Its fence and its contracts, in force from this month on, in a folder of their own: the folder."""
+        """Writes its fence and its contracts, valid from this month, into a folder of their own; returns the folder."""
         folder = self._config.parent / "reference"
         month = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
         # the demo's period is over: what it closes and issues has no canary
@@ -91,7 +91,7 @@ class DemoCanary:
         self._stack.add(self._process, wait=False)
 
     def finish(self, poll: Callable[[], None], timeout_s: float) -> CanaryFindings:
-        """Its findings once each hop is green, or when the time is over; then it ends."""
+        """Its findings once each hop is green, or when the time is over; then the canary is stopped."""
         ends = time.monotonic() + timeout_s
         while not (found := self._findings()).holds and time.monotonic() < ends:
             poll()
@@ -107,10 +107,10 @@ class DemoCanary:
 
 @dataclass(slots=True, kw_only=True)
 class FaultFindings:
-    """Which faults happened in a drive, and for how long. None: it did not happen.
+    """The faults of a drive, and how long they lasted. None: the fault did not happen.
 
-    `stored_while_cut`: records that the vehicles of the cut region had and could not deliver when it was healed.
-    `dead_s`: from the SIGKILL until the agent was started again. `cut_at_least_s`: so long the cut was meant to be.
+    `stored_while_cut`: records that vehicles of the cut region could not deliver until the repair. `dead_s`: from the
+    SIGKILL to the agent's restart. `cut_at_least_s`: how long the cut must last.
     """
 
     region: str

@@ -1,4 +1,4 @@
-"""`waybill drill hq-loss | region-loss | link-cut | failback`: real runs that lose something."""
+"""The commands `waybill drill hq-loss | region-loss | link-cut | failback`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def drill_table(outcome: Outcome) -> Table:
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
-    """The same for programs; a time that never came is null."""
+    """The counts for programs; a time that never came is null."""
     found = dataclasses.asdict(outcome.found)
     if math.isinf(outcome.found.first_through_s):
         found["first_through_s"] = None
@@ -164,14 +164,14 @@ def _run_drills(drills: Sequence[Drill], folder: Path, settings: DrillSettings, 
 
 
 def reporter(*, quiet: bool) -> Say:
-    """Says what happens with the seconds since now; on standard error when standard output is for a program."""
+    """Prints each event with the seconds since now; on standard error when standard output is for a program."""
     began, out = time.monotonic(), errors if quiet else console
     return lambda text: out.print(f"[dim]{time.monotonic() - began:6.1f} s[/dim]  {text}")
 
 
 @contextmanager
 def errors_as_messages() -> Iterator[None]:
-    """What stops a drill is said in words; a signal stops every server first. Exit status 2, or 130 for a signal."""
+    """Exit status 2 for an error, 130 for a signal, which first stops every server."""
     try:
         with raise_on_signals((signal.SIGTERM, signal.SIGHUP), KeyboardInterrupt()):
             yield

@@ -1,4 +1,4 @@
-"""The four drills: what is lost, and what is waited for."""
+"""The four drills: what is lost, and what each waits for."""
 
 from __future__ import annotations
 
@@ -49,10 +49,9 @@ _RECORD_ID = ["tenant", "device", "epoch", "seq"]
 
 
 class CentralTable:
-    """The records table and the ingest's account, for the names of some epochs.
+    """The records table and the ingest's counts, for the records of one epoch.
 
-    `commits` reads only what is new since the last call: it may be asked several times a second. The table is only
-    ever appended to while a drill runs.
+    The table is only appended to while a drill runs, so `commits` reads only what is new since the last call.
     """
 
     def __init__(self, lake: Lake, epoch: int) -> None:
@@ -64,7 +63,7 @@ class CentralTable:
         self._known: dict[DeviceStream, IntervalSet] = {}
 
     def commits(self) -> list[Commit]:
-        """Every commit so far that brought names of this epoch, in order."""
+        """Every commit so far with records of this epoch, in order."""
         while (actions := self._actions(self._version)) is not None:
             seqs = self._record_ids(actions)
             if seqs:
@@ -74,23 +73,22 @@ class CentralTable:
         return list(self._commits)
 
     def record_ids(self) -> RecordIds:
-        """Every name of this epoch that is in the table now."""
         self.commits()
         return self._known
 
     def batches(self, since_s: float) -> list[BatchCounts]:
-        """The ingest's account of each micro-batch that was completed since a moment, in order."""
+        """The ingest's counts of each micro-batch since `since_s`, in order."""
         rows = self._lake.rows("ingest_batches", ["committed_at", "records", "duplicates"]).to_pylist()
         found = [BatchCounts(row["committed_at"].timestamp(), row["records"], row["duplicates"]) for row in rows]
         return sorted(one for one in found if one.at_s >= since_s)
 
     def rows(self) -> int:
-        """How many rows of the table carry this epoch, counted in the table itself."""
+        """The number of rows with this epoch."""
         # A set of record ids cannot hold one twice: only rows show a duplicate.
         return int(self._lake.rows("records", ["epoch"], where=[("epoch", "=", self._epoch)]).num_rows)
 
     def _actions(self, version: int) -> list[dict[str, Any]] | None:
-        """What a commit did, as Delta's log has it; None for one that was not made yet."""
+        """The actions of a commit in Delta's log; None before the commit is made."""
         try:
             with self._files.open_input_file(f"_delta_log/{version:020}.json") as file:
                 return [json.loads(line) for line in file.read().splitlines()]
@@ -113,7 +111,6 @@ class CentralTable:
 
 
 def _committed_s(actions: list[dict[str, Any]]) -> float:
-    """When a commit was made, in seconds since 1970."""
     return max(float(action["commitInfo"]["timestamp"]) for action in actions if "commitInfo" in action) / 1000
 
 
@@ -170,27 +167,26 @@ class Fleet:
         self._thread = threading.Thread(target=self._run, name=f"fleet-{home}", daemon=True)
 
     def start(self) -> None:
-        """Begin to make and send records, at a crawl: `speed_up` when there is somebody to read them."""
+        """Begin to send at a low rate; `speed_up` when the ingest reads."""
         self._slow.set()
         self._making.set()
         self._thread.start()
 
     def speed_up(self) -> None:
-        """From now on at the rate of the settings."""
+        """Send at the rate of the settings."""
         self._slow.clear()
 
     def pause(self) -> None:
-        """Make no more records; what is unanswered is still sent until it is answered."""
+        """Make no more records; unanswered ones are sent until they are answered."""
         self._making.clear()
 
     @property
     def idle(self) -> bool:
-        """Whether every record that was made has been acknowledged."""
+        """Whether every record has been acknowledged."""
         with self._lock:
             return not self._making.is_set() and not self._unanswered and not self._again
 
     def stop(self) -> None:
-        """Send nothing more."""
         self._making.clear()
         self._stopping.set()
         # join() of a thread that was never started raises.
@@ -207,7 +203,6 @@ class Fleet:
             self._give_up_waiting()
 
     def _send_while_answered(self, producer: Any, made: Iterator[_Sent]) -> None:
-        """Sends at the pace of the settings until nothing is answered any more."""
         period_s = _RECORDS_PER_BATCH / self._records_per_s
         due_s = time.monotonic()
         while not self._stopping.wait(_TICK_S):
@@ -256,7 +251,7 @@ class Fleet:
             self.receipts.append(SeenRange(time.time(), sent.stream, sent.first, sent.last))
 
     def _give_up_waiting(self) -> None:
-        """Whatever is unanswered goes to the next region."""
+        """Send unanswered batches to the next region."""
         with self._lock:
             self._again.extend(self._unanswered.values())
             self._unanswered.clear()
@@ -289,7 +284,7 @@ class Fleet:
 
 
 def _payload(stream: DeviceStream, first: int, last: int, spacing_us: int, phase: float) -> bytes:
-    """One fix a record, the last one measured now."""
+    """A batch with one fix for each record; the last one is measured now."""
     now_us = time.time_ns() // 1000
     times_us = [now_us + spacing_us * (seq - last) for seq in range(first, last + 1)]
     records = tuple(
@@ -331,14 +326,14 @@ class DrillRun:
 
     @property
     def receipts(self) -> list[SeenRange]:
-        """Everything that was acknowledged to devices, in the order of time."""
+        """All acknowledgements to devices, in the order of time."""
         # Of a copy: the client's thread appends meanwhile.
         return sorted(one for fleet in self.fleets.values() for one in list(fleet.receipts))
 
     def wait_until_steady(self, cursor_in: str | None, read: str = "") -> None:
-        """Until the ingest keeps up and, if asked, the cursor in another cluster follows `read`.
+        """Until the ingest keeps up and, if asked, the cursor in `cursor_in` follows that in `read`.
 
-        A slow beginning, so that Spark's first micro-batch is not all that came while it started.
+        Devices start slowly, so that Spark's first micro-batch is not the backlog of its own start.
         """
         environment = self.environment
         environment.wait_for("the first record comes through", lambda: bool(self.table.commits()))
@@ -357,32 +352,32 @@ class DrillRun:
         self.let_traffic_flow(_STEADY_S)
 
     def _batch_s(self) -> float:
-        """From one micro-batch to the next: the trigger's interval, or longer where the machine needs longer."""
+        """The time from one micro-batch to the next: the trigger's interval, or more on a slow machine."""
         before, last = self.table.commits()[-2:]
         return max(self.environment.settings.trigger_s, last.at_s - before.at_s)
 
     def _keeps_up(self, since_s: float) -> bool:
-        """Whether the last two micro-batches are about equal, so that what came while Spark started is worked off."""
+        """Whether the last two micro-batches are about equal, so that the backlog of Spark's start is gone."""
         sizes = [count(commit.record_ids) for commit in self.table.commits() if commit.at_s > since_s]
         return len(sizes) >= _STEADY_COMMITS and max(sizes[-2:]) <= _ALIKE * min(sizes[-2:])
 
     def let_traffic_flow(self, seconds: float) -> None:
-        """Nothing happens for a while but traffic."""
         ends = time.monotonic() + seconds
         self.environment.wait_for("time passes", lambda: time.monotonic() >= ends)
 
     def mark_loss(self, affected: Collection[DeviceStream]) -> None:
-        """Now it is lost."""
         self.affected = affected
         self.lost_at_s = time.time()
         self.mark_count()
 
     def mark_count(self) -> None:
-        """What is acknowledged now is under way; what has not arrived now is not replicated."""
+        """Records that are acknowledged now are under way; those that have not arrived now are not replicated."""
         self.counted_at_s = self.replicated_until_s = time.time()
 
     def wait_until_through(self, *, only_arrived: bool = False) -> None:
-        """Until records come through again, then some traffic, then until all is in the table (or what arrived)."""
+        """Until records come through again, then some traffic, then until all records (or those that arrived) are in
+        the table.
+        """
         environment = self.environment
         if environment.wait_for_or_timeout("a record is through again", self._first_through):
             environment.say(f"the first record is through after {time.time() - self.counted_at_s:.1f} s")
@@ -402,11 +397,10 @@ class DrillRun:
             )
 
     def lost(self) -> int:
-        """How many acknowledged records are not in the table now."""
+        """The number of acknowledged records that are not in the table now."""
         return count(self._missing(only_arrived=False))
 
     def observations(self) -> DrillObservations:
-        """All that was seen."""
         return DrillObservations(
             receipts=self.receipts,
             arrivals=list(self.follower.arrivals),
@@ -435,7 +429,7 @@ class DrillRun:
 
 @contextmanager
 def drill_run(environment: DrillEnvironment, survivor: str, *, moving: bool = False) -> Iterator[DrillRun]:
-    """A run whose devices send; `moving`: those of a silent region go to the next one. Stopped on leaving."""
+    """A run with sending devices, stopped on leaving. `moving`: devices of a silent region move to the next one."""
     # An epoch of its own distinguishes this drill's records from those of others in the same table.
     epoch = new_epoch(time.time_ns() // 1_000_000, randrange(1 << 15))
     pace = {"records_per_s": environment.settings.records_per_s}
@@ -479,7 +473,7 @@ class Outcome:
 
 
 def run_drill(drill: Drill, environment: DrillEnvironment) -> Outcome:
-    """One drill where the centre is read; failback: where the centre was lost and its standby is read."""
+    """Run one drill while the centre is read; failback: after the centre was lost, while its standby is read."""
     return _DRILLS[drill](environment)
 
 

@@ -109,7 +109,7 @@ FEATURES: Final[tuple[dict[str, Any], ...]] = (
 
 
 def position_at(time_us: int, phase: float) -> Position:
-    """Where a device is at a moment; `phase`: how far it is ahead of others, in radians."""
+    """The position of a device at a time. `phase`: its lead over the others, in radians."""
     angle = (time_us / 1e6 * _SPEED_MPS / _RADIUS_M + phase) % (2 * math.pi)
     return Position(
         latitude=_LATITUDE + _NORTH * math.sin(angle),
@@ -222,7 +222,7 @@ class DrillEnvironment:
             raise DrillError(f"not within {TIMEOUT_S:.0f} s: {what}")
 
     def wait_for_or_timeout(self, what: str, is_true: Callable[[], bool], every_s: float = _POLL_S) -> bool:
-        """Whether it became true in time: for what a drill counts even when it does not happen."""
+        """Whether it became true in time: for a count that is valid even when it does not happen."""
         ends = time.monotonic() + TIMEOUT_S
         while not is_true():
             if time.monotonic() > ends:
@@ -357,18 +357,17 @@ def _files(files: FileSystem, folder: str) -> set[str]:
     return {file.base_name for file in found if not file.base_name.startswith(".")}
 
 
-# what is still on its way while devices go on
+# on their way while devices send
 _FEW_MESSAGES = 50
 
 
 def cursor_follows(seen: Observation, cluster: str, read: str, close_s: float, topics: Collection[str]) -> bool:
-    """Whether on each partition what waits for the cursor in `cluster` is at most `close_s` older than in `read`.
+    """Whether the oldest waiting entry of each partition is at most `close_s` older in `cluster` than in `read`.
 
-    `topics`: those that are read, without `persistent://`. A cluster that was started again shows none that nobody
-    uses there, as of a tenant that is silent.
+    `topics`: those that are read, without `persistent://`. A restarted cluster shows no cursor of an unused topic.
 
-    That it moved is not enough: a cluster that comes back first hears of positions from before it was lost. Every link
-    to it must be connected and nearly empty, or what it lacks does not count as waiting there.
+    A cluster that comes back first gets positions from before its loss. So every link to it must be connected and
+    nearly empty, or messages that it lacks do not count as waiting there.
     """
     links = [one for one in seen.links if one.target == cluster and one.source not in seen.unreachable]
     if not all(one.connected and one.backlog is not None and one.backlog <= _FEW_MESSAGES for one in links):
@@ -378,8 +377,8 @@ def cursor_follows(seen: Observation, cluster: str, read: str, close_s: float, t
 
 
 def _waiting_s(seen: Observation, cluster: str, topics: Collection[str]) -> dict[str, float]:
-    """Each partition -> the age of the oldest entry before the cursor in a cluster; where that is not known no number,
-    which is never at most another.
+    """The age of the oldest entry before the cursor, by partition. An unknown age is NaN, which is never at most
+    another.
     """
     cursors = [one for one in seen.cursors if one.cluster == cluster and split_partition(one.topic)[0] in topics]
     return {one.topic: math.nan if one.waiting_s is None else one.waiting_s for one in cursors}

@@ -1,7 +1,7 @@
-"""What a drill counts, from what was seen at each station. Pure: no clock, no server.
+"""Counts of a drill, from the observations at each station, and the reader of arrivals.
 
-The stations, in the order of a record's way: its device has a *receipt* (the region's Pulsar persisted it, so the
-device may delete it); it has an *arrival* in the cluster that survives; a *commit* brings it into the central table.
+The stations of a record: its device has a *receipt* (the region's Pulsar persisted it, so the device may delete it); it
+has an *arrival* in the surviving cluster; a *commit* brings it into the central table.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NONE = IntervalSet()
 
 
 class SeenRange(NamedTuple):
-    """The names `first` to `last` of a buffer, seen at one station at a moment (seconds since 1970)."""
+    """The records `first` to `last` of a buffer, seen at one station at a time (seconds since 1970)."""
 
     at_s: float
     stream: DeviceStream
@@ -38,7 +38,6 @@ class SeenRange(NamedTuple):
 
 
 def record_ids_of(seen: Iterable[SeenRange]) -> dict[DeviceStream, IntervalSet]:
-    """All names that were seen."""
     bounds: dict[DeviceStream, list[tuple[int, int]]] = defaultdict(list)
     for one in seen:
         bounds[one.stream].append((one.first, one.last))
@@ -46,24 +45,20 @@ def record_ids_of(seen: Iterable[SeenRange]) -> dict[DeviceStream, IntervalSet]:
 
 
 def union(left: RecordIds, right: RecordIds) -> dict[DeviceStream, IntervalSet]:
-    """What one or the other has."""
     return {stream: left.get(stream, _NONE) | right.get(stream, _NONE) for stream in {*left, *right}}
 
 
 def minus(left: RecordIds, right: RecordIds) -> dict[DeviceStream, IntervalSet]:
-    """What the left has and the right has not."""
     rest = {stream: seqs - right.get(stream, _NONE) for stream, seqs in left.items()}
     return {stream: seqs for stream, seqs in rest.items() if seqs}
 
 
 def common(left: RecordIds, right: RecordIds) -> dict[DeviceStream, IntervalSet]:
-    """What both have."""
     both = {stream: seqs & right.get(stream, _NONE) for stream, seqs in left.items()}
     return {stream: seqs for stream, seqs in both.items() if seqs}
 
 
 def count(seqs: RecordIds) -> int:
-    """How many records these are."""
     return sum(one.count for one in seqs.values())
 
 
@@ -135,14 +130,14 @@ _RECENT = 3
 
 
 class Commit(NamedTuple):
-    """One commit to the records table: when it could be seen, and the names in its files."""
+    """One commit to the records table: its time, and the records in its files."""
 
     at_s: float
     record_ids: RecordIds
 
 
 class BatchCounts(NamedTuple):
-    """One row of the ingest's account: records taken in, of which so many were known already."""
+    """One row of the ingest's counts: records read, and how many of them were duplicates."""
 
     at_s: float
     records: int

@@ -43,7 +43,7 @@ def start_in_background(folder: Path, arguments: Sequence[str], *, timeout_s: fl
 
     Raises ServerFailed with the last lines of its output when it ends before, or is late; FolderNotOurs, StackInUse.
     """
-    # Claimed first: the log must not be written into a folder that is somebody else's.
+    # Claimed first: the log must not be written into a folder that is not ours.
     claim(folder)
     if holder(folder) is not None:
         raise StackInUse(folder)

@@ -1,4 +1,4 @@
-"""Who is who in one stack: its authority, its servers' certificates, and a token for each role."""
+"""The credentials of one stack: its authorities, its servers' certificates, and a token for each role."""
 
 from __future__ import annotations
 
@@ -43,11 +43,10 @@ _LOOPBACK = ("localhost", "127.0.0.1")
 
 
 class LocalAuthority:
-    """Authorities that are made once for a folder, and what they signed there.
+    """The authorities of a folder, created once, and the certificates that they signed.
 
-    `file` is the root's certificate (PEM), which everybody trusts at a region's brokers; `pulsar_file` that of Pulsar's
-    servers, whom clients of Pulsar trust; `pki` the folder for `waybill pki`.
-    A certificate that was made before is taken again until half of its life is over.
+    `file` is the root certificate (PEM) for a region's brokers, `pulsar_file` that for Pulsar's servers, `pki` the
+    folder for `waybill pki`. A certificate is reused until half of its life is over.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -67,7 +66,7 @@ class LocalAuthority:
         replace_durably(self.pulsar_file, self._pulsar.root_pem)
 
     def region(self, region: str) -> AuthorityFolder:
-        """The authority of a region, made when it is first asked for."""
+        """The authority of a region, created at the first call."""
         try:
             return self.pki.region(region)
         except AuthorityMissing:
@@ -75,11 +74,11 @@ class LocalAuthority:
             return self.pki.create_region(root, region, servers=_LOOPBACK, now=now, lifetime=_AUTHORITY_LIFE)
 
     def server(self, name: str, region: str = "local") -> TlsFiles:
-        """The certificate and key of a region's server on 127.0.0.1 and localhost, such as `broker@eu`."""
+        """The certificate and key of a region's server on loopback, such as `broker@eu`."""
         return self._made(self.region(region), region, name, _LOOPBACK)
 
     def pulsar_server(self, name: str) -> TlsFiles:
-        """Those of a server of Pulsar there, such as `pulsar@eu`, by the authority of Pulsar's servers."""
+        """The certificate and key of a Pulsar server on loopback, such as `pulsar@eu`."""
         return self._made(self._pulsar, "pulsar-servers", name, _LOOPBACK)
 
     def client(self, name: str, region: str = "local") -> TlsFiles:
@@ -87,7 +86,7 @@ class LocalAuthority:
         return self._made(self.region(region), region, name)
 
     def share(self, region: str) -> Path:
-        """The file by which the gateways of a region share batches, their `mqtt.share_file`."""
+        """The secret file that the gateways of a region share, their `mqtt.share_file`."""
         return self.pki.share(region)
 
     def _made(self, authority: AuthorityFolder, place_name: str, name: str, servers: Sequence[str] = ()) -> TlsFiles:
@@ -111,7 +110,7 @@ def _now() -> datetime:
 
 
 class TokenKeyServer(Server):
-    """A small HTTPS server of what a token issuer has published."""
+    """A small HTTPS server of the public keys of tokens."""
 
     start_timeout_s = 20.0
     stop_timeout_s = 5.0
@@ -142,7 +141,7 @@ _EVERY = ("*",)
 
 
 class StackOperator(NamedTuple):
-    """Where the private key is, and the file of the public keys that are trusted on the stack."""
+    """The files of the operator's private key and of the public keys that the stack trusts."""
 
     key_file: Path
     operators_file: Path
@@ -158,9 +157,9 @@ class StackOperator(NamedTuple):
 
 
 def stack_operator(folder: Path) -> StackOperator:
-    """The operator of the stack in a folder: made when it is first asked for, and may do everything there.
+    """The operator of the stack in a folder, who may do everything there; created at the first call.
 
-    Raises SettingsError for a file of trusted keys that is none.
+    Raises SettingsError for an invalid file of trusted keys.
     """
     made = StackOperator(folder / f"{OPERATOR}.key", folder / "operators.toml")
     _trusted(made.operators_file, made.key_file, OPERATOR, _EVERY)
@@ -180,7 +179,7 @@ def _trusted(operators_file: Path, key_file: Path, name: str, kinds: tuple[str, 
 
 _FLEET_OPERATOR = "fleet-operator"
 ACCESS_FILE = "operator-access.toml"
-"""The operator's access, beside the topology: what `waybill topology` takes where nothing else is named."""
+"""The operator's access, next to the topology: the default of `waybill topology`."""
 
 
 def stack_access(folder: Path, role: str = OPERATOR) -> PulsarAccess:
@@ -190,9 +189,9 @@ def stack_access(folder: Path, role: str = OPERATOR) -> PulsarAccess:
 
 
 class StackCredentials:
-    """Who is who for the Pulsar clusters of a stack, in the folder `access` of its folder.
+    """Tokens and certificates for the Pulsar clusters of a stack, in the folder `access` of its folder.
 
-    The keys of tokens outlive the stack; tokens are made anew when half of their life is over (`renew`).
+    The keys of tokens outlive the stack; `renew` replaces tokens when half of their life is over.
     """
 
     def __init__(
@@ -215,18 +214,17 @@ class StackCredentials:
         self.renew()
 
     def access(self, role: str) -> PulsarAccess:
-        """What a process of this role shows and trusts. Raises ValueError for a role that the topology has not."""
+        """The token and trusted authority of a role. Raises ValueError for a role that the topology does not have."""
         if role not in self.roles:
             raise ValueError(f"no role {role!r} in this stack; it has {', '.join(self.roles)}")
         return PulsarAccess(token_file=self.issuer.token_file(role), tls_ca=self.authority.pulsar_file)
 
     @property
     def operator_of_devices(self) -> str:
-        """The role for `waybill device`, which needs few rights; a topology of somebody else may not have it."""
+        """The role for `waybill device`, which needs few rights; another topology may not have it."""
         return _FLEET_OPERATOR if _FLEET_OPERATOR in self.roles else OPERATOR
 
     def of_cluster(self, name: str) -> PulsarSecurity:
-        """What a cluster needs to know who is who."""
         return PulsarSecurity(
             tls=self.authority.pulsar_server(principal(PrincipalKind.PULSAR, name)),
             issuer=self.issuer.issuer,
@@ -236,11 +234,11 @@ class StackCredentials:
         )
 
     def renew(self) -> None:
-        """Issue anew the tokens that are in the second half of their life, and say where the operator's is."""
+        """Replace the tokens that are in the second half of their life."""
         self.issuer.renew(self.roles, now_s=time.time(), life_s=self._life_s)
 
     def write_access_file(self) -> None:
-        """Where the operator's access is, for commands."""
+        """Write the operator's access for commands."""
         replace_durably(self._folder / ACCESS_FILE, self.access(OPERATOR).as_toml().encode(), mode=0o600)
 
 
@@ -266,7 +264,7 @@ class RegionAccess:
         gateways: Sequence[str],
         tenants: Sequence[str],
     ) -> tuple[EnrolmentBroker, DaemonProcess]:
-        """Writes the daemon's settings and the brokers' first files; the two servers, not started.
+        """Writes the daemon's settings and the brokers' first files; returns the two servers, not started.
 
         `urls`: service and admin URL of the region's cluster.
         """
@@ -351,7 +349,9 @@ port = {port}
 
 
 def exchange_lists(regions: Sequence[RegionAccess]) -> None:
-    """Gives each broker the lists of all regions before any starts: devices of one may come to another at once."""
+    """Gives each broker the revocation lists of all regions before it starts: a device may come to any region at
+    once.
+    """
     lists = {one.region: one.revocation_file.read_bytes() for one in regions}
     for one in regions:
         # What a daemon put together is not taken apart: its file has the others' lists already.

@@ -1,7 +1,7 @@
-"""Serves the files of one folder over HTTPS: the keys that Pulsar checks tokens with. Standard library only.
+"""Serves the files of one folder over HTTPS: the keys with which Pulsar checks tokens. Standard library only.
 
-Run as `python -I key_server_process.py PORT CERTIFICATE KEY FOLDER`; a request is answered from the disk, so what is
-published counts at once.
+Run as `python -I key_server_process.py PORT CERTIFICATE KEY FOLDER`. Each request reads the disk, so a published key is
+served at once.
 """
 
 import ssl
@@ -16,7 +16,7 @@ _REQUEST_S = 5
 
 
 class KeyServer(ThreadingHTTPServer):
-    """A TLS server on loopback; a handshake that is slow holds up its own thread alone."""
+    """A TLS server on loopback; a slow handshake blocks only its own thread."""
 
     daemon_threads = True
 
@@ -30,13 +30,10 @@ class KeyServer(ThreadingHTTPServer):
 
 
 class KeyRequestHandler(BaseHTTPRequestHandler):
-    """Answers a GET of one of two names with the file of that name."""
-
     timeout = _REQUEST_S
     server: KeyServer
 
     def do_GET(self) -> None:
-        """The file as it is now."""
         file = self.server.published / self.path.removeprefix("/")
         content = file.read_bytes()[:_MAX_BYTES] if self.path in _PATHS and file.is_file() else None
         self.send_response(HTTPStatus.NOT_FOUND if content is None else HTTPStatus.OK)
@@ -46,7 +43,7 @@ class KeyRequestHandler(BaseHTTPRequestHandler):
         self.wfile.write(content or b"")
 
     def log_message(self, *_: object) -> None:
-        """Nothing: brokers ask every few seconds."""
+        """Log nothing: brokers ask every few seconds."""
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from deploy.local.errors import LinkControlError
 from deploy.local.ports import PortBook
@@ -29,21 +29,6 @@ MAX_LINE_BYTES = 4096
 """Of the control, each way."""
 
 
-class LinkConfig(Settings):
-    """Where one link listens and leads to: loopback ports."""
-
-    listen: int
-    target: int
-
-
-class ProxyConfig(Settings):
-    """All links of one proxy process."""
-
-    control: int
-    secret: str
-    links: dict[str, LinkConfig]
-
-
 class LinkCommand(Settings):
     """One line to the control port."""
 
@@ -55,8 +40,6 @@ class LinkCommand(Settings):
 
 
 class LinkState(BaseModel):
-    """What a link does now, and what it carried."""
-
     cut: bool = False
     silent: bool = False
     delay_s: float = 0.0
@@ -79,8 +62,8 @@ class ProxyLink:
     link continues where it stopped, as TCP would after retransmission.
     """
 
-    def __init__(self, config: LinkConfig) -> None:
-        self._config = config
+    def __init__(self, port: int, target: int) -> None:
+        self._port, self._target = port, target
         self._open = asyncio.Event()
         self._open.set()
         self._state = LinkState()
@@ -88,12 +71,12 @@ class ProxyLink:
 
     async def serve(self) -> None:
         """Listen until cancelled."""
-        server = await asyncio.start_server(self._accept, _HOST, self._config.listen, limit=_CHUNK_BYTES)
+        server = await asyncio.start_server(self._accept, _HOST, self._port, limit=_CHUNK_BYTES)
         async with server:
             await server.serve_forever()
 
     def execute(self, command: LinkCommand) -> LinkState:
-        """Carry out one command; how the link is then."""
+        """Carry out one command; returns the new state."""
         state = self._state
         if command.action == "cut":
             state.cut, state.silent = True, command.silent
@@ -126,7 +109,7 @@ class ProxyLink:
         await self._open.wait()
         # Behind the wait: in a silent cut a new connection is neither refused nor led on, as on a dead radio link.
         async with asyncio.timeout(_CONNECT_S):
-            far_reader, far_writer = await asyncio.open_connection(_HOST, self._config.target, limit=_CHUNK_BYTES)
+            far_reader, far_writer = await asyncio.open_connection(_HOST, self._target, limit=_CHUNK_BYTES)
         pumps = [
             asyncio.create_task(self._pump(reader, far_writer)),
             asyncio.create_task(self._pump(far_reader, writer)),
@@ -187,7 +170,7 @@ async def _control(
 
 
 def answer_command(links: Mapping[str, ProxyLink], secret: str, line: bytes) -> LinkAnswer:
-    """Carries out the command of a line; the link's state, or why it was refused."""
+    """Carry out the command of a line; returns the link's state, or why it was refused."""
     try:
         command = LinkCommand.model_validate_json(line)
         if not hmac.compare_digest(command.secret.encode(), secret.encode()):
@@ -197,21 +180,22 @@ def answer_command(links: Mapping[str, ProxyLink], secret: str, line: bytes) -> 
         return LinkAnswer(error=one_line(f"refused: {refused}"))
 
 
-async def serve(config: ProxyConfig) -> None:
-    """Carry all links until cancelled."""
-    links = {name: ProxyLink(link) for name, link in config.links.items()}
+async def serve(config: Sequence["CuttableLink"]) -> None:
+    """Carry links, which share their control port and secret, until cancelled."""
+    links = {link.name: ProxyLink(link.port, link.target) for link in config}
+    control, secret = config[0].control, config[0].secret
     async with asyncio.TaskGroup() as group:
         for link in links.values():
             group.create_task(link.serve())
-        control = await asyncio.start_server(
-            lambda r, w: _control(links, config.secret, r, w), _HOST, config.control, limit=MAX_LINE_BYTES
+        server = await asyncio.start_server(
+            lambda r, w: _control(links, secret, r, w), _HOST, control, limit=MAX_LINE_BYTES
         )
-        group.create_task(control.serve_forever())
+        group.create_task(server.serve_forever())
 
 
 def serve_file(config: str) -> None:
-    """The process behind `CuttableLinks`; `config`: a file of ProxyConfig."""
-    asyncio.run(serve(ProxyConfig.model_validate_json(Path(config).read_text())))
+    """The process behind `CuttableLinks`; `config`: a file of its links."""
+    asyncio.run(serve(_LINKS.validate_json(Path(config).read_bytes())))
 
 
 # The control client and the supervised process.
@@ -258,6 +242,9 @@ class CuttableLink(Settings):
         return answer.state
 
 
+_LINKS = TypeAdapter(list[CuttableLink])
+
+
 class CuttableLinks(Server):
     """One small process that carries all links of a stack.
 
@@ -274,11 +261,11 @@ class CuttableLinks(Server):
         self.folder.mkdir(parents=True, exist_ok=True)
         book = ports or PortBook(self.folder / "ports.json")
         self._control = book.port(f"{name}.control")
-        self._secret = secrets.token_urlsafe(32)
+        secret = secrets.token_urlsafe(32)
         self._config = self.folder / "links.json"
         self.links = {
             link: CuttableLink(
-                name=link, port=book.port(f"link.{link}"), target=target, control=self._control, secret=self._secret
+                name=link, port=book.port(f"link.{link}"), target=target, control=self._control, secret=secret
             )
             for link, target in targets.items()
         }
@@ -287,9 +274,7 @@ class CuttableLinks(Server):
         return {name: f"{_HOST}:{link.port}" for name, link in self.links.items()}
 
     def prepare(self) -> None:
-        links = {name: LinkConfig(listen=link.port, target=link.target) for name, link in self.links.items()}
-        config = ProxyConfig(control=self._control, secret=self._secret, links=links)
-        replace_durably(self._config, config.model_dump_json(indent=2).encode(), mode=0o600)
+        replace_durably(self._config, _LINKS.dump_json([*self.links.values()]), mode=0o600)
 
     def command(self) -> Sequence[str]:
         run = "import sys; from deploy.local.links import serve_file; serve_file(sys.argv[1])"

@@ -1,4 +1,4 @@
-"""A real Mosquitto broker: one regional (or vehicle's own) MQTT 5 broker on a loopback port."""
+"""Real Mosquitto brokers on loopback: of a region, of a vehicle, and for enrolment."""
 
 import getpass
 import os
@@ -37,7 +37,7 @@ _GUARD = "guard/socket"
 
 
 def mosquitto_program() -> str:
-    """Where the broker's program is. Raises ProgramMissing."""
+    """The path of the broker's program. Raises ProgramMissing."""
     # Debian puts it into /usr/sbin, which is not on every user's PATH.
     program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
     if program is None:
@@ -46,7 +46,7 @@ def mosquitto_program() -> str:
 
 
 class TlsFiles(TlsSettings):
-    """PEM files of a client or server: whom it trusts, its certificate, its key."""
+    """PEM files of a client or server: its authority, its certificate, its key."""
 
     certificate: Path
     key: Path
@@ -54,12 +54,13 @@ class TlsFiles(TlsSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MosquittoSecurity:
-    """Mutual TLS: the listener's own files, and who may do what (`rules`, Mosquitto's acl_file; none: everything).
+    """Mutual TLS: the listener's own files, and the rights of clients (`rules`, Mosquitto's acl_file; none:
+    everything).
 
-    A client is who its certificate says: its common name is the user name and the client id, whatever it sends.
-    `probe`: what the stack asks with whether the broker answers; without it, only whether it accepts a connection.
-    `has_access_daemon`: it reads revocation lists and passwords too (`access_files`, which must be there when it
-    starts), and an access daemon may end sessions.
+    The common name of a client's certificate is its user name and client id, whatever it sends. `probe`: the
+    certificate with which the stack asks whether the broker answers. `has_access_daemon`: the broker also reads
+    revocation lists and passwords (`access_files`, which must exist when it starts), and an access daemon may end
+    sessions.
     """
 
     tls: TlsFiles
@@ -69,7 +70,9 @@ class MosquittoSecurity:
 
 
 class BrokerAccessFiles(NamedTuple):
-    """What a broker and its access daemon share. `guard_socket` is in a folder that only their user may enter."""
+    """The files that a broker and its access daemon share. `guard_socket` is in a folder that only their user may
+    enter.
+    """
 
     revocations: Path
     passwords: Path
@@ -77,11 +80,27 @@ class BrokerAccessFiles(NamedTuple):
     pid: Path
 
 
-class MosquittoBroker(Server):
-    """One Mosquitto with persistence in its own folder."""
+class _Mosquitto(Server):
+    """One Mosquitto in its own folder, in the foreground."""
 
     start_timeout_s = 20.0
     stop_timeout_s = 5.0
+
+    def __init__(self, name: str, folder: Path) -> None:
+        super().__init__(name, folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._program = mosquitto_program()
+        self._conf = self.folder / "mosquitto.conf"
+
+    def command(self) -> Sequence[str]:
+        return broker_command(self._program, self._conf, self.log)
+
+    def environment(self) -> Mapping[str, str]:
+        return {"OPENSSL_CONF": str(NO_RESUMPTION)}
+
+
+class MosquittoBroker(_Mosquitto):
+    """One Mosquitto with persistence in its own folder."""
 
     def __init__(
         self,
@@ -96,16 +115,19 @@ class MosquittoBroker(Server):
         self.region = name
         self.settings = settings or MosquittoSettings()
         self.security = security
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._ports = ports or PortBook(self.folder / "ports.json")
-        self.port = self._ports.port(self.name)
-        self._program = mosquitto_program()
+        self.port = (ports or PortBook(self.folder / "ports.json")).port(self.name)
+        folder = self.folder
+        self.rules_file = folder / "rules.acl"
+        """The rights of clients; after a change the broker needs SIGHUP."""
+        self.access_files = BrokerAccessFiles(
+            folder / "revocations.pem", folder / "passwords", folder / _GUARD, folder / "mosquitto.pid"
+        )
 
     def addresses(self) -> dict[str, str]:
         return {"url": f"{'mqtts' if self.security else 'mqtt'}://{_HOST}:{self.port}"}
 
     def prepare(self) -> None:
-        """Write mosquitto.conf, and the rules unless newer ones are there."""
+        """Write mosquitto.conf, and the rules unless newer ones exist."""
         # An access daemon writes them too, with versions that grow: a broker that is started again keeps those.
         rules = self.security and self.security.rules
         if rules and _rules_version(self.rules_file) <= rules_version(rules):
@@ -114,34 +136,14 @@ class MosquittoBroker(Server):
             self.access_files.guard_socket.parent.mkdir(exist_ok=True, mode=0o700)
         self._conf.write_text(conf_text(self._lines()))
 
-    def command(self) -> Sequence[str]:
-        return broker_command(self._program, self._conf, self.log)
-
     def environment(self) -> Mapping[str, str]:
-        return {"OPENSSL_CONF": str(NO_RESUMPTION)} if self.security else {}
+        return super().environment() if self.security else {}
 
     def probe(self) -> bool:
-        """Whether the broker answers a CONNECT; without a certificate to ask with, whether it accepts a connection."""
+        """Whether the broker answers a CONNECT; without a certificate, whether it accepts a connection."""
         if self.security is None:
             return mqtt_answers(self.port)
         return mqtt_answers(self.port, self.security.probe) if self.security.probe else port_is_open(self.port)
-
-    @property
-    def rules_file(self) -> Path:
-        """Who may do what; whoever writes it anew sends SIGHUP to the broker."""
-        return self.folder / "rules.acl"
-
-    @property
-    def access_files(self) -> BrokerAccessFiles:
-        """What is shared with an access daemon."""
-        folder = self.folder
-        return BrokerAccessFiles(
-            folder / "revocations.pem", folder / "passwords", folder / _GUARD, folder / "mosquitto.pid"
-        )
-
-    @property
-    def _conf(self) -> Path:
-        return self.folder / "mosquitto.conf"
 
     def _lines(self) -> list[str]:
         lines = broker_lines(self.port, _HOST, self.folder, self.settings)
@@ -171,7 +173,9 @@ def _rules_version(file: Path) -> int:
 
 
 class EnrolmentBrokerFiles(Settings):
-    """What the broker reads. `factory_ca`: who signs factory certificates; without it only tokens are taken."""
+    """The files that the broker reads. `factory_ca`: the authority of factory certificates; without it only tokens
+    count.
+    """
 
     certificate: FilePath
     key: FilePath
@@ -180,20 +184,15 @@ class EnrolmentBrokerFiles(Settings):
     factory_ca: FilePath | None = None
 
 
-class EnrolmentBroker(Server):
+class EnrolmentBroker(_Mosquitto):
     """Two listeners: tokens with TLS and a password (`port`), factory certificates with mutual TLS (`factory_port`)."""
-
-    start_timeout_s = 20.0
-    stop_timeout_s = 5.0
 
     def __init__(self, name: str, folder: Path, files: EnrolmentBrokerFiles, *, ports: PortBook | None = None) -> None:
         super().__init__(f"enrolment-{name}", folder)
         self.region, self.files = name, files
-        self.folder.mkdir(parents=True, exist_ok=True)
         book = ports or PortBook(self.folder / "ports.json")
         self.port = book.port(self.name)
         self.factory_port = book.port(f"{self.name}.factory")
-        self._program = mosquitto_program()
 
     def addresses(self) -> dict[str, str]:
         """`url` for tokens, `factory` for factory certificates."""
@@ -202,23 +201,13 @@ class EnrolmentBroker(Server):
     def prepare(self) -> None:
         self._conf.write_text(conf_text(self._lines()))
 
-    def command(self) -> Sequence[str]:
-        return broker_command(self._program, self._conf, self.log)
-
-    def environment(self) -> Mapping[str, str]:
-        return {"OPENSSL_CONF": str(NO_RESUMPTION)}
-
     def signal_reload(self) -> None:
-        """Have the broker read its passwords and rules again. Who is not in them any more is disconnected."""
+        """Have the broker read its passwords and rules again; it disconnects clients that they no longer name."""
         if self.pid is not None:
             os.kill(self.pid, signal.SIGHUP)
 
     def probe(self) -> bool:
         return port_is_open(self.port)
-
-    @property
-    def _conf(self) -> Path:
-        return self.folder / "mosquitto.conf"
 
     def _lines(self) -> list[str]:
         files = self.files

@@ -20,7 +20,7 @@ _PROFILE: Final = "default"
 
 
 class LakePlace(StrEnum):
-    """Where the lake of a local stack is: a folder beside its servers, or an S3 server of its own."""
+    """The location of a local stack's lake: a folder, or an S3 server of its own."""
 
     FOLDER = "folder"
     S3 = "s3"
@@ -29,8 +29,8 @@ class LakePlace(StrEnum):
 class ObjectStore(Server):
     """One S3 server whose bucket is a folder of its own folder.
 
-    A conditional PUT is atomic, so several may commit to one Delta table. The access key and its secret are drawn at
-    the first start, and stand in a file that only its owner can read, in the form of AWS's shared credentials file.
+    A conditional PUT is atomic, so several writers may commit to one Delta table. The first start draws the access key
+    and its secret, and writes them to a private file in the form of AWS's shared credentials file.
     """
 
     start_timeout_s = 20.0
@@ -59,7 +59,7 @@ credentials_file = "{self.credentials_file}"
 """
 
     def lake(self, name: str) -> str:
-        """Where a lake of that name is, as settings of jobs say it."""
+        """The URL of a lake of that name."""
         return f"s3://{self.bucket}/{name}"
 
     def addresses(self) -> dict[str, str]:

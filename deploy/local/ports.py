@@ -58,7 +58,7 @@ def _is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on, reserved for this process."""
+    """A loopback port without a listener, reserved for this process."""
     for _ in range(_ATTEMPTS):
         port = random.randrange(*_RANGE)
         # Looked at after the reservation: before it, another process could take the port in between.

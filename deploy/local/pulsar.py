@@ -103,9 +103,9 @@ _OPENED += ["java.base/jdk.internal.platform", "java.management/sun.management"]
 _OPENED += ["jdk.management/com.sun.management.internal"]
 _METADATA = "org.apache.pulsar.metadata.bookkeeper.PulsarMetadata"
 
-# A bookie that was killed leaves its registration behind. The next start deletes that and registers anew; if the notice
-# of the deletion comes a moment late, Pulsar 4.0.8 takes it for one of the new registration, deletes and renews it, and
-# goes on so for ever (apache/pulsar#25001): the broker answers, and no topic with stored messages can be opened.
+# A killed bookie leaves its registration behind. The next start deletes it and registers again. If the notice of the
+# deletion comes late, Pulsar 4.0.8 takes it for one of the new registration, and deletes and renews that without end
+# (apache/pulsar#25001): the broker answers, but topics with stored messages do not open.
 _REGISTERED_AGAIN = "Successfully re-acquired lock at /ledgers/available/"
 _MAX_REGISTRATIONS = 5
 
@@ -119,7 +119,7 @@ _BROKER: dict[str, str | int] = {
     # after a kill.
     "managedLedgerDefaultMarkDeleteRateLimit": 10,
     "managedLedgerCursorPositionFlushSeconds": 1,
-    # A topic stays until somebody deletes it.
+    # A topic stays until it is deleted.
     "brokerDeleteInactiveTopicsEnabled": "false",
     "forceDeleteNamespaceAllowed": "true",
     "forceDeleteTenantAllowed": "true",
@@ -290,7 +290,7 @@ class PulsarCluster(Server):
 
     def _jvm_options(self) -> list[str]:
         small = ["-Xms128m", f"-Xmx{self.settings.heap_mb}m", f"-XX:MaxDirectMemorySize={self.settings.direct_mb}m"]
-        # Out of memory it ends, which the supervisor sees; half a broker would go on answering.
+        # Out of memory it must end, which the supervisor sees; half a broker would still answer.
         small += ["-XX:+UseSerialGC", "-Xss512k", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError"]
         small += ["-Xlog:disable", "-Xlog:all=error:stderr"]
         quick = [] if self.settings.full_compiler else ["-XX:TieredStopAtLevel=1"]

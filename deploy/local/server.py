@@ -162,7 +162,7 @@ class Server(ABC):
         """Write the files that the server reads when it starts."""
 
     def environment(self) -> Mapping[str, str]:
-        """Variables added to our own environment."""
+        """Variables added to this process's environment."""
         return {}
 
     def addresses(self) -> dict[str, str]:
@@ -176,7 +176,7 @@ class Server(ABC):
 
     @property
     def exit_status(self) -> int | None:
-        """How the process ended; None while it lives, was not started or was killed by us."""
+        """How the process ended; None while it lives, before its start, and after `stop` or `kill`."""
         return self._process.returncode if self._process and self._has_ended() else None
 
     @property
@@ -209,7 +209,7 @@ class Server(ABC):
         self._process = spawn(self.command(), log=self.log, folder=self.folder, env=self.environment())
 
     def check_alive(self) -> None:
-        """Raise ServerFailed when the process is not there although nobody stopped it."""
+        """Raise ServerFailed when the process ended by itself."""
         if self._process is None or not self.wanted:
             raise ServerFailed(self.name, "was not started", self.log, [])
         if self._has_ended():
@@ -236,7 +236,7 @@ class Server(ABC):
         return self.healthy
 
     def note(self, healthy: bool) -> bool:
-        """Keep what `probe` said elsewhere; whether that changes anything."""
+        """Keep a result of `probe`; returns whether it changes anything."""
         is_new = healthy != self.healthy
         self.healthy = healthy
         self._has_answered = self._has_answered or healthy

@@ -21,11 +21,11 @@ _DEPLOY = "org.apache.spark.deploy"
 
 _WORKER_CORES = 1
 _WORKER_MEMORY_MB = 1024
-"""For executors; a worker needs memory of its own besides."""
+"""For executors; a worker itself needs more."""
 
 
 class _SparkDaemon(Server):
-    """One JVM of Spark's own deployment on loopback, with its web address for questions."""
+    """One JVM of Spark's standalone deployment on loopback, with its web address."""
 
     start_timeout_s = 60.0
 
@@ -36,7 +36,7 @@ class _SparkDaemon(Server):
         self._home = _spark_home()
 
     def environment(self) -> Mapping[str, str]:
-        """Spark's own folders, and nothing of the Python that started us: executors inherit this."""
+        """Spark's own folders, and nothing of this process's Python: executors inherit it."""
         return {
             "SPARK_HOME": str(self._home),
             # Without its start scripts Spark looks for a build to find out the version of Scala.
@@ -50,54 +50,44 @@ class _SparkDaemon(Server):
     def command(self) -> Sequence[str]:
         """The JVM itself, as bin/spark-class would exec it."""
         small = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryError"]
-        # Another door to the master, which nobody here needs.
+        # Another way in to the master, which is not needed.
         defines = ["-Dspark.master.rest.enabled=false", "-Dspark.ui.killEnabled=false"]
         at = ["--host", _HOST, "--port", str(self.port), "--webui-port", str(self.web_port)]
         return [java(), *small, *defines, "-cp", f"{self._home}/jars/*", *self.arguments(at)]
 
     def write_defaults(self, secret: str) -> None:
-        """Write Spark's own file of settings: whoever lacks the secret neither registers nor runs anything."""
+        """Write Spark's settings: a process without the secret neither registers nor runs anything."""
         lines = ("spark.authenticate true", "spark.network.crypto.enabled true", f"spark.authenticate.secret {secret}")
         text = "".join(f"{line}\n" for line in lines)
         replace_durably(self.folder / "spark-defaults.conf", text.encode(), mode=0o600)
 
     @abstractmethod
     def arguments(self, at: Sequence[str]) -> Sequence[str]:
-        """The class to run, and what it is given beside the addresses in `at`."""
+        """The class to run, and its arguments. `at`: the arguments for its addresses."""
 
 
 class SparkMaster(_SparkDaemon):
     """The master: workers register with it, and jobs ask it for executors at `url`.
 
-    Its folder also has `python`, the interpreter of executors: this environment's packages without this project, as
-    on a machine where only the packages of the extra `cloud` are installed.
+    Its folder also has `python`, the interpreter of executors: this environment's packages without this project, as on
+    a machine with only the extra `cloud`.
     """
 
-    @property
-    def url(self) -> str:
-        """What a job names as its master."""
-        return f"spark://{_HOST}:{self.port}"
-
-    @property
-    def python(self) -> Path:
-        """The interpreter for `spark.python`."""
-        return self.folder / "python"
-
-    @property
-    def secret_file(self) -> Path:
-        """What a job names as `spark.secret_file`; drawn at the first start."""
-        return self.folder / "secret"
+    def __init__(self, name: str, folder: Path, *, ports: PortBook) -> None:
+        super().__init__(name, folder, ports=ports)
+        self.url = f"spark://{_HOST}:{self.port}"
+        self.python = self.folder / "python"
+        self.secret_file = self.folder / "secret"
+        """The file for `spark.secret_file`, drawn at the first start."""
 
     def addresses(self) -> dict[str, str]:
-        """The master's URL, its pages, and the interpreter of executors."""
         return {"url": self.url, "web_url": self.web_url, "python": str(self.python)}
 
     def probe(self) -> bool:
-        """Whether it is the master that gives out executors."""
         return http_health(f"{self.web_url}/json/", expect={"status": "ALIVE"})()
 
     def prepare(self) -> None:
-        """Draw the secret, and write the interpreter: without `site` no link to the source tree is followed."""
+        """Draw the secret, and write the interpreter, which follows no link to the source tree (without `site`)."""
         if not self.secret_file.exists():
             create_durably(self.secret_file, secrets.token_hex(32).encode(), mode=0o600)
         self.write_defaults(self.secret_file.read_text())
@@ -108,7 +98,6 @@ class SparkMaster(_SparkDaemon):
         self.python.chmod(0o755)
 
     def arguments(self, at: Sequence[str]) -> Sequence[str]:
-        """The master."""
         return [f"{_DEPLOY}.master.Master", *at]
 
 
@@ -120,11 +109,9 @@ class SparkWorker(_SparkDaemon):
         self._master = master
 
     def prepare(self) -> None:
-        """Take over the master's secret."""
         self.write_defaults(self._master.secret_file.read_text())
 
     def addresses(self) -> dict[str, str]:
-        """Its pages."""
         return {"web_url": self.web_url}
 
     def probe(self) -> bool:
@@ -132,14 +119,13 @@ class SparkWorker(_SparkDaemon):
         return http_health(f"{self.web_url}/json/", expect={"masterurl": self._master.url})()
 
     def arguments(self, at: Sequence[str]) -> Sequence[str]:
-        """The worker, with what it may give to executors."""
         size = ["--cores", str(_WORKER_CORES), "--memory", f"{_WORKER_MEMORY_MB}m"]
         work = ["--work-dir", str(self.folder / "work")]
         return [f"{_DEPLOY}.worker.Worker", *at, *size, *work, self._master.url]
 
 
 class SparkCluster:
-    """The master and its workers. Start the master first: a worker that finds none asks again only after seconds."""
+    """The master and its workers. Start the master first: a worker without a master asks again only after seconds."""
 
     def __init__(self, folder: Path, ports: PortBook, *, workers: int = 2) -> None:
         self.master = SparkMaster("spark-master", folder / "spark-master", ports=ports)
@@ -149,7 +135,7 @@ class SparkCluster:
         ]
 
     def job_settings(self, jobs: int = 1) -> str:
-        """The table `[spark]` of a job that runs here, as TOML: so many jobs at once share the workers."""
+        """The table `[spark]` of a job, as TOML. `jobs`: the number of jobs that share the workers."""
         assert jobs <= len(self.workers), "a job without an executor waits for ever"
         quick = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
         return f"""[spark]

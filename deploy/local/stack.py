@@ -127,11 +127,11 @@ class LocalStack:
         return self.credentials.authority
 
     def access(self, role: str = OPERATOR) -> PulsarAccess:
-        """What a process of this role shows the clusters, and whom it trusts."""
+        """The token and trusted authority of a role."""
         return self.credentials.access(role)
 
     def client_files(self, name: str, region: str) -> TlsFiles:
-        """What a device (`acme/bus-1`) or a gateway (`gateway@eu-1`) shows a broker."""
+        """The certificate of a device (`acme/bus-1`) or a gateway (`gateway@eu-1`)."""
         return self.authority.client(name, region)
 
     @property
@@ -358,9 +358,9 @@ def _require_free_space(folder: Path) -> None:
 def with_addresses(
     source: Path, clusters: Mapping[str, PulsarCluster], links: Mapping[str, CuttableLink], file: Path
 ) -> Topology:
-    """The topology of `source` with every cluster's address, as it is then written to `file`.
+    """The topology of `source` with every cluster's address, which is also written to `file`.
 
-    Clusters see each other over the links, so that a link can be cut.
+    Clusters reach each other over the links, so that a link can be cut.
     """
     tables = [line for name in sorted(clusters) for line in _tables(name, clusters[name], links)]
     text = source.read_text() + "\n# Addresses, added when the stack started.\n" + "\n".join(tables) + "\n"

@@ -1,4 +1,4 @@
-"""Settings for whoever works on a local stack, in its folder: one file for each process that can be tried on it."""
+"""Settings files in the folder of a local stack: one for each process that can be tried on it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 CANARY_TENANT: Final = "canary"
 """The tenant that is reserved for canaries, as the stack's topology names it."""
 _NOWHERE: Final = (54.6, 4.2)
-"""In the North Sea: nobody drives there."""
+"""In the North Sea, without vehicles."""
 _APART_DEG: Final = 0.1
-"""From the place of one region to that of the next, 6 km: whoever drives through another's fence is metered in it."""
+"""Between two canaries, 6 km: a vehicle is metered in every fence that it drives through."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +49,12 @@ class StackCanary:
 
 
 def canary_device(region: str) -> str:
-    """The name of a region's canary; its account, its fence and its role are named so, too."""
+    """The name of a region's canary, and of its account, fence and role."""
     return f"{CANARY_TENANT}-{region}"
 
 
 def canary_place(region: str, regions: Iterable[str]) -> tuple[float, float]:
-    """Where the canary of a region drives (latitude, longitude): nobody else does, nor that of another region."""
+    """Where the canary of a region drives (latitude, longitude): away from all vehicles and other canaries."""
     latitude, longitude = _NOWHERE
     return latitude, round(longitude + _APART_DEG * sorted(regions).index(region), 6)
 
@@ -116,10 +116,10 @@ _WITHOUT_LAKE: Final = ("region", "centre", "alert")
 
 
 def write_stack_settings(stack: LocalStack) -> None:
-    """`operator.toml`; of each region those of gateway, alert process, agent and canary; `notifier.toml`; of the centre
+    """Writes `operator.toml`, for each region those of gateway, alert process, agent and canary, and `notifier.toml`,
     `cloud.toml` and `publisher.toml`.
 
-    With the ports of now, and without those whose role or tenant the topology has not.
+    Files are left out whose role or tenant the topology does not have.
     """
     _write_operator(stack)
     book = PortBook(stack.folder / "examples.json")
@@ -143,9 +143,9 @@ def write_stack_settings(stack: LocalStack) -> None:
 def alerts_settings(
     stack: LocalStack, region: str, name: str, status_port: int, *, max_age_s: float | None = None
 ) -> str:
-    """Of an alert process of a region.
+    """Settings of a region's alert process.
 
-    `max_age_s`: how old an event may be of which it raises an alert; None: as it does by itself.
+    `max_age_s`: the greatest age of an event that raises an alert; None: the default.
     """
     return f"""name = "{name}"
 region = "{region}"
@@ -167,7 +167,7 @@ port = {status_port}
 
 
 def gateway_settings(stack: LocalStack, region: str, status_port: int) -> str:
-    """Of the first gateway of a region."""
+    """Settings of the first gateway of a region."""
     name, access = f"{region}-1", stack.access(f"gateway-{region}")
     files = stack.client_files(f"gateway@{name}", region)
     service_url = stack.pulsar[stack.topology.regions[region].cluster].service_url
@@ -301,7 +301,7 @@ port = {book.port(_NOTIFIER)}
 
 
 def _centre_settings(stack: LocalStack, role: str, use: str) -> str:
-    """Of whoever works at the centre, by a role: the same lake for all."""
+    """Settings of a process at the centre; all share one lake."""
     centre, operator = stack.pulsar[stack.topology.centre], stack_operator(stack.folder)
     topics = [f"persistent://{{tenant}}/telemetry-{region}/batches" for region in stack.topology.regions]
     store = stack.object_store
@@ -325,7 +325,7 @@ topics = {json.dumps(topics)}
 
 
 def _registry_table(stack: LocalStack, region: str, service_url: str, access: PulsarAccess) -> str:
-    """Where a gateway reads which devices are known; nothing where the region has no access daemon."""
+    """The device registry of a gateway; nothing where the region has no access daemon."""
     if region not in stack.access_daemons:
         return ""
     return f"""[registry]

@@ -1,4 +1,4 @@
-"""A cluster's admin REST interface: bounded in time and size, and its errors are ours."""
+"""A client of a cluster's admin REST interface, bounded in time and size, with errors of its own."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Query = Mapping[str, str | bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestAnswer:
-    """One whole HTTP answer, and what was asked of which cluster, where."""
+    """One whole HTTP answer, with its request and cluster."""
 
     cluster: str
     url: str
@@ -63,10 +63,10 @@ class RestAnswer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def value(self, shape: TypeAdapter[_Value] | None, passes: int) -> _Value | None:
-        """The value of this shape; None for a command (without a shape) that was done, and of the status that passes.
+        """The answer in this shape; None for a command (without a shape) that succeeded, and for the status `passes`.
 
-        Raises AdminRefused for a refusal of Pulsar's, ClusterUnreachable for an answer that Pulsar does not give: what
-        stands before a cluster also answers 200 and 404.
+        Raises AdminRefused for a refusal by Pulsar, ClusterUnreachable for an answer from something else: a load
+        balancer in front of a cluster also answers 200 and 404.
         """
         is_empty = not self.body and not self.content_type
         if shape is None and (self.status == _NO_CONTENT or (self.status == _OK and is_empty)):
@@ -84,7 +84,7 @@ class RestAnswer:
         raise self._error()
 
     def entry_headers(self) -> Mapping[str, str] | None:
-        """The headers of a stored entry; none at all of one that the broker cannot unpack, None of one that is gone."""
+        """The headers of a stored entry; empty when the broker cannot unpack it, None when it is gone."""
         if self.status == _OK and MESSAGE_ID_HEADER in self.headers:
             return self.headers
         if self.status == _SERVER_ERROR:
@@ -110,7 +110,7 @@ class RestAnswer:
             raise self._not_from_pulsar(f"{place}: {problem['msg']}") from error
 
     def _reason(self) -> str | None:
-        """What Pulsar says why it refuses."""
+        """Pulsar's reason for a refusal."""
         try:
             value = self._json()
         except ValueError:
@@ -134,7 +134,7 @@ class RestAnswer:
         return ClusterUnreachable(self.cluster, self.url, said)
 
     def _excerpt(self) -> str:
-        """What it says in words; "": nothing, or a page, which is for browsers."""
+        """The text of the body; "" for nothing, or for a page for browsers."""
         if self.body.lstrip()[:1] == b"<" or "html" in self.content_type.lower():
             return ""
         return self.body[:_MAX_EXCERPT_BYTES].decode(errors="replace")
@@ -153,14 +153,14 @@ _ANYBODY = PulsarAccess()
 class AdminClient:
     """One cluster's admin interface, also for several threads. Use it as a context manager, or call `close`.
 
-    Before its first request it asks the address for its cluster's name, and raises WrongCluster when it is another's:
-    nothing is read from or written to a cluster that was not meant. Only an administrator may ask that; who is none
-    takes `check_name` away. Raises ClusterUnreachable when there is no whole answer within `timeout_s`, or one that is
-    not Pulsar's (NoConnection where nobody listens), and AdminRefused when the answer is an error.
+    Before its first request it asks for the cluster's name, and raises WrongCluster when it is another's, so that no
+    other cluster is read or changed. Only administrators may ask that; others set `check_name` to False. Raises
+    ClusterUnreachable without a whole answer within `timeout_s`, or for an answer that is not Pulsar's (NoConnection
+    where no host listens), and AdminRefused for an error.
 
-    A question that was not answered is asked three times in all. An error of the server itself (5xx: just after a start
-    a broker has no bookie yet) is asked again for `unavailable_s`; so is a command, as each of ours may be given twice.
-    With 0 nothing is asked again, but for a question of which the kept-alive connection broke.
+    An unanswered request is sent three times in all. After an error of the server itself (5xx: just after its start a
+    broker has no bookie yet) questions and commands are repeated for `unavailable_s`; every command may be given twice.
+    With 0 nothing is repeated, except a question whose kept-alive connection broke.
     """
 
     def __init__(
@@ -196,21 +196,20 @@ class AdminClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connections."""
         self._http.close()
 
     def get(self, path: str, shape: TypeAdapter[_Value] = _ANY, **query: str | bool) -> _Value | None:
-        """The JSON answer, of that shape; None when Pulsar says that the thing does not exist."""
+        """The JSON answer in this shape; None when Pulsar says that the thing does not exist."""
         value: _Value | None = self._ask("GET", path, None, query, passes=_NOT_FOUND, shape=shape)[1]
         return value
 
     def configuration(self) -> BrokerConfiguration:
-        """The broker's configuration as it runs. Raises WrongCluster when it is another cluster's."""
+        """The configuration of the running broker. Raises WrongCluster when it belongs to another cluster."""
         found: BrokerConfiguration = self._configuration or self._retry(self._identify)
         return found
 
     def broker_of(self, topic_path: str, *, secure: bool) -> str:
-        """The address of the broker that serves a topic, with TLS or not. Raises AdminRefused where there is none."""
+        """The address of the broker that serves a topic. Raises AdminRefused when it has none of that kind."""
         found = self.get(f"{_LOOKUP}/{topic_path}", BROKER) or BrokerLookup()
         address = found.get("brokerUrlTls") if secure else found.get("brokerUrl")
         if not address:
@@ -218,9 +217,9 @@ class AdminClient:
         return address
 
     def entry_headers(self, topic_path: str, ledger: int, entry: int) -> Mapping[str, str] | None:
-        """The headers of a stored entry, long content left where it is; none at all where the broker cannot unpack it.
+        """The headers of a stored entry, without reading long content; empty when the broker cannot unpack it.
 
-        None when it is not stored any more.
+        None when the entry is gone.
         """
         path = f"{topic_path}/ledger/{ledger}/entry/{entry}"
 
@@ -232,7 +231,7 @@ class AdminClient:
         return found
 
     def put(self, path: str, body: object = None, **query: str | bool) -> bool:
-        """Create something; False when it was there already."""
+        """Create something; False when it existed."""
         return self._write("PUT", path, body, query)
 
     def post(self, path: str, body: object = None, **query: str | bool) -> bool:
@@ -240,7 +239,7 @@ class AdminClient:
         return self._write("POST", path, body, query)
 
     def delete(self, path: str, **query: str | bool) -> bool:
-        """Delete something; False when it was not there."""
+        """Delete something; False when it did not exist."""
         return self._ask("DELETE", path, None, query, passes=_NOT_FOUND)[0] != _NOT_FOUND
 
     def _write(self, method: str, path: str, body: object, query: Query) -> bool:
@@ -283,7 +282,7 @@ class AdminClient:
     def _request(
         self, method: str, path: str, body: object, query: Query, *, unread_with: str | None = None
     ) -> RestAnswer:
-        """The whole answer of the first host that can be connected to; those before it come last from now.
+        """The whole answer of the first host that accepts a connection; failed hosts move to the end of the list.
 
         `unread_with`: the body of an answer with this header is not read if it is long.
         """
@@ -336,7 +335,7 @@ class AdminClient:
         raise ClusterUnreachable(self.cluster, self.url, f"it redirected {_MAX_REDIRECTS} times")
 
     def _body(self, answer: httpx.Response, deadline_s: float, *, is_short: bool) -> bytes:
-        """`is_short`: its beginning is enough. To leave a body unread costs a connection, so what is short is read."""
+        """`is_short`: the beginning is enough. An unread body costs the connection, so short ones are read."""
         body = bytearray()
         for part in answer.iter_raw():
             body += part

@@ -1,4 +1,4 @@
-"""waybill topology plan | apply | verify | watch | broker-conf."""
+"""The commands `waybill topology plan | apply | verify | watch | broker-conf`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,6 @@ def broker_conf_lines(topology: Topology, cluster: str, issuer: str, tls: Path, 
 
 
 def links_table(links: Sequence[LinkState]) -> Table:
-    """One row for each link: whether it is connected, what waits, how long a probe took, what is wrong."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("namespace", "link", "state"):
         table.add_column(column)
@@ -87,7 +86,7 @@ def _count(value: int | None) -> str:
 
 
 def summary(seen: Observation) -> str:
-    """What was observed at one moment, in a line."""
+    """One observation in a line."""
     connected = sum(link.connected for link in seen.links)
     waiting = [link.backlog for link in seen.links if link.backlog is not None]
     lags = [link.delay_s for link in seen.links if link.delay_s is not None]
@@ -140,56 +139,36 @@ class ReplicationCollector(Collector):
         yield from map(_gauge, METRICS)
 
     def collect(self) -> Iterator[Metric]:
-        if self._last is not None:
-            yield from _reachable(self._last)
-            yield from _links(self._last)
-            yield from _cursors(self._last)
+        seen = self._last
+        if seen is None:
+            return
+        gauges = {name: _gauge(name) for name in METRICS}
+
+        def export(name: str, labels: Sequence[str], value: float | None) -> None:
+            if value is not None:
+                gauges[f"waybill_replication_{name}"].add_metric(labels, value)
+
+        for cluster in sorted({link.source for link in seen.links} | set(seen.unreachable)):
+            export("cluster_reachable", [cluster], cluster not in seen.unreachable)
+        for link in seen.links:
+            labels = [link.namespace, link.source, link.target]
+            export("connected", labels, link.connected)
+            export("backlog_messages", labels, link.backlog)
+            export("lag_seconds", labels, link.delay_s)
+        for cursor in seen.cursors:
+            labels = [cursor.topic, cursor.subscription, cursor.cluster]
+            export("cursor_snapshot_age_seconds", labels, cursor.age_s)
+            export("cursor_snapshot_behind_seconds", labels, cursor.behind_s)
+            export("cursor_waiting_seconds", labels, cursor.waiting_s)
+            export("cursor_backlog_messages", labels, cursor.backlog)
+        for one in seen.unknown:
+            export("unknown_cursor_backlog_messages", [one.topic, one.subscription, one.cluster], one.backlog)
+        yield from gauges.values()
 
 
 def _gauge(name: str) -> GaugeMetricFamily:
     labels = _CURSOR if "_cursor_" in name else _CLUSTER if "_cluster_" in name else _LINK
     return GaugeMetricFamily(name, METRICS[name], labels=labels)
-
-
-def _reachable(seen: Observation) -> Iterator[Metric]:
-    gauge = _gauge("waybill_replication_cluster_reachable")
-    for cluster in sorted({link.source for link in seen.links} | set(seen.unreachable)):
-        gauge.add_metric([cluster], 0 if cluster in seen.unreachable else 1)
-    yield gauge
-
-
-def _links(seen: Observation) -> Iterator[Metric]:
-    connected = _gauge("waybill_replication_connected")
-    backlog = _gauge("waybill_replication_backlog_messages")
-    lag = _gauge("waybill_replication_lag_seconds")
-    for link in seen.links:
-        labels = [link.namespace, link.source, link.target]
-        connected.add_metric(labels, float(link.connected))
-        if link.backlog is not None:
-            backlog.add_metric(labels, link.backlog)
-        if link.delay_s is not None:
-            lag.add_metric(labels, link.delay_s)
-    yield from (connected, backlog, lag)
-
-
-def _cursors(seen: Observation) -> Iterator[Metric]:
-    age = _gauge("waybill_replication_cursor_snapshot_age_seconds")
-    behind = _gauge("waybill_replication_cursor_snapshot_behind_seconds")
-    waiting = _gauge("waybill_replication_cursor_waiting_seconds")
-    backlog = _gauge("waybill_replication_cursor_backlog_messages")
-    for cursor in seen.cursors:
-        labels = [cursor.topic, cursor.subscription, cursor.cluster]
-        backlog.add_metric(labels, cursor.backlog)
-        if cursor.age_s is not None:
-            age.add_metric(labels, cursor.age_s)
-        if cursor.behind_s is not None:
-            behind.add_metric(labels, cursor.behind_s)
-        if cursor.waiting_s is not None:
-            waiting.add_metric(labels, cursor.waiting_s)
-    unknown = _gauge("waybill_replication_unknown_cursor_backlog_messages")
-    for one in seen.unknown:
-        unknown.add_metric([one.topic, one.subscription, one.cluster], one.backlog)
-    yield from (age, behind, waiting, backlog, unknown)
 
 
 app = typer.Typer(

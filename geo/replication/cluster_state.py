@@ -1,4 +1,4 @@
-"""What a cluster holds of a topology: the same form for the desired and for the actual state."""
+"""The state of a cluster, in the same form whether desired by a topology or read from the cluster."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +34,7 @@ from waybill.settings import Settings
 
 
 class Registration(Settings):
-    """What one cluster knows about another, or about itself. The schemes say whether TLS is used."""
+    """The addresses that one cluster knows of another, or of itself. The schemes say whether TLS is used."""
 
     service_url: str
     admin_url: str
@@ -43,14 +43,12 @@ class Registration(Settings):
 
 
 class TenantState(Settings):
-    """A tenant as one cluster knows it."""
-
     admin_roles: frozenset[str] = frozenset()
     allowed_clusters: frozenset[str]
 
 
 class NamespaceState(Settings):
-    """A namespace's policies in one cluster; None: not set, so the broker's own."""
+    """A namespace's policies in one cluster; None: not set, so the broker's own applies."""
 
     clusters: frozenset[str]
     retention: tuple[int, int] | None = None  # minutes, MB
@@ -66,9 +64,9 @@ class NamespaceState(Settings):
 
 
 class TopicState(Settings):
-    """A topic in one cluster and its durable subscriptions: name to whether their position travels.
+    """A topic in one cluster and its durable subscriptions by name, with whether each is replicated.
 
-    `missing`: the numbers of the partitions that do not exist; only of the actual state.
+    `missing`: the numbers of the partitions that do not exist; only in the actual state.
     """
 
     partitions: int
@@ -77,9 +75,9 @@ class TopicState(Settings):
 
 
 class ClusterState(Settings):
-    """Everything of a topology that one cluster holds. Namespaces are tenant/name, topics tenant/name/topic.
+    """All parts of a topology that one cluster has. Namespaces are tenant/name, topics tenant/name/topic.
 
-    `others`: clusters that may be registered for other purposes; only of the desired state.
+    `others`: clusters that may be registered for other purposes; only in the desired state.
     """
 
     others: frozenset[str] = frozenset()
@@ -98,7 +96,7 @@ _GLOBAL = "global"  # Pulsar's name for all clusters at once, no cluster
 
 
 def actual(admins: Mapping[str, AdminClient], tenants: Iterable[str]) -> dict[str, ClusterState]:
-    """The state of each cluster, as far as it concerns these tenants."""
+    """The state of each cluster, restricted to these tenants."""
     wanted = list(tenants)
     return for_each_cluster(admins, lambda admin: _read(admin, wanted))
 
@@ -107,7 +105,7 @@ _Found = TypeVar("_Found")
 
 
 def for_each_cluster(admins: Mapping[str, AdminClient], ask: Callable[[AdminClient], _Found]) -> dict[str, _Found]:
-    """What each cluster answers, asked side by side: a silent one costs its time-out once. Raises what `ask` raises."""
+    """The answer of each cluster, asked in parallel: silent ones cost one time-out in all. Raises what `ask` raises."""
     if not admins:
         return {}
     with ThreadPoolExecutor(min(len(admins), _AT_ONCE)) as pool:
@@ -141,7 +139,7 @@ def _registrations(admin: AdminClient) -> dict[str, Registration]:
 
 
 def read_registration(data: ClusterData) -> Registration:
-    """A registration from Pulsar's cluster data: the addresses with TLS where they are the ones in use."""
+    """A registration from Pulsar's cluster data, with the TLS addresses where TLS is enabled."""
     service, service_tls = data.get("brokerServiceUrl"), data.get("brokerServiceUrlTls")
     admin, admin_tls = data.get("serviceUrl"), data.get("serviceUrlTls")
     if data["brokerClientTlsEnabled"]:
@@ -155,7 +153,6 @@ def read_registration(data: ClusterData) -> Registration:
 
 
 def read_policies(name: str, data: NamespaceData, cluster: str) -> NamespaceState:
-    """A namespace's state in this cluster from its policies."""
     retention, automatic = data.retention, data.auto_topic_creation
     quota = (data.quotas or {}).get(_QUOTA)
     rate = (data.publish_rates or {}).get(cluster)
@@ -174,9 +171,9 @@ def read_policies(name: str, data: NamespaceData, cluster: str) -> NamespaceStat
 
 
 def rights(name: str, data: NamespaceData) -> dict[str, dict[str, frozenset[str]]]:
-    """What roles may do with the namespace `name` and with each topic in it, the broker's own topics included.
+    """The actions of each role on the namespace and on each of its topics, the broker's own topics included.
 
-    Pulsar notes some rights of each partition too, and a right on a partition alone is one on its topic.
+    Pulsar also lists rights by partition; a right on a partition alone counts as one on its topic.
     """
     given: dict[str, dict[str, frozenset[str]]] = {}
     for full_name, roles in [(name, data.rights.of_namespace), *data.rights.of_topics.items()]:
@@ -189,8 +186,8 @@ def rights(name: str, data: NamespaceData) -> dict[str, dict[str, frozenset[str]
 def topic_names(admin: AdminClient, namespace: str) -> dict[str, int]:
     """The topics of a namespace by full name, with their number of partitions (0: not partitioned).
 
-    Left out are topics that are kept nowhere, the broker's own (their names begin with two underscores: policies,
-    transactions), and those that no address can hold (see `is_addressable`).
+    Non-persistent topics, the broker's own (their names begin with two underscores) and those that no URL can address
+    (see `is_addressable`) are left out.
     """
     plain, partitioned = (
         [name.removeprefix(PERSISTENT) for name in admin.get(path, topics_of(namespace)) or [] if _is_used(name)]
@@ -209,7 +206,7 @@ def _is_used(name: str) -> bool:
 
 
 def parts(topic: str, partitions: int) -> list[str]:
-    """The names under which a topic's messages are stored: its partitions', or its own."""
+    """The names of a topic's partitions, or its own."""
     return [partition_name(topic, number) for number in range(partitions)] if partitions else [topic]
 
 
@@ -219,7 +216,9 @@ def _topics(admin: AdminClient, namespace: str) -> dict[str, TopicState]:
 
 
 def _topic(admin: AdminClient, topic: str, partitions: int) -> TopicState | None:
-    """A topic as it is; None when it is gone. A subscription exists, and is replicated, if so on every partition."""
+    """The state of a topic; None when it is gone. A subscription counts as present or replicated when it is so on every
+    partition.
+    """
     stats = [admin.get(f"{topic_path(part)}/stats", STATS) for part in parts(topic, partitions)]
     missing = tuple(number for number, one in enumerate(stats) if one is None)
     if missing and not partitions:
@@ -231,9 +230,9 @@ def _topic(admin: AdminClient, topic: str, partitions: int) -> TopicState | None
 
 
 def topic_stats(admin: AdminClient, namespace: str, **asked: bool) -> dict[str, TopicStats | None]:
-    """The statistics of every topic of a namespace, a partition being a topic of its own; None of one that is gone.
+    """The statistics of every topic of a namespace, by partition; None for one that is gone.
 
-    `asked`: what Pulsar is to say beyond what it says by itself.
+    `asked`: options of the request.
     """
     topics = [part for name, partitions in topic_names(admin, namespace).items() for part in parts(name, partitions)]
     return {topic: admin.get(f"{topic_path(topic)}/stats", STATS, **asked) for topic in topics}
@@ -243,7 +242,7 @@ def topic_stats(admin: AdminClient, namespace: str, **asked: bool) -> dict[str, 
 
 
 def address(topology: Topology, cluster: str) -> ClusterAddress:
-    """Where a cluster is; raises NoAddress when the topology does not say."""
+    """Raises NoAddress when the topology has no address of the cluster."""
     known = topology.clusters[cluster].address
     if known is None:
         raise NoAddress(cluster)
@@ -253,7 +252,7 @@ def address(topology: Topology, cluster: str) -> ClusterAddress:
 def desired(topology: Topology) -> dict[str, ClusterState]:
     """The desired state of each cluster, by its name.
 
-    Every policy but the quotas (backlog and publish rate) is said, so that no broker's own default decides.
+    Every policy except the quotas is set, so that no broker's default decides.
     """
     return {cluster: _cluster_state(topology, cluster) for cluster in sorted(topology.clusters)}
 

@@ -1,4 +1,4 @@
-"""The topology: which clusters there are, who is the centre, and what replicates where."""
+"""The topology: clusters, regions, the centre, what replicates where, and the rights of roles."""
 
 from collections.abc import Iterable, Mapping
 from itertools import product
@@ -16,7 +16,7 @@ TENANT, REGION, CLUSTER = "{tenant}", "{region}", "{cluster}"
 
 
 class Role(Settings):
-    """What the bearer of a token may do. `{region}` and `{tenant}` in its name make one for each of them."""
+    """The rights of a token's holder. `{region}` and `{tenant}` in its name create one role for each."""
 
     superuser: bool = Field(
         False, description="may do everything; the brokers' own configuration names it, and plan compares"
@@ -44,9 +44,9 @@ class Role(Settings):
 def expanded_roles(
     roles: Mapping[str, Role], tenants: Iterable[str], regions: Iterable[str]
 ) -> dict[str, tuple[Role, str | None]]:
-    """Every role by its own name, with its region; grants are of names without `{tenant}` and `{region}`.
+    """Every role by its own name, with its region; `{tenant}` and `{region}` in grants are replaced.
 
-    Raises ValueError where two entries make one role, or two grants of a role are of one resource: one would be lost.
+    Raises ValueError when two entries create one role, or two grants of a role name one resource.
     """
     found: dict[str, tuple[Role, str | None]] = {}
     operators, known = list(tenants), list(regions)
@@ -69,12 +69,11 @@ def expanded_roles(
 
 
 def role_name(pattern: str, cluster: str) -> str:
-    """The role of one cluster's brokers."""
     return pattern.replace(CLUSTER, cluster)
 
 
 def namespace_of(resource: str) -> str:
-    """The namespace of what a grant names: itself, or that of a topic."""
+    """The namespace of a grant's resource: itself, or that of a topic."""
     return "/".join(resource.split("/")[:2])
 
 
@@ -89,14 +88,14 @@ _REPLICATION_ROLE = r"^[A-Za-z0-9._-]*\{cluster\}[A-Za-z0-9._-]*$"
 
 
 class SeenFrom(Settings):
-    """How one other cluster reaches this one, when that differs from the common address."""
+    """The address that one other cluster uses, when it differs from the common one."""
 
     service_url: ServiceUrl = Field(description="pulsar:// or pulsar+ssl://, dialled by the other cluster")
     listener: str = Field("", description="advertised listener that the broker answers look-ups with")
 
 
 class ClusterAddress(Settings):
-    """Where a cluster is."""
+    """The addresses of a cluster."""
 
     service_url: ServiceUrl = Field(
         description="for clients and replicators: pulsar://host:port or pulsar+ssl://host:port"
@@ -119,7 +118,7 @@ class Cluster(Settings):
 
 
 class Region(Settings):
-    """A region of vehicles and the cluster that takes in what they send."""
+    """A region of vehicles, and the cluster that receives their batches."""
 
     cluster: str = Field(pattern=_NAME)
 
@@ -132,7 +131,7 @@ class Retention(Settings):
 
 
 class BacklogQuota(Settings):
-    """How much may wait for a subscription, and what happens then."""
+    """The limit of a subscription's backlog, and the policy beyond it."""
 
     size_mb: int = Field(ge=1)
     policy: Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"] = (
@@ -141,9 +140,9 @@ class BacklogQuota(Settings):
 
 
 class PublishRate(Settings):
-    """The most that producers may publish on one topic partition of a namespace; beyond it the broker makes them wait.
+    """The limit of producers on one topic partition of a namespace; beyond it the broker delays them.
 
-    The broker looks ten times a second, and keeps a rate in the long run: what came at once is paid for afterwards.
+    The broker measures ten times a second and keeps the average: a burst is delayed afterwards.
     """
 
     messages_per_s: int = Field(ge=1)
@@ -151,14 +150,14 @@ class PublishRate(Settings):
 
 
 class Quotas(Settings):
-    """What one tenant may have of a namespace that each fleet operator has; none: as the namespace says."""
+    """The limits of one tenant in a namespace that each operator has; none: those of the namespace."""
 
     backlog_quota: BacklogQuota | None = None
     publish_rate: PublishRate | None = None
 
 
 class Tenant(Settings):
-    """A Pulsar tenant; it is allowed on every cluster of the topology. `{tenant}` in a namespace is each operator."""
+    """A Pulsar tenant, allowed on every cluster of the topology. `{tenant}` in a namespace stands for each operator."""
 
     admin_roles: tuple[str, ...] = ()
     operator: bool = Field(
@@ -172,7 +171,7 @@ class Tenant(Settings):
 class Subscription(Settings):
     """A durable subscription and the roles that may consume, seek, skip or delete it.
 
-    It exists before its first consumer, so that nothing is missed; with `create = false` the consumer makes it.
+    It is created before its first consumer, so that nothing is missed; with `create = false` the consumer creates it.
     """
 
     replicated: bool = Field(True, description="its position travels to the other clusters")
@@ -193,9 +192,9 @@ class Topic(Settings):
 
 
 class Namespace(Settings):
-    """A namespace and its policies. `{region}` in its name makes one namespace for each region.
+    """A namespace and its policies. `{region}` in its name creates one namespace for each region.
 
-    `{tenant}` in the place of its tenant makes one for each tenant that is an operator.
+    `{tenant}` as its tenant creates one for each operator.
     """
 
     clusters: tuple[str, ...] | Literal["all", "centre"] | None = Field(
@@ -311,29 +310,28 @@ class Topology(Settings):
         return self
 
     def roles_by_name(self) -> dict[str, Role]:
-        """Every role that is given rights, by its own name; `{region}` and `{tenant}` are expanded."""
+        """Every role by its own name; `{region}` and `{tenant}` are expanded."""
         return {name: role for name, (role, _) in expanded_roles(self.roles, self.operators, self.regions).items()}
 
     def superusers(self) -> tuple[str, ...]:
-        """The roles that may do everything."""
         return tuple(sorted(name for name, role in self.roles_by_name().items() if role.superuser))
 
     def role_of_brokers(self, cluster: str) -> str | None:
-        """What the brokers of a cluster are to the others; None: the topology does not say."""
+        """The role of a cluster's brokers in other clusters; None: the topology does not say."""
         return role_name(self.replication_role, cluster) if self.replication_role else None
 
     def superusers_of(self, cluster: str) -> tuple[str, ...]:
-        """The roles that may do everything in a cluster: superusers, and its brokers themselves as its clients.
+        """The roles that may do everything in a cluster: superusers, and the cluster's own brokers.
 
         Where the topology gives brokers no rights in other clusters, they may do everything there.
         """
         return tuple(sorted({*self.superusers(), self.role_of_brokers(cluster) or BROKERS}))
 
     def grants(self, cluster: str, namespace: str) -> dict[str, dict[str, frozenset[str]]]:
-        """What each role may do in a cluster, by topic of the namespace, `probe` included.
+        """The actions of each role in a cluster, by topic of the namespace, `probe` included.
 
-        A grant of a namespace is one of each topic that the topology names there. Pulsar would take it for its own
-        topics, too: who writes to `__change_events` decides about all others.
+        A grant of a namespace becomes one of each topic that the topology names. Pulsar would apply it to its own
+        topics, too: a writer of `__change_events` controls all others.
         """
         spec, clusters = self.placed()[namespace]
         topics = [f"{namespace}/{topic}" for topic in spec.topics]
@@ -352,9 +350,10 @@ class Topology(Settings):
         return given
 
     def subscription_roles(self, cluster: str, namespace: str) -> dict[str, frozenset[str]]:
-        """Who may use a subscription in a cluster, by its name; the brokers' own are for superusers only.
+        """The roles that may use each subscription of a namespace in a cluster; the brokers' own are for superusers
+        only.
 
-        Pulsar keeps these by namespace: subscriptions of one name share their roles.
+        Pulsar keeps these by namespace: subscriptions with one name share their roles.
         """
         spec, clusters = self.placed()[namespace]
         superusers = frozenset(self.superusers_of(cluster))
@@ -367,7 +366,7 @@ class Topology(Settings):
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """The tenants whose devices send, sorted."""
+        """The tenants with devices, sorted."""
         return tuple(sorted(name for name, tenant in self.tenants.items() if tenant.operator))
 
     @property
@@ -376,7 +375,7 @@ class Topology(Settings):
         return (self.centre, self.standby) if self.standby else (self.centre,)
 
     def placed(self) -> dict[str, tuple[Namespace, frozenset[str]]]:
-        """Every namespace by its full name, with the clusters it lives on; `{tenant}` and `{region}` are expanded."""
+        """Every namespace by its full name, with its clusters; `{tenant}` and `{region}` are expanded."""
         placed: dict[str, tuple[Namespace, frozenset[str]]] = {}
         for template, spec in self.namespaces.items():
             for name, (tenant, region) in self._names(template).items():
@@ -386,7 +385,7 @@ class Topology(Settings):
         return placed
 
     def _names(self, template: str) -> dict[str, tuple[str, str]]:
-        """The namespaces that a name stands for, each with the tenant and the region that were put in, if any."""
+        """The namespaces of a template, each with its tenant and region, if any."""
         tenants = self.operators if template.startswith(f"{TENANT}/") else ("",)
         regions = tuple(self.regions) if REGION in template else ("",)
         return {
@@ -403,7 +402,7 @@ class Topology(Settings):
         return frozenset(self.centres if spec.clusters == "centre" else self.clusters)
 
     def links(self) -> list[tuple[str, str, str]]:
-        """Every (namespace, from cluster, to cluster) that replication must keep alive, sorted."""
+        """Every (namespace, source cluster, target cluster) of replication, sorted."""
         return sorted(
             (name, source, target)
             for name, (_, clusters) in self.placed().items()
@@ -414,7 +413,7 @@ class Topology(Settings):
 
 
 def _with_roles(spec: Namespace, tenant: str, regions: tuple[str, ...]) -> Namespace:
-    """The namespace with the names of the roles of its subscriptions filled in."""
+    """The namespace with `{tenant}` and `{region}` replaced in the roles of its subscriptions."""
 
     def filled(topic: Topic) -> Topic:
         subscriptions = {}
@@ -429,6 +428,6 @@ def _with_roles(spec: Namespace, tenant: str, regions: tuple[str, ...]) -> Names
 
 
 def _with_quotas(spec: Namespace, quotas: Quotas) -> Namespace:
-    """The namespace as one tenant has it. Raises ValueError for what does not fit together."""
+    """The namespace with one tenant's quotas. Raises ValueError for values that do not fit together."""
     given = {name: value for name in Quotas.model_fields if (value := getattr(quotas, name)) is not None}
     return Namespace.model_validate({**dict(spec), **given})

@@ -1,4 +1,4 @@
-"""The difference between the desired and the actual state, as changes in the order in which they can be made. Pure."""
+"""The changes from the actual to the desired state, in an order in which they can be made. Pure."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
@@ -40,7 +40,7 @@ _POLICIES = (
     "compaction_threshold_bytes",
     "auto_topic_creation",
 )
-# Topics that Pulsar's clients make beside a topic for what a subscription could not handle.
+# Pulsar's clients create these next to a topic, for messages that a subscription could not handle.
 _COMPANIONS = ("-DLQ", "-RETRY")
 _UNITS = {
     "retention": "{} min, {} MB",
@@ -53,13 +53,13 @@ _ResourceState = Registration | TenantState | NamespaceState | TopicState | None
 
 
 class Change(Settings):
-    """One step on one cluster. `deletes_data`: messages could be gone afterwards that were there before.
+    """One step on one cluster. `deletes_data`: it may delete messages.
 
-    `replace` deletes a topic and makes it anew, where its partitions cannot become what is desired.
+    `replace` deletes a topic and creates it again, where its partitions cannot be changed.
 
-    `before` and `after` hold what `kind` says: a Registration, TenantState or NamespaceState; the value of one policy;
-    a topic's number of partitions; the number of a partition; whether a subscription is replicated; what a role may do
-    with a namespace or topic; the roles that may use a subscription of a namespace. None: not there.
+    `before` and `after` depend on `kind`: a Registration, TenantState or NamespaceState; the value of one policy; a
+    topic's number of partitions; the number of a partition; whether a subscription is replicated; the actions of a
+    role; the roles of a subscription. None: not there.
     """
 
     cluster: str
@@ -77,7 +77,7 @@ class Change(Settings):
 
     @property
     def subject(self) -> str:
-        """What an operator names to allow a change that deletes data; the same on each cluster.
+        """The name with which an operator allows a change that deletes data; the same on each cluster.
 
         `tenant:clusters`, `tenant/namespace:policy`, or the name of a cluster, namespace or topic.
         """
@@ -96,9 +96,9 @@ class Change(Settings):
 
 
 def plan(desired: Mapping[str, ClusterState], actual: Mapping[str, ClusterState]) -> list[Change]:
-    """What leads from `actual` to `desired`, in an order that works; empty when they agree.
+    """The changes that lead from `actual` to `desired`, in order; empty when they agree.
 
-    Subscriptions, dead-letter and retry topics that the topology does not name stay: consumers made them.
+    Subscriptions, dead-letter and retry topics that the topology does not name stay: consumers created them.
     """
     changes = [
         change
@@ -143,7 +143,7 @@ def _cluster_changes(cluster: str, desired: ClusterState, actual: ClusterState) 
 def _grants(
     cluster: str, desired: Mapping[str, NamespaceState], actual: Mapping[str, NamespaceState]
 ) -> Iterator[Change]:
-    """What is missing, and what is too much: a right that the topology does not name is taken away."""
+    """Missing rights are granted, and rights that the topology does not name are revoked."""
     for namespace, wanted in desired.items():
         found = actual.get(namespace)
         after, before = wanted.grants, (found and found.grants) or {}
@@ -296,7 +296,7 @@ def _namespace_gone(cluster: str, name: str, actual: NamespaceState) -> Iterator
 
 
 def new_namespace_state(desired: NamespaceState) -> NamespaceState:
-    """A namespace as it is made: where it is desired, with automatic topic creation off, and nothing else said."""
+    """A namespace just after its creation: in its clusters, with automatic topic creation off, and no other policy."""
     return NamespaceState(clusters=desired.clusters, auto_topic_creation=False)
 
 
@@ -317,10 +317,10 @@ def _size(retention: tuple[int, int] | None) -> float:
 
 
 def _can_lose_messages(policy: str, old: Any, new: Any) -> bool:
-    """Whether messages that `old` keeps could go under `new`.
+    """Whether messages that `old` keeps could be deleted under `new`.
 
-    None is the broker's own policy, which may be any: before, it counts as one that keeps everything, and afterwards as
-    one that keeps nothing.
+    None is the broker's own policy, which is not known: as `old` it counts as keeping everything, as `new` as keeping
+    nothing.
     """
     if policy == "clusters":
         # The replicator's cursor goes with the cluster, and with it what was not sent yet.

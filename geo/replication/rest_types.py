@@ -1,7 +1,7 @@
-"""What is used of Pulsar's answers, in its types: whoever reads an answer behind this meets no other. Pure.
+"""The parts of Pulsar's answers that are used, as validated types. Pure.
 
-A field that is not used is passed over; one that is used and missing, or of another type, at whatever depth, is a
-deviation. Optional is only what Pulsar leaves out.
+Unused fields are ignored. A used field that is missing or of another type, at any depth, is an error. Only fields that
+Pulsar leaves out are optional.
 """
 
 import re
@@ -63,7 +63,7 @@ def _written_bool(value: object) -> bool:
 
 
 def _written_names(value: object) -> frozenset[str]:
-    """As Java writes a set."""
+    """A set, as Java prints it."""
     if value is None:
         return frozenset()
     if not isinstance(value, str):
@@ -72,7 +72,7 @@ def _written_names(value: object) -> frozenset[str]:
 
 
 def _entities(name: str) -> str:
-    """A name, or several with slashes between them."""
+    """A name, or several separated by slashes."""
     for part in name.split("/"):
         if part in _DIRECTIONS or not _ENTITY.fullmatch(part):
             raise ValueError("should be the name of a cluster or namespace")
@@ -84,8 +84,6 @@ _WrittenNames = Annotated[frozenset[str], BeforeValidator(_written_names)]
 
 
 class _Response(BaseModel):
-    """What is used of an answer, whole and in its types; the rest of it is passed over."""
-
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
 
 
@@ -103,7 +101,7 @@ class BrokerConfiguration(_Response):
 # All of it, as it is sent back with what we change.
 @with_config(ConfigDict(extra="allow", strict=True))
 class ClusterData(TypedDict):
-    """What a cluster knows of another one, or of itself."""
+    """The registration of a cluster in another one, or in itself."""
 
     brokerClientTlsEnabled: bool
     serviceUrl: NotRequired[str | None]
@@ -139,7 +137,7 @@ class _AutoCreation(_Response):
 
 
 class _Rights(_Response):
-    """Actions by role, of the namespace and of single topics by their full names; roles by subscription."""
+    """Actions by role, for the namespace and for topics by full name; roles by subscription."""
 
     of_namespace: dict[str, list[str]] = Field({}, alias="namespace_auth")
     of_topics: dict[str, dict[str, list[str]]] = Field({}, alias="destination_auth")
@@ -161,13 +159,13 @@ class NamespaceData(_Response):
 
 
 class TopicPartitions(_Response):
-    """How many partitions a topic has; 0: it is not partitioned."""
+    """The number of a topic's partitions; 0: it is not partitioned."""
 
     partitions: Annotated[int, Field(ge=0, le=_MAX_PARTITIONS)]
 
 
 class SubscriptionStats(_Response):
-    """A subscription; `moved_ms`: when its position last moved, since the epoch (0: never).
+    """A subscription. `moved_ms`: when its position last moved, since 1970 (0: never).
 
     `earliest_ms`: when the oldest message of its backlog was published; 0 or less: not asked for, or not known.
     """
@@ -180,7 +178,7 @@ class SubscriptionStats(_Response):
 
 
 class ReplicatorStats(_Response):
-    """What a topic sends to another cluster."""
+    """The replication of a topic to another cluster."""
 
     connected: bool
     backlog: int = Field(alias="replicationBacklog")
@@ -188,7 +186,7 @@ class ReplicatorStats(_Response):
 
 
 class TopicStats(_Response):
-    """A topic's subscriptions by name, and its replicators by the other cluster's."""
+    """A topic's subscriptions by name, and its replicators by target cluster."""
 
     subscriptions: dict[str, SubscriptionStats]
     replication: dict[str, ReplicatorStats]
@@ -208,7 +206,7 @@ _Position = Annotated[str, AfterValidator(_position)]
 
 
 def _position_if_any(value: object) -> object:
-    """A cursor that is being opened, a reader's above all, has none: Pulsar says it in more than one way."""
+    """A cursor that is being opened, such as a reader's, has no position; Pulsar writes that in several ways."""
     return None if isinstance(value, str) and not _POSITION.fullmatch(value) else value
 
 
@@ -243,9 +241,9 @@ class InternalStats(TypedDict):
 
 @_STRICT
 class PartitionedInternalStats(TypedDict):
-    """The same of each partition that answered, by its full name; one without an answer is left out.
+    """The internal statistics of each partition that answered, by its full name.
 
-    Where it got none at all, Pulsar 4.0.8 says the exception itself, with 200: then there are no partitions here.
+    When no partition answered, Pulsar 4.0.8 returns the exception with status 200; then this is empty.
     """
 
     metadata: TopicPartitions
@@ -282,7 +280,7 @@ STATS = TypeAdapter(TopicStats)
 
 @lru_cache(_KEPT_SHAPES)
 def topics_of(namespace: str) -> TypeAdapter[list[str]]:
-    """The shape of a list of full names of topics, all of them in this namespace."""
+    """The shape of a list of full topic names, all in this namespace."""
 
     def in_namespace(name: str) -> str:
         domain, _, rest = name.partition("://")

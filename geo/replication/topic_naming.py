@@ -1,4 +1,4 @@
-"""Names of topics, and how the admin REST addresses them. Pure."""
+"""Names of topics, and their paths in the admin REST interface. Pure."""
 
 import re
 from urllib.parse import quote
@@ -18,19 +18,17 @@ def topic_path(topic: str) -> str:
 
 
 def is_addressable(topic: str) -> bool:
-    """Whether the admin interface can be asked about a topic that exists: any producer can make one of such a name."""
+    """Whether a URL of the admin interface can name this topic: producers may create topics that it cannot."""
     levels = topic.removeprefix(PERSISTENT).split("/")
     # "." and ".." are steps of a path: a client resolves them, and would ask about something else.
     return not {"", ".", ".."}.intersection(levels) and "\0" not in topic and len(quote(topic)) <= _MAX_QUOTED
 
 
 def is_brokers_own(topic: str) -> bool:
-    """Whether a topic is one that the broker keeps for itself."""
     return topic.rpartition("/")[2].startswith(_BROKERS_OWN)
 
 
 def partition_name(topic: str, number: int) -> str:
-    """The name of a partition of a partitioned topic."""
     return f"{topic}-partition-{number}"
 
 

@@ -1,4 +1,4 @@
-"""Whether replication works: links and cursors as they are, and a probe through every link."""
+"""The state of replication: links and cursors, and a probe through every link."""
 
 import time
 import uuid
@@ -40,20 +40,17 @@ class LinkState(Settings):
 
     @property
     def is_good(self) -> bool:
-        """Connected, and without a problem."""
         return self.connected and not self.problem
 
 
 class CursorState(Settings):
     """One replicated subscription on one partition, in one cluster.
 
-    `age_s`: since its position last moved; `behind_s`: how long before the furthest cluster's it last moved. Where
-    nobody consumes, a position moves only when a snapshot arrives, so there `age_s` is the age of the last cursor
-    snapshot that was of use. None: it never moved.
+    `age_s`: since its position last moved; `behind_s`: how long before that of the furthest cluster; None: never.
+    Without consumers a position moves only with a useful cursor snapshot, so `age_s` is then that snapshot's age.
 
-    `waiting_s`: since the oldest entry behind its position was published, 0 where there is none; None: the broker does
-    not say. Compare clusters by this, not by `backlog`: that has the markers of cursor snapshots, often more than there
-    are messages, where nobody consumes, and does not have them where somebody does.
+    `waiting_s`: age of the oldest unacknowledged entry, 0 without one; None: the broker does not say. Compare clusters
+    by this, not by `backlog`, which counts the markers of cursor snapshots only where no consumer is.
     """
 
     topic: str
@@ -66,7 +63,7 @@ class CursorState(Settings):
 
 
 class UnknownSubscription(Settings):
-    """A durable subscription that the topology does not name, with a backlog: it can fill the namespace's quota."""
+    """A durable subscription with a backlog that the topology does not name: it can fill the namespace's quota."""
 
     topic: str
     subscription: str
@@ -79,7 +76,7 @@ class UnknownSubscription(Settings):
 
 
 class Observation(Settings):
-    """All links, cursors and unknown subscriptions at one moment, and the clusters that did not answer."""
+    """All links, cursors and unknown subscriptions at one time, and the clusters that did not answer."""
 
     links: tuple[LinkState, ...]
     cursors: tuple[CursorState, ...]
@@ -95,7 +92,7 @@ def observe(topology: Topology, clients: Mapping[str, AdminClient], clock: Calla
 
     def ask(admin: AdminClient) -> _Space | str:
         try:
-            # Also where the topology has no topic: nobody answers for a cluster that was not asked.
+            # A cluster without a topic of the topology must answer, too.
             admin.get("clusters", CLUSTERS)
             here = [name for name, (_, clusters) in placed.items() if admin.cluster in clusters]
             return {name: topic_stats(admin, name, **_ASKED) for name in here}
@@ -122,7 +119,6 @@ def observe(topology: Topology, clients: Mapping[str, AdminClient], clock: Calla
 
 
 def unknown_subscriptions(topology: Topology, stats: Mapping[str, _Space]) -> list[UnknownSubscription]:
-    """Every durable subscription with a backlog that the topology does not name at its topic."""
     named = {
         (f"{namespace}/{topic}", name)
         for namespace, (spec, _) in topology.placed().items()
@@ -143,7 +139,6 @@ def unknown_subscriptions(topology: Topology, stats: Mapping[str, _Space]) -> li
 def link_state(
     namespace: str, source: str, target: str, topics: Mapping[str, TopicStats | None], problem: str = ""
 ) -> LinkState:
-    """The state of one link from the statistics of the source's topics."""
     replicators = {name: stats.replication.get(target) if stats else None for name, stats in topics.items()}
     missing = sorted(name for name, one in replicators.items() if one is None)
     present = [one for one in replicators.values() if one is not None]
@@ -162,7 +157,7 @@ def link_state(
 
 
 def cursor_states(stats: Mapping[str, _Space], now_s: float) -> list[CursorState]:
-    """Every replicated subscription: by cluster, namespace and topic, the statistics of that topic."""
+    """Every replicated subscription. `stats`: the statistics of topics, by cluster, namespace and topic."""
     cursors = [
         (topic, name, cluster, subscription)
         for cluster, namespaces in stats.items()
@@ -228,14 +223,14 @@ class VerifyResult(Settings):
 
     @property
     def is_good(self) -> bool | None:
-        """Whether every link is; None: a cluster did not answer."""
+        """Whether every link is good and rights are enforced; None: a cluster did not answer."""
         if self.unreachable:
             return None
         return all(link.is_good for link in self.links) and not self.unprotected
 
 
 def verify(topology: Topology, clients: Mapping[str, AdminClient], *, timeout_s: float = 15.0) -> VerifyResult:
-    """The state of every link, with the median latency of a few probes; a link that let none through says so."""
+    """The state of every link, with the median latency of a few probes, or the reason why they did not arrive."""
     gone = observe(topology, clients, time.time).unreachable
     alive = {name: client for name, client in clients.items() if name not in gone}
     latencies: dict[tuple[str, str, str], Latency] = {}
@@ -326,7 +321,7 @@ def _from(
 
 
 def _arrival(reader: pulsar.Reader, mark: bytes, deadline: float) -> float | None:
-    """When the marked message was read, on the monotonic clock; None when the time was over."""
+    """When the marked message was read, on the monotonic clock; None when it did not arrive in time."""
     while (left := deadline - time.monotonic()) > 0:
         try:
             message = reader.read_next(max(1, int(left * 1000)))
