@@ -21,7 +21,7 @@ from waybill.daemon.errors import DaemonError
 from waybill.daemon.logs import LogSettings, start_logging
 from waybill.identity.errors import IdentityError
 from waybill.pulsar.pulsar_client import PulsarAccessError
-from waybill.settings import Settings, SettingsError, load, printable_json
+from waybill.settings import Settings, SettingsError, load, printable, printable_json
 
 _EXPECTED = (GatewayError, DaemonError, IdentityError, PulsarAccessError)
 Known = TypeVar("Known", bound=Settings)
@@ -35,8 +35,8 @@ def errors_as_messages(program: str) -> Iterator[None]:
     except SettingsError as error:
         typer.echo("\n".join(error.lines), err=True)
         raise typer.Exit(os.EX_CONFIG) from error
-    except _EXPECTED as error:
-        typer.echo(f"{program}: {error}", err=True)
+    except (*_EXPECTED, OSError) as error:
+        typer.echo(printable(f"{program}: {error}", "\n"), err=True)
         raise typer.Exit(1) from error
 
 

@@ -86,9 +86,9 @@ class Forwarder:
         topic = parse_device_topic(message.topic)
         if topic is not None and topic.channel is DeviceChannel.CONFIG_RESULT:
             sender = Sender(topic.tenant, topic.device)
-            answer = parse_config_result(message.payload)
-            _LOG.info("settings answered", sender=sender, outcome=answer.outcome, reason=answer.reason)
-            self._metrics.on_config_result(answer.outcome)
+            outcome, reason = parse_config_result(message.payload)
+            _LOG.info("settings answered", sender=sender, outcome=outcome, reason=reason)
+            self._metrics.on_config_result(outcome)
             self._engine.acknowledge_only(message.mid)
         else:
             self._send(

@@ -89,19 +89,12 @@ def read_push(path: Path) -> PushedFile:
     return PushedFile(device, text or b"\n")
 
 
-class ConfigResult(NamedTuple):
-    """`outcome`: one of OUTCOMES, or UNKNOWN for an answer that cannot be read. `reason`: the device's or ours."""
-
-    outcome: str
-    reason: str
-
-
-def parse_config_result(payload: bytes) -> ConfigResult:
-    """The answer in a `config-result`. Never raises, because answers are only counted and logged."""
+def parse_config_result(payload: bytes) -> tuple[str, str]:
+    """Outcome (one of OUTCOMES, or UNKNOWN) and reason in a `config-result`. Never raises."""
     try:
         answer = parse_json(payload, max_bytes=MAX_RESULT_BYTES, max_depth=_MAX_RESULT_DEPTH)
     except InvalidJson as error:
-        return ConfigResult(UNKNOWN, f"not an answer: {error}"[:_MAX_REASON])
+        return UNKNOWN, f"not an answer: {error}"[:_MAX_REASON]
     if not isinstance(answer, dict) or answer.get("outcome") not in OUTCOMES:
-        return ConfigResult(UNKNOWN, f"not one of the outcomes that are known: {payload[:100]!r}")
-    return ConfigResult(answer["outcome"], str(answer.get("reason", ""))[:_MAX_REASON])
+        return UNKNOWN, f"not one of the outcomes that are known: {payload[:100]!r}"
+    return answer["outcome"], str(answer.get("reason", ""))[:_MAX_REASON]

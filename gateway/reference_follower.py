@@ -262,7 +262,7 @@ class ReferenceFollower(Generic[Made, Rules]):
 
     def _on_message(self, message: TopicMessage) -> None:
         if refused := self._publications.take(message, time.time() * 1000):
-            _LOG.warning("a message that is no publication", kind=self._publications.kind, refused=str(refused))
+            _LOG.warning("a message is not a publication", kind=self._publications.kind, refused=str(refused))
             return
         self._note_change()
 

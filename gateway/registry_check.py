@@ -72,7 +72,7 @@ def judge(
         if state in _TAKEN:
             return None
         if state is not None:
-            return Refusal(RefusalReason.DEVICE_NOT_ACTIVE, f"the registry has it as {state}")
+            return Refusal(RefusalReason.DEVICE_NOT_ACTIVE, f"the registry says it is {state}")
         # The broker let it in, so it is accepted while the registry is being read.
         if refuses_unknown and was_read(sender.tenant):
             return Refusal(RefusalReason.UNKNOWN_DEVICE, "the registry has no device of this tenant by this name")

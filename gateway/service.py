@@ -259,7 +259,7 @@ class StatusReporter:
         if self._connections.problem:
             return self._connections.problem
         if oldest_in_flight_s >= STALLED_AFTER_S:
-            return f"a batch waits for Pulsar's receipt since {oldest_in_flight_s:.0f} s"
+            return f"a batch has waited {oldest_in_flight_s:.0f} s for Pulsar's receipt"
         if self._registry is not None and self._registry.problem:
             return self._registry.problem
         return self._tokens.ending

@@ -30,7 +30,7 @@ def faulty_devices(scenario: Scenario) -> Faulty:
     devices = [vehicle.device for vehicle in scenario.vehicles]
     rng = Random(f"{scenario.seed}/faults")
     wrong = rng.sample(devices, min(scenario.faults.wrong_clocks, len(devices)))
-    # Drawn second: to ask for late vehicles does not change whose clock is wrong.
+    # Drawn second, so that late vehicles do not change which clocks are wrong.
     late = rng.sample(devices, min(scenario.faults.late, len(devices)))
     return Faulty(tuple(wrong), tuple(late))
 
@@ -54,7 +54,7 @@ def with_faults(
     if scenario.faults.duplicates:
         stream = _twice(stream, Random(f"{scenario.seed}/{device}/twice"), scenario.faults.duplicates)
     if device in faulty.late:
-        # Held back, not moved: the order is kept, and offsets that never fall, which the merge of the fleet needs.
+        # The merge of the fleet needs offsets that never fall, so all early messages get the same offset.
         stream = (message._replace(offset_s=max(message.offset_s, scenario.duration_s + 2.0)) for message in stream)
     return stream
 
@@ -107,12 +107,12 @@ def drive(scenario: Scenario) -> Iterator[VehicleMessage]:
     for vehicle in scenario.vehicles:
         plain = drive_vehicle(_setting(scenario, vehicle, roads[vehicle.region]))
         streams.append(with_faults(scenario, vehicle.device, plain, faulty))
-    # Merged, not sorted: two weeks of a large fleet do not fit the memory. The device decides between equal moments.
+    # Merged, because two weeks of a large fleet do not fit into memory. Ties are sorted by device.
     return heapq.merge(*streams, key=lambda message: (message.offset_s, message.device))
 
 
 def _roads(scenario: Scenario, region: ScenarioRegion) -> Roads:
-    # By its own text each purpose draws its own numbers: one more vehicle or region changes nothing for the others.
+    # Each purpose has its own seed, so that another vehicle or region changes nothing for the others.
     return build_roads(Random(f"{scenario.seed}/{region.id}/roads"), region.half_side_m)
 
 

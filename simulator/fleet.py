@@ -58,10 +58,10 @@ def _value(value: Any, *, inline: bool = True) -> str:
     if isinstance(value, datetime | time):
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, Decimal):
-        # A float of TOML is a double to most readers: a tenth would not be one.
+        # As a string, because most readers parse a TOML float as a double.
         return f'"{value:f}"'
     if isinstance(value, str | bool | int):
-        # The escapes of JSON are among those of TOML.
+        # JSON's escapes are valid in TOML.
         return json.dumps(value, ensure_ascii=False)
     raise TypeError(f"{value!r} cannot be written as TOML")
 
@@ -136,7 +136,7 @@ DAILY_CAPS = {"EUR": [{"pool": "device", "per": "day", "amount": Decimal("0.60")
 
 
 def contracts_toml(scenario: Scenario) -> str:
-    # A day before the period: its first local midnight may lie before that of UTC.
+    # A day before the period, because its first local midnight may be before that of UTC.
     begin = scenario.period.start - timedelta(days=1)
     currencies = sorted({account.currency for account in scenario.accounts})
     return toml_text(
@@ -258,7 +258,7 @@ def city_fences(prefix: str, plane: Plane, half_side_m: float) -> tuple[Scenario
 
 def _off_grid(corner: LonLat) -> LonLat:
     longitude, latitude = corner
-    # Rounded again: a sum of doubles has digits that are not meant, and the file has them all.
+    # Rounded again, because the file would show the sum's rounding errors.
     return round(round(longitude, 7) + 5e-8, 8), round(round(latitude, 7) + 5e-8, 8)
 
 
@@ -287,7 +287,7 @@ OWNERS = (
     AccountOwner("acme", "Acme Logistics", "EUR", "standard-eur", Decimal("0.45"), Decimal("2.50"), Decimal("1.20"), 4),
     AccountOwner("kaze", "Kaze Freight", "JPY", "standard-jpy", Decimal(72), Decimal(400), Decimal(190), 2),
 )
-# Texts: the double 1.15 is not the decimal 1.15.
+# Strings, because the double 1.15 is not the decimal 1.15.
 ZONE_FACTORS = {"centre": "1.6", "ring": "1.15", "harbour": "0.9", "depot": "0.55", "bend": "1.05"}
 ENTRY_ZONES = ("centre", "harbour")
 DURATION_ZONES = ("ring", "depot")
@@ -312,7 +312,7 @@ def generated_scenario(
     names = [(places[i % len(places)].id, i // len(places) + 1) for i in range(vehicles)]
     fleet = _deal(sorted((region, f"{region}-{number:04d}") for region, number in names))
     month = start.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    # In force from the start of the period on, as tariffs are: no hour that is billed lacks its zones.
+    # In force from the start of the period, as tariffs are.
     fences = tuple(
         fence.model_copy(update={"effective_from": month})
         for place in places
@@ -329,7 +329,7 @@ def generated_scenario(
             accounts=tuple(_account(owner, fleet) for owner in OWNERS),
             tariffs=tuple(_tariff_fleet(owner, fences, month) for owner in OWNERS),
             fences=fences,
-            # From the first of any month, 32 days on lies in the next one.
+            # 32 days after the first of a month is in the next one.
             period=ScenarioPeriod(start=month, end=(month + timedelta(days=32)).replace(day=1)),
             faults=faults or Faults(),
             gps_noise=gps_noise,

@@ -76,7 +76,7 @@ def journal_entry(message: VehicleMessage) -> dict[str, Any]:
     """The record of a message: device, kind, time (milliseconds or ISO 8601; None for raw) and content."""
     kind = TOPIC_KINDS.get(message.topic)
     try:
-        # From the payload, as the agent reads it: a broken one of a known topic is a raw record to both.
+        # Parsed like the agent does: a broken payload on a known topic is a raw record for both.
         content = json.loads(message.payload) if kind else None
     except (ValueError, RecursionError):  # not UTF-8, or not JSON
         content = None

@@ -66,7 +66,7 @@ class SendQueue:
     def put(self, message: VehicleMessage, now_s: float) -> None:
         """Add the next message; the queue must not be full."""
         assert not self.full, "the caller asks first whether there is room"
-        # Until now there was nothing to do, and that is no lack of progress.
+        # Having had nothing to send is no lack of progress.
         if self.empty:
             self.last_progress_s = now_s
         heapq.heappush(self._waiting, (self._count, message))
@@ -88,7 +88,7 @@ class SendQueue:
         if name not in self._under_way:
             return
         number, message = self._under_way.pop(name)
-        # Closed again by a refusal: while nobody subscribes, one message at a time finds that out.
+        # After a refusal only one message at a time is sent, until there is a subscriber.
         self._open = kept
         if kept:
             self.kept += 1
@@ -199,7 +199,7 @@ class _Fleet:
     ) -> None:
         self._settings, self._on_progress = settings, on_progress
         self._brokers = brokers
-        # Not a SimpleQueue: CPython's may wait for ever where a short time-out has passed before it looks again.
+        # Not a SimpleQueue: CPython's may wait forever after a short timeout.
         self._news: Queue[_Event] = Queue()
         self._began_s = self._next_round_s = time.monotonic()
         self._next_offset_s = 0.0
@@ -211,7 +211,7 @@ class _Fleet:
     def run(self, messages: Iterable[VehicleMessage], journal: TextIO | None, driven: TextIO | None) -> Summary:
         for message in messages:
             self._work_until(message)
-            # Before it is sent: whatever comes through is in the journal, also of a run that fails.
+            # Before it is sent, so that the journal is complete even if the run fails.
             if journal is not None:
                 journal.write(journal_line(message))
             if driven is not None:
@@ -242,14 +242,14 @@ class _Fleet:
         news = self._news
 
         def on_publish(client: mqtt.Client, data: Any, mid: int, code: Any, properties: Any) -> None:  # noqa: ARG001
-            # To MQTT reason 16 is a success: the broker took the message, and threw it away.
+            # Reason 16 counts as success in MQTT, but the broker has thrown the message away.
             news.put(_Answer(device, mid, kept=not code.is_failure and code.value != NO_MATCHING_SUBSCRIBERS))
 
         client.on_publish = on_publish
         client.on_disconnect = lambda *_: news.put(_Down(device))
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = SESSION_S
-        # It only notes the address: the thread connects, so that a fleet does not wait for one broker after the other.
+        # The thread connects later, so that a fleet does not wait for one broker after another.
         client.connect_async(
             address.host,
             address.port,
@@ -274,7 +274,7 @@ class _Fleet:
         """Wait for events up to `timeout_s`, handle them, send what may go, and check for timeouts."""
         for news in self._events(timeout_s):
             self._handle(news)
-        # Not after every answer: with thousands of vehicles the round would be all the work.
+        # Not after every answer, because a round over thousands of vehicles is expensive.
         if time.monotonic() >= self._next_round_s:
             self._next_round_s = time.monotonic() + TICK_S
             for device in self._outboxes:
@@ -285,7 +285,7 @@ class _Fleet:
     def _events(self, timeout_s: float) -> Iterator[_Event]:
         try:
             first = self._news.get(timeout=timeout_s) if timeout_s else self._news.get_nowait()
-            # As many as are there now: those that come meanwhile must not keep the loop from sending.
+            # Only those that are there now, so that new ones do not keep the loop from sending.
             yield from chain([first], (self._news.get_nowait() for _ in range(self._news.qsize())))
         except Empty:
             return
@@ -298,7 +298,7 @@ class _Fleet:
                 self._kept += kept
                 self._send(device)
             case _Down(device):
-                # The broker may have taken any of them and its PUBACK be lost; paho sends all of them again.
+                # The broker may have any of them while its PUBACK is lost; paho sends all of them again.
                 self._maybe_doubled += outbox.under_way
 
     def _send(self, device: str) -> None:

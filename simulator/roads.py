@@ -75,7 +75,7 @@ class Roads(NamedTuple):
             time_s, here = heapq.heappop(queue)
             if here == goal:
                 return self._walk_back(start, goal, came_by)
-            # A quicker way was found after this entry was pushed: the heap still has both.
+            # A faster route was found after this entry was pushed.
             if time_s > best[here]:
                 continue
             for street in self.streets[here]:
@@ -133,7 +133,7 @@ def _lay(
 ) -> None:
     """Lay a street along a line of junctions; a side street may miss a block."""
     for one, other in pairwise(line):
-        # Main streets miss no block: they hold the city together, and a trip finds its way.
+        # Main streets are complete, so that every trip has a route.
         if limit_mps < MAIN_LIMIT_MPS and rng.random() < MISSING_BLOCKS:
             continue
         length_m = distance_m(junctions[one], junctions[other])

@@ -74,7 +74,7 @@ def states(rng: Random, roads: Roads, duration_s: int) -> Iterator[State]:
 def _parked(rng: Random, since: State) -> Iterator[State]:
     first = since.second < 0
     silent = not first and rng.random() < 0.2
-    # Silence is longer than the 300 s at which a track breaks, so that some tracks do.
+    # Longer than the 300 s after which a track breaks, so that some tracks do.
     seconds = rng.randint(0, 120) if first else rng.randint(400, 900) if silent else rng.randint(60, 420)
     phase = Phase.SILENT if silent else Phase.PARKED
     for elapsed in range(1, seconds + 1):
@@ -125,7 +125,7 @@ def _driven(now: State, legs: list[Leg]) -> Iterator[State]:
             second += 1
             speed_mps = _next_speed(speed_mps, leg, length_m - done_m)
             done_m += speed_mps
-            # It stops there: what the step of a second goes too far must not begin the next leg.
+            # The vehicle stops there, so an overshoot must not begin the next leg.
             if leg.end_mps == 0.0:
                 done_m = min(done_m, length_m)
             odometer_m += speed_mps
@@ -151,7 +151,7 @@ PARKED_EVERY = 6
 PARKED_AT_MOST_S = 240
 CANARY_EVERY_S = 300
 POOR_FIX, NULL_ISLAND, JUMP = 0.004, 0.001, 0.002
-# Well above the 70 m/s at which a track counts a step as impossible, whatever the interval.
+# Well above the 70 m/s at which a step counts as impossible.
 JUMP_MPS = 150.0
 RAW_CHANCE = 0.004
 BATTERY_KM = 320.0
@@ -173,7 +173,7 @@ class DriveSettings(NamedTuple):
 
 def drive_vehicle(setting: DriveSettings) -> Iterator[VehicleMessage]:
     """Every message of one vehicle, in order."""
-    # Two sources of numbers: what a vehicle says does not change how it drives. A text seeds alike in every process.
+    # Two random sources, so that messages do not change the drive. A string seeds alike in every process.
     motion = Random(f"{setting.seed}/{setting.device}/motion")
     voice = MessageGenerator(setting, Random(f"{setting.seed}/{setting.device}/voice"))
     phase_before: Phase | None = None
@@ -215,13 +215,13 @@ class MessageGenerator:
     def __init__(self, setting: DriveSettings, rng: Random) -> None:
         self._setting = setting
         self._rng = rng
-        # Out of step with each other: a fleet does not report in one and the same second.
+        # Shifted, so that vehicles do not report in the same second.
         self._shift_s = rng.randrange(setting.interval_s)
         self._shift_ms = rng.randrange(1000)
         self._electric = rng.random() < 0.5
         self._charge = rng.uniform(60.0, 95.0)
         self._fixes = self._trips = self._canaries = 0
-        # a source of its own: noise changes nothing else of what a vehicle says
+        # A source of its own, so that noise changes nothing else.
         noise_rng = Random(f"{setting.seed}/{setting.device}/noise")
         self._noise = None if setting.noise is None else _ReceiverNoise(setting.noise, noise_rng)
 
@@ -259,7 +259,7 @@ class MessageGenerator:
         chance = self._rng.random()
         accuracy_m, off_m = self._rng.uniform(2.0, 12.0), 0.0
         if chance < POOR_FIX:
-            # Worse than the 100 m beyond which a fix is left out.
+            # Worse than the 100 m beyond which a fix is excluded.
             accuracy_m, off_m = self._rng.uniform(120.0, 400.0), 200.0
         elif chance < POOR_FIX + JUMP:
             off_m = JUMP_MPS * self._setting.interval_s
@@ -279,7 +279,7 @@ class MessageGenerator:
             longitude,
             altitude_m=self._rng.gauss(20.0, 4.0) if self._fixes % 4 == 0 else None,
             speed_mps=speed_mps,
-            # A receiver that stands still knows no direction. Rounded first: 359.999 would become 360, which is none.
+            # A standing receiver has no heading. Rounded first, because 359.999 would become an invalid 360.
             heading_deg=round(state.heading_deg, 2) % 360.0 if state.speed_mps else None,
             accuracy_m=accuracy_m,
         )

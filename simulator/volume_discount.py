@@ -30,7 +30,7 @@ def with_discount(scenario: Scenario, vehicle: ScenarioVehicle, after: float) ->
     begin = scenario.start + timedelta(seconds=scenario.duration_s) * after
     least_mm: list[int] = []
     most_mm: list[int] = []
-    # with the receivers' noise and without it the discount is earned by the same
+    # The threshold must work with and without the receivers' noise.
     for truth in _truths(scenario.model_copy(update={"vehicles": pooled})):
         outside = [row for row in truth.usage() if not row.zone]
         late_mm = sum(row.distance_mm for row in outside if row.device == vehicle.device and row.quarter >= begin)

@@ -47,7 +47,7 @@ def running_broker(place: BrokerProcessPlace) -> BrokerProcess:
     # The name is in parentheses and may itself contain parentheses.
     name, after = stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 2 :].split()
     if name != place.program or after[0] == "Z":
-        raise BrokerUnreachable(f"process {pid} is {name}, no running {place.program}: it gets no signal")
+        raise BrokerUnreachable(f"process {pid} is {name}, not a running {place.program}: no signal is sent")
     return BrokerProcess(pid, after[19])
 
 
@@ -238,18 +238,13 @@ class StepRunner:
             self._reload()
         self._publish_list()
 
-    def publish_list_again(self) -> None:
-        """Publish the region's own list again, because compaction keeps the last message and another one is last."""
-        if (own := self.own_list.current) is not None and self.own_list.is_ours and own.certificate_pem:
-            self._publisher.publish_list(own)
-
     def look(self, names: list[str]) -> list[str]:
         """End the sessions of these devices that connected again, and return their names."""
         again = [name for name in names if self._guard.was_there(name)]
         for name in again:
             self._guard.end(name)
             self._metrics.counts["sessions_came_back"] += 1
-            _LOG.warning("a device that may not connect had a session again, and it was ended", device=name)
+            _LOG.warning("a locked-out device had connected again; its session was ended", device=name)
         return again
 
     def _cut(self, names: Iterable[str]) -> None:
@@ -264,7 +259,7 @@ class StepRunner:
             self._guard.end(name)
         except SessionNotEnded as error:
             # The sessions of other devices still end.
-            _LOG.error("a session is not ended", device=name, problem=str(error))
+            _LOG.error("a session could not be ended", device=name, problem=str(error))
             return False
         self._metrics.counts["sessions_ended"] += 1
         return True

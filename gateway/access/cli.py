@@ -17,7 +17,6 @@ from gateway.access.access_key import AccessKey
 from gateway.access.config import AccessSettings
 from gateway.commands import checked_settings, errors_as_messages, say_warnings, show
 from gateway.config import OPEN_WORD, open_registry
-from gateway.errors import GatewayError
 from gateway.status_answer import check_answering
 from waybill.identity.authority import is_chain_to, read_certificates, regional_name
 from waybill.identity.authority_folder import AuthorityFolder, IssuedCertificate
@@ -25,7 +24,7 @@ from waybill.identity.errors import IdentityError
 from waybill.identity.names import PrincipalKind, principal
 from waybill.mqtt.broker_settings import unusable_files
 from waybill.pulsar.pulsar_client import token_faults, tokens_ending
-from waybill.settings import SettingsError, load, printable, read_file
+from waybill.settings import SettingsError, load, read_file
 
 # Checks of files, names and certificates before the start.
 
@@ -139,7 +138,7 @@ def run(*, config: ConfigOption) -> None:
     from waybill.daemon.logs import start_logging
     from waybill.daemon.signals import stop_on_signals
 
-    with _errors_as_messages(), stop_on_signals() as stop:
+    with errors_as_messages("fleet-gateway access"), stop_on_signals() as stop:
         settings, now_s = checked_settings(AccessSettings, config, problems), time.time()
         start_logging(settings.log)
         for problem in (*warnings(settings, now_s), *ended_tokens(settings, now_s)):
@@ -153,7 +152,7 @@ def check_config(*, config: ConfigOption) -> None:
 
     Example: fleet-gateway access check-config --config access.toml
     """
-    with _errors_as_messages():
+    with errors_as_messages("fleet-gateway access"):
         settings = checked_settings(AccessSettings, config, problems)
         # The daemon would hear nothing; a running one waits for a new token.
         if ended := ended_tokens(settings, time.time()):
@@ -170,7 +169,7 @@ def prepare(*, config: ConfigOption) -> None:
     """
     from gateway.access.daemon import AccessDaemon
 
-    with _errors_as_messages():
+    with errors_as_messages("fleet-gateway access"):
         AccessDaemon(checked_settings(AccessSettings, config, problems)).prepare()
 
 
@@ -184,18 +183,9 @@ def status(
     """
     from gateway.access.status import read_access_status, status_table
 
-    with _errors_as_messages():
+    with errors_as_messages("fleet-gateway access"):
         settings = load(AccessSettings, config)
         answer = read_access_status(settings.status)
         answering, asked = (f"access daemon of region {one}" for one in (answer.region, settings.region))
         check_answering(settings.status, answering, asked)
     show(answer, partial(status_table, answer), as_json=as_json, is_good=answer.healthy)
-
-
-@contextlib.contextmanager
-def _errors_as_messages() -> Iterator[None]:
-    with errors_as_messages("fleet-gateway access"):
-        try:
-            yield
-        except OSError as error:
-            raise GatewayError(printable(str(error), "\n")) from error

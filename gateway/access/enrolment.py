@@ -280,7 +280,7 @@ class EnrolmentCore:
 
     def _enrolled(self, claim_id: str, asked: _Asked) -> list[EnrolmentEffect]:
         if not asked.is_at_its_door:
-            detail = "what is called as a token is shown by its text, and nothing else without a factory certificate"
+            detail = "a token's claim needs the token as password, a serial's claim a factory certificate"
             raise _Refuse(RefusedBecause.UNKNOWN_CLAIM, detail)
         # By the requested name: several entries may name one claim.
         name = asked.wanted.common_name
@@ -369,7 +369,7 @@ class EnrolmentCore:
             if asked.is_for(issued) and asked.now < signed_at + REPEAT_WITHIN:
                 self.outcomes["repeated"] += 1
                 return [_grant(asked.sender, asked.message.nonce, issued)]
-        raise _Refuse(otherwise, f"{entry.name} has the certificate already that this was for")
+        raise _Refuse(otherwise, f"{entry.name} already has the certificate of this claim or key")
 
     def _issued(self, certificates: tuple[EnrolledCertificate, ...]) -> Iterator[Issued]:
         """The certificates of an entry that this region's authority signed."""

@@ -207,7 +207,7 @@ class EnrolmentConnection:
         if self._client is None:
             return
         self.problem = self._client.failure or self.problem or "connection lost"
-        _LOG.warning("the way to who asks for certificates is lost", broker=self._where, problem=self.problem)
+        _LOG.warning("the connection for certificate requests is lost", broker=self._where, problem=self.problem)
         self._client, self.is_open = None, False
         self._next_s = now_s + self._backoff.take_delay_s()
 
@@ -368,7 +368,7 @@ class EnrolmentService:
         except EntryNotTaken as error:
             return self._not_taken(entry, error)
         self.problem = ""
-        _LOG.info("certificate given", device=entry.name, by=entry.reason, version=entry.version)
+        _LOG.info("certificate issued", device=entry.name, by=entry.reason, version=entry.version)
         return self._core.on_persisted(entry.name)
 
     def _not_taken(self, entry: DeviceEntry, error: EntryNotTaken) -> list[EnrolmentEffect]:
@@ -384,7 +384,7 @@ class EnrolmentService:
             except EntryNotTaken:
                 raise
             except Exception as error:  # noqa: BLE001 - Pulsar's client raises many kinds; none of them is final
-                self.problem = f"the registry does not take {entry.name}: {error}"
+                self.problem = f"the registry does not accept {entry.name}: {error}"
                 _LOG.warning("an enrolment waits for the registry", device=entry.name, problem=str(error))
                 self._stop.wait(backoff.take_delay_s())
             else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import structlog
@@ -72,13 +72,6 @@ class IssuedReader:
         """Whether files wait to be read, as after a start."""
         return bool(self._waiting)
 
-    def read_first(self, serials: Iterable[int]) -> None:
-        """Read these waiting certificates before others, because their device is locked out."""
-        for file in (f"{serial:040x}.pem" for serial in serials):
-            if file in self._waiting:
-                del self._waiting[file]
-                self._waiting[file] = None
-
     def read_new(self) -> list[IssuedToDevice]:
         """Some certificates that are new or could not be read before. Raises OSError for the folder."""
         again, self._unread = self._unread, {}
@@ -119,7 +112,7 @@ class IssuedReader:
                 with contextlib.suppress(FileNotFoundError):
                     self._authority.put_away(file)
             except OSError as error:
-                _LOG.error("a certificate that ended cannot be put away", file=file, problem=str(error))
+                _LOG.error("an ended certificate cannot be moved away", file=file, problem=str(error))
                 return
             del self._ends_s[file]
 

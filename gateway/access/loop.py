@@ -84,7 +84,6 @@ class ListIntake:
 
     def __init__(self, core: AccessCore, own: OwnList, root: x509.Certificate) -> None:
         self._core, self._own, self._root = core, own, root
-        self._is_displaced = False
         self._followed_s = -math.inf
 
     def take(self, message: TopicMessage, now_s: float) -> None:
@@ -92,7 +91,6 @@ class ListIntake:
             found = read_list_message(message.key, message.body, self._root)
         except ListRefused as refused:
             _LOG.warning("revocation list refused", problem=str(refused))
-            self._is_displaced |= message.key == self._own.issuer
             return
         if found.issuer == self._own.issuer:
             self._take_own(found, now_s)
@@ -102,18 +100,8 @@ class ListIntake:
         else:
             self._core.on_list(found, now_s)
 
-    def take_displaced(self) -> bool:
-        """Whether another message followed our own list on the topic since the last call; compaction would keep that
-        one.
-        """
-        is_displaced, self._is_displaced = self._is_displaced, False
-        return is_displaced
-
     def _take_own(self, found: RevocationList, now_s: float) -> None:
-        current = self._own.current
-        if current is not None and current.is_later(found):
-            self._is_displaced = True
-        elif abs(now_s - self._followed_s) >= FOLLOW_S and self._own.follow(found):
+        if abs(now_s - self._followed_s) >= FOLLOW_S and self._own.follow(found):
             # The next step signs its serials.
             self._followed_s = now_s
             self._core.on_own_list(found, now_s)
@@ -161,7 +149,6 @@ class AccessLoop:
         self._events: queue.Queue[AccessEvent] = queue.Queue(MAX_QUEUED)
         self._looks = SessionLooks()
         self._changes, self._settled_s = 0, math.inf
-        self._is_issued_due = False
         self._retry_at_s = self._tick_at_s = monotonic()
         self._clock_ahead_s = clock() - monotonic()
         self.not_applied = ""
@@ -237,23 +224,10 @@ class AccessLoop:
         # Without a change a step may still be due, because a certificate ended.
         if self._monotonic() < self._settled_s < math.inf:
             return None
-        self._read_issued_before_step()
         step = self._core.take_step(self._clock())
         if step is not None:
             self._settled_s = math.inf
         return step
-
-    def _read_issued_before_step(self) -> None:
-        """Once per step with locked-out devices: a certificate may have been signed a moment ago."""
-        if not self._is_issued_due:
-            return
-        try:
-            self.read_issued(self._clock())
-        except Exception as error:  # noqa: BLE001 - each tick reads and names it: no session goes on for its sake
-            _LOG.error("what was issued cannot be read before a step", problem=_text(error))
-        self._is_issued_due = False
-        # They are part of this step.
-        self._count_changes()
 
     def _take_events(self) -> None:
         wait_s = self._retry_at_s - self._monotonic()
@@ -273,9 +247,6 @@ class AccessLoop:
     def _apply(self, event: AccessEvent, now_s: float) -> None:
         if isinstance(event, DevicePublication):
             self._core.on_device(event)
-            if not event.entry.may_connect:
-                self._is_issued_due = True
-                self._issued.read_first(int(one.serial, 16) for one in event.entry.certificates)
         elif isinstance(event, TopicMessage):
             self._lists.take(event, now_s)
         elif event.was_current:
@@ -300,8 +271,6 @@ class AccessLoop:
                 self._begin(now_s)
             self.read_issued(now_s)
             self._runner.renew()
-            if self._lists.take_displaced():
-                self._runner.publish_list_again()
             if self._core.is_ready and self._runner.is_other_broker:
                 self._core.on_broker()
         except Exception as error:  # noqa: BLE001 - see `_step`

@@ -140,7 +140,7 @@ def read_list_message(key: str | None, body: bytes, root: x509.Certificate) -> R
         raise ListRefused(issuer, f"{type(error).__name__}: {error}") from error
     # Compaction keeps the last message of a key, so a list under another name would displace that one.
     if found.issuer != issuer:
-        raise ListRefused(issuer, f"it is of {found.issuer!r}")
+        raise ListRefused(issuer, f"its issuer is {found.issuer!r}")
     return found
 
 
@@ -186,7 +186,7 @@ def _read(pem: bytes, certificate: x509.Certificate | None = None) -> Revocation
         this_update, next_update = found.last_update_utc, found.next_update_utc
     # The library parses lazily and raises half a dozen kinds of errors.
     except Exception as error:
-        raise ValueError(f"it is no list with a number and a signature: {error!s:.200}") from error
+        raise ValueError(f"it is not a revocation list with a number and a signature: {error!s:.200}") from error
     if next_update is None:
         raise ValueError("it has no expiry time (nextUpdate)")
     return RevocationList(

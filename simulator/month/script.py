@@ -189,7 +189,7 @@ class _Sender:
         again = range(max(1, first - 5), len(self.made) + 1)
         if lost or any(seq in self.far_off for seq in again) or (self._is(SILENT[0]) and received >= SILENT[1]):
             return
-        # The statement of that moment once more: an old one takes nothing back.
+        # Repeat the old statement, which takes nothing back.
         stated = _time(self.made[-1].device_time_us)
         if self._is(EVICTED[0]) and again[0] < first and self._lost_before(again[0], first):
             return
@@ -207,7 +207,7 @@ class _Sender:
     def _deliver(self, received: datetime, data: bytes, stated: datetime, seqs: range, lost: range) -> None:
         tenant, device, region, _ = self.vehicle
         records = tuple(seq for seq in seqs if seq not in lost)
-        # The region believes no statement about what is to come.
+        # The region does not believe statements about the future.
         stated = min(stated, received)
         self.deliveries.append(
             ArrivedBatch(received, tenant, device, region, data, records, tuple(lost), len(self.made), stated)
@@ -224,7 +224,7 @@ class _Sender:
 
     def _received(self, now: datetime) -> datetime:
         if self._is(OUTAGE[0]) and OUTAGE[1] <= now < OUTAGE[2]:
-            # The later it was made, the earlier it comes.
+            # The newest comes first.
             return OUTAGE[2] + (OUTAGE[2] - now) / 1000
         if self._is(SILENT[0]) and SILENT[1] <= now:
             return SILENT[2] + (now - SILENT[1]) / 1000
@@ -353,7 +353,7 @@ def city_tariff(begin: datetime, per_km: str) -> dict[str, Any]:
         {
             "meter": "transmitted",
             "unit": "MB",
-            # it rises in mid-month, when the allowance is used up
+            # It rises in mid-month, when the allowance is used up.
             "unit_amount": Decimal("25.00" if begin < NEW_PRICES else "25.50"),
             "allowance": Decimal("0.05"),
             "pool": "account",
@@ -540,7 +540,7 @@ def hard_month(seed: int = 15) -> Month:
         Publish(_april(23), fences=fence_moved("eu-bend", NEW_BEND, -0.015)),
         Adjust(_april(23, hour=12)),
         Publish(_april(24), rate_published("149.91")),
-        # Everything once more, which is known already.
+        # Everything again, which is known already.
         Deliver(_april(24, hour=6), late[::-1]),
         Adjust(_april(24, hour=12)),
         Adjust(_april(25)),

@@ -198,7 +198,7 @@ def _within(end: complex, a: complex, b: complex, away_m: float) -> tuple[float,
     if not end:
         away = _away(0j, a, b)
         return (-math.inf, math.inf) if away < away_m else None
-    # the distance to a straight edge is convex along a straight line: one stretch is near, if any
+    # The distance to a straight edge is convex along a straight line, so at most one part is near.
     low, high = 0.0, 1.0
     for _ in range(90):
         third = (high - low) / 3.0
@@ -246,7 +246,7 @@ def charged_crossings(track: Sequence[TruePlace], gate: TrueGate) -> list[TruePl
             found.append(_Crossing(end, moment, forward, way_mm - round(end.metres * float(1 - share) * 1000.0)))
     charged: list[TruePlace] = []
     while found:
-        # round its end a vehicle comes to the other side without crossing: what follows has nothing to do with that
+        # A vehicle can drive around the gate's end to the other side, which begins a new series.
         count = next((i for i in range(1, len(found)) if found[i].forward == found[i - 1].forward), len(found))
         series, found = found[:count], found[count:]
         first = series[0]

@@ -56,14 +56,14 @@ def used_by(contracts: TrueContracts, accounts: list[str], days: TrueDays, usage
             account, region = holder
             counted = _counted(row)
             today = (account.id, row.tenant, row.device, local.date())
-            # Every record has content, so a quarter without any had none.
+            # Every record has content, so a quarter without content had no record.
             if row.content_bytes and today not in active:
                 active.add(today)
                 counted["active day"] = 1
             tariff = contracts.tariff(account.tariff, moment)
             zone = "" if row.zone == WHOLE_DEVICE else row.zone
             for meter, quantity in counted.items():
-                # A whole day lies in no window.
+                # A whole day is in no window.
                 window = "" if meter == "active day" else window_at(tariff, local)
                 price = price_of(tariff, meter, zone, window) if quantity else None
                 if price is not None:

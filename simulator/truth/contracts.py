@@ -83,7 +83,7 @@ class TrueDays(NamedTuple):
 def quarters_of(days: TrueDays) -> tuple[tuple[datetime, datetime], ...]:
     """Every quarter of an hour of the period: its beginning in UTC and in local time. Days may have 23 or 25 hours."""
     zone = ZoneInfo(days.time_zone)
-    # No place is as much as two days from UTC.
+    # No time zone is two days from UTC.
     moment = datetime(days.first_day.year, days.first_day.month, days.first_day.day, tzinfo=UTC) - timedelta(days=2)
     end = datetime(days.last_day.year, days.last_day.month, days.last_day.day, tzinfo=UTC) + timedelta(days=3)
     found = []
@@ -273,7 +273,7 @@ class TrueContracts:
         """The payer and all accounts under it in a period, sorted."""
         found = [payer]
         last = {name: self.days_of(name, days) for name in sorted({name for name, _ in self.accounts})}
-        # Found accounts are looked at in turn, so children of children are found too.
+        # The list grows while it is walked, so children of children are found too.
         for parent in found:
             for name, of in last.items():
                 if of is not None and of[0].parent == parent and name not in found:

@@ -43,7 +43,7 @@ def made_position(
     """A position in degrees, metres and metres per second."""
     values = (latitude, longitude, altitude_m, speed_mps, heading_deg, accuracy_m)
     content = {
-        # Whole numbers of the grid compare exactly, whichever doubles led to them.
+        # Integers on the grid compare exactly, whichever doubles they come from.
         name: round(value * grid)
         for (name, grid), value in zip(POSITION_GRID, values, strict=True)
         if value is not None
@@ -54,7 +54,7 @@ def made_position(
 def made_signal(time_us: int, path: str, value: float | bool | str) -> Made:
     """A signal. A boolean is the text "true" or "false", as in the tables; a number is a double."""
     kept: float | str = (
-        # Asked first: to Python a bool is also a number.
+        # First, because a bool is also a number.
         str(value).lower() if isinstance(value, bool) else value if isinstance(value, str) else float(value)
     )
     return Made("signal", time_us, _canonical({"path": path, "value": kept}))
@@ -89,7 +89,7 @@ def content_bytes(made: Made) -> int:
         case "event" if not is_customer_event(made):
             return 0
         case "event":
-            # as a vehicle writes them: without blanks, and in ASCII
+            # As vehicles write them: without blanks, in ASCII.
             attributes = json.dumps(content["attributes"], separators=(",", ":"))
             return 16 + _length(content["name"]) + _length(attributes)
         case "canary":
@@ -107,7 +107,7 @@ def time_us_of(time: int | str) -> int:
     """Microseconds since 1970 of a payload's time: milliseconds, or ISO 8601 with an offset."""
     if isinstance(time, int):
         return time * 1000
-    # In whole numbers: timestamp() is a double, which rounds microseconds.
+    # In integers, because timestamp() is a double that rounds microseconds.
     return (datetime.fromisoformat(time) - EPOCH) // timedelta(microseconds=1)
 
 

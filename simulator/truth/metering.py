@@ -58,7 +58,7 @@ def usage_of(device: str, positions: list[TruePosition], zones: Zones, rule: Tru
         charges = ChargedEntries(track, lambda _: zones) if rule == "standstill" else None
         for end, piece in pieces_of(track, zones):
             total = sums.setdefault((end.time_us // QUARTER_US, piece.zone), _Sum())
-            # Kept one by one for fsum: a running sum of doubles would depend on the order of the pieces.
+            # Kept for fsum, because a running sum of doubles depends on the order.
             total.lengths_m.append(piece.length_m)
             total.duration_ms += piece.duration_ms
             if piece.entered and piece.zone != OUTSIDE:

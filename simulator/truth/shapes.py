@@ -54,7 +54,7 @@ def within_ring(point: ExactPoint, ring: tuple[Edge, ...]) -> bool:
     """Whether a point that is on no edge is enclosed: a ray to the east meets an odd number of edges."""
     odd = False
     for a, b in ring:
-        # Half open, so that of two edges that share a corner the ray meets one.
+        # Half open, so that the ray meets only one of two edges with a common corner.
         if (a.y > point.y) != (b.y > point.y):
             left = (b.x - a.x) * (point.y - a.y) - (point.x - a.x) * (b.y - a.y)
             odd ^= left > 0 if b.y > a.y else left < 0
@@ -121,7 +121,7 @@ class Zones:
 def read_zones(path: Path) -> Zones:
     """The zones of a GeoJSON file, without its gates. Raises TruthError."""
     try:
-        # Decimals as they are written: the nearest double lies beside the corner.
+        # Decimals, because the nearest double is beside the corner.
         features = json.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)["features"]
         zones = [zone_of(feature) for feature in features if feature["properties"].get("gate") is not True]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -165,7 +165,7 @@ class TrueFences:
         self._made: dict[datetime | None, Zones] = {}
         for text in features:
             try:
-                # Decimals as they are written: the nearest double lies beside the corner.
+                # Decimals, because the nearest double is beside the corner.
                 feature = json.loads(text, parse_float=Decimal)
                 begin = datetime.fromisoformat(feature["properties"]["effective_from"])
                 zone = zone_of(feature)
@@ -176,7 +176,7 @@ class TrueFences:
     def at(self, moment: datetime) -> Zones:
         """The zones at a moment: of each fence the version that began last."""
         begins = [begin for _, begin in self._versions if begin <= moment]
-        # Between two beginnings nothing changes.
+        # Nothing changes between two beginnings.
         era = max(begins, default=None)
         if era not in self._made:
             latest: dict[str, Zone] = {}

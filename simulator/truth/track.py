@@ -412,7 +412,7 @@ def tracks(positions: list[TruePosition], rule: TrueRule = "every_fix") -> Itera
 
 def _one_of_each_time(positions: list[TruePosition]) -> list[TruePosition]:
     kept: list[TruePosition] = []
-    # sorted() is stable: of equal times the one that was made first comes first, and is kept.
+    # sorted() is stable, so the first fix of a time is kept.
     for fix in sorted(positions, key=lambda fix: fix.time_us):
         if not kept or kept[-1].time_us != fix.time_us:
             kept.append(fix)
@@ -434,7 +434,7 @@ def _without_jumps(positions: list[TruePosition], rule: TrueRule) -> list[TruePo
 
 
 def _jumps(positions: list[TruePosition], index: int, rule: TrueRule) -> bool:
-    # A jump goes out and back, which the first and the last fix cannot.
+    # The first and the last fix cannot jump away and back.
     if index in {0, len(positions) - 1}:
         return False
     if rule == "standstill" and _is_spike(positions[max(index - 2, 0) : index + 3]):

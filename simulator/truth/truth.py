@@ -116,7 +116,7 @@ class TrueLedger:
     def _post(self, owed: TrueOwed, days: TrueDays, of: int | None, said: Said) -> TrueDocument:
         net = sum(charge.amount_minor for charge in said[0])
         gross = net + sum(tax.tax_minor for tax in said[1])
-        # what asks for nothing more is a credit note, also one that moves amounts between charges
+        # A note that asks for nothing more is a credit note, also if it moves amounts between charges.
         asks = gross > 0 or (gross == 0 and net > 0)
         kind = "invoice" if of is None else "debit note" if asks else "credit note"
         number = 1 + sum(document.legal_entity == owed.legal_entity for document in self.documents)
@@ -218,7 +218,7 @@ class Truth:
             contracts=self._contracts,
             rule=self._rule,
         )
-        # Slow to compute, and the same for a device of which all is known.
+        # Slow to compute, and unchanged for devices of which everything is known.
         self.usage()
         partly._metered = {device: rows for device, rows in self._metered.items() if device not in known}
         return partly

@@ -77,7 +77,7 @@ def test_healthy_is_claimed_only_when_nothing_is_known_against_it(reporting: Rep
     effect = reporting.engine.on_batch(topic("d1"), batch("d1", 1, 1), 1, 0.0)
     assert isinstance(effect, Produce)
     assert reporting.update(STALLED_AFTER_S - 1).healthy
-    assert "waits for Pulsar's receipt" in reporting.update(STALLED_AFTER_S).last_error
+    assert "for Pulsar's receipt" in reporting.update(STALLED_AFTER_S).last_error
     reporting.engine.on_persisted(effect.token, STALLED_AFTER_S)
 
 

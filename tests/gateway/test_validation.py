@@ -100,7 +100,7 @@ def test_only_what_is_active_or_expected_is_taken(state: DeviceState) -> None:
     if state in {DeviceState.ACTIVE, DeviceState.EXPECTED}:
         assert refusal is None
     else:
-        assert refusal == Refusal(RefusalReason.DEVICE_NOT_ACTIVE, f"the registry has it as {state}")
+        assert refusal == Refusal(RefusalReason.DEVICE_NOT_ACTIVE, f"the registry says it is {state}")
 
 
 def test_nobody_is_unknown_before_all_are_known_or_where_unknown_devices_are_taken() -> None:
@@ -186,10 +186,10 @@ class Cluster:
 )
 def test_an_answer_that_cannot_be_read_is_unknown_and_says_why(payload: bytes) -> None:
     began = time.perf_counter()
-    answer = parse_config_result(payload)
+    outcome, reason = parse_config_result(payload)
     assert time.perf_counter() - began < 0.05
-    assert answer.outcome == UNKNOWN
-    assert 0 < len(answer.reason) <= 500
+    assert outcome == UNKNOWN
+    assert 0 < len(reason) <= 500
 
 
 json_values = st.recursive(

@@ -85,7 +85,6 @@ class Region:
         runner = StepRunner(files, files.open_guard(), create_autospec(AccessPublisher), metrics, own_list=own)
         issued, lists = create_autospec(IssuedReader, is_behind=False), create_autospec(ListIntake)
         issued.read_new.return_value = issued.read_waiting.return_value = []
-        lists.take_displaced.return_value = False
         self.loop = AccessLoop(self.core, runner, lists, issued, metrics)
 
     def read(self, message: TopicMessage) -> None:

@@ -129,9 +129,9 @@ def judge_packet(data: bytes) -> None:
 
 
 def judge_answer(data: bytes) -> None:
-    answer = parse_config_result(data)
-    assert answer.outcome in {*OUTCOMES, UNKNOWN}
-    answer.reason.encode()
+    outcome, reason = parse_config_result(data)
+    assert outcome in {*OUTCOMES, UNKNOWN}
+    reason.encode()
 
 
 def judge_arrival(data: bytes) -> None:

@@ -43,7 +43,7 @@ def test_a_broker_that_is_still_starting_gets_no_signal_that_would_end_it(
         else:
             with pytest.raises(BrokerUnreachable, match="not ready"):
                 broker.reload()
-        with pytest.raises(BrokerUnreachable, match="gets no signal"):
+        with pytest.raises(BrokerUnreachable, match="no signal is sent"):
             files(tmp_path, process.pid, "mosquitto").reload()
         assert process.poll() is None
         process.stdin.close() if process.stdin else None

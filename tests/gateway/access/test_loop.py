@@ -56,7 +56,6 @@ class Region:
         self.issued = issued = create_autospec(IssuedReader)
         issued.read_new.return_value, issued.read_waiting.return_value, issued.is_behind = [], [], False
         lists = create_autospec(ListIntake)
-        lists.take_displaced.return_value = False
         times: Any = {"clock": lambda: self.wall_s, "monotonic": lambda: self.steady_s}
         times |= {"may_begin": lambda: self.is_clock_right}
         self.loop = AccessLoop(

@@ -155,7 +155,6 @@ def test_what_comes_back_of_our_own_is_no_other_daemon(tmp_path: Path) -> None:
     for one in (older, newer, older, newer):
         region.hear(one)
         assert region.own.current == newer
-    assert region.intake.take_displaced(), "an older one came last on the topic"
 
 
 LIFE = timedelta(days=30)
@@ -217,5 +216,5 @@ def test_a_list_of_an_authority_of_the_root_is_taken_and_one_of_another_root_is_
         read_list_message(forged.issuer, forged.message, root.authority.certificate)
     with pytest.raises(ListRefused):
         read_list_message(made.issuer, made.certificate_pem + forged.pem, root.authority.certificate)
-    with pytest.raises(ListRefused, match="it is of"):
+    with pytest.raises(ListRefused, match="its issuer is"):
         read_list_message("another", made.message, root.authority.certificate)
