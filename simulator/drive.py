@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from simulator.messages import VehicleMessage
 from simulator.roads import Plane, Roads, build_roads
-from simulator.scenario import Scenario, ScenarioRegion, ScenarioVehicle
+from simulator.scenario import Scenario, ScenarioVehicle
 from simulator.vehicle import Clock, DriveSettings, drive_vehicle
 from waybill.record import VEHICLE_POSITION
 
@@ -101,7 +101,11 @@ def drive(scenario: Scenario) -> Iterator[VehicleMessage]:
 
     The messages of one vehicle come in the order in which its sensors made them, also where their times do not.
     """
-    roads = {region.id: _roads(scenario, region) for region in scenario.regions}
+    # Each purpose has its own seed, so that another vehicle or region changes nothing for the others.
+    roads = {
+        region.id: build_roads(Random(f"{scenario.seed}/{region.id}/roads"), region.half_side_m)
+        for region in scenario.regions
+    }
     faulty = faulty_devices(scenario)
     streams = []
     for vehicle in scenario.vehicles:
@@ -109,11 +113,6 @@ def drive(scenario: Scenario) -> Iterator[VehicleMessage]:
         streams.append(with_faults(scenario, vehicle.device, plain, faulty))
     # Merged, because two weeks of a large fleet do not fit into memory. Ties are sorted by device.
     return heapq.merge(*streams, key=lambda message: (message.offset_s, message.device))
-
-
-def _roads(scenario: Scenario, region: ScenarioRegion) -> Roads:
-    # Each purpose has its own seed, so that another vehicle or region changes nothing for the others.
-    return build_roads(Random(f"{scenario.seed}/{region.id}/roads"), region.half_side_m)
 
 
 def _setting(scenario: Scenario, vehicle: ScenarioVehicle, roads: Roads) -> DriveSettings:

@@ -57,13 +57,6 @@ class ScenarioFence(Settings):
     effective_from: AwareDatetime = ALWAYS
     rings: tuple[Ring, ...] = Field(min_length=1)
 
-    @model_validator(mode="after")
-    def _rings_are_closed(self) -> Self:
-        for ring in self.rings:
-            if len(ring) < 4 or ring[0] != ring[-1]:
-                raise ValueError(f"fence {self.id}: a ring needs four points or more and ends where it begins")
-        return self
-
 
 class ScenarioPrice(Settings):
     """The price of a meter's unit in a zone; zone "" is everywhere outside all zones."""
@@ -72,12 +65,6 @@ class ScenarioPrice(Settings):
     zone: str
     unit: Literal["km", "each", "h"]
     unit_amount: Decimal = Field(ge=0)
-
-    @model_validator(mode="after")
-    def _unit_fits_meter(self) -> Self:
-        if self.unit != UNITS[self.meter]:
-            raise ValueError(f"meter {self.meter} is priced by the {UNITS[self.meter]}, not by the {self.unit}")
-        return self
 
 
 class ScenarioDiscount(Settings):

@@ -235,7 +235,9 @@ class MessageGenerator:
                 yield self._unknown(state)
         if (state.second + self._shift_s) % CANARY_EVERY_S == 0:
             self._canaries += 1
-            yield self._message(state, VEHICLE_CANARY, messages.canary(self._time_ms(state), self._canary_name()))
+            yield self._message(
+                state, VEHICLE_CANARY, messages.canary(self._time_ms(state), f"{self._setting.device}/{self._canaries}")
+            )
 
     def _is_due(self, state: State) -> bool:
         if state.phase is Phase.SILENT:
@@ -250,9 +252,6 @@ class MessageGenerator:
 
     def _time_ms(self, state: State) -> int:
         return self._setting.clock(self._setting.start_ms + state.second * 1000 + self._shift_ms)
-
-    def _canary_name(self) -> str:
-        return f"{self._setting.device}/{self._canaries}"
 
     def _fix(self, state: State) -> VehicleMessage:
         self._fixes += 1
