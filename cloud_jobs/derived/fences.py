@@ -14,7 +14,8 @@ from cloud_jobs.lake.tables import FENCES, Lake
 from cloud_jobs.lake.transactions import stated
 from geo.reference.in_force import parse_fence
 from geo.spatial import Activity, Fence, FenceError
-from geo.spatial.activity import DAY_MS, FOREVER_MS, effective_ms
+from geo.spatial.activity import FOREVER_MS, effective_ms
+from geo.spatial.event_ids import DAY_MS
 from geo.spatial.gates import Gate
 from geo.spatial.geojson import Box, box_of
 from geo.spatial.ids import named
@@ -97,10 +98,8 @@ def changes_since(lake: Lake, opened: DeltaTable, features: Sequence[str], reach
 
     Raises StoreUnavailable, LakeError: an unreadable file does not say what it holds.
     """
-    # who only asks for a number, as billing does, does not wait for Shapely and PROJ
-
     number = stated(opened, FENCES)
-    # also of the same ones the file must be there: to remove it is to have everything computed again
+    # the file must exist even for equal fences: removing it recomputes everything
     if number == fences_number(features) and KEPT_FENCES.is_kept(lake, number):
         return []
     before = None if number is None else read_fences(lake, number)

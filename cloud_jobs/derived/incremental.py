@@ -37,7 +37,7 @@ def group_by_key(
     held: list[pa.Table] = []
     count = 0
     for batch in batches:
-        # batches of one stream may differ in what may be null, and then are no one table
+        # batches of one stream may differ in nullability, and then form no table
         part = pa.Table.from_batches([batch]).cast(schema)
         if not part.num_rows:
             continue
@@ -163,7 +163,7 @@ def next_increment(lake: Lake, table: str) -> Increment:
 
     Raises OtherRecords for a table that covers records that do not exist, as after one of the two was restored.
     """
-    # the table first: a commit that another run makes from here on makes that of this run a conflict
+    # the table first: a later commit of another run then makes this run's commit a conflict
     opened, records = lake.open(table), lake.open("records")
     since, until, newest = covering(opened, table, records)
     previous = newest_number(opened, table)

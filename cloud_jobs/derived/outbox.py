@@ -89,21 +89,20 @@ class Outbox:
         noted = self._noted()
         if noted is None or newest is None or noted[0] != str(opened.metadata().id):
             return 0
-        _, published = noted
-        # only of the newest commit is it known whether it is the noted one
-        is_past = published == newest or counter_of(published) < counter_of(newest)
-        return counter_of(published) if is_past else 0
+        # only the newest commit can be compared with the noted one
+        is_past = noted[1] == newest or counter_of(noted[1]) < counter_of(newest)
+        return counter_of(noted[1]) if is_past else 0
 
     def flush(self, send: Send) -> int:
         """Publish the due rows and return their number."""
-        # fixed before the rows are read: what is committed from here on is due in the next run
+        # fixed before the rows are read: later commits are due in the next run
         opened = self.lake.open(self.table)
         newest = newest_number(opened, self.table)
         since, until = self._published(opened, newest), counter_of(newest)
         if newest is None or since == until:
             return 0
         if self._noted() is None:
-            # from now on it is known here that rows are due
+            # from now on this note shows that rows are due
             self._save(str(opened.metadata().id), 0)
         count = 0
 
@@ -114,7 +113,7 @@ class Outbox:
                 yield row
 
         send(counted())
-        # after Pulsar has persisted them: a crash before this publishes them again, and leaves none out
+        # after Pulsar has persisted them: a crash before this publishes them again, and skips none
         self._save(str(opened.metadata().id), newest)
         return count
 
@@ -167,7 +166,7 @@ def topic_sender(
     """Sends rows as JSON, made by `of_row`, to a topic of the first cluster that answers. Raises NotPublished."""
 
     def send(rows: Iterator[dict[str, Any]]) -> None:
-        # a commit may add no rows: then no connection is opened
+        # without rows no connection is opened
         first = next(rows, None)
         if first is None:
             return
@@ -202,7 +201,7 @@ def _producer(service_urls: Sequence[str], topic: str, access: PulsarAccess) -> 
         try:
             access.check_token(time.time())
             client = open_pulsar_client(url, access, timeout_s=_TIMEOUT_S)
-        # not tried on the next cluster: the access is the same there
+        # the next cluster has the same access
         except PulsarAccessError as error:
             raise NotPublished(topic, str(error)) from error
         try:

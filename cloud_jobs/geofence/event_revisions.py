@@ -129,7 +129,7 @@ class EventRules:
     def of(cls, features: Iterable[str], tracks: TrackSettings, events: GeofenceSettings) -> EventRules:
         """With the fences and gates of published features. Raises CloudError for one that cannot be used."""
         made = parse_fences(features)
-        # as alerts take them, which cannot wait: hysteresis is what keeps noise out of events
+        # as for alerts, which cannot wait: hysteresis keeps noise out of events
         return cls(FenceSet(made.fences), GateSet(made.gates), tracks.as_reported(), events)
 
 
@@ -186,7 +186,7 @@ def _events_by_unit(units: Units, columns: dict[str, Any], rules: EventRules) ->
         ),
         rules.tracks,
     )
-    # in them the unit stands in the place of the device
+    # the unit stands in place of the device
     events = find_events(tracks, rules.fences, rules.gates, rules.events)
     row = units.row[end_fixes(tracks, events)]
     ids = zip(columns["epoch"][row].tolist(), columns["seq"][row].tolist(), strict=True)

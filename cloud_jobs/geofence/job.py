@@ -68,16 +68,16 @@ def compute_events(spark: SparkSession, lake: Lake, tracks: TrackSettings, setti
     """
     increment = next_increment(lake, TABLE)
     since, until = increment.since, increment.until
-    # after the records were opened: a version without the erased positions is never without the erasure
+    # read after the records were opened, so that no erased position lacks its erasure
     erased = ErasedSpans(read_erasures(lake), DAY_MS, REACH_MS)
     published = fences_in(lake)
     fences, refused = published.features, published.refused
     reach_ms = erased.margin_ms
-    # the first run computes every day that there is, whatever the fences
+    # the first run computes every day, whatever the fences
     changes = changes_since(lake, increment.opened, fences, reach_ms) if since else []
     if not increment and not changes:
         return GeofenceRun(until, 0, 0, 0, 0, refused)
-    # settings that do not fit are refused here, before Spark works for minutes
+    # refuse settings that do not fit before Spark works for minutes
     EventRules.of((), tracks, settings)
     new = new_positions(spark, lake, increment)
     touched = _touched_days(new, reach_ms) if increment else None
@@ -120,7 +120,7 @@ def _days_near(spark: SparkSession, lake: Lake, increment: Increment, changes: l
     number = f.unix_date("day").cast("bigint")
     in_time = number.between(f.col("of_first_day"), f.col("of_last_day"))
     beside = (f.col("west") <= f.col("of_east")) & (f.col("east") >= f.col("of_west"))
-    # a way over the antimeridian has a box around all of the world but what it crossed
+    # the box of a way over the antimeridian spans the world
     around = (f.col("east") - f.col("west") > 180.0) | (f.col("west") <= -180.0) | (f.col("east") >= 180.0)
     level = (f.col("south") <= f.col("of_north")) & (f.col("north") >= f.col("of_south"))
     near = boxes.join(f.broadcast(spark.createDataFrame(changed)), in_time & level & (beside | around), "left_semi")
@@ -135,7 +135,7 @@ def _box(west: str, south: str, east: str, north: str) -> list[Column]:
 def _touched_days(positions: DataFrame, reach_ms: int) -> DataFrame:
     """The days of devices whose events a new fix may affect: its own, and those within reach."""
     reach_s = reach_ms // 1000
-    # the reach is a day at most, so no day between these is passed over
+    # the reach is below a day, so no day in between is skipped
     shifts = f.array(*(f.lit(shift) for shift in (-reach_s, 0, reach_s)))
     return (
         positions.withColumn("shift", f.explode(shifts))
@@ -159,7 +159,7 @@ def _rows(spark: SparkSession, lake: Lake, touched: DataFrame, increment: Increm
         .where(f.col("t_ms").between(midnight_ms - reach_ms, midnight_ms + (DAY_MS + reach_ms)))
         .withColumn("touched", f.col("device_date") == f.col("day"))
         .withColumn("unit", f.concat_ws("\n", "tenant", "device", "day"))
-        # the kind of a record, which is not that of an event
+        # the kind of the record, not of an event
         .drop("kind")
     )
     known = (
@@ -183,7 +183,7 @@ def _revise_days(fences: Sequence[str], tracks: TrackSettings, settings: Geofenc
     """A function from rows sorted by unit to their revisions: many units are one columnar value."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        # built by the worker: fences are not sent to it as objects
+        # built by the worker, which gets the fences as texts
         rules = EventRules.of(fences, tracks, settings)
         yield from by_key(INPUT, "unit", _ROWS_AT_ONCE, lambda units: revise(units, rules).to_batches())(batches)
 

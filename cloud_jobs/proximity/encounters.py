@@ -96,9 +96,9 @@ def _boxes(pieces: Segments, piece: Ints, step: Ints, of: Ints, distance_m: floa
 
 # From fixes to pieces of tracks, and from near pieces to parts of encounters. No Spark.
 
-# the engine's evaluation of pairs of segments; `find_encounters` cuts them in slices that depend on the whole call
+# `find_encounters` is not used here: its slices depend on the whole call
 
-_TENANT_SHIFT: Final = 24  # with it, a CRC is still far from the bounds of 64 bits
+_TENANT_SHIFT: Final = 24  # a shifted CRC is still far from 64 bits
 COLUMNS: Final = ("px", "py", "qx", "qy", "start_ms", "end_ms")
 """The columns of `Segments` that make a piece."""
 
@@ -195,7 +195,7 @@ def parts_of(pieces: pa.Table, distance_m: float, apart_m: float) -> Iterator[pa
         names = pc.unique(mine["device"].combine_chunks()).sort()
         device = pc.index_in(mine["device"], names).to_numpy().astype(np.int64)
         start_ms = mine["start_ms"].to_numpy()
-        # a piece is here once for each cell or block that it came by
+        # a piece comes once for each of its cells and blocks
         order = np.lexsort((start_ms, device))
         order = order[run_starts(device[order], start_ms[order])]
         row, segments, kind = _kinds(segments_in(mine).some(order), mine.take(order), number)
@@ -288,7 +288,7 @@ def places_of(pieces: pa.Table, apart_m: float) -> Iterator[pa.RecordBatch]:
         parts, owner, minute = cut(segments.some(rows), MINUTE_MS)
         part, cell = _cells(parts, edge_m)
         where, when = device[rows[owner[part]]], minute[part]
-        # those of a device and minute follow on each other
+        # rows of a device and minute follow each other
         order = np.lexsort((cell, np.cumsum(run_starts(where, when))))
         order = order[run_starts(where[order], when[order], cell[order])] if len(order) else order
         columns = [names.take(pa.array(where[order])), when[order], cell[order]]
@@ -354,7 +354,7 @@ class _Cubes:
         for low, high in self._around(slice(None)):
             rows += self._first[high] - self._first[low]
         full = rows > most
-        # a device that comes through several of the 27 is in `rows` as often
+        # `rows` counts a device once for each of the 27 that it comes through
         some = np.flatnonzero(full)
         for block in blocks(rows[some], _PAIRS_AT_ONCE):
             full[some[block]] = self._devices_around(some[block]) > most

@@ -96,7 +96,7 @@ def compute_encounters(
     until = increment.until
     if not increment:
         return ProximityRun(until, 0, 0, 0, 0)
-    # after the records were opened: a version without the erased positions is never without the erasure
+    # read after the records were opened, so that no erased position lacks its erasure
     erased = ErasedSpans(read_erasures(lake), SLICE_MS, tracks.margin_ms)
     with ExitStack() as held:
         new = new_positions(spark, lake, increment)
@@ -116,7 +116,7 @@ def compute_encounters(
         known_crowds = _known_crowds(lake, slices)
         asked = touched
         if crowd_count or known_crowds.num_rows:
-            # one device more or less decides whether all around it are in a crowd: all of them are asked for
+            # one device more or less can put all around it into a crowd, so all of them are asked for
             crowds = in_crowd.select("device", "slice").unionByName(spark.createDataFrame(known_crowds))
             asked = persist_until(held, touched.unionByName(crowds).distinct())
             pieces = persist_until(held, _with_crowds(pieces, asked, in_crowd))
@@ -233,13 +233,13 @@ def _blocks(pieces: DataFrame, most: int) -> DataFrame:
     cells = (
         pieces.groupBy("slice", "cell")
         .agg(f.count("*").alias("held"), f.max("asked").alias("any_asked"))
-        # without one who is asked for, or with one piece alone, a cell has no parts to compute
+        # a cell without a device that is asked for, or with one piece, has no parts to compute
         .where("any_asked AND held > 1")
         .withColumn("groups", f.least(f.ceil(f.col("held") / most), f.lit(MAX_GROUPS)))
         .select("slice", "cell", "groups")
     )
     others = f.sequence(f.lit(0).cast("bigint"), f.col("groups") - 1)
-    # two blocks with one hash are one task: more pairs are compared, and the same are found
+    # two blocks with one hash are one task: more pairs are compared, and the same results found
     task = f.xxhash64("slice", "cell", f.least("group", "other"), f.greatest("group", "other"))
     return (
         pieces.join(cells, ["slice", "cell"])

@@ -46,7 +46,6 @@ from cloud_jobs.usage.reading import (
     records,
     touched_by,
     with_margin,
-    with_texts,
 )
 from geo.spatial import TrackSettings
 from geo.spatial.ragged import Bools, Ints, among, distinct
@@ -70,10 +69,8 @@ class Stamp(NamedTuple):
     rules_number: int
 
 
-class RowInForce(NamedTuple):
-    digest: str
-    rules_number: int | None
-    is_zeros: bool
+RowInForce = tuple[str, int | None, bool]
+"""Digest, rules number, and whether it is a row of zeros."""
 
 
 def rows_to_follow(
@@ -89,12 +86,11 @@ def rows_to_follow(
         keys = [*zip(metered.device, metered.hour, metered.zone, strict=True)]
         digests = found["digest"].to_pylist()
         held = (in_force.get(key) for key in keys)
-        # what is the same by other rules has to say that it is: else it looks as if it had not been computed by them
+        # a row with the same digest by other rules is written again: else it would look as if these did not compute it
         changed = [
-            row is None or (row.digest, row.rules_number) != (digest, stamp.rules_number)
-            for row, digest in zip(held, digests, strict=True)
+            row is None or row[:2] != (digest, stamp.rules_number) for row, digest in zip(held, digests, strict=True)
         ]
-        gone = {key for key, row in in_force.items() if not row.is_zeros} - {*keys}
+        gone = {key for key, (_, _, is_zeros) in in_force.items() if not is_zeros} - {*keys}
         found = pa.concat_tables([found.filter(pa.array(changed, pa.bool_())), _zeros(sorted(gone), names)])
     return stamped(found, stamp)
 
@@ -114,8 +110,8 @@ def usage_in_force(
 ) -> dict[UsageKey, RowInForce]:
     """For each key of the touched hours the row that was committed last."""
     found = columns_in_force(files, devices, paths, touched, ("digest", "rules_number", "seq_ranges"))
-    # an hour has few zones, but a run has many hours: no more than these is kept
-    return {key: RowInForce(digest, rules, ranges == NO_RECORDS) for key, (digest, rules, ranges) in found.items()}
+    # a run has many hours, so only this is kept of each row
+    return {key: (digest, rules, ranges == NO_RECORDS) for key, (digest, rules, ranges) in found.items()}
 
 
 def position_hours(files: FileSystem, devices: Devices, paths: Sequence[str], touched: Ints) -> Ints:
@@ -177,7 +173,7 @@ def _zeros(keys: Sequence[UsageKey], names: Sequence[TenantDevice]) -> pa.Table:
         counters=[""] * len(keys),
         seq_ranges=[NO_RECORDS] * len(keys),
     )
-    # no fence has a say in nothing: a row of zeros is the same whichever fence was there
+    # a row of zeros does not depend on the versions of fences
     return rows.table(names, FenceVersions((), 0))
 
 
@@ -231,13 +227,13 @@ def meter_late(late: Arrays, in_force: Mapping[UsageKey, WholeRow], names: Seque
         at = np.flatnonzero((late["device"] == device) & (hours == hour))
         whole = in_force.get((device, hour, WHOLE_DEVICE), {})
         known = dict(SeqRanges.parse(whole.get("seq_ranges", NO_RECORDS)))
-        # a run that died after its commit may be asked for the same records
+        # a run after a crash may be asked for the same records again
         pairs = zip(late["epoch"][at].tolist(), late["seq"][at].tolist(), strict=True)
         at = at[[seq not in known.get(epoch, IntervalSet()) for epoch, seq in pairs]]
         if not len(at):
             continue
         quarter = late["t_ms"][at] % HOUR_MS // QUARTER_MS
-        # the ways stay as they are
+        # distances and times stay as they are
         quantities = {
             name: np.array(whole.get(name) or (0,) * QUARTERS, np.int64)
             for name in ("events", "content_bytes", *OBSERVED)
@@ -354,7 +350,7 @@ def compute_group(
             in_force = usage_in_force(usage_folder, devices, group.usage, touched)
             made.append(rows_to_follow(metered, in_force, devices.names, metering.versions, stamp))
         if len(late):
-            # few, if any: they are read again, with what is metered of them
+            # few, if any, so they are read again with more columns
             found = _late_records(records_folder, devices, group, late)
             too_late = len(found["t_ms"])
             held = columns_in_force(usage_folder, devices, group.usage, late, WHOLE_COLUMNS)
@@ -400,19 +396,19 @@ def _touched(files: FileSystem, devices: Devices, group: DeviceGroup, rules: Rul
 
 def _late_records(files: FileSystem, devices: Devices, group: DeviceGroup, late: Ints) -> Arrays:
     """The new records of hours that are never computed again."""
-    names = ("device", "t_ms", *IS, *LATE_COLUMNS)
+    names = ("device", "t_ms", *IS, "reason", "counter", *LATE_COLUMNS)
     wanted: dict[str, Range] = {"ingest_number": group.increment}
-    found = joined((one for path in group.new for one in records(files, path, devices, LATE_COLUMNS, wanted)), names)
+    parts = (one for path in group.new for one in records(files, path, devices, LATE_COLUMNS, wanted, texts=True))
+    found = joined(parts, names)
     mine = among(device_hours(found["device"], found["t_ms"] // HOUR_MS), late)
-    found = {name: column[mine] for name, column in found.items()}
-    return with_texts(found, files, group.new, devices, ranges=wanted, hours=late)
+    return {name: column[mine] for name, column in found.items()}
 
 
 def _of_changes(files: FileSystem, devices: Devices, group: DeviceGroup, rules: Rules) -> Ints:
     """The hours that changed fences or settings may affect without a new record."""
     wanted: dict[str, Range] = {"ingest_number": (None, group.increment[1])}
     if EVERYTHING in rules.changes:
-        # also hours without a fix: their rows say by which engine they were computed, and when
+        # hours without a fix too: their rows state the engine and the time of their computation
         parts = (one for path in group.changed for one in records(files, path, devices, (), wanted))
         found = joined(parts, ("device", "t_ms"))
         return distinct(device_hours(found["device"], found["t_ms"] // HOUR_MS))
@@ -444,17 +440,15 @@ def group_records(
         "ingest_number": (None, group.increment[1]),
         "device_time": (_moment_of_ms(first_ms), _moment_of_ms(last_ms + 1)),
     }
-    parts, paths = [], []
+    parts = []
     for file in group.around:
         if (file.last_ms is None or file.last_ms >= first_ms) and (file.first_ms is None or file.first_ms <= last_ms):
-            for one in records(files, file.path, devices, METERED_COLUMNS, wanted):
+            for one in records(files, file.path, devices, METERED_COLUMNS, wanted, texts=True):
                 keys = device_hours(one["device"], one["t_ms"] // HOUR_MS)
                 one["touched"] = among(keys, touched)
                 mine = one["touched"] | (one["is_position"] & among(keys, needed))
                 parts.append(one if mine.all() else {name: column[mine] for name, column in one.items()})
-                paths.append(file.path)
     found = joined(parts, (*RECORD_ARRAYS, "touched"))
-    found = with_texts(found, files, dict.fromkeys(paths), devices, ranges=wanted, hours=touched)
     if is_in_order(found["device"], found["epoch"], found["seq"]):
         return found
     order = np.lexsort((found["seq"], found["epoch"], found["device"]))
@@ -465,7 +459,7 @@ def _moment_of_ms(t_ms: int) -> datetime:
     return datetime.fromtimestamp(t_ms / 1000, UTC)
 
 
-# the fences of a country take seconds to parse, and a worker computes many groups
+# parsing the fences of a country takes seconds, and a worker computes many groups
 @lru_cache(maxsize=1)
 def _meter_rules(features: tuple[str, ...], settings: TrackSettings) -> MeterRules:
     return MeterRules(features, settings)
@@ -535,7 +529,7 @@ def device_groups(
     """Groups of neighbouring devices: about `tasks` of them, more for much data, one for little."""
     weights = {name: number + _AROUND_EACH for name, number in sorted(counts.items())}
     most = min(max(sum(weights.values()) // max(tasks, 1), _LEAST_RECORDS), MOST_RECORDS)
-    # these are a day more on both sides than any touched hour
+    # these reach a day beyond any touched hour on both sides
     days = sorted(day for path in wanted.around.paths if (day := day_of(path)) is not None)
     usage = usage.of_days(days[0], days[-1]) if days else usage
     for names in _cut(weights, most):

@@ -79,9 +79,9 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
     increment = next_increment(lake, TABLE)
     published = fences_in(lake)
     gap_ms = round(settings.max_gap_s * 1000)
-    # the first run computes every hour that there is, whatever the fences
+    # the first run computes every hour, whatever the fences
     changes = changes_since(lake, increment.opened, published.features, gap_ms) if increment.since else []
-    # written before any commit states it, and again if somebody removed it
+    # written before any commit refers to it, and again if it was removed
     by = settings.model_dump() | {"engine_version": ENGINE_VERSION}
     tracks = note_tracks(lake, by)
     if increment.since and stated(increment.opened, TRACKS) != tracks:
@@ -92,7 +92,7 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
     rules = Rules(tuple(published.features), settings, tuple(changes))
     wanted = wanted_files(increment.stored, (increment.since + 1, increment.until), changes, settings.margin_ms)
     stamp = Stamp(increment.commit_number, datetime.now(UTC), tracks)
-    # after the records were opened: a version without the erased positions is never without the erasure
+    # read after the records were opened, so that no erased position lacks its erasure
     erasures = read_erasures(lake)
     work = compute_group(lake.files("records"), lake.files(TABLE), rules, stamp)
     results = _computed(spark, lake, increment, wanted, work, erasures=erasures)

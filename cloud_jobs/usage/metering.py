@@ -71,7 +71,7 @@ def gaps_of(tracks: Tracks, reported: Fixes, ends: Bools) -> Gaps:
     device = fixes.device[row]
     at = np.flatnonzero(~tracks.linked[1:] & (device[1:] == device[:-1]) & ends[row[1:]]) + 1
     begin, end = row[at - 1], row[at]
-    # what is longer is silence
+    # a longer gap is silence
     near = fixes.t_ms[end] // HOUR_MS - fixes.t_ms[begin] // HOUR_MS <= MOST_HOURS
     begin, end = begin[near], end[near]
     lon = unwrapped_end(fixes.lon[begin], fixes.lon[end])
@@ -145,7 +145,7 @@ class MeterRules:
         ids = [gate.id for gate in self.gates.gates]
         self.names: Final = tuple(sorted({OUTSIDE_ALL, WHOLE_DEVICE, *self.zones.names, *ids}))
         number = {name: at for at, name in enumerate(self.names)}
-        # the last stands for OUTSIDE, which is -1
+        # the last place stands for OUTSIDE, which is -1
         self.of_zone: Final = np.array([number[name] for name in (*self.zones.names, OUTSIDE_ALL)], np.int64)
         self.of_gate: Final = np.array([number[name] for name in ids], np.int64)
         self.whole: Final = number[WHOLE_DEVICE]
@@ -224,8 +224,7 @@ class _Share(NamedTuple):
 def meter(records: Arrays, rules: MeterRules) -> Metered:
     """Usage of the touched hours, from records with the fixes around them.
 
-    `records`: RECORD_ARRAYS, `touched` (the record's hour is asked for), `reason` and `counter` (see `with_texts`),
-    each device's in the order of (epoch, seq).
+    `records`: RECORD_ARRAYS, `touched` (the record's hour is asked for), each device's in the order of (epoch, seq).
     """
     place = np.flatnonzero(records["is_position"])
     track = track_of(records, place, rules.settings)

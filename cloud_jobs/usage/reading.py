@@ -18,7 +18,7 @@ from cloud_jobs.derived.fences import FenceChange
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import Range, stored_rows
 from cloud_jobs.lake.values import ODOMETER, dropped_messages, encoded, is_customer_event, odometer_m
-from geo.spatial.ragged import Bools, Floats, Ints, among, distinct, expand, run_starts
+from geo.spatial.ragged import Bools, Floats, Ints, distinct, expand, run_starts
 from waybill.record import (
     BROKER_DROPPED_EVENT,
     NO_FAULTS,
@@ -114,7 +114,7 @@ def near_changes(
     driven = np.logical_or.reduceat(first[fix] == hour_of(keys), starts)
     found = keys[starts]
     day = hour_of(found) // 24
-    # a way over the antimeridian has a box around all of the world but what it crossed
+    # the box of a way over the antimeridian spans the world
     around = (east - west > 180.0) | (west <= -180.0) | (east >= 180.0)
     near = np.zeros(len(found), np.bool_)
     for change in changes:
@@ -125,7 +125,7 @@ def near_changes(
 
 
 def _spans(device: Ints, first: Ints, last: Ints) -> Ints:
-    # fixes of a device mostly follow on each other, and an hour has hundreds
+    # fixes of a device mostly follow each other, and an hour has hundreds
     starts = np.flatnonzero(run_starts(device, first, last)) if len(device) else np.zeros(0, np.int64)
     row, hour = expand(first[starts], last[starts] - first[starts] + 1)
     return distinct(device_hours(device[starts][row], hour))
@@ -137,8 +137,8 @@ Arrays = dict[str, NDArray[Any]]
 PLACE: Final = ("latitude", "longitude", "accuracy_m", "speed_mps")
 METERED_COLUMNS: Final = ("epoch", "seq", "content_bytes", *PLACE)
 """What is read of a record to meter it, beside its device, its kind and its time."""
-IS: Final = ("is_position", "is_event", "is_readable", "is_raw", "is_odometer", "is_dropped")
-RECORD_ARRAYS: Final = ("device", "t_ms", *IS, *METERED_COLUMNS)
+IS: Final = ("is_position", "is_event", "is_readable", "is_odometer")
+RECORD_ARRAYS: Final = ("device", "t_ms", *IS, "reason", "counter", *METERED_COLUMNS)
 NOT_RAW: Final = -1
 """The number of a record that is not raw."""
 _OTHER_KIND: Final = "message"
@@ -151,7 +151,6 @@ REASONS: Final = (
 no fault is the reason alone."""
 _REASON_NUMBERS: Final = {reason: at for at, reason in enumerate(REASONS)}
 _POSITION: Final = ("position", "position")
-_OF_STREAM: Final = ("epoch", "seq")
 
 
 class Devices:
@@ -172,7 +171,7 @@ class Devices:
         starts = np.flatnonzero(run_starts(tenants.indices.to_numpy(), devices.indices.to_numpy()))
         first = pa.array(starts)
         named = zip(tenants.take(first).to_pylist(), devices.take(first).to_pylist(), strict=True)
-        # rows of a device follow on each other in a file
+        # rows of a device follow each other in a file
         found = np.array([self._place.get(TenantDevice(*name), -1) for name in named], np.int64)
         return np.repeat(found, np.diff(np.r_[starts, rows.num_rows]))
 
@@ -197,67 +196,52 @@ def positions(
 
 
 def records(
-    files: FileSystem, path: str, devices: Devices, columns: Sequence[str], ranges: Mapping[str, Range]
+    files: FileSystem,
+    path: str,
+    devices: Devices,
+    columns: Sequence[str],
+    ranges: Mapping[str, Range],
+    *,
+    texts: bool = False,
 ) -> Iterator[Arrays]:
-    """The records of the devices in a file, of every kind, as `positions`, with these flags:
+    """The records of the devices in a file, of every kind, as `positions`, with the flags IS:
 
-    `is_position`; `is_event` (a customer's, not the system's own); `is_readable` (a message of the contract); `is_raw`
-    (it could not be read, or was too large); `is_odometer` (a reading); `is_dropped` (the agent's event about messages
-    that the broker dropped).
+    `is_position`; `is_event` (a customer's, not the system's own); `is_readable` (a message of the contract);
+    `is_odometer` (a reading). With `texts` also `reason`, the place in REASONS of why a record is raw, else NOT_RAW;
+    and `counter`: the metres of an odometer's reading, or the number of messages that the vehicle's broker dropped,
+    else 0.
     """
-    for arrays, found in _arrays(files, path, devices, columns, ranges, what=["kind", "name"]):
+    what = ["kind", "name", "number", "text"] if texts else ["kind", "name"]
+    for arrays, found in _arrays(files, path, devices, columns, ranges, what=what):
         kind, name = found["kind"], found["name"]
         is_position, is_event = np.asarray(pc.equal(kind, "position")), is_customer_event(found)
         is_signal = np.asarray(pc.equal(kind, "signal"))
-        is_raw = np.asarray(pc.equal(kind, "raw")) | _is_named(name, TOO_LARGE_EVENT)
-        is_readable = is_position | is_event | is_signal
-        counters = is_signal & _is_named(name, ODOMETER), _is_named(name, BROKER_DROPPED_EVENT)
-        yield arrays | dict(zip(IS, (is_position, is_event, is_readable, is_raw, *counters), strict=True))
+        is_readable, is_odometer = is_position | is_event | is_signal, is_signal & _is_named(name, ODOMETER)
+        arrays |= dict(zip(IS, (is_position, is_event, is_readable, is_odometer), strict=True))
+        yield arrays | _texts_of(found, is_odometer) if texts else arrays
+
+
+def _texts_of(found: pa.Table, is_odometer: Bools) -> Arrays:
+    reason, counter = np.full(found.num_rows, NOT_RAW, np.int16), np.zeros(found.num_rows, np.int64)
+    is_raw, name = np.asarray(pc.equal(found["kind"], "raw")), found["name"]
+    _set_numbers(reason, found, is_raw, ("name", "text"), lambda topic, text: reason_number(topic or "", text or ""))
+    _set_numbers(reason, found, _is_named(name, TOO_LARGE_EVENT), ("text",), lambda text: _reason_of_large(text or ""))
+    _set_numbers(counter, found, is_odometer, ("number", "text"), odometer_m)
+    _set_numbers(counter, found, _is_named(name, BROKER_DROPPED_EVENT), ("text",), dropped_messages)
+    return {"reason": reason, "counter": counter}
+
+
+def _set_numbers(
+    values: NDArray[Any], found: pa.Table, mask: Bools, columns: Sequence[str], number: Callable[..., int]
+) -> None:
+    """Set the numbers of some rows, by what their columns say."""
+    at = np.flatnonzero(mask)
+    texts = found.select(columns).take(pa.array(at)).columns
+    values[at] = [number(*row) for row in zip(*(text.to_pylist() for text in texts), strict=True)]
 
 
 def _is_named(names: pa.ChunkedArray, name: str) -> Bools:
     return np.asarray(pc.fill_null(pc.equal(names, name), False))
-
-
-def with_texts(
-    found: Arrays,
-    files: FileSystem,
-    paths: Iterable[str],
-    devices: Devices,
-    *,
-    ranges: Mapping[str, Range],
-    hours: Ints,
-) -> Arrays:
-    """Records with `reason`, the place in REASONS of why each is raw, else NOT_RAW, and `counter`: the metres of an
-    odometer's reading, or the number of messages that the vehicle's broker dropped, else 0.
-
-    Both are set in the device `hours` (in order) alone, and texts are read only where a record there needs them.
-    """
-    paths, count = [*paths], len(found["device"])
-    said: Arrays = {"reason": np.full(count, NOT_RAW, np.int16), "counter": np.zeros(count, np.int64)}
-    for flag, name, texts in _IN_TEXTS:
-        place = np.flatnonzero(found[flag])
-        place = place[_is_of_hours(found, hours)[place]]
-        if len(place):
-            parts = (
-                one
-                for path in paths
-                for text in texts
-                for one in _said(files, path, devices, ranges, value=name, text=text)
-            )
-            of = joined(parts, ("device", "t_ms", *_OF_STREAM, name))
-            mine = np.flatnonzero(_is_of_hours(of, hours))
-            assert len(mine) == len(place), "the same records, read twice"
-            said[name][place[_stream_order(found, place)]] = of[name][mine[_stream_order(of, mine)]]
-    return found | said
-
-
-def _is_of_hours(rows: Arrays, hours: Ints) -> Bools:
-    return among(device_hours(rows["device"], rows["t_ms"] // HOUR_MS), hours)
-
-
-def _stream_order(rows: Arrays, at: Ints) -> Ints:
-    return np.lexsort([rows[name][at] for name in ("seq", "epoch", "device")])
 
 
 @lru_cache(maxsize=1024)
@@ -276,40 +260,6 @@ def _reason_of_large(attributes: str) -> int:
     except (ValueError, KeyError, TypeError, RecursionError):
         return reason_number("", OTHER_REASON)
     return reason_number(topic, "too-large")
-
-
-class _Text(NamedTuple):
-    """Records with a text to read: their kind and name, its columns, and the function that makes a number of it."""
-
-    kind: str
-    name: str
-    columns: tuple[str, ...]
-    number: Callable[..., int]
-
-
-_IN_TEXTS: Final = (
-    (
-        "is_raw",
-        "reason",
-        (
-            _Text("raw", "", ("name", "text"), lambda topic, reason: reason_number(topic or "", reason or "")),
-            _Text("event", TOO_LARGE_EVENT, ("text",), lambda text: _reason_of_large(text or "")),
-        ),
-    ),
-    ("is_odometer", "counter", (_Text("signal", ODOMETER, ("number", "text"), odometer_m),)),
-    ("is_dropped", "counter", (_Text("event", BROKER_DROPPED_EVENT, ("text",), dropped_messages),)),
-)
-"""What texts say: of which records, as what, and how it is read."""
-
-
-def _said(
-    files: FileSystem, path: str, devices: Devices, ranges: Mapping[str, Range], *, value: str, text: _Text
-) -> Iterator[Arrays]:
-    named = {"name": (text.name, text.name)} if text.name else {}
-    mine = {"kind": (text.kind, text.kind), **named, **ranges}
-    for arrays, found in _arrays(files, path, devices, _OF_STREAM, mine, what=text.columns):
-        rows = zip(*(found[column].to_pylist() for column in text.columns), strict=True)
-        yield arrays | {value: np.array([text.number(*row) for row in rows], np.int64)}
 
 
 def _arrays(

@@ -35,7 +35,7 @@ class RuleMessages(StrEnum):
 
 
 def _place(pattern: str) -> str:
-    # an id may hold an asterisk nowhere but at its beginning, where it stands for a crowd
+    # in an id an asterisk can only begin it, where it stands for a crowd
     if fault := id_fault(pattern.removesuffix("*") or "*"):
         raise ValueError(f"no fence or gate has this id: {fault}")
     return pattern

@@ -42,7 +42,7 @@ def published_fences(rows: Iterable[dict[str, Any]]) -> PublishedFences:
 
 def _canonical(body: str) -> str:
     """JSON in one line that is the same for equal values, so a rewritten text is no change."""
-    # with ASCII alone, no text holds what ends a line
+    # ASCII output has no other line separators
     return json.dumps(json.loads(body), sort_keys=True)
 
 
@@ -56,7 +56,7 @@ def usable_fence(body: str) -> Usable[Fence | Gate]:
 
 def parse_fence(body: str) -> Fence | Gate:
     """The fence or gate of a text that is one GeoJSON feature; raises `FenceError`."""
-    # most of billing knows of fences and reads none: it does not wait for Shapely and PROJ
+    # most of billing reads no fence, and should not load Shapely and PROJ
     from geo.spatial.geojson import fence_of_text  # noqa: PLC0415
 
     return fence_of_text(body)
@@ -168,12 +168,12 @@ def held_versions(publications: Iterable[JudgedPublication[Made]]) -> InForce[Ma
             continue
         begin, made = one.usable
         others = (held for other, held in thing.held.items() if other != begin)
-        # they are all of one type, so one of them speaks for all
+        # all held versions have one type
         if kind == "fence" and any(type(held.made) is not type(made) for held in islice(others, 1)):
             thing.refused[written] = _refused(one.row, written, "this id is a fence and a gate")
             continue
         thing.held[begin] = HeldVersion(one.row, made, begin)
-        # of all but a fence nothing is in force without a beginning: a text that states none has a fault
+        # only a fence may have no beginning; any other text without one is a fault
         unknown = (UNKNOWN_BEGINNING,) if kind == "fence" else (UNKNOWN_BEGINNING, "")
         for corrected in (written, *unknown):
             thing.refused.pop(corrected, None)

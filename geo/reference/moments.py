@@ -26,22 +26,23 @@ def beginning(kind: str, body: str) -> str:
     nothing of its kind can begin; such a version could never be corrected.
     """
     try:
-        facts = json.loads(body)
-        facts = facts["properties"] if kind == "fence" else facts
-        text = instant_text(facts.get("effective_from"))
+        text = instant_text(_facts(kind, body).get("effective_from"))
         if kind != "fence" and text:
             agreed_moment(datetime.fromisoformat(text))
     except (AttributeError, KeyError, ValueError, TypeError, RecursionError):
-        return UNKNOWN_BEGINNING  # the same for all such bodies of that thing: then more is kept than is needed
+        return UNKNOWN_BEGINNING  # one value for all such bodies of an id, so more is kept than necessary
     return text
+
+
+def _facts(kind: str, body: str) -> Any:
+    facts = json.loads(body)
+    return facts["properties"] if kind == "fence" else facts
 
 
 def ending(kind: str, body: str) -> datetime | None:
     """Until when a version is in force, by its own text; None if it gives no instant."""
     try:
-        facts = json.loads(body)
-        facts = facts["properties"] if kind == "fence" else facts
-        moment = datetime.fromisoformat(facts["effective_until"])
+        moment = datetime.fromisoformat(_facts(kind, body)["effective_until"])
     except (AttributeError, KeyError, ValueError, TypeError, RecursionError):
         return None
     return None if moment.utcoffset() is None else moment
@@ -51,7 +52,7 @@ def agreed_moment(moment: datetime) -> datetime:
     """The moment in UTC, if an agreement can begin at it. Raises ValueError, which says what to write."""
     if moment.utcoffset() is None:
         raise ValueError(f"{moment.isoformat()} has no offset from UTC; end it with Z, or with one like +01:00")
-    # on this side of the last year even where clocks are behind, and after the first one where they are ahead
+    # within the years both by the local clock and in UTC
     if not FIRST_YEAR < moment.year <= LAST_YEAR or not FIRST_YEAR < moment.astimezone(UTC).year <= LAST_YEAR:
         raise ValueError(f"{moment.isoformat()} is not within the years {FIRST_YEAR + 1} to {LAST_YEAR}")
     if (moment - _EPOCH) % QUARTER:
@@ -65,7 +66,7 @@ def instant_text(begin: Any) -> str:
         return ""
     try:
         time = datetime.fromisoformat(begin)
-        # without an offset it is no instant, and no reader takes it
+        # without an offset it is no instant, and readers refuse it
         return str(time) if time.utcoffset() is None else f"{time.astimezone(UTC).replace(tzinfo=None).isoformat()}Z"
     except (ValueError, TypeError, OverflowError):
         return UNKNOWN_BEGINNING
@@ -74,7 +75,7 @@ def instant_text(begin: Any) -> str:
 _WRITE = "write a date, a time and an offset, for instance 2026-03-01T00:00:00+01:00"
 
 
-# the hours of a month are few, and the charges that name them are many
+# few hours, named by many charges
 @lru_cache(maxsize=4096)
 def stamp(moment: datetime) -> str:
     """A moment in UTC as ISO 8601 text that ends in Z, with fractions only if there are any."""
@@ -91,7 +92,7 @@ def _moment(given: Any) -> datetime:
     return agreed_moment(given)
 
 
-# vehicles of one account mostly begin together
+# vehicles of an account mostly begin together
 @lru_cache(maxsize=4096)
 def _moment_of_text(text: str) -> datetime:
     try:

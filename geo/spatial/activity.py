@@ -12,29 +12,28 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from numpy.typing import NDArray
 
+from geo.spatial.event_ids import DAY_MS
 from geo.spatial.ragged import Bools, Floats, Ints, Pairs, distinct, expand, joined_pairs, offsets, run_starts
 
 # Weekly hours in local time, laid out year by year when they are asked for.
 
-DAY_MS: Final = 86_400_000
 WEEK_MS: Final = 7 * DAY_MS
 YEARS: Final = (2015, 2045)
 """Weekly hours count from the start of the first of these local years to the start of the last."""
+_NONE: Final = np.zeros(0, dtype=np.int64)
 _MONDAY_MS: Final = 3 * DAY_MS  # 1970-01-01 was a Thursday
 
 
+@dataclass(frozen=True, slots=True)
 class Hours:
-    """Stretches [from, until) of a local week, in ms since its Monday 00:00; immutable.
+    """Stretches [from, until) of a local week; immutable.
 
-    The local clock decides: a skipped hour never counts, and an hour that comes twice counts twice.
+    The local clock decides: a skipped hour never counts, and an hour that comes twice counts twice. `switches`: from
+    and until of each stretch in turn, ascending, in ms since the local Monday 00:00.
     """
 
-    __slots__ = ("switches", "timezone")
-
-    def __init__(self, timezone: str, switches: Iterable[int]) -> None:
-        """`switches`: ascending, from and until of each stretch in turn."""
-        self.timezone = timezone
-        self.switches: Ints = np.fromiter(switches, dtype=np.int64)
+    timezone: str
+    switches: tuple[int, ...]
 
     def at(self, t_ms: Ints) -> Bools:
         """Whether the local clock shows a time in them."""
@@ -49,16 +48,6 @@ class Hours:
     def instants(self, begin_ms: Ints, end_ms: Ints) -> Ints:
         """When they may open or close, ascending, in all years between the first begin and the last end."""
         return np.concatenate([_instants(self, year) for year in _years(begin_ms, end_ms)])
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Hours)
-            and self.timezone == other.timezone
-            and bool(np.array_equal(self.switches, other.switches))
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.timezone, self.switches.tobytes()))
 
 
 def _years(begin_ms: Ints, end_ms: Ints) -> range:
@@ -76,7 +65,7 @@ _END_S: Final = int(datetime(YEARS[1], 12, 31, tzinfo=UTC).timestamp())
 @lru_cache(maxsize=1 << 10)
 def _instants(hours: Hours, year: int) -> Ints:
     """When the local clock shows a time at which hours open or close, or is changed, in a UTC year; ascending."""
-    clocks = distinct(hours.switches % WEEK_MS)
+    clocks = distinct(np.array(hours.switches, dtype=np.int64) % WEEK_MS)
     since, offset = _changes(hours.timezone, year)
     found = [since]
     ends = [*since[1:].tolist(), int(datetime(year + 1, 1, 1, tzinfo=UTC).timestamp()) * 1000]
@@ -95,7 +84,7 @@ def _changes(timezone: str, year: int) -> tuple[Ints, Ints]:
     since, offset = [begin], [_offset_s(begin, zone)]
     for day in range(begin, end, 86_400):
         last = min(day + 86_400, end - 1)
-        # More than one change may fall into a day: after each the rest of the day is looked at again.
+        # A day may have several changes: after each one, search the rest of the day.
         while _offset_s(last, zone) != offset[-1]:
             since.append(_change(max(day, since[-1]), last, zone))
             offset.append(_offset_s(since[-1], zone))
@@ -139,7 +128,7 @@ def superseded(versions: Iterable[Any]) -> list[Any]:
         begins: list[int | None] = [effective_ms(version) for version in same]
         for version, begin, end in zip(same, [None, *begins[1:]], [*begins[1:], None], strict=True):
             limited = _limited(version.active, begin, end)
-            # An id of which no version is ever in force keeps the last one: its name stays among the names.
+            # An id with no version ever in force keeps its last version, so its name stays among the names.
             if len(limited.switches) or version is same[-1]:
                 kept.append(version if limited is version.active else replace(version, active=limited))
     return kept
@@ -158,11 +147,8 @@ class Versions:
 
     def __init__(self, name: Ints, begin_ms: Sequence[int]) -> None:
         begin = np.array(begin_ms, dtype=np.int64)
-        self._begins = distinct(begin)
-        rank = np.searchsorted(self._begins, begin) + 1
-        self._order = np.lexsort((rank, name))
-        # the rank of a time stands for it, so that name and time are one number
-        self._keys = (name * (len(self._begins) + 1) + rank)[self._order]
+        self._order = np.lexsort((begin, name))
+        self._begins = _Switches(np.bincount(name), begin[self._order])
 
     def at(self, name: Ints, t_ms: Floats) -> Ints:
         """The version of each name that began last before or at each time, in force or not; before all, the first."""
@@ -175,10 +161,7 @@ class Versions:
         return row, self._order[place]
 
     def _place(self, name: Ints, t_ms: Floats) -> Ints:
-        rank = np.searchsorted(self._begins, whole_ms(t_ms), side="right")
-        first = name * (len(self._begins) + 1)
-        last = np.searchsorted(self._keys, first + rank, side="right") - 1
-        return np.maximum(last, np.searchsorted(self._keys, first))
+        return np.maximum(self._begins.before(name, whole_ms(t_ms) + 1) - 1, self._begins.first[name])
 
 
 # When each of many fences or gates is in force, by pairs of id and time.
@@ -192,14 +175,15 @@ class Schedule:
         kinds = list(number)
         self.always: Final = all(active == ALWAYS for active in kinds)
         self.kind: Final[Ints] = np.array([number[active] for active in activities], dtype=np.int64)
-        self._dated = _Switches([active.switches for active in kinds])
+        dated = [active.switches for active in kinds]
+        self._dated = _Switches(np.array(list(map(len, dated)), dtype=np.int64), np.concatenate([_NONE, *dated]))
         self._hours = list(dict.fromkeys(active.hours for active in kinds if active.hours is not None))
         place: dict[Hours | None, int] = {hours: at for at, hours in enumerate(self._hours)}
         self._hours_of = np.array([place.get(active.hours, -1) for active in kinds], dtype=np.int64)
 
     def in_force(self, item: Ints, t_ms: Ints | Floats) -> Bools:
         """Whether each of these (by its number) is in force at its time."""
-        # A set without times pays nothing for being asked.
+        # fast path for fences without times
         if self.always:
             return np.ones(len(item), dtype=np.bool_)
         kind, t_ms = self.kind[item], whole_ms(t_ms)
@@ -260,13 +244,14 @@ class Switchings:
 class _Switches:
     """Ascending values of many owners, looked up together."""
 
-    def __init__(self, several: Sequence[Ints]) -> None:
-        self.first: Final = offsets(np.array([len(values) for values in several], dtype=np.int64))
-        self.every: Final[Ints] = np.concatenate([np.zeros(0, dtype=np.int64), *several])
-        self._values = distinct(self.every)
-        owner = np.repeat(np.arange(len(several)), np.diff(self.first))
+    def __init__(self, counts: Ints, values: Ints) -> None:
+        """`values`: those of all owners, laid end to end; `counts`: how many each owner has."""
+        self.first: Final = offsets(counts)
+        self.every: Final = values
+        self._values = distinct(values)
+        owner = np.repeat(np.arange(len(counts)), counts)
         # the rank of a value stands for it, so that owner and value are one number
-        self._keys = owner * (len(self._values) + 1) + np.searchsorted(self._values, self.every) + 1
+        self._keys = owner * (len(self._values) + 1) + np.searchsorted(self._values, values) + 1
 
     def before(self, owner: Ints, value: Ints) -> Ints:
         """Where in `every` the owner's values are no longer below this one."""
@@ -279,7 +264,7 @@ class _Switches:
 
 
 FOREVER_MS: Final = 1 << 62
-# no hour of a week is skipped so many weeks in a row
+# no hour of a week is skipped this many weeks in a row
 _SURELY_OPEN_MS: Final = 63 * DAY_MS
 
 
@@ -295,7 +280,7 @@ class Activity:
         known = sorted((-FOREVER_MS if a is None else a, FOREVER_MS if b is None else b) for a, b in stretches)
         united: list[list[int]] = []
         for start, end in known:
-            # Two that touch are one: between them there is no switch.
+            # Two stretches that touch are one: there is no switch between them.
             if united and start <= united[-1][1]:
                 united[-1][1] = max(united[-1][1], end)
             elif start < end:
@@ -337,7 +322,7 @@ class Activity:
         force &= np.searchsorted(other.switches, ends, side="right") % 2 == 1
         changed = np.flatnonzero(np.diff(np.concatenate([[False], force, [False]]).astype(np.int8)))
         both = Activity((), other.hours if self.hours is None else self.hours)
-        # past the last instant neither is in force, except for ever
+        # past the last instant neither is in force, unless both are forever
         both.switches = np.append(ends, FOREVER_MS)[changed]
         return both
 

@@ -91,7 +91,7 @@ def comes_near(index: FenceIndex, px: Floats, py: Floats, qx: Floats, qy: Floats
 
     Always true for a segment that ends beyond the antimeridian.
     """
-    # the few that wrap are taken for near rather than moved, as the callers then look closely
+    # the few that wrap count as near instead of being moved: callers then look closely
     near: Bools = (qx < -180.0) | (qx >= 180.0)
     for segment, _ in index.edges_near(px, py, qx, qy):
         near[segment] = True
@@ -221,16 +221,21 @@ ENTRIES_PER_EDGE: Final = 16
 """What divisions may make of each edge: pairs of an edge and a child that it runs through, and whole children."""
 MAX_CELLS_OF_EDGES: Final = 1 << 20
 """Cells that the edges may run through on level 0, besides 8 for each edge; more, and the lattice is coarser."""
-# the slack of a cell is a part of it: in the smallest that divisions make there is room for rounding
+# the slack is a fraction of a cell: the smallest cell still has room for rounding
 _LEAST_CELL_DEG: Final = 1.001e-8 * FOLD ** (MAX_LEVELS - 1)
-# what a division makes of each fence whose border runs through a cell, some six whole children, and of a long edge
+# entries that a division makes per fence with a border in the cell (about six whole children), and per long edge
 _ENTRIES_EXPECTED: Final = 8
 _CHILDREN_EXPECTED: Final = 4
 _ENTRIES_AT_ONCE: Final = 300_000
 _POINTS_AT_ONCE: Final = 1 << 20
 _EDGES_AT_ONCE: Final = 100_000
 
-_COLUMNS: Final = ("inner_first", "inner_fence", "run_first", "run_edge", "run_fence", "parents", "children")
+_COLUMNS: Final[dict[str, type[np.generic]]] = {
+    **dict.fromkeys(("inner_first", "inner_fence", "run_first", "run_edge", "run_fence"), np.int32),
+    **dict.fromkeys(("parents", "children"), np.int32),
+    "run_code": np.uint8,
+    "divided": np.bool_,
+}
 
 Small = NDArray[np.int32]
 
@@ -352,7 +357,7 @@ def _lattice_for(boxes: _Boxes) -> Lattice:
     # an odd margin, so that marks and cell sides do not fall on round coordinates
     width, height = (east - west) * 1.00037 + _LEAST_CELL_DEG, (north - south) * 1.00053 + _LEAST_CELL_DEG
     west, south = west - (width - (east - west)) * 0.4367, south - (height - (north - south)) * 0.4211
-    # how many fences lie over a place on average: keeps large fences from filling the memory
+    # the average number of fences over a place, so that large fences do not fill the memory
     cover = float(((boxes.east - boxes.west) * (boxes.north - boxes.south)).sum()) / (width * height)
     cells = int((52.0 * count + 12e6) / max(cover, 1e-9))
     cells = max(min(max(CELLS_PER_FENCE * count, MIN_CELLS), MAX_CELLS, cells), 64)
@@ -387,28 +392,10 @@ def _cells_across(lattice: Lattice, outlines: Outlines) -> Iterator[Floats]:
     for begin in range(0, len(outlines.points), _POINTS_AT_ONCE):
         points = outlines.degrees(outlines.points[begin : begin + _POINTS_AT_ONCE + 1])
         lengths = np.abs(np.diff(points, axis=0))
-        # from ring to ring there is no edge: with many small fences those steps would be nearly all there is
+        # the step from ring to ring is no edge; with many small fences such steps would dominate
         ends = outlines.rings[slice(*np.searchsorted(outlines.rings, [begin + 1, begin + len(points)]))] - 1 - begin
         lengths[ends] = 0.0
         yield lengths[:, 0] / lattice.width + lengths[:, 1] / lattice.height
-
-
-class _Column:
-    """A column that grows in place: many small arrays, joined at the end, would fragment the memory."""
-
-    def __init__(self, kind: type[np.generic]) -> None:
-        self._values, self._count = np.empty(1 << 16, dtype=kind), 0
-
-    def add(self, values: NDArray[np.generic]) -> None:
-        end = self._count + len(values)
-        if end > len(self._values):
-            self._values.resize(max(end, len(self._values) * 17 // 16), refcheck=False)
-        self._values[self._count : end] = values
-        self._count = end
-
-    def taken(self) -> NDArray[Any]:
-        self._values.resize(self._count, refcheck=False)
-        return self._values
 
 
 class _Maker:
@@ -419,8 +406,7 @@ class _Maker:
         self._first = outlines.first_vertices()
         self._first_ring = np.searchsorted(outlines.fence, np.arange(outlines.count + 1))
         self._root = np.full(lattice.columns * lattice.rows, -1, dtype=np.int32)
-        self._columns = {name: _Column(np.int32) for name in _COLUMNS}
-        self._columns |= {"run_code": _Column(np.uint8), "divided": _Column(np.bool_)}
+        self._columns = {name: [np.zeros(0, dtype=kind)] for name, kind in _COLUMNS.items()}
         self._nodes = self._inners = self._runs = 0
         self._levels = 0
         self._crowded: list[Crowded] = []
@@ -441,6 +427,9 @@ class _Maker:
         each = self._allowed[raster.edge + raster.edges] - self._allowed[raster.edge]
         return np.bincount(added.at, weights=each, minlength=len(added.place)).astype(np.float64)
 
+    def _append(self, name: str, values: NDArray[Any]) -> None:
+        self._columns[name].append(values.astype(_COLUMNS[name]))
+
     def divide(self) -> bool:
         """Add the children of the crowded cells of the level before; False if there are none."""
         above, self._crowded = self._crowded, []
@@ -451,8 +440,8 @@ class _Maker:
             parent, child = added.place // CHILDREN, added.place % CHILDREN
             block = np.full(len(crowded.node) * CHILDREN, -1, dtype=np.int32)
             block[added.place] = np.arange(self._nodes, self._nodes + len(added.place))
-            self._columns["children"].add(block)
-            self._columns["parents"].add(crowded.node)
+            self._append("children", block)
+            self._append("parents", crowded.node)
             row, column = crowded.row[parent] * FOLD + child // FOLD, crowded.column[parent] * FOLD + child % FOLD
             self._add(added, row, column, _shares(crowded.allowance, parent, added))
         self._levels += 1
@@ -479,13 +468,13 @@ class _Maker:
         if self._levels + 1 == MAX_LEVELS:
             crowded[:] = False
         dropped, kept = crowded[added.at], ~crowded[added.at]
-        self._columns["inner_first"].add(np.searchsorted(raster.inner_cell, place) + self._inners)
-        self._columns["run_first"].add(np.searchsorted(raster.cell[kept], place) + self._runs)
-        self._columns["inner_fence"].add(raster.inner_fence)
-        self._columns["run_edge"].add(raster.edge[kept])
-        self._columns["run_fence"].add(raster.fence[kept])
-        self._columns["run_code"].add(raster.bits[kept] | raster.edges[kept] << LENGTH_SHIFT)
-        self._columns["divided"].add(crowded)
+        self._append("inner_first", np.searchsorted(raster.inner_cell, place) + self._inners)
+        self._append("run_first", np.searchsorted(raster.cell[kept], place) + self._runs)
+        self._append("inner_fence", raster.inner_fence)
+        self._append("run_edge", raster.edge[kept])
+        self._append("run_fence", raster.fence[kept])
+        self._append("run_code", raster.bits[kept] | raster.edges[kept] << LENGTH_SHIFT)
+        self._append("divided", crowded)
         if crowded.any():
             runs = [getattr(raster, name)[dropped] for name in ("fence", "edge", "edges", "bits")]
             cell = (np.cumsum(crowded) - 1)[added.at[dropped]]
@@ -505,14 +494,14 @@ class _Maker:
         return edge[near], fences[fence[row[near]]]
 
     def result(self) -> Cells:
-        self._columns["inner_first"].add(np.array([self._inners]))
-        self._columns["run_first"].add(np.array([self._runs]))
+        self._append("inner_first", np.array([self._inners]))
+        self._append("run_first", np.array([self._runs]))
         return Cells(
             outlines=self._outlines,
             lattice=self._lattice,
             levels=self._levels,
             root=self._root,
-            **{name: column.taken() for name, column in self._columns.items()},
+            **{name: np.concatenate(parts) for name, parts in self._columns.items()},
         )
 
 

@@ -29,7 +29,7 @@ LOOK_BACK_MS: Final = 120_000
 assert LOOK_BACK_MS + SURE_MS <= CHARGE_BEFORE_MS
 assert SURE_MS <= CHARGE_AHEAD_MS
 _BREAK_MS: Final = 1 << 32
-_MIDDLE_LINE: Final = 0.5  # of the way from a border to the middle: what is asked in a narrow fence
+_MIDDLE_LINE: Final = 0.5  # of the way from a border to the middle, in a narrow fence
 
 
 def charged_entries(tracks: Tracks, fences: FenceSet, pieces: Pieces, settings: TrackSettings) -> Bools:
@@ -42,7 +42,7 @@ def charged_entries(tracks: Tracks, fences: FenceSet, pieces: Pieces, settings: 
     position[tracks.row] = np.arange(len(tracks.row))
     ends, where, zone = position[pieces.end_fix[asked]], pieces.start[asked], pieces.zone[asked]
     charged = np.zeros(len(asked), dtype=np.bool_)
-    # most are decided by the very next fixes
+    # the nearest fixes decide most entries
     for only_near in (True, False):
         rest = np.flatnonzero(~charged)
         if len(rest):
@@ -66,7 +66,7 @@ def is_sure(fixes: Fixes, row: Ints, fences: FenceSet, zone: Ints, settings: Tra
     some, shape = some[fence >= 0], fences.shared.of_fence[fence[fence >= 0]]
     at = row[some]
     away_m = np.fmax(_uncertain_m(fixes, at, settings), settings.buffer_m)
-    # in a narrow fence nobody is farther
+    # a narrow fence has no place farther from its border
     away_m = np.minimum(away_m, _MIDDLE_LINE * fences.shared.half_widths_m(distinct(shape))[shape])
     found_m = border_distance_m(fences.index.outlines, shape, wrap_lon(fixes.lon[at]), fixes.lat[at], away_m)
     sure[some] = found_m >= away_m
@@ -107,7 +107,7 @@ def _entered(
     moment = moments.of(course.device(sides.track[changes]), sides.start_ms[changes])
     names = len(fences.names)
     into, own = moment * names + sides.fence[changes], moments.number * names + zone
-    # a zone is entered at the border of its fence, or where a fence is left that wins over it
+    # a zone is entered at its own border, or at the border of a fence above it that is left
     at_own = np.isin(own, into[way_in])
     return np.where(at_own, np.isin(own, into[way_in & counts]), np.isin(moments.number, moment[~way_in & counts]))
 
@@ -125,17 +125,17 @@ def charged_crossings(tracks: Tracks, crossings: Crossings, settings: TrackSetti
     position[tracks.row] = np.arange(len(tracks.row))
     end = position[crossings.end_fix]
     start_ms, end_ms = (tracks.fixes.t_ms[tracks.row[at]].astype(np.float64) for at in (end - 1, end))
-    # whole millimetres: their sums are the same wherever they begin
+    # whole millimetres: their sums do not depend on where they begin
     rest_m = tracks.metres[end] * (end_ms - crossings.t_ms) / (end_ms - start_ms)
     at_mm = np.cumsum(_millimetres(tracks.metres))[end] - _millimetres(rest_m)
     away_mm = 2_000.0 * np.fmax(_uncertain_m(tracks.fixes, crossings.end_fix, settings), settings.buffer_m)
     track = np.cumsum(~tracks.linked)[end]
     order = np.lexsort((crossings.t_ms, crossings.gate, track))
     track, gate, forward = track[order], crossings.gate[order], crossings.forward[order]
-    # round its end a vehicle comes to the other side of a gate without crossing it
+    # a vehicle can reach the other side of a gate around its end
     opens = run_starts(track, gate)
     opens[1:] |= forward[1:] == forward[:-1]
-    # each crossing begins a stay that lasts up to the next one; before the first one is that on the other side
+    # each crossing begins a stay that lasts until the next one; the stay before the first is on the other side
     until = np.append(np.where(opens[1:], np.inf, crossings.t_ms[order[1:]]), np.inf)
     until_mm = np.append(np.where(opens[1:], np.inf, at_mm[order[1:]]), np.inf)
     sure = (until - crossings.t_ms[order] >= SURE_MS) | (until_mm - at_mm[order] >= away_mm[order])

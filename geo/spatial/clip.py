@@ -21,7 +21,7 @@ from geo.spatial.ragged import Bools, Floats, Ints, Pairs, blocks, joined_pairs,
 from geo.spatial.tracks import Tracks
 
 RESOLUTION_DEG: Final = 1e-12
-# a meeting whose rounding could move it farther than this is computed in fractions
+# a meeting that rounding could move farther than this is computed with fractions
 _BLURRED_DEG: Final = RESOLUTION_DEG / 10
 MAX_TOUCHED: Final = 1 << 21
 """Pairs of a segment and an edge that it may touch that are held at once, or those of one segment."""
@@ -74,7 +74,7 @@ class Segments:
         rest = 1.0 - fraction
         x = self.px[segment] * rest + self.qx[segment] * fraction
         y = self.py[segment] * rest + self.qy[segment] * fraction
-        # along a pole rounding may go beyond it, where there is no distance
+        # rounding may go beyond a pole
         return x, np.clip(y, -90.0, 90.0)
 
     def on_lines(self, segment: Ints, fraction: Floats) -> OnLines:
@@ -150,7 +150,7 @@ def cut(segments: Segments, at_segment: Ints, fraction: Floats, switches: Pairs)
     start_ms, end_ms = segments.start_ms[time_segment], segments.end_ms[time_segment]
     time_fraction = (t_ms - start_ms) / (end_ms - start_ms)
     length = np.hypot(segments.qx - segments.px, segments.qy - segments.py)
-    with np.errstate(divide="ignore", over="ignore"):  # of steps of next to no length
+    with np.errstate(divide="ignore", over="ignore"):  # for steps of almost no length
         resolution = RESOLUTION_DEG / length
     inner = (fraction > resolution[at_segment]) & (fraction < 1.0 - resolution[at_segment])
     segment = np.concatenate([at_segment[inner], time_segment])
@@ -265,9 +265,9 @@ def _meet_edges(segments: Segments, segment: Ints, edge: Ints, outlines: Outline
     with np.errstate(divide="ignore", invalid="ignore"):
         fraction = p_side / (p_side - q_side)
         blur = (p_slack + q_slack) / np.abs(p_side - q_side) * np.hypot(q[0] - p[0], q[1] - p[1])
-    # Not `>`: where both sides are nought the blur is NaN, and every comparison with it is false.
+    # Not `>`: where both sides are 0 the blur is NaN, and every comparison with it is false.
     for row in np.flatnonzero(between & ~(blur <= _BLURRED_DEG)).tolist():
         fraction[row] = crossing_fraction(*((float(at[0][row]), float(at[1][row])) for at in (p, q, a, b)))
     met = meets[between]
-    # Rounding may put a meeting right beside a fix beyond it.
+    # rounding may put a meeting beside a fix beyond it
     return met, np.clip(fraction[between], 0.0, 1.0), np.concatenate([met, at_a_fix])

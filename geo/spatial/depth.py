@@ -13,10 +13,10 @@ from geo.spatial.fences import Outlines
 from geo.spatial.geodesic import degree_m
 from geo.spatial.ragged import Bools, Floats, Ints, Points, blocks, distinct, expand, offsets, run_starts
 
-_AT_ONCE: Final = 1 << 17  # edges, or boxes of edges: what fits a core's cache
+_AT_ONCE: Final = 1 << 17  # edges, or boxes of edges, that fit a core's cache
 _EDGES_IN_A_BOX: Final = 16
-_SLACK_M: Final = 1e-3  # a box is held to be this much nearer than it is, so that rounding leaves out no edge
-_FLAT_DEG: Final = 0.02  # of latitude: on so much of a way one scale is right within 1e-3, up to 80 degrees
+_SLACK_M: Final = 1e-3  # boxes count as this much nearer, so that rounding leaves out no edge
+_FLAT_DEG: Final = 0.02  # of latitude: on this part of a way one scale is right within 1e-3, up to 80 degrees
 _MAX_PARTS: Final = 1024
 
 
@@ -109,7 +109,7 @@ class _Ways:
         way, low, high = (np.concatenate(column) for column in zip(none, *near, strict=True))
         order = np.lexsort((low, way))
         way, low, high = way[order], np.clip(low[order], -2.0, 2.0), np.clip(high[order], -2.0, 2.0)
-        # one ascending line for all ways: what was reached on the ways before is behind each
+        # one ascending line for all ways: each way begins beyond what the ways before it reached
         reached = np.maximum.accumulate(high + 8.0 * way)
         opens = run_starts(way) if len(way) else np.zeros(0, dtype=np.bool_)
         gap = np.where(opens, low >= -1.0, low + 8.0 * way >= np.append(0.0, reached[:-1])[: len(way)])

@@ -19,7 +19,7 @@ MAX_PARTS_HELD: Final = 4_000_000
 MAX_ENCOUNTERS: Final = 4_000_000
 """Encounters that `find_encounters` finds at most: of some 2,800 devices on one spot each pair."""
 _REFINEMENTS = 2
-# Parts of one encounter end and begin at the same time but for rounding; fixes are whole milliseconds apart.
+# Parts of one encounter meet up to rounding; fixes are whole milliseconds apart.
 _JOINED_MS = 1e-3
 _EXACT_M = 1e-7
 _EXACT_MS = 1e-4
@@ -135,7 +135,7 @@ class _Motion:
         limits = (start, end)
         time = _nearest(limits, (self.offset(start), self.offset(end)), limits)
         for _ in range(_REFINEMENTS):
-            # the offset is not quite linear in time on a long way: look again close by
+            # on a long way the offset is not quite linear in time: search again nearby
             step = (end - start) * 0.01
             look = (np.maximum(time - step, start), np.minimum(time + step, end))
             time = _nearest(look, (self.offset(look[0]), self.offset(look[1])), limits)
@@ -153,7 +153,7 @@ class _Motion:
             fraction = 0.5 if step % 3 == 2 else over / np.where(over > under, over - under, 1.0)
             guess = np.where(done, guess, far + (near - far) * fraction)
             value = self.distance(guess) - within_m
-            # each row stops by itself: a result must not depend on its neighbours in a batch
+            # each row stops on its own: a result must not depend on its neighbours in a batch
             done |= (np.abs(value) < _EXACT_M) | (np.abs(near - far) < _EXACT_MS)
             if done.all():
                 break
@@ -232,12 +232,12 @@ def _meetings(segments: Segments, pairs: Candidates, row: Ints, within_m: float,
     motion, start, end = _Motion(segments, pairs.one, pairs.other), pairs.start_ms, pairs.end_ms
     rough = _nearest((start, end), (motion.offset(start), motion.offset(end)), (start, end))
     east, north = motion.offset(rough)
-    # The offset is rough on a long way: the room beyond the limit keeps all that may come near.
+    # The offset is rough on a long way: the extra room keeps all that may come near.
     near = np.flatnonzero(np.hypot(east, north) <= 1.01 * apart_m + 10.0)
     motion, start, end = motion.rows(near), start[near], end[near]
     time = motion.closest(start, end)
     least, at_start, at_end = motion.distance(time), motion.distance(start), motion.distance(end)
-    # Of equal distances the start counts, not where the search happened to stop.
+    # Among equal distances the start counts, not where the search stopped.
     time = np.where(at_start <= least, start, np.where(at_end < least, end, time))
     least = np.minimum(least, np.minimum(at_start, at_end))
     met = np.flatnonzero(least <= apart_m)

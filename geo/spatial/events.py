@@ -29,7 +29,7 @@ def end_fixes(tracks: Tracks, events: Sequence[GeofenceEvent]) -> Ints:
     """
     device, t_ms = (np.array([event[at] for event in events], dtype=np.int64) for at in (0, 1))
     kept = tracks.fixes.device[tracks.row], tracks.fixes.t_ms[tracks.row]
-    # events before fixes: where both are of one time, the fix is at or after the event
+    # events sort before fixes of the same time, so the fix is at or after the event
     order = np.lexsort(
         (
             np.repeat([0, 1], [len(events), len(tracks.row)]),
@@ -146,7 +146,7 @@ def _speeding(tracks: Tracks, fences: FenceSet, min_stay_s: float) -> Iterator[_
         on = np.zeros(len(row), dtype=np.bool_)
         return Stays(device[segment], fence, segment, start, end, on, on, speed[segment])
 
-    # each version has a limit of its own: over the one and then over the next is one stretch
+    # versions have their own limits; above one and then above the next is one stretch
     stays = joined_stays(over(runs.by_segment()) for runs in runs_by_version(segments, fences))
     lasts = stays.end_ms - stays.start_ms >= min_stay_s * 1000.0
     columns = (stays.group[lasts], stays.start_ms[lasts], stays.fence[lasts], stays.speed[lasts])

@@ -170,7 +170,7 @@ class FenceSet:
 
     def _shapes_at(self, spots: Spots) -> Pairs:
         located = [self.index.locate(spots)]
-        # the antimeridian is one line with two names, and a place may be on it, or on either side of it, by rounding
+        # the antimeridian has two names, and rounding may put a place on it or on either side of it
         for line, turns in ((-180.0, 1.0), (180.0, -1.0)):
             edge = np.flatnonzero(np.abs(spots.x - line) <= spots.slop)
             if len(edge):
@@ -221,7 +221,7 @@ class FenceSet:
         last = np.flatnonzero(uniform & ~np.append(goes_on[1:], False)[: len(segments)])
         held = self._in_force(fixes.at_start(first), segments.start_ms[first])
         start = self._in_force(fixes.at_start(rest), segments.start_ms[rest])
-        # half a millisecond before: times of fixes and of switches are whole ones
+        # half a millisecond before: fixes and switches are at whole milliseconds
         end = self._in_force(fixes.at_end(rest), segments.end_ms[rest] - 0.5)
         middle = (stretches.start + stretches.end) / 2
         expected = self._overlap_bound.at(*others.at(stretches.segment, middle))
@@ -241,7 +241,7 @@ class FenceSet:
         none = np.zeros(0, dtype=np.int64)
         if self._schedule.always:
             return none, none
-        # what holds a part of a segment holds its first fix, or has a border that it touches
+        # a fence that holds a part of a segment holds its first fix, or has a border that the segment touches
         near, edge = met.touched
         near, shape = distinct_pairs(near, np.searchsorted(self._first_vertex, edge, side="right") - 1)
         if len(segments) > 1 and self.shared.counts[shape].sum() > PAIRS_AT_ONCE:
@@ -306,7 +306,7 @@ class _Fixes:
         followed = np.append(follows[1:], False)[:count]
         fresh = ~follows
         fresh[1:] |= touches[:-1]
-        # where each segment starts and ends: the number of the place that stands for it
+        # for the start and end of each segment: the number of its looked-up place
         self._start = np.cumsum(fresh) - 1
         self._end = np.where(followed, np.append(self._start[1:], 0)[:count], self._start)
         alone = np.flatnonzero(touches & ~followed)

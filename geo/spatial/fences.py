@@ -70,7 +70,7 @@ class Outlines:
         if self.points.dtype == np.int32:
             whole = self.points.view(np.int64)[:, 0][vertex].view(np.int32)
             return self.degrees(whole[0::2]), self.degrees(whole[1::2])
-        # As one complex number: a corner is one access of the memory.
+        # as one complex number, so that a corner is one memory access
         both = self.points.view(np.complex128)[:, 0][vertex]
         return both.real, both.imag
 
@@ -83,7 +83,7 @@ class Outlines:
         if self.points.dtype == np.int32 or not _fits_int32(self.points):
             return self
         whole = np.empty(self.points.shape, dtype=np.int32)
-        # The unsafe cast drops nothing: `_fits_int32` found whole numbers that 32 bits hold.
+        # The unsafe cast loses nothing: `_fits_int32` found whole numbers that fit 32 bits.
         np.rint(self.points * _PER_DEGREE, out=whole, casting="unsafe")
         return Outlines(whole, self.rings, self.fence, self.count)
 

@@ -11,12 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from operator import itemgetter
 from typing import Annotated, Any, Final, NoReturn
 
 import numpy as np
 import shapely
-from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, PlainValidator, ValidationError
 from shapely import Polygon
 
@@ -41,11 +39,10 @@ _CORRIDOR_LATITUDE: Final = 89.0
 _MAX_CORRIDOR_CORNERS: Final = 8192
 _CORNERS_PER_POSITION: Final = 128
 """A corridor has at most `_MAX_CORRIDOR_CORNERS` corners, and so many more for each of its positions."""
-_UNITED_AT_ONCE: Final = 8
 _RELATIVE_TOLERANCE: Final = 1e-5  # of half a corridor's width, beyond 1 km
-_OVERLAP_DEG: Final = 1.0  # parts that would only touch, by rounding may not
+_OVERLAP_DEG: Final = 1.0  # parts that would only touch may miss each other by rounding
 _STRAIGHT_DEG: Final = 1e-3
-_METRES_A_DEGREE: Final = 110_500.0  # of latitude: not more anywhere
+_METRES_A_DEGREE: Final = 110_500.0  # of latitude: the minimum anywhere
 
 
 def circle(lon: float, lat: float, radius_m: float) -> Shape:
@@ -83,33 +80,16 @@ def corridor(line: Floats, width_m: float) -> Shape:
     most = _MAX_CORRIDOR_CORNERS + _CORNERS_PER_POSITION * len(line)
     if 2 * steps.sum() + sum(bend.corners for bend in bends) > most:
         raise FenceError(f"the corridor needs more than {most:,} corners: it is too long, or turns too much, so wide")
-    parts = np.array(_parts(line, steps, bends, radius_m))
-    crossed = ~shapely.is_valid(parts)
-    parts[crossed] = shapely.make_valid(parts[crossed])
-    return into_world(joined(areas(_united(parts))))
-
-
-def _parts(line: Floats, steps: Ints, bends: list[_Bend], radius_m: float) -> list[Polygon]:
-    """The polygons whose union is the corridor, along its line."""
-    numbered = [(2 * bend.at, _fan(bend, radius_m)) for bend in bends]
-    for at, count in enumerate(steps.tolist()):
-        numbered.append((2 * at + 1, _side_to_side(line[at], line[at + 1], radius_m, count)))
-    return [part for _, part in sorted(numbered, key=itemgetter(0))]
-
-
-def _united(parts: NDArray[np.object_]) -> shapely.Geometry:
-    """The union, of a few neighbours first and then of such unions, so that overlaps along the line go early."""
-    while len(parts) > 1:
-        groups = [parts[at : at + _UNITED_AT_ONCE] for at in range(0, len(parts), _UNITED_AT_ONCE)]
-        parts = np.array([shapely.union_all(group) for group in groups])
-    return parts[0]
+    sides = zip(line[:-1], line[1:], steps.tolist(), strict=True)
+    parts = [_fan(bend, radius_m) for bend in bends]
+    parts += [_side_to_side(start, end, radius_m, count) for start, end, count in sides]
+    return into_world(joined(areas(shapely.union_all(shapely.make_valid(np.array(parts))))))
 
 
 @dataclass(frozen=True, slots=True)
 class _Bend:
-    """The arc around the position `at` of a line from one azimuth to another, anticlockwise, with this many sides."""
+    """The arc around a position of a line from one azimuth to another, anticlockwise, with this many sides."""
 
-    at: int
     place: Floats
     start_deg: float
     end_deg: float
@@ -187,7 +167,7 @@ def _bends(line: Floats, radius_m: float) -> list[_Bend]:
 def _bend(line: Floats, corner: int, start_deg: float, angle_deg: float, radius_m: float) -> _Bend:
     whole = np.pi / np.arccos(1.0 - min(0.9 * _tolerance_m(radius_m) / radius_m, 0.01))
     start_deg, angle_deg = start_deg - _OVERLAP_DEG, min(angle_deg + 2 * _OVERLAP_DEG, 360.0)
-    return _Bend(corner, line[corner], start_deg, start_deg + angle_deg, int(np.ceil(whole * angle_deg / 360.0)))
+    return _Bend(line[corner], start_deg, start_deg + angle_deg, int(np.ceil(whole * angle_deg / 360.0)))
 
 
 def _fan(bend: _Bend, radius_m: float) -> Polygon:
@@ -408,8 +388,8 @@ MAX_REFUSED: Final = 10_000
 """So many refusals have a message each; the rest are counted."""
 Box = tuple[float, float, float, float]
 _MAX_LATITUDE: Final = 90.0
-RESERVED_ID: Final = "*"  # begins what stands for the whole track, or for a crowd
-_NUMBERS: Final = frozenset({int, float})  # true and false are none
+RESERVED_ID: Final = "*"  # stands for the whole track, or for a crowd
+_NUMBERS: Final = frozenset({int, float})  # not true or false
 _NO_POSITIONS: Final = "its coordinates are not positions of [longitude, latitude]"
 
 

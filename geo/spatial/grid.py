@@ -204,7 +204,7 @@ class _Exact:
     def __init__(self, outlines: Outlines, spots: Spots, begin: int, order: Ints | None) -> None:
         self.slop: Final = spots.slop
         self._outlines, self._spots, self._begin, self._order = outlines, spots, begin, order
-        # a vehicle that stands on a border asks the same thing all day
+        # a vehicle that stands on a border asks for the same place all day
         self._known: dict[tuple[object, ...], bool] = {}
 
     def _row(self, point: int) -> int:

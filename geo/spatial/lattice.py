@@ -87,7 +87,8 @@ def runs_of_cells(edge: Ints, fence: Ints, cell: Ints) -> EdgeRuns:
     starts, count = starts[order], count[order]
     cell, fence, edge = cell[starts], fence[starts], edge[starts]
     joined = np.flatnonzero(run_starts(cell, fence, edge - (np.cumsum(count) - count)))
-    return _cut(EdgeRuns(cell[joined], fence[joined], edge[joined], _sums(count, joined)))
+    edges = np.add.reduceat(count, joined) if len(joined) else count
+    return _cut(EdgeRuns(cell[joined], fence[joined], edge[joined], edges))
 
 
 def _cut(runs: EdgeRuns) -> EdgeRuns:
@@ -96,10 +97,6 @@ def _cut(runs: EdgeRuns) -> EdgeRuns:
     before = part * MAX_EDGES
     edges = np.minimum(runs.edges[row] - before, MAX_EDGES)
     return EdgeRuns(runs.cell[row], runs.fence[row], runs.edge[row] + before, edges)
-
-
-def _sums(values: Ints, starts: Ints) -> Ints:
-    return np.asarray(np.add.reduceat(values, starts), dtype=np.int64) if len(starts) else values[:0]
 
 
 class _Crossings:
@@ -125,7 +122,7 @@ class _Crossings:
         place = lattice.u(x)
         column = np.clip(np.floor(place).astype(np.int64), 0, self._columns - 1)
         near = np.rint(place)
-        # the flatter the edge, the more the rounding of a latitude moves the crossing
+        # the flatter the edge, the farther the rounding of a latitude moves the crossing
         close = np.abs(place - near) < _CLOSE + (1.0 + np.abs(slope)) * (1e-12 / lattice.width)
         self._base = int(owner[0]) if len(owner) else 0
         key = self._key(owner[line], row, column)
@@ -234,7 +231,7 @@ def most_cells(start: Points, end: Points, window: CellWindow) -> Ints:
     (u0, v0), (u1, v1) = start, end
     across = np.abs(np.clip(u1, 0, window.last_column) - np.clip(u0, 0, window.last_column))
     along = np.abs(np.clip(v1, 0, window.last_row) - np.clip(v0, 0, window.last_row))
-    # in each row it may share the cells at which it changes rows with the next
+    # a line shares the cells at which it changes rows with the next row
     return (across + 2.0 * along).astype(np.int64) + 4
 
 
@@ -243,7 +240,7 @@ def _within_band(start: Points, end: Points, line: Ints, row: Ints) -> tuple[Flo
     u0, v0, u1, v1 = start[0][line], start[1][line], end[0][line], end[1][line]
     low, high = np.minimum(v0, v1), np.maximum(v0, v1)
     rise = v1 - v0
-    # So flat a line would divide rounding by rounding; all of it is taken to be in the row.
+    # For a flat line this would divide rounding by rounding: all of it counts as in the row.
     flat = np.abs(rise) < 1e-6
     slope = (u1 - u0) / np.where(flat, 1.0, rise)
     at_bottom = u0 + (np.clip(row - SLACK, low, high) - v0) * slope

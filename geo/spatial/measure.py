@@ -81,7 +81,7 @@ def measured(tracks: Tracks, segments: Segments, runs: ZoneRuns) -> Pieces:
     """
     ends = tracks.segments()[runs.segment]
     metres = tracks.metres[ends]
-    # Whole segments have their length from the track already, and a geodesic is found by iteration.
+    # Geodesics are iterative; whole segments already have their length from the track.
     part = np.flatnonzero((runs.start > 0.0) | (runs.end < 1.0))
     from_x, from_y = segments.at(runs.segment[part], runs.start[part])
     to_x, to_y = segments.at(runs.segment[part], runs.end[part])
@@ -126,7 +126,7 @@ class ZoneSet(FenceSet):
         return best
 
     def _names(self, fence: Ints) -> Ints:
-        # "None" is the number after the last fence, and finds the value that was put there.
+        # no fence is numbered after the last one, and finds the value appended here
         return np.append(self.name_of_fence, OUTSIDE)[fence]
 
 
@@ -246,7 +246,7 @@ def use_by_fence(tracks: Tracks, fences: FenceSet, counts: EntryRule | None = No
     for runs in runs_by_fence(segments, fences):
         pieces = measured(tracks, segments, _lasting(runs))
         entry = pieces.entry if counts is None else counts(pieces)
-        # what was summed before comes first: the order of the sum is that of the pieces, however they are cut
+        # earlier sums come first, so the order of the sum is that of the pieces, however they are cut
         both = np.concatenate([pair, number[pieces.end_fix] * names + pieces.zone])
         pair, group = np.unique(both, return_inverse=True)
         metres, ms, entries = (
@@ -280,7 +280,7 @@ def _fence_runs(parts: SegmentFences, name_of_fence: Ints) -> FenceRuns:
     closes = np.append(opens[1:], len(step))[: len(opens)] - 1
     owner, from_step, to_step = segment[opens], step[opens], step[closes]
     is_first, is_last = from_step == first[owner], from_step == last[owner]
-    # of each row of steps the stretch it stands for; a fix stands for the stretch beside it
+    # for each run of steps its stretch; a fix takes the stretch beside it
     begin = np.clip(from_step - 2 * owner - 1, stretches.first[owner], stretches.first[owner + 1] - 1)
     finish = np.clip(to_step - 2 * owner - 1, stretches.first[owner], stretches.first[owner + 1] - 1)
     start = np.where(is_last, 1.0, stretches.start[begin])

@@ -59,16 +59,6 @@ def flattest(segments: Segments) -> Floats:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SegmentParts:
-    """Parts of segments in one slice of time: `start_ms .. end_ms` of `segment`, in `slice_number`."""
-
-    segment: Ints
-    slice_number: Ints
-    start_ms: Floats
-    end_ms: Floats
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
     """Pairs of parts of two devices, device[one] < device[other], that overlap in time: from `start_ms` to `end_ms`."""
 
@@ -101,7 +91,9 @@ def candidates(segments: Segments, device: Ints, distance_m: float, apart: Ints 
         segment = row[segment]
         start = np.maximum(segments.start_ms[segment], number * slice_ms)
         end = np.minimum(segments.end_ms[segment], (number + 1) * slice_ms)
-        yield from _pairs(segments, device, SegmentParts(segment, number, start, end), distance_m, apart)
+        boxes = _boxes(segments, (segment, start, end), distance_m)
+        alike = None if apart is None else apart[segment]
+        yield from _pairs(_Parts(segment, number, start, end, device[segment], alike, *boxes), distance_m)
 
 
 def _slice_blocks(first: Ints, final: Ints) -> Iterator[tuple[int, int, Ints]]:
@@ -125,21 +117,24 @@ def _slice_blocks(first: Ints, final: Ints) -> Iterator[tuple[int, int, Ints]]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Boxed:
-    """Parts with their boxes (3, n); `apart` is that of their segments, if it is asked for."""
+class _Parts:
+    """Parts of segments in one slice of time: `start_ms .. end_ms` of `segment`, in `slice_number`.
 
-    parts: SegmentParts
+    `owner`: the device of each. `apart`: that of its segment, if it is asked for. `low`, `high`: its box, (3, n).
+    """
+
+    segment: Ints
+    slice_number: Ints
+    start_ms: Floats
+    end_ms: Floats
     owner: Ints
     apart: Ints | None
     low: Corners
     high: Corners
 
 
-def _pairs(
-    segments: Segments, device: Ints, parts: SegmentParts, distance_m: float, apart: Ints | None
-) -> Iterator[Candidates]:
-    low, high = _boxes(segments, parts, distance_m)
-    boxed = _Boxed(parts, device[parts.segment], None if apart is None else apart[parts.segment], low, high)
+def _pairs(parts: _Parts, distance_m: float) -> Iterator[Candidates]:
+    low, high = parts.low, parts.high
     rows: Ints | None = None  # all
     done = np.zeros(len(parts.segment), dtype=np.bool_)
     cell_m = max(2.0 * distance_m, 2.0 * float(np.median(high - low)), 1.0)
@@ -148,10 +143,10 @@ def _pairs(
         span = np.floor(_of(high, rows) / cell_m).astype(np.int64) - _of(low_cell, rows) + 1
         # As doubles: the product of three spans may be more than 64 bits hold.
         large = span.astype(np.float64).prod(axis=0) > MAX_CELLS_PER_PART
-        yield from _pairs_in_cells(boxed, rows, (low_cell, np.where(large, 0, span)), done)
+        yield from _pairs_in_cells(parts, rows, (low_cell, np.where(large, 0, span)), done)
         if not large.any():
             return
-        # what reaches too many cells waits for larger ones, and so do those that it may meet
+        # parts that reach too many cells wait for larger ones, and so do those that they may meet
         rows = np.arange(len(done)) if rows is None else rows
         done[rows[~large]] = True
         waiting = rows[large]
@@ -163,16 +158,16 @@ def _of(columns: NDArray[T], rows: Ints | None) -> NDArray[T]:
     return columns if rows is None else columns[:, rows]
 
 
-def _pairs_in_cells(boxed: _Boxed, rows: Ints | None, cells: tuple[Ints, Ints], done: Bools) -> Iterator[Candidates]:
+def _pairs_in_cells(parts: _Parts, rows: Ints | None, cells: tuple[Ints, Ints], done: Bools) -> Iterator[Candidates]:
     """Pairs of rows whose boxes share a cell. Pairs of two `done` rows were found in smaller cells.
 
     `cells`: the lowest cell of each part, and how many each row reaches.
     """
-    parts, low, high, (low_cell, span) = boxed.parts, boxed.low, boxed.high, cells
+    low, high, (low_cell, span) = parts.low, parts.high, cells
     row, cell = _cells(_of(low_cell, rows), span)
     row = row if rows is None else rows[row]
     key = (cell * _MIXERS[:3, None]).sum(axis=0) ^ (parts.slice_number[row] * _MIXERS[3])
-    alike = done.astype(np.int64) if done.any() else boxed.apart
+    alike = done.astype(np.int64) if done.any() else parts.apart
     group = None if alike is None else alike[row]
     order = np.argsort(key, kind="stable") if group is None else np.lexsort((group, key))
     row, key, cell = row[order], key[order], cell[:, order]
@@ -181,18 +176,18 @@ def _pairs_in_cells(boxed: _Boxed, rows: Ints | None, cells: tuple[Ints, Ints], 
         place, other = expand(following[block], after[block])
         place += block.start
         one, two = row[place], row[other]
-        # Different cells may have the same key: each pair is looked at for what it is.
-        fit = _may_meet(boxed, one, two)
-        # of the cells that two boxes share, the one at their lowest common corner reports the pair
+        # Different cells may have the same key, so each pair is checked.
+        fit = _may_meet(parts, one, two)
+        # the pair is reported by the lowest of the cells that both boxes share
         for axis in range(3):
             home = np.maximum(low_cell[axis, one], low_cell[axis, two])
             fit &= (cell[axis, place] == home) & (cell[axis, other] == home)
             fit &= (low[axis, one] <= high[axis, two]) & (low[axis, two] <= high[axis, one])
-        yield _ordered(boxed.owner, parts, one[fit], two[fit])
+        yield _ordered(parts, one[fit], two[fit])
 
 
-def _may_meet(boxed: _Boxed, one: Ints, two: Ints) -> Bools:
-    slice_number, owner, apart = boxed.parts.slice_number, boxed.owner, boxed.apart
+def _may_meet(parts: _Parts, one: Ints, two: Ints) -> Bools:
+    slice_number, owner, apart = parts.slice_number, parts.owner, parts.apart
     fit = (slice_number[one] == slice_number[two]) & (owner[one] != owner[two])
     if apart is not None:
         fit &= (apart[one] == 0) | (apart[one] != apart[two])
@@ -215,17 +210,14 @@ def _ends(starts: Bools) -> Ints:
     return np.repeat(last, last - first)
 
 
-def _boxes(segments: Segments, parts: SegmentParts, distance_m: float) -> tuple[Corners, Corners]:
-    """Boxes of parts, widened by half the distance and by how far a long part may bulge over its chord."""
-    length = segments.end_ms - segments.start_ms
-    corners = []
-    for time in (parts.start_ms, parts.end_ms):
-        fraction = (time - segments.start_ms[parts.segment]) / length[parts.segment]
-        corners.append(earth_centred(*segments.at(parts.segment, fraction)))
-    low, high = np.minimum(*corners), np.maximum(*corners)
-    share = (parts.end_ms - parts.start_ms) / length[parts.segment]
-    margin = distance_m / 2 + bulge_m(segments, parts.segment, share) + 1.0
-    return low - margin, high + margin
+def _boxes(segments: Segments, parts: tuple[Ints, Floats, Floats], distance_m: float) -> tuple[Corners, Corners]:
+    """Boxes of parts (segment, from, to), widened by half the distance and by the bulge of a long part."""
+    segment, start, end = parts
+    length = (segments.end_ms - segments.start_ms)[segment]
+    begin = segments.start_ms[segment]
+    corners = [earth_centred(*segments.at(segment, (time - begin) / length)) for time in (start, end)]
+    margin = distance_m / 2 + bulge_m(segments, segment, (end - start) / length) + 1.0
+    return np.minimum(*corners) - margin, np.maximum(*corners) + margin
 
 
 def _cells(low_cell: Ints, span: Ints) -> tuple[Ints, Ints]:
@@ -237,8 +229,8 @@ def _cells(low_cell: Ints, span: Ints) -> tuple[Ints, Ints]:
     return row, low_cell[:, row] + np.stack([x, y, z])
 
 
-def _ordered(owner: Ints, parts: SegmentParts, one: Ints, two: Ints) -> Candidates:
-    swap = owner[one] > owner[two]
+def _ordered(parts: _Parts, one: Ints, two: Ints) -> Candidates:
+    swap = parts.owner[one] > parts.owner[two]
     one, two = np.where(swap, two, one), np.where(swap, one, two)
     start = np.maximum(parts.start_ms[one], parts.start_ms[two])
     end = np.minimum(parts.end_ms[one], parts.end_ms[two])

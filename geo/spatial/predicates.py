@@ -17,7 +17,7 @@ from geo.spatial.ragged import Bools, Floats, Ints, Points
 
 # Shewchuk's bound for the rounding of a 2x2 orientation determinant, with room for the products' own rounding
 ROUNDING: Final = 4e-16
-# how far the rounding of a place on a segment may move it, as a part of its largest coordinate
+# how far rounding may move a place on a segment, as a fraction of its largest coordinate
 _MOVED: Final = 2.0**-50
 _UNIT_BITS: Final = 1074
 

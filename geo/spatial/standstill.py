@@ -21,13 +21,13 @@ from geo.spatial.ragged import Bools, Floats, Ints, Points
 
 SMOOTH_MS: Final = 30_000
 """How far a mean reaches on each side; the noise is looked at over ten times that, and one gap."""
-_MOST_BEND: Final = 9.0  # of noise, of a second difference that may come of it
+_MOST_BEND: Final = 9.0  # times the noise: the largest second difference that noise explains
 _ROUGH_FIXES, _ROUGH_MS = 15, 300_000
-_LENGTH: Final = 7.0  # of noise, that a smoothed way is to advance on each side
+_LENGTH: Final = 7.0  # times the noise: the advance of a smoothed way on each side
 _HALVES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _NARROWINGS: Final = 2
 _BEND: Final = 8.0
-_PARTS: Final = 64  # of a fix, in which half widths are counted
+_PARTS: Final = 64  # of a fix: the unit of half widths
 MOST_STEP: Final = 2.0 * _LENGTH
 """Steps that are so many times as long as the noise stay as they are."""
 
@@ -74,7 +74,7 @@ class Smoothing:
         """The sums of places over this many parts of a fix on each side, and their weight."""
         whole, part = half // _PARTS, half % _PARTS
         low, high = some - whole, some + whole
-        # where the outermost have no part, they need not be there
+        # without a part of the outermost fixes, they need not exist
         left, right = np.maximum(low - 1, 0), np.minimum(high + 1, self._count - 1)
         x, y = (
             _PARTS * (sums[high + 1] - sums[low]) + part * (values[left] + values[right])
@@ -103,7 +103,7 @@ class Smoothing:
             noise = 1.0 / (2.0 * narrow / _PARTS + 1.0) - 1.0 / (2.0 * wide / _PARTS + 1.0)
             length = ahead_east * ahead_east + ahead_north * ahead_north
             bends = sideways * sideways > _BEND * rough[asked] ** 2 * noise * length
-            # where it hardly moves, a narrow window has more noise and no less of a bend
+            # where the vehicle hardly moves, a narrow window has more noise and as much bend
             bends &= self._advance(here, np.maximum(narrow // _PARTS, 1)) >= wanted[asked] / 3.0
             wanted[asked] /= 2.0
             asked = asked[bends]
@@ -228,7 +228,7 @@ _UNIT: Final = 10**7  # places are whole numbers of 1e-7 degrees
 _TURN: Final = 360 * _UNIT
 _METRES_A_UNIT: Final = 6_371_008.8 * np.pi / 180.0 / _UNIT
 _BREAK_MS: Final = 3_600_000  # longer than any window
-_COARSE: Final = 3  # bits less for squares: sums of squares of 100 Hz stay below 2^63
+_COARSE: Final = 3  # bits dropped before squaring: sums of squares at 100 Hz stay below 2^63
 _MOST_IN_WINDOW: Final = 1 << 15
 _POLAR_DEG: Final = 89.5  # beyond, degrees of longitude are too short for whole numbers of them
 _LEAST_SIGMA_M, _MOST_SIGMA_M = 1.5, 50.0
@@ -359,7 +359,7 @@ class _Track:
         and the reported speeds explain. So a constant 0, or the wheels' speed on a ferry, is no standing. The accuracy
         says how much noise there is; where rest is reported for minutes, an accuracy that is too good is not believed.
         """
-        says = np.where(speed >= 0.0, np.minimum(speed, 1e3), 0.0)  # NaN: not said
+        says = np.where(speed >= 0.0, np.minimum(speed, 1e3), 0.0)  # NaN means not reported
         whole = np.rint(says * 1_000.0).astype(np.int64)
         step = np.diff(self._clock)
         step[self._first[1:] == np.arange(1, self._count)] = 0
@@ -509,7 +509,7 @@ class _Track:
         low, high = np.where(short, first, low), np.where(short, last, high)
         twice = 2 * (high - low + 1)
         x, y = ((2 * (sums[high + 1] - sums[low]) + twice // 2) // twice for sums in (self._sum_x, self._sum_y))
-        # what stands has no noise, also for its neighbours
+        # standing fixes have no noise, for their neighbours too
         self._x[some], self._y[some] = x, y
         moving, total_x, total_y, weight = smoothing.means((self._x, self._y), some)
         longitude = np.append(_longitude(x, np.ones_like(x)), _longitude(total_x, weight))

@@ -19,7 +19,7 @@ SPIKE_MPS, SPIKE_S = 10.0, 60.0
 
 class Verdict(IntEnum):
     KEPT = 0
-    DUPLICATE = 1  # an equal device time was there before it
+    DUPLICATE = 1  # an earlier row has the same device time
     NULL_ISLAND = 2
     INACCURATE = 3
     IMPLAUSIBLE = 4  # an impossible speed to it and from it, and not past it; a spike beside a stand
@@ -113,7 +113,7 @@ def _cleaned(tracks: Tracks, rules: TrackSettings) -> Tracks:
     other = places.moved.copy()
     other[1:] |= places.moved[:-1]
     end = np.flatnonzero(tracks.linked & other & ~places.still)
-    # what is moved is near: the radii of curvature give the geodesic to 1e-5, and PROJ would take half of all the time
+    # moved places are near: radii of curvature give the geodesic to 1e-5, and PROJ would take half of the time
     start, finish = ((fixes.lon[rows], fixes.lat[rows]) for rows in (row[end - 1], row[end]))
     metres[end] = np.hypot(*offset_m(start, finish))
     metres[places.still] = 0.0
@@ -145,7 +145,7 @@ def _at_null_island(fixes: Fixes, row: Ints, rules: TrackSettings) -> Bools:
 def _inaccurate(fixes: Fixes, row: Ints, rules: TrackSettings) -> Bools:
     if rules.max_accuracy_m is None or fixes.accuracy_m is None:
         return np.zeros(len(row), dtype=np.bool_)
-    # NaN, "not reported", is no reason to exclude a fix: the comparison is false for it
+    # the comparison is false for NaN, which means not reported
     return np.asarray(fixes.accuracy_m[row] > rules.max_accuracy_m, dtype=np.bool_)
 
 
@@ -217,7 +217,7 @@ def _spikes(fixes: Fixes, row: Ints, near: Bools, metres: Floats, rules: TrackSe
     away[1:] &= (step_s <= SPIKE_S) & (metres[1:] > SPIKE_MPS * step_s + off_m[1:])
     suspect = 2 + np.flatnonzero(stands[1:-3] & away[2:-2] & away[3:-1] & stands[4:])
     t_ms = fixes.t_ms[row]
-    # no verdict reaches over more than a gap
+    # no verdict reaches beyond a gap
     reach = np.maximum(t_ms[suspect] - t_ms[suspect - 2], t_ms[suspect + 2] - t_ms[suspect])
     suspect = suspect[reach <= rules.max_gap_s * 1000.0]
     before, after = row[suspect - 1], row[suspect + 1]

@@ -59,7 +59,7 @@ def joined_stays(parts: Iterable[Stays]) -> Stays:
     for part in parts:
         waiting.append(_joined([part]))
         held += len(waiting[-1])
-        # As much again as there is: joined at every part, a long result would be sorted over and over.
+        # Join only when the waiting rows outnumber the result, which would be sorted again for every part.
         if held > max(MAX_ROWS_HELD, len(whole)):
             whole, waiting, held = _joined([whole, *waiting]), [], 0
     return waiting[0] if len(waiting) == 1 and not len(whole) else _joined([whole, *waiting])
@@ -86,7 +86,7 @@ def _joined(parts: list[Stays]) -> Stays:
 
 
 _TIMES_AT_ONCE: Final = 1 << 20
-_BESIDE_MS: Final = 1e-3  # what a time of a switch that was computed may be off
+_BESIDE_MS: Final = 1e-3  # the rounding of a computed switch time
 
 
 MAX_STAY_S: Final = 43_200
@@ -167,7 +167,7 @@ def find_visits(tracks: Tracks, fences: FenceSet, settings: VisitSettings | None
         return _visits(course, Sides(*(np.zeros(0, dtype=kind) for kind in (int, int, int, bool, float, float, bool))))
     sides = sides_of(course, fences)
     sure = _sure(course, sides, fences, settings or VisitSettings())
-    # the first side is where the track began: there is nothing to compare it with
+    # the first side is where the track began
     return _visits(course, sides.rows(sure | run_starts(sides.course)))
 
 
@@ -179,7 +179,7 @@ def sides_of(course: Course, fences: FenceSet) -> Sides:
     first = run_starts(track, fence)
     final = np.append(first[1:], True)[: len(first)]
     number = np.cumsum(first) - 1
-    # a crossing says that there was another side, also where its time is that of a fix to the last bit
+    # a crossing proves another side, even where its time equals that of a fix
     before = np.flatnonzero(first & ((start > course.start_ms(track)) | entry))
     after = np.flatnonzero(~final | (end < course.end_ms(track)) | leaves)
     until = np.where(final, course.end_ms(track), np.append(start[1:], 0.0)[: len(start)])
@@ -203,7 +203,7 @@ def _stays(course: Course, runs: FenceRuns) -> Stays:
 
 def _sure(course: Course, sides: Sides, fences: FenceSet, settings: VisitSettings) -> Bools:
     """Which stretches are long and deep enough to count."""
-    # The cheap question first: only what lasts long enough is measured against the border.
+    # The cheap test first: only stays that last long enough are measured against the border.
     sure = sides.end_ms - sides.start_ms >= settings.min_stay_s * 1000.0
     accuracy = course.tracks.fixes.accuracy_m if settings.use_accuracy else None
     if settings.buffer_m == 0.0 and (accuracy is None or np.isnan(accuracy).all()):
@@ -270,7 +270,7 @@ class Samples:
             uncertainty_m = np.asarray(np.fmax(uncertainty_m, accuracy_m))
         if self._most_m is None:
             return uncertainty_m
-        # of no fence (-1) there is no border: whatever is found there is not used
+        # without a fence (-1) there is no border; the value is not used
         return np.asarray(np.minimum(uncertainty_m, self._most_m[self._fences.shared.of_fence[fence]]))
 
     def deep(self, track: Ints, name: Ints, start_ms: Floats, end_ms: Floats) -> Bools:
@@ -306,7 +306,7 @@ class Samples:
             row += block.start
             start = np.maximum(course.segments.start_ms[segment], start_ms[row])
             end = np.minimum(course.segments.end_ms[segment], end_ms[row])
-            # a stretch that begins at a fix has nothing of the segment that ends there
+            # a stretch that begins at a fix has no part of the segment that ends there
             some = np.flatnonzero((end > start) | (start_ms[row] == end_ms[row]))
             row, segment, start, end = row[some], segment[some], start[some], end[some]
             item, start, end = _cut(*self._fences.switches_of(name[row], start, end), start, end)

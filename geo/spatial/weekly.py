@@ -68,7 +68,7 @@ def _stretches(weekly: Weekly) -> tuple[tuple[int, int], ...]:
 
 @lru_cache(maxsize=32)
 def _activity(weekly: Weekly) -> Activity:
-    # who asks for one moment waits for no numpy
+    # callers of `is_open_at` do not load numpy
     from geo.spatial.activity import (  # noqa: PLC0415
         YEARS,
         Activity,
@@ -78,7 +78,7 @@ def _activity(weekly: Weekly) -> Activity:
     zone = ZoneInfo(weekly.timezone)
     first, last = (int(datetime(year, 1, 1, tzinfo=zone).timestamp()) * 1000 for year in YEARS)
     stretches = Activity(_of_week(weekly)).stretches()
-    return Activity([(first, last)], Hours(weekly.timezone, (limit for stretch in stretches for limit in stretch)))
+    return Activity([(first, last)], Hours(weekly.timezone, tuple(limit for stretch in stretches for limit in stretch)))
 
 
 def _of_week(weekly: Weekly) -> Iterator[tuple[int, int]]:
