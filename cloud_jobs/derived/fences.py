@@ -23,7 +23,7 @@ from geo.spatial.ids import named
 # Fences changed since a table was computed, and the times and places that they affect. No Spark.
 
 MAX_CHANGES: Final = 100
-"""More changes than this are taken for one that holds wherever and whenever any of them does."""
+"""More changes than this become one change that covers all of their places and times."""
 
 
 class FenceChange(NamedTuple):

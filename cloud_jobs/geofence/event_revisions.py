@@ -40,7 +40,7 @@ from geo.spatial.ragged import Bools, Ints, expand, run_starts
 # Days of devices to compute, and the fixes that each needs. Pure.
 
 REACH_MS: Final = 12 * 3_600_000
-"""Fixes this far before and after a UTC day have a say in its events."""
+"""Fixes this far before and after a UTC day affect its events."""
 _TIME_BITS: Final = 42  # device times of rows with a partition are before 2100, 4.1e12 ms
 
 
@@ -105,7 +105,7 @@ INPUT: Final = pa.schema(
         pa.field("retracted", pa.bool_()),
     ]
 )
-"""What one day of a device needs: the fixes of the day (`touched`) and around it, and its known revisions
+"""The input of one day of a device: the fixes of the day (`touched`) and around it, and its known revisions
 (`id` is not null). `unit` names tenant, device and day: see `device_of`."""
 
 REVISIONS: Final = without(GEOFENCE_EVENTS, "emitted_at", "commit_number")

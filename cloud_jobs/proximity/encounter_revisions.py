@@ -13,7 +13,7 @@ from cloud_jobs.proximity.encounters import PARTS, SEPARATOR, SLICE_MS, slice_da
 from geo.spatial import Revision, fact_id, in_force, new_revisions, ordinals
 
 JOINED_MS: Final = 1e-3
-"""Parts that are no farther apart follow on each other."""
+"""Parts that are no farther apart follow each other."""
 
 INPUT: Final = pa.schema(
     [
@@ -27,7 +27,7 @@ INPUT: Final = pa.schema(
     ]
 )
 """Parts (`id` is null) and known revisions; of these `slice` is one of their day, and `asked` are the slices
-whose parts are computed anew."""
+whose parts are computed again."""
 
 REVISIONS: Final = without(ENCOUNTERS, "emitted_at", "commit_number")
 """Revisions on their way to the table `encounters`."""
@@ -47,7 +47,7 @@ class Part(NamedTuple):
 
 
 Parts: TypeAlias = tuple[Part, ...]
-"""What an encounter is made of, in the order of time."""
+"""The parts of an encounter, in order of time."""
 
 BEGIN, END = 1, 2
 _PLACE_IN_SLICE: Final = {BEGIN: 0, BEGIN | END: 0, 0: 1, END: 2}

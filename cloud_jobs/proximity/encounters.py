@@ -103,11 +103,12 @@ COLUMNS: Final = ("px", "py", "qx", "qy", "start_ms", "end_ms")
 """The columns of `Segments` that make a piece."""
 
 SEPARATOR: Final = "/"
-"""What stands between tenant and device where one column has both, as in `acme/eu-0001`; in neither it can be."""
+"""Separates tenant and device in one column, as in `acme/eu-0001`; neither can contain it."""
 
 FIXES: Final = pa.schema([*FIX, pa.field("asked", pa.int64())])
-"""Fixes (`asked` is null), and the slices of devices that are asked for (`asked`: the slice; no fix). Here and in what
-is made of it `device` has the tenant before it."""
+"""Fixes (`asked` is null), and the slices of devices that are asked for (`asked`: the slice; no fix).
+
+Here and in the schemas below, `device` has the tenant before it."""
 
 PIECES: Final = pa.schema(
     [
@@ -250,13 +251,13 @@ def slice_day(number: int) -> int:
 
 
 CROWD: Final = "*"
-"""The one whom a device in a crowd meets; no device can be called so, and it comes before all of them."""
+"""The partner of a device in a crowd; no device can have this id, and it sorts before all ids."""
 
 EDGES_PER_MINUTE: Final = 768
 """A way that comes through more cubes in a minute is not a vehicle's, and is not counted."""
 _LEAST_EDGE_M: Final = 10.0
 _HELD_MS: Final = 150_000
-"""So long before and after its minutes in a crowd a device has not surely left it; in the same slice."""
+"""For this long before and after its minutes in a crowd a device may not have left it; within the slice."""
 _BITS: Final = 21  # from one side of the earth to the other are fewer than 2^21 cubes of 10 m
 _COLUMNS: Final = tuple((x << 2 * _BITS) + (y << _BITS) for x in (-1, 0, 1) for y in (-1, 0, 1))
 _CROWD_STEPS_AT_ONCE: Final = 1 << 18

@@ -186,9 +186,9 @@ def _moment(hour: int) -> datetime:
 # Late records of erased hours: everything that needs no position is metered. Pure.
 
 LATE_COLUMNS: Final = ("epoch", "seq", "content_bytes")
-"""What is read of a late record beside its device, its kind and its time."""
+"""The columns of a late record besides device, kind and time."""
 WHOLE_COLUMNS: Final = ("seq_ranges", "events", "content_bytes", "unreadable", "counters", *OBSERVED)
-"""What is taken of a row in force."""
+"""The columns that are taken from a row in force."""
 
 
 _COUNTED_LATE: Final = {
@@ -197,11 +197,11 @@ _COUNTED_LATE: Final = {
     "messages": "is_readable",
     "positions": "is_position",
 }
-"""What a late record adds to, and the array that says how much."""
+"""The columns to which a late record adds, and the arrays with the amounts."""
 
 
 WholeRow = Mapping[str, Any]
-"""What is in force of a device hour: WHOLE_COLUMNS; nothing of an hour without a row."""
+"""WHOLE_COLUMNS of the row in force of a device hour; empty without a row."""
 
 
 class _LateRow(NamedTuple):
@@ -466,10 +466,10 @@ def _meter_rules(features: tuple[str, ...], settings: TrackSettings) -> MeterRul
 
 
 MOST_RECORDS: Final = 1_000_000
-"""About so many records a task holds at once; a device with more is a group by itself."""
+"""About the most records that a task holds at once; a device with more is a group by itself."""
 _LEAST_RECORDS: Final = 50_000
 _AROUND_EACH: Final = 400
-"""About so many records are read around each device that has a new one."""
+"""About the number of records read around each device with a new one."""
 _DAY_MS: Final = 86_400_000
 
 

@@ -43,7 +43,7 @@ _log = structlog.get_logger(__name__)
 _TASKS_PER_CORE: Final = 4
 _FEW_FILES: Final = 16
 _FEW_ROWS: Final = 200_000
-"""What the driver reads itself: to send it to executors would take longer."""
+"""Up to this many rows the driver reads itself: sending them to executors would take longer."""
 
 _Item = TypeVar("_Item")
 _Made = TypeVar("_Made")

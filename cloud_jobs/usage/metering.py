@@ -45,12 +45,12 @@ from geo.spatial.ragged import Bools, Floats, Ints, distinct, run_starts
 # Unknown ways: gaps between fixes without a segment. Pure.
 
 NOISE_M: Final = 200.0
-"""Two fixes of the worst accuracy that a track takes, 100 m, may be so far apart at one place."""
+"""Two fixes at one place may be this far apart with the worst accuracy that a track takes, 100 m."""
 SLOW_MPS: Final = 3.0
 DRIVEN_MPS: Final = 1.0
-"""From this speed on a segment was driven."""
+"""A segment of at least this speed was driven."""
 _TIME_BITS: Final = 43
-"""Milliseconds of the days that records have a partition for."""
+"""Bits for the milliseconds of the days that have partitions."""
 
 
 class Gaps(NamedTuple):
@@ -128,8 +128,8 @@ def refused(tracks: Tracks, reported: Fixes, max_gap_s: float) -> Ints:
 QUARTER_MS: Final = HOUR_MS // QUARTERS
 OUTSIDE_ALL: Final = ""
 METERED = without(USAGE, "computed_at", "commit_number", "rules_number")
-"""One row for each device, touched hour and zone in which the device was or which it crossed, and one for the device
-as a whole in each touched hour of which it has records."""
+"""One row for each device, touched hour, and zone or gate where it was; one more for the device as a whole in each touched
+hour with records."""
 
 
 class MeterRules:

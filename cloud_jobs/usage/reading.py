@@ -32,7 +32,7 @@ from waybill.record import (
 
 HOUR_MS: Final = 3_600_000
 MOST_HOURS: Final = 24
-"""So many hours a gap spans at most of which anything is known: what is longer is silence, and no way is seen in it."""
+"""The longest gap, in hours, in which a way is inferred; a longer gap is silence."""
 _HOUR_BITS: Final = 22
 _BASE: Final = 1 << 10
 """Hours before 1970 that a margin may reach into; the days of records with a partition end before 2100."""
@@ -136,7 +136,7 @@ Arrays = dict[str, NDArray[Any]]
 
 PLACE: Final = ("latitude", "longitude", "accuracy_m", "speed_mps")
 METERED_COLUMNS: Final = ("epoch", "seq", "content_bytes", *PLACE)
-"""What is read of a record to meter it, beside its device, its kind and its time."""
+"""The columns of a metered record besides device, kind and time."""
 IS: Final = ("is_position", "is_event", "is_readable", "is_odometer")
 RECORD_ARRAYS: Final = ("device", "t_ms", *IS, "reason", "counter", *METERED_COLUMNS)
 NOT_RAW: Final = -1
@@ -147,8 +147,8 @@ REASONS: Final = (
     *sorted(NO_FAULTS),
     *(f"{kind}/{reason}" for kind in _KINDS for reason in (*RAW_REASONS, OTHER_REASON) if reason not in NO_FAULTS),
 )
-"""Why a message is raw, by the numbers that arrays have: what it should have been by its topic, and the reason. What is
-no fault is the reason alone."""
+"""Why a message is raw, numbered as in arrays: the kind that its topic promised, and the reason. A reason without a fault
+stands alone."""
 _REASON_NUMBERS: Final = {reason: at for at, reason in enumerate(REASONS)}
 _POSITION: Final = ("position", "position")
 

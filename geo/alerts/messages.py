@@ -31,7 +31,7 @@ MAX_BYTES: Final = 16 << 10
 _MAX_SIGNED: Final = (1 << 63) - 1
 
 Id = Annotated[str, Field(pattern=r"^[0-9a-f]{24}$")]
-"""What `geo.spatial.fact_id` gives."""
+"""An id from `geo.spatial.fact_id`."""
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 """An id of a fence, gate or region."""
 DeviceName = Annotated[str, Field(pattern=f"^{DEVICE_PATTERN.pattern}$")]
@@ -124,9 +124,9 @@ class VerdictKind(StrEnum):
     CORRECTED = "corrected"
     """It happened, at another time or with another value."""
     WITHDRAWN = "withdrawn"
-    """It did not happen, or nothing that the centre received says so."""
+    """It did not happen, or no record at the centre shows it."""
     LATE = "late"
-    """It happened, and no region said so."""
+    """It happened without an alert."""
 
 
 class ErrorReason(StrEnum):
@@ -135,16 +135,16 @@ class ErrorReason(StrEnum):
     DID_NOT_OCCUR = "did_not_occur"
     INCORRECT_DATA = "incorrect_data"
     NOT_RECEIVED = "not_received"
-    """The centre had not the record that the alert names for as long as an alert may be provisional, or its device
-    declares it lost. This and the next two say what was not known then: a later revision may say what is so."""
+    """The record that the alert names did not arrive while the alert could be provisional, or its device declares it
+    lost. This and the next two mean missing data: a later revision may decide."""
     NOT_COMPUTED = "not_computed"
-    """The centre had the record, and for so long had not computed its events."""
+    """The centre had the record, but did not compute its events in that time."""
     INCOMPLETE = "incomplete"
-    """Events are computed with the record, and other records are missing by which the region may have seen it."""
+    """Events were computed with the record, but other records that the region may have used are missing."""
 
 
 Reason = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
-"""An `ErrorReason`; or what a newer centre says, of which is known that it is a reason."""
+"""An `ErrorReason`, or the reason of a newer centre."""
 
 
 class FinalEvent(AlertMessage):

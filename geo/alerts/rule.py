@@ -28,9 +28,9 @@ class RuleMessages(StrEnum):
     """Which messages an account gets."""
 
     ALERTS = "alerts"
-    """Alerts, at once, as a region says them."""
+    """Alerts of a region, at once."""
     VERDICTS = "verdicts"
-    """What the centre says of them, and of what no region saw."""
+    """The centre's verdicts on alerts and on events without an alert."""
     BOTH = "both"
 
 

@@ -63,7 +63,7 @@ class ReferenceTrust:
 
 
 ANYBODY: Final = ReferenceTrust(None)
-"""Takes what is not signed."""
+"""Accepts unsigned publications."""
 
 
 def scope_of(kind: str, body: Mapping[str, Any]) -> Scope:
@@ -105,7 +105,7 @@ _SHOWN_CHARS: Final = 60
 
 _NOTHING: Final[dict[str, str]] = {}
 _HELD: Final = Provenance(None, None, None, None)
-"""Of what the table has already: it is not stored again."""
+"""For publications that the table already has, which are not stored again."""
 
 Row = dict[str, Any]
 
@@ -165,7 +165,7 @@ def read_messages(
 def check_content(row: Row, known_digest: str) -> None:
     """Raises ValueError for a publication whose id is known with another content."""
     if row["digest"] != known_digest:
-        raise ValueError(f"its publication id {row['publication_id']} is that of another content")
+        raise ValueError(f"its publication id {row['publication_id']} belongs to other content")
 
 
 def quarantined_publication(row: Row, reason: str) -> Row:
@@ -186,22 +186,22 @@ def _publication(kind: Kind, message: dict[str, Any], trust: ReferenceTrust, hel
     if message["malformed"] is not None:
         raise ValueError(message["malformed"])
     if message["key"] is None or message["value"] is None:
-        raise ValueError("a version has a key and a value")
+        raise ValueError("a version needs a key and a value")
     publication_id = _property(message, PROPERTY)
     if publication_id is None or not is_publication_id(publication_id):
         found = "none" if publication_id is None else _shown(publication_id)
-        raise ValueError(f"its property {PROPERTY} is to be a UUID of version 7, and is {found}")
+        raise ValueError(f"its property {PROPERTY} must be a UUID of version 7, and is {found}")
     if is_far_ahead(publication_id, message["publish_time"].timestamp() * 1000):
         raise ValueError(
             f"its publication id {publication_id} is of a time more than five minutes after it was published"
         )
     body = parse_json(message["value"], max_bytes=MAX_BYTES, max_values=MAX_VALUES)
     if not isinstance(body, dict):
-        raise ValueError("a version is a JSON object")
+        raise ValueError("a version must be a JSON object")
     name, begin = stated_version(kind, body)
     key_begin = message["key"].removeprefix(f"{name}@")
     if not name or key_begin == message["key"] or instant_text(key_begin) != instant_text(begin):
-        raise ValueError(f"its key {_shown(message['key'])} is not that of its content, {_shown(f'{name}@{begin}')}")
+        raise ValueError(f"its key {_shown(message['key'])} does not match its content, {_shown(f'{name}@{begin}')}")
     digest = _digest(kind.encode(), message["value"])
     # verifying takes 0.1 ms, and each run reads a hundred thousand messages
     if held.get(publication_id) == digest:

@@ -13,7 +13,7 @@ from pydantic import PlainSerializer, PlainValidator
 
 UNKNOWN_BEGINNING = "unknown"
 QUARTER: Final = timedelta(minutes=15)
-"""What is agreed begins on a quarter of an hour of UTC: usage is kept by the quarter."""
+"""Agreements begin on a quarter of an hour of UTC, because usage is kept by the quarter."""
 FIRST_YEAR: Final = 1970
 LAST_YEAR: Final = 2999
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -103,4 +103,4 @@ def _moment_of_text(text: str) -> datetime:
 
 
 Moment = Annotated[datetime, PlainValidator(_moment), PlainSerializer(stamp, return_type=str, when_used="json")]
-"""On a quarter of an hour, in UTC: usage is kept by the quarter, so whatever holds begins on one."""
+"""A moment on a quarter of an hour, in UTC, because usage is kept by the quarter."""

@@ -31,7 +31,7 @@ from geo.spatial.ragged import Bools, Floats, Ints, Pairs, Points, blocks, disti
 # The interface of the outline index, and the bound on overlapping fences.
 
 FEW: Final = 64
-"""A bound up to this costs nothing to allow everywhere; only higher ones are kept for each cell."""
+"""Bounds up to this apply everywhere at no cost; only higher ones are kept per cell."""
 
 
 class OverlapBound:
@@ -218,9 +218,9 @@ MAX_CELLS: Final = 1 << 25
 EDGES_PER_CELL: Final = 48
 MAX_LEVELS: Final = 7
 ENTRIES_PER_EDGE: Final = 16
-"""What divisions may make of each edge: pairs of an edge and a child that it runs through, and whole children."""
+"""Entries that divisions may make per edge: pairs of an edge and a child that it runs through, and whole children."""
 MAX_CELLS_OF_EDGES: Final = 1 << 20
-"""Cells that the edges may run through on level 0, besides 8 for each edge; more, and the lattice is coarser."""
+"""Cells that the edges may run through on level 0, besides 8 per edge; with more the lattice becomes coarser."""
 # the slack is a fraction of a cell: the smallest cell still has room for rounding
 _LEAST_CELL_DEG: Final = 1.001e-8 * FOLD ** (MAX_LEVELS - 1)
 # entries that a division makes per fence with a border in the cell (about six whole children), and per long edge

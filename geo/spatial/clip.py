@@ -24,7 +24,7 @@ RESOLUTION_DEG: Final = 1e-12
 # a meeting that rounding could move farther than this is computed with fractions
 _BLURRED_DEG: Final = RESOLUTION_DEG / 10
 MAX_TOUCHED: Final = 1 << 21
-"""Pairs of a segment and an edge that it may touch that are held at once, or those of one segment."""
+"""Pairs of a segment and a nearby edge that are held at once, or those of one segment."""
 Made = TypeVar("Made")
 
 

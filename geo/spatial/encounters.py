@@ -17,7 +17,7 @@ from geo.spatial.tracks import Tracks
 
 MAX_PARTS_HELD: Final = 4_000_000
 MAX_ENCOUNTERS: Final = 4_000_000
-"""Encounters that `find_encounters` finds at most: of some 2,800 devices on one spot each pair."""
+"""The most encounters of `find_encounters`: every pair of some 2,800 devices on one spot."""
 _REFINEMENTS = 2
 # Parts of one encounter meet up to rounding; fixes are whole milliseconds apart.
 _JOINED_MS = 1e-3

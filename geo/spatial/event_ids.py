@@ -96,7 +96,7 @@ class DayEvent(NamedTuple):
 
 
 _MAX_EQUAL: Final = 64
-"""More equal events of one segment are no vehicle's."""
+"""No vehicle makes more equal events on one segment."""
 
 
 def identified(tenant: str, device: str, events: Iterable[DayEvent]) -> dict[str, DayEvent]:

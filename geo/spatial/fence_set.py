@@ -70,7 +70,7 @@ IndexMaker = Callable[[Sequence[Shape]], FenceIndex]
 
 
 PAIRS_AT_ONCE: Final = 1 << 21
-"""Pairs of a fix, or of a stretch between two borders, and a fence that are held at once."""
+"""Pairs that are held at once, of a fence and a fix or a stretch between two borders."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,7 +19,7 @@ from waybill.settings import Settings
 CLEANING_REACH_MS: Final = 720_000
 """How far a cleaned place depends on others, apart from gaps: see `geo.spatial.standstill`."""
 CHARGE_BEFORE_MS, CHARGE_AHEAD_MS = 240_000, 120_000
-"""How long before a crossing, and after it, places decide whether it counts: see `geo.spatial.charges`."""
+"""How long before and after a crossing places decide whether it counts: see `geo.spatial.charges`."""
 
 
 TrackRule: TypeAlias = Literal["standstill", "every_fix"]

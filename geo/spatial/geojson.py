@@ -38,7 +38,7 @@ _MIN_CORNERS: Final = 32
 _CORRIDOR_LATITUDE: Final = 89.0
 _MAX_CORRIDOR_CORNERS: Final = 8192
 _CORNERS_PER_POSITION: Final = 128
-"""A corridor has at most `_MAX_CORRIDOR_CORNERS` corners, and so many more for each of its positions."""
+"""A corridor has at most `_MAX_CORRIDOR_CORNERS` corners, plus this many for each of its positions."""
 _RELATIVE_TOLERANCE: Final = 1e-5  # of half a corridor's width, beyond 1 km
 _OVERLAP_DEG: Final = 1.0  # parts that would only touch may miss each other by rounding
 _STRAIGHT_DEG: Final = 1e-3
@@ -79,7 +79,7 @@ def corridor(line: Floats, width_m: float) -> Shape:
     steps, bends = _steps(line, radius_m), _bends(line, radius_m)
     most = _MAX_CORRIDOR_CORNERS + _CORNERS_PER_POSITION * len(line)
     if 2 * steps.sum() + sum(bend.corners for bend in bends) > most:
-        raise FenceError(f"the corridor needs more than {most:,} corners: it is too long, or turns too much, so wide")
+        raise FenceError(f"the corridor needs more than {most:,} corners: too long, or too many bends, for its width")
     sides = zip(line[:-1], line[1:], steps.tolist(), strict=True)
     parts = [_fan(bend, radius_m) for bend in bends]
     parts += [_side_to_side(start, end, radius_m, count) for start, end, count in sides]
@@ -342,7 +342,7 @@ class _Properties(Settings):
         given = {"radius_m": self.radius_m is not None, "width_m": self.width_m is not None, "gate": self.gate}
         for name, belongs in (("radius_m", "Point"), ("width_m", "LineString"), ("gate", "LineString")):
             if given[name] and kind != belongs:
-                raise FenceError(f"{name} is for a {belongs}, not for a {kind!r}")
+                raise FenceError(f"{name} needs a {belongs}, not a {kind!r}")
         if self.gate and self.width_m is not None:
             raise FenceError("it is a gate or has a width_m, not both")
 
@@ -385,7 +385,7 @@ class FenceReport:
 
 
 MAX_REFUSED: Final = 10_000
-"""So many refusals have a message each; the rest are counted."""
+"""This many refusals have a message each; the rest are counted."""
 Box = tuple[float, float, float, float]
 _MAX_LATITUDE: Final = 90.0
 RESERVED_ID: Final = "*"  # stands for the whole track, or for a crowd

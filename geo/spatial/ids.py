@@ -26,9 +26,9 @@ _NO_CHARACTERS: Final = "\ufdd0-\ufdef" + "".join(
 UNSHOWN: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff" + _NO_CHARACTERS + "]"
 )
-"""Line ends, escapes and other controls, halves of pairs, what is no character, and what turns the direction of a line.
+"""Line ends, escapes and other controls, surrogates, noncharacters, and characters that change the writing direction.
 
-With them a name or an amount reads otherwise than it is stored, and XML has no form for most of them."""
+They make a name or an amount read differently from what is stored, and XML cannot represent most of them."""
 
 
 def id_fault(name: str) -> str:

@@ -17,8 +17,8 @@ from geo.spatial.tracks import Tracks
 # The version of the engine, stored with its results.
 
 ENGINE_VERSION: Final = 2
-"""Counted up by each change after which the same fixes and fences give other numbers; all that is kept is computed
-again then."""
+"""Increased by each change after which the same fixes and fences give other numbers. All stored usage is then computed
+again."""
 
 
 # Pieces of a track, each in one zone.

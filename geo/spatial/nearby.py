@@ -18,7 +18,7 @@ from geo.spatial.ragged import Bools, Floats, Ints, blocks, expand, run_starts
 MAX_PAIRS_AT_ONCE: Final = 2_000_000
 MAX_PARTS_AT_ONCE: Final = 250_000
 MAX_CELLS_PER_PART: Final = 64
-"""A part whose box reaches more cells, a jump across the world, is looked at in larger ones."""
+"""A part whose box reaches more cells, such as a jump across the world, is searched in larger cells."""
 _MIN_SLICE_MS: Final = 100.0
 _EQUATOR_M: Final = 6_378_137.0
 _FLATTER: Final = 1.0 - 0.0066943799901413165  # 1 - e² of WGS84

@@ -20,7 +20,7 @@ from geo.spatial.ragged import Bools, Floats, Ints, Points
 # Smoothed ways: a moving average over a length that depends on the noise, less in bends.
 
 SMOOTH_MS: Final = 30_000
-"""How far a mean reaches on each side; the noise is looked at over ten times that, and one gap."""
+"""How far a mean reaches on each side. The noise is estimated over ten times that, and one gap."""
 _MOST_BEND: Final = 9.0  # times the noise: the largest second difference that noise explains
 _ROUGH_FIXES, _ROUGH_MS = 15, 300_000
 _LENGTH: Final = 7.0  # times the noise: the advance of a smoothed way on each side
@@ -29,7 +29,7 @@ _NARROWINGS: Final = 2
 _BEND: Final = 8.0
 _PARTS: Final = 64  # of a fix: the unit of half widths
 MOST_STEP: Final = 2.0 * _LENGTH
-"""Steps that are so many times as long as the noise stay as they are."""
+"""Steps longer than this many times the noise stay unchanged."""
 
 
 def sums_of(values: Ints) -> Ints:
@@ -219,7 +219,7 @@ class Smoothing:
 
 
 PLACE_MS: Final = 105_000
-"""A standing fix gets the mean of its neighbours so far on each side; of all its stand, if that is twice as short."""
+"""A standing fix gets the mean of its neighbours this far on each side; of its whole stand if that lasts at most twice this."""
 CREEP_MS: Final = 240_000
 MAX_WINDOW_MS: Final = 240_000
 assert SMOOTH_MS + 2 * PLACE_MS + CREEP_MS + MAX_WINDOW_MS <= CLEANING_REACH_MS

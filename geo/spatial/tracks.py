@@ -14,7 +14,7 @@ from geo.spatial.ragged import Bools, Floats, Ints
 from geo.spatial.standstill import clean_places, uncertain_m
 
 SPIKE_MPS, SPIKE_S = 10.0, 60.0
-"""Who stands does not drive away faster than this on the average, for no longer than this, and back to the place."""
+"""A standing vehicle does not drive away at this average speed or more, and return to its place, within this time."""
 
 
 class Verdict(IntEnum):

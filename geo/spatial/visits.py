@@ -90,7 +90,7 @@ _BESIDE_MS: Final = 1e-3  # the rounding of a computed switch time
 
 
 MAX_STAY_S: Final = 43_200
-"""Events of a day are decided by the fixes of half a day around it."""
+"""The fixes of half a day around a day decide its events."""
 
 
 class VisitSettings(Settings):

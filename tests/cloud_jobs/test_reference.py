@@ -66,7 +66,7 @@ def test_messages_that_are_no_publications_are_quarantined_once_and_block_nothin
         assert (found.publications, [message.message_id for message in found.quarantined]) == (1, [place])
     (kept,) = quarantined_messages(lake)
     assert (kept["topic"], kept["message_id"], kept["key"]) == ("persistent://fleet/reference/tariffs", "5:5:-1", "u@")
-    assert "is not that of its content" in kept["reason"]
+    assert "does not match its content" in kept["reason"]
     assert lake.rows("reference_quarantine", ["payload"]).to_pylist() == [{"payload": bad["value"]}]
 
 
@@ -75,7 +75,7 @@ def test_another_content_under_a_known_id_is_quarantined_and_changes_nothing(lak
     for _ in range(2):
         found = store(lake, {"tariff": [tariff("9", 0), B]}, ANYBODY)
         assert len(found.quarantined) == 1
-        assert "is that of another content" in found.quarantined[0].reason
+        assert "belongs to other content" in found.quarantined[0].reason
     assert (price(lake), len(ids(lake)), len(quarantined_messages(lake))) == ("4.50", 2, 1)
 
 
@@ -165,14 +165,14 @@ def feature(**properties: Any) -> dict[str, Any]:
         ({"value": b"[]"}, "is a JSON object"),
         ({"value": b"[" * 100_000}, ""),
         ({"value": b'"' + b"x" * MAX_BYTES + b'"'}, ""),
-        ({"value": b'{"type": "Feature"}'}, "is not that of its content"),
-        ({"value": b'{"type": "Feature", "id": null, "properties": [1]}'}, "is not that of its content"),
-        ({"key": "fence-1"}, "is not that of its content"),
-        ({"key": "FENCE-1@"}, "is not that of its content"),
-        ({"key": "fence-1@2026-01-01T00:00:00Z"}, "is not that of its content"),
-        ({"key": "x" * 100_000}, "is not that of its content"),
+        ({"value": b'{"type": "Feature"}'}, "does not match its content"),
+        ({"value": b'{"type": "Feature", "id": null, "properties": [1]}'}, "does not match its content"),
+        ({"key": "fence-1"}, "does not match its content"),
+        ({"key": "FENCE-1@"}, "does not match its content"),
+        ({"key": "fence-1@2026-01-01T00:00:00Z"}, "does not match its content"),
+        ({"key": "x" * 100_000}, "does not match its content"),
         ({"publish_time": None, "malformed": "publish_time not a time"}, "publish_time"),
-        ({"properties": None}, "its property publication_id is to be a UUID of version 7, and is none"),
+        ({"properties": None}, "its property publication_id must be a UUID of version 7, and is none"),
         ({"properties": [(PROPERTY, "7")]}, "and is '7'"),
     ],
 )
@@ -201,7 +201,7 @@ def test_of_two_contents_with_one_id_the_second_is_quarantined() -> None:
     read = read_messages("fence", [GOOD, other, GOOD], ANYBODY)
     assert [row["id"] for row in read.publications] == ["fence-1", "fence-1"]
     (row,) = read.quarantined
-    assert row["reason"] == f"its publication id {publication_id(0)} is that of another content"
+    assert row["reason"] == f"its publication id {publication_id(0)} belongs to other content"
 
 
 NAMES = st.one_of(
