@@ -128,8 +128,8 @@ def refused(tracks: Tracks, reported: Fixes, max_gap_s: float) -> Ints:
 QUARTER_MS: Final = HOUR_MS // QUARTERS
 OUTSIDE_ALL: Final = ""
 METERED = without(USAGE, "computed_at", "commit_number", "rules_number")
-"""One row for each device, touched hour, and zone or gate where it was; one more for the device as a whole in each touched
-hour with records."""
+"""One row for each device, touched hour, and zone or gate where it was; one more for the device as a whole in each
+touched hour with records."""
 
 
 class MeterRules:

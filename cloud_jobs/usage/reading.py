@@ -147,8 +147,8 @@ REASONS: Final = (
     *sorted(NO_FAULTS),
     *(f"{kind}/{reason}" for kind in _KINDS for reason in (*RAW_REASONS, OTHER_REASON) if reason not in NO_FAULTS),
 )
-"""Why a message is raw, numbered as in arrays: the kind that its topic promised, and the reason. A reason without a fault
-stands alone."""
+"""Why a message is raw, numbered as in arrays: the kind that its topic promised, and the reason. A reason that is
+no fault stands alone."""
 _REASON_NUMBERS: Final = {reason: at for at, reason in enumerate(REASONS)}
 _POSITION: Final = ("position", "position")
 

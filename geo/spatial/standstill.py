@@ -219,7 +219,7 @@ class Smoothing:
 
 
 PLACE_MS: Final = 105_000
-"""A standing fix gets the mean of its neighbours this far on each side; of its whole stand if that lasts at most twice this."""
+"""A standing fix gets the mean of its neighbours this far on each side, or of its whole stand if that is short."""
 CREEP_MS: Final = 240_000
 MAX_WINDOW_MS: Final = 240_000
 assert SMOOTH_MS + 2 * PLACE_MS + CREEP_MS + MAX_WINDOW_MS <= CLEANING_REACH_MS
