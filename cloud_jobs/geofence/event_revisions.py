@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
@@ -167,14 +166,9 @@ def _events(unit: pa.Array, fixes: pa.Table, rules: EventRules) -> Iterator[tupl
         max_gap_ms=rules.tracks.max_gap_s * 1000,
         reach_ms=REACH_MS,
     )
-    events = _events_by_unit(units, columns, rules)
-    for number, name in enumerate(units.device.tolist()):
-        yield name, events.get(number, [])
-
-
-def _events_by_unit(units: Units, columns: dict[str, Any], rules: EventRules) -> dict[int, list[DayEvent]]:
-    """The events of each unit in its own day."""
-    part = {name: columns[name][units.row] for name in ("t_ms", "latitude", "longitude", "accuracy_m", "speed_mps")}
+    part: dict[str, Any] = {
+        name: columns[name][units.row] for name in ("t_ms", "latitude", "longitude", "accuracy_m", "speed_mps")
+    }
     tracks = build_tracks(
         Fixes(
             device=units.unit,
@@ -190,14 +184,13 @@ def _events_by_unit(units: Units, columns: dict[str, Any], rules: EventRules) ->
     events = find_events(tracks, rules.fences, rules.gates, rules.events)
     row = units.row[end_fixes(tracks, events)]
     ids = zip(columns["epoch"][row].tolist(), columns["seq"][row].tolist(), strict=True)
-    return {
-        unit: [
-            DayEvent(event.t_ms, event.kind, event.place, event.value, *record)
-            for event, record in several
-            if event.t_ms // DAY_MS == units.day[unit]
-        ]
-        for unit, several in groupby(zip(events, ids, strict=True), key=lambda one: one[0].device)
-    }
+    found: dict[int, list[DayEvent]] = {}
+    for event, record in zip(events, ids, strict=True):
+        if event.t_ms // DAY_MS == units.day[event.device]:
+            made = DayEvent(event.t_ms, event.kind, event.place, event.value, *record)
+            found.setdefault(event.device, []).append(made)
+    for number, name in enumerate(units.device.tolist()):
+        yield name, found.get(number, [])
 
 
 def _known(rows: pa.Table) -> dict[str, list[Revision[DayEvent]]]:

@@ -12,6 +12,7 @@ all devices of its tenant were in the minute, and on nothing else.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, Final
@@ -395,13 +396,7 @@ def parts_of_crowds(in_crowd: pa.Table, distance_m: float) -> Iterator[pa.Record
     yield from pa.Table.from_pylist(rows, schema=PARTS).to_batches()
 
 
-def _stretches(minutes: int) -> Iterator[tuple[int, int]]:
+def _stretches(minutes: int) -> list[tuple[int, int]]:
     """The stretches of set bits: from the first to the one after the last."""
-    minute = 0
-    while minutes >> minute:
-        if minutes >> minute & 1:
-            begin = minute
-            while minutes >> minute & 1:
-                minute += 1
-            yield begin, minute
-        minute += 1
+    lowest_first = f"{minutes:b}"[::-1]
+    return [stretch.span() for stretch in re.finditer("1+", lowest_first)]

@@ -34,7 +34,6 @@ from cloud_jobs.usage.reading import (
     Devices,
     RecordFile,
     computable,
-    count_devices,
     device_hours,
     hour_of,
     hours_after,
@@ -204,14 +203,8 @@ WholeRow = Mapping[str, Any]
 """WHOLE_COLUMNS of the row in force of a device hour; empty without a row."""
 
 
-class _LateRow(NamedTuple):
-    device: int
-    hour: int
-    zone: str
-    seq_ranges: str
-    quantities: Mapping[str, Ints] = {}
-    unreadable: str = ""
-    counters: str = ""
+_LateRow = tuple[int, int, str, str, Mapping[str, Ints], str, str]
+"""Device, hour, zone, seq ranges, quantities by name, unreadable and counters."""
 
 
 def meter_late(late: Arrays, in_force: Mapping[UsageKey, WholeRow], names: Sequence[TenantDevice]) -> pa.Table:
@@ -244,12 +237,12 @@ def meter_late(late: Arrays, in_force: Mapping[UsageKey, WholeRow], names: Seque
         (counters,) = counters_texts(
             [whole.get("counters") or ""], quarter, late["is_odometer"][at], late["counter"][at]
         )
-        rows.append(_LateRow(device, hour, WHOLE_DEVICE, _joined(whole, late, at), quantities, unreadable, counters))
+        rows.append((device, hour, WHOLE_DEVICE, _joined(whole, late, at), quantities, unreadable, counters))
         # a segment needs the fixes around it, and those are gone
         positions = at[late["is_position"][at]]
         if len(positions):
             before = in_force.get((device, hour, LATE_POSITIONS), {})
-            rows.append(_LateRow(device, hour, LATE_POSITIONS, _joined(before, late, positions)))
+            rows.append((device, hour, LATE_POSITIONS, _joined(before, late, positions), {}, "", ""))
     return _as_metered(rows).table(names, FenceVersions((), 0))
 
 
@@ -268,23 +261,16 @@ def _unreadable(before: str | None, quarter: Ints, reason: Ints) -> str:
 
 
 def _as_metered(rows: Sequence[_LateRow]) -> Metered:
+    columns: list[list[Any]] = [[row[at] for row in rows] for at in range(7)]
+    device, hour, zone, seq_ranges, quantities, unreadable, counters = columns
     # a row of late positions counts nothing
     nothing = np.zeros(QUARTERS, np.int64)
 
-    def amounts(names: Sequence[str]) -> tuple[Any, ...]:
-        found = ([row.quantities.get(name, nothing) for row in rows] for name in names)
+    def amounts(names: Sequence[str]) -> tuple[Ints, ...]:
+        found = ([row.get(name, nothing) for row in quantities] for name in names)
         return tuple(np.array(one, np.int64).reshape(-1, QUARTERS) for one in found)
 
-    return Metered(
-        device=[row.device for row in rows],
-        hour=[row.hour for row in rows],
-        zone=[row.zone for row in rows],
-        quantities=amounts(QUANTITIES),
-        observed=amounts(OBSERVED),
-        unreadable=[row.unreadable for row in rows],
-        counters=[row.counters for row in rows],
-        seq_ranges=[row.seq_ranges for row in rows],
-    )
+    return Metered(device, hour, zone, amounts(QUANTITIES), amounts(OBSERVED), unreadable, counters, seq_ranges)
 
 
 _NEVER_MS: Final = -(1 << 62)
@@ -333,16 +319,17 @@ def compute_group(
 
     def compute(group: DeviceGroup) -> GroupResult:
         devices = Devices(group.names)
-        hours, late = _touched(records_folder, devices, group, rules)
-        touched, made, too_late = hours.all, [], 0
+        touched, near, late = _touched(records_folder, devices, group, rules)
+        made, too_late = [], 0
         if len(touched):
             metering = _meter_rules(rules.features, rules.settings)
             # a gap is of the hour in which it ends, and known from the fixes at both ends; of touched hours, which are
             # read anyway, nobody knows yet whether tracks take any of their fixes
             known = position_hours(usage_folder, devices, group.usage, touched)
             known = known[~among(known, touched)]
-            following = hours_after(known, hours.near)
-            touched = distinct(np.concatenate([touched, following[hours.are_computable(following)]]))
+            following = hours_after(known, near)
+            following = following[_computable(following, devices, group, rules.settings.margin_ms)]
+            touched = distinct(np.concatenate([touched, following]))
             records = group_records(
                 records_folder, devices, group, touched, rules.settings, before=hours_before(known, touched)
             )
@@ -365,16 +352,8 @@ def compute_group(
     return compute
 
 
-class _TouchedHours(NamedTuple):
-    """The hours to compute; `near`: those that new positions affect."""
-
-    all: Ints
-    near: Ints
-    are_computable: Callable[[Ints], Bools]
-
-
-def _touched(files: FileSystem, devices: Devices, group: DeviceGroup, rules: Rules) -> tuple[_TouchedHours, Ints]:
-    """The hours to compute, and those with new records that are never computed again."""
+def _touched(files: FileSystem, devices: Devices, group: DeviceGroup, rules: Rules) -> tuple[Ints, Ints, Ints]:
+    """The hours to compute, those of them that new positions affect, and those that are never computed again."""
     margin_ms = rules.settings.margin_ms
     wanted: dict[str, Range] = {"ingest_number": group.increment}
     names = ("device", "t_ms", "is_position")
@@ -385,13 +364,13 @@ def _touched(files: FileSystem, devices: Devices, group: DeviceGroup, rules: Rul
     keys = distinct(np.concatenate([near, own]))
     if rules.changes:
         keys = distinct(np.concatenate([keys, _of_changes(files, devices, group, rules)]))
+    keys, near = (one[_computable(one, devices, group, margin_ms)] for one in (keys, near))
+    return keys, near, own[~_computable(own, devices, group, margin_ms)]
+
+
+def _computable(hours: Ints, devices: Devices, group: DeviceGroup, margin_ms: int) -> Bools:
     erased = np.array([group.erased_before_ms.get(name, _NEVER_MS) for name in devices.names], np.int64)
-
-    def are_computable(hours: Ints) -> Bools:
-        return computable(hours, erased, margin_ms)
-
-    keys, near = (one[are_computable(one)] for one in (keys, near))
-    return _TouchedHours(keys, near, are_computable), own[~are_computable(own)]
+    return computable(hours, erased, margin_ms)
 
 
 def _late_records(files: FileSystem, devices: Devices, group: DeviceGroup, late: Ints) -> Arrays:
@@ -509,11 +488,6 @@ def wanted_files(
         days |= {day for path in changed.paths if (day := day_of(path)) is not None}
     around = {day + shift * timedelta(days=1) for day in days for shift in range(-reach.days, reach.days + 1)}
     return Wanted(increment, new, changed, stored.on_days(around))
-
-
-def counted(files: FileSystem) -> Callable[[tuple[str, dict[str, Range]]], dict[TenantDevice, int]]:
-    """A function that counts the records of each device in a file."""
-    return lambda listed: count_devices(files, *listed)
 
 
 def total(counts: Iterable[Mapping[TenantDevice, int]]) -> Counter[TenantDevice]:

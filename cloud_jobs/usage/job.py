@@ -30,11 +30,11 @@ from cloud_jobs.usage.devices import (
     Stamp,
     Wanted,
     compute_group,
-    counted,
     device_groups,
     total,
     wanted_files,
 )
+from cloud_jobs.usage.reading import count_devices
 from geo.reference.in_force import RefusedVersion
 from geo.spatial import ENGINE_VERSION, TrackSettings
 
@@ -124,7 +124,8 @@ def _computed(
     listed = wanted.listed
     rows = sum(wanted.new.row_counts) + (sum(wanted.changed.row_counts) if wanted.changed else 0)
     few = len(listed) <= _FEW_FILES and rows <= _FEW_ROWS
-    counts = total(_run(spark, counted(lake.files("records")), listed, here=few))
+    files = lake.files("records")
+    counts = total(_run(spark, lambda one: count_devices(files, *one), listed, here=few))
     groups = [
         *device_groups(
             counts,

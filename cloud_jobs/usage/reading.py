@@ -175,9 +175,6 @@ class Devices:
         found = np.array([self._place.get(TenantDevice(*name), -1) for name in named], np.int64)
         return np.repeat(found, np.diff(np.r_[starts, rows.num_rows]))
 
-    def __len__(self) -> int:
-        return len(self.names)
-
 
 class RecordFile(NamedTuple):
     """A file of the records, and the range of its device times, in milliseconds, None where unknown."""

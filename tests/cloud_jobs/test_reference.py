@@ -162,7 +162,7 @@ def feature(**properties: Any) -> dict[str, Any]:
         ({"value": b""}, "Expecting value"),
         ({"value": b"\xff"}, ""),
         ({"value": b"no JSON"}, "Expecting"),
-        ({"value": b"[]"}, "is a JSON object"),
+        ({"value": b"[]"}, "must be a JSON object"),
         ({"value": b"[" * 100_000}, ""),
         ({"value": b'"' + b"x" * MAX_BYTES + b'"'}, ""),
         ({"value": b'{"type": "Feature"}'}, "does not match its content"),
